@@ -39,11 +39,6 @@ struct problem {
 
 static qn_cuda_kernels *kernels;
 
-static qn_view view(const float *x, size_t n)
-{
-    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
-}
-
 /* Columns of the rows of q, k and v: a copy of the values, and a view on the device. */
 static float *columns_of(const struct problem *p, size_t first, size_t n)
 {

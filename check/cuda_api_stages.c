@@ -68,11 +68,6 @@ static struct size size_of(const struct problem *p, enum array i)
     }
 }
 
-static qn_view view(float *x, size_t n)
-{
-    return (qn_view){ x, QN_DTYPE_F32, n };
-}
-
 static double tolerance_of(qn_dtype dtype)
 {
     return dtype == QN_DTYPE_F32 ? TOLERANCE_F32 : dtype == QN_DTYPE_F16 ? TOLERANCE_F16 : TOLERANCE_BF16;

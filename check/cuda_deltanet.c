@@ -24,17 +24,6 @@
 
 enum { MAX_SEQUENCES = 6 };
 
-static qn_view view(const float *x, size_t n)
-{
-    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
-}
-
-static void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
-{
-    const double d = qn_relative_error(found, expected, n);
-    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
-}
-
 /* ---- The delta rule alone ---- */
 
 enum keys { RANDOM_KEYS, SIMILAR_KEYS, EQUAL_KEYS, KEYS };
@@ -353,106 +342,30 @@ static void check_sizes(void)
 enum { SESSIONS = 3, LAYER_TOKENS = 150 };
 
 struct layer {
-    size_t k_heads, v_heads, head_k, head_v, taps;
-    size_t width, values;                                              /* elements of a row of qkv, of a row of the result */
-    float *qkv, *alpha, *beta_in, *gate, *conv, *bias, *factor, *norm; /* rows in the order of sessions, then tokens */
-    float *expected, *expected_state;
+    struct delta_layer h;
     qn_gpu_guarded gpu_qkv, gpu_alpha, gpu_beta_in, gpu_gate, gpu_conv, gpu_bias, gpu_factor, gpu_norm;
     qn_gpu_guarded out, memory, addresses, positions; /* positions: [LAYER_TOKENS][SESSIONS] */
     size_t state_bytes, memory_bytes;
 };
-
-static const float eps = 1e-6f;
-
-static float scale_of(const struct layer *l)
-{
-    return 1 / sqrtf((float)l->head_k);
-}
-
-/* The result of the CPU's kernels. */
-static void expected_layer(struct layer *l)
-{
-    const size_t rows = SESSIONS * LAYER_TOKENS, keys = l->k_heads * l->head_k, n_state = l->values * l->head_k;
-    const qn_conv_shape conv = { .batch = SESSIONS, .tokens = LAYER_TOKENS, .channels = l->width, .taps = l->taps };
-    const qn_gdn_shape shape = { .batch = SESSIONS,
-                                 .tokens = LAYER_TOKENS,
-                                 .k_heads = l->k_heads,
-                                 .v_heads = l->v_heads,
-                                 .head_k = l->head_k,
-                                 .head_v = l->head_v,
-                                 .mapping = QN_GDN_TILED,
-                                 .scale = scale_of(l),
-                                 .normalize = true };
-    float *y = floats(rows * l->width), *weights = floats(l->width * l->taps), *q = floats(rows * keys),
-          *k = floats(rows * keys);
-    float *v = floats(rows * l->values), *o = floats(rows * l->values), *g = floats(rows * l->v_heads);
-    float *beta = floats(rows * l->v_heads);
-    for (size_t tap = 0; tap < l->taps; tap++)
-        for (size_t c = 0; c < l->width; c++)
-            weights[c * l->taps + tap] = l->conv[tap * l->width + c];
-    qn_assert_ok(qn_conv_scan(&conv, view(l->qkv, rows * l->width), view(weights, l->width * l->taps), (qn_view){ 0 },
-                              (qn_view){ 0 }, (qn_view){ 0 }, view(y, rows * l->width)));
-    for (size_t row = 0; row < rows; row++) {
-        memcpy(q + row * keys, y + row * l->width, keys * sizeof *q);
-        memcpy(k + row * keys, y + row * l->width + keys, keys * sizeof *k);
-        memcpy(v + row * l->values, y + row * l->width + 2 * keys, l->values * sizeof *v);
-        for (size_t h = 0; h < l->v_heads; h++) {
-            g[row * l->v_heads + h] = qn_gdn_log_decay(l->alpha[row * l->v_heads + h], l->bias[h], l->factor[h]);
-            beta[row * l->v_heads + h] = qn_gdn_beta(l->beta_in[row * l->v_heads + h]);
-        }
-    }
-    memset(l->expected_state, 0, SESSIONS * n_state * sizeof *l->expected_state);
-    qn_assert_ok(qn_gdn_step(&shape, view(q, rows * keys), view(k, rows * keys), view(v, rows * l->values),
-                             view(g, rows * l->v_heads), view(beta, rows * l->v_heads),
-                             view(l->expected_state, SESSIONS * n_state), view(o, rows * l->values)));
-    qn_assert_ok(qn_gated_rms_norm(view(o, rows * l->values), view(l->gate, rows * l->values), view(l->norm, l->head_v),
-                                   rows * l->v_heads, l->head_v, eps, view(o, rows * l->values)));
-    const size_t repeat = l->v_heads / l->k_heads;
-    for (size_t row = 0; row < rows; row++) /* reorder: heads that share a key head become adjacent */
-        for (size_t h = 0; h < l->v_heads; h++)
-            memcpy(l->expected + row * l->values + (h % l->k_heads * repeat + h / l->k_heads) * l->head_v,
-                   o + row * l->values + h * l->head_v, l->head_v * sizeof *o);
-    qn_free(y);
-    qn_free(weights);
-    qn_free(q);
-    qn_free(k);
-    qn_free(v);
-    qn_free(o);
-    qn_free(g);
-    qn_free(beta);
-}
 
 static void layer_new(struct layer *l)
 {
     const size_t rows = SESSIONS * LAYER_TOKENS;
     uint64_t addresses[SESSIONS];
     uint32_t positions[LAYER_TOKENS * SESSIONS];
-    l->values = l->v_heads * l->head_v;
-    l->width = 2 * l->k_heads * l->head_k + l->values;
-    l->qkv = normal(rows * l->width, 1);
-    l->alpha = normal(rows * l->v_heads, 1);
-    l->beta_in = normal(rows * l->v_heads, 1);
-    l->gate = normal(rows * l->values, 1);
-    l->conv = normal(l->taps * l->width, 0.5f);
-    l->bias = normal(l->v_heads, 1);
-    l->factor = normal(l->v_heads, 0.3f);
-    l->norm = normal(l->head_v, 1);
-    for (size_t h = 0; h < l->v_heads; h++)
-        l->factor[h] = -0.1f - fabsf(l->factor[h]);
-    l->expected = floats(rows * l->values);
-    l->expected_state = floats(SESSIONS * l->values * l->head_k);
-    expected_layer(l);
-    l->gpu_qkv = qn_gpu_from(l->qkv, rows * l->width * sizeof(float));
-    l->gpu_alpha = qn_gpu_from(l->alpha, rows * l->v_heads * sizeof(float));
-    l->gpu_beta_in = qn_gpu_from(l->beta_in, rows * l->v_heads * sizeof(float));
-    l->gpu_gate = qn_gpu_from(l->gate, rows * l->values * sizeof(float));
-    l->gpu_conv = qn_gpu_from(l->conv, l->taps * l->width * sizeof(float));
-    l->gpu_bias = qn_gpu_from(l->bias, l->v_heads * sizeof(float));
-    l->gpu_factor = qn_gpu_from(l->factor, l->v_heads * sizeof(float));
-    l->gpu_norm = qn_gpu_from(l->norm, l->head_v * sizeof(float));
-    l->out = qn_gpu_new(rows * l->values * sizeof(float));
-    l->state_bytes = qn_gdn_gpu_state_bytes(l->v_heads, l->head_k, l->head_v);
-    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
+    qn_delta_layer_draw(&l->h);
+    qn_delta_layer_expect(&l->h);
+    l->gpu_qkv = qn_gpu_from(l->h.qkv, rows * l->h.width * sizeof(float));
+    l->gpu_alpha = qn_gpu_from(l->h.alpha, rows * l->h.v_heads * sizeof(float));
+    l->gpu_beta_in = qn_gpu_from(l->h.beta_in, rows * l->h.v_heads * sizeof(float));
+    l->gpu_gate = qn_gpu_from(l->h.gate, rows * l->h.values * sizeof(float));
+    l->gpu_conv = qn_gpu_from(l->h.conv, l->h.taps * l->h.width * sizeof(float));
+    l->gpu_bias = qn_gpu_from(l->h.bias, l->h.v_heads * sizeof(float));
+    l->gpu_factor = qn_gpu_from(l->h.factor, l->h.v_heads * sizeof(float));
+    l->gpu_norm = qn_gpu_from(l->h.norm, l->h.head_v * sizeof(float));
+    l->out = qn_gpu_new(rows * l->h.values * sizeof(float));
+    l->state_bytes = qn_gdn_gpu_state_bytes(l->h.v_heads, l->h.head_k, l->h.head_v);
+    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->h.k_heads, l->h.v_heads, l->h.head_k, l->h.head_v, l->h.taps);
     l->memory = qn_gpu_new(SESSIONS * l->memory_bytes);
     for (size_t s = 0; s < SESSIONS; s++)
         addresses[s] = l->memory.data + s * l->memory_bytes;
@@ -464,14 +377,11 @@ static void layer_new(struct layer *l)
 
 static void layer_free(struct layer *l)
 {
-    float *const host[] = { l->qkv,  l->alpha,  l->beta_in, l->gate,     l->conv,
-                            l->bias, l->factor, l->norm,    l->expected, l->expected_state };
     qn_gpu_guarded *const gpu[] = {
         &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_beta_in, &l->gpu_gate, &l->gpu_conv,  &l->gpu_bias,
         &l->gpu_factor, &l->gpu_norm,  &l->out,         &l->memory,   &l->addresses, &l->positions
     };
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        qn_free(host[i]);
+    qn_delta_layer_free(&l->h);
     for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
         qn_gpu_free(gpu[i]);
 }
@@ -479,8 +389,8 @@ static void layer_free(struct layer *l)
 /* One step: token `token` of every session. */
 static void run_step(const struct layer *l, size_t token)
 {
-    const uint64_t values = token * l->values * sizeof(float), gates = token * l->v_heads * sizeof(float);
-    const qn_gdn_step_args args = { .qkv = l->gpu_qkv.data + token * l->width * sizeof(float),
+    const uint64_t values = token * l->h.values * sizeof(float), gates = token * l->h.v_heads * sizeof(float);
+    const qn_gdn_step_args args = { .qkv = l->gpu_qkv.data + token * l->h.width * sizeof(float),
                                     .alpha = l->gpu_alpha.data + gates,
                                     .beta = l->gpu_beta_in.data + gates,
                                     .gate = l->gpu_gate.data + values,
@@ -494,19 +404,19 @@ static void run_step(const struct layer *l, size_t token)
                                     .state_offset = 0,
                                     .inputs_offset = l->state_bytes,
                                     .rows = SESSIONS,
-                                    .k_heads = (uint32_t)l->k_heads,
-                                    .v_heads = (uint32_t)l->v_heads,
-                                    .taps = (uint32_t)l->taps,
-                                    .qkv_stride = (uint32_t)(LAYER_TOKENS * l->width),
-                                    .alpha_stride = (uint32_t)(LAYER_TOKENS * l->v_heads),
-                                    .beta_stride = (uint32_t)(LAYER_TOKENS * l->v_heads),
-                                    .gate_stride = (uint32_t)(LAYER_TOKENS * l->values),
-                                    .out_stride = (uint32_t)(LAYER_TOKENS * l->values),
+                                    .k_heads = (uint32_t)l->h.k_heads,
+                                    .v_heads = (uint32_t)l->h.v_heads,
+                                    .taps = (uint32_t)l->h.taps,
+                                    .qkv_stride = (uint32_t)(LAYER_TOKENS * l->h.width),
+                                    .alpha_stride = (uint32_t)(LAYER_TOKENS * l->h.v_heads),
+                                    .beta_stride = (uint32_t)(LAYER_TOKENS * l->h.v_heads),
+                                    .gate_stride = (uint32_t)(LAYER_TOKENS * l->h.values),
+                                    .out_stride = (uint32_t)(LAYER_TOKENS * l->h.values),
                                     .grouped = true,
-                                    .scale = scale_of(l),
-                                    .eps = eps };
+                                    .scale = qn_delta_layer_scale(&l->h),
+                                    .eps = QN_DELTA_LAYER_EPS };
     qn_launch launch;
-    qn_assert_ok(qn_gdn_gpu_step(&args, l->head_k, l->head_v, &launch));
+    qn_assert_ok(qn_gdn_gpu_step(&args, l->h.head_k, l->h.head_v, &launch));
     launch.pdl = false; /* the previous launch may write the same layer's state */
     qn_gpu_launch(&launch, &args);
 }
@@ -515,23 +425,23 @@ static void run_step(const struct layer *l, size_t token)
  * launches. */
 static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks)
 {
-    const size_t keys = l->k_heads * l->head_k, element = chunks ? sizeof(uint16_t) : sizeof(float);
+    const size_t keys = l->h.k_heads * l->h.head_k, element = chunks ? sizeof(uint16_t) : sizeof(float);
     const uint32_t ends[2] = { 0, (uint32_t)n };
-    qn_gpu_guarded y = qn_gpu_new(n * l->width * element), o = qn_gpu_new(n * l->values * element);
-    qn_gpu_guarded g = qn_gpu_new(n * l->v_heads * sizeof(float)), beta = qn_gpu_new(n * l->v_heads * sizeof(float));
+    qn_gpu_guarded y = qn_gpu_new(n * l->h.width * element), o = qn_gpu_new(n * l->h.values * element);
+    qn_gpu_guarded g = qn_gpu_new(n * l->h.v_heads * sizeof(float)), beta = qn_gpu_new(n * l->h.v_heads * sizeof(float));
     static const qn_gdn_division whole = { 0, 2 };
     qn_gpu_guarded cu_seqlens = qn_gpu_from(ends, sizeof ends);
     const qn_gdn_chunk_args sizes = { .tokens = (uint32_t)n,
                                       .sequences = 1,
-                                      .v_heads = (uint32_t)l->v_heads,
-                                      .head_k = (uint32_t)l->head_k,
-                                      .head_v = (uint32_t)l->head_v };
+                                      .v_heads = (uint32_t)l->h.v_heads,
+                                      .head_k = (uint32_t)l->h.head_k,
+                                      .head_v = (uint32_t)l->h.head_v };
     qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(&sizes, &whole));
     for (size_t s = 0; s < SESSIONS; s++) {
-        const uint64_t row = s * LAYER_TOKENS + begin, gates = row * l->v_heads * sizeof(float);
-        const uint64_t values = row * l->values * sizeof(float), memory = l->addresses.data + s * sizeof(uint64_t);
+        const uint64_t row = s * LAYER_TOKENS + begin, gates = row * l->h.v_heads * sizeof(float);
+        const uint64_t values = row * l->h.values * sizeof(float), memory = l->addresses.data + s * sizeof(uint64_t);
         const uint64_t position = l->positions.data + begin * SESSIONS * sizeof(uint32_t);
-        const qn_gdn_conv_args conv = { .qkv = l->gpu_qkv.data + row * l->width * sizeof(float),
+        const qn_gdn_conv_args conv = { .qkv = l->gpu_qkv.data + row * l->h.width * sizeof(float),
                                         .alpha = l->gpu_alpha.data + gates,
                                         .beta_in = l->gpu_beta_in.data + gates,
                                         .conv = l->gpu_conv.data,
@@ -545,13 +455,13 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
                                         .cu_seqlens = cu_seqlens.data,
                                         .inputs_offset = l->state_bytes,
                                         .sequences = 1,
-                                        .k_heads = (uint32_t)l->k_heads,
-                                        .v_heads = (uint32_t)l->v_heads,
-                                        .taps = (uint32_t)l->taps,
-                                        .qkv_stride = (uint32_t)l->width,
-                                        .alpha_stride = (uint32_t)l->v_heads,
-                                        .beta_stride = (uint32_t)l->v_heads,
-                                        .out_stride = (uint32_t)l->width };
+                                        .k_heads = (uint32_t)l->h.k_heads,
+                                        .v_heads = (uint32_t)l->h.v_heads,
+                                        .taps = (uint32_t)l->h.taps,
+                                        .qkv_stride = (uint32_t)l->h.width,
+                                        .alpha_stride = (uint32_t)l->h.v_heads,
+                                        .beta_stride = (uint32_t)l->h.v_heads,
+                                        .out_stride = (uint32_t)l->h.width };
         qn_gdn_chunk_args rule = { .q = y.data,
                                    .k = y.data + keys * element,
                                    .v = y.data + 2 * keys * element,
@@ -563,34 +473,34 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
                                    .cu_seqlens = cu_seqlens.data,
                                    .tokens = (uint32_t)n,
                                    .sequences = 1,
-                                   .k_heads = (uint32_t)l->k_heads,
-                                   .v_heads = (uint32_t)l->v_heads,
-                                   .head_k = (uint32_t)l->head_k,
-                                   .head_v = (uint32_t)l->head_v,
+                                   .k_heads = (uint32_t)l->h.k_heads,
+                                   .v_heads = (uint32_t)l->h.v_heads,
+                                   .head_k = (uint32_t)l->h.head_k,
+                                   .head_v = (uint32_t)l->h.head_v,
                                    .dtype = chunks ? QN_DTYPE_BF16 : QN_DTYPE_F32,
-                                   .q_stride = (uint32_t)l->width,
-                                   .k_stride = (uint32_t)l->width,
-                                   .v_stride = (uint32_t)l->width,
-                                   .o_stride = (uint32_t)l->values,
-                                   .g_stride = (uint32_t)l->v_heads,
-                                   .beta_stride = (uint32_t)l->v_heads,
+                                   .q_stride = (uint32_t)l->h.width,
+                                   .k_stride = (uint32_t)l->h.width,
+                                   .v_stride = (uint32_t)l->h.width,
+                                   .o_stride = (uint32_t)l->h.values,
+                                   .g_stride = (uint32_t)l->h.v_heads,
+                                   .beta_stride = (uint32_t)l->h.v_heads,
                                    .tiled = true,
                                    .normalize = true,
-                                   .scale = scale_of(l) };
+                                   .scale = qn_delta_layer_scale(&l->h) };
         const qn_gdn_norm_args norm = { .o = o.data,
                                         .gate = l->gpu_gate.data + values,
                                         .norm = l->gpu_norm.data,
                                         .out = l->out.data + values,
                                         .rows = (uint32_t)n,
-                                        .k_heads = (uint32_t)l->k_heads,
-                                        .v_heads = (uint32_t)l->v_heads,
-                                        .o_stride = (uint32_t)l->values,
-                                        .gate_stride = (uint32_t)l->values,
-                                        .out_stride = (uint32_t)l->values,
+                                        .k_heads = (uint32_t)l->h.k_heads,
+                                        .v_heads = (uint32_t)l->h.v_heads,
+                                        .o_stride = (uint32_t)l->h.values,
+                                        .gate_stride = (uint32_t)l->h.values,
+                                        .out_stride = (uint32_t)l->h.values,
                                         .grouped = true,
-                                        .eps = eps };
+                                        .eps = QN_DELTA_LAYER_EPS };
         qn_launch launch;
-        qn_assert_ok(qn_gdn_gpu_conv(&conv, l->head_k, l->head_v, n, chunks, &launch));
+        qn_assert_ok(qn_gdn_gpu_conv(&conv, l->h.head_k, l->h.head_v, n, chunks, &launch));
         qn_gpu_launch(&launch, &conv);
         if (chunks) {
             launch_rule(&rule, &whole, workspace.data);
@@ -598,7 +508,7 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
             qn_assert_ok(qn_gdn_gpu_recurrent(&rule, &launch));
             qn_gpu_launch(&launch, &rule);
         }
-        qn_assert_ok(qn_gdn_gpu_norm(&norm, l->head_k, l->head_v, chunks, &launch));
+        qn_assert_ok(qn_gdn_gpu_norm(&norm, l->h.head_k, l->h.head_v, chunks, &launch));
         qn_gpu_launch(&launch, &norm);
     }
     qn_gpu_synchronize();
@@ -615,14 +525,14 @@ static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks
 
 static void check_layer_results(const struct layer *l, double bar)
 {
-    const size_t n = SESSIONS * LAYER_TOKENS * l->values, n_state = l->state_bytes / sizeof(float);
+    const size_t n = SESSIONS * LAYER_TOKENS * l->h.values, n_state = l->state_bytes / sizeof(float);
     float *out = floats(n), *memory = floats(SESSIONS * l->memory_bytes / sizeof(float)), *state = floats(SESSIONS * n_state);
     qn_gpu_read(&l->out, out);
     qn_gpu_read(&l->memory, memory);
     for (size_t s = 0; s < SESSIONS; s++)
         memcpy(state + s * n_state, memory + s * (l->memory_bytes / sizeof(float)), l->state_bytes);
-    expect_close("out", out, l->expected, n, bar);
-    expect_close("state", state, l->expected_state, SESSIONS * n_state, bar);
+    expect_close("out", out, l->h.expected, n, bar);
+    expect_close("state", state, l->h.expected_state, SESSIONS * n_state, bar);
     qn_expect(qn_gpu_guards_intact(&l->out) && qn_gpu_guards_intact(&l->memory),
               "bytes outside result and memory were written");
     qn_free(out);
@@ -637,10 +547,10 @@ static void check_layer(struct layer *l)
     layer_new(l);
     for (int mode = STEPS; mode < MODES; mode++) {
         static const size_t pieces[] = { 66, 1, 2, 3, 17, 61 };
-        if (mode == CHUNKS && (l->head_k % QN_GDN_SLICE || l->head_v % QN_GDN_SLICE))
+        if (mode == CHUNKS && (l->h.head_k % QN_GDN_SLICE || l->h.head_v % QN_GDN_SLICE))
             continue;
-        qn_case_begin("deltanet", mode_names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->k_heads, l->v_heads,
-                      l->head_k, l->head_v, l->taps);
+        qn_case_begin("deltanet", mode_names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->h.k_heads, l->h.v_heads,
+                      l->h.head_k, l->h.head_v, l->h.taps);
         qn_gpu_poison(&l->out);
         qn_gpu_poison(&l->memory); /* at position 0 it must not be read */
         for (size_t token = 0, piece = 0, n; token < LAYER_TOKENS; token += n, piece++) {
@@ -660,9 +570,13 @@ static void check_layers(void)
     static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 2, 4, 128, 64, 4 },  { 1, 3, 32, 48, 4 },
                                        { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 }, { 2, 4, 48, 256, 1 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct layer l = {
-            .k_heads = sizes[i][0], .v_heads = sizes[i][1], .head_k = sizes[i][2], .head_v = sizes[i][3], .taps = sizes[i][4]
-        };
+        struct layer l = { .h = { .sessions = SESSIONS,
+                                  .tokens = LAYER_TOKENS,
+                                  .k_heads = sizes[i][0],
+                                  .v_heads = sizes[i][1],
+                                  .head_k = sizes[i][2],
+                                  .head_v = sizes[i][3],
+                                  .taps = sizes[i][4] } };
         qn_random_seed(400 + i);
         check_layer(&l);
     }
@@ -673,6 +587,9 @@ void qn_check_cuda_deltanet(bool bench)
     check_rules();
     check_sizes();
     check_layers();
-    if (bench)
+    qn_check_cuda_deltanet_open();
+    if (bench) {
         qn_bench_cuda_deltanet();
+        qn_bench_cuda_deltanet_open();
+    }
 }

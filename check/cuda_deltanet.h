@@ -14,6 +14,17 @@
 /* Log decays of tokens. */
 enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
 
+static inline qn_view view(const float *x, size_t n)
+{
+    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
+}
+
+static inline void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
+{
+    const double d = qn_relative_error(found, expected, n);
+    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
+}
+
 static inline float *floats(size_t n)
 {
     float *x;
@@ -63,7 +74,29 @@ static inline float draw_decay(enum decay decay)
     }
 }
 
-/* qn_bench_cuda_deltanet - time the kernels. */
+/* A layer from its projections to the gated norm, and the result of the CPU's kernels. Rows of arrays are in the order of sessions,
+ * then tokens. */
+struct delta_layer {
+    size_t sessions, tokens, k_heads, v_heads, head_k, head_v, taps;
+    size_t width, values; /* elements of a row of qkv, of a row of the result */
+    float *qkv, *alpha, *beta_in, *gate, *conv, *bias, *factor, *norm;
+    float *expected, *expected_state; /* the state after all tokens */
+};
+
+#define QN_DELTA_LAYER_EPS 1e-6f
+
+/* qn_delta_layer_draw - allocate the arrays of a layer with these sizes, and draw inputs and weights. qn_delta_layer_expect - the
+ * result for them. */
+void qn_delta_layer_draw(struct delta_layer *layer);
+void qn_delta_layer_expect(struct delta_layer *layer);
+void qn_delta_layer_free(struct delta_layer *layer);
+float qn_delta_layer_scale(const struct delta_layer *layer);
+
+/* qn_check_cuda_deltanet_open - check the kernels over open chunks. */
+void qn_check_cuda_deltanet_open(void);
+
+/* qn_bench_cuda_deltanet, qn_bench_cuda_deltanet_open - time the kernels. */
 void qn_bench_cuda_deltanet(void);
+void qn_bench_cuda_deltanet_open(void);
 
 #endif

@@ -2,6 +2,7 @@
 #include "check/cuda_deltanet.h"
 
 #include <stdio.h>
+#include <string.h>
 
 struct timed {
     qn_gdn_chunk_args chunk;
@@ -192,4 +193,105 @@ void qn_bench_cuda_deltanet(void)
 {
     bench_chunks();
     bench_step();
+}
+
+/* ---- Open chunks ---- */
+
+struct timed_open {
+    qn_gdn_open_args args;
+    qn_launch launch;
+};
+
+/* Each iteration uses another layer's memory. */
+static void timed_open_step(void *context, size_t iteration)
+{
+    const struct timed_open *t = context;
+    qn_gdn_open_args args = t->args;
+    args.state_offset = iteration * (size_t)args.v_heads * 128 * 128 * sizeof(float);
+    args.open_offset = iteration * args.layout.bytes;
+    qn_gpu_launch(&t->launch, &args);
+}
+
+/* A layer of a 27B model: one row of each sequence, after `stored` rows of the chunk. 64 of them are folded. */
+static void bench_open(size_t sequences, uint32_t stored)
+{
+    enum { HEAD = 128, K_HEADS = 16, V_HEADS = 48, TAPS = 4, VALUES = V_HEADS * HEAD, WIDTH = 2 * K_HEADS * HEAD + VALUES };
+    const size_t state_bytes = qn_gdn_gpu_state_bytes(V_HEADS, HEAD, HEAD), row_bytes = (K_HEADS + V_HEADS) * HEAD * 2;
+    const size_t bytes = sequences * (state_bytes * (stored == 64 ? 2 : 1) + stored * row_bytes);
+    const size_t layers = qn_gpu_bench_copies(sequences * state_bytes);
+    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, HEAD, HEAD, TAPS);
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    const qn_gdn_gpu gpu = { .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
+    uint32_t *slots, *positions;
+    qn_assert_ok(qn_alloc(&slots, sequences, sizeof *slots, "quern-check"));
+    qn_assert_ok(qn_alloc(&positions, sequences, sizeof *positions, "quern-check"));
+    for (size_t i = 0; i < sequences; i++) {
+        slots[i] = (uint32_t)i;
+        positions[i] = 64 + stored;
+    }
+    float *x = normal((sequences + TAPS + 1) * WIDTH, 0.5f), *factor = floats(V_HEADS),
+          *zeros = floats(sequences * K_HEADS + V_HEADS * 192);
+    memset(zeros, 0, (sequences * K_HEADS + V_HEADS * 192) * sizeof *zeros);
+    for (size_t h = 0; h < V_HEADS; h++)
+        factor[h] = -0.1f;
+    qn_gpu_guarded all[] = { qn_gpu_from(x, sequences * WIDTH * sizeof *x),      qn_gpu_from(factor, V_HEADS * sizeof *factor),
+                             qn_gpu_new(sequences * VALUES * sizeof *x),         qn_gpu_from(zeros, sequences * K_HEADS * 4),
+                             qn_gpu_new(sequences * layers * state_bytes),       qn_gpu_new(sequences * layers * layout.bytes),
+                             qn_gpu_from(slots, sequences * sizeof *slots),      qn_gpu_from(positions, sequences * 4),
+                             qn_gpu_from(x, (TAPS * WIDTH + VALUES) * sizeof *x) };
+    enum { ROWS, FACTOR, OUT, ARRIVALS, STATES, OPEN, SLOTS, POSITIONS, WEIGHTS };
+    qn_gpu_random(&all[STATES]);
+    qn_gpu_random(&all[OPEN]);
+    for (size_t i = 0; i < sequences * layers; i++) /* scales and decays: finite states after any number of folds */
+        qn_assert_ok(
+            qn_cuda_upload(qn_gpu(), all[OPEN].data + i * layout.bytes + layout.scales, zeros, V_HEADS * 192 * 4, NULL, NULL));
+    struct timed_open t = { .args = { .qkv = all[ROWS].data,
+                                      .alpha = all[ROWS].data,
+                                      .beta = all[ROWS].data,
+                                      .gate = all[ROWS].data,
+                                      .conv = all[WEIGHTS].data,
+                                      .bias = all[WEIGHTS].data,
+                                      .factor = all[FACTOR].data,
+                                      .norm = all[WEIGHTS].data,
+                                      .out = all[OUT].data,
+                                      .arrivals = all[ARRIVALS].data,
+                                      .states = all[STATES].data,
+                                      .open = all[OPEN].data,
+                                      .state_from = all[SLOTS].data,
+                                      .state_to = all[SLOTS].data,
+                                      .open_slots = all[SLOTS].data,
+                                      .positions = all[POSITIONS].data,
+                                      .state_stride = layers * state_bytes,
+                                      .open_stride = layers * layout.bytes,
+                                      .sequences = (uint32_t)sequences,
+                                      .k_heads = K_HEADS,
+                                      .v_heads = V_HEADS,
+                                      .taps = TAPS,
+                                      .qkv_stride = WIDTH,
+                                      .alpha_stride = V_HEADS,
+                                      .beta_stride = V_HEADS,
+                                      .gate_stride = VALUES,
+                                      .out_stride = VALUES,
+                                      .scale = 0.0884f,
+                                      .eps = 1e-6f } };
+    char shape[96];
+    snprintf(shape, sizeof shape, "%zu sequences, heads 16/48, %u open rows%s", sequences, stored,
+             stored == 64 ? ", folded" : "");
+    qn_assert_ok(qn_gdn_gpu_open_step(&t.args, HEAD, HEAD, &gpu, &t.launch));
+    qn_gpu_bench("deltanet", "open", shape, (double)bytes, "B", qn_gpu_read_rate(), timed_open_step, &t, layers);
+    qn_free(slots);
+    qn_free(positions);
+    qn_free(x);
+    qn_free(factor);
+    qn_free(zeros);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        qn_gpu_free(&all[i]);
+}
+
+void qn_bench_cuda_deltanet_open(void)
+{
+    static const uint32_t stored[] = { 1, 32, 63, 64 };
+    for (size_t sequences = 1; sequences <= 128; sequences *= sequences == 1 ? 8 : 4)
+        for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
+            bench_open(sequences, stored[i]);
 }

@@ -294,6 +294,97 @@ static void steps(void **unused)
     refused(qn_gdn_gpu_step(&args, 48, 144, &launch), "0 rows");
 }
 
+static qn_gdn_open_args open_args(void)
+{
+    return (qn_gdn_open_args){ .states = 4096,
+                               .open = 8192,
+                               .state_stride = 1 << 20,
+                               .open_stride = 1 << 20,
+                               .layers = 3,
+                               .sequences = 7,
+                               .k_heads = 2,
+                               .v_heads = 6,
+                               .taps = 4,
+                               .qkv_stride = 2 * 2 * 48 + 6 * 144,
+                               .gate_stride = 6 * 144,
+                               .out_stride = 6 * 144 };
+}
+
+static void open_chunks(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 }, small = { 48 << 10, 2 };
+    qn_gdn_open_args args = open_args();
+    qn_launch launch;
+    assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch));
+    assert_string_equal(launch.function, "qn_gdn_open_step");
+    assert_defines(&launch, "-DQN_HEAD_K=48 -DQN_HEAD_V=144");
+    assert_int_equal(launch.grid[0], 42);
+    assert_int_equal(launch.block[0], 256);
+    assert_int_equal(launch.args_bytes, sizeof args);
+    assert_true(launch.pdl);
+    assert_int_equal(args.layout.values, 2 * 64 * 48 * 2);
+    assert_int_equal(args.layout.bytes - args.layout.inputs, (3 + 8) * (2 * 2 * 48 + 6 * 144) * 4);
+    args.sequences = 100;
+    assert_ok(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch));
+    assert_string_equal(launch.function, "qn_gdn_open_fold");
+    assert_int_equal(launch.grid[0], 600);
+    assert_int_equal(launch.grid[1], 3);
+    assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch));
+    assert_int_equal(launch.grid[0], 2 * 132); /* as many blocks as run at a time: limited by registers */
+    static const qn_gdn_gpu less_shared = { 99 << 10, 132 };
+    assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &less_shared, &launch));
+    assert_int_equal(launch.grid[0], 132); /* and by shared memory */
+    assert_int_equal(qn_gdn_gpu_open_step(&args, 128, 128, &small, &launch), QN_ERR_UNSUPPORTED);
+    assert_text("shared memory");
+    for (size_t head_k = 16; head_k <= 256; head_k += 16) /* whole warps, and all values of small heads in one pass */
+        for (size_t head_v = 16; head_v <= 256; head_v += 16) {
+            args.qkv_stride = args.gate_stride = args.out_stride = 10 * 256;
+            assert_ok(qn_gdn_gpu_open_step(&args, head_k, head_v, &h100, &launch));
+            assert_true(launch.block[0] % 32 == 0 && (head_v > 128 || launch.block[0] >= 2 * head_v));
+        }
+    /* 48 layers of a 27B model: a sequence takes at most 225 MB. */
+    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(16, 48, 128, 128, 4);
+    assert_true(48 * (layout.bytes + qn_gdn_gpu_state_bytes(48, 128, 128)) <= 225000000);
+}
+
+static void refused_open_chunks(void **unused)
+{
+    (void)unused;
+    static const qn_gdn_gpu h100 = { 227 << 10, 132 };
+    qn_gdn_open_args args = open_args();
+    qn_launch launch;
+    refused(qn_gdn_gpu_open_step(&args, 40, 144, &h100, &launch), "40");
+    refused(qn_gdn_gpu_open_fold(&args, 48, 272, &h100, &launch), "272");
+    refused(qn_gdn_gpu_open_step(&args, 64, 144, &h100, &launch), "rows of q, k and v");
+    args.state_offset = 8;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16");
+    args = open_args();
+    args.open_stride = 100;
+    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "multiple of 16");
+    args = open_args();
+    args.taps = 0;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "0 taps");
+    args = open_args();
+    args.sequences = 70000;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "70000 sequences");
+    args = open_args();
+    args.v_heads = 5;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "5 value heads");
+    args = open_args();
+    args.layers = 0;
+    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "0 layers");
+    args = open_args();
+    args.out_stride = 6;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "rows of the result");
+    args = open_args();
+    args.conv = 8;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
+    args = open_args();
+    args.gate_stride += 2;
+    refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "multiple of 16 bytes");
+}
+
 static void conv_and_norm(void **unused)
 {
     (void)unused;
@@ -343,6 +434,8 @@ int main(void)
         cmocka_unit_test(pieces),
         cmocka_unit_test(chunks_refused),
         cmocka_unit_test(steps),
+        cmocka_unit_test(open_chunks),
+        cmocka_unit_test(refused_open_chunks),
         cmocka_unit_test(conv_and_norm),
         cmocka_unit_test(sizes),
     };

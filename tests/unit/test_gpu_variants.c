@@ -137,8 +137,26 @@ static void delta_stages(uint32_t head)
     selects(qn_gdn_gpu_state_pass(&args, MAX_SHARED, &launch), &launch);
 }
 
+static void open_chunks(uint32_t head)
+{
+    qn_gdn_open_args args = { .layers = 1,
+                              .sequences = 1,
+                              .k_heads = 1,
+                              .v_heads = 1,
+                              .taps = 4,
+                              .qkv_stride = 3 * head,
+                              .gate_stride = head,
+                              .out_stride = head };
+    const qn_gdn_gpu gpu = { .max_shared_bytes = MAX_SHARED, .n_sms = N_SMS };
+    qn_launch launch;
+    selects(qn_gdn_gpu_open_step(&args, head, head, &gpu, &launch), &launch);
+    selects(qn_gdn_gpu_open_fold(&args, head, head, &gpu, &launch), &launch);
+}
+
 static void delta_rules(void)
 {
+    open_chunks(64);
+    open_chunks(128);
     delta_rule(128, QN_DTYPE_F32);
     delta_rule(128, QN_DTYPE_F16);
     for (uint32_t head = 64; head <= 256; head += 64)

@@ -416,3 +416,70 @@ qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_
     *launch = step_launch(variant, "qn_gdn_norm", (a->v_heads + 3) / 4, a->rows, 1, 128, sizeof *a);
     return QN_OK;
 }
+
+/* ---- The open chunk ---- */
+
+qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
+{
+    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v), gates = v_heads * QN_GDN_CHUNK_TOKENS;
+    qn_gdn_open_layout l = { 0 };
+    l.values = l.keys + k_heads * QN_GDN_CHUNK_TOKENS * head_k * sizeof(uint16_t);
+    l.scales = l.values + gates * head_v * sizeof(uint16_t);
+    l.decays = l.scales + gates * QN_GDN_SCALE_GROUPS(head_v) * sizeof(float);
+    l.inputs = l.decays + gates * sizeof(float);
+    l.bytes = l.inputs + QN_GDN_INPUT_ROWS(taps) * width * sizeof(float);
+    return l;
+}
+
+/* What both kernels require, and the launch without its function. */
+static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(check_dims(head_k, head_v));
+    QN_TRY(check_heads(a->k_heads, a->v_heads));
+    QN_TRY(check_taps(a->taps));
+    QN_TRY(check_grid("sequences", a->sequences));
+    if ((a->states | a->open | a->state_stride | a->state_offset | a->open_stride | a->open_offset) % 16)
+        return qn_fail(QN_ERR_INVALID,
+                       "delta rule over open chunks: an address, stride or offset of slots is no multiple of 16");
+    const size_t shared_bytes = QN_GDN_OPEN_BYTES(head_k, head_v, a->taps);
+    if (shared_bytes > gpu->max_shared_bytes)
+        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule over open chunks: %u bytes of shared memory, expected at least %zu",
+                       gpu->max_shared_bytes, shared_bytes);
+    a->layout = qn_gdn_gpu_open_layout(a->k_heads, a->v_heads, head_k, head_v, a->taps);
+    *launch = (qn_launch){ .variant = QN_GPU_VARIANT(open, (uint32_t)head_k, (uint32_t)head_v),
+                           .grid = { a->sequences * a->v_heads, 1, 1 },
+                           .block = { (uint32_t)QN_GDN_OPEN_THREADS(head_v), 1, 1 },
+                           .shared_bytes = (uint32_t)shared_bytes,
+                           .args_bytes = sizeof *a,
+                           .pdl = true };
+    return QN_OK;
+}
+
+qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
+    QN_TRY(check_stride("q, k and v", a->qkv_stride, width_of(a->k_heads, a->v_heads, head_k, head_v)));
+    QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
+    QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
+    if ((a->qkv | a->gate | a->conv) % 16 || (a->qkv_stride | a->gate_stride) % 4)
+        return qn_fail(
+            QN_ERR_INVALID,
+            "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
+    /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each block. */
+    const size_t by_shared = (gpu->max_shared_bytes + 1024) / (launch->shared_bytes + 1024);
+    const size_t by_registers = QN_GDN_OPEN_SM_BLOCKS(head_k, head_v);
+    const size_t at_a_time = gpu->n_sms * (by_shared < by_registers ? by_shared : by_registers);
+    if (at_a_time > 0 && launch->grid[0] > at_a_time)
+        launch->grid[0] = (uint32_t)at_a_time;
+    launch->function = "qn_gdn_open_step";
+    return QN_OK;
+}
+
+qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
+    QN_TRY(check_grid("layers", a->layers));
+    launch->grid[1] = a->layers;
+    launch->function = "qn_gdn_open_fold";
+    return QN_OK;
+}

@@ -192,6 +192,97 @@ typedef struct qn_gdn_norm_args {
     float eps;
 } qn_gdn_norm_args;
 
+/* ---- The open chunk: decode of many sequences, with a state that is read once a launch and written once in 64 rows ----
+ *
+ * A sequence has, for each recurrent layer, the state at the last multiple of 64 positions in a state slot, and in an open slot
+ * the rows since then: the open chunk. With gc the sum of g since the chunk's start, row i computes for each value head
+ *
+ *     a    = e^gc_i S k_i + sum over j < i of e^(gc_i - gc_j) (k_i.k_j) v'_j;     v'_i = beta_i (v_i - a)
+ *     o_i  = scale (e^gc_i S q_i + sum over j <= i of e^(gc_i - gc_j) (q_i.k_j) v'_j)
+ *
+ * Rows are stored by their position modulo 64. The first row of the next chunk folds the 64 rows of a full one:
+ * S = e^gc_last S + sum of e^(gc_last - gc_j) v'_j k_j^T. If `position` is that of the next row, the state is that before
+ * position (position - 1) / 64 * 64. Up to position 64 it is zeros, and no state slot is read.
+ *
+ * A sequence is truncated by passing smaller positions from then on: rows below them are as they were. There are two limits. A
+ * fold cannot be undone: once the first row of a chunk was computed, neither it nor the rows before it can be refused. And of
+ * the inputs of the convolution QN_GDN_DROPPED_ROWS more than needed are stored: a sequence can be that much shorter than it
+ * ever was.
+ *
+ * A layer's part of a state slot is S, f32 [v_heads, head_v, head_k]. Its part of an open slot is, in this order:
+ *
+ *     keys     f16 [k_heads, 64, head_k]              k_j, normalised
+ *     values   f16 [v_heads, 64, head_v]              v'_j / scale_j
+ *     scales   f32 [v_heads, groups, 64]              powers of two, one for QN_GDN_SCALE_VALUES values of a row: the largest
+ *                                                     |v'_j| / scale_j of them is in [2^14, 2^15]
+ *     decays   f32 [v_heads, 64]                      g_j
+ *     inputs   f32 [QN_GDN_INPUT_ROWS(taps), width]   of the convolution, by position modulo the number of rows
+ *
+ * All layers of a sequence have the same slot indices, and a copy of the states in another type could be found by them too. */
+
+enum {
+    QN_GDN_DROPPED_ROWS = 8,  /* rows that a sequence can be truncated by */
+    QN_GDN_SCALE_VALUES = 64, /* a head's last group may have fewer */
+    QN_GDN_OPEN_ROWS = 4      /* rows of a sequence that a block of qn_gdn_open_step processes together */
+};
+
+#define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
+#define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
+
+/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: the state takes half of the
+ * registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
+#define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
+#define QN_GDN_OPEN_SM_BLOCKS(head_k, head_v) (((head_k) <= 128 ? 512 : 256) / QN_GDN_OPEN_THREADS(head_v))
+#define QN_GDN_OPEN_FIXED_BYTES(head_k, head_v)                                                                                \
+    (QN_GDN_CHUNK_TOKENS * (2 * ((head_k) + 8 + (head_v) + 8) + 4 * (2 + QN_GDN_SCALE_GROUPS(head_v))) +                       \
+     4 * (QN_GDN_OPEN_ROWS * (2 * (head_k) + 4 * (head_v) + 2 * QN_GDN_OPEN_ROWS + 7) + (head_v)) + 224)
+#define QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps)                                                                         \
+    (4 * QN_GDN_MAX((2 * (taps)-1 + QN_GDN_OPEN_ROWS) * (2 * (head_k) + (head_v)),                                             \
+                    QN_GDN_OPEN_ROWS * (2 * QN_GDN_SCALE_GROUPS(head_v) * QN_GDN_CHUNK_TOKENS + (head_v))))
+#define QN_GDN_MAX(x, y) ((x) > (y) ? (x) : (y))
+#define QN_GDN_OPEN_BYTES(head_k, head_v, taps)                                                                                \
+    (QN_GDN_OPEN_FIXED_BYTES(head_k, head_v) + QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps))
+
+typedef struct qn_gdn_open_layout {
+    uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
+    uint64_t bytes;                                /* of a layer's part */
+} qn_gdn_open_layout;
+
+/* qn_gdn_open_step - as qn_gdn_step, for any number of consecutive rows of each of `sequences` sequences. Open slots are updated,
+ * and states where the first row of a chunk is among the rows.
+ *
+ * qn_gdn_open_fold - S at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0. Open slots
+ * are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts of slots are
+ * contiguous. */
+typedef struct qn_gdn_open_args {
+    QN_GPU_PTR(const float) qkv;    /* [rows, width], qkv_stride: before the convolution; rows of a sequence are contiguous */
+    QN_GPU_PTR(const float) alpha;  /* [rows, v_heads], alpha_stride */
+    QN_GPU_PTR(const float) beta;   /* [rows, v_heads], beta_stride */
+    QN_GPU_PTR(const float) gate;   /* [rows, v_heads, head_v], gate_stride */
+    QN_GPU_PTR(const float) conv;   /* [taps, width] */
+    QN_GPU_PTR(const float) bias;   /* [v_heads] */
+    QN_GPU_PTR(const float) factor; /* [v_heads], < 0 */
+    QN_GPU_PTR(const float) norm;   /* [head_v] */
+    QN_GPU_PTR(float) out;          /* [rows, v_heads, head_v], out_stride */
+    QN_GPU_PTR(const uint32_t)
+    cu_seqlens;                       /* [sequences + 1]; a sequence without rows is skipped; or 0: each sequence has one row */
+    QN_GPU_PTR(uint32_t) arrivals;    /* [sequences, k_heads]: zeros before the first launch, and after each */
+    QN_GPU_PTR(unsigned char) states; /* state slots, state_stride bytes apart */
+    QN_GPU_PTR(unsigned char) open;   /* open slots, open_stride bytes apart */
+    QN_GPU_PTR(const uint32_t) state_from; /* [sequences]: the state slot that is read */
+    QN_GPU_PTR(const uint32_t) state_to;   /* [sequences]: the one that a folded state is written to; may be the same */
+    QN_GPU_PTR(const uint32_t) open_slots; /* [sequences], all different */
+    QN_GPU_PTR(const uint32_t) positions;  /* [sequences]: of the first row; for qn_gdn_open_fold, the length */
+    uint64_t state_stride, state_offset;   /* of slots; of the layer's part in a slot */
+    uint64_t open_stride, open_offset;
+    qn_gdn_open_layout layout;
+    uint32_t layers; /* of qn_gdn_open_fold */
+    uint32_t sequences, k_heads, v_heads, taps;
+    uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
+    uint32_t grouped; /* as in qn_gdn_step_args */
+    float scale, eps;
+} qn_gdn_open_args;
+
 #ifndef __CUDACC__
 
 #include "base/status.h"
@@ -249,6 +340,17 @@ size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, siz
 
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, qn_launch *launch);
 qn_status qn_gdn_gpu_step(const qn_gdn_step_args *args, size_t head_k, size_t head_v, qn_launch *launch);
+
+/* qn_gdn_gpu_open_layout - the layout of a layer's part of an open slot. */
+qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
+
+/* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set the layout of args. Addresses, strides and offsets of slots are multiples of
+ * 16 bytes, and so are the addresses and strides of qkv and gate, and the address of conv. qn_gdn_open_step loads indices, states and open chunks, and writes folded states, before it waits for the
+ * previous kernel: if a kernel that may still run writes or reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the
+ * device's shared memory is too small. */
+qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
+qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
+
 qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *args, size_t head_k, size_t head_v, size_t longest, bool bf16,
                           qn_launch *launch);
 qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *args, size_t head_k, size_t head_v, bool bf16, qn_launch *launch);
