@@ -77,6 +77,9 @@ void qn_bench(const char *op, const char *variant, const char *shape, double uni
 /* qn_report_ratio - print a row for a time measured by the caller: seconds, and its ratio to a reference time named `of`. */
 void qn_report_ratio(const char *op, const char *variant, const char *shape, double seconds, double ratio, const char *of);
 
+/* qn_bench_selected - whether a shape is to be timed: every one, or with --shape TEXT those whose name contains it. */
+bool qn_bench_selected(const char *shape);
+
 /* qn_report_rate - print a row for a time measured by the caller: seconds, rate in units per second, and the rate as a
  * fraction of `limit` unless that is 0. */
 void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,

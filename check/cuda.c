@@ -196,6 +196,8 @@ double qn_gpu_read_rate(void)
 void qn_gpu_bench(const char *op, const char *variant, const char *shape, double units, const char *unit, double limit,
                   void (*work)(void *context, size_t iteration), void *context, size_t n_iterations)
 {
+    if (!qn_bench_selected(shape))
+        return;
     const double seconds = qn_gpu_seconds(work, context, n_iterations);
     qn_report_rate(op, variant, shape, seconds, units / seconds, unit, limit);
 }

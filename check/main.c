@@ -46,6 +46,7 @@ static struct {
     size_t cases, failures;
     size_t drawn, every; /* every: run each N-th case; 0: all */
     const char *skipped_level;
+    const char *shape;                      /* timings of shapes with this text only; NULL: all */
     size_t *uncounted;                      /* the counter of the case's level, until the case compares something */
     size_t compared[QN_CPU_MAX_LEVELS];     /* cases of each level that compared something, in this operation */
     size_t compared_all[QN_CPU_MAX_LEVELS]; /* in all operations */
@@ -290,6 +291,11 @@ void qn_report_ratio(const char *op, const char *variant, const char *shape, dou
     fflush(stdout);
 }
 
+bool qn_bench_selected(const char *shape)
+{
+    return !state.shape || strstr(shape, state.shape);
+}
+
 void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
                     double limit)
 {
@@ -317,7 +323,8 @@ void qn_report_rate(const char *op, const char *variant, const char *shape, doub
 /* ---- Command line ---- */
 
 #define USAGE                                                                                                                  \
-    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--every N] [--format table|json]\n"                     \
+    "usage: quern-check [--op NAME] [--device cpu|cuda[:N]] [--bench] [--shape TEXT] [--every N]\n"                            \
+    "                   [--format table|json]\n"                                                                               \
     "       quern-check --list-levels\n"
 
 struct options {
@@ -346,6 +353,7 @@ static void help(void)
 #endif
     printf("\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
            "  --bench         time the variants as well\n"
+           "  --shape TEXT    on a GPU, time only shapes whose name contains TEXT\n"
            "  --every N       only every N-th case of operations with hundreds of cases, for slow runs under sanitizers\n"
            "  --format F      format of the timings: table, or json, one object per line\n"
            "  --list-levels   list the levels of instruction sets, and which of them this CPU has\n"
@@ -444,6 +452,8 @@ static int take_value(struct options *options, const char *option, const char *v
         if (every < 1 || *end)
             return usage("not an integer of at least 1", value);
         state.every = (size_t)every;
+    } else if (!strcmp(option, "--shape")) {
+        state.shape = value;
     } else if (!strcmp(option, "--skip-level")) {
         if (!is_level(value))
             return usage("not a level, see --list-levels", value);
@@ -458,7 +468,7 @@ static int take_value(struct options *options, const char *option, const char *v
 
 static int take_options(struct options *options, int argc, char **argv)
 {
-    static const char *const with_value[] = { "--op", "--device", "--format", "--every", "--skip-level" };
+    static const char *const with_value[] = { "--op", "--device", "--format", "--every", "--skip-level", "--shape" };
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         bool known = false;
