@@ -37,7 +37,7 @@ static void launch(const qn_matmul_launch *l)
 /* Buffers for tokens in one layout. */
 struct gpu_acts {
     qn_matmul_acts acts;
-    qn_gpu_guarded data, scale;
+    qn_gpu_guarded data, scale, workspace;
 };
 
 static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
@@ -51,14 +51,19 @@ static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
     a.scale = qn_gpu_new(a.acts.capacity * sizeof(float));
     a.acts.address = qn_round_up(a.data.data, 1024);
     a.acts.token_scale = a.scale.data;
+    const qn_matmul_gpu gpu = device();
+    a.workspace = qn_gpu_new(layout == QN_ACTS_HILO ? qn_matmul_gpu_workspace_bytes(&gpu) : 1);
+    a.acts.workspace = a.workspace.data;
     return a;
 }
 
 static void acts_free(struct gpu_acts *a)
 {
-    qn_expect(qn_gpu_guards_intact(&a->data) && qn_gpu_guards_intact(&a->scale), "bytes around the activations were written");
+    qn_expect(qn_gpu_guards_intact(&a->data) && qn_gpu_guards_intact(&a->scale) && qn_gpu_guards_intact(&a->workspace),
+              "bytes around the activations were written");
     qn_gpu_free(&a->data);
     qn_gpu_free(&a->scale);
+    qn_gpu_free(&a->workspace);
 }
 
 /* Activations of a layout, dequantised: values [n_tokens, n_cols rounded up to k-tiles], and the sums that
@@ -75,26 +80,12 @@ static float float_at(const uint8_t *at)
     return x;
 }
 
-/* The integer of column k of a token in QN_ACTS_HILO; the corrections of its 64 columns are compared with their sums. */
+/* The integer of column k of a token in QN_ACTS_HILO. */
 static int hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k)
 {
     const uint8_t *block = acts + (k / QN_ACTS_HILO_COLS * (capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
-    const size_t step = k % QN_ACTS_HILO_COLS / 64;
-    const int8_t *row = (const int8_t *)block + step * 1024 + token % 8 * 128;
-    int code = 0, corrections[2], sums[2] = { 0, 0 };
-    for (size_t i = 0; i < 64; i++) {
-        const size_t piece = i / 32 * 4 + i % 32 / 16;
-        const int hi = row[(piece ^ (token % 8)) * 16 + i % 16], lo = row[((piece + 2) ^ (token % 8)) * 16 + i % 16];
-        sums[0] -= 64 * hi;
-        sums[1] -= 64 * lo;
-        if (i == k % 64)
-            code = 256 * hi + lo;
-    }
-    memcpy(corrections, block + 2048 + step * 64 + token % 8 * 8, sizeof corrections);
-    qn_expect(corrections[0] == sums[0] && corrections[1] == sums[1],
-              "token %zu, columns of %zu: corrections %d and %d, expected %d and %d", token, k, corrections[0], corrections[1],
-              sums[0], sums[1]);
-    return code;
+    const size_t column = k % QN_ACTS_HILO_COLS, at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
+    return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
 }
 
 static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_tokens)

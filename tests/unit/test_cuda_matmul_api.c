@@ -231,7 +231,7 @@ static void one_token(void **unused)
     c.acts.op = QN_CUDA_MATMUL_X;
     c.acts.f16 = true;
     assert_ok(matmul(k, &c));
-    expect_launch(1, 2, "qn_matmul_gemm_few", 1, 4, true);
+    expect_launch(1, 2, "qn_matmul_gemm_few", 2, 1, true);
     q = arguments(0, 2);
     assert_int_equal(q->weight, 0);
     assert_int_equal(q->token_scale, q->out + 2 * 2 * QN_GEMM_TILE_N / 8 * QN_ACTS_HILO_BYTES);
@@ -239,6 +239,8 @@ static void one_token(void **unused)
     assert_int_equal(few->weights, 128);
     assert_int_equal(few->acts, q->out);
     assert_int_equal(few->token_scale, q->token_scale);
+    assert_true(few->counters == q->counters && few->counters >= few->token_scale + QN_GEMM_TILE_N * sizeof(float));
+    assert_true(few->counters % 256 == 0 && few->partials > few->counters);
     assert_true(few->n_tiles == 4 && few->n_tokens == 1 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
     assert_int_equal(few->out_dtype, QN_DTYPE_F32);
     assert_memory_equal(few->outs, o, sizeof few->outs);

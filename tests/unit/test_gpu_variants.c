@@ -183,7 +183,7 @@ static void matmuls(void)
         for (matrix.n_tiles = 256; matrix.n_tiles <= 1024; matrix.n_tiles *= 2)
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
                 for (int hilo = 0; hilo < 2; hilo++) {
-                    qn_matmul_acts acts = { .address = 1024, .n_cols = 4096 };
+                    qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
                     acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t], hilo);
                     acts.capacity = acts.layout == QN_ACTS_INT8_N1 ? 1 : 4096;
                     selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);

@@ -1,6 +1,6 @@
 /* The launches of qn_matmul_gemm: blocks cover all rows and tokens; clusters use split-K only if each block gets a
- * k-tile, if the device supports clusters, and if SMs would be idle otherwise. Those of qn_matmul_gemm_few: warps cover all
- * tiles, k-tiles and tokens once, within the registers and shared memory that they have. */
+ * k-tile, if the device supports clusters, and if SMs would be idle otherwise. Those of qn_matmul_gemm_few:
+ * blocks for all tokens, each with work, within the workspace and the shared memory. */
 #include "helper_assert.h"
 
 #include "kernels/matmul/matmul_cuda.h"
@@ -25,11 +25,12 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
     const qn_matmul_acts acts = { .layout = qn_matmul_gpu_acts_layout(tiles, n_tokens, true),
                                   .address = 1024,
                                   .token_scale = 256,
+                                  .workspace = 2048,
                                   .n_cols = n_cols,
                                   .capacity = 4096 };
     qn_matmul_launch made;
     assert_ok(qn_matmul_gpu_matmul(gpu, &matrix, &acts, n_tokens, &made));
-    assert_int_equal(made.launch.cluster, made.launch.grid[2]);
+    assert_int_equal(made.launch.cluster ? made.launch.cluster : 1, made.launch.grid[2]);
     return made;
 }
 
@@ -96,51 +97,33 @@ static void k_is_split_where_that_pays(void **unused)
 
 /* ---- qn_matmul_gemm_few ---- */
 
-/* The tiles of each cluster, of each pass and of each warp follow each other, and none is left. */
-static void few_covers_rows(const qn_matmul_few_args *a, uint32_t clusters, uint32_t m_warps, size_t most_tiles)
-{
-    uint32_t tile = 0;
-    for (uint32_t cluster = 0; cluster < clusters; cluster++) {
-        const uint32_t n_tiles = a->cluster_tiles + (cluster < a->extra_tiles);
-        assert_int_equal(tile, cluster * a->cluster_tiles + (cluster < a->extra_tiles ? cluster : a->extra_tiles));
-        assert_true(n_tiles > 0 && a->row_passes * a->pass_tiles >= n_tiles);
-        tile += n_tiles;
-    }
-    assert_int_equal(tile, a->n_tiles);
-    assert_true(a->warp_tiles * m_warps >= a->pass_tiles);
-    assert_in_range(a->warp_tiles, 1, most_tiles);
-}
-
 static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made, size_t n_tokens)
 {
     const qn_matmul_few_args *a = &made->args.few;
     const qn_launch *launch = &made->launch;
-    const uint32_t warps = launch->variant.values[3], k_warps = 1u << a->k_shift, k_splits = k_warps * launch->grid[2];
-    const size_t tile_n = tokens_of(launch);
-    assert_int_equal(launch->block[0], (warps + 1) * 32);
-    assert_int_equal(1 << QN_FEW_WARP_SHIFT(warps), warps);
-    assert_true(a->k_shift <= QN_FEW_WARP_SHIFT(warps));
-    few_covers_rows(a, launch->grid[1], warps >> a->k_shift, QN_FEW_WARP_TILES(tile_n, warps));
-    assert_true(a->k_rounds >= 1 && a->k_rest < k_splits); /* every warp has a k-tile */
-    assert_int_equal(a->k_rounds * k_splits + a->k_rest, a->n_k_tiles);
-    assert_true(a->token_passes * tile_n >= n_tokens && (a->token_passes - 1) * tile_n < n_tokens);
-    assert_true(a->token_passes * tile_n <= a->capacity);
-    const size_t tile_bytes = tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 2 * QN_TILE_ROWS;
-    const size_t acts = k_warps * a->acts_stages * (QN_FEW_ACTS_BYTES(tile_n) + 16);
-    const size_t weights = warps * a->weight_stages * (a->warp_tiles * tile_bytes + 8);
-    const size_t partials = warps * a->reduce_tiles * QN_TILE_ROWS * tile_n * sizeof(float);
-    assert_true(a->acts_stages >= 2 && a->weight_stages >= 2 && a->weight_stages <= 32);
-    assert_in_range(a->reduce_tiles, 1, a->warp_tiles);
-    assert_int_equal(launch->shared_bytes, acts + weights + partials);
+    const size_t tile_n = tokens_of(launch), row_blocks = (a->n_tiles + 15) / 16;
+    assert_int_equal(launch->block[0], QN_GEMM_THREADS);
+    assert_true(launch->grid[1] * tile_n >= n_tokens && (launch->grid[1] - 1) * tile_n < n_tokens);
+    assert_true(launch->grid[1] * tile_n <= a->capacity);
+    assert_in_range(launch->grid[0], 1, row_blocks * a->n_k_tiles);
+    /* Counters and partials are in the workspace. */
+    const size_t n_blocks = (size_t)launch->grid[0] * launch->grid[1];
+    assert_true(n_blocks <= QN_FEW_MAX_BLOCKS && n_blocks <= gpu->n_sms);
+    assert_true(a->counters == 2048 && a->partials >= 2048 + n_blocks * sizeof(uint32_t));
+    assert_true(a->partials + n_blocks * 2 * QN_FEW_TILE_M * tile_n * sizeof(float) <=
+                2048 + qn_matmul_gpu_workspace_bytes(gpu));
+    const size_t stage = (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
+    assert_in_range(a->weight_stages, 2, 8);
+    assert_int_equal(launch->shared_bytes, QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 16) +
+                                               a->weight_stages * (stage + 16) + 16);
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
-    assert_in_range(launch->grid[2], 1, gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1);
 }
 
 static void few_tokens_are_covered(void **unused)
 {
     (void)unused;
-    static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 };
-    static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older };
+    static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 }, large = { 300, 232448, true };
+    static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older, &large };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
     static const size_t tokens[] = { 1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
     static const size_t rows[] = { 1, 17, 256, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 1000, 5120, 17408 };
@@ -157,20 +140,36 @@ static void few_tokens_are_covered(void **unused)
                     }
 }
 
-/* The larger matrices of a model fill all SMs, or as many as clusters can take: 39 of 3 blocks. */
+/* Matrices with a unit for each SM fill all of them. */
 static void few_tokens_fill_the_device(void **unused)
 {
     (void)unused;
-    const qn_launch wide = launch_with(&h200, &q1_0, 34816, 5120, 8).launch,
-                    deep = launch_with(&h200, &q1_0, 5120, 17408, 8).launch;
-    assert_true(wide.grid[1] * wide.grid[2] == 132 && deep.grid[1] * deep.grid[2] >= 117 && deep.grid[2] > 1);
+    static const size_t tokens[] = { 2, 32, 64 };
+    for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+        const qn_launch wide = launch_with(&h200, &q1_0, 34816, 5120, tokens[t]).launch,
+                        deep = launch_with(&h200, &q1_0, 5120, 17408, tokens[t]).launch;
+        assert_true(wide.grid[0] * wide.grid[1] == 132 && deep.grid[0] * deep.grid[1] == 132);
+    }
     assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function, "qn_matmul_gemm");
+}
+
+static void workspace_refused(void **unused)
+{
+    (void)unused;
+    const qn_tiled_matrix matrix = { .tiles = q1_0, .address = 1024, .n_tiles = 4, .n_cols = 256, .n_outs = 1 };
+    qn_matmul_acts acts = { .layout = QN_ACTS_HILO, .address = 1024, .token_scale = 256, .n_cols = 256, .capacity = 128 };
+    qn_matmul_launch made;
+    for (acts.workspace = 0; acts.workspace <= 128; acts.workspace += 128) {
+        assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
+        assert_non_null(strstr(qn_error_text(), "workspace"));
+        assert_int_equal(qn_matmul_gpu_quantize(&acts, QN_ACTS_OP_NONE, 256, 0, 0, 0, 256, 2, &made), QN_ERR_INVALID);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(blocks_cover_everything), cmocka_unit_test(k_is_split_where_that_pays),
-                                        cmocka_unit_test(few_tokens_are_covered),
-                                        cmocka_unit_test(few_tokens_fill_the_device) };
+                                        cmocka_unit_test(few_tokens_are_covered), cmocka_unit_test(few_tokens_fill_the_device),
+                                        cmocka_unit_test(workspace_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,14 +134,22 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }
 
-/* Activations, then the scales of tokens; before them what aligns them. */
+/* Bytes of activations and scales of tokens, padded: the workspace of the matmul follows. */
+static size_t matmul_workspace_at(const matmul_call *c)
+{
+    return qn_round_up(c->acts_bytes + c->pass.capacity * sizeof(float), ACTS_ALIGNMENT);
+}
+
+/* Activations, the scales of tokens, the workspace of the matmul; before them what aligns them. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
     const size_t scales = c->pass.layout == QN_ACTS_INT8_N1 ? 0 : c->pass.capacity * sizeof(float);
+    const size_t others =
+        c->pass.layout == QN_ACTS_HILO ? scales + ACTS_ALIGNMENT + qn_matmul_gpu_workspace_bytes(&c->gpu) : scales;
     *bytes = 0;
     if (!c->pass_tokens)
         return QN_OK;
-    if (!qn_add_size(c->acts_bytes, scales + ACTS_ALIGNMENT - QN_API_ALIGNMENT, bytes))
+    if (!qn_add_size(c->acts_bytes, others + ACTS_ALIGNMENT - QN_API_ALIGNMENT, bytes))
         return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns do not fit in memory", c->pass_tokens,
                        c->matrix.n_cols);
     return QN_OK;
@@ -246,6 +254,7 @@ static void place(matmul_call *c, uint64_t workspace)
 {
     c->pass.address = qn_round_up(workspace, ACTS_ALIGNMENT);
     c->pass.token_scale = c->pass.layout == QN_ACTS_INT8_N1 ? 0 : c->pass.address + c->acts_bytes;
+    c->pass.workspace = c->pass.layout == QN_ACTS_HILO ? c->pass.address + matmul_workspace_at(c) : 0;
 }
 
 qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, const qn_cuda_matmul_acts *acts,

@@ -20,7 +20,8 @@ void qn_cuda_buffers_free(qn_cuda_model *model)
 {
     qn_cuda_buffer *const all[] = { &model->scratch,         &model->cosines, &model->sines,
                                     &model->partials,        &model->maxima,  &model->gates,
-                                    &model->delta_workspace, &model->logits,  &model->persistent_memory };
+                                    &model->delta_workspace, &model->logits,  &model->persistent_memory,
+                                    &model->matmul_workspace };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_free(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
@@ -54,7 +55,10 @@ static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
     for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
         size_t bytes;
         qn_matmul_acts *to = &acts->layouts[layout];
-        *to = (qn_matmul_acts){ .layout = layout, .n_cols = model->plan->acts[id].width, .capacity = capacities[layout] };
+        *to = (qn_matmul_acts){ .layout = layout,
+                                .workspace = model->matmul_workspace.address,
+                                .n_cols = model->plan->acts[id].width,
+                                .capacity = capacities[layout] };
         QN_TRY(qn_matmul_gpu_acts_bytes(layout, to->n_cols, to->capacity, &bytes));
         QN_TRY(qn_cuda_alloc(model->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[layout]));
         QN_TRY(qn_cuda_memset(model->cuda, model->stream, acts->memory[layout].address, 0, bytes + 1024));
@@ -129,6 +133,8 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
         else
             QN_TRY(alloc_floats(model, max_rows, plan->buffers[i].width, &model->buffers[i]));
     }
+    QN_TRY(qn_cuda_alloc(model->cuda, qn_matmul_gpu_workspace_bytes(&model->matmul), 1, "step buffer on the GPU",
+                         &model->matmul_workspace));
     for (size_t i = 0; i < plan->n_acts; i++) {
         QN_TRY(alloc_acts(model, i, max_rows > QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS));
         widest = plan->acts[i].width > widest ? plan->acts[i].width : widest;

@@ -85,7 +85,7 @@ typedef struct qn_cuda_model {
     uint64_t inputs;         /* qn_cuda_inputs on the device: at the start of the embedding buffer, before its rows */
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
-    qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, logits;
+    qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, matmul_workspace, logits;
     qn_cuda_buffer persistent_memory; /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
     qn_cuda_buffer recent, sample_state;

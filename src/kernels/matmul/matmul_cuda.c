@@ -40,11 +40,6 @@ static const struct gemv_variant *gemv_variant(const qn_tile_layout *tiles, int 
     return NULL;
 }
 
-/* Tokens of a pass of qn_matmul_gemm_few, and warps that multiply. */
-static const struct {
-    size_t tokens, warps;
-} few_sizes[] = { { 8, 8 }, { 16, 8 }, { 24, 8 } };
-
 /* clang-format off */
 static const struct {
     qn_type type;
@@ -196,6 +191,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     if (n_tokens == 0 || n_tokens > acts->capacity || n_tokens > 65535 || stride > UINT32_MAX)
         return qn_fail(QN_ERR_INVALID, "%zu tokens to be quantised: %zu are allocated, a launch has at most 65535", n_tokens,
                        acts->capacity);
+    if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
+        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
     /* With few tokens a warp quantises one pair of groups, for latency; with many, each row is read by one block. */
     const size_t n_splits =
@@ -212,6 +209,7 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .weight = weight,
                        .out = acts->address,
                        .token_scale = acts->token_scale,
+                       .counters = acts->workspace,
                        .n_cols = (uint32_t)acts->n_cols,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -404,153 +402,65 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 
 /* ---- GEMM of few tokens ---- */
 
-/* How qn_matmul_gemm_few divides a matmul. */
-struct few_config {
-    size_t tokens, warps; /* QN_TILE_N, QN_WARPS */
-    size_t cluster, clusters, k_shift;
-    size_t row_passes, pass_tiles, warp_tiles;
-    size_t weight_stages, acts_stages, reduce_tiles, shared_bytes;
-    size_t cost;
-};
+/* The workspace: counters, then partials. */
+enum { COUNTERS_BYTES = 1024 };
+_Static_assert(QN_FEW_MAX_BLOCKS * sizeof(uint32_t) <= COUNTERS_BYTES, "counters fit");
 
-static size_t few_shared_bytes(const struct few_config *c, const qn_tile_layout *tiles)
+/* Blocks of a launch, of all its tokens: each has an SM to itself. */
+static size_t most_few_blocks(const qn_matmul_gpu *gpu)
 {
-    return (c->acts_stages << c->k_shift) * (QN_FEW_ACTS_BYTES(c->tokens) + 16) +
-           c->warps * c->weight_stages * (c->warp_tiles * (code_bytes(tiles) + scale_bytes(tiles)) + 8) +
-           c->warps * c->reduce_tiles * c->tokens / QN_MMA_N * QN_FRAGMENT_BYTES;
+    return gpu->n_sms < QN_FEW_MAX_BLOCKS ? gpu->n_sms : QN_FEW_MAX_BLOCKS;
 }
 
-/* Two stages of each ring and the partials of one tile a warp at least; then more of each in turn, while they fit. */
-static bool choose_few_stages(struct few_config *c, const qn_tile_layout *tiles, size_t max_shared)
+size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 {
-    size_t *const counts[] = { &c->acts_stages, &c->weight_stages, &c->reduce_tiles };
-    const size_t most[] = { 4, 8, c->warp_tiles };
-    c->weight_stages = c->acts_stages = 2;
-    c->reduce_tiles = 1;
-    if (few_shared_bytes(c, tiles) > max_shared)
-        return false;
-    for (bool more = true; more;) {
-        more = false;
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-            struct few_config larger = *c;
-            if (*counts[i] == most[i])
-                continue;
-            ++*counts[i];
-            if (few_shared_bytes(c, tiles) <= max_shared)
-                more = true;
-            else
-                *c = larger;
-        }
-    }
-    c->shared_bytes = few_shared_bytes(c, tiles);
-    return true;
+    return COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
-/* Cycles of a quarter of an SM for a k-tile of a tile: MMAs of 6 cycles, and instructions, mostly at the same time. For each
- * tile those bring codes to the bytes of A fragments; for each scale they load weights; for each token and scale they convert
- * accumulators. */
-static size_t few_tile_cost(const qn_tile_layout *tiles, size_t tokens)
+/* Of the activations' ring with its mbarriers; of a stage of weights with its; and of a word for all threads. */
+static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
-    const size_t mma = 12 * tokens, issue = 64 + 8 * tiles->n_scales + (4 + 3 * tiles->n_scales) * tokens / 2;
-    return mma > issue ? mma + issue / 4 : issue + mma / 4;
-}
-
-/* Nanoseconds at 1.7 cycles each. A block computes for as long as its busiest quarter (warp w is on quarter w % 4), whose warps
- * also load activations and wait, however many tiles they have; weights arrive at 19 bytes a cycle from HBM, weights and
- * activations at 28 from L2. Shared memory is read at 100 bytes a cycle: activations by each m-warp, a fragment of codes for
- * each scale. */
-static size_t few_cost(const struct few_config *c, const qn_tile_layout *tiles, size_t n_k_tiles, size_t token_passes)
-{
-    const size_t k_splits = c->cluster << c->k_shift, quarters = c->k_shift >= 2 ? 1 : (size_t)4 >> c->k_shift;
-    const size_t warp_k_tiles = (n_k_tiles + k_splits - 1) / k_splits,
-                 block_k_tiles = (n_k_tiles + c->cluster - 1) / c->cluster;
-    const size_t quarter_tiles =
-        (c->pass_tiles + quarters - 1) / quarters * (c->k_shift > 2 ? (size_t)1 << (c->k_shift - 2) : 1);
-    const size_t weights = c->pass_tiles * block_k_tiles * (code_bytes(tiles) + scale_bytes(tiles));
-    const size_t warp_cost = 80 + tiles->n_scales * (30 + 2 * c->tokens);
-    const size_t compute = (quarter_tiles * few_tile_cost(tiles, c->tokens) + c->warps / 4 * warp_cost) * warp_k_tiles;
-    const size_t acts = block_k_tiles * (c->tokens / QN_MMA_N) * QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
-    const size_t l2 = (weights + acts) / 28, hbm = weights / 19;
-    const size_t shared =
-        (acts * ((c->warps >> c->k_shift) + 1) + c->pass_tiles * block_k_tiles * tiles->n_scales * QN_FRAGMENT_BYTES) / 100;
-    const size_t reduction = 500 + c->pass_tiles * c->tokens * 2 + (c->cluster > 1 ? 1000 : 0);
-    const size_t slower = l2 > shared ? l2 : shared, again = (compute > slower ? compute : slower) + reduction;
-    const size_t first = hbm > again ? hbm : again;
-    return (c->row_passes * (first + (token_passes - 1) * again) + 4000) * 10 / 17;
-}
-
-/* The configuration with the lowest cost; cost SIZE_MAX if none fits the shared memory. */
-static struct few_config choose_few_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens)
-{
-    const size_t n_k_tiles = k_tiles_of(matrix->n_cols);
-    struct few_config best = { .cost = SIZE_MAX };
-    for (size_t size = 0; size < sizeof few_sizes / sizeof *few_sizes; size++)
-        for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1); cluster++) {
-            const size_t tokens = few_sizes[size].tokens, warps = few_sizes[size].warps;
-            const size_t token_passes = (n_tokens + tokens - 1) / tokens, slots = concurrent_blocks(gpu, cluster) / cluster;
-            const size_t clusters = matrix->n_tiles < slots ? matrix->n_tiles : slots;
-            if (!clusters)
-                continue;
-            for (size_t k_shift = 0; k_shift <= QN_FEW_WARP_SHIFT(warps) && cluster << k_shift <= n_k_tiles; k_shift++) {
-                const size_t tiles = (matrix->n_tiles + clusters - 1) / clusters, m_warps = warps >> k_shift;
-                const size_t most = m_warps * QN_FEW_WARP_TILES(tokens, warps), row_passes = (tiles + most - 1) / most;
-                const size_t pass_tiles = (tiles + row_passes - 1) / row_passes;
-                struct few_config c = { .tokens = tokens,
-                                        .warps = warps,
-                                        .cluster = cluster,
-                                        .clusters = clusters,
-                                        .k_shift = k_shift,
-                                        .row_passes = row_passes,
-                                        .pass_tiles = pass_tiles,
-                                        .warp_tiles = (pass_tiles + m_warps - 1) / m_warps };
-                c.cost = few_cost(&c, &matrix->tiles, n_k_tiles, token_passes);
-                if (c.cost < best.cost && choose_few_stages(&c, &matrix->tiles, gpu->max_shared_bytes))
-                    best = c;
-            }
-        }
-    return best;
+    return QN_FEW_ACTS_STAGES(tokens) * (tokens / QN_MMA_N * (size_t)QN_ACTS_HILO_BYTES + 16) +
+           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + 16;
 }
 
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                             size_t n_tokens, qn_matmul_launch *out)
 {
-    const struct few_config config = choose_few_config(gpu, matrix, n_tokens), *c = &config;
-    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), k_splits = c->cluster << c->k_shift;
+    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 2 };
+    const size_t tokens = n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N, passes = (n_tokens + tokens - 1) / tokens;
+    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), tiles = QN_FEW_TILE_M / QN_TILE_ROWS;
+    const size_t units = (matrix->n_tiles + tiles - 1) / tiles * n_k_tiles, most = most_few_blocks(gpu) / passes;
+    size_t stages = MAX_WEIGHT_STAGES;
+    while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
+        stages--;
+    const size_t shared = few_shared_bytes(&matrix->tiles, tokens, stages);
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16", n_tokens,
                        matrix->tiles.bits);
-    if (c->cost == SIZE_MAX)
-        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs more shared memory than the %u bytes of this device",
-                       gpu->max_shared_bytes);
+    if (!acts->workspace || acts->workspace % 256)
+        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
+    if (shared > gpu->max_shared_bytes || !most || units > UINT32_MAX / 2)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
+                       shared, gpu->max_shared_bytes, passes, gpu->n_sms);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)c->tokens,
-                                              (uint32_t)c->warps),
+        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
-                    .grid = { 1, (uint32_t)c->clusters, (uint32_t)c->cluster },
-                    .block = { (uint32_t)(c->warps + 1) * 32, 1, 1 },
-                    .shared_bytes = (uint32_t)c->shared_bytes,
+                    .grid = { (uint32_t)(units < most ? units : most), (uint32_t)passes, 1 },
+                    .block = { QN_GEMM_THREADS, 1, 1 },
+                    .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.few,
-                    .cluster = (uint32_t)c->cluster,
                     .pdl = true },
         .args.few = { .weights = matrix->address,
                       .acts = acts->address,
                       .token_scale = acts->token_scale,
+                      .counters = acts->workspace,
+                      .partials = acts->workspace + COUNTERS_BYTES,
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
                       .capacity = (uint32_t)acts->capacity,
-                      .cluster_tiles = (uint32_t)(matrix->n_tiles / c->clusters),
-                      .extra_tiles = (uint32_t)(matrix->n_tiles % c->clusters),
-                      .pass_tiles = (uint32_t)c->pass_tiles,
-                      .row_passes = (uint32_t)c->row_passes,
-                      .token_passes = (uint32_t)((n_tokens + c->tokens - 1) / c->tokens),
-                      .k_shift = (uint32_t)c->k_shift,
-                      .k_rounds = (uint32_t)(n_k_tiles / k_splits),
-                      .k_rest = (uint32_t)(n_k_tiles % k_splits),
-                      .warp_tiles = (uint32_t)c->warp_tiles,
-                      .weight_stages = (uint32_t)c->weight_stages,
-                      .acts_stages = (uint32_t)c->acts_stages,
-                      .reduce_tiles = (uint32_t)c->reduce_tiles,
+                      .weight_stages = (uint32_t)stages,
                       .n_outs = (uint32_t)matrix->n_outs,
                       .out_dtype = matrix->out_dtype },
     };

@@ -42,11 +42,9 @@
  * far more accurate than int8 (2^-11 of each value).
  *
  * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
- * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][2176 bytes]. A block has codes [2
- * steps of 64 columns][8 tokens][128 bytes], then corrections [2 steps][8 tokens] of two int32: minus 64 times the sums of hi
- * and of lo of the step. A token's 128 bytes of a step are eight pieces of 16: hi and lo of columns 16h to 16h+15 of group r
- * of the step are pieces 4r+h and 4r+2+h; piece i is stored at i ^ (token % 8). token_scale [capacity]: the factor of each
- * token's results by codes times 64.
+ * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a
+ * token's columns in order, sixteen bytes i of them stored at i ^ (token % 8), the 128-byte swizzle of wgmma. token_scale
+ * [capacity]: the factor of each token's results by codes times 64.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -94,7 +92,7 @@ enum {
     QN_MATMUL_OUTS = 4,
     QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
     QN_ACTS_HILO_COLS = 128,
-    QN_ACTS_HILO_BYTES = 2176,  /* of 8 tokens by as many columns */
+    QN_ACTS_HILO_BYTES = 2048,  /* of 8 tokens by as many columns */
     QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
@@ -108,11 +106,12 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
-/* qn_matmul_gemm_few: bytes of a stage of activations by tokens of a pass; tiles whose sums a warp has registers for, by tokens
- * and warps of a block that multiply; their log2. */
-#define QN_FEW_ACTS_BYTES(tokens) (QN_ACTS_HILO_BYTES * ((tokens) == 8 ? 2 : (tokens) / QN_MMA_N))
-#define QN_FEW_WARP_TILES(tokens, warps) ((warps) > 8 ? ((tokens) == 8 ? 4 : 2) : (tokens) == 8 ? 10 : (tokens) == 16 ? 9 : 5)
-#define QN_FEW_WARP_SHIFT(warps) ((warps) == 16 ? 4 : 3)
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
+ * each) by tokens of a block; bytes of a stage of weights (QN_TILE_COLS columns). */
+enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
+#define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
+#define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
+    (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
@@ -160,22 +159,19 @@ typedef struct qn_matmul_gemm_args {
 
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (1, clusters, blocks of a cluster, up to 8), QN_WARPS warps that multiply and one that copies activations. Cluster y
- * computes cluster_tiles tiles, one more if y < extra_tiles, from where those of the clusters before end. It takes row_passes
- * passes of pass_tiles tiles each, and for each of them token_passes passes of QN_TILE_N tokens. A block's warps are 2^k_shift
- * k-warps times m-warps: k-warp i of block z processes the k-tiles c with c mod (2^k_shift blocks) = i * blocks + z, of which
- * there are k_rounds, or one more if that is below k_rest; the m-warps divide the pass's tiles, up to warp_tiles each
- * (QN_FEW_WARP_TILES). Rings have weight_stages k-tiles and acts_stages stages. Partials are reduced reduce_tiles tiles of
- * each warp at a time, over the blocks and in them over the k-warps, in this order. token_passes * QN_TILE_N is at most
- * capacity. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a pass), QN_WARPS (8 or 16). */
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_GEMM_THREADS threads. With U = ceil(n_tiles / 16) * n_k_tiles units of
+ * QN_FEW_TILE_M rows by one k-tile, numbered along the columns of one block of rows after another, block x has the units
+ * [U * x / blocks, U * (x+1) / blocks), at least one. Sums of a block of rows that several blocks share are added in the order of
+ * the columns by whichever block is the last to have stored its part. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
+ * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N). */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
     QN_GPU_PTR(const float) token_scale;
+    QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before the launch, and after it */
+    QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
-    uint32_t cluster_tiles, extra_tiles, pass_tiles, row_passes, token_passes;
-    uint32_t k_shift, k_rounds, k_rest;
-    uint32_t warp_tiles, weight_stages, acts_stages, reduce_tiles;
+    uint32_t weight_stages;     /* sm_90a only: of the ring */
     uint32_t n_outs, out_dtype; /* as for the GEMV */
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_few_args;
@@ -190,6 +186,7 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
     QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_INT8_N1 */
+    QN_GPU_PTR(uint32_t) counters; /* with QN_ACTS_HILO: [QN_FEW_MAX_BLOCKS] of qn_matmul_gemm_few, set to zeros */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
@@ -288,8 +285,13 @@ typedef struct qn_tiled_matrix {
 typedef struct qn_matmul_acts {
     int layout;                    /* QN_ACTS_* */
     uint64_t address, token_scale; /* address a multiple of 1024 */
+    uint64_t workspace;            /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
+                                      that are used one after another may share */
     size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_INT8_N1 */
 } qn_matmul_acts;
+
+/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO. Its contents are arbitrary. */
+size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. hilo: more accuracy than int8 is required. */
 int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens, bool hilo);

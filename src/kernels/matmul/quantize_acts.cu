@@ -153,32 +153,22 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 
 #else
 
-// Writes a word of hi and one of lo, columns 4 i to 4 i + 3; a warp writes a block's 128 columns of a token.
+// Writes a word of hi and one of lo, columns 4 i to 4 i + 3 of a block's 128, where i is the lane.
 QN_DEVICE void write_hilo(uint8_t *block, uint32_t token, float4 v, float inverse)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, step = lane / 16, group = lane / 8 % 2, h = lane / 4 % 2, t = lane % 4;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
     const int codes[4] = { __float2int_rn(v.x * inverse), __float2int_rn(v.y * inverse), __float2int_rn(v.z * inverse),
                            __float2int_rn(v.w * inverse) };
-    uint32_t words[2] = {};
-    int sums[2] = {};
+    uint32_t hi_word = 0, lo_word = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int hi = (codes[i] + 128) >> 8, lo = codes[i] - 256 * hi;
-        words[0] |= (uint32_t)(hi & 255) << 8 * i;
-        words[1] |= (uint32_t)(lo & 255) << 8 * i;
-        sums[0] += hi;
-        sums[1] += lo;
+        hi_word |= (uint32_t)(hi & 255) << 8 * i;
+        lo_word |= (uint32_t)(lo & 255) << 8 * i;
     }
-    uint8_t *row = block + step * 1024 + token % 8 * 128 + 4 * t;
-#pragma unroll
-    for (uint32_t lo = 0; lo < 2; lo++) {
-        *(uint32_t *)(row + ((4 * group + 2 * lo + h) ^ token % 8) * 16) = words[lo];
-#pragma unroll
-        for (int lanes = 8; lanes; lanes /= 2)
-            sums[lo] += __shfl_xor_sync(QN_FULL_MASK, sums[lo], lanes);
-    }
-    if (lane % 16 == 0)
-        *(int2 *)(block + 2048 + step * 64 + token % 8 * 8) = make_int2(-64 * sums[0], -64 * sums[1]);
+    uint8_t *to = block + token % 8 * 128 + ((lane / 4 ^ token % 8) * 16) + 4 * (lane % 4);
+    *(uint32_t *)to = hi_word;
+    *(uint32_t *)(to + 1024) = lo_word;
 }
 
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
@@ -189,6 +179,8 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
     const float inverse = zero ? 0 : QN_HILO_MAX / amax;
     if (blockIdx.x == 0 && threadIdx.x == 0)
         a.token_scale[token] = finite ? amax * (1.0f / (64.0f * QN_HILO_MAX)) : QN_NAN;
+    if (blockIdx.x == 0 && token == 0 && threadIdx.x < QN_FEW_MAX_BLOCKS)
+        a.counters[threadIdx.x] = 0;
     uint8_t *blocks = a.out + (uint64_t)(token / QN_MMA_N) * QN_ACTS_HILO_BYTES;
     const uint64_t stride = (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
     // The columns of a k-tile are a multiple of a warp's.
