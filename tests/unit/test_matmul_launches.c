@@ -102,7 +102,7 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     const qn_matmul_few_args *a = &made->args.few;
     const qn_launch *launch = &made->launch;
     const size_t tile_n = tokens_of(launch), row_blocks = (a->n_tiles + 15) / 16;
-    assert_int_equal(launch->block[0], QN_GEMM_THREADS);
+    assert_int_equal(launch->block[0], QN_FEW_THREADS);
     assert_true(launch->grid[1] * tile_n >= n_tokens && (launch->grid[1] - 1) * tile_n < n_tokens);
     assert_true(launch->grid[1] * tile_n <= a->capacity);
     assert_in_range(launch->grid[0], 1, row_blocks * a->n_k_tiles);

@@ -7,8 +7,8 @@
 // share, each stores its sums to global memory, and the last one to arrive adds them in the order of the columns: results
 // do not depend on which one that is, and no block waits for another.
 //
-// Two warpgroups of 128 rows each multiply (consumers); one thread of a third copies weights, another one activations, both by
-// bulk copies into rings. Architectures other than sm_90a use mma.sync, with the same division and order of additions.
+// Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
+// cores. One thread of a fifth copies weights, another one activations, both by bulk copies into rings. Architectures other than sm_90a use mma.sync, with the same division and order of additions.
 #include "kernels/matmul/tiles.cuh"
 
 enum {
@@ -19,12 +19,11 @@ enum {
     UNIT_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
     STEP_BYTES = QN_TILE_N / QN_MMA_N * QN_ACTS_HILO_BYTES, /* of activations */
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
-    WARP_TILES = 2,
     SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
-    ACCUMULATORS = QN_TILE_N, /* int32, per lane and tile: of hi and lo */
-    SUMS = QN_TILE_N / 2,     /* float, per lane and tile */
-    CONSUMER_THREADS = 256
+    ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
+    SUMS = QN_TILE_N / 2,     /* float, per lane */
+    CONSUMER_THREADS = QN_FEW_THREADS - 128
 };
 
 // ---- The division of the work ----
@@ -69,18 +68,19 @@ QN_DEVICE segment segment_at(const qn_matmul_few_args &a, const block_work &w, u
 
 // ---- Codes ----
 
-// The A fragment of a group: codes minus their zero point, times 64 (1 bit) or 32.
-QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group)
+// The A fragment of a group: codes minus their zero point, times 64 (1 bit) or 32. With a constant in a register, mask and
+// exclusive or are one instruction, which has room for one constant.
+QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group, uint32_t high_bits)
 {
     const uint32_t words[4] = { fragment.x, fragment.y, fragment.z, fragment.w };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         if (QN_BITS == 1) {
-            a[i] = (words[i] << (7 - group) & 0x80808080u) ^ 0xc0c0c0c0u;
+            a[i] = (words[i] << (7 - group) & high_bits) ^ 0xc0c0c0c0u;
         } else {
             const int shift = 5 - 2 * (group % 4);
-            const uint32_t codes = (shift < 0 ? words[i] >> 1 : words[i] << (shift < 0 ? 0 : shift)) & 0x60606060u;
-            a[i] = ((codes | 0x80808080u) - 0x20202020u) ^ 0x80808080u; // byte by byte: no borrow leaves one
+            const uint32_t codes = shift < 0 ? words[i] >> 1 : words[i] << (shift < 0 ? 0 : shift);
+            a[i] = ((codes & 0x60606060u | high_bits) - 0x20202020u) ^ high_bits; // byte by byte: no borrow leaves one
         }
     }
 }
@@ -90,8 +90,8 @@ QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group)
 
 // A lane's weights of a unit.
 struct unit_weights {
-    uint4 fragments[WARP_TILES][QN_BITS];
-    uint32_t scales[WARP_TILES][QN_SCALES]; // rows g and g+8
+    uint4 fragments[QN_BITS];
+    uint32_t scales[QN_SCALES]; // rows g and g+8
 };
 
 // sums += scales * (256 hi + lo), of the columns of a span.
@@ -107,40 +107,36 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
 
 // ---- Outputs ----
 
-// Tile of a thread's sums[m], of the block of rows.
-QN_DEVICE uint32_t tile_of(uint32_t m)
+// The tile of this thread's warp in the block of rows.
+QN_DEVICE uint32_t warp_tile()
 {
-    return threadIdx.x / 128 * 8 + 4 * m + threadIdx.x / QN_WARP_SIZE % 4;
+    return threadIdx.x / QN_WARP_SIZE;
 }
 
-template <class type>
-QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[WARP_TILES][SUMS])
+template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
     const uint32_t g = threadIdx.x % QN_WARP_SIZE / 4, first_token = blockIdx.y * QN_TILE_N + 2 * (threadIdx.x % 4);
+    const uint32_t tile = row_block * BLOCK_TILES + warp_tile();
+    if (tile >= a.n_tiles)
+        return;
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++) {
-        const uint32_t tile = row_block * BLOCK_TILES + tile_of(m);
-        if (tile >= a.n_tiles)
+    for (int h = 0; h < 2; h++) {
+        const output_row<type> out = find_output_row<type>(a, tile, g + 8 * h);
+        if (!out.at)
             continue;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const output_row<type> out = find_output_row<type>(a, tile, g + 8 * h);
-            if (!out.at)
-                continue;
+        for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
-            for (int octet = 0; octet < QN_TILE_N / 8; octet++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    store_element(a, out, first_token + 8 * octet + e, CODE_FACTOR * sums[m][4 * octet + 2 * h + e]);
-        }
+            for (int e = 0; e < 2; e++)
+                store_element(a, out, first_token + 8 * octet + e, CODE_FACTOR * sums[4 * octet + 2 * h + e]);
     }
 }
 
 // A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
-QN_DEVICE float2 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
+QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
 {
-    return (float2 *)a.partials +
-           (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 2) + threadIdx.x;
+    return (float4 *)a.partials +
+           (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
 }
 
 QN_DEVICE void consumer_barrier()
@@ -148,61 +144,62 @@ QN_DEVICE void consumer_barrier()
     asm volatile("bar.sync 1, %0;" ::"r"((uint32_t)CONSUMER_THREADS) : "memory");
 }
 
+// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all its
+// threads (PTX ISA, "Causality Order").
+QN_DEVICE uint32_t arrive(uint32_t *counter)
+{
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, const segment &s, uint32_t *arrived,
-                            float (&sums)[WARP_TILES][SUMS])
+                            float (&sums)[SUMS])
 {
     const uint32_t first = block_of(w.n_units, s.row_block * a.n_k_tiles),
                    last = block_of(w.n_units, (s.row_block + 1) * a.n_k_tiles - 1);
-    float2 *slot = slot_of(a, blockIdx.x, blockIdx.x == first);
+    float4 *slot = slot_of(a, blockIdx.x, blockIdx.x == first);
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++)
-#pragma unroll
-        for (int i = 0; i < SUMS / 2; i++)
-            __stcg(slot + (m * (SUMS / 2) + i) * CONSUMER_THREADS, make_float2(sums[m][2 * i], sums[m][2 * i + 1]));
-    __threadfence();
+    for (int i = 0; i < SUMS / 4; i++)
+        __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
     consumer_barrier();
     if (threadIdx.x == 0) {
         uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
-        const uint32_t before = atomicAdd(counter, 1);
-        if (before == last - first)
+        *arrived = arrive(counter);
+        if (*arrived == last - first)
             *counter = 0; // for the next launch
-        *arrived = before;
     }
     consumer_barrier();
     if (*arrived != last - first)
         return false;
-    __threadfence();
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++)
-#pragma unroll
-        for (int i = 0; i < SUMS; i++)
-            sums[m][i] = 0;
+    for (int i = 0; i < SUMS; i++)
+        sums[i] = 0;
+#pragma unroll 4
     for (uint32_t block = first; block <= last; block++) {
-        const float2 *from = slot_of(a, block, block == first);
+        const float4 *from = slot_of(a, block, block == first);
 #pragma unroll
-        for (int m = 0; m < WARP_TILES; m++)
-#pragma unroll
-            for (int i = 0; i < SUMS / 2; i++) {
-                const float2 v = __ldcg(from + (m * (SUMS / 2) + i) * CONSUMER_THREADS);
-                sums[m][2 * i] += v.x;
-                sums[m][2 * i + 1] += v.y;
-            }
+        for (int i = 0; i < SUMS / 4; i++) {
+            const float4 v = __ldcg(from + i * CONSUMER_THREADS);
+            sums[4 * i] += v.x;
+            sums[4 * i + 1] += v.y;
+            sums[4 * i + 2] += v.z;
+            sums[4 * i + 3] += v.w;
+        }
     }
     return true;
 }
 
 // The end of a segment.
 QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, const segment &s, uint32_t *arrived,
-                              float (&sums)[WARP_TILES][SUMS])
+                              float (&sums)[SUMS])
 {
     if (s.n_units == a.n_k_tiles || add_partials(a, w, s, arrived, sums))
         WITH_OUTPUT_TYPE(a.out_dtype, store_sums, a, s.row_block, sums);
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++)
-#pragma unroll
-        for (int i = 0; i < SUMS; i++)
-            sums[m][i] = 0;
+    for (int i = 0; i < SUMS; i++)
+        sums[i] = 0;
 }
 
 // The activations of the first step of a k-tile; the next step's are step_stride bytes further.
@@ -330,97 +327,96 @@ QN_DEVICE void wgmma(int (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b, in
 // Loads a unit's weights from their stage and frees it.
 QN_DEVICE void load_weights(unit_weights &x, ring &r)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, codes = r.shared + r.stage * r.stage_bytes + 16 * lane,
-                   scales = r.shared + r.stage * r.stage_bytes + BLOCK_TILES * CODE_BYTES + lane / 4 * 4;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, stage = r.shared + r.stage * r.stage_bytes,
+                   codes = stage + warp_tile() * CODE_BYTES + 16 * lane,
+                   scales = stage + BLOCK_TILES * CODE_BYTES + warp_tile() * SCALE_BYTES + lane / 4 * 4;
     qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++) {
+    for (int i = 0; i < QN_BITS; i++)
+        x.fragments[i] = load_shared_16(codes + i * QN_FRAGMENT_BYTES);
 #pragma unroll
-        for (int i = 0; i < QN_BITS; i++)
-            x.fragments[m][i] = load_shared_16(codes + tile_of(m) * CODE_BYTES + i * QN_FRAGMENT_BYTES);
-#pragma unroll
-        for (int i = 0; i < QN_SCALES; i++)
-            x.scales[m][i] = load_shared_4(scales + tile_of(m) * SCALE_BYTES + i * 2 * QN_TILE_ROWS);
-    }
+    for (int i = 0; i < QN_SCALES; i++)
+        x.scales[i] = load_shared_4(scales + i * 2 * QN_TILE_ROWS);
     __syncwarp();
     if (lane == 0)
         qn_mbarrier_arrive(r.empty + 8 * r.stage);
     advance(r);
 }
 
-// Issues the products of a span of tile m as a commit group. at: the stage of activations.
-QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], uint32_t (&codes)[SPAN_GROUPS][4], const uint4 (&fragments)[QN_BITS],
-                             uint32_t at, int scale)
+QN_DEVICE void unpack_span(uint32_t (&codes)[SPAN_GROUPS][4], const unit_weights &x, int span, uint32_t high_bits)
 {
-    // wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the
-    // next eight.
-    const uint64_t descriptor = 1ull << 62 | 64ull << 32 | 1ull << 16;
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++) {
-        const int group = scale * SPAN_GROUPS + j;
-        unpack_group(codes[j], fragments[group * QN_BITS / QN_TILE_GROUPS], group);
+        const int group = span * SPAN_GROUPS + j;
+        unpack_group(codes[j], x.fragments[group * QN_BITS / QN_TILE_GROUPS], group, high_bits);
     }
+}
+
+// wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the next eight.
+QN_DEVICE uint64_t descriptor_of(uint32_t address)
+{
+    return (uint64_t)(1u << 30 | 64) << 32 | ((1u << 16) + (address >> 4));
+}
+
+// Issues the products of a span as a commit group. acts: its activations.
+QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[SPAN_GROUPS][4], uint32_t acts)
+{
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++)
-        wgmma(acc, codes[j], descriptor | ((at & 0x3ffff) >> 4) + 2 * ((scale * SPAN_GROUPS + j) % 4), j > 0);
+        wgmma(acc, codes[j], descriptor_of(acts + 32 * j), j > 0);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-template <int n> QN_DEVICE void wait_for_wgmma()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
-}
-
-// Frees the stage of the last step but `back`.
-QN_DEVICE void free_acts(const ring &r, uint32_t back)
-{
-    if (threadIdx.x % 128 == 0)
-        qn_mbarrier_arrive(r.empty + 8 * (r.stage >= back ? r.stage - back : r.stage + r.n_stages - back));
-}
-
-// sums += weights times activations of a unit. A span of a tile is multiplied while the one before it is added.
-QN_DEVICE void multiply_unit(float (&sums)[WARP_TILES][SUMS], ring &weights, ring &acts)
-{
-    constexpr int n = QN_SCALES * WARP_TILES;
-    unit_weights x;
-    int acc[WARP_TILES][ACCUMULATORS];
-    uint32_t codes[WARP_TILES][SPAN_GROUPS][4], at = 0;
-    load_weights(x, weights);
-#pragma unroll
-    for (int i = 0; i < n; i++) {
-        const int m = i % WARP_TILES, scale = i / WARP_TILES;
-        if (m == 0 && scale % SPANS == 0) {
-            qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
-            at = acts.shared + acts.stage * STEP_BYTES;
-            advance(acts);
-        }
-        multiply_span(acc[m], codes[m], x.fragments[m], at, scale);
-        if (i > 0) {
-            wait_for_wgmma<1>();
-            add_span(sums[!m], acc[!m], x.scales[!m][(i - 1) / WARP_TILES]);
-        }
-        if (i > 0 && m == 0 && scale % SPANS == 0) // the products of the step before are complete
-            free_acts(acts, 2);
-    }
-    wait_for_wgmma<0>();
-    add_span(sums[WARP_TILES - 1], acc[WARP_TILES - 1], x.scales[WARP_TILES - 1][QN_SCALES - 1]);
-    free_acts(acts, 1);
-}
-
+// While a span is multiplied, the codes of the next one are unpacked, which may be the next unit's first.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts, uint32_t *arrived)
 {
-    float sums[WARP_TILES][SUMS] = {};
-    for (uint32_t unit = w.begin; unit < w.end;) {
-        const segment s = segment_at(a, w, unit);
+    // The compiler cannot prove that it is a constant, and keeps it in a register.
+    const uint32_t high_bits = 0x80808080u + (a.n_k_tiles >> 31);
+    float sums[SUMS] = {};
+    int acc[ACCUMULATORS];
+    uint32_t codes[2][SPAN_GROUPS][4];
+    unit_weights x;
+    segment s = segment_at(a, w, w.begin);
+    uint32_t left = s.n_units;
+    load_weights(x, weights);
+    unpack_span(codes[0], x, 0, high_bits);
 #pragma unroll 1
-        for (uint32_t end = unit + s.n_units; unit < end; unit++)
-            multiply_unit(sums, weights, acts);
+    for (uint32_t unit = w.begin; unit < w.end; unit++) {
+        uint32_t scales[QN_SCALES];
+#pragma unroll
+        for (int span = 0; span < QN_SCALES; span++)
+            scales[span] = x.scales[span];
+#pragma unroll
+        for (int span = 0; span < QN_SCALES; span++) {
+            if (span % SPANS == 0)
+                qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
+            multiply_span(acc, codes[span % 2], acts.shared + acts.stage * STEP_BYTES + span % SPANS * SPAN_GROUPS * 32);
+            if (span + 1 < QN_SCALES) {
+                unpack_span(codes[(span + 1) % 2], x, span + 1, high_bits);
+            } else if (unit + 1 < w.end) {
+                load_weights(x, weights);
+                unpack_span(codes[0], x, 0, high_bits);
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (span % SPANS == SPANS - 1) {
+                if (threadIdx.x % 128 == 0)
+                    qn_mbarrier_arrive(acts.empty + 8 * acts.stage);
+                advance(acts);
+            }
+            add_span(sums, acc, scales[span]);
+        }
+        if (--left)
+            continue;
         finish_segment(a, w, s, arrived, sums);
+        if (unit + 1 < w.end) {
+            s = segment_at(a, w, unit + 1);
+            left = s.n_units;
+        }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -437,13 +433,13 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
     __syncthreads();
     qn_pdl_trigger();
     if (threadIdx.x >= CONSUMER_THREADS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (threadIdx.x == CONSUMER_THREADS)
             produce_weights(a, w, weights);
         else if (threadIdx.x == CONSUMER_THREADS + QN_WARP_SIZE)
             produce_acts(a, w, acts);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         qn_pdl_wait(); // outputs and the workspace may be in use by the previous kernel
         consume(a, w, weights, acts, (uint32_t *)(shared + (mbarriers - acts_at) + 16 * (ACTS_STAGES + a.weight_stages)));
     }
@@ -465,23 +461,19 @@ QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint3
 
 QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32_t row_block, uint32_t k_tile)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES;
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, wanted = row_block * BLOCK_TILES + warp_tile();
+    const uint64_t tile = (uint64_t)k_tile * a.n_tiles + (wanted < a.n_tiles ? wanted : a.n_tiles - 1);
+    const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + tile * SCALE_BYTES;
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++) {
-        const uint32_t wanted = row_block * BLOCK_TILES + tile_of(m);
-        const uint64_t tile = (uint64_t)k_tile * a.n_tiles + (wanted < a.n_tiles ? wanted : a.n_tiles - 1);
+    for (int i = 0; i < QN_BITS; i++)
+        x.fragments[i] = __ldg((const uint4 *)(a.weights + tile * CODE_BYTES + i * QN_FRAGMENT_BYTES) + lane);
 #pragma unroll
-        for (int i = 0; i < QN_BITS; i++)
-            x.fragments[m][i] = __ldg((const uint4 *)(a.weights + tile * CODE_BYTES + i * QN_FRAGMENT_BYTES) + lane);
-#pragma unroll
-        for (int i = 0; i < QN_SCALES; i++)
-            x.scales[m][i] = __ldg((const uint32_t *)(scales + tile * SCALE_BYTES + i * 2 * QN_TILE_ROWS) + lane / 4);
-    }
+    for (int i = 0; i < QN_SCALES; i++)
+        x.scales[i] = __ldg((const uint32_t *)(scales + i * 2 * QN_TILE_ROWS) + lane / 4);
 }
 
 // acc = codes of a span times its activations, in `stage`.
-QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint4 (&fragments)[QN_BITS], const uint8_t *stage, int scale)
+QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, const uint8_t *stage, int span)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, token = lane % 8;
 #pragma unroll
@@ -489,9 +481,9 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint4 (&fragments)[
         acc[i] = 0;
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++) {
-        const int group = scale * SPAN_GROUPS + j;
+        const int group = span * SPAN_GROUPS + j;
         uint32_t x[4];
-        unpack_group(x, fragments[group * QN_BITS / QN_TILE_GROUPS], group);
+        unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, 0x80808080u);
 #pragma unroll
         for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
             // Lanes 0 to 15 have the addresses of hi, 16 to 31 those of lo.
@@ -504,7 +496,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint4 (&fragments)[
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
+extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
@@ -513,7 +505,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
         return;
     const block_work w = block_work_of(a);
     const uint32_t to = qn_shared_address(shared);
-    float sums[WARP_TILES][SUMS] = {};
+    float sums[SUMS] = {};
     uint32_t step = 0;
     qn_pdl_trigger();
     qn_pdl_wait();
@@ -531,13 +523,11 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1)
                 consumer_barrier(); // the step has arrived, and the stage before it is free
                 load_step(a, w, to, step + ACTS_STAGES - 1);
 #pragma unroll
-                for (int span = 0; span < SPANS; span++)
-#pragma unroll
-                    for (int m = 0; m < WARP_TILES; m++) {
-                        int acc[ACCUMULATORS];
-                        multiply_span(acc, x.fragments[m], shared + step % ACTS_STAGES * STEP_BYTES, half * SPANS + span);
-                        add_span(sums[m], acc, x.scales[m][half * SPANS + span]);
-                    }
+                for (int span = half * SPANS; span < (half + 1) * SPANS; span++) {
+                    int acc[ACCUMULATORS];
+                    multiply_span(acc, x, shared + step % ACTS_STAGES * STEP_BYTES, span);
+                    add_span(sums, acc, x.scales[span]);
+                }
             }
         }
         finish_segment(a, w, s, &arrived, sums);

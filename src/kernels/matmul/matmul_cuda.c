@@ -447,7 +447,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
                     .grid = { (uint32_t)(units < most ? units : most), (uint32_t)passes, 1 },
-                    .block = { QN_GEMM_THREADS, 1, 1 },
+                    .block = { QN_FEW_THREADS, 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.few,
                     .pdl = true },

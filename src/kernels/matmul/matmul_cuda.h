@@ -108,7 +108,7 @@ enum {
 
 /* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
  * each) by tokens of a block; bytes of a stage of weights (QN_TILE_COLS columns). */
-enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192 };
+enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
@@ -159,7 +159,7 @@ typedef struct qn_matmul_gemm_args {
 
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_GEMM_THREADS threads. With U = ceil(n_tiles / 16) * n_k_tiles units of
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = ceil(n_tiles / 16) * n_k_tiles units of
  * QN_FEW_TILE_M rows by one k-tile, numbered along the columns of one block of rows after another, block x has the units
  * [U * x / blocks, U * (x+1) / blocks), at least one. Sums of a block of rows that several blocks share are added in the order of
  * the columns by whichever block is the last to have stored its part. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
