@@ -470,14 +470,14 @@ static void rejects_forgery(void)
         struct qn_state_header header;
         qn_status status;
         const char *text;
-    } cases[12];
+    } cases[20];
     size_t n = 0;
 #define CASE(field, value, expected_status, expected_text)                                                                     \
     cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                            \
     cases[n++].text = (expected_text)
     CASE(length, 71, QN_ERR_FORMAT, "71 tokens need");
     CASE(length, 69, QN_ERR_FORMAT, "69 tokens need");
-    CASE(length, 0, QN_ERR_FORMAT, "0 tokens need");
+    CASE(length, 0, QN_ERR_FORMAT, is_recurrent() ? "not possible with 0 tokens" : "0 tokens need");
     CASE(length, 101, QN_ERR_FORMAT, "101 tokens in a context of 100");
     CASE(length, UINT32_MAX, QN_ERR_FORMAT, "4294967295 tokens");
     CASE(capacity, UINT32_MAX, QN_ERR_FORMAT, "in a context of 4294967295");
@@ -486,7 +486,13 @@ static void rejects_forgery(void)
     CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
     CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
     CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
-    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3");
+    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3 or 4");
+    CASE(state_position, 32, QN_ERR_FORMAT, "a state at 32");
+    CASE(state_position, 128, QN_ERR_FORMAT, "a state at 128");
+    CASE(shortest, 71, QN_ERR_FORMAT, "truncation to 71");
+    CASE(shortest, is_recurrent() ? 64 : 1, QN_ERR_FORMAT, "not possible with 70 tokens");
+    CASE(has_last_page, 1, QN_ERR_FORMAT, "1 pages are not possible");
+    CASE(zero, 1, QN_ERR_FORMAT, "not possible");
 #undef CASE
     for (size_t i = 0; i < n; i++) {
         label("case %zu", i);
