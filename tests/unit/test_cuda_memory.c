@@ -1,10 +1,11 @@
 /* Memories on a CUDA device, with a fake driver: page tables that follow the sequence, copies, checkpoints, the pool's budget, failures;
  * and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a GPU. */
 #include "helper_cuda_model.h"
-#include "helper_sessions.h"
 
+#include "base/memory.h"
 #include "device/cuda/model.h"
 #include "engine/internal.h"
+#include "helper_sessions.h"
 
 #include <math.h>
 
@@ -236,9 +237,10 @@ static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
     return session;
 }
 
-static bool near_f16(float exact, float rounded, float amax)
+/* Rounded to nearest; smallest: half the distance of subnormal values. */
+static bool near_f16(float exact, float rounded, float smallest)
 {
-    return fabsf(exact - rounded) <= fabsf(exact) * 0x1p-11f + amax * 0x1p-38f;
+    return fabsf(exact - rounded) <= fabsf(exact) * 0x1p-11f + smallest;
 }
 
 /* Arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU does not keep are zeros; all else is as it
@@ -259,8 +261,10 @@ static void compare_recurrent(const qn_recurrent_layout *layout, const float *cp
         (void)qn_recurrent_array(&view, 0, array, &count);
         for (size_t at = 0; at < count; at++) {
             const bool kept = array != QN_RECURRENT_CONV_INPUTS || at / width >= first;
-            if (array == QN_RECURRENT_V_NEW || array == QN_RECURRENT_KEYS)
-                assert_true(near_f16(cpu[at], gpu[at], 10));
+            if (array == QN_RECURRENT_KEYS)
+                assert_true(near_f16(cpu[at], gpu[at], 0x1p-25f));
+            else if (array == QN_RECURRENT_V_NEW) /* scaled: the largest, below 16, becomes 2^14 or more */
+                assert_true(near_f16(cpu[at], gpu[at], 0x1p-35f));
             else
                 assert_true(gpu[at] == (kept ? cpu[at] : 0));
         }
@@ -288,8 +292,9 @@ static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent
         assert_ok(qn_session_truncate(session, extent->shortest));
     assert_ok(qn_session_eval(session, ids + qn_session_length(session), length + 10 - qn_session_length(session),
                               QN_LOGITS_LAST, found));
+    /* fp16 of the open chunk may change the rounding of int8 activations; logits are up to 4. */
     for (size_t i = 0; i < info.n_vocab; i++)
-        assert_true(fabsf(found[i] - wanted[i]) <= (info.recurrent_bytes ? 1e-2f : 0));
+        assert_true(fabsf(found[i] - wanted[i]) <= (info.recurrent_bytes && length > extent->state_position ? 0.2f : 0));
     qn_session_free(session);
 }
 
@@ -354,7 +359,8 @@ static void an_empty_open_chunk(void **unused)
     const qn_extent extent = { .length = 2 * PAGE, .state_position = 2 * PAGE, .shortest = 2 * PAGE };
     qn_session *session = session_of("f16", ids, 2 * PAGE), *later = session_of("f16", ids, 2 * PAGE + 1);
     struct contents c = contents_of(session->memory), of_later = contents_of(later->memory);
-    const size_t kv_bytes = (size_t)qn_kv_saved_bytes(&f->file_kv, &extent), bytes = (size_t)qn_recurrent_bytes(f->file_recurrent);
+    const size_t kv_bytes = (size_t)qn_kv_saved_bytes(&f->file_kv, &extent),
+                 bytes = (size_t)qn_recurrent_bytes(f->file_recurrent);
     float *to = (float *)(void *)(c.bytes + kv_bytes), *from = (float *)(void *)(of_later.bytes + of_later.n - bytes);
     for (size_t i = 0; i < f->n_recurrent; i++)
         for (size_t array = 0; array < QN_RECURRENT_ARRAYS; array++) {
@@ -403,7 +409,7 @@ static void checkpoints(void **unused)
     assert_ok(vtable->checkpoint_new(memory, &copy));
     assert_ok(vtable->checkpoint_save(checkpoint, memory));
     assert_ok(vtable->checkpoint_copy(copy, checkpoint));
-    assert_int_equal(vtable->checkpoint_open_tokens(copy), 1 + QN_GDN_DROPPED_ROWS);
+    assert_int_equal(vtable->checkpoint_open_tokens(copy), 6);
     append(memory, 200);
     memset((void *)(uintptr_t)qn_pool_address(memory->sequence->cache->open_chunks, memory->sequence->open_chunk), 1,
            qn_pool_stride(memory->sequence->cache->open_chunks));
@@ -411,7 +417,7 @@ static void checkpoints(void **unused)
     assert_ok(vtable->checkpoint_restore(copy, other));
     vtable->free(memory);
     assert_int_equal(vtable->rewind_length(other, 70), 70);
-    assert_int_equal(vtable->open_tokens(other), 1 + QN_GDN_DROPPED_ROWS);
+    assert_int_equal(vtable->open_tokens(other), 6);
     struct contents restored = contents_of(other);
     assert_same(&saved, &restored);
     vtable->checkpoint_free(checkpoint);
@@ -439,9 +445,13 @@ static void budget(void **unused)
     struct cuda_fixture x;
     set_up(&x, "qwen3.q1_0", 0);
     ((qn_cuda_model *)x.device)->memory_limit = 2 * (uint64_t)FAKE_GRANULE;
-    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    const size_t n_ctx = 100 * PAGE;
+    const qn_memory_params params = memory_params(&x, n_ctx, BATCH);
+    qn_memory *memory, *other;
+    assert_ok(x.device->vtable->memory_new(x.device, &params, &memory));
+    assert_ok(x.device->vtable->memory_new(x.device, &params, &other));
     const size_t page = qn_pool_stride(memory->sequence->cache->pages), most = 2 * FAKE_GRANULE / page;
-    assert_true(most > 1 && most < 2 * CONTEXT / PAGE);
+    assert_true(most > 2 && most < n_ctx / PAGE);
     append(memory, most / 2 * PAGE);
     append(other, (most - most / 2) * PAGE);
     const uint64_t held = held_by(memory);
@@ -449,8 +459,7 @@ static void budget(void **unused)
     assert_text("page of keys and values on the GPU");
     assert_int_equal(held_by(memory), held);
     other->vtable->truncate(other, PAGE);
-    check_prepared(memory, 1);
-    memory->vtable->on_append(memory, memory->sequence->length + 1);
+    append(memory, 1);
     memory->vtable->free(memory);
     other->vtable->free(other);
     free_device(&x);
@@ -459,8 +468,8 @@ static void budget(void **unused)
 /* Any call that fails leaves the memory as it was, and it goes on afterwards. */
 static void failing_steps(void **unused)
 {
-    static const char *const calls[] = { "cuMemCreate",       "cuMemMap",        "cuMemSetAccess", "cuMemsetD8Async",
-                                         "cuMemcpyHtoDAsync", "cuEventRecord" };
+    static const char *const calls[] = { "cuMemCreate",     "cuMemMap",          "cuMemSetAccess",
+                                         "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuEventRecord" };
     (void)unused;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
         for (int after = 0; after < 3; after++) {
@@ -487,8 +496,14 @@ static void failing_steps(void **unused)
 
 static void failing_creation(void **unused)
 {
-    static const char *const calls[] = { "cuMemGetAllocationGranularity", "cuMemGetInfo", "cuMemAddressReserve", "cuMemAlloc",
-                                         "cuMemHostAlloc", "cuEventCreate", "cuMemCreate", "cuMemcpyHtoDAsync" };
+    static const char *const calls[] = { "cuMemGetAllocationGranularity",
+                                         "cuMemGetInfo",
+                                         "cuMemAddressReserve",
+                                         "cuMemAlloc",
+                                         "cuMemHostAlloc",
+                                         "cuEventCreate",
+                                         "cuMemCreate",
+                                         "cuMemcpyHtoDAsync" };
     struct cuda_fixture x;
     qn_memory *memory;
     (void)unused;

@@ -345,9 +345,10 @@ static void run_store(struct machine *m, const qn_op *op)
 {
     put(m, buffer_address(m, op->qk_norm_rope_store.out),
         NAME(ATTENTION, value(m, op->qk_norm_rope_store.queries), value(m, op->qk_norm_rope_store.keys),
-             value(m, op->qk_norm_rope_store.values), m->memory->format->slots[op->layer], vectors_of(m, op)->qk_norm_rope_store.q_norm,
-             vectors_of(m, op)->qk_norm_rope_store.k_norm, vectors_of(m, op)->qk_norm_rope_store.q_bias,
-             vectors_of(m, op)->qk_norm_rope_store.k_bias, vectors_of(m, op)->qk_norm_rope_store.v_bias));
+             value(m, op->qk_norm_rope_store.values), m->memory->format->slots[op->layer],
+             vectors_of(m, op)->qk_norm_rope_store.q_norm, vectors_of(m, op)->qk_norm_rope_store.k_norm,
+             vectors_of(m, op)->qk_norm_rope_store.q_bias, vectors_of(m, op)->qk_norm_rope_store.k_bias,
+             vectors_of(m, op)->qk_norm_rope_store.v_bias));
 }
 
 static void run_combine(struct machine *m, const qn_op *op)
@@ -481,7 +482,8 @@ static void run_delta(struct machine *m, const qn_persistent_delta *s)
 {
     put(m, s->out,
         NAME(DELTA, read_partials(m, &s->qkv, s->qkv_row), read_partials(m, &s->alpha, s->alpha_row),
-             read_partials(m, &s->beta, s->beta_row), s->state_offset / m->memory->format->recurrent.state_layer_bytes, s->conv));
+             read_partials(m, &s->beta, s->beta_row), s->state_offset / m->memory->format->recurrent.state_layer_bytes,
+             s->conv));
     assert_int_equal(s->inputs_offset - s->state_offset, m->memory->format->recurrent.history);
 }
 
