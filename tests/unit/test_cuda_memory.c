@@ -2,6 +2,7 @@
  * and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a GPU. */
 #include "helper_cuda_model.h"
 
+#include "base/f16.h"
 #include "base/memory.h"
 #include "device/cuda/model.h"
 #include "engine/internal.h"
@@ -347,6 +348,179 @@ static void contents_move_between_devices(void **unused)
     check_contents("qwen35-rotated.pq2_0", 2, "aura2");
 }
 
+static const uint8_t *at_address(uint64_t address)
+{
+    return (const uint8_t *)(uintptr_t)address;
+}
+
+/* Keys and values of a page on the GPU, row by row, and in the CPU's page. */
+static void compare_page(const qn_memory *gpu, const qn_memory *cpu, size_t layer, size_t page, size_t held)
+{
+    const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
+    const size_t dim = f->attention.head_dim;
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_pages pages;
+    qn_cuda_layer_cache(f, layer, &cache, &pages);
+    const uint8_t *item = at_address(qn_pool_address(gpu->sequence->cache->pages, gpu->sequence->pages[page]));
+    for (size_t head = 0; head < f->attention.n_kv_heads; head++) {
+        const uint8_t *keys = item + cache.keys + head * cache.key_head_stride,
+                      *values = item + cache.values + head * cache.value_head_stride;
+        const uint16_t *cpu_keys = qn_kv_keys(cpu->cache, layer, page, head),
+                       *cpu_values = qn_kv_values(cpu->cache, layer, page, head);
+        for (size_t p = 0; p < held; p++) {
+            if (!f->key_codec) {
+                const uint16_t *key = (const uint16_t *)(const void *)keys + p * dim;
+                for (size_t d = 0; d < dim; d++)
+                    assert_int_equal(key[d], cpu_keys[p / 16 * 16 * dim + d * 16 + p % 16]);
+                assert_memory_equal(values + p * 2 * dim, cpu_values + p * dim, 2 * dim);
+                continue;
+            }
+            uint8_t codes[QN_AURA_MAX_DIM], cpu_codes[QN_AURA_MAX_DIM];
+            float scale;
+            qn_aura_unpack(codes, (const uint32_t *)(const void *)(keys + p * f->kv.key_row), dim, f->attention.key_bits);
+            qn_aura_load_key((const uint8_t *)cpu_keys, p, cpu_codes, &scale, dim, f->attention.key_bits);
+            assert_memory_equal(codes, cpu_codes, dim);
+            assert_memory_equal(item + cache.key_scales + head * cache.scale_head_stride + p * sizeof scale, &scale,
+                                sizeof scale);
+            qn_aura_unpack(codes, (const uint32_t *)(const void *)(values + p * f->kv.value_row), dim, f->attention.value_bits);
+            qn_aura_load_value((const uint8_t *)cpu_values, p, cpu_codes, &scale, dim, f->attention.value_bits);
+            assert_memory_equal(codes, cpu_codes, dim);
+            assert_memory_equal(item + cache.value_scales + head * cache.scale_head_stride + p * sizeof scale, &scale,
+                                sizeof scale);
+        }
+    }
+}
+
+static void compare_f16_page(const qn_memory *gpu, const qn_memory *cpu, size_t layer, size_t page, size_t held)
+{
+    const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
+    const size_t dim = f->attention.head_dim;
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_pages pages;
+    qn_cuda_layer_cache(f, layer, &cache, &pages);
+    const uint8_t *item = at_address(qn_pool_address(gpu->sequence->cache->f16_pages, gpu->sequence->f16_pages[page]));
+    for (size_t head = 0; head < f->attention.n_kv_heads; head++) {
+        const uint16_t *keys = (const uint16_t *)(const void *)(item + pages.keys + head * pages.head),
+                       *cpu_keys = qn_kv_f16_keys(cpu->cache, layer, page, head);
+        for (size_t i = 0; i < held * dim; i++)
+            assert_int_equal(keys[i], cpu_keys[i / dim / 16 * 16 * dim + i % dim * 16 + i / dim % 16]);
+        assert_memory_equal(item + pages.values + head * pages.head, qn_kv_f16_values(cpu->cache, layer, page, head),
+                            held * dim * 2);
+        if (page == 0)
+            assert_memory_equal(item + pages.means + head * dim * sizeof(float), qn_kv_key_mean(cpu->cache, layer, head),
+                                dim * sizeof(float));
+    }
+}
+
+static void compare_layer(const qn_memory *gpu, const qn_memory *cpu, size_t layer)
+{
+    const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
+    const qn_recurrent_shape *s = &f->file_recurrent->shape;
+    const qn_sequence *q = gpu->sequence;
+    const qn_recurrent_layer of = qn_recurrent_layer_of(cpu->recurrent, layer);
+    const size_t width = qn_recurrent_width(s), n_open = q->length - q->state_position, n_groups = (s->head_v + 63) / 64;
+    const uint8_t *state = at_address(qn_pool_address(q->cache->states, q->state) +
+                                      f->slots[layer] * f->recurrent.state_layer_bytes),
+                  *open = at_address(qn_pool_address(q->cache->open_chunks, q->open_chunk) +
+                                     f->slots[layer] * f->recurrent.open.bytes);
+    const float *matrix = (const float *)(const void *)state,
+                *scales = (const float *)(const void *)(open + f->recurrent.open.scales),
+                *decays = (const float *)(const void *)(open + f->recurrent.open.decays);
+    const uint16_t *keys = (const uint16_t *)(const void *)(open + f->recurrent.open.keys),
+                   *values = (const uint16_t *)(const void *)(open + f->recurrent.open.values);
+    for (size_t h = 0; h < s->n_v_heads; h++)
+        for (size_t v = 0; v < s->head_v; v++) {
+            for (size_t k = 0; k < s->head_k; k++)
+                assert_true(matrix[(h * s->head_v + v) * s->head_k + k] == of.state[(h * s->head_k + k) * s->head_v + v]);
+            for (size_t row = 0; row < n_open; row++) {
+                const float scale = scales[(h * n_groups + v / 64) * 64 + row];
+                assert_true(near_f16(of.v_new[(h * 64 + row) * s->head_v + v],
+                                     qn_f16_to_f32(values[(h * 64 + row) * s->head_v + v]) * scale, 0x1p-35f));
+                assert_true(decays[h * 64 + row] == of.log_decay[h * 64 + row]);
+            }
+        }
+    for (size_t h = 0; h < s->n_k_heads; h++)
+        for (size_t i = 0; i < n_open * s->head_k; i++)
+            assert_true(near_f16(of.keys[(h * s->head_k + i % s->head_k) * 64 + i / s->head_k],
+                                 qn_f16_to_f32(keys[h * 64 * s->head_k + i]), 0x1p-25f));
+    assert_memory_equal(state + f->recurrent.history, of.history, (s->taps - 1) * width * sizeof(float));
+    for (size_t p = q->length - (s->taps - 1); p < q->length; p++)
+        assert_memory_equal(open + f->recurrent.open.inputs + p % QN_GDN_INPUT_ROWS(s->taps) * width * sizeof(float),
+                            of.conv_inputs + (p - q->state_position) * width, width * sizeof(float));
+}
+
+/* Every array of an item is where the kernels expect it. */
+static void check_items(const char *golden, unsigned bits, const char *kv)
+{
+    enum { LENGTH = 4 * PAGE + 20 };
+    struct cuda_fixture x;
+    label("%s, %s", golden, kv);
+    open_model(golden, (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, golden, bits);
+    qn_memory *gpu = memory_of(&x);
+    qn_session *session = session_of(kv, ids, LENGTH);
+    const qn_extent extent = qn_sequence_extent(session->memory->sequence);
+    struct contents cpu = contents_of(session->memory);
+    fill(gpu, &cpu, &extent);
+    for (size_t layer = 0; layer < x.plan.n_layers; layer++) {
+        if (x.plan.is_recurrent && x.plan.is_recurrent[layer]) {
+            compare_layer(gpu, session->memory, layer);
+            continue;
+        }
+        for (size_t page = bits != 0; page < (bits ? 4 : 5); page++)
+            compare_page(gpu, session->memory, layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+        for (size_t page = 0; bits && page <= 4; page += 4)
+            compare_f16_page(gpu, session->memory, layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+    }
+    free(cpu.bytes);
+    qn_session_free(session);
+    gpu->vtable->free(gpu);
+    free_device(&x);
+    close_model();
+}
+
+static void items_have_the_kernels_layout(void **unused)
+{
+    (void)unused;
+    check_items("qwen3.q1_0", 0, "f16");
+    check_items("llama.q1_0", 3, "aura3");
+    check_items("qwen35.q1_0", 6, "aura6");
+}
+
+/* Scales are such that values which come from fp16 are exact, also if the largest is a power of two. */
+static void values_of_fp16_are_exact(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, "qwen35.q1_0", 0);
+    qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
+    qn_session *session = session_of("f16", ids, 2);
+    const qn_extent extent = qn_sequence_extent(session->memory->sequence);
+    const qn_recurrent_layer of = qn_recurrent_layer_at(session->memory->recurrent, 0);
+    of.v_new[0] = 1;
+    of.v_new[1] = 0x1p-39f;
+    struct contents cpu = contents_of(session->memory);
+    fill(gpu, &cpu, &extent);
+    struct contents on_gpu = contents_of(gpu);
+    fill(second, &on_gpu, &extent);
+    struct contents again = contents_of(second);
+    assert_same(&on_gpu, &again);
+    size_t count;
+    const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
+    (void)qn_recurrent_array(session->memory->recurrent, 0, QN_RECURRENT_STATE, &count);
+    const float *v_new = (const float *)(const void *)(on_gpu.bytes + qn_kv_saved_bytes(&f->file_kv, &extent)) + count;
+    assert_true(v_new[0] == 1 && v_new[1] == 0x1p-39f);
+    free(cpu.bytes);
+    free(on_gpu.bytes);
+    free(again.bytes);
+    qn_session_free(session);
+    gpu->vtable->free(gpu);
+    second->vtable->free(second);
+    free_device(&x);
+    close_model();
+}
+
 /* A GPU's sequence after whole chunks: the state is that at its length, and nothing is in the open chunk. */
 static void an_empty_open_chunk(void **unused)
 {
@@ -544,6 +718,8 @@ int main(void)
         cmocka_unit_test(items_hold_all_layers),
         cmocka_unit_test(formats),
         cmocka_unit_test(contents_move_between_devices),
+        cmocka_unit_test(items_have_the_kernels_layout),
+        cmocka_unit_test(values_of_fp16_are_exact),
         cmocka_unit_test(an_empty_open_chunk),
         cmocka_unit_test(checkpoints),
         cmocka_unit_test(budget),

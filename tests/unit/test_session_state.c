@@ -543,18 +543,18 @@ static size_t as_version_3(uint8_t *file, size_t size, const char *layout)
 
 static void loads_version_3(void)
 {
-    static const size_t lengths[] = { 5, 64, 70, 128 };
+    static const size_t n_tokens[] = { 5, 64, 70, 128 };
     static const char *const kv[] = { "f16", "aura4" };
     uint8_t *again = malloc(FILE_MAX);
     assert_non_null(again);
-    for (size_t i = 0; i < 2 * sizeof lengths / sizeof *lengths; i++) {
-        const size_t length = lengths[i / 2];
+    for (size_t i = 0; i < 2 * sizeof n_tokens / sizeof *n_tokens; i++) {
+        const size_t length = n_tokens[i / 2];
         const qn_session_params params = { .n_ctx = 200, .kv = kv[i % 2] };
         qn_session *session;
         label("%zu tokens, %s", length, kv[i % 2]);
         if (qn_session_create(model, &params, &session) != QN_OK)
             continue; /* heads that have no codec */
-        assert_ok(qn_session_append(session, ids, length));
+        assert_ok(qn_session_eval(session, ids, length, QN_LOGITS_NONE, NULL));
         assert_ok(qn_session_save(session, path));
         qn_session_free(session);
         const size_t size = read_file(path, bytes, FILE_MAX);
@@ -595,7 +595,7 @@ static void a_file_of_version_3(void **unused)
     const size_t size = read_file(golden, old, FILE_MAX), dropped = sizeof(struct qn_state_header) - 64;
     assert_int_equal(read_file(path, bytes, FILE_MAX), size + dropped);
     assert_memory_equal(bytes + sizeof(struct qn_state_header), old + 64, size - 64 - sizeof(uint64_t));
-    assert_ok(qn_session_append(session, ids + 70, 1));
+    assert_ok(qn_session_eval(session, ids + 70, 1, QN_LOGITS_NONE, NULL));
     free(old);
     qn_session_free(session);
     close_model();

@@ -303,9 +303,8 @@ static void convert_inputs(const struct transfer *t, const struct layers *l, flo
 {
     const qn_recurrent_shape *s = &t->f->file_recurrent->shape;
     const size_t width = qn_recurrent_width(s), past = s->taps - 1, ring = QN_GDN_INPUT_ROWS(s->taps);
-    const size_t length = t->extent.length, begin = t->extent.state_position;
-    size_t first = t->extent.shortest > past ? t->extent.shortest - past : 0;
-    first = first + ring < length ? length - ring : first;
+    const size_t length = t->extent.length, begin = t->extent.state_position,
+                 first = t->extent.shortest > past ? t->extent.shortest - past : 0;
     for (size_t p = first > begin ? first : begin; p < length; p++) {
         float *cpu = inputs + (p - begin) * width, *gpu = l->inputs + p % ring * width;
         memcpy(t->fills ? gpu : cpu, t->fills ? cpu : gpu, width * sizeof *cpu);
