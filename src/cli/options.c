@@ -143,8 +143,8 @@ const qn_option qn_options[] = {
         "note says so. A session file keeps the format it was saved with."),
     BYTES(EVALUATE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
           "memory for KV caches and states: 8G, 512M (default: half of what is free)",
-          "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is what "
-          "the device has."),
+          "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is most of "
+          "what the device has left."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),

@@ -87,17 +87,18 @@ static void failures(void **state)
     close_cuda();
 }
 
-/* A device that has less memory than the budget. */
+/* A device that has less memory than the budget: what a class keeps for reuse goes to another. */
 static void memory_runs_out(void **state)
 {
     qn_pool *pool;
-    qn_pool_class *class;
+    qn_pool_class *class, *other;
     uint32_t items[3], more;
     (void)state;
     open_cuda();
     assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
-    assert_ok(qn_pool_create(&memory, 100 * (uint64_t)FAKE_GRANULE, 0, &pool));
+    assert_ok(qn_pool_create(&memory, 100 * (uint64_t)FAKE_GRANULE, FAKE_GRANULE, &pool));
     assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &class));
+    assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &other));
     fake.physical_limit = 3;
     for (size_t i = 0; i < 3; i++)
         assert_ok(qn_pool_take(class, &items[i]));
@@ -105,10 +106,12 @@ static void memory_runs_out(void **state)
     assert_text("cuMemCreate: out of memory");
     assert_int_equal(qn_pool_count(class), 3);
     assert_int_equal(fake.mappings, 3);
-    qn_pool_drop(class, items[1]);
-    assert_int_equal(fake.mappings, 2);
-    assert_ok(qn_pool_take(class, &items[1]));
-    for (size_t i = 0; i < 3; i++)
+    qn_pool_drop(class, items[2]);
+    assert_int_equal(fake.mappings, 3);
+    assert_ok(qn_pool_take(other, &items[2]));
+    assert_int_equal(fake.mappings, 3);
+    qn_pool_drop(other, items[2]);
+    for (size_t i = 0; i < 2; i++)
         qn_pool_drop(class, items[i]);
     qn_pool_free(pool);
     qn_cuda_pool_memory_close(&context);
