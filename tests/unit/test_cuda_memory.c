@@ -188,7 +188,8 @@ static qn_status put(void *context, void *data, size_t bytes)
 {
     struct contents *c = context;
     assert_ok(qn_realloc_array(&c->bytes, &c->capacity, c->n + bytes + 1, 1, "contents"));
-    memcpy(c->bytes + c->n, data, bytes);
+    if (bytes)
+        memcpy(c->bytes + c->n, data, bytes);
     c->n += bytes;
     return QN_OK;
 }
@@ -197,7 +198,8 @@ static qn_status take(void *context, void *data, size_t bytes)
 {
     struct contents *c = context;
     assert_true(c->at + bytes <= c->n);
-    memcpy(data, c->bytes + c->at, bytes);
+    if (bytes)
+        memcpy(data, c->bytes + c->at, bytes);
     c->at += bytes;
     return QN_OK;
 }
@@ -710,6 +712,44 @@ static void failing_creation(void **unused)
     free_device(&x);
 }
 
+/* ---- Threads ---- */
+
+/* Memories of one model, each used by a thread of its own; the first thread of a format creates it. */
+static void *use_memories(void *context)
+{
+    const struct cuda_fixture *x = context;
+    for (size_t round = 0; round < 10; round++) {
+        qn_memory *memory = memory_of(x), *other = memory_of(x);
+        qn_memory_checkpoint *checkpoint;
+        append(memory, 70);
+        assert_ok(memory->vtable->checkpoint_new(memory, &checkpoint));
+        assert_ok(memory->vtable->checkpoint_save(checkpoint, memory));
+        append(memory, 200);
+        assert_ok(other->vtable->copy(other, memory));
+        append(other, 100);
+        assert_ok(memory->vtable->checkpoint_restore(checkpoint, memory));
+        append(memory, 64);
+        memory->vtable->checkpoint_free(checkpoint);
+        memory->vtable->free(memory);
+        other->vtable->free(other);
+    }
+    return NULL;
+}
+
+static void threads(void **unused)
+{
+    enum { THREADS = 4 };
+    struct cuda_fixture x;
+    pthread_t all[THREADS];
+    (void)unused;
+    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&all[i], NULL, use_memories, &x), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(all[i], NULL), 0);
+    free_device(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -725,6 +765,7 @@ int main(void)
         cmocka_unit_test(budget),
         cmocka_unit_test(failing_steps),
         cmocka_unit_test(failing_creation),
+        cmocka_unit_test(threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
