@@ -59,9 +59,8 @@ typedef struct qn_model_params {
     const char *device;    /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
     int n_threads;         /* CPU threads, at most 1024; 0: one per physical core */
-    uint64_t memory;       /* bytes that the caches and states of all sessions may take, on the CPU at least 2 MiB; 0: on the
-                                   CPU half of what is available besides the weights, on a GPU what the device has. On a GPU
-                                   checkpoints are not counted */
+    uint64_t memory;       /* bytes that the caches and states of all sessions may take, at least 2 MiB; 0: on the CPU half of
+                                   what is available besides the weights, on a GPU what is free at the first session, less a tenth */
     bool vocab_only;       /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
     bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
@@ -197,8 +196,8 @@ typedef struct qn_session_params {
  *   params   NULL for the defaults, which are all zero
  *   out      the session; free it with qn_session_free
  *
- * On the CPU the cache takes memory of the model's sessions (qn_model_params.memory) in pages of 64 tokens as it grows, and gives it
- * back. On a GPU it is allocated at once for n_ctx tokens. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements; for other head
+ * The cache takes memory of the model's sessions (qn_model_params.memory) in pages of 64 tokens as it grows, and gives it
+ * back. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements; for other head
  * sizes the cache is f16, and on_log reports it.
  *
  * QN_ERR_INVALID       params has a value outside its range, or the model was loaded with vocab_only
@@ -238,11 +237,9 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
 
 /* qn_session_checkpoint - save the current length, with the pending token (qn_session_pending), for qn_session_truncate.
  *
- * For models with recurrent layers, on a GPU this copies the recurrent state, and with a cache of AURA codes the f16 keys and values
- * of one page of 64 tokens. On the CPU complete pages and the state are shared with the session until it changes them; the open
+ * For models with recurrent layers, complete pages and the state are shared with the session until it changes them; the open
  * chunk and the open page are copied. Other models need no copy. The session keeps the newest n_checkpoints of
- * qn_session_params. qn_session_fork copies checkpoints,
- * qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
+ * qn_session_params. qn_session_fork copies checkpoints, qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
 /* qn_session_reach - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
@@ -269,8 +266,7 @@ QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t lengt
  *
  *   out   the new session; free it with qn_session_free
  *
- * On the CPU both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. On a GPU
- * the used part of the cache is copied. The progress callback and a pending request to cancel are not copied.
+ * Both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. The progress callback and a pending request to cancel are not copied.
  * QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
@@ -293,13 +289,13 @@ QN_API qn_status qn_session_save(const qn_session *session, const char *path);
  *            must be NULL or the saved format
  *   out      the session; free it with qn_session_free
  *
- * The layout is that of the device: a session saved on a GPU can be restored only on a GPU, one saved on the CPU only on the
- * CPU. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what the
+ * A session saved on one device can be restored on another. Files of the version before this one can be restored if the CPU
+ * wrote them. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what the
  * session generates, but cannot corrupt memory.
  *
  * QN_ERR_IO            the file cannot be read
  * QN_ERR_FORMAT        the file is damaged, truncated, or not a session file
- * QN_ERR_UNSUPPORTED   another file version, cache format or device type
+ * QN_ERR_UNSUPPORTED   another file version or cache format
  * QN_ERR_INVALID       another model, or params has a value outside its range
  * QN_ERR_CONTEXT       n_ctx is too small for the saved tokens
  * QN_ERR_MEMORY        not enough memory */

@@ -78,8 +78,7 @@ qn_status qn_kv_layout_create(qn_kv_layout *layout, const qn_kv_shape *shape, qn
                                         .value_bytes = value_page_bytes(shape->head_dim, codecs),
                                         .key_codec = codecs.keys,
                                         .value_codec = codecs.values },
-                              .head_dim = shape->head_dim,
-                              .saves_last_page = codecs.keys && shape->is_recurrent };
+                              .head_dim = shape->head_dim };
     const qn_status status = create(layout, shape);
     if (status != QN_OK)
         qn_kv_layout_free(layout);
@@ -98,6 +97,7 @@ void qn_kv_layout_free(qn_kv_layout *layout)
 struct head_rows {
     uint8_t *data; /* NULL without positions in use, and in a view without memory */
     bool is_keys;
+    size_t page;
     size_t held; /* positions in use */
 };
 
@@ -117,10 +117,10 @@ static bool find_head(const qn_kv_view *view, size_t index, size_t first_page, s
     const size_t page = block * QN_BLOCK_PAGES + index % QN_BLOCK_PAGES, within = index % per_layer / QN_BLOCK_PAGES;
     if (!per_block || block * QN_KEY_BLOCK >= length)
         return false;
-    *f = (struct head_rows){ .held = held_of(page, length), .is_keys = within < view->n_heads };
+    *f = (struct head_rows){ .page = first_page + page, .held = held_of(page, length), .is_keys = within < view->n_heads };
     if (!f->held || !view->pages)
         return true;
-    f->data = view->pages + view->table[first_page + page] * view->page_stride +
+    f->data = view->pages + view->table[f->page] * view->page_stride +
               layer * view->n_heads * (view->key_bytes + view->value_bytes) +
               (f->is_keys ? within * view->key_bytes
                           : view->n_heads * view->key_bytes + (within - view->n_heads) * view->value_bytes);
@@ -139,18 +139,20 @@ static uint8_t *f16_page(const qn_kv_view *view, size_t page)
 }
 
 /* Finds head_rows number `index` of fp16 page 0, then of the open page, in memory order. */
-static bool find_f16(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, struct head_rows *f)
+static bool find_f16(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, const qn_extent *extent,
+                     struct head_rows *f)
 {
-    const size_t per_page = 2 * view->n_kv_layers * view->n_heads,
-                 open_index = (length && layout->saves_last_page ? length - 1 : length) / QN_KV_PAGE;
+    const size_t per_page = 2 * view->n_kv_layers * view->n_heads, length = extent->length,
+                 open_index = (length - extent->has_last_page) / QN_KV_PAGE;
     if (index >= 2 * per_page)
         return false;
     const bool is_first = index < per_page;
-    *f = (struct head_rows){ .held = is_first || open_index ? held_of(is_first ? 0 : open_index, length) : 0,
+    *f = (struct head_rows){ .page = is_first ? 0 : open_index,
+                             .held = is_first || open_index ? held_of(is_first ? 0 : open_index, length) : 0,
                              .is_keys = index % 2 == 0 };
     if (!f->held || !view->pages)
         return true;
-    f->data = f16_page(view, is_first ? 0 : open_index) + index % per_page * QN_KV_PAGE * layout->head_dim * sizeof(uint16_t);
+    f->data = f16_page(view, f->page) + index % per_page * QN_KV_PAGE * layout->head_dim * sizeof(uint16_t);
     return true;
 }
 
@@ -159,6 +161,8 @@ static qn_kv_region f16_region(const qn_kv_layout *layout, const struct head_row
     const size_t rows = f->is_keys ? qn_round_up(f->held, QN_KEY_TILE) : f->held;
     return (qn_kv_region){ .data = f->data,
                            .bytes = rows * layout->head_dim * sizeof(uint16_t),
+                           .page = f->page,
+                           .is_f16 = layout->view.key_codec != NULL,
                            .tail = f->is_keys ? f->held % QN_KEY_TILE : 0 };
 }
 
@@ -172,29 +176,41 @@ static bool find_codes(const qn_kv_layout *layout, const qn_kv_view *view, size_
         return false;
     const size_t codes = f.is_keys ? qn_aura_key_code_bytes(layout->head_dim, view->key_codec->bits)
                                    : qn_aura_value_code_bytes(layout->head_dim, view->value_codec->bits);
-    *region = (qn_kv_region){ .data = f.data && is_scales ? f.data + codes : f.data,
+    *region = (qn_kv_region){ .page = f.page,
+                              .data = f.data && is_scales ? f.data + codes : f.data,
                               .bytes = is_scales ? f.held * sizeof(float) : codes / QN_KV_PAGE * f.held };
     return true;
 }
 
-bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, qn_kv_region *region)
+bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, const qn_extent *extent,
+                       qn_kv_region *region)
 {
-    const size_t n_heads = view->n_kv_layers * view->n_heads, n_f16_regions = 4 * n_heads;
+    const size_t n_heads = view->n_kv_layers * view->n_heads, n_f16_regions = 4 * n_heads, length = extent->length;
     struct head_rows f;
     if (!length)
         return false;
     if (view->key_codec && index == 0) {
         const bool has_mean = length >= QN_KV_PAGE;
         *region = (qn_kv_region){ .data = has_mean && view->pages ? f16_page(view, 0) + qn_kv_f16_bytes(view) : NULL,
-                                  .bytes = has_mean ? n_heads * layout->head_dim * sizeof(float) : 0 };
+                                  .bytes = has_mean ? n_heads * layout->head_dim * sizeof(float) : 0,
+                                  .is_f16 = true };
         return true;
     }
     if (view->key_codec && index > n_f16_regions)
         return find_codes(layout, view, index - 1 - n_f16_regions, length, region);
-    if (view->key_codec ? !find_f16(layout, view, index - 1, length, &f) : !find_head(view, index, 0, length, &f))
+    if (view->key_codec ? !find_f16(layout, view, index - 1, extent, &f) : !find_head(view, index, 0, length, &f))
         return false;
     *region = f16_region(layout, &f);
     return true;
+}
+
+uint64_t qn_kv_saved_bytes(const qn_kv_layout *layout, const qn_extent *extent)
+{
+    qn_kv_region region;
+    uint64_t bytes = 0;
+    for (size_t i = 0; qn_kv_find_region(layout, &layout->view, i, extent, &region); i++)
+        bytes += region.bytes;
+    return bytes;
 }
 
 void qn_kv_zero_tail(const qn_kv_layout *layout, const qn_kv_region *region, uint8_t *copy)

@@ -3,6 +3,7 @@
 #ifndef QN_CACHE_KV_H
 #define QN_CACHE_KV_H
 
+#include "cache/sequence.h"
 #include "cache/view.h"
 
 /* A cache format, by its name in --kv and the API. */
@@ -33,8 +34,6 @@ typedef struct qn_kv_layout {
     qn_kv_view view; /* without memory and tables */
     uint32_t *kv_index;
     size_t head_dim;
-    bool saves_last_page; /* AURA with recurrent layers: the fp16 rows of the last position's page belong to the contents even
-                             when the page is complete, for truncation: recurrent layers cannot recompute tokens */
 } qn_kv_layout;
 
 /* qn_kv_layout_create - the layout for these layers. The codecs, of dimension head_dim, outlive it. QN_ERR_MEMORY if sizes
@@ -46,16 +45,22 @@ void qn_kv_layout_free(qn_kv_layout *layout);
 typedef struct qn_kv_region {
     uint8_t *data; /* NULL without bytes, and in a view without memory */
     size_t bytes;
+    size_t page; /* of the sequence, if there are bytes; 0 for the means */
+    bool is_f16; /* in a cache of codes: in an fp16 page */
     size_t tail; /* of fp16 keys: positions in use of the last tile of QN_KEY_TILE; 0: all, or no such keys */
 } qn_kv_region;
 
-/* qn_kv_find_region - iterate over what `length` positions of a sequence have stored, for saving: finds region 0, 1, ... and returns
+/* qn_kv_find_region - iterate over what a sequence of this extent has stored, for saving: finds region 0, 1, ... and returns
  * false after the last. Their order, which session files have, is by blocks of
  * QN_KEY_BLOCK positions: for each attention layer and head, keys before values, the rows of the block's pages; of codes first the
  * codes of all these pages, then their scales.
  * Regions of fp16 keys are full tiles, in which elements of positions >= length are arbitrary. With a view without memory, sizes
  * alone are set. */
-bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, size_t length, qn_kv_region *region);
+bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, const qn_extent *extent,
+                       qn_kv_region *region);
+
+/* qn_kv_saved_bytes - the sum of the regions' sizes. */
+uint64_t qn_kv_saved_bytes(const qn_kv_layout *layout, const qn_extent *extent);
 
 /* qn_kv_zero_tail - zero the elements of positions that are not in use in a copy of a region. */
 void qn_kv_zero_tail(const qn_kv_layout *layout, const qn_kv_region *region, uint8_t *copy);

@@ -81,7 +81,14 @@ static qn_status commit_granule(qn_pool_class *class, size_t granule, struct gra
     const uint64_t bytes = pool->memory.granule, most = pool->budget - bytes;
     if (pool->committed > most)
         release_idle(pool, pool->idle - (pool->committed - most), class, keep);
-    QN_TRY(pool->memory.commit(pool->memory.context, granule_address(class, granule)));
+    qn_status status = pool->memory.commit(pool->memory.context, granule_address(class, granule));
+    if (status == QN_ERR_MEMORY) { /* the device has less than the budget */
+        const uint64_t before = pool->committed;
+        release_idle(pool, 0, class, keep);
+        if (pool->committed < before)
+            status = pool->memory.commit(pool->memory.context, granule_address(class, granule));
+    }
+    QN_TRY(status);
     class->committed[granule] = 1;
     class->committed_end = granule + 1 > class->committed_end ? granule + 1 : class->committed_end;
     pool->committed += bytes;

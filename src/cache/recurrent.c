@@ -74,8 +74,7 @@ size_t qn_recurrent_chunk_item_bytes(const qn_recurrent_layout *layout)
     return layout->n_layers * layout->chunk_stride * sizeof(float);
 }
 
-/* The data of recurrent layer number `index`. */
-static qn_recurrent_layer layer_at(const qn_recurrent_view *view, size_t index)
+qn_recurrent_layer qn_recurrent_layer_at(const qn_recurrent_view *view, size_t index)
 {
     const qn_recurrent_layout *l = view->layout;
     qn_recurrent_layer of = { 0 };
@@ -100,13 +99,13 @@ static qn_recurrent_layer layer_at(const qn_recurrent_view *view, size_t index)
 
 qn_recurrent_layer qn_recurrent_layer_of(const qn_recurrent_view *view, size_t layer)
 {
-    return layer_at(view, view->layout->index[layer]);
+    return qn_recurrent_layer_at(view, view->layout->index[layer]);
 }
 
 float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t array, size_t *count)
 {
     const qn_recurrent_shape *s = &view->layout->shape;
-    const qn_recurrent_layer of = layer_at(view, index);
+    const qn_recurrent_layer of = qn_recurrent_layer_at(view, index);
     float *const arrays[QN_RECURRENT_ARRAYS] = { of.state, of.v_new, of.keys, of.log_decay, of.history, of.conv_inputs };
     size_t chunk[CHUNK_ARRAYS];
     chunk_counts(s, chunk);
@@ -138,7 +137,7 @@ void qn_recurrent_zero_tail(const qn_recurrent_view *view, size_t length)
     const size_t open_tokens = length - view->state_position, n_zeroed = QN_GDN_CHUNK - open_tokens,
                  width = qn_recurrent_width(s);
     for (size_t i = 0; i < view->layout->n_layers; i++) {
-        const qn_recurrent_layer layer = layer_at(view, i);
+        const qn_recurrent_layer layer = qn_recurrent_layer_at(view, i);
         for (size_t h = 0; h < s->n_v_heads; h++) {
             memset(layer.v_new + (h * QN_GDN_CHUNK + open_tokens) * s->head_v, 0, n_zeroed * s->head_v * sizeof(float));
             memset(layer.log_decay + h * QN_GDN_CHUNK + open_tokens, 0, n_zeroed * sizeof(float));

@@ -47,18 +47,27 @@ enum {
 /* qn_recurrent_array - an array of recurrent layer number `index`, and its number of floats. */
 float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t array, size_t *count);
 
-/* qn_recurrent_layer_of - the data of layer `layer` of the model in a sequence. */
+/* qn_recurrent_layer_of - the data of layer `layer` of the model in a sequence; qn_recurrent_layer_at - of recurrent layer number
+ * `index`. */
 qn_recurrent_layer qn_recurrent_layer_of(const qn_recurrent_view *view, size_t layer);
+qn_recurrent_layer qn_recurrent_layer_at(const qn_recurrent_view *view, size_t index);
 
 /* qn_recurrent_layer_bytes - bytes of a layer's state, history and open chunk, without padding. */
 uint64_t qn_recurrent_layer_bytes(const qn_recurrent_shape *shape);
+
+/* qn_recurrent_bytes - bytes of the arrays of all layers. */
+static inline uint64_t qn_recurrent_bytes(const qn_recurrent_layout *layout)
+{
+    return layout->n_layers * qn_recurrent_layer_bytes(&layout->shape);
+}
 
 /* qn_recurrent_state_bytes - bytes of the states, without open chunks, of the layers with is_recurrent [n_layers] set; 0
  * if it is NULL. Every token reads the states; they are written once every QN_GDN_CHUNK tokens. */
 uint64_t qn_recurrent_state_bytes(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers);
 
-/* qn_recurrent_open_tokens - tokens in the open chunk of a sequence that has appended all of its `length` tokens: 1 to QN_GDN_CHUNK, 0
- * when length is 0. It is also the number of lengths, `length` included, that the sequence can be truncated to by dropping rows. */
+/* qn_recurrent_open_tokens - tokens in the open chunk of a sequence on the CPU that has appended all of its `length` tokens: 1 to
+ * QN_GDN_CHUNK, 0 when length is 0. It is also the number of lengths, `length` included, that the sequence can be truncated to by
+ * dropping rows. */
 static inline size_t qn_recurrent_open_tokens(size_t length)
 {
     return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;

@@ -124,9 +124,18 @@ static void drop_unneeded_pages(qn_sequence *s, size_t end)
 
 /* ---- Recurrent layers ---- */
 
+/* state_position after n more rows. */
+static size_t state_position_after(const qn_sequence *s, size_t n)
+{
+    const size_t end = s->length + n, first_chunk = pages_of(s->length) * QN_PAGE;
+    if (s->cache->folds_whole_chunks && first_chunk + QN_PAGE <= end)
+        return end / QN_PAGE * QN_PAGE;
+    return end > (size_t)s->state_position + QN_PAGE ? (end - 1) / QN_PAGE * QN_PAGE : s->state_position;
+}
+
 bool qn_sequence_folds(const qn_sequence *s, size_t n)
 {
-    return s->cache->states && s->length + n > (size_t)s->state_position + QN_PAGE;
+    return s->cache->states && state_position_after(s, n) != s->state_position;
 }
 
 static qn_status reserve_state(qn_sequence *s, size_t n)
@@ -165,14 +174,13 @@ qn_status qn_sequence_reserve(qn_sequence *s, size_t n)
 void qn_sequence_commit(qn_sequence *s, size_t n)
 {
     const size_t end = pages_of(s->length + s->reserved);
-    const bool folds = qn_sequence_folds(s, n);
-    if (folds && s->state_to != s->state) {
-        drop(s->cache->states, &s->state);
+    if (qn_sequence_folds(s, n)) {
+        if (s->state_to != s->state)
+            drop(s->cache->states, &s->state);
         s->state = s->state_to;
+        s->state_position = (uint32_t)state_position_after(s, n);
     }
     s->length += (uint32_t)n;
-    if (folds)
-        s->state_position = (s->length - 1) / QN_PAGE * QN_PAGE;
     cancel(s, end);
 }
 
@@ -190,13 +198,16 @@ uint32_t qn_sequence_shortest(const qn_sequence *s)
     const uint32_t most = s->cache->max_dropped;
     if (!s->length || !s->cache->states)
         return s->length ? 1 : 0;
-    const uint32_t first = s->length == s->state_position ? s->length : s->state_position + 1;
+    uint32_t first = s->length == s->state_position ? s->length : s->state_position + 1;
+    first = s->min_length > first ? s->min_length : first;
     return s->length - first > most ? s->length - most : first;
 }
 
 void qn_sequence_truncate(qn_sequence *s, uint32_t length)
 {
     const size_t end = pages_of(s->length) < s->max_pages ? pages_of(s->length) : s->max_pages;
+    if (s->cache->states)
+        s->min_length = length ? qn_sequence_shortest(s) : 0;
     s->length = length;
     if (!length && s->cache->states) {
         drop(s->cache->states, &s->state);
@@ -204,13 +215,6 @@ void qn_sequence_truncate(qn_sequence *s, uint32_t length)
     }
     s->state_to = s->state;
     drop_unneeded_pages(s, end);
-}
-
-void qn_sequence_forget_f16(qn_sequence *s)
-{
-    const size_t page = s->length / QN_PAGE;
-    if (has_codes(s) && s->length % QN_PAGE == 0 && page > 1)
-        drop(s->cache->f16_pages, &s->f16_pages[page - 1]);
 }
 
 /* ---- Sequences ---- */
@@ -259,6 +263,7 @@ static qn_status fork_items(const qn_sequence *from, qn_sequence *to)
     const qn_cache *cache = from->cache;
     to->length = from->length;
     to->state_position = from->state_position;
+    to->min_length = from->min_length;
     if (cache->states)
         to->state = to->state_to = share(cache->states, from->state);
     QN_TRY(fork_pages(from, to));
@@ -287,31 +292,47 @@ qn_status qn_sequence_assign(qn_sequence *to, const qn_sequence *from)
     return status;
 }
 
-static qn_status restore_pages(qn_sequence *s, size_t length)
+/* ---- Extents ---- */
+
+qn_extent qn_sequence_extent(const qn_sequence *s)
 {
-    const size_t n = pages_of(length);
+    const size_t n = pages_of(s->length);
+    if (!s->cache->states)
+        return (qn_extent){ .length = s->length };
+    return (qn_extent){ .length = s->length,
+                        .state_position = s->state_position,
+                        .shortest = qn_sequence_shortest(s),
+                        .has_last_page =
+                            has_codes(s) && n > 1 && s->length % QN_PAGE == 0 && s->f16_pages[n - 1] != QN_NO_ITEM };
+}
+
+static qn_status restore_pages(qn_sequence *s, const qn_extent *extent)
+{
+    const size_t n = pages_of(extent->length), complete = extent->length / QN_PAGE;
     if (!s->cache->pages)
         return QN_OK;
     QN_TRY(grow_tables(s, n));
     for (size_t r = 0; r < n; r++) {
-        if (!has_codes(s) || (r && (r + 1) * QN_PAGE <= length))
+        if (!has_codes(s) || (r && r < complete))
             QN_TRY(qn_pool_take(s->cache->pages, &s->pages[r]));
-        if (has_codes(s) && (r == 0 || r + 1 == n))
+        if (has_codes(s) && (r == 0 || r == complete || (r + 1 == n && extent->has_last_page)))
             QN_TRY(qn_pool_take(s->cache->f16_pages, &s->f16_pages[r]));
     }
     return QN_OK;
 }
 
-qn_status qn_sequence_restore(qn_sequence *s, size_t length)
+qn_status qn_sequence_restore(qn_sequence *s, const qn_extent *extent)
 {
     qn_status status = QN_OK;
-    s->length = (uint32_t)length;
-    if (s->cache->states && length > QN_PAGE) {
-        status = qn_pool_take(s->cache->states, &s->state);
-        s->state_position = (uint32_t)(length - 1) / QN_PAGE * QN_PAGE;
+    s->length = extent->length;
+    if (s->cache->states) {
+        if (extent->state_position)
+            status = qn_pool_take(s->cache->states, &s->state);
+        s->state_position = extent->state_position;
+        s->min_length = extent->shortest;
     }
     if (status == QN_OK)
-        status = restore_pages(s, length);
+        status = restore_pages(s, extent);
     s->state_to = s->state;
     if (status != QN_OK)
         qn_sequence_truncate(s, 0);

@@ -6,7 +6,9 @@
  * position's page is kept in fp16 as well when it is complete, so that the sequence can be truncated into it.
  *
  * Recurrent layers. The state is that at state_position, a multiple of 64; the open chunk has the rows since, up to 64. The first
- * row after a full open chunk folds the chunk into the state. A state may be shared: it is then folded into another item.
+ * row after a full open chunk folds the chunk into the state. Where the device folds whole chunks, a step that contains positions
+ * [64 a, 64 a + 64) for some a leaves the state at the last multiple of 64 that it reaches, which may be the length: the open chunk is
+ * then empty. A state may be shared: it is then folded into another item.
  *
  * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. One thread at a time uses a sequence;
  * sequences that share items may be used by different threads. */
@@ -24,6 +26,7 @@ typedef struct qn_cache {
     qn_pool_class *pages;                /* of the cache's format; NULL without attention layers */
     qn_pool_class *f16_pages;            /* with AURA codes; else NULL */
     qn_pool_class *states, *open_chunks; /* with recurrent layers; else NULL */
+    bool folds_whole_chunks;             /* how steps advance the state: see above */
     uint32_t max_dropped;                /* rows of an open chunk that truncation can drop: 64, or fewer where the device keeps
                                            fewer inputs of the convolution */
     /* Copies device memory; returns when the copy is complete. */
@@ -39,6 +42,8 @@ typedef struct qn_sequence {
     uint32_t state;          /* QN_NO_ITEM: zeros */
     uint32_t state_to;       /* while rows are reserved: the item that gets the state after a fold; may be `state` */
     uint32_t state_position; /* 0, or a multiple of QN_PAGE below length, or equal to it */
+    uint32_t min_length; /* truncation reaches no shorter length above 0: inputs of the convolution before it are not there. No
+                                limit if it is at most state_position */
     uint32_t open_chunk;
 } qn_sequence;
 
@@ -55,7 +60,7 @@ qn_status qn_sequence_reserve(qn_sequence *sequence, size_t n);
  * reservation is undone, unless the device has already changed the state. */
 void qn_sequence_commit(qn_sequence *sequence, size_t n);
 
-/* qn_sequence_folds - whether appending n rows folds the open chunk. */
+/* qn_sequence_folds - whether appending n rows changes the state. */
 bool qn_sequence_folds(const qn_sequence *sequence, size_t n);
 
 /* qn_sequence_rewind_length - the greatest length, at most `length`, to which pages can be truncated without evaluating tokens
@@ -70,12 +75,19 @@ uint32_t qn_sequence_shortest(const qn_sequence *sequence);
  * qn_sequence_shortest. */
 void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
 
-/* qn_sequence_forget_f16 - the fp16 rows of the last position's page are not there, if it is a complete page of codes. */
-void qn_sequence_forget_f16(qn_sequence *sequence);
+/* What a file holds of a sequence. All but the length is 0 without recurrent layers: these cannot compute rows again, so the fp16 rows
+ * of a complete page of codes belong to the contents. */
+typedef struct qn_extent {
+    uint32_t length, state_position;
+    uint32_t shortest;  /* qn_sequence_shortest */
+    bool has_last_page; /* the fp16 rows of the last page are there although it is a complete page of codes */
+} qn_extent;
 
-/* qn_sequence_restore - let an empty sequence have the items of `length` tokens, whose contents the caller then fills: a state at the
- * last multiple of QN_PAGE below length. QN_ERR_MEMORY leaves it empty. */
-qn_status qn_sequence_restore(qn_sequence *sequence, size_t length);
+qn_extent qn_sequence_extent(const qn_sequence *sequence);
+
+/* qn_sequence_restore - let an empty sequence have the items that an extent describes, whose contents the caller then fills.
+ * QN_ERR_MEMORY leaves it empty. */
+qn_status qn_sequence_restore(qn_sequence *sequence, const qn_extent *extent);
 
 /* qn_sequence_assign - replace the contents of a sequence by those of another of the same qn_cache, as qn_sequence_fork would. With
  * QN_ERR_MEMORY the sequence is empty. */

@@ -141,10 +141,11 @@ const qn_option qn_options[] = {
         "f16, or AURA codes of so many bits for each value: aura8, aura6, aura4, aura3, aura2; aura4v3 and aura4v2 have fewer "
         "for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values; other models keep f16, and a "
         "note says so. A session file keeps the format it was saved with."),
-    BYTES(EVALUATE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
-          "memory for KV caches and states: 8G, 512M (default: half of what is free)",
-          "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is what "
-          "the device has."),
+    BYTES(
+        EVALUATE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
+        "memory for KV caches and states: 8G, 512M (default: half of what is free)",
+        "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is most of "
+        "what the device has left."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),

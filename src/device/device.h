@@ -8,6 +8,7 @@
 #define QN_DEVICE_DEVICE_H
 
 #include "base/team.h"
+#include "cache/sequence.h"
 #include "cache/view.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
@@ -39,7 +40,7 @@ typedef struct qn_step {
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */
 
-/* Called with a host buffer of `bytes` bytes in the device's layout: reads it (serialize) or fills it (deserialize). */
+/* Called with a host buffer of `bytes` bytes: reads it (serialize) or fills it (deserialize). */
 typedef qn_status (*qn_memory_region_fn)(void *context, void *data, size_t bytes);
 
 typedef struct qn_memory_params {
@@ -54,9 +55,9 @@ typedef struct qn_memory_vtable {
     /* Bytes in use by `length` positions. */
     uint64_t (*bytes)(const qn_memory *memory, size_t length);
 
-    /* For memories with recurrent layers: the number of lengths that a memory of `held` tokens can be truncated to by
-     * dropping rows of the open chunk, `held` included; 0 when held is 0. */
-    size_t (*open_tokens)(size_t held);
+    /* For memories with recurrent layers: the number of lengths that the memory can be truncated to by dropping rows of the
+     * open chunk, its length included; 0 for an empty one. */
+    size_t (*open_tokens)(const qn_memory *memory);
 
     /* Before a step that appends up to n > 0 rows: gets the memory for them. on_append follows the step, also one that failed,
      * with the length that is then held. QN_ERR_MEMORY changes nothing. */
@@ -74,32 +75,35 @@ typedef struct qn_memory_vtable {
     /* Sets the recurrent layers to their state before the first token: the memory is then truncated to length 0. */
     qn_status (*reset)(qn_memory *memory);
 
-    /* Copies the contents, `length` positions, to another memory with the same parameters. */
-    qn_status (*copy)(qn_memory *to, const qn_memory *from, size_t length);
+    /* Copies the contents to another memory with the same parameters. */
+    qn_status (*copy)(qn_memory *to, const qn_memory *from);
 
     /* Checkpoints, only for memories with recurrent layers: what a memory needs to return to a length.
-     *   checkpoint_save     of a memory of `held` > 0 tokens
-     *   checkpoint_restore  the memory has these `held` tokens again; positions < held of the KV cache have not been overwritten.
-     *                       After an error its contents are lost
-     *   checkpoint_clear    gives back what is not kept for reuse, until the next checkpoint_save */
+     *   checkpoint_save         of a memory that is not empty
+     *   checkpoint_restore      the memory has these tokens again. After an error its contents are lost
+     *   checkpoint_open_tokens  open_tokens of the memory that checkpoint_restore leaves
+     *   checkpoint_clear        gives back what is not kept for reuse, until the next checkpoint_save */
     qn_status (*checkpoint_new)(const qn_memory *memory, qn_memory_checkpoint **checkpoint);
     void (*checkpoint_free)(qn_memory_checkpoint *checkpoint);
     void (*checkpoint_clear)(qn_memory_checkpoint *checkpoint);
-    qn_status (*checkpoint_save)(qn_memory_checkpoint *checkpoint, const qn_memory *memory, size_t held);
-    qn_status (*checkpoint_restore)(const qn_memory_checkpoint *checkpoint, qn_memory *memory, size_t held);
-    qn_status (*checkpoint_copy)(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory);
+    size_t (*checkpoint_open_tokens)(const qn_memory_checkpoint *checkpoint);
+    qn_status (*checkpoint_save)(qn_memory_checkpoint *checkpoint, const qn_memory *memory);
+    qn_status (*checkpoint_restore)(const qn_memory_checkpoint *checkpoint, qn_memory *memory);
+    qn_status (*checkpoint_copy)(qn_memory_checkpoint *to, const qn_memory_checkpoint *from);
 
-    /* The contents of `length` positions as a sequence of regions, which does not depend on the memory's capacity.
+    /* The contents as regions, in the layout of session files (engine/state_file.h), which is the same on all devices and does not
+     * depend on the memory's capacity.
      *   serialize         calls `region` to read each; unused elements within a region are zero
-     *   deserialize       calls `region` to fill each; the memory was empty and holds `length` positions afterwards
-     *   serialized_bytes  the sum of the regions' sizes */
-    qn_status (*serialize)(const qn_memory *memory, size_t length, qn_memory_region_fn region, void *context);
-    qn_status (*deserialize)(qn_memory *memory, size_t length, qn_memory_region_fn region, void *context);
-    uint64_t (*serialized_bytes)(const qn_memory *memory, size_t length);
+     *   deserialize       calls `region` to fill each; the memory was empty, and its sequence has this extent afterwards
+     *   serialized_bytes  the sum of the regions' sizes for this extent */
+    qn_status (*serialize)(const qn_memory *memory, qn_memory_region_fn region, void *context);
+    qn_status (*deserialize)(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
+    uint64_t (*serialized_bytes)(const qn_memory *memory, const qn_extent *extent);
 } qn_memory_vtable;
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
+    qn_sequence *sequence;              /* a caller may let an empty one adopt pages and states of others, before `prepare` */
     const qn_kv_view *cache;            /* CPU memories only, else NULL */
     const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };
@@ -111,7 +115,7 @@ typedef struct qn_device_params {
     const qn_plan *plan;
     qn_team *team;             /* computes on the CPU; for other devices converts weights and embeddings */
     const qn_kernels *kernels; /* of the CPU; for other devices embeddings and sampling on the host */
-    uint64_t memory;           /* bytes that memories may take; 0: half of what is available, on GPUs without a limit */
+    uint64_t memory;           /* bytes that memories may take; 0: half of what is available, on GPUs most of it */
     /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
@@ -143,9 +147,8 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
-    const char *layout; /* name of the layout of serialised memories, "" for the CPU's; session files record it */
-    char name[32];      /* "cpu", "cuda:0" */
-    size_t batch;       /* default number of rows of a step */
+    char name[32]; /* "cpu", "cuda:0" */
+    size_t batch;  /* default number of rows of a step */
 };
 
 #endif

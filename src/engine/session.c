@@ -158,10 +158,9 @@ qn_status qn_session_checkpoint(qn_session *session)
     if (!checkpoint || checkpoint->length != session->length) {
         QN_TRY(qn_session_add_checkpoint(session, &checkpoint));
         checkpoint->length = session->length;
-        const qn_status status =
-            checkpoint->memory_checkpoint
-                ? session->memory->vtable->checkpoint_save(checkpoint->memory_checkpoint, session->memory, session->length)
-                : QN_OK;
+        const qn_status status = checkpoint->memory_checkpoint
+                                     ? session->memory->vtable->checkpoint_save(checkpoint->memory_checkpoint, session->memory)
+                                     : QN_OK;
         if (status != QN_OK) {
             session->n_checkpoints--;
             return status;
@@ -179,10 +178,10 @@ static void drop_checkpoint(qn_session *session)
         session->memory->vtable->checkpoint_clear(memory);
 }
 
-/* Whether the recurrent state after `held` tokens can be rewound to `length` tokens by dropping rows of the open chunk. */
-static bool within_open_chunk(const qn_session *session, uint32_t held, uint32_t length)
+/* Whether `held` tokens, which can be truncated to open_tokens lengths, can be truncated to `length`. */
+static bool within_open_chunk(uint32_t held, size_t open_tokens, uint32_t length)
 {
-    return length <= held && held - length < session->memory->vtable->open_tokens(held);
+    return length <= held && held - length < open_tokens;
 }
 
 /* The checkpoint from which the state after `length` tokens can be restored; `current` if the session's own state suffices;
@@ -190,11 +189,12 @@ static bool within_open_chunk(const qn_session *session, uint32_t held, uint32_t
 static const qn_checkpoint *find_checkpoint(const qn_session *session, uint32_t length, const qn_checkpoint *current)
 {
     const qn_memory_vtable *vtable = session->memory->vtable;
-    if (within_open_chunk(session, session->length, length) && vtable->rewind_length(session->memory, length) == length)
+    if (within_open_chunk(session->length, vtable->open_tokens(session->memory), length) &&
+        vtable->rewind_length(session->memory, length) == length)
         return current;
     for (uint32_t i = session->n_checkpoints; i-- > 0;) {
         const qn_checkpoint *checkpoint = &session->checkpoints[i];
-        if (within_open_chunk(session, checkpoint->length, length))
+        if (within_open_chunk(checkpoint->length, vtable->checkpoint_open_tokens(checkpoint->memory_checkpoint), length))
             return checkpoint;
     }
     return NULL;
@@ -214,9 +214,9 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
 }
 
 /* "65 to 70, " */
-static size_t format_lengths(const qn_session *session, char *text, size_t size, uint32_t held)
+static size_t format_lengths(char *text, size_t size, uint32_t held, size_t open_tokens)
 {
-    const unsigned first = held - (uint32_t)session->memory->vtable->open_tokens(held) + 1;
+    const unsigned first = held - (uint32_t)open_tokens + 1;
     const int n = snprintf(text, size, "%u to %u, ", first, (unsigned)held);
     return n > 0 && (size_t)n < size ? (size_t)n : 0;
 }
@@ -224,9 +224,11 @@ static size_t format_lengths(const qn_session *session, char *text, size_t size,
 static qn_status rewind_error(const qn_session *session, uint32_t length)
 {
     char lengths[256]; /* at least eight ranges, the newest first */
-    size_t used = format_lengths(session, lengths, sizeof lengths, session->length);
+    const qn_memory_vtable *vtable = session->memory->vtable;
+    size_t used = format_lengths(lengths, sizeof lengths, session->length, vtable->open_tokens(session->memory));
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
-        used += format_lengths(session, lengths + used, sizeof lengths - used, session->checkpoints[i].length);
+        used += format_lengths(lengths + used, sizeof lengths - used, session->checkpoints[i].length,
+                               vtable->checkpoint_open_tokens(session->checkpoints[i].memory_checkpoint));
     lengths[used] = '\0';
     return qn_fail(QN_ERR_UNSUPPORTED,
                    "session: cannot rewind from %u to %u tokens: recurrent layers have folded that chunk into their state; "
@@ -373,8 +375,7 @@ static qn_status rewind_recurrent(qn_session *session, uint32_t length)
         return rewind_error(session, length);
     if (memory == &current)
         return QN_OK;
-    const qn_status status =
-        session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory, memory->length);
+    const qn_status status = session->memory->vtable->checkpoint_restore(memory->memory_checkpoint, session->memory);
     if (status != QN_OK) {
         session->length = 0;
         session->pending = QN_NO_TOKEN;

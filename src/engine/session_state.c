@@ -23,15 +23,14 @@ static qn_status copy_contents(qn_session *to, const qn_session *from)
     to->length = from->length;
     to->pending = from->pending;
     memcpy(to->tokens, from->tokens, from->length * sizeof *from->tokens);
-    QN_TRY(to->memory->vtable->copy(to->memory, from->memory, from->length));
+    QN_TRY(to->memory->vtable->copy(to->memory, from->memory));
     for (uint32_t i = 0; i < from->n_checkpoints; i++) {
         qn_checkpoint *checkpoint;
         QN_TRY(qn_session_add_checkpoint(to, &checkpoint));
         checkpoint->length = from->checkpoints[i].length;
         checkpoint->pending = from->checkpoints[i].pending;
         if (checkpoint->memory_checkpoint)
-            QN_TRY(to->memory->vtable->checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint,
-                                                       from->memory));
+            QN_TRY(to->memory->vtable->checkpoint_copy(checkpoint->memory_checkpoint, from->checkpoints[i].memory_checkpoint));
     }
     return QN_OK;
 }
@@ -56,21 +55,22 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
 
 /* ---- Common to save and restore ---- */
 
-static uint64_t file_bytes(const qn_session *session)
+/* The members of a header before its checksum. */
+static size_t checked_bytes(uint32_t version)
 {
-    return sizeof(struct qn_state_header) + session->length * sizeof *session->tokens +
-           session->memory->vtable->serialized_bytes(session->memory, session->length) + sizeof(uint64_t);
+    return version == QN_STATE_VERSION ? offsetof(struct qn_state_header, checksum)
+                                       : offsetof(struct qn_state_header, state_position);
 }
 
-/* The header's `kv`: the cache format, followed by the device's layout if it is not the CPU's. */
-static void format_layout(const qn_session *session, char *text, size_t size)
+static uint64_t file_bytes(const qn_session *session, const qn_extent *extent, uint32_t version)
 {
-    snprintf(text, size, "%s%s", session->format->name, session->model->device->layout);
+    return checked_bytes(version) + sizeof(uint64_t) + extent->length * sizeof *session->tokens +
+           session->memory->vtable->serialized_bytes(session->memory, extent) + sizeof(uint64_t);
 }
 
 static uint64_t header_checksum(const struct qn_state_header *header)
 {
-    return XXH64(header, offsetof(struct qn_state_header, checksum), 0);
+    return XXH64(header, checked_bytes(header->version), 0);
 }
 
 /* ---- Saving ---- */
@@ -107,20 +107,24 @@ static qn_status write_piece(void *context, void *data, size_t bytes)
 
 static qn_status save(struct save_context *s, const qn_session *session, const char *path)
 {
+    const qn_extent extent = qn_sequence_extent(session->memory->sequence);
     struct qn_state_header header = { .version = QN_STATE_VERSION,
                                       .length = session->length,
                                       .capacity = session->n_ctx,
                                       .pending = session->pending,
-                                      .file_bytes = file_bytes(session) };
+                                      .file_bytes = file_bytes(session, &extent, QN_STATE_VERSION),
+                                      .state_position = extent.state_position,
+                                      .shortest = extent.shortest,
+                                      .has_last_page = extent.has_last_page };
     memcpy(header.magic, QN_STATE_MAGIC, sizeof header.magic);
-    format_layout(session, header.kv, sizeof header.kv);
+    snprintf(header.kv, sizeof header.kv, "%s", session->format->name);
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
     header.checksum = header_checksum(&header);
     QN_TRY(qn_session_check_target(path));
     QN_TRY(qn_atomic_file_create(&s->file, path));
     QN_TRY(write_piece(s, &header, sizeof header));
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->vtable->serialize(session->memory, session->length, write_piece, s));
+    QN_TRY(session->memory->vtable->serialize(session->memory, write_piece, s));
     const uint64_t checksum = XXH64_digest(s->hash);
     QN_TRY(qn_atomic_file_write(&s->file, &checksum, sizeof checksum));
     return qn_atomic_file_commit(&s->file);
@@ -146,6 +150,7 @@ struct restore_context {
     uint64_t size;
     XXH64_state_t *hash;
     struct qn_state_header header;
+    qn_extent extent;
     qn_session *session;
 };
 
@@ -191,17 +196,28 @@ static qn_status open_file(struct restore_context *r)
     return QN_OK;
 }
 
-/* Checks that the file has this device's layout. Removes the layout from r->header.kv, so that it is the cache format's
- * name. */
-static qn_status check_device_layout(struct restore_context *r, const qn_model *model)
+/* Reads the header, and checks that all of it is as it was written. */
+static qn_status read_header(struct restore_context *r)
 {
-    char *layout = strchr(r->header.kv, ' ');
-    if (strcmp(layout ? layout : "", model->device->layout) != 0)
+    struct qn_state_header *h = &r->header;
+    const size_t common = checked_bytes(QN_STATE_VERSION_READ);
+    if (r->size < common + 2 * sizeof(uint64_t))
+        return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
+    QN_TRY(read_piece(r, h, common));
+    if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path, QN_STATE_MAGIC);
+    if (h->version != QN_STATE_VERSION && h->version != QN_STATE_VERSION_READ)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d or %d", r->path,
+                       (unsigned)h->version, QN_STATE_VERSION_READ, QN_STATE_VERSION);
+    QN_TRY(read_piece(r, (uint8_t *)h + common, checked_bytes(h->version) - common));
+    QN_TRY(read_piece(r, &h->checksum, sizeof h->checksum));
+    if (h->checksum != header_checksum(h))
+        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
+    h->kv[sizeof h->kv - 1] = '\0';
+    if (strchr(h->kv, ' '))
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: was saved with its model on %s and can be restored only there; this model is on %s", r->path,
-                       layout ? layout + 1 : "cpu", model->device->name);
-    if (layout)
-        *layout = '\0';
+                       "%s: was saved on a GPU as version %u; of that version, only files of the CPU can be restored", r->path,
+                       (unsigned)h->version);
     return QN_OK;
 }
 
@@ -211,18 +227,7 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     struct qn_state_header *h = &r->header;
     const qn_kv_format *format, *requested;
     uint64_t fingerprint;
-    if (r->size < sizeof *h + sizeof(uint64_t))
-        return qn_fail(QN_ERR_FORMAT, "%s: %llu bytes are too few for a saved session", r->path, (unsigned long long)r->size);
-    QN_TRY(read_piece(r, h, sizeof *h));
-    if (memcmp(h->magic, QN_STATE_MAGIC, sizeof h->magic) != 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: is not a saved session: it does not begin with '%s'", r->path, QN_STATE_MAGIC);
-    if (h->version != QN_STATE_VERSION)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: is a saved session of version %u, expected %d", r->path, (unsigned)h->version,
-                       QN_STATE_VERSION);
-    if (h->checksum != header_checksum(h))
-        return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
-    h->kv[sizeof h->kv - 1] = '\0';
-    QN_TRY(check_device_layout(r, model));
+    QN_TRY(read_header(r));
     if (qn_kv_format_named(h->kv, &format) != QN_OK)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format '%s' is not supported", r->path, h->kv);
     QN_TRY(qn_model_fingerprint(model, &fingerprint));
@@ -240,7 +245,7 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     if (params->n_ctx && params->n_ctx < h->length)
         return qn_fail(QN_ERR_CONTEXT, "%s: its %u tokens do not fit in a context of %u", r->path, (unsigned)h->length,
                        (unsigned)params->n_ctx);
-    if (h->length > (r->size - sizeof *h) / sizeof(qn_token))
+    if (h->length > (r->size - checked_bytes(h->version) - 2 * sizeof(uint64_t)) / sizeof(qn_token))
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens do not fit in its %llu bytes", r->path, (unsigned)h->length,
                        (unsigned long long)r->size);
     return QN_OK;
@@ -255,17 +260,55 @@ static qn_status check_token(const struct restore_context *r, qn_token token)
     return QN_OK;
 }
 
+/* The extent of a file of version 3. */
+static qn_extent old_extent(const qn_session *session, uint32_t length)
+{
+    qn_extent extent = { .length = length };
+    if (!length || !session->is_recurrent)
+        return extent;
+    extent.state_position = (length - 1) / QN_PAGE * QN_PAGE;
+    extent.shortest = extent.state_position + 1;
+    extent.has_last_page = session->format->key_bits && length > QN_PAGE && length % QN_PAGE == 0;
+    return extent;
+}
+
+static bool is_possible(const qn_session *session, const struct qn_state_header *h)
+{
+    const bool is_complete = session->format->key_bits && h->length > QN_PAGE && h->length % QN_PAGE == 0;
+    if (!session->is_recurrent)
+        return !h->state_position && !h->shortest && !h->has_last_page;
+    return h->state_position % QN_PAGE == 0 && h->state_position <= h->length && h->length - h->state_position <= QN_PAGE &&
+           h->shortest <= h->length && (h->shortest > h->state_position || h->shortest == h->length) &&
+           h->has_last_page <= is_complete;
+}
+
+static qn_status find_extent(struct restore_context *r)
+{
+    const struct qn_state_header *h = &r->header;
+    r->extent = old_extent(r->session, h->length);
+    if (h->version != QN_STATE_VERSION)
+        return QN_OK;
+    if (h->zero || !is_possible(r->session, h))
+        return qn_fail(QN_ERR_FORMAT, "%s: a state at %u, truncation to %u and %u pages are not possible with %u tokens",
+                       r->path, (unsigned)h->state_position, (unsigned)h->shortest, (unsigned)h->has_last_page,
+                       (unsigned)h->length);
+    r->extent = (qn_extent){ h->length, h->state_position, h->shortest, h->has_last_page };
+    return QN_OK;
+}
+
 static qn_status read_contents(struct restore_context *r)
 {
     qn_session *session = r->session;
     uint64_t checksum;
+    QN_TRY(find_extent(r));
     session->length = r->header.length;
     session->pending = r->header.pending;
-    if (file_bytes(session) != r->size)
+    const uint64_t expected = file_bytes(session, &r->extent, r->header.version);
+    if (expected != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path, (unsigned)session->length,
-                       (unsigned long long)file_bytes(session), (unsigned long long)r->size);
+                       (unsigned long long)expected, (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->vtable->deserialize(session->memory, session->length, read_piece, r));
+    QN_TRY(session->memory->vtable->deserialize(session->memory, &r->extent, read_piece, r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);

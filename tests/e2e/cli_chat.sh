@@ -7,7 +7,7 @@
 saved() {
     local length
     length=$(od -An -t u4 -j 12 -N 4 "$1" | tr -d ' ')
-    od -An -v -t d4 -w4 -j 64 -N $((4 * length)) "$1" | while read -r id; do
+    od -An -v -t d4 -w4 -j 80 -N $((4 * length)) "$1" | while read -r id; do
         if [ "$id" -lt 256 ]; then printf "\\x$(printf %x "$id")"; else printf '<%d>' "$id"; fi
     done
 }

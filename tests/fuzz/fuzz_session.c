@@ -27,7 +27,8 @@ enum {
     KEEP_CHECKSUM = 128,
     KEEP_SIZE = 256,
     KEEP_TOKENS = 512,
-    FORMAT_AT = 10 /* and the next bit: which format, where that is made right */
+    FORMAT_AT = 10, /* and the next bit: which format, where that is made right */
+    KEEP_EXTENT = 4096
 };
 
 static const char *const formats[N_FORMATS] = { "f16", "aura4", "aura3", "aura8" };
@@ -59,10 +60,29 @@ static void load_once(void)
         exit(1);
 }
 
-static size_t right_size(const qn_session *session, uint32_t length)
+static qn_extent extent_of(const struct qn_state_header *header)
 {
-    return HEADER + length * sizeof(qn_token) + (size_t)session->memory->vtable->serialized_bytes(session->memory, length) +
-           CHECKSUM;
+    return (qn_extent){ header->length % (N_CTX + 1), header->state_position, header->shortest, header->has_last_page & 1 };
+}
+
+static size_t right_size(const qn_session *session, qn_extent extent)
+{
+    if (!extent.length)
+        extent.has_last_page = false;
+    return HEADER + extent.length * sizeof(qn_token) +
+           (size_t)session->memory->vtable->serialized_bytes(session->memory, &extent) + CHECKSUM;
+}
+
+/* Makes the extent possible: the open chunk is full or empty where the length is a multiple of 64. */
+static void make_extent(struct qn_state_header *header, bool codes)
+{
+    const uint32_t length = header->length % (N_CTX + 1);
+    const bool is_complete = length && length % QN_PAGE == 0, is_empty = is_complete && header->state_position & 1;
+    header->zero = 0;
+    header->state_position = is_empty || !length ? length : (length - 1) / QN_PAGE * QN_PAGE;
+    const uint32_t n_open = length - header->state_position;
+    header->shortest = n_open ? header->state_position + 1 + header->shortest % n_open : length;
+    header->has_last_page &= codes && is_complete && length > QN_PAGE;
 }
 
 static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
@@ -79,7 +99,9 @@ static uint8_t *make_file(const uint8_t *data, size_t size, size_t *file_size)
         header.length %= N_CTX + 1;
     }
     const size_t format = (keep >> FORMAT_AT) % N_FORMATS;
-    *file_size = keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(empty[format], header.length % (N_CTX + 1));
+    if (!(keep & KEEP_EXTENT))
+        make_extent(&header, format != 0);
+    *file_size = keep & KEEP_SIZE ? HEADER + CHECKSUM + n : right_size(empty[format], extent_of(&header));
     uint8_t *file = calloc(1, *file_size);
     if (!file)
         exit(1);
@@ -147,7 +169,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const qn_status status = qn_session_restore(model, path, &params, &session);
     if (status == QN_OK)
         use(session);
-    else if (size >= 2 && data[0] == 0 && data[1] % (1 << (FORMAT_AT - 8)) == 0)
+    else if (size >= 2 && data[0] == 0 && data[1] % (1 << (FORMAT_AT - 8)) == 0 && !(data[1] & KEEP_EXTENT >> 8))
         abort(); /* everything was made right */
     qn_session_free(session);
     close(fd);

@@ -11,10 +11,12 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 /* Not every test uses all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
+enum { FAKE_GRANULE = 2 << 20 };
 enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 4, FAKE_MAX_ARGS = 1024 };
 
 /* A launch of the log. */
@@ -31,7 +33,8 @@ static struct {
     const char *refuses; /* modules that contain this text are rejected; NULL: none */
     const char *fails;   /* calls of this driver function fail; NULL: none */
     int fails_after;     /* number of calls that succeed first */
-    bool no_param_info;
+    bool no_param_info, no_virtual_memory;
+    int physical_limit;                         /* granules of physical memory; 0: no limit */
     bool update_fails;                          /* cuGraphExecUpdate fails */
     size_t available;                           /* free bytes of memory; 0: 79 GiB */
     bool capturing;                             /* what cuStreamIsCapturing says */
@@ -41,6 +44,7 @@ static struct {
     qn_cu_module last_module;      /* that was loaded */
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
+    int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
@@ -143,6 +147,7 @@ static qn_cu_result fake_attribute(int *value, int attribute, qn_cu_device devic
     case QN_CU_DEVICE_MAJOR: *value = fake.major; return 0;
     case QN_CU_DEVICE_MINOR: *value = fake.minor; return 0;
     case QN_CU_DEVICE_SHARED_OPTIN: *value = 227 << 10; return 0;
+    case QN_CU_DEVICE_VIRTUAL_MEMORY: *value = !fake.no_virtual_memory; return 0;
     }
     return 1;
 }
@@ -233,6 +238,89 @@ static qn_cu_result fake_free(uint64_t address)
     return 0;
 }
 
+/* ---- Virtual memory: pages of the process, accessible where physical memory is mapped ---- */
+
+static qn_cu_result fake_reserve_addresses(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted,
+                                           unsigned long long flags)
+{
+    FAKE_TRY("cuMemAddressReserve");
+    assert_true(bytes && bytes % FAKE_GRANULE == 0 && !alignment && !wanted && !flags);
+    void *at = mmap(NULL, bytes + FAKE_GRANULE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert_true(at != MAP_FAILED);
+    *address = ((uint64_t)(uintptr_t)at + FAKE_GRANULE - 1) / FAKE_GRANULE * FAKE_GRANULE;
+    fake_count(&fake.reservations, 1);
+    return 0;
+}
+
+static qn_cu_result fake_free_addresses(uint64_t address, size_t bytes)
+{
+    assert_int_equal(munmap((void *)(uintptr_t)address, bytes), 0);
+    fake_count(&fake.reservations, -1);
+    return 0;
+}
+
+static void check_properties(const qn_cu_memory_properties *properties)
+{
+    assert_int_equal(properties->type, QN_CU_MEMORY_PINNED);
+    assert_int_equal(properties->handle_types, 0);
+    assert_int_equal(properties->location.type, QN_CU_MEMORY_ON_DEVICE);
+    assert_in_range(properties->location.id, 0, fake.n_devices - 1);
+}
+
+static qn_cu_result fake_granularity(size_t *bytes, const qn_cu_memory_properties *properties, int option)
+{
+    FAKE_TRY("cuMemGetAllocationGranularity");
+    check_properties(properties);
+    assert_int_equal(option, QN_CU_GRANULARITY_MINIMUM);
+    *bytes = FAKE_GRANULE;
+    return 0;
+}
+
+static qn_cu_result fake_create_memory(unsigned long long *handle, size_t bytes, const qn_cu_memory_properties *properties,
+                                       unsigned long long flags)
+{
+    FAKE_TRY("cuMemCreate");
+    check_properties(properties);
+    assert_true(bytes == FAKE_GRANULE && !flags);
+    if (fake.physical_limit && fake.handles + fake.mappings >= fake.physical_limit)
+        return QN_CU_OUT_OF_MEMORY;
+    *handle = 77;
+    fake_count(&fake.handles, 1);
+    return 0;
+}
+
+static qn_cu_result fake_release_memory(unsigned long long handle)
+{
+    assert_int_equal(handle, 77);
+    fake_count(&fake.handles, -1);
+    return 0;
+}
+
+static qn_cu_result fake_map(uint64_t address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags)
+{
+    FAKE_TRY("cuMemMap");
+    assert_true(address % FAKE_GRANULE == 0 && bytes == FAKE_GRANULE && !offset && handle == 77 && !flags);
+    fake_count(&fake.mappings, 1);
+    return 0;
+}
+
+static qn_cu_result fake_set_access(uint64_t address, size_t bytes, const qn_cu_memory_access *access, size_t count)
+{
+    FAKE_TRY("cuMemSetAccess");
+    assert_true(count == 1 && access->flags == QN_CU_MEMORY_READ_WRITE && access->location.type == QN_CU_MEMORY_ON_DEVICE);
+    assert_int_equal(mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE), 0);
+    memset((void *)(uintptr_t)address, 0xcd, bytes);
+    return 0;
+}
+
+static qn_cu_result fake_unmap(uint64_t address, size_t bytes)
+{
+    assert_true(mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                     0) != MAP_FAILED);
+    fake_count(&fake.mappings, -1);
+    return 0;
+}
+
 static qn_cu_result fake_host_alloc(void **memory, size_t bytes, unsigned flags)
 {
     (void)flags;
@@ -255,6 +343,8 @@ static qn_cu_result fake_copy_in(uint64_t to, const void *from, size_t bytes, qn
 {
     (void)stream;
     FAKE_TRY("cuMemcpyHtoDAsync");
+    fake_count(&fake.copies_in, 1);
+    fake_count(&fake.copied_in_bytes, (int)bytes);
     memcpy((void *)(uintptr_t)to, from, bytes);
     return 0;
 }
@@ -271,6 +361,7 @@ static qn_cu_result fake_copy(uint64_t to, uint64_t from, size_t bytes, qn_cu_st
 {
     (void)stream;
     FAKE_TRY("cuMemcpyDtoDAsync");
+    fake_count(&fake.copies, 1);
     memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
     return 0;
 }
@@ -555,6 +646,14 @@ static const qn_cuda_driver *fake_driver(void)
         .cuMemGetInfo = fake_memory_info,
         .cuMemAlloc = fake_alloc,
         .cuMemFree = fake_free,
+        .cuMemAddressReserve = fake_reserve_addresses,
+        .cuMemAddressFree = fake_free_addresses,
+        .cuMemGetAllocationGranularity = fake_granularity,
+        .cuMemCreate = fake_create_memory,
+        .cuMemRelease = fake_release_memory,
+        .cuMemMap = fake_map,
+        .cuMemUnmap = fake_unmap,
+        .cuMemSetAccess = fake_set_access,
         .cuMemHostAlloc = fake_host_alloc,
         .cuMemFreeHost = fake_host_free,
         .cuMemcpyHtoDAsync = fake_copy_in,
@@ -606,6 +705,9 @@ static void fake_expect_empty(void)
     assert_int_equal(fake.modules, 0);
     assert_int_equal(fake.allocations, 0);
     assert_int_equal(fake.host_allocations, 0);
+    assert_int_equal(fake.reservations, 0);
+    assert_int_equal(fake.handles, 0);
+    assert_int_equal(fake.mappings, 0);
     assert_int_equal(fake.streams, 0);
     assert_int_equal(fake.events, 0);
     assert_int_equal(fake.graphs, 0);

@@ -1,5 +1,6 @@
 /* Sequences on a device of plain memory, each with the history of its tokens. The device stores in a page the tokens of its positions,
- * in a state a hash of all tokens before state_position, and in an open chunk the tokens since. */
+ * in a state a hash of all tokens before state_position, and in an open chunk the tokens since; in place of the convolution's inputs,
+ * the tokens of the TAPS - 1 positions before state_position in the state, and of the newest positions in a ring of the open chunk. */
 #ifndef QN_TESTS_HELPER_SEQUENCE_H
 #define QN_TESTS_HELPER_SEQUENCE_H
 
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRANULE = 4096, MAX_LENGTH = 1000 };
+enum { GRANULE = 4096, MAX_LENGTH = 1000, TAPS = 4, DROPPED = 5, RING = TAPS - 1 + DROPPED };
 
 /* ---- A device of plain memory ---- */
 
@@ -74,9 +75,16 @@ static inline fixture new_fixture(size_t granules, bool codes, bool recurrent)
         assert_ok(qn_pool_add_class(f.pool, "fp16 page", QN_PAGE * 4 + 256, &f.cache.f16_pages));
     if (recurrent) {
         assert_ok(qn_pool_add_class(f.pool, "state", 3000, &f.cache.states));
-        assert_ok(qn_pool_add_class(f.pool, "open chunk", QN_PAGE * 4, &f.cache.open_chunks));
+        assert_ok(qn_pool_add_class(f.pool, "open chunk", (QN_PAGE + RING) * 4, &f.cache.open_chunks));
     }
     return f;
+}
+
+/* Lets sequences fold as on a GPU. */
+static inline void fold_whole_chunks(fixture *f)
+{
+    f->cache.folds_whole_chunks = true;
+    f->cache.max_dropped = DROPPED;
 }
 
 static inline void end_fixture(fixture *f)
@@ -115,8 +123,19 @@ static inline void write_row(const qn_sequence *s, uint32_t position, uint32_t t
         memcpy(item_at(s->cache->pages, s->pages[page]), rows, QN_PAGE * sizeof *rows);
 }
 
+static inline void fold_chunk(const qn_sequence *s, uint32_t *state)
+{
+    const uint32_t *open = item_at(s->cache->open_chunks, s->open_chunk);
+    const uint32_t before = *state == QN_NO_ITEM ? 7 : *item_at(s->cache->states, *state);
+    uint32_t *to = item_at(s->cache->states, s->state_to);
+    to[0] = fold(before, open, QN_PAGE);
+    memcpy(to + 1, open + QN_PAGE - (TAPS - 1), (TAPS - 1) * sizeof *to);
+    *state = s->state_to;
+}
+
 static inline void run_step(const qn_sequence *s, const uint32_t *tokens, size_t n)
 {
+    const uint32_t end = s->length + (uint32_t)n, first_chunk = (s->length + QN_PAGE - 1) / QN_PAGE * QN_PAGE;
     uint32_t c0 = s->state_position, state = s->state;
     for (size_t i = 0; i < n; i++) {
         const uint32_t position = s->length + (uint32_t)i;
@@ -125,13 +144,14 @@ static inline void run_step(const qn_sequence *s, const uint32_t *tokens, size_t
             continue;
         uint32_t *open = item_at(s->cache->open_chunks, s->open_chunk);
         if (position == c0 + QN_PAGE) {
-            const uint32_t before = state == QN_NO_ITEM ? 7 : *item_at(s->cache->states, state);
-            *item_at(s->cache->states, s->state_to) = fold(before, open, QN_PAGE);
-            state = s->state_to;
+            fold_chunk(s, &state);
             c0 += QN_PAGE;
         }
         open[position - c0] = tokens[i];
+        open[QN_PAGE + position % RING] = tokens[i];
     }
+    if (s->cache->states && s->cache->folds_whole_chunks && first_chunk + QN_PAGE <= end && end % QN_PAGE == 0)
+        fold_chunk(s, &state);
 }
 
 /* ---- Comparison with a history ---- */
@@ -141,6 +161,20 @@ typedef struct history {
     uint32_t tokens[MAX_LENGTH + 1];
     bool used;
 } history;
+
+/* The convolution's inputs for appending after each length that the sequence can be truncated to. */
+static inline void check_inputs(const history *h)
+{
+    const qn_sequence *s = &h->sequence;
+    const uint32_t *ring = item_at(s->cache->open_chunks, s->open_chunk) + QN_PAGE;
+    for (uint32_t length = qn_sequence_shortest(s); length && length <= s->length; length++)
+        for (uint32_t p = length > TAPS - 1 ? length - (TAPS - 1) : 0; p < length; p++) {
+            const bool in_ring = p >= s->state_position;
+            const uint32_t found =
+                in_ring ? ring[p % RING] : item_at(s->cache->states, s->state)[1 + p - (s->state_position - (TAPS - 1))];
+            assert_int_equal(found, h->tokens[p]);
+        }
+}
 
 static inline void check(const history *h)
 {
@@ -164,6 +198,8 @@ static inline void check(const history *h)
     const uint32_t *open = item_at(s->cache->open_chunks, s->open_chunk);
     for (uint32_t p = s->state_position; p < length; p++)
         assert_int_equal(open[p - s->state_position], h->tokens[p]);
+    if (s->cache->max_dropped == DROPPED)
+        check_inputs(h);
 }
 
 static inline bool append(history *h, size_t n)

@@ -345,9 +345,10 @@ static void run_store(struct machine *m, const qn_op *op)
 {
     put(m, buffer_address(m, op->qk_norm_rope_store.out),
         NAME(ATTENTION, value(m, op->qk_norm_rope_store.queries), value(m, op->qk_norm_rope_store.keys),
-             value(m, op->qk_norm_rope_store.values), m->memory->slots[op->layer], vectors_of(m, op)->qk_norm_rope_store.q_norm,
-             vectors_of(m, op)->qk_norm_rope_store.k_norm, vectors_of(m, op)->qk_norm_rope_store.q_bias,
-             vectors_of(m, op)->qk_norm_rope_store.k_bias, vectors_of(m, op)->qk_norm_rope_store.v_bias));
+             value(m, op->qk_norm_rope_store.values), m->memory->format->slots[op->layer],
+             vectors_of(m, op)->qk_norm_rope_store.q_norm, vectors_of(m, op)->qk_norm_rope_store.k_norm,
+             vectors_of(m, op)->qk_norm_rope_store.q_bias, vectors_of(m, op)->qk_norm_rope_store.k_bias,
+             vectors_of(m, op)->qk_norm_rope_store.v_bias));
 }
 
 static void run_combine(struct machine *m, const qn_op *op)
@@ -364,7 +365,7 @@ static void run_gated_norm(struct machine *m, const qn_op *op)
     put(m, buffer_address(m, op->gated_norm.in),
         NAME(GATED,
              NAME(DELTA, value(m, conv->conv.qkv), value(m, conv->conv.alpha), value(m, conv->conv.beta),
-                  m->memory->slots[op->layer], vectors_of(m, conv)->conv.taps),
+                  m->memory->format->slots[op->layer], vectors_of(m, conv)->conv.taps),
              value(m, op->gated_norm.gate), vectors_of(m, op)->gated_norm.weight, op->gated_norm.grouped));
 }
 
@@ -481,13 +482,14 @@ static void run_delta(struct machine *m, const qn_persistent_delta *s)
 {
     put(m, s->out,
         NAME(DELTA, read_partials(m, &s->qkv, s->qkv_row), read_partials(m, &s->alpha, s->alpha_row),
-             read_partials(m, &s->beta, s->beta_row), s->state_offset / m->memory->layer_bytes, s->conv));
-    assert_int_equal(s->inputs_offset - s->state_offset, m->memory->state_bytes);
+             read_partials(m, &s->beta, s->beta_row), s->state_offset / m->memory->format->recurrent.state_layer_bytes,
+             s->conv));
+    assert_int_equal(s->inputs_offset - s->state_offset, m->memory->format->recurrent.history);
 }
 
 static void run_attention(struct machine *m, const qn_persistent_attention *s)
 {
-    const uint64_t slot = (s->cache.keys - m->memory->cache.address) / m->memory->kv.layer_bytes;
+    const uint64_t slot = s->cache.keys / m->memory->format->kv.layer_bytes;
     const name is = NAME(ATTENTION, read_partials(m, &s->qkv, s->q_row), read_partials(m, &s->qkv, s->k_row),
                          read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight, s->query_bias, s->key_bias,
                          s->value_bias);

@@ -58,8 +58,9 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
 
 static bool kv_region(size_t index, uint8_t **data, size_t *bytes)
 {
+    const qn_extent extent = { .length = CONTEXT };
     qn_kv_region region;
-    const bool found = qn_kv_find_region(memory.of->layout, &memory.of->kv, index, CONTEXT, &region);
+    const bool found = qn_kv_find_region(memory.of->layout, &memory.of->kv, index, &extent, &region);
     *data = found ? region.data : NULL;
     *bytes = found ? region.bytes : 0;
     return found;

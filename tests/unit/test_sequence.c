@@ -46,10 +46,12 @@ static void random_operations(void **state)
     history *all = calloc(SEQUENCES, sizeof *all);
     (void)state;
     assert_non_null(all);
-    for (size_t kind = 0; kind < 8; kind++) {
+    for (size_t kind = 0; kind < 16; kind++) {
         /* A pool that never fills, and one that refuses most of the time. */
-        fixture f = new_fixture(kind & 4 ? 8 : 4000, kind & 1, kind & 2);
+        fixture f = new_fixture(kind & 4 ? 8 : 4000, kind & 1, kind & 2 || kind & 8);
         f.cache.context = &f.device;
+        if (kind & 8)
+            fold_whole_chunks(&f);
         label("kind %zu", kind);
         for (size_t step = 0; step < 20000; step++) {
             operate(&f, all);
@@ -75,7 +77,7 @@ static history *grown(fixture *f, size_t n)
     assert_non_null(h);
     f->cache.context = &f->device;
     assert_ok(qn_sequence_create(&f->cache, &h->sequence));
-    assert_true(append(h, n));
+    assert_true(!n || append(h, n));
     return h;
 }
 
@@ -154,24 +156,31 @@ static void a_reservation_that_is_not_used(void **state)
     end_fixture(&f);
 }
 
-/* The items of a restored sequence are those of one that has grown; no fp16 page is taken for pages of codes. */
+/* The items of a restored sequence are those of one that has grown, but for the fp16 rows of a complete page of codes without
+ * recurrent layers. */
 static void restored_items(void **state)
 {
     (void)state;
-    for (size_t kind = 0; kind < 4; kind++)
+    for (size_t kind = 0; kind < 6; kind++)
         for (size_t length = 1; length <= 5 * QN_PAGE; length += length % QN_PAGE == 1 ? 62 : 1) {
-            fixture f = new_fixture(1000, kind & 1, kind & 2);
+            fixture f = new_fixture(1000, kind & 1, kind & 6);
+            if (kind & 4)
+                fold_whole_chunks(&f);
             history *h = grown(&f, length);
             qn_sequence restored;
             label("kind %zu, %zu tokens", kind, length);
-            const uint64_t bytes = qn_sequence_bytes(&h->sequence);
-            const uint32_t state_position = h->sequence.state_position;
+            const uint64_t f16_page =
+                               kind == 1 && length % QN_PAGE == 0 && length > QN_PAGE ? qn_pool_stride(f.cache.f16_pages) : 0,
+                           bytes = qn_sequence_bytes(&h->sequence) - f16_page;
+            const qn_extent extent = qn_sequence_extent(&h->sequence);
+            assert_int_equal(extent.length, length);
+            assert_int_equal(extent.state_position, h->sequence.state_position);
             end_history(h);
             assert_ok(qn_sequence_create(&f.cache, &restored));
-            assert_ok(qn_sequence_restore(&restored, length));
+            assert_ok(qn_sequence_restore(&restored, &extent));
             assert_int_equal(qn_sequence_bytes(&restored), bytes);
-            assert_int_equal(restored.state_position, state_position);
-            assert_int_equal(restored.length, length);
+            const qn_extent again = qn_sequence_extent(&restored);
+            assert_memory_equal(&again, &extent, sizeof extent);
             qn_sequence_free(&restored);
             end_fixture(&f);
         }
@@ -197,12 +206,67 @@ static void lengths_of_recurrent_layers(void **state)
     end_fixture(&f);
 }
 
+/* A step that contains a chunk leaves the state at the last multiple of 64, others fold with the first row of the next chunk. */
+static void whole_chunks(void **state)
+{
+    static const struct {
+        uint32_t n, state_position, shortest;
+    } steps[] = {
+        { 10, 0, 5 },      { 54, 0, 59 },     { 1, 64, 65 },    { 62, 64, 122 },  { 64, 128, 186 },
+        { 65, 256, 256 },  { 1, 256, 257 },   { 63, 256, 315 }, { 64, 384, 384 }, { 64, 448, 448 },
+        { 127, 512, 570 }, { 130, 704, 705 }, { 59, 704, 759 }, { 3, 704, 762 },  { 100, 832, 862 },
+    };
+    fixture f = new_fixture(1000, true, true);
+    fold_whole_chunks(&f);
+    history *h = grown(&f, 0);
+    (void)state;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        label("step %zu", i);
+        assert_true(append(h, steps[i].n));
+        assert_int_equal(h->sequence.state_position, steps[i].state_position);
+        assert_int_equal(qn_sequence_shortest(&h->sequence), steps[i].shortest);
+        check(h);
+    }
+    end_history(h);
+    end_fixture(&f);
+}
+
+/* Truncations in turn drop no more than one truncation could. */
+static void repeated_truncation(void **state)
+{
+    fixture f = new_fixture(1000, false, true);
+    fold_whole_chunks(&f);
+    history *h = grown(&f, 40), *fork = calloc(1, sizeof *fork);
+    (void)state;
+    assert_non_null(fork);
+    qn_sequence_truncate(&h->sequence, 37);
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 35);
+    memcpy(fork->tokens, h->tokens, sizeof h->tokens);
+    assert_ok(qn_sequence_fork(&h->sequence, &fork->sequence));
+    assert_int_equal(qn_sequence_shortest(&fork->sequence), 35);
+    qn_sequence_truncate(&h->sequence, 35);
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 35);
+    check(h);
+    assert_true(append(h, 2));
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 35);
+    assert_true(append(h, 30));
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 65);
+    check(h);
+    qn_sequence_truncate(&h->sequence, 0);
+    assert_true(append(h, 3));
+    assert_int_equal(qn_sequence_shortest(&h->sequence), 1);
+    end_history(h);
+    end_history(fork);
+    end_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_operations), cmocka_unit_test(a_fork_copies_the_open_page_and_chunk_alone),
         cmocka_unit_test(pages_of_codes),    cmocka_unit_test(a_reservation_that_is_not_used),
         cmocka_unit_test(restored_items),    cmocka_unit_test(lengths_of_recurrent_layers),
+        cmocka_unit_test(whole_chunks),      cmocka_unit_test(repeated_truncation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

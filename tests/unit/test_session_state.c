@@ -470,14 +470,14 @@ static void rejects_forgery(void)
         struct qn_state_header header;
         qn_status status;
         const char *text;
-    } cases[12];
+    } cases[20];
     size_t n = 0;
 #define CASE(field, value, expected_status, expected_text)                                                                     \
     cases[n].header = header, cases[n].header.field = (value), cases[n].status = (expected_status),                            \
     cases[n++].text = (expected_text)
     CASE(length, 71, QN_ERR_FORMAT, "71 tokens need");
     CASE(length, 69, QN_ERR_FORMAT, "69 tokens need");
-    CASE(length, 0, QN_ERR_FORMAT, "0 tokens need");
+    CASE(length, 0, QN_ERR_FORMAT, is_recurrent() ? "not possible with 0 tokens" : "0 tokens need");
     CASE(length, 101, QN_ERR_FORMAT, "101 tokens in a context of 100");
     CASE(length, UINT32_MAX, QN_ERR_FORMAT, "4294967295 tokens");
     CASE(capacity, UINT32_MAX, QN_ERR_FORMAT, "in a context of 4294967295");
@@ -486,7 +486,13 @@ static void rejects_forgery(void)
     CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
     CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
     CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
-    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3");
+    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3 or 4");
+    CASE(state_position, 32, QN_ERR_FORMAT, "a state at 32");
+    CASE(state_position, 128, QN_ERR_FORMAT, "a state at 128");
+    CASE(shortest, 71, QN_ERR_FORMAT, "truncation to 71");
+    CASE(shortest, is_recurrent() ? 64 : 1, QN_ERR_FORMAT, "not possible with 70 tokens");
+    CASE(has_last_page, 1, QN_ERR_FORMAT, "1 pages are not possible");
+    CASE(zero, 1, QN_ERR_FORMAT, "not possible");
 #undef CASE
     for (size_t i = 0; i < n; i++) {
         label("case %zu", i);
@@ -513,6 +519,86 @@ static void rejects_forgery(void)
     assert_ok(qn_session_restore(model, other_path, NULL, &session));
     qn_session_free(session);
     free(copy);
+}
+
+/* ---- Version 3 ---- */
+
+/* Makes a file of version 3 of one of version 4: without the members that are new. Returns its size. */
+static size_t as_version_3(uint8_t *file, size_t size, const char *layout)
+{
+    const size_t common = offsetof(struct qn_state_header, state_position), dropped = sizeof(struct qn_state_header) - 64;
+    struct qn_state_header header;
+    memcpy(&header, file, sizeof header);
+    header.version = 3;
+    header.file_bytes -= dropped;
+    strncat(header.kv, layout, sizeof header.kv - 1 - strlen(header.kv));
+    memcpy(file, &header, common);
+    const uint64_t header_sum = XXH64(file, common, 0);
+    memcpy(file + common, &header_sum, sizeof header_sum);
+    memmove(file + 64, file + sizeof header, size - sizeof header);
+    const uint64_t checksum = XXH64(file, size - dropped - sizeof checksum, 0);
+    memcpy(file + size - dropped - sizeof checksum, &checksum, sizeof checksum);
+    return size - dropped;
+}
+
+static void loads_version_3(void)
+{
+    static const size_t n_tokens[] = { 5, 64, 70, 128 };
+    static const char *const kv[] = { "f16", "aura4" };
+    uint8_t *again = malloc(FILE_MAX);
+    assert_non_null(again);
+    for (size_t i = 0; i < 2 * sizeof n_tokens / sizeof *n_tokens; i++) {
+        const size_t length = n_tokens[i / 2];
+        const qn_session_params params = { .n_ctx = 200, .kv = kv[i % 2] };
+        qn_session *session;
+        label("%zu tokens, %s", length, kv[i % 2]);
+        if (qn_session_create(model, &params, &session) != QN_OK)
+            continue; /* heads that have no codec */
+        assert_ok(qn_session_eval(session, ids, length, QN_LOGITS_NONE, NULL));
+        assert_ok(qn_session_save(session, path));
+        qn_session_free(session);
+        const size_t size = read_file(path, bytes, FILE_MAX);
+        memcpy(again, bytes, size);
+        write_state(other_path, again, as_version_3(again, size, ""));
+        assert_ok(qn_session_restore(model, other_path, NULL, &session));
+        assert_ok(qn_session_save(session, path));
+        qn_session_free(session);
+        assert_int_equal(read_file(path, again, FILE_MAX), size);
+        assert_memory_equal(again, bytes, size);
+        write_state(other_path, again, as_version_3(again, size, " cuda"));
+        assert_restore(QN_ERR_UNSUPPORTED, "was saved on a GPU as version 3");
+    }
+    free(again);
+}
+
+static void version_3(void **unused)
+{
+    (void)unused;
+    for_each_model(loads_version_3);
+}
+
+/* A file that quern wrote when version 3 was the newest (tests/golden/README.md). */
+static void a_file_of_version_3(void **unused)
+{
+    char golden[512];
+    qn_session *session;
+    (void)unused;
+    snprintf(golden, sizeof golden, "%s/tests/golden/qwen35.q1_0.aura4.session3", QN_SOURCE_DIR);
+    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1 }, 1);
+    assert_ok(qn_session_restore(model, golden, NULL, &session));
+    assert_int_equal(qn_session_length(session), 70);
+    assert_memory_equal(qn_session_tokens(session), ids, 70 * sizeof *ids);
+    assert_int_equal(qn_session_reach(session, 65), 65);
+    assert_ok(qn_session_save(session, path));
+    uint8_t *old = malloc(FILE_MAX);
+    assert_non_null(old);
+    const size_t size = read_file(golden, old, FILE_MAX), dropped = sizeof(struct qn_state_header) - 64;
+    assert_int_equal(read_file(path, bytes, FILE_MAX), size + dropped);
+    assert_memory_equal(bytes + sizeof(struct qn_state_header), old + 64, size - 64 - sizeof(uint64_t));
+    assert_ok(qn_session_eval(session, ids + 70, 1, QN_LOGITS_NONE, NULL));
+    free(old);
+    qn_session_free(session);
+    close_model();
 }
 
 static void forged_files_are_rejected(void **unused)
@@ -637,13 +723,22 @@ static void recurrent_memory(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saving_a_fork_leaves_shared_pages),  cmocka_unit_test(a_full_pool_changes_nothing),
-        cmocka_unit_test(restored_sessions_continue),         cmocka_unit_test(forks_continue),
-        cmocka_unit_test(the_same_tokens_give_the_same_file), cmocka_unit_test(generation_continues),
-        cmocka_unit_test(truncation_within_the_open_chunk),   cmocka_unit_test(truncation_to_checkpoints),
-        cmocka_unit_test(checkpoints_keep_the_pending_token), cmocka_unit_test(corrupt_files_are_rejected),
-        cmocka_unit_test(forged_files_are_rejected),          cmocka_unit_test(foreign_files_are_rejected),
-        cmocka_unit_test(cache_bytes_are_reported),           cmocka_unit_test(recurrent_memory),
+        cmocka_unit_test(saving_a_fork_leaves_shared_pages),
+        cmocka_unit_test(a_full_pool_changes_nothing),
+        cmocka_unit_test(restored_sessions_continue),
+        cmocka_unit_test(forks_continue),
+        cmocka_unit_test(the_same_tokens_give_the_same_file),
+        cmocka_unit_test(generation_continues),
+        cmocka_unit_test(truncation_within_the_open_chunk),
+        cmocka_unit_test(truncation_to_checkpoints),
+        cmocka_unit_test(checkpoints_keep_the_pending_token),
+        cmocka_unit_test(corrupt_files_are_rejected),
+        cmocka_unit_test(forged_files_are_rejected),
+        cmocka_unit_test(foreign_files_are_rejected),
+        cmocka_unit_test(version_3),
+        cmocka_unit_test(a_file_of_version_3),
+        cmocka_unit_test(cache_bytes_are_reported),
+        cmocka_unit_test(recurrent_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

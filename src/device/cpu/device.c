@@ -72,7 +72,7 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     cpu_device *cpu;
     *out = NULL;
     QN_TRY(qn_alloc(&cpu, 1, sizeof *cpu, "device"));
-    *cpu = (cpu_device){ .base = { .vtable = &vtable, .layout = "", .name = "cpu", .batch = BATCH },
+    *cpu = (cpu_device){ .base = { .vtable = &vtable, .name = "cpu", .batch = BATCH },
                          .plan = params->plan,
                          .kernels = params->kernels };
     qn_status status = qn_executor_create(params->team, params->kernels, params->plan, &cpu->executor);

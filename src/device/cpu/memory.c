@@ -4,6 +4,7 @@
 #include "base/address_space.h"
 #include "base/available.h"
 #include "base/memory.h"
+#include "device/sequence_memory.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -24,10 +25,6 @@ struct qn_cpu_caches {
     pthread_mutex_t lock; /* protects `caches` */
     bool has_lock;
 };
-
-typedef struct cpu_checkpoint {
-    qn_sequence sequence;
-} cpu_checkpoint;
 
 static qn_cpu_memory *cpu_of(qn_memory *memory)
 {
@@ -91,7 +88,7 @@ static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
     const qn_cpu_memory *m = cpu_of_const(memory);
     const qn_recurrent_layout *r = m->recurrent.layout;
-    return qn_kv_bytes(m->layout, length) + (r ? r->n_layers * qn_recurrent_layer_bytes(&r->shape) : 0);
+    return qn_kv_bytes(m->layout, length) + (r ? qn_recurrent_bytes(r) : 0);
 }
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
@@ -108,11 +105,6 @@ static void memory_on_append(qn_memory *memory, size_t length)
     update_views(cpu_of(memory), 0);
 }
 
-static size_t memory_rewind_length(const qn_memory *memory, size_t length)
-{
-    return qn_sequence_rewind_length(&cpu_of_const(memory)->sequence, (uint32_t)length);
-}
-
 static void memory_truncate(qn_memory *memory, size_t length)
 {
     qn_sequence_truncate(&cpu_of(memory)->sequence, (uint32_t)length);
@@ -123,65 +115,6 @@ static qn_status memory_reset(qn_memory *memory)
 {
     memory_truncate(memory, 0);
     return QN_OK;
-}
-
-/* ---- Copies and checkpoints ---- */
-
-static qn_status assign(qn_cpu_memory *to, const qn_sequence *from)
-{
-    const qn_status status = qn_sequence_assign(&to->sequence, from);
-    update_views(to, 0);
-    return status;
-}
-
-static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length)
-{
-    (void)length;
-    return assign(cpu_of(to), &cpu_of_const(from)->sequence);
-}
-
-static void checkpoint_clear(qn_memory_checkpoint *of)
-{
-    qn_sequence_free(&((cpu_checkpoint *)of)->sequence);
-}
-
-static void checkpoint_free(qn_memory_checkpoint *of)
-{
-    cpu_checkpoint *checkpoint = (cpu_checkpoint *)of;
-    if (!checkpoint)
-        return;
-    qn_sequence_free(&checkpoint->sequence);
-    qn_free(checkpoint);
-}
-
-static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **out)
-{
-    cpu_checkpoint *checkpoint;
-    (void)memory;
-    *out = NULL;
-    QN_TRY(qn_alloc(&checkpoint, 1, sizeof *checkpoint, "checkpoint"));
-    *out = (qn_memory_checkpoint *)checkpoint;
-    return QN_OK;
-}
-
-static qn_status checkpoint_save(qn_memory_checkpoint *of, const qn_memory *memory, size_t held)
-{
-    (void)held;
-    checkpoint_clear(of);
-    return qn_sequence_fork(&cpu_of_const(memory)->sequence, &((cpu_checkpoint *)of)->sequence);
-}
-
-static qn_status checkpoint_restore(const qn_memory_checkpoint *of, qn_memory *memory, size_t held)
-{
-    (void)held;
-    return assign(cpu_of(memory), &((const cpu_checkpoint *)of)->sequence);
-}
-
-static qn_status checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_checkpoint *from, const qn_memory *memory)
-{
-    (void)memory;
-    checkpoint_clear(to);
-    return qn_sequence_fork(&((const cpu_checkpoint *)from)->sequence, &((cpu_checkpoint *)to)->sequence);
 }
 
 /* ---- Serialisation ---- */
@@ -222,65 +155,53 @@ static qn_status serialize_region(const qn_cpu_memory *m, const qn_kv_region *re
     return status;
 }
 
-static qn_status memory_serialize(const qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
+static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn on_region, void *context)
 {
     const qn_cpu_memory *m = cpu_of_const(memory);
+    const qn_extent extent = qn_sequence_extent(&m->sequence);
     qn_kv_region region;
-    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, length, &region); i++)
+    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, &extent, &region); i++)
         QN_TRY(serialize_region(m, &region, on_region, context));
     if (m->recurrent.layout)
-        qn_recurrent_zero_tail(&m->recurrent, length);
+        qn_recurrent_zero_tail(&m->recurrent, extent.length);
     return for_each_array(m, on_region, context);
 }
 
-static qn_status memory_deserialize(qn_memory *memory, size_t length, qn_memory_region_fn on_region, void *context)
+static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region, void *context)
 {
     qn_cpu_memory *m = cpu_of(memory);
     qn_kv_region region;
-    const qn_status status = qn_sequence_restore(&m->sequence, length);
-    if (status == QN_OK && !m->layout->saves_last_page)
-        qn_sequence_forget_f16(&m->sequence);
+    const qn_status status = qn_sequence_restore(&m->sequence, extent);
     update_views(m, 0);
     QN_TRY(status);
-    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, length, &region); i++)
+    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, extent, &region); i++)
         QN_TRY(on_region(context, region.data, region.bytes));
     return for_each_array(m, on_region, context);
 }
 
-static qn_status count_bytes(void *context, void *data, size_t bytes)
-{
-    (void)data;
-    *(uint64_t *)context += bytes;
-    return QN_OK;
-}
-
-static uint64_t memory_serialized_bytes(const qn_memory *memory, size_t length)
+static uint64_t memory_serialized_bytes(const qn_memory *memory, const qn_extent *extent)
 {
     const qn_cpu_memory *m = cpu_of_const(memory);
-    qn_kv_region region;
-    uint64_t bytes = 0;
-    for (size_t i = 0; qn_kv_find_region(m->layout, &m->layout->view, i, length, &region); i++)
-        bytes += region.bytes;
-    (void)for_each_array(m, count_bytes, &bytes);
-    return bytes;
+    return qn_kv_saved_bytes(m->layout, extent) + (m->recurrent.layout ? qn_recurrent_bytes(m->recurrent.layout) : 0);
 }
 
 static const qn_memory_vtable vtable = {
     .free = memory_free,
     .bytes = memory_bytes,
-    .open_tokens = qn_recurrent_open_tokens,
+    .open_tokens = qn_memory_open_tokens,
     .prepare = memory_prepare,
     .on_append = memory_on_append,
-    .rewind_length = memory_rewind_length,
+    .rewind_length = qn_memory_rewind_length,
     .truncate = memory_truncate,
     .reset = memory_reset,
-    .copy = memory_copy,
-    .checkpoint_new = checkpoint_new,
-    .checkpoint_free = checkpoint_free,
-    .checkpoint_clear = checkpoint_clear,
-    .checkpoint_save = checkpoint_save,
-    .checkpoint_restore = checkpoint_restore,
-    .checkpoint_copy = checkpoint_copy,
+    .copy = qn_memory_copy,
+    .checkpoint_new = qn_checkpoint_new,
+    .checkpoint_free = qn_checkpoint_free,
+    .checkpoint_clear = qn_checkpoint_clear,
+    .checkpoint_open_tokens = qn_checkpoint_open_tokens,
+    .checkpoint_save = qn_checkpoint_save,
+    .checkpoint_restore = qn_checkpoint_restore,
+    .checkpoint_copy = qn_checkpoint_copy,
     .serialize = memory_serialize,
     .deserialize = memory_deserialize,
     .serialized_bytes = memory_serialized_bytes,
@@ -449,7 +370,7 @@ qn_status qn_cpu_memory_new(qn_cpu_caches *c, const qn_memory_params *params, qn
     *out = NULL;
     QN_TRY(find_cache(c, codecs, &cache));
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
-    *m = (qn_cpu_memory){ .base.vtable = &vtable, .layout = &cache->layout };
+    *m = (qn_cpu_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence }, .layout = &cache->layout };
     const qn_status status = qn_sequence_create(&cache->base, &m->sequence);
     if (status != QN_OK) {
         memory_free(&m->base);

@@ -25,9 +25,9 @@ qn_status qn_cuda_quantize_layer_pages(const qn_cuda_rows_step *s, int layer)
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;
     qn_launch config;
-    if (!m->attention.pages || before == after)
+    if (!m->format->attention.pages || before == after)
         return QN_OK;
-    qn_cuda_session_cache(m, (size_t)layer, &cache, &pages);
+    qn_cuda_layer_cache(m->format, (size_t)layer, &cache, &pages);
     const qn_aura_quantize_page_args args = { .f16_keys = pages.keys,
                                               .f16_values = pages.values,
                                               .keys = cache.keys,
@@ -39,12 +39,13 @@ qn_status qn_cuda_quantize_layer_pages(const qn_cuda_rows_step *s, int layer)
                                               .key_head_stride = cache.key_head_stride,
                                               .value_head_stride = cache.value_head_stride,
                                               .scale_head_stride = cache.scale_head_stride,
-                                              .key_levels = m->codecs[0].levels,
-                                              .value_levels = m->codecs[1].levels,
+                                              .key_levels = m->format->codecs[0].levels,
+                                              .value_levels = m->format->codecs[1].levels,
                                               .first_page = before,
                                               .n_open_pages = pages.n_open_pages };
-    QN_TRY(qn_aura_gpu_quantize_page(m->attention.head_dim, m->attention.key_bits, m->attention.value_bits, after - before,
-                                     m->attention.n_kv_heads, &config));
+    QN_TRY(qn_aura_gpu_quantize_page(m->format->attention.head_dim, m->format->attention.key_bits,
+                                     m->format->attention.value_bits, after - before, m->format->attention.n_kv_heads,
+                                     &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -67,8 +68,8 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .cosines = s->model->cosines.address,
                                         .sines = s->model->sines.address,
                                         .positions = qn_cuda_step_positions(s),
-                                        .key_rotation = m->codecs[0].rotation,
-                                        .value_rotation = m->codecs[1].rotation,
+                                        .key_rotation = m->format->codecs[0].rotation,
+                                        .value_rotation = m->format->codecs[1].rotation,
                                         .n_rows = (uint32_t)s->n,
                                         .n_heads = (uint32_t)h->n_heads,
                                         .n_kv_heads = (uint32_t)h->n_kv_heads,
@@ -82,8 +83,8 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                         .eps = op->qk_norm_rope_store.eps };
     qn_launch config;
-    qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, m->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
+    qn_cuda_layer_cache(m->format, (size_t)op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, m->format->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
     /* A single row never attends to the codes of the page that it completes, and its graph must not depend on the
      * position: the caller quantises the page after the graph. */
@@ -92,7 +93,7 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
 
 static uint32_t splits(const qn_cuda_rows_step *s)
 {
-    return qn_attention_gpu_splits(&s->memory->attention, s->n, s->memory->n_ctx);
+    return qn_attention_gpu_splits(&s->memory->format->attention, s->n, s->memory->n_ctx);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
@@ -105,7 +106,7 @@ enum { PREFILL_ROWS = 64 };
 
 static bool is_prefill(const qn_cuda_rows_step *s)
 {
-    return s->n >= PREFILL_ROWS && qn_attention_gpu_has_prefill(&s->memory->attention);
+    return s->n >= PREFILL_ROWS && qn_attention_gpu_has_prefill(&s->memory->format->attention);
 }
 
 static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
@@ -129,9 +130,9 @@ static qn_status run_attention_prefill(const qn_cuda_rows_step *s, const qn_op *
                                                     : 0,
                                        .out = qn_cuda_step_buffer(s, op->attention.out),
                                        .positions = qn_cuda_step_positions(s),
-                                       .key_codec = codec_of(&m->codecs[0]),
-                                       .value_codec = codec_of(&m->codecs[1]),
-                                       .rotation = m->codecs[1].rotation,
+                                       .key_codec = codec_of(&m->format->codecs[0]),
+                                       .value_codec = codec_of(&m->format->codecs[1]),
+                                       .rotation = m->format->codecs[1].rotation,
                                        .n_rows = (uint32_t)s->n,
                                        .n_heads = (uint32_t)op->attention.shape.n_heads,
                                        .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
@@ -139,8 +140,8 @@ static qn_status run_attention_prefill(const qn_cuda_rows_step *s, const qn_op *
                                        .out_stride = row_of(&op->attention.shape),
                                        .scale = op->attention.shape.scale };
     qn_launch config;
-    qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_prefill(&m->attention, s->n, &config));
+    qn_cuda_layer_cache(m->format, (size_t)op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_attention_gpu_prefill(&m->format->attention, s->n, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -154,8 +155,8 @@ static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
         .partials = s->model->partials.address,
         .maxima = s->model->maxima.address,
         .mask = mask(s),
-        .key_codec = codec_of(&m->codecs[0]),
-        .value_codec = codec_of(&m->codecs[1]),
+        .key_codec = codec_of(&m->format->codecs[0]),
+        .value_codec = codec_of(&m->format->codecs[1]),
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
         .query_stride = row_of(&op->attention.shape),
@@ -163,8 +164,8 @@ static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
         .pdl_prefetch = s->n == 1, /* with several rows, the previous launch may have quantised pages */
     };
     qn_launch config;
-    qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(&m->attention, s->n, splits(s), &config));
+    qn_cuda_layer_cache(m->format, (size_t)op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_attention_gpu_decode(&m->format->attention, s->n, splits(s), &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -177,14 +178,14 @@ static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
                                                           ? qn_cuda_step_buffer(s, op->attention_combine.queries)
                                                           : 0,
                                              .out = qn_cuda_step_buffer(s, op->attention_combine.in),
-                                             .rotation = m->codecs[1].rotation,
+                                             .rotation = m->format->codecs[1].rotation,
                                              .mask = mask(s),
                                              .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
                                              .n_splits = splits(s),
                                              .out_stride = row_of(&op->attention_combine.shape),
-                                             .gain = m->codecs[1].gain };
+                                             .gain = m->format->codecs[1].gain };
     qn_launch config;
-    QN_TRY(qn_attention_gpu_combine(&m->attention, s->n, &config));
+    QN_TRY(qn_attention_gpu_combine(&m->format->attention, s->n, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 

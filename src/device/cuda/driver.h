@@ -31,7 +31,8 @@ enum { /* attributes of a device */
        QN_CU_DEVICE_L2_BYTES = 38,
        QN_CU_DEVICE_MAJOR = 75,
        QN_CU_DEVICE_MINOR = 76,
-       QN_CU_DEVICE_SHARED_OPTIN = 97
+       QN_CU_DEVICE_SHARED_OPTIN = 97,
+       QN_CU_DEVICE_VIRTUAL_MEMORY = 102 /* whether it has the functions of section "Virtual Memory Management" */
 };
 
 enum { /* attributes of a function */
@@ -45,6 +46,25 @@ enum { /* attributes of a function */
 
 enum { QN_CU_STREAM_NON_BLOCKING = 1, QN_CU_CAPTURE_RELAXED = 2, QN_CU_HOST_PORTABLE = 1 };
 enum { QN_CU_LAUNCH_COOPERATIVE = 2, QN_CU_LAUNCH_CLUSTER = 4, QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
+
+/* Section "Virtual Memory Management": CUmemLocation, CUmemAllocationProp, CUmemAccessDesc. */
+enum { QN_CU_MEMORY_PINNED = 1, QN_CU_MEMORY_ON_DEVICE = 1, QN_CU_MEMORY_READ_WRITE = 3, QN_CU_GRANULARITY_MINIMUM = 0 };
+
+typedef struct qn_cu_memory_location {
+    int type, id; /* QN_CU_MEMORY_ON_DEVICE, the device's ordinal */
+} qn_cu_memory_location;
+
+typedef struct qn_cu_memory_properties {
+    int type, handle_types; /* QN_CU_MEMORY_PINNED, 0: not exported */
+    qn_cu_memory_location location;
+    void *windows_metadata;
+    unsigned char flags[8];
+} qn_cu_memory_properties;
+
+typedef struct qn_cu_memory_access {
+    qn_cu_memory_location location;
+    int flags;
+} qn_cu_memory_access;
 
 typedef struct qn_cu_launch_attribute {
     int id;
@@ -88,6 +108,18 @@ typedef struct qn_cu_update_info {
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * available, size_t * total))                                                   \
     X(cuMemAlloc, "cuMemAlloc_v2", (uint64_t * address, size_t bytes))                                                         \
     X(cuMemFree, "cuMemFree_v2", (uint64_t address))                                                                           \
+    X(cuMemAddressReserve, "cuMemAddressReserve",                                                                              \
+      (uint64_t * address, size_t bytes, size_t alignment, uint64_t wanted, unsigned long long flags))                         \
+    X(cuMemAddressFree, "cuMemAddressFree", (uint64_t address, size_t bytes))                                                  \
+    X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity",                                                          \
+      (size_t * bytes, const qn_cu_memory_properties *properties, int option))                                                 \
+    X(cuMemCreate, "cuMemCreate",                                                                                              \
+      (unsigned long long *handle, size_t bytes, const qn_cu_memory_properties *properties, unsigned long long flags))         \
+    X(cuMemRelease, "cuMemRelease", (unsigned long long handle))                                                               \
+    X(cuMemMap, "cuMemMap",                                                                                                    \
+      (uint64_t address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags))                    \
+    X(cuMemUnmap, "cuMemUnmap", (uint64_t address, size_t bytes))                                                              \
+    X(cuMemSetAccess, "cuMemSetAccess", (uint64_t address, size_t bytes, const qn_cu_memory_access *access, size_t count))     \
     X(cuMemHostAlloc, "cuMemHostAlloc", (void **memory, size_t bytes, unsigned flags))                                         \
     X(cuMemFreeHost, "cuMemFreeHost", (void *memory))                                                                          \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (uint64_t to, const void *from, size_t bytes, qn_cu_stream stream))           \

@@ -110,16 +110,25 @@ static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row,
 }
 
 /* Runs the rows of each session separately. */
-static qn_status device_run(qn_device *device, const qn_step *step)
+static qn_status run_step(qn_cuda_model *model, const qn_step *step)
 {
     for (size_t row = 0, n, logit = 0, n_logits; row < step->n_rows; row += n, logit += n_logits) {
         for (n = 1; row + n < step->n_rows && step->rows[row + n].memory == step->rows[row].memory;)
             n++;
         for (n_logits = 0; logit + n_logits < step->n_logit_rows && step->logit_rows[logit + n_logits] < row + n;)
             n_logits++;
-        QN_TRY(run_rows(cuda_model_of(device), step, row, n, logit, n_logits));
+        QN_TRY(run_rows(model, step, row, n, logit, n_logits));
     }
     return QN_OK;
+}
+
+static qn_status device_run(qn_device *device, const qn_step *step)
+{
+    qn_cuda_model *model = cuda_model_of(device);
+    pthread_mutex_lock(&model->stream_lock);
+    const qn_status status = run_step(model, step);
+    pthread_mutex_unlock(&model->stream_lock);
+    return status;
 }
 
 /* ---- The device ---- */
@@ -128,6 +137,7 @@ static void device_free(qn_device *device)
 {
     qn_cuda_model *model = cuda_model_of(device);
     if (model->cuda) {
+        qn_cuda_caches_free(model->caches);
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
         if (model->stream)
@@ -136,12 +146,17 @@ static void device_free(qn_device *device)
     }
     qn_free(model->buffers);
     qn_free(model->acts);
+    pthread_mutex_destroy(&model->stream_lock);
     qn_free(model);
 }
 
 static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
 {
-    return qn_cuda_buffers_reserve(cuda_model_of(device), max_rows, max_positions);
+    qn_cuda_model *model = cuda_model_of(device);
+    pthread_mutex_lock(&model->stream_lock);
+    const qn_status status = qn_cuda_buffers_reserve(model, max_rows, max_positions);
+    pthread_mutex_unlock(&model->stream_lock);
+    return status;
 }
 
 static qn_status device_upload(qn_device *device, const uint8_t *data, bool *taken)
@@ -151,14 +166,18 @@ static qn_status device_upload(qn_device *device, const uint8_t *data, bool *tak
 
 static qn_status device_read_rate(qn_device *device, double *rate)
 {
-    return qn_cuda_read_rate(cuda_model_of(device)->cuda, cuda_model_of(device)->stream, rate);
+    qn_cuda_model *model = cuda_model_of(device);
+    pthread_mutex_lock(&model->stream_lock);
+    const qn_status status = qn_cuda_read_rate(model->cuda, model->stream, rate);
+    pthread_mutex_unlock(&model->stream_lock);
+    return status;
 }
 
 static const qn_device_vtable vtable = {
     .free = device_free,
     .reserve = device_reserve,
     .run = device_run,
-    .memory_new = qn_cuda_session_new,
+    .memory_new = qn_cuda_memory_new,
     .upload = device_upload,
     .read_rate = device_read_rate,
 };
@@ -199,6 +218,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .max_shared_bytes = info->max_shared_bytes };
     QN_TRY(qn_attention_gpu_check(&model->attention));
     QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
+    QN_TRY(qn_cuda_caches_create(model, &model->caches));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
     QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));
     return qn_cuda_weights_create(model);
@@ -209,12 +229,17 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     qn_cuda_model *model;
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
-    *model = (qn_cuda_model){ .base = { .vtable = &vtable, .layout = " cuda", .batch = BATCH },
+    *model = (qn_cuda_model){ .base = { .vtable = &vtable, .batch = BATCH },
                               .plan = params->base.plan,
                               .memory_limit = params->base.memory,
                               .team = params->base.team,
                               .kernels = params->base.kernels };
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
+    const int error = pthread_mutex_init(&model->stream_lock, NULL);
+    if (error) {
+        qn_free(model);
+        return qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error));
+    }
     const qn_status status = create(model, params);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX]; /* device_free may overwrite it */

@@ -80,7 +80,8 @@ void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, con
 {
     qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
     int32_t *tokens = (int32_t *)(void *)(model->host_inputs + tokens_at(model));
-    inputs->memory = memory->recurrent.address;
+    const qn_sequence *sequence = &memory->sequence;
+    inputs->memory = sequence->state_to == QN_NO_ITEM ? 0 : qn_pool_address(sequence->cache->states, sequence->state_to);
     inputs->cu_seqlens[0] = 0;
     inputs->cu_seqlens[1] = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {

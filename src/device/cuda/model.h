@@ -4,6 +4,7 @@
 #define QN_DEVICE_CUDA_MODEL_H
 
 #include "device/cuda/persistent.h"
+#include "device/cuda/caches.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/executor.h"
 #include "kernels/attention/attention_cuda.h"
@@ -11,7 +12,7 @@
 #include "kernels/matmul/matmul_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 
 /* ---- The model ---- */
 
@@ -62,13 +63,16 @@ typedef struct qn_cuda_model {
     const qn_kernels *kernels;
     qn_cuda *cuda;
     qn_cuda_stream stream;
+    pthread_mutex_t
+        stream_lock; /* held while work is queued in `stream`, also by memories from other threads; and from beginning
+                                    to end of a capture */
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
-    bool launches_only;          /* do not use the persistent decode kernel */
-    uint64_t memory_limit;       /* bytes that memories may take; 0: no limit */
-    atomic_uint_fast64_t memory; /* that they have taken */
+    bool launches_only;    /* do not use the persistent decode kernel */
+    uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
+    qn_cuda_caches *caches;
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
@@ -121,49 +125,31 @@ void qn_cuda_buffers_free(qn_cuda_model *model);
 
 /* ---- A session's memory ---- */
 
-/* Layout of one attention layer's cache. */
-typedef struct qn_cuda_kv_layout {
-    size_t capacity;           /* positions: a multiple of QN_KV_PAGE */
-    size_t key_row, value_row; /* bytes of one position of a head */
-    /* offsets in bytes from the start of the layer; those after `values` only in AURA caches */
-    size_t keys, values, key_scales, value_scales, f16_keys, f16_values, means;
-    size_t f16_head;    /* bytes of a head's fp16 pages, of keys or of values */
-    size_t layer_bytes; /* of one layer */
-    uint32_t n_open_pages;
-} qn_cuda_kv_layout;
-
-/* A codec's tables on the device. */
-typedef struct qn_cuda_codec {
-    qn_aura_gpu_rotation rotation;
-    qn_aura_gpu_levels levels;
-    float gain;
-} qn_cuda_codec;
-
 typedef struct qn_cuda_memory {
     qn_memory base;
     qn_cuda_model *model;
+    const qn_cuda_format *format;
+    qn_sequence sequence;
     size_t n_ctx;
-    qn_attention_gpu attention;
-    qn_cuda_kv_layout kv;
-    uint32_t *slots; /* [n_layers]: a layer's index among the attention layers, or among the recurrent layers */
-    size_t n_layers, n_slots, n_recurrent; /* n_slots: attention layers */
-    qn_cuda_buffer cache, recurrent, tables;
-    qn_cuda_codec codecs[2];         /* of keys, of values */
-    size_t state_bytes, layer_bytes; /* of a recurrent layer: state; state and convolution inputs, padded */
-    uint64_t bytes;                  /* counted in qn_cuda_model.memory */
-    uint32_t first_open_page;        /* AURA: the first page after page 0 whose fp16 rows are still stored */
-    qn_cuda_stream stream;           /* for copies */
+    uint64_t kv_table,
+        f16_table;         /* device addresses of the page tables, u64 [table_pages]: addresses of pages, of fp16 pages (0: the
+                                     format has no codes) */
+    uint64_t *host_tables; /* pinned: what the device's tables have, both, one after the other */
+    size_t table_pages, n_set; /* entries of a table; those from n_set on are 0 */
+    qn_cuda_buffer tables;
+    qn_cuda_event copied; /* after the newest copy of entries */
+    bool has_copied;
     qn_cuda_decode_plan decode_plan;
     qn_cuda_graph *graphs[QN_SAMPLE_MODES]; /* one decode step with this sampler; NULL until captured */
     uint32_t generations[QN_SAMPLE_MODES];  /* qn_cuda_model.generation at capture */
 } qn_cuda_memory;
 
-/* session.c: qn_device_vtable.memory_new */
-qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params, qn_memory **out);
+/* session_memory.c: qn_device_vtable.memory_new */
+qn_status qn_cuda_memory_new(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
-/* qn_cuda_session_cache - device addresses of a layer's cache; *runs (fp16 pages) is zeroed unless the cache is AURA. */
-void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attention_gpu_cache *cache,
-                           qn_attention_gpu_pages *runs);
+/* session_file.c: as in qn_memory_vtable */
+qn_status qn_cuda_memory_serialize(const qn_memory *memory, qn_memory_region_fn region, void *context);
+qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn region, void *context);
 
 /* ---- Steps ---- */
 

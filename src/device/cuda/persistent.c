@@ -444,7 +444,7 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
     const qn_recurrent_shape *r = &p->plan->recurrent;
-    const uint64_t state = (uint64_t)p->memory->slots[conv->layer] * p->memory->layer_bytes;
+    const uint64_t state = (uint64_t)p->memory->format->slots[conv->layer] * p->memory->format->recurrent.state_layer_bytes;
     struct gemv gemv;
     if (at + 3 >= p->plan->n_ops || conv[1].kind != QN_OP_DELTA_RULE || out->kind != QN_OP_GATED_NORM ||
         r->head_k != GDN_HEAD_DIM || r->head_v != GDN_HEAD_DIM || r->taps > QN_GDN_MAX_TAPS ||
@@ -456,7 +456,7 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
                                   .factor = p->model->ops[at].vectors.conv.factor,
                                   .out = p->model->persistent.heads,
                                   .state_offset = state,
-                                  .inputs_offset = state + p->memory->state_bytes,
+                                  .inputs_offset = state + p->memory->format->recurrent.history,
                                   .k_heads = (uint32_t)r->n_k_heads,
                                   .v_heads = (uint32_t)r->n_v_heads,
                                   .taps = (uint32_t)r->taps,
@@ -492,7 +492,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
         qn_persistent_gpu_splits(&p->model->persistent_gpu, h->head_dim, h->n_heads, h->n_kv_heads, h->n_rot);
     struct gemv gemv;
     if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
-        p->memory->attention.pages || !splits || q->base || k->base || v->base ||
+        p->memory->format->attention.pages || !splits || q->base || k->base || v->base ||
         !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
         !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
@@ -519,7 +519,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .maxima = p->model->persistent.maxima,
                                           .eps = heads->qk_norm_rope_store.eps,
                                           .scale = h->scale };
-    qn_cuda_session_cache(p->memory, (size_t)heads->layer, &attention.cache, &none);
+    qn_cuda_layer_cache(p->memory->format, (size_t)heads->layer, &attention.cache, &none);
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_ATTENTION_COMBINE;
     phase.x = attention.partials;

@@ -19,7 +19,7 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_op *conv = op - (op->kind == QN_OP_CONV ? 0 : op->kind == QN_OP_DELTA_RULE ? 1 : 2);
     const qn_recurrent_shape *shape = &s->model->plan->recurrent;
-    const uint64_t at = (uint64_t)s->memory->slots[op->layer] * s->memory->layer_bytes;
+    const uint64_t at = (uint64_t)s->memory->format->slots[op->layer] * s->memory->format->recurrent.state_layer_bytes;
     return (struct delta){ .conv = conv,
                            .delta = conv + 1,
                            .out = conv + 2,
@@ -27,7 +27,7 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
                            .width = (uint32_t)qn_recurrent_width(shape),
                            .inner = (uint32_t)(shape->n_v_heads * shape->head_v),
                            .state_offset = at,
-                           .inputs_offset = at + s->memory->state_bytes,
+                           .inputs_offset = at + s->memory->format->recurrent.history,
                            .sessions = s->model->inputs + offsetof(qn_cuda_inputs, memory),
                            .cu_seqlens = s->model->inputs + offsetof(qn_cuda_inputs, cu_seqlens),
                            .chunked = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->model->gdn) };

@@ -1,0 +1,771 @@
+/* Memories on a CUDA device, with a fake driver: page tables that follow the sequence, copies, checkpoints, the pool's budget, failures;
+ * and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a GPU. */
+#include "helper_cuda_model.h"
+
+#include "base/f16.h"
+#include "base/memory.h"
+#include "device/cuda/model.h"
+#include "engine/internal.h"
+#include "helper_sessions.h"
+
+#include <math.h>
+
+enum { CONTEXT = 512, BATCH = 100, PAGE = 64 };
+
+static void set_up(struct cuda_fixture *x, const char *golden, unsigned bits)
+{
+    read_golden(x, golden);
+    create_device(x, bits);
+}
+
+static qn_memory *memory_of(const struct cuda_fixture *x)
+{
+    const qn_memory_params params = memory_params(x, CONTEXT, BATCH);
+    qn_memory *memory;
+    assert_ok(x->device->vtable->memory_new(x->device, &params, &memory));
+    return memory;
+}
+
+/* As a session: n rows in one step, whose work is nothing. */
+static void append(qn_memory *memory, size_t n)
+{
+    const size_t length = memory->sequence->length;
+    assert_ok(memory->vtable->prepare(memory, n));
+    memory->vtable->on_append(memory, length + n);
+    assert_int_equal(memory->sequence->length, length + n);
+}
+
+/* ---- Page tables ---- */
+
+static void check_table(const uint64_t *table, const qn_pool_class *class, const uint32_t *items, size_t n)
+{
+    for (size_t i = 0; i < CONTEXT / PAGE; i++)
+        assert_int_equal(table[i], i < n && items[i] != QN_NO_ITEM ? qn_pool_address(class, items[i]) : 0);
+}
+
+/* Reserves n rows: the device's tables then have the items. Returns the bytes that were copied for it. */
+static int check_prepared(qn_memory *memory, size_t n)
+{
+    const qn_cuda_memory *m = (const qn_cuda_memory *)memory;
+    const qn_sequence *s = memory->sequence;
+    fake.copied_in_bytes = 0;
+    assert_ok(memory->vtable->prepare(memory, n));
+    const size_t n_pages = (s->length + n + PAGE - 1) / PAGE;
+    check_table((const uint64_t *)(uintptr_t)m->kv_table, s->cache->pages, s->pages, n_pages);
+    if (s->cache->f16_pages)
+        check_table((const uint64_t *)(uintptr_t)m->f16_table, s->cache->f16_pages, s->f16_pages, n_pages);
+    else
+        assert_int_equal(m->f16_table, 0);
+    return fake.copied_in_bytes;
+}
+
+static void check_tables(unsigned bits)
+{
+    struct cuda_fixture x;
+    label("%u bits", bits);
+    set_up(&x, "qwen3.q1_0", bits);
+    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    assert_int_equal(check_prepared(memory, 200), bits ? (4 + 2) * 8 : 4 * 8); /* codes of pages 1 and 2 */
+    memory->vtable->on_append(memory, 200);
+    assert_int_equal(check_prepared(memory, 1), bits ? 2 * 8 : 0); /* fp16 pages 1 and 2 were dropped */
+    memory->vtable->on_append(memory, 201);
+    assert_int_equal(check_prepared(memory, 1), 0);
+    memory->vtable->on_append(memory, 202);
+    /* A copy shares complete pages: its open page is its own. */
+    assert_ok(other->vtable->copy(other, memory));
+    check_prepared(other, 10);
+    other->vtable->on_append(other, 212);
+    assert_true(check_prepared(memory, 1) == 0);
+    memory->vtable->on_append(memory, 202);
+    /* Truncated into a page that is shared: it is copied before it changes. */
+    memory->vtable->truncate(memory, memory->vtable->rewind_length(memory, 70));
+    check_prepared(memory, 300);
+    memory->vtable->on_append(memory, memory->sequence->length + 300);
+    memory->vtable->truncate(memory, 0);
+    check_prepared(memory, 5);
+    memory->vtable->on_append(memory, 0);
+    memory->vtable->free(memory);
+    check_prepared(other, 300);
+    other->vtable->on_append(other, 512);
+    other->vtable->free(other);
+    free_device(&x);
+}
+
+static void page_tables(void **unused)
+{
+    (void)unused;
+    check_tables(0);
+    check_tables(4);
+}
+
+/* An empty sequence that adopts pages and a state of another. */
+static void adopted_pages(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    set_up(&x, "qwen35.q1_0", 0);
+    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    append(memory, 3 * PAGE);
+    append(memory, 1);
+    assert_ok(qn_sequence_begin(other->sequence, 3));
+    for (size_t i = 0; i < 3; i++)
+        qn_sequence_take_page(other->sequence, i, memory->sequence->pages[i], QN_NO_ITEM);
+    qn_sequence_take_state(other->sequence, memory->sequence->state);
+    memory->vtable->free(memory);
+    check_prepared(other, 4);
+    other->vtable->on_append(other, 3 * PAGE + 4);
+    assert_int_equal(other->vtable->open_tokens(other), 4);
+    other->vtable->free(other);
+    free_device(&x);
+}
+
+/* ---- Layout ---- */
+
+static void items_hold_all_layers(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    qn_attention_gpu_cache cache, last;
+    qn_attention_gpu_pages pages;
+    set_up(&x, "qwen35-rotated.pq2_0", 3);
+    qn_memory *memory = memory_of(&x);
+    const qn_cuda_format *f = ((qn_cuda_memory *)memory)->format;
+    const qn_cache *c = &f->cache;
+    size_t first_layer = 0, last_layer = 0;
+    for (size_t i = 0; i < x.plan.n_layers; i++)
+        last_layer = x.plan.is_recurrent[i] ? last_layer : i;
+    while (x.plan.is_recurrent[first_layer])
+        first_layer++;
+    qn_cuda_layer_cache(f, first_layer, &cache, &pages);
+    assert_int_equal(cache.keys, 0);
+    assert_int_equal(pages.keys, 0);
+    qn_cuda_layer_cache(f, last_layer, &last, &pages);
+    assert_int_equal(last.keys - cache.keys, (f->n_attention - 1) * f->kv.layer_bytes);
+    const uint64_t offsets[] = { last.keys,  last.values,  last.key_scales, last.value_scales,
+                                 pages.keys, pages.values, pages.means };
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        assert_int_equal(offsets[i] % 256, 0);
+    assert_true(last.value_scales + f->attention.n_kv_heads * last.scale_head_stride <= qn_pool_stride(c->pages));
+    assert_true(pages.means + f->attention.n_kv_heads * f->attention.head_dim * 4 <= qn_pool_stride(c->f16_pages));
+    assert_true(f->n_recurrent * f->recurrent.state_layer_bytes <= qn_pool_stride(c->states));
+    assert_true(f->n_recurrent * f->recurrent.open.bytes <= qn_pool_stride(c->open_chunks));
+    assert_int_equal(c->max_dropped, QN_GDN_DROPPED_ROWS);
+    memory->vtable->free(memory);
+    free_device(&x);
+}
+
+/* Memories of one format share its classes; states are of one class in all formats. */
+static void formats(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    qn_memory *codes = memory_of(&x), *same = memory_of(&x), *f16;
+    qn_memory_params params = memory_params(&x, CONTEXT, BATCH);
+    params.key_codec = params.value_codec = NULL;
+    assert_ok(x.device->vtable->memory_new(x.device, &params, &f16));
+    const qn_cache *a = codes->sequence->cache, *b = f16->sequence->cache;
+    assert_ptr_equal(a, same->sequence->cache);
+    assert_ptr_not_equal(a, b);
+    assert_ptr_not_equal(a->pages, b->pages);
+    assert_ptr_equal(a->states, b->states);
+    assert_ptr_equal(a->open_chunks, b->open_chunks);
+    assert_null(b->f16_pages);
+    codes->vtable->free(codes);
+    same->vtable->free(same);
+    f16->vtable->free(f16);
+    free_device(&x);
+}
+
+/* ---- Contents ---- */
+
+struct contents {
+    uint8_t *bytes;
+    size_t n, at, capacity;
+};
+
+static qn_status put(void *context, void *data, size_t bytes)
+{
+    struct contents *c = context;
+    assert_ok(qn_realloc_array(&c->bytes, &c->capacity, c->n + bytes + 1, 1, "contents"));
+    if (bytes)
+        memcpy(c->bytes + c->n, data, bytes);
+    c->n += bytes;
+    return QN_OK;
+}
+
+static qn_status take(void *context, void *data, size_t bytes)
+{
+    struct contents *c = context;
+    assert_true(c->at + bytes <= c->n);
+    if (bytes)
+        memcpy(data, c->bytes + c->at, bytes);
+    c->at += bytes;
+    return QN_OK;
+}
+
+static struct contents contents_of(const qn_memory *memory)
+{
+    struct contents c = { 0 };
+    const qn_extent extent = qn_sequence_extent(memory->sequence);
+    assert_ok(memory->vtable->serialize(memory, put, &c));
+    assert_int_equal(c.n, memory->vtable->serialized_bytes(memory, &extent));
+    return c;
+}
+
+static void fill(qn_memory *memory, const struct contents *from, const qn_extent *extent)
+{
+    struct contents c = *from;
+    c.at = 0;
+    memory->vtable->reset(memory);
+    assert_ok(memory->vtable->deserialize(memory, extent, take, &c));
+    assert_int_equal(c.at, c.n);
+    const qn_extent now = qn_sequence_extent(memory->sequence);
+    assert_int_equal(now.length, extent->length);
+    assert_int_equal(now.state_position, extent->state_position);
+}
+
+static void assert_same(const struct contents *a, const struct contents *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->bytes, b->bytes, a->n);
+}
+
+static qn_session *session_of(const char *kv, const qn_token *tokens, size_t n)
+{
+    const qn_session_params params = { .n_ctx = CONTEXT, .kv = kv };
+    qn_session *session;
+    assert_ok(qn_session_create(model, &params, &session));
+    assert_ok(qn_session_eval(session, tokens, n, QN_LOGITS_NONE, NULL));
+    return session;
+}
+
+/* Rounded to nearest; smallest: half the distance of subnormal values. */
+static bool near_f16(float exact, float rounded, float smallest)
+{
+    return fabsf(exact - rounded) <= fabsf(exact) * 0x1p-11f + smallest;
+}
+
+/* Arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU does not keep are zeros; all else is as it
+ * was. */
+static void compare_recurrent(const qn_recurrent_layout *layout, const float *cpu, const float *gpu, const qn_extent *extent)
+{
+    const qn_recurrent_shape *s = &layout->shape;
+    const size_t width = qn_recurrent_width(s), ring = s->taps - 1 + QN_GDN_DROPPED_ROWS;
+    const size_t begin = extent->state_position,
+                 first = extent->length > begin + ring ? extent->length - ring - begin : 0; /* that is kept */
+    float zero = 0;
+    qn_recurrent_layout one = *layout;
+    one.n_layers = 1;
+    const qn_recurrent_view view = { .layout = &one, .state = &zero, .open_chunk = &zero };
+    for (size_t i = 0; i < layout->n_layers * QN_RECURRENT_ARRAYS; i++) {
+        const size_t array = i % QN_RECURRENT_ARRAYS;
+        size_t count;
+        (void)qn_recurrent_array(&view, 0, array, &count);
+        for (size_t at = 0; at < count; at++) {
+            const bool kept = array != QN_RECURRENT_CONV_INPUTS || at / width >= first;
+            if (array == QN_RECURRENT_KEYS)
+                assert_true(near_f16(cpu[at], gpu[at], 0x1p-25f));
+            else if (array == QN_RECURRENT_V_NEW) /* scaled: the largest, below 16, becomes 2^14 or more */
+                assert_true(near_f16(cpu[at], gpu[at], 0x1p-35f));
+            else
+                assert_true(gpu[at] == (kept ? cpu[at] : 0));
+        }
+        cpu += count;
+        gpu += count;
+    }
+}
+
+/* From a GPU's contents a session on the CPU goes on, can be truncated as far as the GPU's could, and no further. */
+static void continues_on_cpu(const struct contents *gpu, const qn_extent *extent, const char *kv, const float *wanted)
+{
+    const qn_session_params params = { .n_ctx = CONTEXT, .kv = kv };
+    const uint32_t length = extent->length;
+    qn_session *session;
+    assert_ok(qn_session_create(model, &params, &session));
+    fill(session->memory, gpu, extent);
+    memcpy(session->tokens, ids, length * sizeof *ids);
+    session->length = length;
+    struct contents again = contents_of(session->memory);
+    assert_same(gpu, &again);
+    free(again.bytes);
+    if (info.recurrent_bytes && extent->shortest > 1)
+        assert_int_equal(qn_session_truncate(session, extent->shortest - 1), QN_ERR_UNSUPPORTED);
+    if (info.recurrent_bytes)
+        assert_ok(qn_session_truncate(session, extent->shortest));
+    assert_ok(qn_session_eval(session, ids + qn_session_length(session), length + 10 - qn_session_length(session),
+                              QN_LOGITS_LAST, found));
+    /* fp16 of the open chunk may change the rounding of int8 activations; logits are up to 4. */
+    for (size_t i = 0; i < info.n_vocab; i++)
+        assert_true(fabsf(found[i] - wanted[i]) <= (info.recurrent_bytes && length > extent->state_position ? 0.2f : 0));
+    qn_session_free(session);
+}
+
+static void check_contents(const char *golden, unsigned bits, const char *kv)
+{
+    static const uint32_t lengths[] = { 1, 3, 16, 63, 64, 65, 70, 127, 128, 129, 200, 330 };
+    struct cuda_fixture x;
+    open_model(golden, (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, golden, bits);
+    qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        label("%s, %s, %u tokens", golden, kv, (unsigned)lengths[i]);
+        qn_session *session = session_of(kv, ids, lengths[i]);
+        const qn_extent extent = qn_sequence_extent(session->memory->sequence);
+        struct contents cpu = contents_of(session->memory);
+        assert_ok(qn_session_eval(session, ids + lengths[i], 10, QN_LOGITS_LAST, expected));
+        fill(gpu, &cpu, &extent);
+        const qn_extent gpu_extent = qn_sequence_extent(gpu->sequence);
+        struct contents on_gpu = contents_of(gpu);
+        const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
+        const size_t kv_bytes = (size_t)qn_kv_saved_bytes(&f->file_kv, &extent);
+        assert_int_equal(cpu.n, on_gpu.n);
+        assert_memory_equal(cpu.bytes, on_gpu.bytes, kv_bytes);
+        if (f->file_recurrent)
+            compare_recurrent(f->file_recurrent, (const float *)(const void *)(cpu.bytes + kv_bytes),
+                              (const float *)(const void *)(on_gpu.bytes + kv_bytes), &extent);
+        fill(second, &on_gpu, &gpu_extent);
+        struct contents again = contents_of(second);
+        assert_same(&on_gpu, &again);
+        continues_on_cpu(&on_gpu, &gpu_extent, kv, expected);
+        free(cpu.bytes);
+        free(on_gpu.bytes);
+        free(again.bytes);
+        qn_session_free(session);
+    }
+    gpu->vtable->free(gpu);
+    second->vtable->free(second);
+    free_device(&x);
+    close_model();
+}
+
+static void contents_move_between_devices(void **unused)
+{
+    (void)unused;
+    check_contents("qwen3.q1_0", 0, "f16");
+    check_contents("qwen3.q1_0", 4, "aura4");
+    check_contents("llama.q1_0", 3, "aura3");
+    check_contents("qwen35.q1_0", 0, "f16");
+    check_contents("qwen35-rotated.pq2_0", 6, "aura6");
+    check_contents("qwen35-rotated.pq2_0", 2, "aura2");
+}
+
+static const uint8_t *at_address(uint64_t address)
+{
+    return (const uint8_t *)(uintptr_t)address;
+}
+
+/* Keys and values of a page on the GPU, row by row, and in the CPU's page. */
+static void compare_page(const qn_memory *gpu, const qn_memory *cpu, size_t layer, size_t page, size_t held)
+{
+    const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
+    const size_t dim = f->attention.head_dim;
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_pages pages;
+    qn_cuda_layer_cache(f, layer, &cache, &pages);
+    const uint8_t *item = at_address(qn_pool_address(gpu->sequence->cache->pages, gpu->sequence->pages[page]));
+    for (size_t head = 0; head < f->attention.n_kv_heads; head++) {
+        const uint8_t *keys = item + cache.keys + head * cache.key_head_stride,
+                      *values = item + cache.values + head * cache.value_head_stride;
+        const uint16_t *cpu_keys = qn_kv_keys(cpu->cache, layer, page, head),
+                       *cpu_values = qn_kv_values(cpu->cache, layer, page, head);
+        for (size_t p = 0; p < held; p++) {
+            if (!f->key_codec) {
+                const uint16_t *key = (const uint16_t *)(const void *)keys + p * dim;
+                for (size_t d = 0; d < dim; d++)
+                    assert_int_equal(key[d], cpu_keys[p / 16 * 16 * dim + d * 16 + p % 16]);
+                assert_memory_equal(values + p * 2 * dim, cpu_values + p * dim, 2 * dim);
+                continue;
+            }
+            uint8_t codes[QN_AURA_MAX_DIM], cpu_codes[QN_AURA_MAX_DIM];
+            float scale;
+            qn_aura_unpack(codes, (const uint32_t *)(const void *)(keys + p * f->kv.key_row), dim, f->attention.key_bits);
+            qn_aura_load_key((const uint8_t *)cpu_keys, p, cpu_codes, &scale, dim, f->attention.key_bits);
+            assert_memory_equal(codes, cpu_codes, dim);
+            assert_memory_equal(item + cache.key_scales + head * cache.scale_head_stride + p * sizeof scale, &scale,
+                                sizeof scale);
+            qn_aura_unpack(codes, (const uint32_t *)(const void *)(values + p * f->kv.value_row), dim, f->attention.value_bits);
+            qn_aura_load_value((const uint8_t *)cpu_values, p, cpu_codes, &scale, dim, f->attention.value_bits);
+            assert_memory_equal(codes, cpu_codes, dim);
+            assert_memory_equal(item + cache.value_scales + head * cache.scale_head_stride + p * sizeof scale, &scale,
+                                sizeof scale);
+        }
+    }
+}
+
+static void compare_f16_page(const qn_memory *gpu, const qn_memory *cpu, size_t layer, size_t page, size_t held)
+{
+    const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
+    const size_t dim = f->attention.head_dim;
+    qn_attention_gpu_cache cache;
+    qn_attention_gpu_pages pages;
+    qn_cuda_layer_cache(f, layer, &cache, &pages);
+    const uint8_t *item = at_address(qn_pool_address(gpu->sequence->cache->f16_pages, gpu->sequence->f16_pages[page]));
+    for (size_t head = 0; head < f->attention.n_kv_heads; head++) {
+        const uint16_t *keys = (const uint16_t *)(const void *)(item + pages.keys + head * pages.head),
+                       *cpu_keys = qn_kv_f16_keys(cpu->cache, layer, page, head);
+        for (size_t i = 0; i < held * dim; i++)
+            assert_int_equal(keys[i], cpu_keys[i / dim / 16 * 16 * dim + i % dim * 16 + i / dim % 16]);
+        assert_memory_equal(item + pages.values + head * pages.head, qn_kv_f16_values(cpu->cache, layer, page, head),
+                            held * dim * 2);
+        if (page == 0)
+            assert_memory_equal(item + pages.means + head * dim * sizeof(float), qn_kv_key_mean(cpu->cache, layer, head),
+                                dim * sizeof(float));
+    }
+}
+
+static void compare_layer(const qn_memory *gpu, const qn_memory *cpu, size_t layer)
+{
+    const qn_cuda_format *f = ((const qn_cuda_memory *)gpu)->format;
+    const qn_recurrent_shape *s = &f->file_recurrent->shape;
+    const qn_sequence *q = gpu->sequence;
+    const qn_recurrent_layer of = qn_recurrent_layer_of(cpu->recurrent, layer);
+    const size_t width = qn_recurrent_width(s), n_open = q->length - q->state_position, n_groups = (s->head_v + 63) / 64;
+    const uint8_t *state = at_address(qn_pool_address(q->cache->states, q->state) +
+                                      f->slots[layer] * f->recurrent.state_layer_bytes),
+                  *open = at_address(qn_pool_address(q->cache->open_chunks, q->open_chunk) +
+                                     f->slots[layer] * f->recurrent.open.bytes);
+    const float *matrix = (const float *)(const void *)state,
+                *scales = (const float *)(const void *)(open + f->recurrent.open.scales),
+                *decays = (const float *)(const void *)(open + f->recurrent.open.decays);
+    const uint16_t *keys = (const uint16_t *)(const void *)(open + f->recurrent.open.keys),
+                   *values = (const uint16_t *)(const void *)(open + f->recurrent.open.values);
+    for (size_t h = 0; h < s->n_v_heads; h++)
+        for (size_t v = 0; v < s->head_v; v++) {
+            for (size_t k = 0; k < s->head_k; k++)
+                assert_true(matrix[(h * s->head_v + v) * s->head_k + k] == of.state[(h * s->head_k + k) * s->head_v + v]);
+            for (size_t row = 0; row < n_open; row++) {
+                const float scale = scales[(h * n_groups + v / 64) * 64 + row];
+                assert_true(near_f16(of.v_new[(h * 64 + row) * s->head_v + v],
+                                     qn_f16_to_f32(values[(h * 64 + row) * s->head_v + v]) * scale, 0x1p-35f));
+                assert_true(decays[h * 64 + row] == of.log_decay[h * 64 + row]);
+            }
+        }
+    for (size_t h = 0; h < s->n_k_heads; h++)
+        for (size_t i = 0; i < n_open * s->head_k; i++)
+            assert_true(near_f16(of.keys[(h * s->head_k + i % s->head_k) * 64 + i / s->head_k],
+                                 qn_f16_to_f32(keys[h * 64 * s->head_k + i]), 0x1p-25f));
+    assert_memory_equal(state + f->recurrent.history, of.history, (s->taps - 1) * width * sizeof(float));
+    for (size_t p = q->length - (s->taps - 1); p < q->length; p++)
+        assert_memory_equal(open + f->recurrent.open.inputs + p % QN_GDN_INPUT_ROWS(s->taps) * width * sizeof(float),
+                            of.conv_inputs + (p - q->state_position) * width, width * sizeof(float));
+}
+
+/* Every array of an item is where the kernels expect it. */
+static void check_items(const char *golden, unsigned bits, const char *kv)
+{
+    enum { LENGTH = 4 * PAGE + 20 };
+    struct cuda_fixture x;
+    label("%s, %s", golden, kv);
+    open_model(golden, (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, golden, bits);
+    qn_memory *gpu = memory_of(&x);
+    qn_session *session = session_of(kv, ids, LENGTH);
+    const qn_extent extent = qn_sequence_extent(session->memory->sequence);
+    struct contents cpu = contents_of(session->memory);
+    fill(gpu, &cpu, &extent);
+    for (size_t layer = 0; layer < x.plan.n_layers; layer++) {
+        if (x.plan.is_recurrent && x.plan.is_recurrent[layer]) {
+            compare_layer(gpu, session->memory, layer);
+            continue;
+        }
+        for (size_t page = bits != 0; page < (bits ? 4 : 5); page++)
+            compare_page(gpu, session->memory, layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+        for (size_t page = 0; bits && page <= 4; page += 4)
+            compare_f16_page(gpu, session->memory, layer, page, page < 4 ? PAGE : LENGTH % PAGE);
+    }
+    free(cpu.bytes);
+    qn_session_free(session);
+    gpu->vtable->free(gpu);
+    free_device(&x);
+    close_model();
+}
+
+static void items_have_the_kernels_layout(void **unused)
+{
+    (void)unused;
+    check_items("qwen3.q1_0", 0, "f16");
+    check_items("llama.q1_0", 3, "aura3");
+    check_items("qwen35.q1_0", 6, "aura6");
+}
+
+/* Scales are such that values which come from fp16 are exact, also if the largest is a power of two. */
+static void values_of_fp16_are_exact(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, "qwen35.q1_0", 0);
+    qn_memory *gpu = memory_of(&x), *second = memory_of(&x);
+    qn_session *session = session_of("f16", ids, 2);
+    const qn_extent extent = qn_sequence_extent(session->memory->sequence);
+    const qn_recurrent_layer of = qn_recurrent_layer_at(session->memory->recurrent, 0);
+    of.v_new[0] = 1;
+    of.v_new[1] = 0x1p-39f;
+    struct contents cpu = contents_of(session->memory);
+    fill(gpu, &cpu, &extent);
+    struct contents on_gpu = contents_of(gpu);
+    fill(second, &on_gpu, &extent);
+    struct contents again = contents_of(second);
+    assert_same(&on_gpu, &again);
+    size_t count;
+    const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
+    (void)qn_recurrent_array(session->memory->recurrent, 0, QN_RECURRENT_STATE, &count);
+    const float *v_new = (const float *)(const void *)(on_gpu.bytes + qn_kv_saved_bytes(&f->file_kv, &extent)) + count;
+    assert_true(v_new[0] == 1 && v_new[1] == 0x1p-39f);
+    free(cpu.bytes);
+    free(on_gpu.bytes);
+    free(again.bytes);
+    qn_session_free(session);
+    gpu->vtable->free(gpu);
+    second->vtable->free(second);
+    free_device(&x);
+    close_model();
+}
+
+/* A GPU's sequence after whole chunks: the state is that at its length, and nothing is in the open chunk. */
+static void an_empty_open_chunk(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, "qwen35.q1_0", 0);
+    qn_memory *gpu = memory_of(&x);
+    const qn_cuda_format *f = ((qn_cuda_memory *)gpu)->format;
+    const qn_extent extent = { .length = 2 * PAGE, .state_position = 2 * PAGE, .shortest = 2 * PAGE };
+    qn_session *session = session_of("f16", ids, 2 * PAGE), *later = session_of("f16", ids, 2 * PAGE + 1);
+    struct contents c = contents_of(session->memory), of_later = contents_of(later->memory);
+    const size_t kv_bytes = (size_t)qn_kv_saved_bytes(&f->file_kv, &extent),
+                 bytes = (size_t)qn_recurrent_bytes(f->file_recurrent);
+    float *to = (float *)(void *)(c.bytes + kv_bytes), *from = (float *)(void *)(of_later.bytes + of_later.n - bytes);
+    for (size_t i = 0; i < f->n_recurrent; i++)
+        for (size_t array = 0; array < QN_RECURRENT_ARRAYS; array++) {
+            size_t count;
+            (void)qn_recurrent_array(&later->memory->recurrent[0], i, array, &count);
+            const bool is_state = array == QN_RECURRENT_STATE || array == QN_RECURRENT_HISTORY;
+            for (size_t at = 0; at < count; at++)
+                to[at] = is_state ? from[at] : 0;
+            to += count;
+            from += count;
+        }
+    fill(gpu, &c, &extent);
+    assert_int_equal(gpu->vtable->open_tokens(gpu), 1);
+    struct contents on_gpu = contents_of(gpu);
+    assert_same(&c, &on_gpu);
+    assert_ok(qn_session_eval(session, ids + 2 * PAGE, 10, QN_LOGITS_LAST, expected));
+    continues_on_cpu(&on_gpu, &extent, "f16", expected);
+    free(c.bytes);
+    free(of_later.bytes);
+    free(on_gpu.bytes);
+    qn_session_free(session);
+    qn_session_free(later);
+    gpu->vtable->free(gpu);
+    free_device(&x);
+    close_model();
+}
+
+/* ---- Checkpoints ---- */
+
+/* A checkpoint at 70 tokens has the fp16 page that begins at position 64, and the recurrent states. */
+static void checkpoints(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    qn_memory_checkpoint *checkpoint, *copy;
+    open_model("qwen35-rotated.pq2_0", (qn_model_params){ .n_threads = 1, .device = "cpu" }, 1);
+    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    qn_session *session = session_of("aura4", ids, 70);
+    const qn_extent extent = qn_sequence_extent(session->memory->sequence);
+    struct contents cpu = contents_of(session->memory);
+    qn_memory *memory = memory_of(&x), *other = memory_of(&x);
+    const qn_memory_vtable *vtable = memory->vtable;
+    fill(memory, &cpu, &extent);
+    struct contents saved = contents_of(memory);
+    assert_ok(vtable->checkpoint_new(memory, &checkpoint));
+    assert_ok(vtable->checkpoint_new(memory, &copy));
+    assert_ok(vtable->checkpoint_save(checkpoint, memory));
+    assert_ok(vtable->checkpoint_copy(copy, checkpoint));
+    assert_int_equal(vtable->checkpoint_open_tokens(copy), 6);
+    append(memory, 200);
+    memset((void *)(uintptr_t)qn_pool_address(memory->sequence->cache->open_chunks, memory->sequence->open_chunk), 1,
+           qn_pool_stride(memory->sequence->cache->open_chunks));
+    vtable->checkpoint_clear(checkpoint);
+    assert_ok(vtable->checkpoint_restore(copy, other));
+    vtable->free(memory);
+    assert_int_equal(vtable->rewind_length(other, 70), 70);
+    assert_int_equal(vtable->open_tokens(other), 6);
+    struct contents restored = contents_of(other);
+    assert_same(&saved, &restored);
+    vtable->checkpoint_free(checkpoint);
+    vtable->checkpoint_free(copy);
+    vtable->free(other);
+    free(cpu.bytes);
+    free(saved.bytes);
+    free(restored.bytes);
+    qn_session_free(session);
+    free_device(&x);
+    close_model();
+}
+
+/* ---- Limits and failures ---- */
+
+static uint64_t held_by(const qn_memory *memory)
+{
+    return qn_sequence_bytes(memory->sequence);
+}
+
+/* A budget of a few granules: what does not fit changes nothing, and what is given back is there for others. */
+static void budget(void **unused)
+{
+    (void)unused;
+    struct cuda_fixture x;
+    set_up(&x, "qwen3.q1_0", 0);
+    ((qn_cuda_model *)x.device)->memory_limit = 2 * (uint64_t)FAKE_GRANULE;
+    const size_t n_ctx = 100 * PAGE;
+    const qn_memory_params params = memory_params(&x, n_ctx, BATCH);
+    qn_memory *memory, *other;
+    assert_ok(x.device->vtable->memory_new(x.device, &params, &memory));
+    assert_ok(x.device->vtable->memory_new(x.device, &params, &other));
+    const size_t page = qn_pool_stride(memory->sequence->cache->pages), most = 2 * FAKE_GRANULE / page;
+    assert_true(most > 2 && most < n_ctx / PAGE);
+    append(memory, most / 2 * PAGE);
+    append(other, (most - most / 2) * PAGE);
+    const uint64_t held = held_by(memory);
+    assert_int_equal(memory->vtable->prepare(memory, 1), QN_ERR_MEMORY);
+    assert_text("page of keys and values on the GPU");
+    assert_int_equal(held_by(memory), held);
+    other->vtable->truncate(other, PAGE);
+    append(memory, 1);
+    memory->vtable->free(memory);
+    other->vtable->free(other);
+    free_device(&x);
+}
+
+/* Any call that fails leaves the memory as it was, and it goes on afterwards. */
+static void failing_steps(void **unused)
+{
+    static const char *const calls[] = { "cuMemCreate",     "cuMemMap",          "cuMemSetAccess",
+                                         "cuMemsetD8Async", "cuMemcpyHtoDAsync", "cuEventRecord" };
+    (void)unused;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int after = 0; after < 3; after++) {
+            struct cuda_fixture x;
+            set_up(&x, "qwen35-rotated.pq2_0", 4);
+            qn_memory *memory = memory_of(&x);
+            append(memory, 70);
+            label("%s, %d", calls[i], after);
+            const uint64_t held = held_by(memory);
+            fake.fails = calls[i];
+            fake.fails_after = after;
+            if (memory->vtable->prepare(memory, 300) != QN_OK) {
+                assert_text("made to fail");
+                assert_int_equal(held_by(memory), held);
+            }
+            fake.fails = NULL;
+            memory->vtable->on_append(memory, 70);
+            check_prepared(memory, 300);
+            memory->vtable->on_append(memory, 370);
+            memory->vtable->free(memory);
+            free_device(&x);
+        }
+}
+
+static void failing_creation(void **unused)
+{
+    static const char *const calls[] = { "cuMemGetAllocationGranularity",
+                                         "cuMemGetInfo",
+                                         "cuMemAddressReserve",
+                                         "cuMemAlloc",
+                                         "cuMemHostAlloc",
+                                         "cuEventCreate",
+                                         "cuMemCreate",
+                                         "cuMemcpyHtoDAsync" };
+    struct cuda_fixture x;
+    qn_memory *memory;
+    (void)unused;
+    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    qn_memory_params params = memory_params(&x, (size_t)1 << 60, BATCH);
+    assert_int_equal(x.device->vtable->memory_new(x.device, &params, &memory), QN_ERR_MEMORY);
+    assert_null(memory);
+    free_device(&x);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int after = 0; after < 4; after++) {
+            set_up(&x, "qwen35-rotated.pq2_0", 4);
+            params = memory_params(&x, CONTEXT, BATCH);
+            label("%s, %d", calls[i], after);
+            fake.fails = calls[i];
+            fake.fails_after = after;
+            if (x.device->vtable->memory_new(x.device, &params, &memory) != QN_OK) {
+                assert_text("made to fail");
+                assert_null(memory);
+                fake.fails = NULL;
+                memory = memory_of(&x);
+            }
+            fake.fails = NULL;
+            append(memory, 100);
+            memory->vtable->free(memory);
+            free_device(&x);
+        }
+    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    assert_int_not_equal(x.device->vtable->reserve(x.device, (size_t)1 << 50, 64), QN_OK);
+    assert_ok(x.device->vtable->reserve(x.device, 8, 64));
+    free_device(&x);
+}
+
+/* ---- Threads ---- */
+
+/* Memories of one model, each used by a thread of its own; the first thread of a format creates it. */
+static void *use_memories(void *context)
+{
+    const struct cuda_fixture *x = context;
+    for (size_t round = 0; round < 10; round++) {
+        qn_memory *memory = memory_of(x), *other = memory_of(x);
+        qn_memory_checkpoint *checkpoint;
+        append(memory, 70);
+        assert_ok(memory->vtable->checkpoint_new(memory, &checkpoint));
+        assert_ok(memory->vtable->checkpoint_save(checkpoint, memory));
+        append(memory, 200);
+        assert_ok(other->vtable->copy(other, memory));
+        append(other, 100);
+        assert_ok(memory->vtable->checkpoint_restore(checkpoint, memory));
+        append(memory, 64);
+        memory->vtable->checkpoint_free(checkpoint);
+        memory->vtable->free(memory);
+        other->vtable->free(other);
+    }
+    return NULL;
+}
+
+static void threads(void **unused)
+{
+    enum { THREADS = 4 };
+    struct cuda_fixture x;
+    pthread_t all[THREADS];
+    (void)unused;
+    set_up(&x, "qwen35-rotated.pq2_0", 4);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&all[i], NULL, use_memories, &x), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(all[i], NULL), 0);
+    free_device(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(page_tables),
+        cmocka_unit_test(adopted_pages),
+        cmocka_unit_test(items_hold_all_layers),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(contents_move_between_devices),
+        cmocka_unit_test(items_have_the_kernels_layout),
+        cmocka_unit_test(values_of_fp16_are_exact),
+        cmocka_unit_test(an_empty_open_chunk),
+        cmocka_unit_test(checkpoints),
+        cmocka_unit_test(budget),
+        cmocka_unit_test(failing_steps),
+        cmocka_unit_test(failing_creation),
+        cmocka_unit_test(threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

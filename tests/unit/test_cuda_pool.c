@@ -1,0 +1,129 @@
+/* Pool memory on a CUDA device, with a fake driver whose memory faults where none is mapped: commit, release, failures. */
+#include "helper_cuda.h"
+
+#include "device/cuda/pool_memory.h"
+
+static qn_cuda *cuda;
+static qn_cuda_pool_memory context;
+static qn_pool_memory memory;
+
+static void open_cuda(void)
+{
+    static const qn_gpu_code no_code;
+    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
+    const qn_cuda_params params = { .ordinal = 1, .driver = fake_driver(), .tools = &tools };
+    assert_ok(qn_cuda_open(&params, &cuda));
+}
+
+static void close_cuda(void)
+{
+    qn_cuda_close(cuda);
+    fake_expect_empty();
+}
+
+static void granules_are_zeroed(void **state)
+{
+    uint64_t address;
+    (void)state;
+    open_cuda();
+    assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
+    assert_int_equal(memory.granule, FAKE_GRANULE);
+    assert_ok(memory.reserve(memory.context, 8 * (size_t)FAKE_GRANULE, &address));
+    for (size_t round = 0; round < 2; round++) {
+        uint8_t *bytes = (uint8_t *)(uintptr_t)address + 3 * FAKE_GRANULE;
+        assert_ok(memory.commit(memory.context, address + 3 * FAKE_GRANULE));
+        assert_int_equal(fake.handles, 0);
+        assert_int_equal(fake.mappings, 1);
+        for (size_t i = 0; i < FAKE_GRANULE; i += 111)
+            assert_int_equal(bytes[i], 0);
+        memset(bytes, 1, FAKE_GRANULE);
+        memory.release(memory.context, address + 3 * FAKE_GRANULE);
+        assert_int_equal(fake.mappings, 0);
+    }
+    memory.unreserve(memory.context, address, 8 * (size_t)FAKE_GRANULE);
+    qn_cuda_pool_memory_close(&context);
+    close_cuda();
+}
+
+static void failures(void **state)
+{
+    static const char *const opening[] = { "cuDeviceGetAttribute", "cuMemGetAllocationGranularity", "cuStreamCreate" };
+    static const char *const committing[] = { "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async",
+                                              "cuStreamSynchronize" };
+    uint64_t address;
+    (void)state;
+    open_cuda();
+    for (size_t i = 0; i < sizeof opening / sizeof *opening; i++) {
+        label("%s", opening[i]);
+        fake.fails = opening[i];
+        assert_int_equal(qn_cuda_pool_memory_open(cuda, &context, &memory), QN_ERR_IO);
+        qn_cuda_pool_memory_close(&context);
+        assert_int_equal(fake.streams, 0);
+    }
+    fake.fails = NULL;
+    fake.no_virtual_memory = true;
+    assert_int_equal(qn_cuda_pool_memory_open(cuda, &context, &memory), QN_ERR_UNSUPPORTED);
+    assert_text("Fake 1: has no virtual memory management");
+    fake.no_virtual_memory = false;
+    assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
+    fake.fails = "cuMemAddressReserve";
+    assert_int_equal(memory.reserve(memory.context, FAKE_GRANULE, &address), QN_ERR_IO);
+    fake.fails = NULL;
+    assert_ok(memory.reserve(memory.context, FAKE_GRANULE, &address));
+    for (size_t i = 0; i < sizeof committing / sizeof *committing; i++) {
+        label("%s", committing[i]);
+        fake.fails = committing[i];
+        fake.fails_after = 0;
+        assert_int_equal(memory.commit(memory.context, address), QN_ERR_IO);
+        assert_text(committing[i]);
+        assert_int_equal(fake.handles, 0);
+        assert_int_equal(fake.mappings, 0);
+    }
+    fake.fails = NULL;
+    assert_ok(memory.commit(memory.context, address));
+    memory.release(memory.context, address);
+    memory.unreserve(memory.context, address, FAKE_GRANULE);
+    qn_cuda_pool_memory_close(&context);
+    close_cuda();
+}
+
+/* A device that has less memory than the budget: what a class keeps for reuse goes to another. */
+static void memory_runs_out(void **state)
+{
+    qn_pool *pool;
+    qn_pool_class *class, *other;
+    uint32_t items[3], more;
+    (void)state;
+    open_cuda();
+    assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
+    assert_ok(qn_pool_create(&memory, 100 * (uint64_t)FAKE_GRANULE, FAKE_GRANULE, &pool));
+    assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &class));
+    assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &other));
+    fake.physical_limit = 3;
+    for (size_t i = 0; i < 3; i++)
+        assert_ok(qn_pool_take(class, &items[i]));
+    assert_int_equal(qn_pool_take(class, &more), QN_ERR_MEMORY);
+    assert_text("cuMemCreate: out of memory");
+    assert_int_equal(qn_pool_count(class), 3);
+    assert_int_equal(fake.mappings, 3);
+    qn_pool_drop(class, items[2]);
+    assert_int_equal(fake.mappings, 3);
+    assert_ok(qn_pool_take(other, &items[2]));
+    assert_int_equal(fake.mappings, 3);
+    qn_pool_drop(other, items[2]);
+    for (size_t i = 0; i < 2; i++)
+        qn_pool_drop(class, items[i]);
+    qn_pool_free(pool);
+    qn_cuda_pool_memory_close(&context);
+    close_cuda();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(granules_are_zeroed),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(memory_runs_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
