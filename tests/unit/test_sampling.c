@@ -166,7 +166,7 @@ static void samples_match_a_sorted_list(void **unused)
 {
     (void)unused;
     static float logits[VOCAB];
-    static uint64_t scratch[VOCAB * 2];
+    static uint64_t scratch[VOCAB * 3];
     unsigned cpu;
     qn_sample_kernels kernels;
     assert_ok(qn_cpu_features(&cpu));
