@@ -1,4 +1,5 @@
-/* Bias and penalties of one token, with the same bits on all devices. Shared by C and CUDA. */
+/* Bias and penalties of one token, with the same bits on all devices; and the length of lists of log probabilities. Shared by C
+ * and CUDA. */
 #ifndef QN_KERNELS_SAMPLE_ADJUST_CUDA_H
 #define QN_KERNELS_SAMPLE_ADJUST_CUDA_H
 
@@ -7,6 +8,8 @@
 #ifndef __CUDACC__
 #include <stdint.h>
 #endif
+
+enum { QN_SAMPLE_TOP_LOGPROBS = 20 };
 
 /* What changes the logit of a token. */
 typedef struct qn_sample_entry {

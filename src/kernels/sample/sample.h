@@ -30,15 +30,13 @@ typedef struct qn_sample_bias {
     float value; /* finite, or -inf */
 } qn_sample_bias;
 
-enum { QN_SAMPLE_TOP_LOGPROBS = 20 };
-
 /* Natural logarithms of probabilities: the log softmax of the logits as the model computed them, before mask, bias, penalties,
- * temperature and filters, as vLLM and llama.cpp's server return them by default. The same logits give the same bits on every
- * device: the sum is one of integer weights, as below. */
+ * temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the largest infinite, none
+ * are listed and `chosen` is NaN. The same logits give the same bits on every device: the sum is one of integer weights, as
+ * below. */
 typedef struct qn_sample_logprobs {
-    uint32_t n; /* number of most likely tokens to list, 0 to QN_SAMPLE_TOP_LOGPROBS; on return at most the vocabulary, and 0 if
-                     a logit is NaN or the largest is infinite */
-    float chosen; /* of the sampled token; NaN if a logit is NaN or the largest is infinite */
+    uint32_t n;   /* most likely tokens to list, 0 to QN_SAMPLE_TOP_LOGPROBS; on return those that are listed */
+    float chosen; /* of the sampled token */
     qn_token tokens[QN_SAMPLE_TOP_LOGPROBS];
     float values[QN_SAMPLE_TOP_LOGPROBS]; /* descending; of equal ones the lower id first */
 } qn_sample_logprobs;
@@ -70,9 +68,8 @@ typedef struct qn_sample_request {
     size_t n_recent, n_generated;
     const qn_sample_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
     size_t n_bias;
-    const uint32_t
-        *allowed;    /* [qn_sample_mask_words(n)] token t is allowed if bit t % 32 of word t / 32 is set; NULL: all are */
-    uint64_t random; /* uniformly distributed, 64 bits */
+    const uint32_t *allowed;      /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
+    uint64_t random;              /* uniformly distributed, 64 bits */
     qn_sample_logprobs *logprobs; /* NULL: none; written if a token is sampled */
     /* the result */
     uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
