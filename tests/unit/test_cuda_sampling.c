@@ -1,5 +1,6 @@
-/* Sampling of a step's rows on a CUDA device with a fake driver: what the kernels get, what becomes of their results, and sampling on
- * the host of rows that they leave. The kernels' part is played in plain C; quern-check tests the kernels on a GPU. */
+/* Sampling of a step's rows on a CUDA device with a fake driver: what the kernels get, what becomes of their results, and
+ * sampling on the host of rows that they leave. The kernels' part is played in plain C; quern-check tests the kernels on a
+ * GPU. */
 #include "helper_cuda.h"
 
 #include "device/cuda/model.h"

@@ -1,5 +1,6 @@
 /* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
- * GPU; and qn_sample_token against filters applied to a sorted list, and against penalties and log probabilities in float64. */
+ * GPU; and qn_sample_token against filters applied to a sorted list, and against penalties and log probabilities in
+ * float64. */
 #include "helper_random.h"
 
 #include "quern/quern.h"

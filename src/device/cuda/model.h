@@ -182,17 +182,17 @@ typedef struct qn_cuda_sampling {
 qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows);
 void qn_cuda_sampling_free(qn_cuda_model *model);
 
-/* qn_cuda_upload_sampling - the parameters of requests [n] into pinned memory, which the kernels read; masks, bias and penalties, if
- * there are any, by one copy that is queued in the stream. Not during a capture, and not before the step that used them last has
- * ended. Sets *what. */
+/* qn_cuda_upload_sampling - the parameters of requests [n] into pinned memory, which the kernels read; masks, bias and
+ * penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not before the step that
+ * used them last has ended. Sets *what. */
 qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what);
 
-/* qn_cuda_run_sampler - launches: sample from rows [0, what->n) of model->logits, to which mask, bias and penalties are applied in
- * place. */
+/* qn_cuda_run_sampler - launches: sample from rows [0, what->n) of model->logits, to which mask, bias and penalties are
+ * applied in place. */
 qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what);
 
-/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of the requests that were uploaded. Samples rows on the
- * host that the kernels could not sample, from model->logits. */
+/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of the requests that were uploaded. Samples
+ * rows on the host that the kernels could not sample, from model->logits. */
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
 
 /* operations.c: launches in the model's stream. */

@@ -1,5 +1,5 @@
-/* Sampling at the end of a step, on the device, for many rows; rows that the kernels cannot sample are sampled on the host from the
- * same logits. */
+/* Sampling at the end of a step, on the device, for many rows; rows that the kernels cannot sample are sampled on the host
+ * from the same logits. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -10,8 +10,8 @@ struct qn_cuda_sampler {
     qn_cuda_buffer states;     /* [max_rows] */
     qn_sample_params *params;  /* [max_rows], pinned like all host memory here but slots */
     qn_sample_result *results; /* [max_rows] */
-    /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities, the logits
-     * of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
+    /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities, the
+     * logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
     uint8_t *lists;
     size_t list_bytes;           /* capacity */
     qn_cuda_buffer device_lists; /* the same masks and entries */
@@ -147,7 +147,8 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
     return QN_OK;
 }
 
-/* Samples a row that the kernels did not sample. Mask, bias and penalties are applied to its logits already. *logit: of the token. */
+/* Samples a row that the kernels did not sample. Mask, bias and penalties are applied to its logits already. *logit: of the
+ * token. */
 static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_request *request, float *logit)
 {
     const size_t n = model->plan->n_vocab;

@@ -1,5 +1,5 @@
-/* Bias and penalties of one token, with the same bits on all devices; and the length of lists of log probabilities. Shared by C
- * and CUDA. */
+/* Bias and penalties of one token, with the same bits on all devices; and the length of lists of log probabilities. Shared by
+ * C and CUDA. */
 #ifndef QN_KERNELS_SAMPLE_ADJUST_CUDA_H
 #define QN_KERNELS_SAMPLE_ADJUST_CUDA_H
 

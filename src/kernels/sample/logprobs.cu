@@ -1,5 +1,5 @@
-// Log probabilities of rows that have them: the sum of all weights and the keys of the most likely tokens, of the logits before
-// qn_sample_argmax changes them.
+// Log probabilities of rows that have them: the sum of all weights and the keys of the most likely tokens, of the logits
+// before qn_sample_argmax changes them.
 #include "kernels/sample/sample.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_raw_argmax(const __grid_constant__ qn_sample_args a)
@@ -19,8 +19,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_r
     }
 }
 
-// The n largest keys of the row in descending order, by n passes of one block. For more candidates than are sorted: thousands of
-// equal logits.
+// The n largest keys of the row in descending order, by n passes of one block. For more candidates than are sorted: thousands
+// of equal logits.
 QN_DEVICE void select_top(const row &r, uint32_t n)
 {
     __shared__ uint64_t previous;

@@ -1,5 +1,5 @@
-// Sampling: mask, bias and penalties, the largest logit of each slice, a histogram of the logits' distance to the maximum, and a sort
-// of the few candidates by the last block of a row. sample_cuda.h describes the method.
+// Sampling: mask, bias and penalties, the largest logit of each slice, a histogram of the logits' distance to the maximum, and
+// a sort of the few candidates by the last block of a row. sample_cuda.h describes the method.
 #include "kernels/sample/sample.cuh"
 
 enum { BINS = QN_SAMPLE_BINS };

@@ -1,5 +1,5 @@
-// What the kernels of sampling share: weights, the rows of a launch, reductions over a block, slices, sorting. blockIdx.y is the row;
-// the blocks of a row divide its logits.
+// What the kernels of sampling share: weights, the rows of a launch, reductions over a block, slices, sorting. blockIdx.y is
+// the row; the blocks of a row divide its logits.
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_CUH
 #define QN_KERNELS_SAMPLE_SAMPLE_CUH
 
@@ -87,8 +87,9 @@ QN_DEVICE bool is_inside(const row &r, uint32_t first)
     return first < r.n && r.n - first >= VECTOR;
 }
 
-// Calls visit(logit, index) for the logits of the vectors begin, begin + stride and so on of the row, begin < stride. Only its first
-// and its last vector may have elements outside. The index of a vector's first logit wraps where the vector begins before the row.
+// Calls visit(logit, index) for the logits of the vectors begin, begin + stride and so on of the row, begin < stride. Only its
+// first and its last vector may have elements outside. The index of a vector's first logit wraps where the vector begins
+// before the row.
 template <typename visit_t> QN_DEVICE void for_each_logit(const row &r, uint32_t begin, uint32_t stride, const visit_t &visit)
 {
     const uint32_t last = (r.n + r.shift - 1) / VECTOR;
@@ -224,7 +225,8 @@ QN_DEVICE uint64_t load_slice(const row &r, uint32_t slices)
     return threadIdx.x < gridDim.x * slices ? __ldcg((const unsigned long long *)&r.state->best[threadIdx.x]) : 0;
 }
 
-// The k-th largest of the slices' keys, 0 if k are not there: thread i has keys[i] as `own`. Keys of slices with logits differ.
+// The k-th largest of the slices' keys, 0 if k are not there: thread i has keys[i] as `own`. Keys of slices with logits
+// differ.
 QN_DEVICE uint64_t kth_slice(const uint64_t *keys, uint64_t own, uint32_t n_slices, uint32_t k)
 {
     __shared__ uint64_t threshold;

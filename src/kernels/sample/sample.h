@@ -31,9 +31,9 @@ typedef struct qn_sample_bias {
 } qn_sample_bias;
 
 /* Natural logarithms of probabilities: the log softmax of the logits as the model computed them, before mask, bias, penalties,
- * temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the largest infinite, none
- * are listed and `chosen` is NaN. The same logits give the same bits on every device: the sum is one of integer weights, as
- * below. */
+ * temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the largest infinite,
+ * none are listed and `chosen` is NaN. The same logits give the same bits on every device: the sum is one of integer weights,
+ * as below. */
 typedef struct qn_sample_logprobs {
     uint32_t n;   /* most likely tokens to list, 0 to QN_SAMPLE_TOP_LOGPROBS; on return those that are listed */
     float chosen; /* of the sampled token */

@@ -10,8 +10,8 @@
  *
  * Rows differ in what they need (qn_sample_params.kind): a launch passes over rows that do not need its kernel.
  *
- * Log probabilities are of the logits before qn_sample_argmax changes them: qn_sample_raw_argmax and qn_sample_top_logprobs run first,
- * with the candidates of the listed tokens found as for top_k.
+ * Log probabilities are of the logits before qn_sample_argmax changes them: qn_sample_raw_argmax and qn_sample_top_logprobs
+ * run first, with the candidates of the listed tokens found as for top_k.
  *
  * If there are more than QN_SAMPLE_CANDIDATES candidates (thousands of equal logits; a top_k of thousands; min_p over an
  * almost uniform distribution) no token is sampled from that row, and the host must sample. */
@@ -111,8 +111,8 @@ qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b);
 /* qn_sample_gpu_params - the kernels' parameters for n logits; the caller sets entries, n_entries, allowed and raw. */
 qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n);
 
-/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments. They depend
- * on nothing else, so they can be captured. QN_ERR_INVALID unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
+/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments. They
+ * depend on nothing else, so they can be captured. QN_ERR_INVALID unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
 qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, qn_launch launches[QN_SAMPLE_LAUNCHES],
                                  size_t *n_launches);
 
