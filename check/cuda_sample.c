@@ -1,5 +1,6 @@
-/* Sampling on the GPU against the CPU: the same token for every distribution and filter, or a fallback to the host where that
- * is allowed. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
+/* Sampling on the GPU against the CPU, in steps of many rows: the same token and log probabilities for every distribution and
+ * request, or a fallback to the host where that is allowed. And the embedding kernel: rows of the table as the CPU dequantises
+ * and rotates them. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -15,72 +16,102 @@
 
 /* ---- The sampler ---- */
 
-enum { MAX_LOGITS = 248320, MAX_RECENT = 300 };
+enum { MAX_LOGITS = 248320, MAX_ROWS = 130, MAX_RECENT = 300, MAX_BIAS = 20, MAX_ENTRIES = 2 * MAX_RECENT + MAX_BIAS };
 
+/* Buffers for rows of n logits. */
 struct gpu_sampler {
-    qn_gpu_guarded logits, params, recent, state, result;
-    qn_sample_args args;
+    size_t n, max_rows, n_rows;
+    qn_gpu_guarded logits, params, entries, masks, raw, states, results;
+    qn_sample_mode mode;
 };
 
-static struct gpu_sampler sampler_new(size_t n)
+static struct gpu_sampler sampler_new(size_t n, size_t max_rows)
 {
-    struct gpu_sampler c = { .logits = qn_gpu_new(n * sizeof(float)),
-                             .params = qn_gpu_new(sizeof(qn_sample_params)),
-                             .recent = qn_gpu_new(MAX_RECENT * sizeof(int32_t)),
-                             .state = qn_gpu_new(sizeof(qn_sample_state)),
-                             .result = qn_gpu_new(sizeof(qn_sample_result)) };
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), c.state.data, 0, c.state.bytes));
-    c.args = (qn_sample_args){ .logits = c.logits.data,
-                               .params = c.params.data,
-                               .recent = c.recent.data,
-                               .state = c.state.data,
-                               .result = c.result.data,
-                               .n = (uint32_t)n };
+    struct gpu_sampler c = { .n = n,
+                             .max_rows = max_rows,
+                             .logits = qn_gpu_new(max_rows * n * sizeof(float)),
+                             .params = qn_gpu_new(max_rows * sizeof(qn_sample_params)),
+                             .entries = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(qn_sample_entry)),
+                             .masks = qn_gpu_new(max_rows * qn_sample_mask_words(n) * sizeof(uint32_t)),
+                             .raw = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(float)),
+                             .states = qn_gpu_new(max_rows * sizeof(qn_sample_state)),
+                             .results = qn_gpu_new(max_rows * sizeof(qn_sample_result)) };
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), c.states.data, 0, c.states.bytes));
     qn_gpu_synchronize(); /* uploads run in another stream */
     return c;
 }
 
 static void sampler_free(struct gpu_sampler *c)
 {
-    qn_expect(qn_gpu_guards_intact(&c->logits) && qn_gpu_guards_intact(&c->params) && qn_gpu_guards_intact(&c->recent) &&
-                  qn_gpu_guards_intact(&c->state) && qn_gpu_guards_intact(&c->result),
-              "bytes outside the buffers were written");
-    qn_gpu_free(&c->logits);
-    qn_gpu_free(&c->params);
-    qn_gpu_free(&c->recent);
-    qn_gpu_free(&c->state);
-    qn_gpu_free(&c->result);
+    qn_gpu_guarded *const all[] = { &c->logits, &c->params, &c->entries, &c->masks, &c->raw, &c->states, &c->results };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
+        qn_gpu_free(all[i]);
+    }
 }
 
 static void launch_sampler(const struct gpu_sampler *c)
 {
+    const qn_sample_args args = { .logits = c->logits.data,
+                                  .params = c->params.data,
+                                  .states = c->states.data,
+                                  .results = c->results.data,
+                                  .n = (uint32_t)c->n };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n;
-    qn_assert_ok(qn_sample_gpu_launches((qn_sample_mode)c->args.mode, c->args.n, launches, &n));
+    qn_assert_ok(qn_sample_gpu_launches(c->mode, c->n, c->n_rows, launches, &n));
     for (size_t i = 0; i < n; i++)
-        qn_gpu_launch(&launches[i], &c->args);
+        qn_gpu_launch(&launches[i], &args);
 }
 
-static void set_params(struct gpu_sampler *c, const qn_sample_request *request)
+static void upload(uint64_t to, const void *from, size_t bytes)
 {
-    qn_sample_params params = qn_sample_gpu_params(request, c->args.n);
-    params.n_recent = (uint32_t)(request->sampling.repeat_penalty == 1 ? 0 : request->n_recent);
-    c->args.mode = qn_sample_gpu_mode(&request->sampling, c->args.n);
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), c->params.data, &params, sizeof params, NULL, NULL));
-    if (params.n_recent)
-        qn_assert_ok(
-            qn_cuda_upload(qn_gpu(), c->recent.data, request->recent, request->n_recent * sizeof *request->recent, NULL, NULL));
+    if (bytes)
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), to, from, bytes, NULL, NULL));
 }
 
-static qn_sample_result sample(struct gpu_sampler *c, const qn_sample_request *request, const float *logits)
+/* The parameters of a row, its entries and its mask. */
+static void set_row(struct gpu_sampler *c, size_t row, const qn_sample_request *request)
 {
-    qn_sample_result result;
-    set_params(c, request);
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), c->logits.data, logits, c->logits.bytes, NULL, NULL));
-    qn_gpu_poison(&c->result);
+    qn_sample_params params = qn_sample_gpu_params(request, c->n);
+    qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
+    uint32_t *slots = qn_xcalloc(c->n, sizeof *slots);
+    const size_t mask_bytes = qn_sample_mask_words(c->n) * sizeof(uint32_t), first = row * MAX_ENTRIES;
+    params.n_entries = (uint32_t)qn_sample_list_entries(request, c->n, slots, entries);
+    params.entries = c->entries.data + first * sizeof *entries;
+    params.raw = request->logprobs ? c->raw.data + first * sizeof(float) : 0;
+    upload(params.entries, entries, params.n_entries * sizeof *entries);
+    if (request->allowed) {
+        params.allowed = c->masks.data + row * mask_bytes;
+        upload(params.allowed, request->allowed, mask_bytes);
+    }
+    upload(c->params.data + row * sizeof params, &params, sizeof params);
+    c->mode = qn_sample_gpu_join(c->mode, qn_sample_gpu_mode(request, c->n));
+    free(entries);
+    free(slots);
+}
+
+/* Results [n_rows] of logits [n_rows][n]. */
+static void sample(struct gpu_sampler *c, const qn_sample_request *requests, size_t n_rows, const float *logits,
+                   qn_sample_result *results)
+{
+    qn_sample_result *all = qn_xcalloc(c->max_rows, sizeof *all);
+    c->n_rows = n_rows;
+    c->mode = QN_SAMPLE_NONE;
+    qn_gpu_poison(&c->logits);
+    qn_gpu_poison(&c->params);
+    qn_gpu_poison(&c->entries);
+    qn_gpu_poison(&c->masks);
+    qn_gpu_poison(&c->raw);
+    qn_gpu_poison(&c->results);
+    qn_gpu_synchronize();
+    for (size_t row = 0; row < n_rows; row++)
+        set_row(c, row, &requests[row]);
+    upload(c->logits.data, logits, n_rows * c->n * sizeof *logits);
     launch_sampler(c);
-    qn_gpu_read(&c->result, &result);
-    return result;
+    qn_gpu_read(&c->results, all);
+    memcpy(results, all, n_rows * sizeof *all);
+    free(all);
 }
 
 /* ---- Distributions and filters ---- */
@@ -128,25 +159,80 @@ static const struct {
     { "penalty", { .repeat_penalty = 1.3f, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
     { "greedy, penalty", { .repeat_penalty = 1.1f, .top_p = 1 } },
     { "reward", { .repeat_penalty = 0.5f, .temperature = 1, .top_p = 0.8f } },
+    { "top_k of 64", { .repeat_penalty = 1, .temperature = 1.1f, .top_k = 64, .top_p = 1 } },
+    { "top_k of 65", { .repeat_penalty = 1, .temperature = 1.1f, .top_k = 65, .top_p = 1 } },
+    { "top_k of 5000", { .repeat_penalty = 1.2f, .temperature = 1, .top_k = 5000, .top_p = 1 } },
 };
 enum { N_FILTERS = sizeof filters / sizeof *filters };
 
-/* Tokens without duplicates, as the host passes them; the most likely token is one of them. */
-static size_t recent_tokens(int32_t *recent, const float *logits, size_t n)
+/* ---- Requests ---- */
+
+/* A request with what it points to. */
+struct problem {
+    enum shape shape;
+    size_t filter;
+    int mask; /* 0: none, 1: most tokens, 2: few tokens, 3: no token */
+    qn_token recent[MAX_RECENT], generated[MAX_RECENT];
+    qn_sample_bias bias[MAX_BIAS];
+    uint32_t *allowed;
+    qn_sample_logprobs logprobs;
+};
+
+static void fill_mask(struct problem *p, size_t n)
 {
-    size_t count = 0, best = 0;
-    for (size_t i = 0; i < n; i++)
-        best = logits[i] > logits[best] ? i : best;
-    recent[count++] = (int32_t)best;
-    while (count < MAX_RECENT && count < n / 2) {
-        const int32_t token = (int32_t)qn_random_below(n);
-        bool is_new = true;
-        for (size_t i = 0; i < count; i++)
-            is_new = is_new && recent[i] != token;
-        if (is_new)
-            recent[count++] = token;
+    for (size_t i = 0; i < qn_sample_mask_words(n); i++)
+        p->allowed[i] = p->mask == 1 ? (uint32_t)(qn_random() | qn_random() | qn_random()) : 0;
+    for (size_t i = 0; p->mask == 2 && i < 5; i++) {
+        const size_t token = qn_random_below(n);
+        p->allowed[token / 32] |= 1u << token % 32;
     }
-    return count;
+    /* Bits behind the vocabulary are not read as tokens. */
+    if (n % 32)
+        p->allowed[n / 32] |= UINT32_MAX << n % 32;
+}
+
+/* A token of a list: half of them are likely ones, a few are outside the vocabulary. */
+static qn_token listed_token(const float *logits, size_t n)
+{
+    const bool is_likely = qn_random_below(2);
+    size_t best = qn_random_below(n);
+    for (size_t i = 0; is_likely && i < 200; i++) {
+        const size_t other = qn_random_below(n);
+        best = logits[other] > logits[best] ? other : best;
+    }
+    return qn_random_below(50) ? (qn_token)best : (qn_token)(n + qn_random_below(3)) * (qn_random_below(2) ? 1 : -1);
+}
+
+static qn_sample_request request_of(struct problem *p, const float *logits, size_t n)
+{
+    qn_sample_request request = { .sampling = filters[p->filter].sampling, .recent = p->recent, .generated = p->generated };
+    const size_t draws = qn_random_below(5);
+    request.random = draws == 0 ? 0 : draws == 1 ? UINT64_MAX : qn_random();
+    request.n_recent = qn_random_below(MAX_RECENT + 1);
+    for (size_t i = 0; i < request.n_recent; i++)
+        p->recent[i] = listed_token(logits, n);
+    if (qn_random_below(3) == 0) {
+        request.sampling.frequency_penalty = (float)qn_random_below(5) - 2 + 0.3f;
+        request.sampling.presence_penalty = (float)qn_random_below(5) - 2.1f;
+        request.n_generated = qn_random_below(MAX_RECENT + 1);
+        for (size_t i = 0; i < request.n_generated; i++) /* some tokens several times */
+            p->generated[i] = i && qn_random_below(2) ? p->generated[qn_random_below(i)] : listed_token(logits, n);
+    }
+    if (qn_random_below(3) == 0) {
+        request.bias = p->bias;
+        request.n_bias = qn_random_below(MAX_BIAS + 1);
+        for (size_t i = 0; i < request.n_bias; i++)
+            p->bias[i] = (qn_sample_bias){ listed_token(logits, n), i == 3 ? -INFINITY : 4 * qn_random_normal() };
+    }
+    if (p->mask) {
+        fill_mask(p, n);
+        request.allowed = p->allowed;
+    }
+    if (qn_random_below(4) == 0) {
+        p->logprobs.n = (uint32_t)qn_random_below(QN_SAMPLE_TOP_LOGPROBS + 1);
+        request.logprobs = &p->logprobs;
+    }
+    return request;
 }
 
 /* True if a fallback to the host is allowed: thousands of logits may fall into one bin, or around the min_p threshold. */
@@ -154,54 +240,155 @@ static bool may_fall_back_to_host(enum shape shape, const qn_sample_request *req
 {
     const bool crowded =
         shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && request->sampling.temperature > 2);
-    return n > QN_SAMPLE_CANDIDATES && (crowded || request->sampling.min_p > 0);
+    const bool greedy = qn_sample_is_greedy(&request->sampling), large_k = request->sampling.top_k > QN_SAMPLE_CANDIDATES;
+    return n > QN_SAMPLE_CANDIDATES && !greedy && (crowded || large_k || request->sampling.min_p > 0);
 }
+
+/* ---- Comparison ---- */
 
 struct counts {
-    size_t n_draws_done, host_fallbacks;
+    size_t n_rows, host_fallbacks;
 };
 
-static void compare(struct gpu_sampler *gpu, qn_sample_request *request, const float *logits, size_t n, enum shape shape,
-                    struct counts *counts)
+/* Log probabilities have the same bits. The device's are of `found`, with the chosen token's raw logit. */
+static void compare_logprobs(const qn_sample_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit,
+                             size_t n)
 {
-    qn_sample_kernels kernels;
-    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(n), 1);
-    qn_sample_kernels_init(&kernels, 0);
-    qn_sample_token(&kernels, request, logits, n, scratch);
-    const qn_sample_result found = sample(gpu, request, logits), again = sample(gpu, request, logits);
-    free(scratch);
-    qn_expect(found.best == request->best, "the best is %016llx, expected %016llx", (unsigned long long)found.best,
-              (unsigned long long)request->best);
-    qn_expect(memcmp(&found, &again, sizeof found) == 0, "the second time it is %d, not %d", again.token, found.token);
-    const bool host_fallbacks = found.token < 0 && request->token >= 0;
-    qn_expect(host_fallbacks ? may_fall_back_to_host(shape, request, n) : found.token == request->token,
-              "token %d, expected %d", found.token, request->token);
-    counts->n_draws_done++;
-    counts->host_fallbacks += host_fallbacks;
+    qn_sample_logprobs device = { .n = n_top };
+    qn_sample_set_logprobs(&device, n, found->largest, found->total, found->top, logit);
+    qn_expect(device.n == expected->n, "%u log probabilities, expected %u", device.n, expected->n);
+    qn_expect_same(&device.chosen, &expected->chosen, 1, "log probability of the token");
+    qn_expect(memcmp(device.tokens, expected->tokens, expected->n * sizeof *device.tokens) == 0, "other most likely tokens");
+    qn_expect_same(device.values, expected->values, expected->n, "log probability");
 }
 
-static void check_sampling(size_t n, size_t n_draws, struct counts *counts)
+/* A row that the device did not sample: from its logits, which are changed in place, the host samples the expected token. */
+static void compare_fallback(const struct gpu_sampler *gpu, size_t row, const qn_sample_request *request, void *scratch)
 {
-    float *logits = qn_xcalloc(n, sizeof *logits);
-    struct gpu_sampler gpu = sampler_new(n);
-    for (int shape = 0; shape < N_SHAPES; shape++)
-        for (size_t f = 0; f < N_FILTERS; f++) {
-            if (!qn_case_selected())
-                continue;
-            int32_t recent[MAX_RECENT];
-            qn_sample_request request = { .sampling = filters[f].sampling };
-            qn_case_begin("sample", "cuda", "%zu logits, %s, %s", n, shape_names[shape], filters[f].name);
-            qn_random_seed(n * 1000 + (size_t)shape * N_FILTERS + f);
-            fill_logits(logits, n, (enum shape)shape);
-            request.recent = recent;
-            request.n_recent = recent_tokens(recent, logits, n);
-            for (size_t i = 0; i < (qn_sample_is_greedy(&request.sampling) ? 1 : n_draws); i++) {
-                request.random = i == 0 ? 0 : i == 1 ? UINT64_MAX : qn_random();
-                compare(&gpu, &request, logits, n, (enum shape)shape, counts);
-            }
-        }
-    sampler_free(&gpu);
+    qn_sample_request again = { .sampling = request->sampling, .random = request->random };
+    qn_sample_kernels kernels;
+    float *logits = qn_xcalloc(gpu->n, sizeof *logits);
+    qn_sample_kernels_init(&kernels, 0);
+    again.sampling.repeat_penalty = 1;
+    again.sampling.frequency_penalty = again.sampling.presence_penalty = 0;
+    qn_assert_ok(qn_cuda_download(qn_gpu(), qn_gpu_stream(), logits, gpu->logits.data + row * gpu->n * sizeof *logits,
+                                  gpu->n * sizeof *logits));
+    qn_sample_token(&kernels, &again, logits, gpu->n, scratch);
+    qn_expect(again.token == request->token, "row %zu: from the device's logits %d, expected %d", row, again.token,
+              request->token);
     free(logits);
+}
+
+static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_sample_request *request, size_t row,
+                    const float *logits, const qn_sample_result *found, struct counts *counts)
+{
+    const size_t n = gpu->n;
+    const uint32_t n_top = p->logprobs.n;
+    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(n), 1);
+    qn_sample_kernels kernels;
+    qn_sample_kernels_init(&kernels, 0);
+    qn_sample_token(&kernels, request, logits, n, scratch);
+    const bool fallback = found->token < 0 && request->token >= 0;
+    qn_expect(found->best == request->best, "row %zu (%s, %s): the best is %016llx, expected %016llx", row,
+              shape_names[p->shape], filters[p->filter].name, (unsigned long long)found->best,
+              (unsigned long long)request->best);
+    qn_expect(fallback ? may_fall_back_to_host(p->shape, request, n) : found->token == request->token,
+              "row %zu (%s, %s, mask %d): token %d, expected %d", row, shape_names[p->shape], filters[p->filter].name, p->mask,
+              found->token, request->token);
+    if (fallback)
+        compare_fallback(gpu, row, request, scratch);
+    if (request->logprobs && request->token >= 0)
+        compare_logprobs(request->logprobs, n_top, found, logits[request->token], n);
+    counts->n_rows++;
+    counts->host_fallbacks += fallback;
+    free(scratch);
+}
+
+/* The logits of entries before they change are those of the row. */
+static void compare_raw(const struct gpu_sampler *gpu, const qn_sample_request *requests, const float *logits)
+{
+    float *raw = qn_xcalloc(gpu->max_rows * MAX_ENTRIES, sizeof *raw), *expected = qn_xcalloc(MAX_ENTRIES, sizeof *expected);
+    uint32_t *slots = qn_xcalloc(gpu->n, sizeof *slots);
+    qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
+    qn_gpu_read(&gpu->raw, raw);
+    for (size_t row = 0; row < gpu->n_rows; row++) {
+        const size_t n = requests[row].logprobs ? qn_sample_list_entries(&requests[row], gpu->n, slots, entries) : 0;
+        for (size_t i = 0; i < n; i++)
+            expected[i] = logits[row * gpu->n + (size_t)entries[i].token];
+        qn_expect(memcmp(raw + row * MAX_ENTRIES, expected, n * sizeof *expected) == 0, "row %zu: logits of entries", row);
+    }
+    free(raw);
+    free(expected);
+    free(slots);
+    free(entries);
+}
+
+/* ---- Steps of many rows ---- */
+
+enum kinds { MIXED, GREEDY_ONLY, TOP_K_ONLY, N_KINDS };
+static const char *const kind_names[N_KINDS] = { "mixed", "greedy", "small top_k" };
+
+static bool is_of_kind(size_t filter, enum kinds kinds)
+{
+    const qn_sampling *sampling = &filters[filter].sampling;
+    const bool greedy = qn_sample_is_greedy(sampling), top_k = sampling->top_k > 0 && sampling->top_k <= QN_SAMPLE_MAX_TOP_K;
+    return kinds == MIXED || greedy || (kinds == TOP_K_ONLY && top_k);
+}
+
+/* A step of n_rows rows: shapes and filters in turn, from number *next on. */
+static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds, size_t *next, struct counts *counts)
+{
+    const size_t n = gpu->n;
+    float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
+    uint32_t *masks = qn_xcalloc(n_rows * qn_sample_mask_words(n), sizeof *masks);
+    struct problem *problems = qn_xcalloc(n_rows, sizeof *problems);
+    qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
+    qn_sample_result *found = qn_xcalloc(n_rows, sizeof *found), *again = qn_xcalloc(n_rows, sizeof *again);
+    qn_case_begin("sample", "cuda", "%zu rows of %zu logits, %s, from %zu", n_rows, n, kind_names[kinds], *next);
+    qn_random_seed(n * 1000 + *next);
+    for (size_t row = 0; row < n_rows; row++) {
+        struct problem *p = &problems[row];
+        do {
+            p->shape = (enum shape)(*next % N_SHAPES);
+            p->filter = *next / N_SHAPES % N_FILTERS;
+            ++*next;
+        } while (!is_of_kind(p->filter, kinds));
+        p->mask = qn_random_below(3) ? 0 : 1 + (int)qn_random_below(3);
+        p->allowed = masks + row * qn_sample_mask_words(n);
+        fill_logits(logits + row * n, n, p->shape);
+        requests[row] = request_of(p, logits + row * n, n);
+    }
+    sample(gpu, requests, n_rows, logits, again);
+    sample(gpu, requests, n_rows, logits, found);
+    compare_raw(gpu, requests, logits);
+    for (size_t row = 0; row < n_rows; row++) {
+        const bool same = found[row].best == again[row].best && found[row].token == again[row].token;
+        qn_expect(same, "row %zu: the first time it is %d, then %d", row, again[row].token, found[row].token);
+        compare(gpu, &problems[row], &requests[row], row, logits + row * n, &found[row], counts);
+    }
+    free(logits);
+    free(masks);
+    free(problems);
+    free(requests);
+    free(found);
+    free(again);
+}
+
+/* Steps over one set of buffers, so that what a step leaves in the states is what the next one finds. */
+static void check_sampling(size_t n, struct counts *counts)
+{
+    static const size_t steps[] = { 1, 2, 1, 3, 1, 5, 17, 1, 64, MAX_ROWS, 1, 9 };
+    const size_t n_steps = sizeof steps / sizeof *steps;
+    struct gpu_sampler gpu = sampler_new(n, MAX_ROWS);
+    size_t next = 0;
+    for (size_t i = 0; i < n_steps * 2; i++) {
+        /* One row alone, many times: shapes and filters in all combinations. */
+        const size_t n_rows = steps[i % n_steps], repetitions = n_rows == 1 ? 10 : 1;
+        for (size_t r = 0; r < repetitions; r++)
+            if (qn_case_selected())
+                check_step(&gpu, n_rows, (enum kinds)((i + i / n_steps) % N_KINDS), &next, counts);
+    }
+    sampler_free(&gpu);
 }
 
 /* ---- Embedding ---- */
@@ -327,36 +514,53 @@ static void bench_embedding(void)
     qn_gpu_free(&ids);
 }
 
-/* The logits stay in L2, as in decode, where they have just been written. */
-static void bench_sampling(size_t n)
+/* One row stays in L2, as in decode, where it has just been written; many do not fit. The limit: logits are read once. */
+static void bench_sampling(size_t n, size_t n_rows)
 {
-    float *logits = qn_xcalloc(n, sizeof *logits);
-    struct gpu_sampler gpu = sampler_new(n);
-    fill_logits(logits, n, NORMAL);
-    for (size_t f = 0; f < N_FILTERS; f++) {
-        char shape[64];
-        qn_sample_request request = { .sampling = filters[f].sampling };
-        request.random = qn_random();
-        snprintf(shape, sizeof shape, "%zu logits, %s", n, filters[f].name);
-        sample(&gpu, &request, logits);
-        qn_gpu_bench("sample", "cuda", shape, (double)n, "logit", 0, timed_sampler, &gpu, 16);
+    float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
+    qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
+    qn_sample_result *results = qn_xcalloc(n_rows, sizeof *results);
+    uint32_t *allowed = qn_xcalloc(qn_sample_mask_words(n), sizeof *allowed);
+    qn_sample_logprobs logprobs = { .n = QN_SAMPLE_TOP_LOGPROBS };
+    struct gpu_sampler gpu = sampler_new(n, n_rows);
+    fill_logits(logits, n_rows * n, NORMAL);
+    memset(allowed, 0xff, qn_sample_mask_words(n) * sizeof *allowed);
+    const size_t n_benches = N_FILTERS + 2;
+    for (size_t f = 0; f < n_benches; f++) {
+        char shape[96];
+        const size_t filter = f < N_FILTERS ? f : 1; /* the default with log probabilities, and with masks */
+        const char *with = f == N_FILTERS ? ", log probabilities" : f == N_FILTERS + 1 ? ", masks" : "";
+        for (size_t row = 0; row < n_rows; row++)
+            requests[row] = (qn_sample_request){ .sampling = filters[filter].sampling,
+                                                 .random = qn_random(),
+                                                 .logprobs = f == N_FILTERS ? &logprobs : NULL,
+                                                 .allowed = f == N_FILTERS + 1 ? allowed : NULL };
+        snprintf(shape, sizeof shape, "%zu rows of %zu, %s%s", n_rows, n, filters[filter].name, with);
+        sample(&gpu, requests, n_rows, logits, results);
+        qn_gpu_bench("sample", "cuda", shape, (double)(n_rows * n * sizeof *logits), "B", qn_gpu_read_rate(), timed_sampler,
+                     &gpu, 16);
     }
     sampler_free(&gpu);
     free(logits);
+    free(requests);
+    free(results);
+    free(allowed);
 }
 
 void qn_check_cuda_sample(bool bench)
 {
-    static const size_t sizes[] = { 1, 2, 31, 2048, 2049, 4097, 32000, 151936, MAX_LOGITS };
+    static const size_t sizes[] = { 1, 2, 31, 2047, 2050, 4097, 32001, 151936, MAX_LOGITS - 1 };
     struct counts counts = { 0 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        check_sampling(sizes[i], sizes[i] < 10000 ? 6 : 3, &counts);
+        check_sampling(sizes[i], &counts);
     /* Kernels that always fall back to the host would pass the checks above. */
-    qn_case_begin("sample", "cuda", "%zu tokens sampled", counts.n_draws_done);
-    qn_expect(counts.host_fallbacks * 4 < counts.n_draws_done, "%zu fell back to the host", counts.host_fallbacks);
+    qn_case_begin("sample", "cuda", "%zu tokens sampled", counts.n_rows);
+    qn_expect(counts.host_fallbacks * 4 < counts.n_rows, "%zu fell back to the host", counts.host_fallbacks);
     check_embeddings();
     if (bench) {
-        bench_sampling(MAX_LOGITS);
+        bench_sampling(151936, 1);
+        bench_sampling(151936, 32);
+        bench_sampling(151936, 128);
         bench_embedding();
     }
 }

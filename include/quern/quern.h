@@ -343,11 +343,14 @@ typedef struct qn_sampling {
     float min_p;          /* drop tokens with less than min_p times the probability of the most likely one; 0: none */
     float repeat_penalty; /* logits of recent tokens are divided by it if positive, multiplied by it if negative; 1: off */
     int repeat_last_n;    /* number of most recent tokens that repeat_penalty applies to */
-    uint64_t seed;        /* the same seed and logits give the same tokens on every host and device */
+    /* As OpenAI defines them; 0: off. Subtracted from the logits of the tokens of the generated text: */
+    float frequency_penalty; /* times the number of occurrences there */
+    float presence_penalty;  /* once */
+    uint64_t seed;           /* the same seed and logits give the same tokens on every host and device */
 } qn_sampling;
 
-/* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64, seed
- * 0. */
+/* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64,
+ * frequency_penalty 0, presence_penalty 0, seed 0. */
 QN_API qn_sampling qn_sampling_defaults(void);
 
 /* A sampler: its parameters and the state of its random number generator. One thread at a time. */
@@ -360,17 +363,20 @@ typedef struct qn_sampler qn_sampler;
  *   out       the sampler; free it with qn_sampler_free
  *
  * QN_ERR_INVALID, naming the field, unless all values are finite, temperature >= 0, top_k >= 0, top_p in (0, 1], min_p in
- * [0, 1), repeat_penalty in [0.001, 1000] and repeat_last_n >= 0. */
+ * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2]. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 
 /* qn_sampler_free - free a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_pick - sample the next token, in this order: penalty, top_k, temperature, top_p, min_p, random draw.
+/* qn_sampler_pick - sample the next token, in this order: repeat_penalty, frequency_penalty and presence_penalty, top_k,
+ * temperature, top_p, min_p, random draw.
  *
  *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the largest
  *              logit is infinite
- *   recent     [n_recent] the preceding tokens, oldest first; the last repeat_last_n of them are penalised
+ *   recent     [n_recent] the preceding tokens, oldest first. repeat_penalty applies to the last repeat_last_n of them;
+ *              frequency_penalty and presence_penalty to those behind the n_recent tokens of the sampler's first call, which
+ *              are the generated text if all preceding tokens are passed in every call
  *   n_recent   0 is allowed, with recent NULL
  *   token      the sampled id */
 QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent,

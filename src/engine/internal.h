@@ -88,7 +88,8 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
 
 /* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
  *
- *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled */
+ *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent tokens
+ *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
 /* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets its

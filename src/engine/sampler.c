@@ -11,6 +11,8 @@ struct qn_sampler {
     qn_sampling params;
     size_t n_vocab;
     uint64_t random; /* state of the random number generator */
+    bool has_begun;  /* the first token has been requested */
+    size_t n_before; /* preceding tokens then: the generated text begins behind them */
     qn_sample_kernels kernels;
     void *scratch; /* for qn_sampler_pick; allocated when it is first called */
 };
@@ -40,6 +42,10 @@ static qn_status check_params(const qn_sampling *p)
     if (!(p->repeat_penalty >= QN_LEAST_PENALTY && p->repeat_penalty <= QN_MOST_PENALTY))
         return qn_fail(QN_ERR_INVALID, "repeat_penalty: %g, expected %g to %g", (double)p->repeat_penalty,
                        (double)QN_LEAST_PENALTY, (double)QN_MOST_PENALTY);
+    if (!(p->frequency_penalty >= -2 && p->frequency_penalty <= 2))
+        return qn_fail(QN_ERR_INVALID, "frequency_penalty: %g, expected -2 to 2", (double)p->frequency_penalty);
+    if (!(p->presence_penalty >= -2 && p->presence_penalty <= 2))
+        return qn_fail(QN_ERR_INVALID, "presence_penalty: %g, expected -2 to 2", (double)p->presence_penalty);
     if (p->repeat_last_n < 0)
         return qn_fail(QN_ERR_INVALID, "repeat_last_n: %d, expected 0 or more", p->repeat_last_n);
     return QN_OK;
@@ -73,7 +79,15 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
 {
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
-    qn_sample_request request = { .sampling = *p, .recent = n ? recent + (n_recent - n) : NULL, .n_recent = n };
+    if (!sampler->has_begun)
+        sampler->n_before = n_recent;
+    sampler->has_begun = true;
+    const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
+    qn_sample_request request = { .sampling = *p,
+                                  .recent = n ? recent + (n_recent - n) : NULL,
+                                  .n_recent = n,
+                                  .generated = n_generated ? recent + sampler->n_before : NULL,
+                                  .n_generated = n_generated };
     if (!qn_sample_is_greedy(p))
         request.random = qn_splitmix(&sampler->random);
     return request;

@@ -132,6 +132,35 @@ static void penalty_changes_the_argmax(void **unused)
     qn_sampler_free(sampler);
 }
 
+/* The prompt is not penalised, however often a token occurs there; the generated text is, by its counts. */
+static void generated_text_is_penalised(void **unused)
+{
+    (void)unused;
+    enum { PROMPT = 5, STEPS = 7 };
+    static const qn_token frequent[STEPS] = { 1, 1, 1, 2, 1, 2, 1 }, present[STEPS] = { 1, 2, 1, 1, 1, 1, 1 };
+    float x[VOCAB];
+    for (int i = 0; i < VOCAB; i++)
+        x[i] = -5;
+    x[1] = 4;
+    x[2] = 3.3f;
+    for (int round = 0; round < 2; round++) {
+        qn_sampling params = plain(0);
+        qn_sampler *sampler;
+        qn_token tokens[PROMPT + STEPS] = { 1, 1, 1, 1, 2 };
+        params.temperature = 0;
+        params.repeat_last_n = 1; /* the penalties of the generated text have no window */
+        params.frequency_penalty = round ? 0 : 0.3f;
+        params.presence_penalty = round ? 1 : 0;
+        assert_ok(qn_sampler_create(&params, VOCAB, &sampler));
+        for (size_t i = 0; i < STEPS; i++) {
+            label("round %d, step %zu", round, i);
+            assert_ok(qn_sampler_pick(sampler, x, tokens, PROMPT + i, &tokens[PROMPT + i]));
+            assert_int_equal(tokens[PROMPT + i], (round ? present : frequent)[i]);
+        }
+        qn_sampler_free(sampler);
+    }
+}
+
 static void seeds_repeat(void **unused)
 {
     (void)unused;
@@ -172,6 +201,10 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = INFINITY }, "repeat_penalty" },
         { { .top_p = 1, .repeat_penalty = NAN }, "repeat_penalty" },
         { { .top_p = 1, .repeat_penalty = 1, .repeat_last_n = -1 }, "repeat_last_n" },
+        { { .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 2.1f }, "frequency_penalty: 2.1, expected -2 to 2" },
+        { { .top_p = 1, .repeat_penalty = 1, .frequency_penalty = NAN }, "frequency_penalty" },
+        { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = -2.1f }, "presence_penalty: -2.1, expected -2 to 2" },
+        { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN }, "presence_penalty" },
     };
     qn_sampler *sampler;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -212,6 +245,7 @@ int main(void)
         cmocka_unit_test(filters_keep_what_they_say),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(penalty_changes_the_argmax),
+        cmocka_unit_test(generated_text_is_penalised),
         cmocka_unit_test(seeds_repeat),
         cmocka_unit_test(rejects_bad_parameters),
     };

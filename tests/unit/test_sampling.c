@@ -1,5 +1,6 @@
 /* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
- * GPU; and qn_sample_token against filters applied to a sorted list. */
+ * GPU; and qn_sample_token against filters applied to a sorted list, and against penalties and log probabilities in
+ * float64. */
 #include "helper_random.h"
 
 #include "quern/quern.h"
@@ -11,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- Generation ---- */
 
@@ -24,6 +26,15 @@ static const qn_sampling samplings[] = {
     { .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .seed = 1 },
     { .temperature = 0.8f, .top_k = 10, .top_p = 0.9f, .repeat_penalty = 1.2f, .repeat_last_n = 1000, .seed = 2 },
     { .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1, .seed = 3 },
+    { .temperature = 0, .top_p = 1, .repeat_penalty = 1, .frequency_penalty = 0.4f },
+    { .temperature = 0.8f,
+      .top_k = 40,
+      .top_p = 0.95f,
+      .repeat_penalty = 1.1f,
+      .repeat_last_n = 8,
+      .frequency_penalty = -0.1f,
+      .presence_penalty = 1.5f,
+      .seed = 5 },
     { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
 };
 
@@ -166,7 +177,7 @@ static void samples_match_a_sorted_list(void **unused)
 {
     (void)unused;
     static float logits[VOCAB];
-    static uint64_t scratch[VOCAB * 2];
+    static uint64_t scratch[VOCAB * 3];
     unsigned cpu;
     qn_sample_kernels kernels;
     assert_ok(qn_cpu_features(&cpu));
@@ -191,6 +202,177 @@ static void samples_match_a_sorted_list(void **unused)
     }
 }
 
+/* ---- Mask, bias, penalties and log probabilities against float64 ---- */
+
+enum { LISTED = 60 };
+
+static double reference_logit(const qn_sample_request *request, const float *logits, int token)
+{
+    double x = logits[token], count = 0;
+    bool is_recent = false;
+    if (request->allowed && !(request->allowed[token / 32] >> token % 32 & 1))
+        return -INFINITY;
+    for (size_t i = 0; i < request->n_bias; i++)
+        x += request->bias[i].token == token ? (double)request->bias[i].value : 0;
+    for (size_t i = 0; i < request->n_recent; i++)
+        is_recent |= request->recent[i] == token;
+    if (is_recent)
+        x = x > 0 ? x / (double)request->sampling.repeat_penalty : x * (double)request->sampling.repeat_penalty;
+    for (size_t i = 0; i < request->n_generated; i++)
+        count += request->generated[i] == token;
+    return x - count * (double)request->sampling.frequency_penalty - (count > 0) * (double)request->sampling.presence_penalty;
+}
+
+static double reference_logprob(const float *logits, int token)
+{
+    double sum = 0;
+    for (int i = 0; i < VOCAB; i++)
+        sum += exp((double)logits[i]);
+    return (double)logits[token] - log(sum);
+}
+
+static void assert_near(double found, double expected)
+{
+    if (!(fabs(found - expected) <= 2e-6 * (1 + fabs(expected))))
+        fail_msg("%.9g, expected %.9g", found, expected);
+}
+
+static void check_logprobs(const qn_sample_logprobs *found, const float *logits, int token, uint32_t n_top)
+{
+    static int order[VOCAB];
+    for (int i = 0; i < VOCAB; i++)
+        order[i] = i;
+    sorted_by = logits;
+    qsort(order, VOCAB, sizeof *order, likelier_first);
+    assert_int_equal(found->n, n_top);
+    assert_near((double)found->chosen, reference_logprob(logits, token));
+    for (uint32_t i = 0; i < n_top; i++) {
+        assert_int_equal(found->tokens[i], order[i]);
+        assert_near((double)found->values[i], reference_logprob(logits, order[i]));
+    }
+}
+
+/* The logit of each token after mask, bias and penalties is that of the only allowed token. */
+static void logits_change_as_documented(void **unused)
+{
+    (void)unused;
+    static float logits[VOCAB];
+    static uint64_t scratch[VOCAB * 3];
+    static uint32_t allowed[(VOCAB + 31) / 32];
+    qn_token recent[LISTED], generated[LISTED];
+    qn_sample_bias bias[LISTED];
+    qn_sample_kernels kernels;
+    qn_sample_kernels_init(&kernels, 0);
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] = 16 * next_float() - 8;
+    for (int i = 0; i < LISTED; i++) { /* of 40 tokens, so that lists overlap and repeat; some are outside the vocabulary */
+        recent[i] = i == 3 ? -1 : (qn_token)(random_u64() % 40);
+        generated[i] = i == 4 ? VOCAB : (qn_token)(random_u64() % 40);
+        bias[i] = (qn_sample_bias){ i == 5 ? INT32_MAX : (qn_token)(random_u64() % 40), 4 * next_float() - 2 };
+    }
+    for (int round = 0; round < 8; round++) {
+        label("round %d", round);
+        qn_sample_logprobs logprobs;
+        qn_sample_request request = { .sampling = { .top_p = 1,
+                                                    .repeat_penalty = round & 1 ? 1.3f : 1,
+                                                    .frequency_penalty = round & 2 ? 0.7f : 0,
+                                                    .presence_penalty = round & 4 ? -1.1f : 0 },
+                                      .recent = recent,
+                                      .generated = generated,
+                                      .n_recent = round & 1 ? LISTED : 0,
+                                      .n_generated = round & 6 ? LISTED : 0,
+                                      .bias = bias,
+                                      .n_bias = round % 3 ? LISTED : 0,
+                                      .allowed = allowed,
+                                      .logprobs = &logprobs };
+        for (int token = 0; token < VOCAB; token += token < 40 ? 1 : 97) {
+            memset(allowed, 0, sizeof allowed);
+            allowed[token / 32] = 1u << token % 32;
+            logprobs.n = (uint32_t)token % (QN_SAMPLE_TOP_LOGPROBS + 1);
+            request.sampling.temperature = token % 2 ? 1 : 0;
+            qn_sample_token(&kernels, &request, logits, VOCAB, scratch);
+            assert_int_equal(request.token, token);
+            assert_int_equal(qn_sample_key_index(request.best), token);
+            assert_near((double)qn_sample_key_logit(request.best), reference_logit(&request, logits, token));
+            if (token % 8 == 0)
+                check_logprobs(&logprobs, logits, token, (uint32_t)token % (QN_SAMPLE_TOP_LOGPROBS + 1));
+        }
+    }
+}
+
+/* Without a mask the token is the largest of all changed logits; other tokens keep theirs. */
+static void changed_logits_compete(void **unused)
+{
+    (void)unused;
+    static const float logits[4] = { 5, 4, 3.5f, -1 };
+    static uint64_t scratch[12];
+    const struct {
+        qn_sample_request request;
+        int token;
+    } cases[] = {
+        { { .sampling = { .repeat_penalty = 1 } }, 0 },
+        { { .sampling = { .repeat_penalty = 1, .presence_penalty = 1.1f },
+            .generated = (const qn_token[]){ 0, 0 },
+            .n_generated = 2 },
+          1 },
+        { { .sampling = { .repeat_penalty = 1, .frequency_penalty = 0.4f },
+            .generated = (const qn_token[]){ 0, 0 },
+            .n_generated = 2 },
+          0 },
+        { { .sampling = { .repeat_penalty = 1, .frequency_penalty = 0.6f },
+            .generated = (const qn_token[]){ 0, 1, 0 },
+            .n_generated = 3 },
+          0 },
+        { { .sampling = { .repeat_penalty = 1, .frequency_penalty = 0.8f },
+            .generated = (const qn_token[]){ 0, 1, 0 },
+            .n_generated = 3 },
+          2 },
+        { { .sampling = { .repeat_penalty = 1 }, .generated = (const qn_token[]){ 0, 0 }, .n_generated = 2 }, 0 },
+        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_sample_bias[]){ { 3, 4 }, { 3, 2.5f } }, .n_bias = 2 }, 3 },
+        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_sample_bias[]){ { 0, -INFINITY } }, .n_bias = 1 }, 1 },
+        { { .sampling = { .repeat_penalty = 1 }, .allowed = (const uint32_t[]){ 0xfffffffc } }, 2 },
+    };
+    qn_sample_kernels kernels;
+    qn_sample_kernels_init(&kernels, 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("case %zu", i);
+        qn_sample_request request = cases[i].request;
+        qn_sample_token(&kernels, &request, logits, 4, scratch);
+        assert_int_equal(request.token, cases[i].token);
+    }
+}
+
+static void excluded_and_broken_logits(void **unused)
+{
+    (void)unused;
+    static uint64_t scratch[3 * 40];
+    static const uint32_t none[2] = { 0, 0xffffff00 }, first_eight[2] = { 0xff, 0 };
+    float logits[40] = { 0 };
+    qn_sample_kernels kernels;
+    qn_sample_logprobs logprobs = { .n = 20, .chosen = 7 };
+    qn_sample_kernels_init(&kernels, 0);
+    qn_sample_request request = { .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
+                                  .allowed = none,
+                                  .logprobs = &logprobs };
+    qn_sample_token(&kernels, &request, logits, 40, scratch);
+    assert_int_equal(request.token, -1);
+    assert_true(logprobs.n == 20 && logprobs.chosen == 7);
+    assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
+    assert_text("the largest of the allowed tokens is -inf");
+    /* A NaN that is not allowed does not matter to the token, but the probabilities of all tokens are unknown. */
+    logits[30] = NAN;
+    request.allowed = first_eight;
+    qn_sample_token(&kernels, &request, logits, 40, scratch);
+    assert_in_range(request.token, 0, 7);
+    assert_true(logprobs.n == 0 && isnan(logprobs.chosen));
+    /* Fewer tokens than are to be listed. */
+    logprobs.n = 20;
+    qn_sample_token(&kernels, &request, logits, 4, scratch);
+    assert_int_equal(logprobs.n, 4);
+    assert_near((double)logprobs.values[3], log(0.25));
+    assert_int_equal(logprobs.tokens[3], 3);
+}
+
 static void keys_are_ordered(void **unused)
 {
     (void)unused;
@@ -200,6 +382,7 @@ static void keys_are_ordered(void **unused)
         assert_true(i == 0 || qn_sample_key(rising[i], 9) > qn_sample_key(rising[i - 1], 0));
         assert_true(qn_sample_key(rising[i], 3) > qn_sample_key(rising[i], 4));
         assert_int_equal(qn_sample_key_index(qn_sample_key(rising[i], 123456)), 123456);
+        assert_true(isnan(rising[i]) || qn_sample_key_logit(qn_sample_key(rising[i], 7)) == rising[i]);
         assert_int_equal(qn_sample_is_finite(qn_sample_key(rising[i], 1)), isfinite(rising[i]) != 0);
     }
     assert_true(qn_sample_key(-0.0f, 1) == qn_sample_key(0.0f, 1));
@@ -213,6 +396,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_ordered),
         cmocka_unit_test(samples_match_a_sorted_list),
+        cmocka_unit_test(logits_change_as_documented),
+        cmocka_unit_test(changed_logits_compete),
+        cmocka_unit_test(excluded_and_broken_logits),
         cmocka_unit_test(steps_sample_like_samplers),
         cmocka_unit_test(gpu_steps_sample_like_samplers),
     };

@@ -153,7 +153,7 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     }
     QN_TRY(alloc_attention(model, max_rows, max_positions));
     QN_TRY(alloc_persistent(model));
-    QN_TRY(qn_cuda_sampling_alloc(model));
+    QN_TRY(qn_cuda_sampling_alloc(model, QN_CUDA_LOGIT_ROWS));
     return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 

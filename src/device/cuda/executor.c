@@ -19,44 +19,55 @@ static qn_cuda_model *cuda_model_of(qn_device *device)
 
 /* ---- A decode step: one row with logits or a sampled token, as a graph ---- */
 
-static qn_status launch_decode(qn_cuda_model *model, const qn_cuda_memory *memory, qn_sample_mode sampler)
+/* The logits of the step's row, or its sampled token, to the host. */
+static qn_status queue_output(qn_cuda_model *model, const qn_cuda_sampling *sampling)
+{
+    if (sampling->mode == QN_SAMPLE_NONE)
+        return qn_cuda_copy_d2h(model->cuda, model->stream, model->host_logits, model->logits.address,
+                                model->plan->n_vocab * sizeof(float));
+    return qn_cuda_run_sampler(model, sampling);
+}
+
+static qn_status launch_decode(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_cuda_sampling *sampling)
 {
     QN_TRY(qn_cuda_upload_inputs(model, 1));
     QN_TRY(qn_cuda_run_trunk(model, memory, 1, 0));
     QN_TRY(qn_cuda_run_logits(model, 0, 1));
-    return qn_cuda_run_sampler(model, sampler);
+    return queue_output(model, sampling);
 }
 
-static qn_status capture_decode(qn_cuda_model *model, qn_cuda_memory *memory, qn_sample_mode sampler)
+static qn_status capture_decode(qn_cuda_model *model, qn_cuda_memory *memory, const qn_cuda_sampling *sampling)
 {
-    if (memory->graphs[sampler] && memory->generations[sampler] == model->generation)
+    const qn_sample_mode mode = sampling->mode;
+    if (memory->graphs[mode] && memory->generations[mode] == model->generation)
         return QN_OK;
     QN_TRY(qn_cuda_capture_begin(model->cuda, model->stream));
-    const qn_status status = launch_decode(model, memory, sampler);
+    const qn_status status = launch_decode(model, memory, sampling);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), sizeof text);
         (void)qn_cuda_capture_end(model->cuda, model->stream, NULL);
         return qn_fail(status, "%s", text);
     }
-    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graphs[sampler]));
-    memory->generations[sampler] = model->generation;
+    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graphs[mode]));
+    memory->generations[mode] = model->generation;
     return QN_OK;
 }
 
 static qn_status run_decode(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits,
                             qn_sample_request *request)
 {
-    const qn_sample_mode sampler = qn_cuda_sampler_of(model, request);
+    qn_cuda_sampling sampling = { .mode = QN_SAMPLE_NONE };
     QN_TRY(qn_cuda_prepare_decode(model, memory));
-    QN_TRY(capture_decode(model, memory, sampler));
     qn_cuda_fill_inputs(model, memory, row, 1);
-    QN_TRY(qn_cuda_upload_sampling(model, request));
-    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[sampler], model->stream));
+    if (request)
+        QN_TRY(qn_cuda_upload_sampling(model, request, 1, &sampling));
+    QN_TRY(capture_decode(model, memory, &sampling));
+    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[sampling.mode], model->stream));
     QN_TRY(qn_cuda_quantize_pages(model, memory, 1, row->position));
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
     if (request)
-        return qn_cuda_finish_sampling(model, sampler, request);
+        return qn_cuda_finish_sampling(model, &sampling, request);
     memcpy(logits, model->host_logits, model->plan->n_vocab * sizeof *logits);
     return QN_OK;
 }
@@ -80,11 +91,12 @@ static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n
 /* Computes a row's logits and samples from them. */
 static qn_status run_sampling(qn_cuda_model *model, size_t row, qn_sample_request *request)
 {
-    const qn_sample_mode sampler = qn_cuda_sampler_of(model, request);
+    qn_cuda_sampling sampling;
     QN_TRY(qn_cuda_run_logits(model, row, 1));
-    QN_TRY(qn_cuda_run_sampler(model, sampler));
+    QN_TRY(qn_cuda_upload_sampling(model, request, 1, &sampling));
+    QN_TRY(qn_cuda_run_sampler(model, &sampling));
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return qn_cuda_finish_sampling(model, sampler, request);
+    return qn_cuda_finish_sampling(model, &sampling, request);
 }
 
 static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row, size_t n, size_t logit, size_t n_logits)
@@ -97,8 +109,6 @@ static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row,
     if (n == 1)
         QN_TRY(qn_cuda_prepare_decode(model, memory));
     qn_cuda_fill_inputs(model, memory, step->rows + row, n);
-    if (n_logits)
-        QN_TRY(qn_cuda_upload_sampling(model, step->request));
     QN_TRY(qn_cuda_upload_inputs(model, n));
     QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
     if (n == 1)

@@ -40,13 +40,14 @@ typedef struct qn_cuda_acts {
     uint64_t signs; /* of its rotation; 0: none */
 } qn_cuda_acts;
 
+typedef struct qn_cuda_sampler qn_cuda_sampler; /* sampling.c */
+
 /* The inputs of a step, filled on the host. max_rows positions are followed by max_rows tokens, then by the rows of the
  * embedding buffer. */
 typedef struct qn_cuda_inputs {
     uint64_t memory;        /* address of the session's recurrent state */
     uint32_t cu_seqlens[2]; /* 0, n_rows */
-    qn_sample_params sampling;
-    uint32_t positions[]; /* [n_rows] */
+    uint32_t positions[];   /* [n_rows] */
 } qn_cuda_inputs;
 
 /* The embedding table in tiles; with tied embeddings, the output matrix. */
@@ -92,11 +93,9 @@ typedef struct qn_cuda_model {
     qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, matmul_workspace, logits;
     qn_cuda_buffer persistent_memory; /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
-    qn_cuda_buffer recent, sample_state;
-    uint8_t *host_inputs;                        /* pinned: input_bytes, and max_rows embeddings if the host dequantises */
-    float *host_logits;                          /* pinned: [n_vocab] */
-    struct qn_cuda_sample_output *sample_output; /* pinned: the sampled token */
-    bool *is_recent;                             /* [n_vocab]; all false between calls */
+    uint8_t *host_inputs; /* pinned: input_bytes, and max_rows embeddings if the host dequantises */
+    float *host_logits;   /* pinned: [n_vocab] */
+    qn_cuda_sampler *sampler;
 } qn_cuda_model;
 
 /* qn_cuda_rows - the address of the first row of a buffer of the plan. */
@@ -140,7 +139,7 @@ typedef struct qn_cuda_memory {
     qn_cuda_event copied; /* after the newest copy of entries */
     bool has_copied;
     qn_cuda_decode_plan decode_plan;
-    qn_cuda_graph *graphs[QN_SAMPLE_MODES]; /* one decode step with this sampler; NULL until captured */
+    qn_cuda_graph *graphs[QN_SAMPLE_MODES]; /* one decode step with this sampling; NULL until captured */
     uint32_t generations[QN_SAMPLE_MODES];  /* qn_cuda_model.generation at capture */
 } qn_cuda_memory;
 
@@ -157,19 +156,30 @@ qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent,
 void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n);
 qn_status qn_cuda_upload_inputs(qn_cuda_model *model, size_t n);
 
-/* sampling.c:
- *   qn_cuda_sampling_alloc   the sampler's buffers
- *   qn_cuda_sampler_of       the sampler of a request; QN_SAMPLE_HOST for NULL (logits are copied to the host) and for
- *                            requests that the kernels do not support
- *   qn_cuda_upload_sampling  the request's parameters into host_inputs, its recent tokens to the device
- *   qn_cuda_run_sampler      launches: sample from the one row in model->logits, or copy the row to the host
- *   qn_cuda_finish_sampling  after the stream is synchronised: sets request->best and request->token */
-qn_status qn_cuda_sampling_alloc(qn_cuda_model *model);
+/* sampling.c: the tokens of rows from their logits. */
+
+/* What a step samples: its launches depend on nothing else. */
+typedef struct qn_cuda_sampling {
+    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
+    size_t n;            /* rows */
+} qn_cuda_sampling;
+
+/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows. */
+qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows);
 void qn_cuda_sampling_free(qn_cuda_model *model);
-qn_sample_mode qn_cuda_sampler_of(const qn_cuda_model *model, const qn_sample_request *request);
-qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *request);
-qn_status qn_cuda_run_sampler(qn_cuda_model *model, qn_sample_mode sampler);
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, qn_sample_mode sampler, qn_sample_request *request);
+
+/* qn_cuda_upload_sampling - the parameters of requests [n] into pinned memory, which the kernels read; masks, bias and
+ * penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not before the step that
+ * used them last has ended. Sets *what. */
+qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what);
+
+/* qn_cuda_run_sampler - launches: sample from rows [0, what->n) of model->logits, to which mask, bias and penalties are
+ * applied in place. */
+qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what);
+
+/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of the requests that were uploaded. Samples
+ * rows on the host that the kernels could not sample, from model->logits. */
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
 
 /* operations.c: launches in the model's stream. */
 

@@ -1,123 +1,204 @@
-/* The end of a step: logits are copied to the host, or a token is sampled on the device; requests that the kernels do not
- * support are sampled on the host from the same logits. */
+/* Sampling at the end of a step, on the device, for many rows; rows that the kernels cannot sample are sampled on the host
+ * from the same logits. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
 
-#include <math.h>
 #include <string.h>
 
-/* In pinned memory. */
-struct qn_cuda_sample_output {
-    qn_sample_result result;
-    int32_t recent[]; /* [n_vocab] */
+struct qn_cuda_sampler {
+    qn_cuda_buffer states;     /* [max_rows] */
+    qn_sample_params *params;  /* [max_rows], pinned like all host memory here but slots */
+    qn_sample_result *results; /* [max_rows] */
+    /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities, the
+     * logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
+    uint8_t *lists;
+    size_t list_bytes;           /* capacity */
+    qn_cuda_buffer device_lists; /* the same masks and entries */
+    uint32_t *slots;             /* [n_vocab] zero between calls */
 };
 
 /* ---- Buffers ---- */
 
-qn_status qn_cuda_sampling_alloc(qn_cuda_model *model)
+qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows)
 {
-    const size_t n_vocab = model->plan->n_vocab;
-    QN_TRY(qn_cuda_alloc(model->cuda, n_vocab, sizeof(int32_t), "step buffer on the GPU", &model->recent));
-    QN_TRY(qn_cuda_alloc(model->cuda, 1, sizeof(qn_sample_state), "step buffer on the GPU", &model->sample_state));
-    QN_TRY(qn_cuda_memset(model->cuda, model->stream, model->sample_state.address, 0, model->sample_state.bytes));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, sizeof *model->sample_output + n_vocab * sizeof(int32_t), "sampler",
-                              (void **)&model->sample_output));
-    return qn_alloc(&model->is_recent, n_vocab, sizeof *model->is_recent, "sampler");
+    qn_cuda_sampler *s;
+    QN_TRY(qn_alloc(&model->sampler, 1, sizeof *model->sampler, "sampler"));
+    s = model->sampler;
+    QN_TRY(qn_cuda_alloc(model->cuda, max_rows, sizeof(qn_sample_state), "step buffer on the GPU", &s->states));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, s->states.address, 0, s->states.bytes));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof *s->params, "sampler", (void **)&s->params));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof *s->results, "sampler", (void **)&s->results));
+    return qn_alloc(&s->slots, model->plan->n_vocab, sizeof *s->slots, "sampler");
+}
+
+static void free_lists(qn_cuda_model *model)
+{
+    qn_cuda_sampler *s = model->sampler;
+    qn_cuda_free(model->cuda, &s->device_lists);
+    qn_cuda_free_host(model->cuda, s->lists);
+    s->lists = NULL;
+    s->list_bytes = 0;
 }
 
 void qn_cuda_sampling_free(qn_cuda_model *model)
 {
-    qn_cuda_free(model->cuda, &model->recent);
-    qn_cuda_free(model->cuda, &model->sample_state);
-    qn_cuda_free_host(model->cuda, model->sample_output);
-    qn_free(model->is_recent);
-    model->sample_output = NULL;
-    model->is_recent = NULL;
+    qn_cuda_sampler *s = model->sampler;
+    if (!s)
+        return;
+    free_lists(model);
+    qn_cuda_free(model->cuda, &s->states);
+    qn_cuda_free_host(model->cuda, s->params);
+    qn_cuda_free_host(model->cuda, s->results);
+    qn_free(s->slots);
+    qn_free(s);
+    model->sampler = NULL;
 }
 
 /* ---- Before the step ---- */
 
-qn_sample_mode qn_cuda_sampler_of(const qn_cuda_model *model, const qn_sample_request *request)
-{
-    return request ? qn_sample_gpu_mode(&request->sampling, model->plan->n_vocab) : QN_SAMPLE_HOST;
-}
+/* Sizes of the lists of a step. */
+struct list_sizes {
+    size_t mask, masks, entries, raw; /* bytes: of a mask; of all masks, entries, logits */
+};
 
-/* Lists the recent tokens without duplicates and without tokens outside the vocabulary; none if there is no penalty. */
-static size_t list_recent(qn_cuda_model *model, const qn_sample_request *request)
+static struct list_sizes measure_lists(const qn_cuda_model *model, const qn_sample_request *requests, size_t n)
 {
-    int32_t *list = model->sample_output->recent;
-    size_t n = 0;
-    for (size_t i = 0; request->sampling.repeat_penalty != 1 && i < request->n_recent; i++) {
-        const int32_t token = request->recent[i];
-        if (token < 0 || (size_t)token >= model->plan->n_vocab || model->is_recent[token])
-            continue;
-        model->is_recent[token] = true;
-        list[n++] = token;
+    const size_t n_vocab = model->plan->n_vocab;
+    struct list_sizes sizes = { .mask =
+                                    qn_round_up(qn_sample_mask_words(n_vocab) * sizeof(uint32_t), sizeof(qn_sample_entry)) };
+    for (size_t i = 0; i < n; i++) {
+        const size_t n_entries = qn_sample_max_entries(&requests[i], n_vocab);
+        sizes.masks += requests[i].allowed ? sizes.mask : 0;
+        sizes.entries += n_entries * sizeof(qn_sample_entry);
+        sizes.raw += n_entries * sizeof(float);
     }
-    for (size_t i = 0; i < n; i++)
-        model->is_recent[list[i]] = false;
-    return n;
+    return sizes;
 }
 
-qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *request)
+static qn_status reserve_lists(qn_cuda_model *model, const struct list_sizes *sizes)
 {
-    qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
-    if (qn_cuda_sampler_of(model, request) == QN_SAMPLE_HOST)
+    qn_cuda_sampler *s = model->sampler;
+    const size_t bytes = sizes->masks + sizes->entries + sizes->raw;
+    if (bytes <= s->list_bytes)
         return QN_OK;
-    const size_t n = list_recent(model, request);
-    inputs->sampling = qn_sample_gpu_params(request, model->plan->n_vocab);
-    inputs->sampling.n_recent = (uint32_t)n;
-    model->sample_output->result = (qn_sample_result){ .token = -1 };
-    return n ? qn_cuda_copy_h2d(model->cuda, model->stream, model->recent.address, model->sample_output->recent,
-                                n * sizeof *model->sample_output->recent)
-             : QN_OK;
+    free_lists(model);
+    QN_TRY(qn_cuda_alloc(model->cuda, 2 * bytes, 1, "step buffer on the GPU", &s->device_lists));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, 2 * bytes, "sampler", (void **)&s->lists));
+    s->list_bytes = 2 * bytes;
+    return QN_OK;
+}
+
+/* Fills the parameters of a row, and its mask and entries at these offsets of the lists, which are advanced. */
+static void fill_row(qn_cuda_model *model, const qn_sample_request *request, size_t row, struct list_sizes *at)
+{
+    qn_cuda_sampler *s = model->sampler;
+    const size_t n_vocab = model->plan->n_vocab;
+    qn_sample_params *p = &s->params[row];
+    *p = qn_sample_gpu_params(request, n_vocab);
+    if (request->allowed) {
+        memcpy(s->lists + at->masks, request->allowed, qn_sample_mask_words(n_vocab) * sizeof *request->allowed);
+        p->allowed = s->device_lists.address + at->masks;
+        at->masks += at->mask;
+    }
+    if (qn_sample_max_entries(request, n_vocab)) {
+        const size_t n =
+            qn_sample_list_entries(request, n_vocab, s->slots, (qn_sample_entry *)(void *)(s->lists + at->entries));
+        p->n_entries = (uint32_t)n;
+        p->entries = s->device_lists.address + at->entries;
+        p->raw = request->logprobs ? (uint64_t)(uintptr_t)(s->lists + at->raw) : 0;
+        at->entries += n * sizeof(qn_sample_entry);
+        at->raw += n * sizeof(float);
+    }
+    s->results[row] = (qn_sample_result){ .token = -1 };
+}
+
+qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what)
+{
+    const struct list_sizes sizes = measure_lists(model, requests, n);
+    struct list_sizes at = { .mask = sizes.mask, .entries = sizes.masks, .raw = sizes.masks + sizes.entries };
+    *what = (qn_cuda_sampling){ .n = n };
+    QN_TRY(reserve_lists(model, &sizes));
+    for (size_t i = 0; i < n; i++) {
+        what->mode = qn_sample_gpu_join(what->mode, qn_sample_gpu_mode(&requests[i], model->plan->n_vocab));
+        fill_row(model, &requests[i], i, &at);
+    }
+    if (!at.entries)
+        return QN_OK;
+    return qn_cuda_copy_h2d(model->cuda, model->stream, model->sampler->device_lists.address, model->sampler->lists,
+                            at.entries);
 }
 
 /* ---- The end of the step ---- */
 
-qn_status qn_cuda_run_sampler(qn_cuda_model *model, qn_sample_mode sampler)
+qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what)
 {
-    const size_t n = model->plan->n_vocab;
+    const qn_cuda_sampler *s = model->sampler;
     const qn_sample_args args = { .logits = model->logits.address,
-                                  .params = model->inputs + offsetof(qn_cuda_inputs, sampling),
-                                  .recent = model->recent.address,
-                                  .state = model->sample_state.address,
-                                  .result = (uint64_t)(uintptr_t)&model->sample_output->result,
-                                  .n = (uint32_t)n,
-                                  .mode = sampler };
+                                  .params = (uint64_t)(uintptr_t)s->params,
+                                  .states = s->states.address,
+                                  .results = (uint64_t)(uintptr_t)s->results,
+                                  .n = (uint32_t)model->plan->n_vocab };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n_launches;
-    if (sampler == QN_SAMPLE_HOST)
-        return qn_cuda_copy_d2h(model->cuda, model->stream, model->host_logits, model->logits.address, n * sizeof(float));
-    QN_TRY(qn_sample_gpu_launches(sampler, n, launches, &n_launches));
+    QN_TRY(qn_sample_gpu_launches(what->mode, model->plan->n_vocab, what->n, launches, &n_launches));
     for (size_t i = 0; i < n_launches; i++)
         QN_TRY(qn_cuda_launch(model->cuda, model->stream, &launches[i], &args));
     return QN_OK;
 }
 
-static qn_status sample_on_host(const qn_cuda_model *model, qn_sample_request *request)
+/* Samples a row that the kernels did not sample. Mask, bias and penalties are applied to its logits already. *logit: of the
+ * token. */
+static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_request *request, float *logit)
 {
+    const size_t n = model->plan->n_vocab;
+    qn_sample_request again = { .sampling = request->sampling, .random = request->random };
     void *scratch;
-    QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(model->plan->n_vocab), 1, "sampler"));
-    qn_sample_token(&model->kernels->sample, request, model->host_logits, model->plan->n_vocab, scratch);
+    again.sampling.repeat_penalty = 1;
+    again.sampling.frequency_penalty = again.sampling.presence_penalty = 0;
+    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * n * sizeof(float),
+                            n * sizeof(float)));
+    QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
+    qn_sample_token(&model->kernels->sample, &again, model->host_logits, n, scratch);
     qn_free(scratch);
+    request->token = again.token;
+    *logit = model->host_logits[again.token];
     return QN_OK;
 }
 
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, qn_sample_mode sampler, qn_sample_request *request)
+/* The logit of a row's token before bias and penalties; `logit`: after them. A token that is sampled is not masked. */
+static float raw_logit(const qn_cuda_sampler *s, size_t row, qn_token token, float logit)
 {
-    if (sampler == QN_SAMPLE_HOST)
-        return sample_on_host(model, request);
-    request->best = model->sample_output->result.best;
-    request->token = model->sample_output->result.token;
-    if (request->token >= 0 || !qn_sample_is_finite(request->best))
+    const qn_sample_params *p = &s->params[row];
+    if (!p->n_entries)
+        return logit;
+    const qn_sample_entry *entries = (const qn_sample_entry *)(const void *)(s->lists + (p->entries - s->device_lists.address));
+    const float *raw = (const float *)(uintptr_t)p->raw;
+    for (uint32_t i = 0; i < p->n_entries; i++)
+        if (entries[i].token == token)
+            return raw[i];
+    return logit;
+}
+
+static qn_status finish_row(qn_cuda_model *model, size_t row, qn_sample_request *request)
+{
+    const qn_sample_result *result = &model->sampler->results[row];
+    float logit = result->logit;
+    request->best = result->best;
+    request->token = result->token;
+    if (!qn_sample_is_finite(request->best))
         return QN_OK;
-    qn_sample_request again = *request;
-    again.sampling.repeat_penalty = 1; /* the device has applied it to the logits */
-    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address,
-                            model->plan->n_vocab * sizeof *model->host_logits));
-    QN_TRY(sample_on_host(model, &again));
-    request->token = again.token;
+    if (request->token < 0)
+        QN_TRY(sample_on_host(model, row, request, &logit));
+    if (request->logprobs)
+        qn_sample_set_logprobs(request->logprobs, model->plan->n_vocab, result->largest, result->total, result->top,
+                               raw_logit(model->sampler, row, request->token, logit));
+    return QN_OK;
+}
+
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)
+{
+    for (size_t i = 0; i < what->n; i++)
+        QN_TRY(finish_row(model, i, &requests[i]));
     return QN_OK;
 }

@@ -1,142 +1,19 @@
-// Sampling: argmax per block, a histogram of the logits' distance to the maximum, and a sort of the few candidates by the last
-// block of the grid. sample_cuda.h describes the method.
-#include "kernels/exp_cuda.h"
-#include "kernels/sample/keys.cuh"
-#include "kernels/sample/sample_cuda.h"
+// Sampling: mask, bias and penalties, the largest logit of each slice, a histogram of the logits' distance to the maximum, and
+// a sort of the few candidates by the last block of a row. sample_cuda.h describes the method.
+#include "kernels/sample/sample.cuh"
 
-enum {
-    THREADS = QN_SAMPLE_THREADS,
-    WARPS = THREADS / QN_WARP_SIZE,
-    BINS = QN_SAMPLE_BINS,
-    UNROLL = 8 // loads of logits in flight per thread
-};
+enum { BINS = QN_SAMPLE_BINS };
 
-// ---- Weights, as in sample.h ----
-
-QN_DEVICE float logit_of(uint64_t key)
+QN_DEVICE softmax_scale scale_of(const row &r, uint64_t best)
 {
-    const uint32_t ordered = (uint32_t)(key >> 32);
-    return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
-}
-
-// qn_exp of kernels/canon.h.
-QN_DEVICE float exp_canonical(float x)
-{
-    float n;
-    const float y = qn_exp_series(fminf(fmaxf(x, QN_EXP_MIN), QN_EXP_MAX), &n);
-    return __uint_as_float(__float_as_uint(y) + ((uint32_t)(int)n << 23));
-}
-
-struct softmax_scale {
-    float largest, inverse, unit, bins;
-};
-
-QN_DEVICE softmax_scale scale_of(const qn_sample_args &a, uint64_t best)
-{
-    return { logit_of(best), a.params->inverse, a.params->weight_unit, a.params->bins_per_unit };
-}
-
-QN_DEVICE float weight_of(const softmax_scale &s, float logit)
-{
-    return exp_canonical((logit - s.largest) * s.inverse);
-}
-
-QN_DEVICE uint64_t fixed_point_weight(const softmax_scale &s, float weight)
-{
-    return (uint64_t)(weight * s.unit);
+    return { logit_of(best), r.state->params.inverse, r.state->params.weight_unit };
 }
 
 // The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result BINS.
-QN_DEVICE uint32_t bin_of(const softmax_scale &s, float logit)
+QN_DEVICE uint32_t bin_of(const softmax_scale &s, float bins_per_unit, float logit)
 {
-    const float position = (s.largest - logit) * s.inverse * s.bins;
+    const float position = (s.largest - logit) * s.inverse * bins_per_unit;
     return position < (float)BINS ? (uint32_t)position : BINS;
-}
-
-// ---- Grid and block primitives ----
-
-// True in the last block of the grid to call it; the writes of all other blocks are then visible. Resets the ticket to 0.
-QN_DEVICE bool is_last(uint32_t *ticket)
-{
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(ticket, 1) == gridDim.x - 1;
-        if (last)
-            *ticket = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    return last;
-}
-
-// Exclusive prefix sum over the threads of the block; *all is the total.
-template <typename T> QN_DEVICE T exclusive_sum(T own, T *all)
-{
-    __shared__ T warp_values[WARPS];
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE;
-    T sum = own;
-#pragma unroll
-    for (int distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
-        const T other = __shfl_up_sync(QN_FULL_MASK, sum, distance);
-        sum += lane >= distance ? other : 0;
-    }
-    __syncthreads(); // warp_values of the previous call has been read
-    if (lane == QN_WARP_SIZE - 1)
-        warp_values[warp] = sum;
-    __syncthreads();
-    T before = sum - own, total = 0;
-#pragma unroll
-    for (int i = 0; i < WARPS; i++) {
-        before += i < warp ? warp_values[i] : 0;
-        total += warp_values[i];
-    }
-    *all = total;
-    return before;
-}
-
-// ---- Access to the logits: strided over the grid ----
-
-QN_DEVICE uint32_t global_thread()
-{
-    return blockIdx.x * THREADS + threadIdx.x;
-}
-
-QN_DEVICE uint32_t grid_stride()
-{
-    return gridDim.x * THREADS;
-}
-
-QN_DEVICE void load_strided(float x[UNROLL], const qn_sample_args &a, uint32_t first)
-{
-#pragma unroll
-    for (int i = 0; i < UNROLL; i++) {
-        const uint32_t at = first + i * grid_stride();
-        x[i] = at < a.n ? a.logits[at] : -QN_INFINITY;
-    }
-}
-
-// ---- Argmax ----
-
-// The largest key of the block, in every thread.
-QN_DEVICE uint64_t block_max_key(uint64_t key)
-{
-    __shared__ uint64_t warp_values[WARPS];
-    key = warp_max_key(key);
-    if (threadIdx.x % QN_WARP_SIZE == 0)
-        warp_values[threadIdx.x / QN_WARP_SIZE] = key;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < WARPS; i++)
-        key = max_key(key, warp_values[i]);
-    return key;
-}
-
-// Thread i loads the largest key of block i; 0 for i >= gridDim.x.
-QN_DEVICE uint64_t load_block_argmax(const qn_sample_args &a)
-{
-    return threadIdx.x < gridDim.x ? __ldcg((const unsigned long long *)&a.state->best[threadIdx.x]) : 0;
 }
 
 QN_DEVICE bool is_finite(float x)
@@ -144,54 +21,83 @@ QN_DEVICE bool is_finite(float x)
     return x - x == 0; // NaN for infinities and NaN
 }
 
-// Each block penalises only the logits that it reads itself, so a block barrier is enough.
-QN_DEVICE void apply_penalty(const qn_sample_args &a)
+QN_DEVICE void store_token(const row &r, uint64_t best, uint64_t key)
 {
-    const uint32_t n = a.params->n_recent;
-    const float penalty = a.params->penalty;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        const uint32_t token = (uint32_t)a.recent[i];
-        if (token / THREADS % gridDim.x != blockIdx.x)
+    r.result->best = best;
+    r.result->token = (int32_t)index_of(key);
+    r.result->logit = logit_of(key);
+}
+
+QN_DEVICE void store_no_token(const row &r, uint64_t best)
+{
+    r.result->best = best;
+    r.result->token = -1;
+}
+
+// ---- Argmax ----
+
+// Each block changes only the logits that it reads itself, so a block barrier is enough.
+QN_DEVICE void apply_entries(const row &r, const qn_sample_params &p)
+{
+    for (uint32_t i = threadIdx.x; i < p.n_entries; i += THREADS) {
+        const qn_sample_entry entry = p.entries[i];
+        const uint32_t vector = ((uint32_t)entry.token + r.shift) / VECTOR;
+        if (vector / THREADS % gridDim.x != blockIdx.x)
             continue;
-        const float x = a.logits[token];
-        a.logits[token] = x > 0 ? __fdiv_rn(x, penalty) : x * penalty;
+        const float x = r.logits[entry.token];
+        if (p.raw)
+            p.raw[i] = x;
+        r.logits[entry.token] = qn_sample_adjust(x, &entry, &p.penalties);
     }
-    if (n)
+    if (p.n_entries)
         __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_argmax(const __grid_constant__ qn_sample_args a)
+QN_DEVICE uint64_t apply_mask(const row &r, const uint32_t *allowed)
 {
-    qn_pdl_trigger();
-    qn_pdl_wait();
-    apply_penalty(a);
     uint64_t best = 0;
-    for (uint32_t first = global_thread(); first < a.n; first += UNROLL * grid_stride()) {
-        float x[UNROLL];
-        load_strided(x, a, first);
-#pragma unroll
-        for (int i = 0; i < UNROLL; i++) {
-            const uint32_t at = first + i * grid_stride();
-            best = at < a.n ? max_key(best, key_of(x[i], at)) : best;
-        }
+    for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t at) {
+        if (!(allowed[at / 32] >> at % 32 & 1))
+            r.logits[at] = x = -QN_INFINITY;
+        best = max_key(best, key_of(x, at));
+    });
+    return best;
+}
+
+// The state of a row for the kernels that follow.
+QN_DEVICE void prepare_state(const row &r, const qn_sample_params &p)
+{
+    if (row_thread() == 0) {
+        r.state->params = p;
+        r.state->n_candidates = 0;
     }
-    best = block_max_key(best);
-    if (threadIdx.x == 0)
-        a.state->best[blockIdx.x] = best;
-    if (a.mode != QN_SAMPLE_ARGMAX) {
-        for (uint32_t i = global_thread(); a.mode == QN_SAMPLE_HISTOGRAM && i < BINS; i += grid_stride()) {
-            a.state->weights[i] = 0;
-            a.state->counts[i] = 0;
-        }
-        if (global_thread() == 0)
-            a.state->n_candidates = 0;
-        return;
+    for (uint32_t i = row_thread(); p.kind == QN_SAMPLE_HISTOGRAM && i < BINS; i += row_threads()) {
+        r.state->weights[i] = 0;
+        r.state->counts[i] = 0;
     }
-    if (!is_last(&a.state->tickets[0]))
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_argmax(const __grid_constant__ qn_sample_args a)
+{
+    __shared__ qn_sample_params p;
+    qn_pdl_trigger();
+    load_params(&p, a);
+    qn_pdl_wait();
+    __syncthreads();
+    const row r = row_of(a);
+    apply_entries(r, p);
+    uint64_t best = p.allowed ? apply_mask(r, p.allowed) : max_key_of_row(r);
+    store_slices(r.state->best, best, p.kind == QN_SAMPLE_TOP_K ? slices_per_block() : 1);
+    prepare_state(r, p);
+    if (p.kind > QN_SAMPLE_ARGMAX || !is_last(&r.state->tickets[0]))
         return;
-    best = block_max_key(load_block_argmax(a));
-    if (threadIdx.x == 0)
-        *a.result = { best, is_finite(logit_of(best)) ? (int32_t)index_of(best) : -1, 0 };
+    best = block_max_key(load_slice(r, 1));
+    if (threadIdx.x)
+        return;
+    if (p.kind == QN_SAMPLE_ARGMAX && is_finite(logit_of(best)))
+        store_token(r, best, best);
+    else
+        store_no_token(r, best);
 }
 
 // ---- Histogram ----
@@ -229,10 +135,10 @@ QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
 // min_p) end. If the bins up to it hold few tokens, all of them are candidates. Otherwise candidates are the tokens of
 // cutoff_bin, to find the exact end of the kept tokens, and of bins low to high: the random number selects a token in low for
 // the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it).
-QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint64_t *weights)
+QN_DEVICE void choose_candidates(const row &r, uint32_t *counts, uint64_t *weights)
 {
     __shared__ uint32_t cutoff_bin, low, high;
-    const qn_sample_params p = *a.params;
+    const qn_sample_params p = r.state->params;
     if (threadIdx.x == 0)
         cutoff_bin = low = high = BINS - 1;
     inclusive_scan(counts, weights);
@@ -248,7 +154,7 @@ QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint
     __syncthreads();
     if (threadIdx.x)
         return;
-    qn_sample_state *s = a.state;
+    qn_sample_state *s = r.state;
     const bool few = counts[cutoff_bin] <= QN_SAMPLE_CANDIDATES, all_bins_kept = !p.top_k && p.last_bin == BINS - 1;
     const uint32_t first = few ? 0 : low, last = few ? cutoff_bin : high, n_before = first ? counts[first - 1] : 0;
     const uint64_t before = first ? weights[first - 1] : 0;
@@ -264,10 +170,11 @@ QN_DEVICE void choose_candidates(const qn_sample_args &a, uint32_t *counts, uint
     s->weight_gap = kept_before_cutoff - weights[last];
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_histogram(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_histogram(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t weights[BINS];
     __shared__ uint32_t counts[BINS];
+    const row r = row_of(a);
     qn_pdl_trigger();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
         weights[i] = 0;
@@ -275,95 +182,37 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_histogram(const 
     }
     __syncthreads();
     qn_pdl_wait();
-    const softmax_scale s = scale_of(a, block_max_key(load_block_argmax(a)));
-    const bool sum_weights = !a.params->top_k;
-    for (uint32_t first = global_thread(); first < a.n; first += UNROLL * grid_stride()) {
-        float x[UNROLL];
-        load_strided(x, a, first);
-#pragma unroll
-        for (int i = 0; i < UNROLL; i++) {
-            const uint32_t bin = bin_of(s, x[i]);
-            if (bin == BINS)
-                continue;
-            atomicAdd(&counts[bin], 1);
-            if (sum_weights)
-                atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)fixed_point_weight(s, weight_of(s, x[i])));
-        }
-    }
+    if (r.state->params.kind != QN_SAMPLE_HISTOGRAM)
+        return;
+    const softmax_scale s = scale_of(r, block_max_key(load_slice(r, 1)));
+    const float bins_per_unit = r.state->params.bins_per_unit;
+    const bool sum_weights = !r.state->params.top_k;
+    for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t) {
+        const uint32_t bin = bin_of(s, bins_per_unit, x);
+        if (bin == BINS)
+            return;
+        atomicAdd(&counts[bin], 1);
+        if (sum_weights)
+            atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)fixed_point_weight(s, weight_of(s, x)));
+    });
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
         if (counts[i]) {
-            atomicAdd(&a.state->counts[i], counts[i]);
+            atomicAdd(&r.state->counts[i], counts[i]);
             if (sum_weights)
-                atomicAdd((unsigned long long *)&a.state->weights[i], (unsigned long long)weights[i]);
+                atomicAdd((unsigned long long *)&r.state->weights[i], (unsigned long long)weights[i]);
         }
-    if (!is_last(&a.state->tickets[1]))
+    if (!is_last(&r.state->tickets[1]))
         return;
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
-        counts[i] = __ldcg(&a.state->counts[i]);
-        weights[i] = sum_weights ? __ldcg((const unsigned long long *)&a.state->weights[i]) : 0;
+        counts[i] = __ldcg(&r.state->counts[i]);
+        weights[i] = sum_weights ? __ldcg((const unsigned long long *)&r.state->weights[i]) : 0;
     }
     __syncthreads();
-    choose_candidates(a, counts, weights);
+    choose_candidates(r, counts, weights);
 }
 
-// ---- Sort and draw ----
-
-// The k-th largest of the blocks' keys, k <= gridDim.x. All keys differ.
-QN_DEVICE uint64_t kth_block_max(const uint64_t *block_keys, uint64_t own, uint32_t k)
-{
-    __shared__ uint64_t threshold;
-    uint32_t rank = 0;
-    for (uint32_t i = 0; i < gridDim.x; i++)
-        rank += block_keys[i] > own;
-    if (threadIdx.x < gridDim.x && rank == k - 1)
-        threshold = own;
-    __syncthreads();
-    return threshold;
-}
-
-// Both sorts are descending. Few keys: the position of each is the number of larger keys.
-template <int few> QN_DEVICE void rank_sort(uint64_t *keys, uint32_t n)
-{
-    enum { PER_THREAD = few / THREADS };
-    uint64_t own[PER_THREAD];
-    uint32_t position[PER_THREAD];
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; i++) {
-        own[i] = i * THREADS + threadIdx.x < n ? keys[i * THREADS + threadIdx.x] : 0;
-        position[i] = 0;
-    }
-#pragma unroll 4
-    for (uint32_t j = 0; j < n; j++) {
-        const uint64_t key = keys[j];
-#pragma unroll
-        for (int i = 0; i < PER_THREAD; i++)
-            position[i] += key > own[i];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < PER_THREAD; i++)
-        if (i * THREADS + threadIdx.x < n)
-            keys[position[i]] = own[i];
-    __syncthreads();
-}
-
-// More keys, n a power of two: Batcher's bitonic network.
-QN_DEVICE void bitonic_sort(uint64_t *keys, uint32_t n)
-{
-    for (uint32_t size = 2; size <= n; size *= 2)
-        for (uint32_t distance = size / 2; distance > 0; distance /= 2) {
-            for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
-                const uint32_t low = 2 * i - (i & (distance - 1)), high = low + distance;
-                const uint64_t first = keys[low], second = keys[high];
-                if ((first < second) == !(low & size)) {
-                    keys[low] = second;
-                    keys[high] = first;
-                }
-            }
-            __syncthreads();
-        }
-}
+// ---- Draw ----
 
 // Sorted candidates, and the weights of the other tokens.
 struct candidates {
@@ -373,11 +222,11 @@ struct candidates {
 };
 
 // Applies top_k, top_p and min_p to the candidates and selects the token. Each thread processes a contiguous range.
-QN_DEVICE void draw(const qn_sample_args &a, const softmax_scale &s, const candidates &c, uint64_t best)
+QN_DEVICE void draw(const row &r, const softmax_scale &s, const candidates &c, uint64_t best)
 {
     __shared__ uint32_t end;
     __shared__ uint64_t kept;
-    const qn_sample_params p = *a.params;
+    const qn_sample_params p = r.state->params;
     const uint32_t m = p.top_k && p.top_k < c.n ? p.top_k : c.n, per_thread = (m + THREADS - 1) / THREADS;
     const uint32_t begin = min(m, threadIdx.x * per_thread), stop = min(m, begin + per_thread);
     uint64_t own = 0, all;
@@ -417,66 +266,58 @@ QN_DEVICE void draw(const qn_sample_args &a, const softmax_scale &s, const candi
     for (uint32_t i = begin; i < stop; i++) {
         const uint64_t from = before(i, sum), weight = fixed_point_weight(s, weight_of(s, logit_of(c.keys[i])));
         if (from <= point && point - from < weight)
-            *a.result = { best, (int32_t)index_of(c.keys[i]), 0 };
+            store_token(r, best, c.keys[i]);
         sum += weight;
     }
 }
 
-QN_DEVICE void add_candidate(const qn_sample_args &a, uint64_t key)
+// All logits that may be sampled, to the row's candidates.
+QN_DEVICE void collect_candidates(const row &r, const softmax_scale &s, bool is_top_k, uint64_t threshold)
 {
-    const uint32_t at = atomicAdd(&a.state->n_candidates, 1);
-    if (at < QN_SAMPLE_CANDIDATES)
-        a.state->candidates[at] = key;
+    const float bins_per_unit = r.state->params.bins_per_unit;
+    const uint32_t low = r.state->first, high = r.state->last, cutoff_bin = r.state->cutoff_bin;
+    for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t at) {
+        const uint64_t key = key_of(x, at);
+        if (is_top_k && key < threshold)
+            return;
+        const uint32_t bin = bin_of(s, bins_per_unit, x);
+        if (bin < BINS && (is_top_k || (bin >= low && bin <= high) || bin == cutoff_bin))
+            add_candidate(r, key);
+    });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) qn_sample_draw(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_draw(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t keys[QN_SAMPLE_CANDIDATES];
-    const bool is_top_k = a.mode == QN_SAMPLE_TOP_K;
+    const row r = row_of(a);
     qn_pdl_trigger();
     qn_pdl_wait();
-    const uint64_t block_argmax = load_block_argmax(a);
-    keys[threadIdx.x] = block_argmax;
-    const uint64_t best = block_max_key(block_argmax); // its barrier also makes keys visible
-    const uint64_t threshold = is_top_k ? kth_block_max(keys, block_argmax, a.params->top_k) : 0;
-    const softmax_scale s = scale_of(a, best);
-    const uint32_t low = a.state->first, high = a.state->last, cutoff_bin = a.state->cutoff_bin;
-    for (uint32_t first = global_thread(); first < a.n; first += UNROLL * grid_stride()) {
-        float x[UNROLL];
-        load_strided(x, a, first);
-#pragma unroll
-        for (int i = 0; i < UNROLL; i++) {
-            const uint32_t at = first + i * grid_stride(), bin = bin_of(s, x[i]);
-            const uint64_t key = key_of(x[i], at);
-            if (bin < BINS && (is_top_k ? key >= threshold : (bin >= low && bin <= high) || bin == cutoff_bin))
-                add_candidate(a, key);
-        }
-    }
-    if (!is_last(&a.state->tickets[2]))
+    const uint32_t kind = r.state->params.kind;
+    if (kind <= QN_SAMPLE_ARGMAX)
         return;
-    const uint32_t n = __ldcg(&a.state->n_candidates);
+    const bool is_top_k = kind == QN_SAMPLE_TOP_K;
+    const uint32_t slices = is_top_k ? slices_per_block() : 1;
+    const uint64_t own = load_slice(r, slices);
+    keys[threadIdx.x] = own;
+    const uint64_t best = block_max_key(own); // its barrier also makes keys visible
+    const uint64_t threshold = is_top_k ? kth_slice(keys, own, gridDim.x * slices, r.state->params.top_k) : 0;
+    const softmax_scale s = scale_of(r, best);
+    collect_candidates(r, s, is_top_k, threshold);
+    if (!is_last(&r.state->tickets[2]))
+        return;
+    const qn_sample_state *state = r.state;
+    const uint32_t n = __ldcg(&state->n_candidates);
     if (n == 0 || n > QN_SAMPLE_CANDIDATES || !is_finite(logit_of(best))) {
         if (threadIdx.x == 0)
-            *a.result = { best, -1, 0 };
+            store_no_token(r, best);
         return;
     }
-    enum { RANK_SORT_MAX = THREADS < 512 ? 512 : THREADS }; // the bitonic network is faster for more
-    uint32_t size = 1;
-    while (size < n)
-        size *= 2;
-    for (uint32_t i = threadIdx.x; i < size; i += THREADS)
-        keys[i] = i < n ? __ldcg((const unsigned long long *)&a.state->candidates[i]) : 0;
-    __syncthreads();
-    if (n <= RANK_SORT_MAX)
-        rank_sort<RANK_SORT_MAX>(keys, n);
-    else
-        bitonic_sort(keys, size);
-    const qn_sample_state *state = a.state;
+    load_sorted(keys, r, n);
     const candidates c = { keys,
                            n,
                            is_top_k ? n : state->n_first,
                            state->total,
                            is_top_k ? 0 : state->weight_before,
                            is_top_k ? 0 : state->weight_gap };
-    draw(a, s, c, best);
+    draw(r, s, c, best);
 }

@@ -5,6 +5,7 @@
 
 #include "base/f16.h"
 #include "base/status.h"
+#include "kernels/sample/adjust_cuda.h"
 #include "quern/quern.h"
 
 #include <stdbool.h>
@@ -23,21 +24,62 @@ size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size
 
 /* ---- Sampling ---- */
 
-/* What is sampled by, and the result. Applied in the order penalty, top_k, temperature, top_p, min_p; then a token is drawn.
+/* A value that is added to the logit of a token. */
+typedef struct qn_sample_bias {
+    qn_token token;
+    float value; /* finite, or -inf */
+} qn_sample_bias;
+
+/* Natural logarithms of probabilities: the log softmax of the logits as the model computed them, before mask, bias, penalties,
+ * temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the largest infinite,
+ * none are listed and `chosen` is NaN. The same logits give the same bits on every device: the sum is one of integer weights,
+ * as below. */
+typedef struct qn_sample_logprobs {
+    uint32_t n;   /* most likely tokens to list, 0 to QN_SAMPLE_TOP_LOGPROBS; on return those that are listed */
+    float chosen; /* of the sampled token */
+    qn_token tokens[QN_SAMPLE_TOP_LOGPROBS];
+    float values[QN_SAMPLE_TOP_LOGPROBS]; /* descending; of equal ones the lower id first */
+} qn_sample_logprobs;
+
+/* qn_sample_n_top - the number of tokens listed, of a vocabulary of n. */
+static inline uint32_t qn_sample_n_top(const qn_sample_logprobs *logprobs, size_t n)
+{
+    const uint32_t n_top = logprobs->n < QN_SAMPLE_TOP_LOGPROBS ? logprobs->n : QN_SAMPLE_TOP_LOGPROBS;
+    return n_top < n ? n_top : (uint32_t)n;
+}
+
+/* What is sampled by, and the result. Applied in this order:
+ *
+ *   mask, bias     tokens that are not allowed have the logit -inf
+ *   penalties      repeat_penalty once for each recent token; then, as OpenAI defines them, frequency_penalty times the count
+ *                  of the token in the generated text, and presence_penalty if it occurs there, are subtracted
+ *   filters        top_k, temperature, top_p, min_p
+ *
+ * and a token is drawn. Ids outside the vocabulary are ignored in every list.
  *
  * A token's weight is e^((logit - largest) / temperature) by qn_exp (kernels/canon.h), truncated to an integer number of units
  * of 2^-qn_sample_weight_bits(n). Integer sums do not depend on their order, so the same logits and the same random number
  * give the same token on every system and device. Tokens with a weight below one unit, about 1e-13 for a vocabulary of
  * 2^18, are never drawn. */
 typedef struct qn_sample_request {
-    qn_sampling sampling;   /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
-    const qn_token *recent; /* [n_recent] token ids that are penalised; ids outside the vocabulary are ignored */
-    size_t n_recent;
-    uint64_t random; /* uniformly distributed, 64 bits */
+    qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
+    const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
+    const qn_token *generated; /* [n_generated] the generated text, which frequency_penalty and presence_penalty apply to */
+    size_t n_recent, n_generated;
+    const qn_sample_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
+    size_t n_bias;
+    const uint32_t *allowed;      /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
+    uint64_t random;              /* uniformly distributed, 64 bits */
+    qn_sample_logprobs *logprobs; /* NULL: none; written if a token is sampled */
     /* the result */
     uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
-    int32_t token; /* -1 if the largest logit is not finite */
+    int32_t token; /* -1 if the largest logit is not finite, as when no token is allowed */
 } qn_sample_request;
+
+static inline size_t qn_sample_mask_words(size_t n)
+{
+    return (n + 31) / 32;
+}
 
 #define QN_SAMPLE_MIN_TEMPERATURE 1e-6f
 
@@ -67,6 +109,12 @@ static inline uint32_t qn_sample_key_index(uint64_t key)
     return UINT32_MAX - (uint32_t)key;
 }
 
+static inline float qn_sample_key_logit(uint64_t key)
+{
+    const uint32_t ordered = (uint32_t)(key >> 32);
+    return qn_bits_f32(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
+}
+
 /* qn_sample_is_finite - true if the logit of a key is finite. */
 static inline bool qn_sample_is_finite(uint64_t best)
 {
@@ -74,7 +122,8 @@ static inline bool qn_sample_is_finite(uint64_t best)
     return magnitude < 0x7f800000u;
 }
 
-/* qn_sample_status - QN_ERR_INVALID, with the value in the message, if the largest logit is NaN or infinite. */
+/* qn_sample_status - QN_ERR_INVALID, with the value in the message, if the largest logit is NaN or infinite. -inf: every token
+ * is excluded, by its logit or by the mask. */
 qn_status qn_sample_status(uint64_t best);
 
 /* qn_sample_weight_bits - fraction bits of a weight for a vocabulary of n, 1 to INT32_MAX: the largest number for which the
@@ -86,6 +135,24 @@ static inline int qn_sample_weight_bits(size_t n)
         bits--;
     return bits;
 }
+
+/* qn_sample_list_entries - the tokens whose logits bias or penalties change, each once, with what changes them.
+ *
+ *   entries   [qn_sample_max_entries(request, n)]
+ *   slots     [n] zero, and zero again afterwards
+ *
+ * Returns the number of entries. */
+size_t qn_sample_max_entries(const qn_sample_request *request, size_t n);
+size_t qn_sample_list_entries(const qn_sample_request *request, size_t n, uint32_t *slots, qn_sample_entry *entries);
+
+/* qn_sample_set_logprobs - from sums and keys over the unchanged logits to log probabilities.
+ *
+ *   largest   key of the largest logit
+ *   total     sum of the weights at temperature 1
+ *   top       [logprobs->n] keys, descending; not read beyond n
+ *   chosen    the logit of the sampled token */
+void qn_sample_set_logprobs(qn_sample_logprobs *logprobs, size_t n, uint64_t largest, uint64_t total, const uint64_t *top,
+                            float chosen);
 
 /* qn_sample_scratch_bytes - scratch of qn_sample_token for a vocabulary of n, 1 to INT32_MAX. */
 size_t qn_sample_scratch_bytes(size_t n);

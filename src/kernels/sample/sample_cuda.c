@@ -6,20 +6,37 @@
 
 #include <math.h>
 
-static uint32_t blocks_for(size_t n)
+/* The blocks of a row. */
+static uint32_t blocks_for(size_t n, size_t n_rows)
 {
-    const size_t blocks = (n + QN_SAMPLE_THREADS - 1) / QN_SAMPLE_THREADS;
-    return (uint32_t)(blocks < QN_SAMPLE_BLOCKS ? blocks : QN_SAMPLE_BLOCKS);
+    const size_t per_block = (size_t)QN_SAMPLE_THREADS * QN_SAMPLE_VECTOR, useful = (n + per_block - 1) / per_block;
+    size_t blocks = QN_SAMPLE_GRID / n_rows ? QN_SAMPLE_GRID / n_rows : 1;
+    blocks = blocks < QN_SAMPLE_BLOCKS ? blocks : QN_SAMPLE_BLOCKS;
+    return (uint32_t)(blocks < useful ? blocks : useful);
 }
 
-qn_sample_mode qn_sample_gpu_mode(const qn_sampling *sampling, size_t n)
+/* QN_SAMPLE_NONE where only the host can sample. */
+static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
 {
     const size_t k = qn_sample_top_k(sampling, n);
     if (qn_sample_is_greedy(sampling))
         return QN_SAMPLE_ARGMAX;
     if (k < n && k > QN_SAMPLE_CANDIDATES)
-        return QN_SAMPLE_HOST;
-    return k < n && k <= blocks_for(n) / 2 ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
+        return QN_SAMPLE_NONE;
+    return k < n && k <= QN_SAMPLE_MAX_TOP_K ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
+}
+
+qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n)
+{
+    const qn_sample_mode kind = kind_of(&request->sampling, n), mode = kind == QN_SAMPLE_NONE ? QN_SAMPLE_ARGMAX : kind;
+    return request->logprobs ? mode + QN_SAMPLE_LOGPROBS : mode;
+}
+
+qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b)
+{
+    const unsigned x = a % QN_SAMPLE_LOGPROBS, y = b % QN_SAMPLE_LOGPROBS;
+    const bool logprobs = a >= QN_SAMPLE_LOGPROBS || b >= QN_SAMPLE_LOGPROBS;
+    return (qn_sample_mode)((x > y ? x : y) + (logprobs ? QN_SAMPLE_LOGPROBS : 0));
 }
 
 qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n)
@@ -31,36 +48,50 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
     /* e^-u is below one unit for u > bits * ln 2; another ln 2 is far more than any rounding error. */
     const double bins_per_unit = QN_SAMPLE_BINS / ((bits + 1) * 0.6931471805599453);
     const double last = sampling->min_p > 0 ? (0.01 - log((double)sampling->min_p)) * bins_per_unit : QN_SAMPLE_BINS;
-    return (qn_sample_params){ .random = request->random,
-                               .penalty = sampling->repeat_penalty,
-                               .inverse = inverse,
-                               .top_p = sampling->top_p,
-                               .min_p = sampling->min_p,
-                               .weight_unit = ldexpf(1, bits),
-                               .bins_per_unit = (float)bins_per_unit,
-                               .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,
-                               .top_k = k < n ? (uint32_t)k : 0 };
+    return (
+        qn_sample_params){ .random = request->random,
+                           .penalties = { sampling->repeat_penalty, sampling->frequency_penalty, sampling->presence_penalty },
+                           .inverse = inverse,
+                           .top_p = sampling->top_p,
+                           .min_p = sampling->min_p,
+                           .weight_unit = ldexpf(1, bits),
+                           .bins_per_unit = (float)bins_per_unit,
+                           .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,
+                           .kind = kind_of(sampling, n),
+                           .top_k = k < n ? (uint32_t)k : 0,
+                           .has_logprobs = request->logprobs != NULL,
+                           .n_top = request->logprobs ? qn_sample_n_top(request->logprobs, n) : 0 };
 }
 
-qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches)
+qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, qn_launch launches[QN_SAMPLE_LAUNCHES],
+                                 size_t *n_launches)
 {
     static const struct {
-        const char *names[QN_SAMPLE_LAUNCHES];
-        size_t n;
-    } modes[QN_SAMPLE_MODES] = {
-        [QN_SAMPLE_ARGMAX] = { { "qn_sample_argmax" }, 1 },
-        [QN_SAMPLE_TOP_K] = { { "qn_sample_argmax", "qn_sample_draw" }, 2 },
-        [QN_SAMPLE_HISTOGRAM] = { { "qn_sample_argmax", "qn_sample_histogram", "qn_sample_draw" }, 3 },
+        const qn_gpu_source *source;
+        const char *function;
+        bool logprobs;
+        qn_sample_mode from; /* modes that need it */
+    } kernels[QN_SAMPLE_LAUNCHES] = {
+        { &logprobs_source, "qn_sample_raw_argmax", true, QN_SAMPLE_NONE },
+        { &logprobs_source, "qn_sample_top_logprobs", true, QN_SAMPLE_NONE },
+        { &sample_source, "qn_sample_argmax", false, QN_SAMPLE_ARGMAX },
+        { &sample_source, "qn_sample_histogram", false, QN_SAMPLE_HISTOGRAM },
+        { &sample_source, "qn_sample_draw", false, QN_SAMPLE_TOP_K },
     };
     if (n == 0 || n > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "sampling on the GPU: %zu logits, expected 1 to %d", n, INT32_MAX);
-    *n_launches = modes[mode].n;
-    for (size_t i = 0; i < *n_launches; i++)
-        launches[i] = (qn_launch){ .variant.source = &sample_source,
-                                   .function = modes[mode].names[i],
-                                   .grid = { blocks_for(n), 1, 1 },
-                                   .block = { QN_SAMPLE_THREADS, 1, 1 },
-                                   .args_bytes = sizeof(qn_sample_args),
-                                   .pdl = true };
+    if (n_rows == 0 || n_rows > UINT16_MAX)
+        return qn_fail(QN_ERR_INVALID, "sampling on the GPU: %zu rows, expected 1 to %d", n_rows, UINT16_MAX);
+    *n_launches = 0;
+    for (size_t i = 0; i < QN_SAMPLE_LAUNCHES; i++) {
+        if (kernels[i].logprobs ? mode < QN_SAMPLE_LOGPROBS : mode % QN_SAMPLE_LOGPROBS < kernels[i].from)
+            continue;
+        launches[(*n_launches)++] = (qn_launch){ .variant.source = kernels[i].source,
+                                                 .function = kernels[i].function,
+                                                 .grid = { blocks_for(n, n_rows), (uint32_t)n_rows, 1 },
+                                                 .block = { QN_SAMPLE_THREADS, 1, 1 },
+                                                 .args_bytes = sizeof(qn_sample_args),
+                                                 .pdl = true };
+    }
     return QN_OK;
 }

@@ -1,0 +1,309 @@
+/* Sampling of a step's rows on a CUDA device with a fake driver: what the kernels get, what becomes of their results, and
+ * sampling on the host of rows that they leave. The kernels' part is played in plain C; quern-check tests the kernels on a
+ * GPU. */
+#include "helper_cuda.h"
+
+#include "device/cuda/model.h"
+#include "kernels/canon.h"
+
+#include <math.h>
+
+enum { VOCAB = 6001, ROWS = 8, TOP_K = 5000 /* more than the kernels sort */ };
+
+static const struct {
+    unsigned char header[64];
+    char text[16];
+} image = { "\177ELF", "sample" };
+
+static const qn_gpu_cubin cubins[] = {
+    { "sample/sample.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "sample/logprobs.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+};
+static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 2, .compiler = "nvcc of the test" };
+static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
+
+/* ---- A model of which only the logits exist ---- */
+
+static qn_plan plan;
+static qn_kernels kernels;
+
+static size_t args_bytes(const char *function)
+{
+    assert_non_null(strstr(function, "qn_sample_"));
+    return sizeof(qn_sample_args);
+}
+
+static qn_cuda_model model_new(void)
+{
+    qn_cuda_model model = { .plan = &plan, .kernels = &kernels };
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    fake.args_bytes = args_bytes;
+    plan.n_vocab = VOCAB;
+    qn_kernels_init(&kernels, 0);
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &model.cuda));
+    assert_ok(qn_cuda_stream_create(model.cuda, &model.stream));
+    assert_ok(qn_cuda_alloc(model.cuda, ROWS * VOCAB, sizeof(float), "logits", &model.logits));
+    assert_ok(qn_cuda_alloc_host(model.cuda, VOCAB * sizeof(float), "logits", (void **)&model.host_logits));
+    assert_ok(qn_cuda_sampling_alloc(&model, ROWS));
+    return model;
+}
+
+static void model_free(qn_cuda_model *model)
+{
+    qn_cuda_sampling_free(model);
+    qn_cuda_sampling_free(model); /* as after a failed reservation */
+    qn_cuda_free(model->cuda, &model->logits);
+    qn_cuda_free_host(model->cuda, model->host_logits);
+    qn_cuda_stream_free(model->cuda, model->stream);
+    qn_cuda_close(model->cuda);
+    fake_expect_empty();
+}
+
+/* ---- The kernels' part ---- */
+
+static int descending(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x < y) - (x > y);
+}
+
+static void play_logprobs(const qn_sample_params *p, const float *logits, qn_sample_result *result)
+{
+    static uint64_t keys[VOCAB];
+    const qn_sample_request plain = { .sampling = { .top_p = 1, .repeat_penalty = 1 } };
+    assert_true(p->weight_unit == qn_sample_gpu_params(&plain, VOCAB).weight_unit);
+    for (uint32_t i = 0; i < VOCAB; i++)
+        keys[i] = qn_sample_key(logits[i], i);
+    qsort(keys, VOCAB, sizeof *keys, descending);
+    result->largest = keys[0];
+    result->total = 0;
+    for (uint32_t i = 0; i < VOCAB; i++)
+        result->total += (uint64_t)(qn_exp(logits[i] - qn_sample_key_logit(keys[0])) * p->weight_unit);
+    memcpy(result->top, keys, p->n_top * sizeof *keys);
+}
+
+/* Changes the logits as the first kernel does, and samples greedily: other rows are left to the host. */
+static void play_row(const qn_sample_args *args, size_t row)
+{
+    const qn_sample_params *p = (const qn_sample_params *)(uintptr_t)args->params + row;
+    qn_sample_result *result = (qn_sample_result *)(uintptr_t)args->results + row;
+    float *logits = (float *)(uintptr_t)args->logits + row * args->n, *raw = (float *)(uintptr_t)p->raw;
+    const qn_sample_entry *entries = (const qn_sample_entry *)(uintptr_t)p->entries;
+    const uint32_t *allowed = (const uint32_t *)(uintptr_t)p->allowed;
+    assert_int_equal(result->token, -1);
+    if (p->has_logprobs)
+        play_logprobs(p, logits, result);
+    for (uint32_t i = 0; i < p->n_entries; i++) {
+        if (raw)
+            raw[i] = logits[entries[i].token];
+        logits[entries[i].token] = qn_sample_adjust(logits[entries[i].token], &entries[i], &p->penalties);
+    }
+    for (uint32_t i = 0; allowed && i < args->n; i++)
+        if (!(allowed[i / 32] >> i % 32 & 1))
+            logits[i] = -INFINITY;
+    const size_t best = qn_argmax_row(&kernels.sample, logits, args->n);
+    result->best = qn_sample_key(logits[best], (uint32_t)best);
+    if (p->kind == QN_SAMPLE_ARGMAX && qn_sample_is_finite(result->best)) {
+        result->token = (int32_t)best;
+        result->logit = logits[best];
+    }
+}
+
+/* ---- Requests ---- */
+
+static float logits[ROWS][VOCAB];
+static qn_token tokens[40];
+static qn_sample_bias bias[3] = { { 17, 9 }, { 18, -INFINITY }, { VOCAB, 3 } };
+static uint32_t masks[2][(VOCAB + 31) / 32];
+static qn_sample_logprobs logprobs[ROWS];
+
+static uint32_t next_random(void)
+{
+    static uint32_t state = 7;
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+}
+
+static void fill(void)
+{
+    for (size_t row = 0; row < ROWS; row++)
+        for (size_t i = 0; i < VOCAB; i++)
+            logits[row][i] = (float)(next_random() % 100000) * 1e-4f;
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        tokens[i] = (qn_token)(next_random() % VOCAB);
+    for (size_t i = 0; i < sizeof masks / sizeof **masks; i++)
+        ((uint32_t *)masks)[i] = next_random() << 16 ^ next_random();
+}
+
+/* Greedy, penalties, bias and a mask; each of them alone and together, some with log probabilities. */
+static size_t fill_requests(qn_sample_request *requests)
+{
+    const qn_sampling greedy = { .top_p = 1, .repeat_penalty = 1 },
+                      draw = { .temperature = 0.9f, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1 };
+    qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw;
+    penalised.repeat_penalty = 1.4f;
+    penalised.frequency_penalty = 0.5f;
+    greedily_penalised.presence_penalty = 1.5f;
+    wide.top_k = TOP_K;
+    const qn_sample_request all[] = {
+        { .sampling = greedy },
+        { .sampling = draw, .logprobs = &logprobs[1] },
+        { .sampling = penalised,
+          .recent = tokens,
+          .n_recent = 30,
+          .generated = tokens + 20,
+          .n_generated = 20,
+          .logprobs = &logprobs[2] },
+        { .sampling = greedily_penalised,
+          .generated = tokens,
+          .n_generated = 40,
+          .bias = bias,
+          .n_bias = 3,
+          .logprobs = &logprobs[3] },
+        { .sampling = greedy, .allowed = masks[0] },
+        { .sampling = wide, .allowed = masks[1], .bias = bias, .n_bias = 2 },
+    };
+    memcpy(requests, all, sizeof all);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        requests[i].random = (uint64_t)next_random() << 40;
+    return sizeof all / sizeof *all;
+}
+
+static void expect_same_logprobs(const qn_sample_logprobs *found, const qn_sample_logprobs *expected)
+{
+    assert_int_equal(found->n, expected->n);
+    assert_true(found->chosen == expected->chosen);
+    assert_memory_equal(found->tokens, expected->tokens, found->n * sizeof *found->tokens);
+    assert_memory_equal(found->values, expected->values, found->n * sizeof *found->values);
+}
+
+/* ---- Tests ---- */
+
+/* Rows in a step, with the rows before and behind them; a later step has longer lists and other rows. */
+static void rows_are_sampled_like_on_the_cpu(void **unused)
+{
+    (void)unused;
+    static qn_sample_request requests[ROWS], expected[ROWS];
+    static uint64_t scratch[VOCAB * 3];
+    assert_true(qn_sample_scratch_bytes(VOCAB) <= sizeof scratch);
+    qn_cuda_model model = model_new();
+    for (int step = 0; step < 6; step++) {
+        label("step %d", step);
+        qn_cuda_sampling what;
+        fill();
+        const size_t n = fill_requests(requests), first = step < 3 ? (size_t)step : 0, n_rows = step == 0 ? 1 : n - first;
+        memcpy((void *)(uintptr_t)model.logits.address, logits[first], n_rows * sizeof *logits);
+        for (size_t row = 0; row < n_rows; row++)
+            logprobs[first + row].n = (uint32_t)(7 * row % 21);
+        const int launches = fake.launches;
+        assert_ok(qn_cuda_upload_sampling(&model, requests + first, n_rows, &what));
+        assert_int_equal(what.n, n_rows);
+        assert_int_equal(what.mode, step == 0 ? QN_SAMPLE_ARGMAX : QN_SAMPLE_TOP_K + QN_SAMPLE_LOGPROBS);
+        assert_ok(qn_cuda_run_sampler(&model, &what));
+        assert_int_equal(fake.launches - launches, step == 0 ? 1 : 4);
+        const struct fake_launch *log = &fake.log[(fake.launches - 1) % FAKE_LAUNCHES];
+        assert_true(log->pdl && log->grid[1] == n_rows);
+        for (size_t row = 0; row < n_rows; row++)
+            play_row((const qn_sample_args *)(const void *)log->args, row);
+        assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first));
+        memcpy(expected, requests, sizeof expected);
+        for (size_t row = first; row < first + n_rows; row++) {
+            qn_sample_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
+            label("step %d, row %zu", step, row);
+            expected[row].logprobs = requests[row].logprobs ? &own : NULL;
+            qn_sample_token(&kernels.sample, &expected[row], logits[row], VOCAB, scratch);
+            assert_true(requests[row].best == expected[row].best);
+            assert_int_equal(requests[row].token, expected[row].token);
+            if (requests[row].logprobs)
+                expect_same_logprobs(requests[row].logprobs, &own);
+        }
+    }
+    model_free(&model);
+}
+
+static void no_token_is_allowed(void **unused)
+{
+    (void)unused;
+    static const uint32_t none[(VOCAB + 31) / 32];
+    qn_cuda_model model = model_new();
+    qn_sample_logprobs untouched = { .n = 3, .chosen = 5 };
+    qn_sample_request request = { .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
+                                  .allowed = none,
+                                  .logprobs = &untouched };
+    qn_cuda_sampling what;
+    fill();
+    memcpy((void *)(uintptr_t)model.logits.address, logits[0], sizeof *logits);
+    assert_ok(qn_cuda_upload_sampling(&model, &request, 1, &what));
+    assert_int_equal(what.mode, QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS);
+    assert_ok(qn_cuda_run_sampler(&model, &what));
+    play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0);
+    assert_ok(qn_cuda_finish_sampling(&model, &what, &request));
+    assert_int_equal(request.token, -1);
+    assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
+    assert_text("the largest of the allowed tokens is -inf");
+    assert_true(untouched.n == 3 && untouched.chosen == 5);
+    model_free(&model);
+}
+
+static void failed_allocations_leave_the_sampler_usable(void **unused)
+{
+    (void)unused;
+    qn_cuda_model model = model_new();
+    static qn_sample_request requests[ROWS];
+    qn_cuda_sampling what;
+    fill();
+    const size_t n = fill_requests(requests);
+    const char *const calls[] = { "cuMemAlloc", "cuMemHostAlloc" };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        label("%s", calls[i]);
+        fake.fails = calls[i];
+        fake.fails_after = 0;
+        assert_int_not_equal(qn_cuda_upload_sampling(&model, requests, n, &what), QN_OK);
+    }
+    fake.fails = NULL;
+    assert_ok(qn_cuda_upload_sampling(&model, requests, n, &what));
+    model_free(&model);
+}
+
+/* Launches depend on the mode and on the numbers of logits and rows. */
+static void launches_of_modes(void **unused)
+{
+    (void)unused;
+    static const size_t n_launches[QN_SAMPLE_LOGPROBS] = { 0, 1, 2, 3 };
+    static const struct {
+        size_t n, rows;
+        uint32_t blocks;
+    } grids[] = { { 1, 1, 1 },       { 2048, 1, 1 },     { 2049, 1, 2 },     { 151936, 1, 75 },  { 1 << 20, 1, 128 },
+                  { 151936, 3, 75 }, { 151936, 32, 12 }, { 151936, 128, 3 }, { 151936, 256, 1 }, { 151936, 65535, 1 } };
+    qn_launch launches[QN_SAMPLE_LAUNCHES];
+    size_t n;
+    for (int mode = 0; mode < QN_SAMPLE_MODES; mode++) {
+        label("mode %d", mode);
+        assert_ok(qn_sample_gpu_launches((qn_sample_mode)mode, 1000, 5, launches, &n));
+        assert_int_equal(n, n_launches[mode % QN_SAMPLE_LOGPROBS] + (mode >= QN_SAMPLE_LOGPROBS ? 2 : 0));
+        assert_int_equal(qn_sample_gpu_join(QN_SAMPLE_NONE, (qn_sample_mode)mode), mode);
+        assert_int_equal(qn_sample_gpu_join(QN_SAMPLE_MODES - 1, (qn_sample_mode)mode), QN_SAMPLE_MODES - 1);
+    }
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+        label("%zu rows of %zu", grids[i].rows, grids[i].n);
+        assert_ok(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, grids[i].n, grids[i].rows, launches, &n));
+        assert_int_equal(launches[0].grid[0], grids[i].blocks);
+        assert_int_equal(launches[0].grid[1], grids[i].rows);
+    }
+    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, launches, &n), QN_ERR_INVALID);
+    assert_text("0 rows, expected 1 to 65535");
+    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 65536, launches, &n), QN_ERR_INVALID);
+    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, launches, &n), QN_ERR_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_sampled_like_on_the_cpu),
+        cmocka_unit_test(no_token_is_allowed),
+        cmocka_unit_test(failed_allocations_leave_the_sampler_usable),
+        cmocka_unit_test(launches_of_modes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
