@@ -8,6 +8,7 @@
 #define QN_DEVICE_DEVICE_H
 
 #include "base/team.h"
+#include "cache/sequence.h"
 #include "cache/view.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
@@ -28,13 +29,12 @@ typedef struct qn_row {
 
 /* One execution of the plan. The caller has checked tokens and positions. */
 typedef struct qn_step {
-    const qn_row *rows;
+    const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
-    float *logits;              /* [n_logit_rows, n_vocab] */
-    qn_sample_request *request; /* NULL, or: sample a token from the logits of the one logit row (n_logit_rows is 1; logits may
-                                   be NULL) */
+    float *logits;               /* [n_logit_rows, n_vocab]; may be NULL with requests */
+    qn_sample_request *requests; /* NULL, or [n_logit_rows]: sample a token from each logit row */
 } qn_step;
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */
@@ -102,6 +102,7 @@ struct qn_memory {
     const qn_memory_vtable *vtable;
     const qn_kv_view *cache;            /* CPU memories only, else NULL */
     const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
+    qn_sequence *sequence;
 };
 
 /* ---- Devices ---- */

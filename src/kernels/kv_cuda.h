@@ -22,6 +22,9 @@ typedef struct qn_attention_gpu_cache {
     QN_GPU_PTR(const uint8_t) value_scales;
     uint64_t key_head_stride, value_head_stride, scale_head_stride;          /* between key-value heads */
     uint64_t key_session_stride, value_session_stride, scale_session_stride; /* between sessions */
+    /* [n_sessions] addresses of page tables; 0: rows are contiguous. A session whose table is 0 has no cache: its rows are not
+     * stored, and their results are arbitrary */
+    QN_GPU_PTR(const uint64_t) tables;
 } qn_attention_gpu_cache;
 
 /* Pages of QN_ATTENTION_PAGE positions. With AURA codes, a session's first page and its newest pages are kept in fp16,
@@ -38,6 +41,7 @@ typedef struct qn_attention_gpu_pages {
     uint64_t head, session;           /* strides in bytes between key-value heads, and between sessions */
     uint64_t mean_session_stride;
     uint32_t n_open_pages;
+    QN_GPU_PTR(const uint64_t) tables; /* [n_sessions] addresses of tables of fp16 pages; 0: as before */
 } qn_attention_gpu_pages;
 
 /* The rotation y = P x of rows.

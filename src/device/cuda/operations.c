@@ -78,7 +78,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
         return (struct acts_source){ .op = QN_ACTS_OP_RMS_NORM,
-                                     .x = qn_cuda_step_buffer(s, op->norm.in),
+                                     .x = s->logit_in ? s->logit_in : qn_cuda_step_buffer(s, op->norm.in),
                                      .weight = qn_cuda_step_op(s, op)->vectors.norm.weight,
                                      .eps = op->norm.eps };
     case QN_OP_SWIGLU:
@@ -186,10 +186,9 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
     const qn_persistent_args args = { .phases =
-                                          s->memory->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
+                                          s->format->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
                                       .barrier = s->model->persistent.barrier,
                                       .positions = qn_cuda_step_positions(s),
-                                      .memory = s->model->inputs + offsetof(qn_cuda_inputs, memory),
                                       .n_phases = (uint32_t)segment->n_phases };
     qn_launch config;
     QN_TRY(qn_persistent_gpu_launch(&s->model->persistent_gpu, &s->model->persistent.tiles, &config));
@@ -204,12 +203,13 @@ static qn_status run_segment(const qn_cuda_rows_step *s, const qn_cuda_segment *
     return segment->skip_acts ? run_before_acts(s, op) : run_op(s, op);
 }
 
-qn_status qn_cuda_prepare_decode(qn_cuda_model *model, qn_cuda_memory *memory)
+qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 {
-    qn_cuda_decode_plan *decode_plan = &memory->decode_plan;
+    qn_cuda_model *model = s->model;
+    qn_cuda_decode_plan *decode_plan = &s->format->decode_plan;
     if (decode_plan->generation == model->generation)
         return QN_OK;
-    QN_TRY(qn_cuda_plan_decode(model, memory, decode_plan));
+    QN_TRY(qn_cuda_plan_decode(model, s->pieces->memory, decode_plan));
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
         qn_cuda_free(model->cuda, &decode_plan->memory);
@@ -222,31 +222,37 @@ qn_status qn_cuda_prepare_decode(qn_cuda_model *model, qn_cuda_memory *memory)
     return QN_OK;
 }
 
-qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first)
+qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 {
-    const qn_cuda_rows_step s = { .model = model, .memory = memory, .n = n, .first = first };
-    for (size_t i = 0; n == 1 && i < memory->decode_plan.n_segments; i++)
-        QN_TRY(run_segment(&s, &memory->decode_plan.segments[i]));
-    for (size_t i = 0; n > 1 && i < model->plan->n_ops; i++)
-        if (!qn_op_is_logits(&model->plan->ops[i]))
-            QN_TRY(run_op(&s, &model->plan->ops[i]));
+    const qn_plan *plan = s->model->plan;
+    for (size_t i = 0; s->n == 1 && i < s->format->decode_plan.n_segments; i++)
+        QN_TRY(run_segment(s, &s->format->decode_plan.segments[i]));
+    for (size_t i = 0; s->n > 1 && i < plan->n_ops; i++)
+        if (!qn_op_is_logits(&plan->ops[i]))
+            QN_TRY(run_op(s, &plan->ops[i]));
     return QN_OK;
 }
 
-qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n)
+qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n)
 {
-    const qn_cuda_rows_step s = { .model = model, .row = row, .n = n };
-    for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (qn_op_is_logits(&model->plan->ops[i]))
-            QN_TRY(run_op(&s, &model->plan->ops[i]));
-    return QN_OK;
+    const qn_plan *plan = s->model->plan;
+    const qn_op *norm = plan->ops;
+    while (norm->kind != QN_OP_LOGIT_NORM)
+        norm++;
+    const int x = norm->norm.in;
+    const qn_elementwise_gather_args args = { .x = qn_cuda_rows(s->model, x),
+                                              .rows = qn_cuda_step_input(s, s->inputs.logit_rows) + first * sizeof(uint32_t),
+                                              .y = s->model->gathered.address,
+                                              .n = (uint32_t)plan->buffers[x].width };
+    qn_launch config;
+    QN_TRY(qn_elementwise_gpu_gather(args.n, n, &config));
+    return qn_cuda_step_launch(s, &config, &args);
 }
 
-qn_status qn_cuda_quantize_pages(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first)
+qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s)
 {
-    const qn_cuda_rows_step s = { .model = model, .memory = memory, .n = n, .first = first };
-    for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (qn_op_desc_of(model->plan->ops[i].kind)->writes & QN_USES_KV)
-            QN_TRY(qn_cuda_quantize_layer_pages(&s, model->plan->ops[i].layer));
+    for (size_t i = 0; i < s->model->plan->n_ops; i++)
+        if (qn_op_is_logits(&s->model->plan->ops[i]))
+            QN_TRY(run_op(s, &s->model->plan->ops[i]));
     return QN_OK;
 }

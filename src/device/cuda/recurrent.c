@@ -19,7 +19,7 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_op *conv = op - (op->kind == QN_OP_CONV ? 0 : op->kind == QN_OP_DELTA_RULE ? 1 : 2);
     const qn_recurrent_shape *shape = &s->model->plan->recurrent;
-    const uint64_t at = (uint64_t)s->memory->slots[op->layer] * s->memory->layer_bytes;
+    const uint64_t at = (uint64_t)s->pieces->memory->slots[op->layer] * s->pieces->memory->layer_bytes;
     return (struct delta){ .conv = conv,
                            .delta = conv + 1,
                            .out = conv + 2,
@@ -27,9 +27,9 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
                            .width = (uint32_t)qn_recurrent_width(shape),
                            .inner = (uint32_t)(shape->n_v_heads * shape->head_v),
                            .state_offset = at,
-                           .inputs_offset = at + s->memory->state_bytes,
-                           .sessions = s->model->inputs + offsetof(qn_cuda_inputs, memory),
-                           .cu_seqlens = s->model->inputs + offsetof(qn_cuda_inputs, cu_seqlens),
+                           .inputs_offset = at + s->pieces->memory->state_bytes,
+                           .sessions = qn_cuda_step_input(s, s->inputs.state_from),
+                           .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens),
                            .chunked = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->model->gdn) };
 }
 
@@ -86,10 +86,10 @@ static qn_status run_conv(const qn_cuda_rows_step *s, const qn_op *op)
                                     .g = gates,
                                     .beta = gates + s->n * d.shape->n_v_heads * sizeof(float),
                                     .memory = d.sessions,
-                                    .positions = qn_cuda_step_positions(s),
+                                    .positions = qn_cuda_step_input(s, s->inputs.first_positions),
                                     .cu_seqlens = d.cu_seqlens,
                                     .inputs_offset = d.inputs_offset,
-                                    .sequences = 1,
+                                    .sequences = (uint32_t)s->n_pieces,
                                     .k_heads = (uint32_t)d.shape->n_k_heads,
                                     .v_heads = (uint32_t)d.shape->n_v_heads,
                                     .taps = (uint32_t)d.shape->taps,
@@ -112,12 +112,12 @@ static qn_status run_delta(const qn_cuda_rows_step *s, const qn_op *op)
                                .g = gates,
                                .beta = gates + s->n * d.shape->n_v_heads * sizeof(float),
                                .memory = d.sessions,
-                               .positions = qn_cuda_step_positions(s),
+                               .positions = qn_cuda_step_input(s, s->inputs.first_positions),
                                .state_offset = d.state_offset,
                                .o = qn_cuda_step_buffer(s, op->delta_rule.out),
                                .cu_seqlens = d.cu_seqlens,
                                .tokens = (uint32_t)s->n,
-                               .sequences = 1,
+                               .sequences = (uint32_t)s->n_pieces,
                                .k_heads = (uint32_t)d.shape->n_k_heads,
                                .v_heads = (uint32_t)d.shape->n_v_heads,
                                .head_k = (uint32_t)d.shape->head_k,

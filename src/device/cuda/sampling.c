@@ -9,6 +9,7 @@
 
 /* In pinned memory. */
 struct qn_cuda_sample_output {
+    qn_sample_params params;
     qn_sample_result result;
     int32_t recent[]; /* [n_vocab] */
 };
@@ -38,9 +39,9 @@ void qn_cuda_sampling_free(qn_cuda_model *model)
 
 /* ---- Before the step ---- */
 
-qn_sample_mode qn_cuda_sampler_of(const qn_cuda_model *model, const qn_sample_request *request)
+static qn_sample_mode mode_of(const qn_cuda_model *model, const qn_sample_request *requests, size_t n)
 {
-    return request ? qn_sample_gpu_mode(&request->sampling, model->plan->n_vocab) : QN_SAMPLE_HOST;
+    return n == 1 ? qn_sample_gpu_mode(&requests->sampling, model->plan->n_vocab) : QN_SAMPLE_HOST;
 }
 
 /* Lists the recent tokens without duplicates and without tokens outside the vocabulary; none if there is no penalty. */
@@ -60,64 +61,67 @@ static size_t list_recent(qn_cuda_model *model, const qn_sample_request *request
     return n;
 }
 
-qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *request)
+qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what)
 {
-    qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
-    if (qn_cuda_sampler_of(model, request) == QN_SAMPLE_HOST)
+    *what = (qn_cuda_sampling){ .mode = mode_of(model, requests, n), .n = n };
+    if (what->mode == QN_SAMPLE_HOST)
         return QN_OK;
-    const size_t n = list_recent(model, request);
-    inputs->sampling = qn_sample_gpu_params(request, model->plan->n_vocab);
-    inputs->sampling.n_recent = (uint32_t)n;
+    const size_t n_recent = list_recent(model, requests);
+    model->sample_output->params = qn_sample_gpu_params(requests, model->plan->n_vocab);
+    model->sample_output->params.n_recent = (uint32_t)n_recent;
     model->sample_output->result = (qn_sample_result){ .token = -1 };
-    return n ? qn_cuda_copy_h2d(model->cuda, model->stream, model->recent.address, model->sample_output->recent,
-                                n * sizeof *model->sample_output->recent)
-             : QN_OK;
+    return n_recent ? qn_cuda_copy_h2d(model->cuda, model->stream, model->recent.address, model->sample_output->recent,
+                                       n_recent * sizeof *model->sample_output->recent)
+                    : QN_OK;
 }
 
 /* ---- The end of the step ---- */
 
-qn_status qn_cuda_run_sampler(qn_cuda_model *model, qn_sample_mode sampler)
+qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what)
 {
     const size_t n = model->plan->n_vocab;
     const qn_sample_args args = { .logits = model->logits.address,
-                                  .params = model->inputs + offsetof(qn_cuda_inputs, sampling),
+                                  .params = (uint64_t)(uintptr_t)&model->sample_output->params,
                                   .recent = model->recent.address,
                                   .state = model->sample_state.address,
                                   .result = (uint64_t)(uintptr_t)&model->sample_output->result,
                                   .n = (uint32_t)n,
-                                  .mode = sampler };
+                                  .mode = what->mode };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n_launches;
-    if (sampler == QN_SAMPLE_HOST)
-        return qn_cuda_copy_d2h(model->cuda, model->stream, model->host_logits, model->logits.address, n * sizeof(float));
-    QN_TRY(qn_sample_gpu_launches(sampler, n, launches, &n_launches));
+    if (what->mode == QN_SAMPLE_HOST)
+        return QN_OK;
+    QN_TRY(qn_sample_gpu_launches(what->mode, n, launches, &n_launches));
     for (size_t i = 0; i < n_launches; i++)
         QN_TRY(qn_cuda_launch(model->cuda, model->stream, &launches[i], &args));
     return QN_OK;
 }
 
-static qn_status sample_on_host(const qn_cuda_model *model, qn_sample_request *request)
+static qn_status sample_on_host(const qn_cuda_model *model, qn_sample_request *request, size_t row)
 {
+    const size_t n = model->plan->n_vocab;
     void *scratch;
-    QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(model->plan->n_vocab), 1, "sampler"));
-    qn_sample_token(&model->kernels->sample, request, model->host_logits, model->plan->n_vocab, scratch);
+    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * n * sizeof(float),
+                            n * sizeof *model->host_logits));
+    QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
+    qn_sample_token(&model->kernels->sample, request, model->host_logits, n, scratch);
     qn_free(scratch);
     return QN_OK;
 }
 
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, qn_sample_mode sampler, qn_sample_request *request)
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)
 {
-    if (sampler == QN_SAMPLE_HOST)
-        return sample_on_host(model, request);
-    request->best = model->sample_output->result.best;
-    request->token = model->sample_output->result.token;
-    if (request->token >= 0 || !qn_sample_is_finite(request->best))
+    for (size_t i = 0; what->mode == QN_SAMPLE_HOST && i < what->n; i++)
+        QN_TRY(sample_on_host(model, &requests[i], i));
+    if (what->mode == QN_SAMPLE_HOST)
         return QN_OK;
-    qn_sample_request again = *request;
+    requests->best = model->sample_output->result.best;
+    requests->token = model->sample_output->result.token;
+    if (requests->token >= 0 || !qn_sample_is_finite(requests->best))
+        return QN_OK;
+    qn_sample_request again = *requests;
     again.sampling.repeat_penalty = 1; /* the device has applied it to the logits */
-    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address,
-                            model->plan->n_vocab * sizeof *model->host_logits));
-    QN_TRY(sample_on_host(model, &again));
-    request->token = again.token;
+    QN_TRY(sample_on_host(model, &again, 0));
+    requests->token = again.token;
     return QN_OK;
 }

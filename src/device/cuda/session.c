@@ -428,16 +428,11 @@ static void memory_free(qn_memory *memory)
     qn_cuda_memory *m = cuda_memory_of(memory);
     qn_cuda *cuda = m->model->cuda;
     atomic_fetch_sub(&m->model->memory, m->bytes);
-    for (int sampler = 0; sampler < QN_SAMPLE_MODES; sampler++)
-        qn_cuda_graph_free(cuda, m->graphs[sampler]);
-    qn_cuda_free(cuda, &m->decode_plan.memory);
     qn_cuda_free(cuda, &m->cache);
     qn_cuda_free(cuda, &m->recurrent);
     qn_cuda_free(cuda, &m->tables);
     if (m->stream)
         qn_cuda_stream_free(cuda, m->stream);
-    free(m->decode_plan.segments);
-    free(m->decode_plan.phases);
     qn_free(m->slots);
     qn_free(m);
 }
@@ -528,6 +523,7 @@ qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params,
                            .n_layers = params->n_layers,
                            .attention = model->attention,
                            .codecs = { { .gain = 1 }, { .gain = 1 } } };
+    m->base.sequence = &m->sequence;
     const qn_status status = create(m, params);
     if (status != QN_OK) {
         memory_free(&m->base);
