@@ -25,10 +25,10 @@ struct batch {
     qn_cuda_rows_step step;
     const qn_row *rows;
     size_t n_rows;
-    const uint32_t *logit_rows; /* [n_logits], of the caller's step */
-    size_t first, n_logits;     /* first: index of rows[0] in the caller's step */
-    float *logits;
-    qn_sample_request *requests; /* NULL, or [n_logits] */
+    const uint32_t *logit_rows;  /* [n_logits], of the caller's step */
+    size_t first, n_logits;      /* first: index of rows[0] in the caller's step */
+    float *logits;               /* [n_logits, n_vocab], or NULL */
+    qn_sample_request *requests; /* [n_logits], or NULL */
 };
 
 /* The number of rows of the first sequence. */
@@ -54,7 +54,7 @@ static struct batch batch_of(qn_cuda_model *model, const qn_step *step, size_t r
                        .rows = rows,
                        .logit_rows = step->logit_rows + logit,
                        .first = row,
-                       .logits = step->requests ? NULL : step->logits + logit * n_vocab,
+                       .logits = step->logits ? step->logits + logit * n_vocab : NULL,
                        .requests = step->requests ? step->requests + logit : NULL };
     while (row + b.n_rows < step->n_rows && b.step.n_pieces < QN_CUDA_MAX_SEQUENCES &&
            qn_cuda_same_format(memory_of(&rows[b.n_rows]), memory_of(rows))) {
@@ -117,23 +117,24 @@ static qn_status prepare(struct batch *b)
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
 
+/* Sampling may change the logits: they are copied before it. */
 static qn_status run_decode(struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
     const size_t bytes = b->n_logits * model->plan->n_vocab * sizeof *b->logits;
+    const bool one = b->n_logits == 1, samples_in_graph = one && b->requests && !b->logits;
     qn_cuda_sampling sampling;
     if (b->requests)
         QN_TRY(qn_cuda_upload_sampling(model, b->requests, b->n_logits, &sampling));
-    QN_TRY(qn_cuda_launch_decode(&b->step, b->requests ? &sampling : NULL));
-    if (b->n_logits > 1 && b->requests)
+    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &sampling : NULL));
+    if (b->logits && !one)
+        QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address, bytes));
+    if (b->requests && !samples_in_graph)
         QN_TRY(qn_cuda_run_sampler(model, &sampling));
-    if (b->n_logits > 1 && !b->requests)
-        return qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address, bytes);
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    if (b->requests)
-        return qn_cuda_finish_sampling(model, &sampling, b->requests);
-    memcpy(b->logits, model->host_logits, bytes);
-    return QN_OK;
+    if (b->logits && one)
+        memcpy(b->logits, model->host_logits, bytes);
+    return b->requests ? qn_cuda_finish_sampling(model, &sampling, b->requests) : QN_OK;
 }
 
 /* ---- Other steps ---- */
@@ -176,11 +177,11 @@ static qn_status run_launches(const struct batch *b)
     for (size_t i = 0, n; i < b->n_logits; i += n) {
         n = b->n_logits - i < model->logit_rows ? b->n_logits - i : model->logit_rows;
         QN_TRY(run_logits(b, i, n));
-        if (b->requests)
-            QN_TRY(sample(b, i, n));
-        else
+        if (b->logits)
             QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits + i * n_vocab, model->logits.address,
                                     n * n_vocab * sizeof *b->logits));
+        if (b->requests)
+            QN_TRY(sample(b, i, n));
     }
     return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }

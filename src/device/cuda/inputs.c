@@ -25,6 +25,7 @@ qn_cuda_inputs qn_cuda_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits
     add(&in.bytes, n_pieces, sizeof(uint32_t), &in.state_from);
     add(&in.bytes, n_pieces, sizeof(uint32_t), &in.state_to);
     add(&in.bytes, n_pieces, sizeof(uint32_t), &in.open_chunks);
+    add(&in.bytes, n_pieces, sizeof(uint32_t), &in.state_positions);
     add(&in.bytes, n_pieces + 1, sizeof(uint32_t), &in.cu_seqlens);
     add(&in.bytes, n_pieces, sizeof(uint32_t), &in.first_positions);
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.tokens);
@@ -102,32 +103,41 @@ static uint64_t *addresses_at(const qn_cuda_rows_step *s, size_t offset)
     return (uint64_t *)(void *)(s->model->host_inputs + offset);
 }
 
-/* Padding has items 0, which no kernel accesses for a sequence without rows. */
-static void fill_piece(const qn_cuda_rows_step *s, size_t i)
+static void fill_sequence(const qn_cuda_rows_step *s, size_t i)
 {
     const qn_cuda_piece *piece = &s->pieces[i];
     const qn_cuda_inputs *in = &s->inputs;
-    const bool has_rows = piece->rows != NULL;
-    const qn_sequence *sequence = piece->memory->base.sequence;
-    addresses_at(s, in->kv_tables)[i] = has_rows ? piece->memory->kv_table : 0;
-    addresses_at(s, in->f16_tables)[i] = has_rows ? piece->memory->f16_table : 0;
-    qn_cuda_host_input(s, in->state_from)[i] = has_rows ? sequence->state : 0;
-    qn_cuda_host_input(s, in->state_to)[i] = has_rows ? sequence->state_to : 0;
-    qn_cuda_host_input(s, in->open_chunks)[i] = has_rows ? sequence->open_chunk : 0;
-    qn_cuda_host_input(s, in->first_positions)[i] = has_rows ? piece->position : 0;
-    qn_cuda_host_input(s, in->cu_seqlens)[i + 1] = qn_cuda_host_input(s, in->cu_seqlens)[i] + (has_rows ? piece->n : 0);
+    const qn_sequence none = { 0 }, *sequence = piece->rows ? piece->memory->base.sequence : &none;
+    addresses_at(s, in->kv_tables)[i] = piece->rows ? piece->memory->kv_table : 0;
+    addresses_at(s, in->f16_tables)[i] = piece->rows ? piece->memory->f16_table : 0;
+    qn_cuda_host_input(s, in->state_from)[i] = sequence->state;
+    qn_cuda_host_input(s, in->state_to)[i] = sequence->state_to;
+    qn_cuda_host_input(s, in->open_chunks)[i] = sequence->open_chunk;
+    qn_cuda_host_input(s, in->state_positions)[i] = sequence->state_position;
+    qn_cuda_host_input(s, in->first_positions)[i] = piece->position;
+}
+
+static void fill_rows(const qn_cuda_rows_step *s, size_t i)
+{
+    const qn_cuda_piece *piece = &s->pieces[i];
+    const qn_cuda_inputs *in = &s->inputs;
+    uint32_t *begins = qn_cuda_host_input(s, in->cu_seqlens);
+    begins[i + 1] = begins[i] + (piece->rows ? piece->n : 0);
     for (uint32_t row = 0; row < piece->n; row++) {
-        qn_cuda_host_input(s, in->tokens)[piece->row + row] = has_rows ? (uint32_t)piece->rows[row].token : 0;
-        qn_cuda_host_input(s, in->positions)[piece->row + row] = has_rows ? piece->position + row : 0;
-        qn_cuda_host_input(s, in->sequences)[piece->row + row] = (uint32_t)i;
+        const uint32_t at = piece->row + row;
+        qn_cuda_host_input(s, in->tokens)[at] = piece->rows ? (uint32_t)piece->rows[row].token : 0;
+        qn_cuda_host_input(s, in->positions)[at] = piece->position + row;
+        qn_cuda_host_input(s, in->sequences)[at] = piece->rows ? (uint32_t)i : QN_ATTENTION_NO_SESSION;
     }
 }
 
 void qn_cuda_fill_inputs(const qn_cuda_rows_step *s)
 {
     qn_cuda_host_input(s, s->inputs.cu_seqlens)[0] = 0;
-    for (size_t i = 0; i < s->n_pieces; i++)
-        fill_piece(s, i);
+    for (size_t i = 0; i < s->n_pieces; i++) {
+        fill_sequence(s, i);
+        fill_rows(s, i);
+    }
     if (!s->model->table.tiled_matrix)
         embed_rows(s->model, (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens), s->n);
 }

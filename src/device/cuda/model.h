@@ -43,13 +43,15 @@ typedef struct qn_cuda_acts {
  * follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The arrays are
  * contiguous, so that they are one copy. */
 typedef struct qn_cuda_inputs {
-    /* by piece; a piece of padding has no tables, no rows, and items 0 */
+    /* By piece. One of padding has no tables, no rows, and items 0. */
     size_t kv_tables, f16_tables;             /* u64 addresses of page tables */
     size_t state_from, state_to, open_chunks; /* u32 items of pools */
+    size_t state_positions;                   /* u32 */
     size_t cu_seqlens;                        /* u32 [n_pieces + 1] */
     size_t first_positions;                   /* u32 */
-    size_t tokens, positions, sequences;      /* u32 by row; sequences: the row's piece */
-    size_t logit_rows;                        /* u32 by logit row: its row */
+    /* u32 by row. sequences: index of the row's piece, QN_ATTENTION_NO_SESSION for padding. */
+    size_t tokens, positions, sequences;
+    size_t logit_rows; /* u32 by logit row: its row */
     size_t bytes;
 } qn_cuda_inputs;
 

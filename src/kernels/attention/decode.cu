@@ -164,8 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
                           make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
     const qn_attention_span span = qn_attention_span_of(a.mask, position, gridDim.x);
-    const uint64_t *tables = QN_PAGES ? a.pages.tables : a.cache.tables;
-    if (blockIdx.x >= span.active_splits || (tables && !tables[session]))
+    if (blockIdx.x >= span.active_splits)
         return;
 
     const auto load_query = [&]() {

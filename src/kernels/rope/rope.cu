@@ -222,8 +222,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
 
     if (QN_PAGES)
         rotate(value, a.value_rotation, value_signs, p);
-    const uint64_t *tables = QN_PAGES ? a.pages.tables : a.cache.tables;
-    const bool has_place = (QN_PAGES || position < a.capacity) && (!tables || tables[session]);
+    const bool has_place = QN_PAGES || position < a.capacity;
     store_key_value(a, x, value, position, session, kv, thread, p.has && is_key && has_place, has_nan, team);
 }
 
