@@ -487,7 +487,7 @@ static void run_delta(struct machine *m, const qn_persistent_delta *s)
 
 static void run_attention(struct machine *m, const qn_persistent_attention *s)
 {
-    const uint64_t slot = (s->cache.keys - m->memory->cache.address) / m->memory->kv.layer_bytes;
+    const uint64_t slot = (s->cache.keys - m->memory->cache.address) / m->memory->format->kv.layer_bytes;
     const name is = NAME(ATTENTION, read_partials(m, &s->qkv, s->q_row), read_partials(m, &s->qkv, s->k_row),
                          read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight, s->query_bias, s->key_bias,
                          s->value_bias);

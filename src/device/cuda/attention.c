@@ -19,18 +19,18 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
 
 /* ---- Caches ---- */
 
-/* The memory of any of the step's sequences: they have the same cache format. */
-static const qn_cuda_memory *memory_of(const qn_cuda_rows_step *s)
+/* The cache format of the step's sequences. */
+static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
 {
-    return s->pieces->memory;
+    return s->pieces->memory->format;
 }
 
 /* A layer's cache of all sequences. */
 static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cache *cache, qn_attention_gpu_pages *pages)
 {
-    qn_cuda_session_cache(memory_of(s), (size_t)layer, cache, pages);
+    qn_cuda_layer_cache(format_of(s), (size_t)layer, cache, pages);
     cache->tables = qn_cuda_step_input(s, s->inputs.kv_tables);
-    pages->tables = memory_of(s)->attention.pages ? qn_cuda_step_input(s, s->inputs.f16_tables) : 0;
+    pages->tables = format_of(s)->attention.pages ? qn_cuda_step_input(s, s->inputs.f16_tables) : 0;
 }
 
 /* ---- AURA pages ---- */
@@ -51,12 +51,12 @@ static uint32_t completed_pages(const qn_cuda_rows_step *s)
  * same. */
 static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next, uint32_t layers)
 {
-    const qn_cuda_memory *m = memory_of(s);
+    const qn_cuda_format *f = format_of(s);
     const uint32_t n_pages = completed_pages(s);
     qn_attention_gpu_cache cache, next_cache;
     qn_attention_gpu_pages pages, next_pages;
     qn_launch config;
-    if (!m->attention.pages || !n_pages)
+    if (!f->attention.pages || !n_pages)
         return QN_OK;
     cache_of(s, layer, &cache, &pages);
     cache_of(s, next, &next_cache, &next_pages);
@@ -71,17 +71,17 @@ static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next,
                                               .key_head_stride = cache.key_head_stride,
                                               .value_head_stride = cache.value_head_stride,
                                               .scale_head_stride = cache.scale_head_stride,
-                                              .key_levels = m->codecs[0].levels,
-                                              .value_levels = m->codecs[1].levels,
-                                              .n_kv_heads = (uint32_t)m->attention.n_kv_heads,
+                                              .key_levels = f->codecs[0].levels,
+                                              .value_levels = f->codecs[1].levels,
+                                              .n_kv_heads = (uint32_t)f->attention.n_kv_heads,
                                               .layer_stride = next_cache.keys - cache.keys,
                                               .f16_layer_stride = next_pages.keys - pages.keys,
                                               .tables = cache.tables,
                                               .f16_tables = pages.tables,
                                               .first_positions = qn_cuda_step_input(s, s->inputs.first_positions),
                                               .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens) };
-    QN_TRY(qn_aura_gpu_quantize_page(m->attention.head_dim, m->attention.key_bits, m->attention.value_bits, n_pages,
-                                     m->attention.n_kv_heads * layers, &config));
+    QN_TRY(qn_aura_gpu_quantize_page(f->attention.head_dim, f->attention.key_bits, f->attention.value_bits, n_pages,
+                                     f->attention.n_kv_heads * layers, &config));
     config.grid[2] = (uint32_t)s->n_pieces;
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
@@ -107,7 +107,7 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &qn_cuda_step_op(s, op)->vectors;
-    const qn_cuda_memory *m = memory_of(s);
+    const qn_cuda_format *f = format_of(s);
     const uint32_t head = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
                    key_row = (uint32_t)(h->n_kv_heads * h->head_dim);
     qn_rope_qk_norm_store_args args = { .queries = qn_cuda_step_buffer(s, op->qk_norm_rope_store.queries),
@@ -123,8 +123,8 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .sines = s->model->sines.address,
                                         .positions = qn_cuda_step_positions(s),
                                         .sessions = qn_cuda_step_input(s, s->inputs.sequences),
-                                        .key_rotation = m->codecs[0].rotation,
-                                        .value_rotation = m->codecs[1].rotation,
+                                        .key_rotation = f->codecs[0].rotation,
+                                        .value_rotation = f->codecs[1].rotation,
                                         .n_rows = (uint32_t)s->n,
                                         .n_heads = (uint32_t)h->n_heads,
                                         .n_kv_heads = (uint32_t)h->n_kv_heads,
@@ -139,7 +139,7 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .eps = op->qk_norm_rope_store.eps };
     qn_launch config;
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, m->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
+    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
     /* The only row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages follows. */
     return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
@@ -147,7 +147,7 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
 
 static uint32_t splits(const qn_cuda_rows_step *s)
 {
-    return qn_attention_gpu_splits(&memory_of(s)->attention, s->n_few, s->model->max_positions);
+    return qn_attention_gpu_splits(&format_of(s)->attention, s->n_few, s->model->max_positions);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
@@ -158,7 +158,7 @@ static qn_attention_mask mask(const qn_cuda_rows_step *s)
 
 bool qn_cuda_has_prefill(const qn_cuda_piece *piece)
 {
-    return piece->n >= QN_CUDA_PREFILL_ROWS && qn_attention_gpu_has_prefill(&piece->memory->attention);
+    return piece->n >= QN_CUDA_PREFILL_ROWS && qn_attention_gpu_has_prefill(&piece->memory->format->attention);
 }
 
 static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
@@ -175,7 +175,7 @@ static uint32_t row_of(const qn_attention_shape *shape)
 /* The rows of one piece. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises them. */
 static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_piece *piece)
 {
-    const qn_cuda_memory *m = memory_of(s);
+    const qn_cuda_format *f = format_of(s);
     const qn_attention_shape *shape = &op->attention.shape;
     const uint64_t row = (uint64_t)piece->row * row_of(shape) * sizeof(float), words = piece->row * sizeof(uint32_t);
     qn_attention_prefill_args args = { .queries = qn_cuda_step_buffer(s, op->attention.queries) + row,
@@ -184,9 +184,9 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op, const 
                                        .out = qn_cuda_step_buffer(s, op->attention.out) + row,
                                        .positions = qn_cuda_step_positions(s) + words,
                                        .sessions = qn_cuda_step_input(s, s->inputs.sequences) + words,
-                                       .key_codec = codec_of(&m->codecs[0]),
-                                       .value_codec = codec_of(&m->codecs[1]),
-                                       .rotation = m->codecs[1].rotation,
+                                       .key_codec = codec_of(&f->codecs[0]),
+                                       .value_codec = codec_of(&f->codecs[1]),
+                                       .rotation = f->codecs[1].rotation,
                                        .n_rows = piece->n,
                                        .n_heads = (uint32_t)shape->n_heads,
                                        .n_kv_heads = (uint32_t)shape->n_kv_heads,
@@ -195,22 +195,22 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op, const 
                                        .scale = shape->scale };
     qn_launch config;
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_prefill(&m->attention, piece->n, &config));
+    QN_TRY(qn_attention_gpu_prefill(&f->attention, piece->n, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
 /* The pieces of few rows. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    const qn_cuda_memory *m = memory_of(s);
+    const qn_cuda_format *f = format_of(s);
     qn_attention_decode_args args = {
         .queries = qn_cuda_step_buffer(s, op->attention.queries),
         .sessions = qn_cuda_step_input(s, s->inputs.sequences),
         .partials = s->model->partials.address,
         .maxima = s->model->maxima.address,
         .mask = mask(s),
-        .key_codec = codec_of(&m->codecs[0]),
-        .value_codec = codec_of(&m->codecs[1]),
+        .key_codec = codec_of(&f->codecs[0]),
+        .value_codec = codec_of(&f->codecs[1]),
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
         .query_stride = row_of(&op->attention.shape),
@@ -219,7 +219,7 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
     };
     qn_launch config;
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(&m->attention, s->n_few, splits(s), &config));
+    QN_TRY(qn_attention_gpu_decode(&f->attention, s->n_few, splits(s), &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -235,21 +235,21 @@ static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
 
 static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    const qn_cuda_memory *m = memory_of(s);
+    const qn_cuda_format *f = format_of(s);
     const qn_attention_combine_args args = { .partials = s->model->partials.address,
                                              .maxima = s->model->maxima.address,
                                              .gates = op->attention_combine.shape.gated
                                                           ? qn_cuda_step_buffer(s, op->attention_combine.queries)
                                                           : 0,
                                              .out = qn_cuda_step_buffer(s, op->attention_combine.in),
-                                             .rotation = m->codecs[1].rotation,
+                                             .rotation = f->codecs[1].rotation,
                                              .mask = mask(s),
                                              .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
                                              .n_splits = splits(s),
                                              .out_stride = row_of(&op->attention_combine.shape),
-                                             .gain = m->codecs[1].gain };
+                                             .gain = f->codecs[1].gain };
     qn_launch config;
-    QN_TRY(qn_attention_gpu_combine(&m->attention, s->n_few, &config));
+    QN_TRY(qn_attention_gpu_combine(&f->attention, s->n_few, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 

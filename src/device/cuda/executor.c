@@ -101,7 +101,7 @@ static qn_status prepare(struct batch *b)
     qn_cuda_rows_step *s = &b->step;
     size_t n_pieces = 0;
     s->is_decode = s->n_pieces == b->n_rows && b->n_logits == b->n_rows;
-    QN_TRY(qn_cuda_format_of(s->model, memory_of(b->rows), &s->format));
+    QN_TRY(qn_cuda_graphs_of(s->model, memory_of(b->rows), &s->graphs));
     if (s->is_decode)
         s->inputs = qn_cuda_inputs_of(qn_cuda_bucket(b->n_rows), qn_cuda_bucket(b->n_rows), 0);
     else
@@ -192,9 +192,8 @@ static qn_status run_batch(struct batch *b)
     return b->step.is_decode ? run_decode(b) : run_launches(b);
 }
 
-static qn_status device_run(qn_device *device, const qn_step *step)
+static qn_status run_step(qn_cuda_model *model, const qn_step *step)
 {
-    qn_cuda_model *model = cuda_model_of(device);
     for (size_t row = 0, logit = 0; row < step->n_rows;) {
         struct batch b = batch_of(model, step, row, logit);
         const qn_status status = run_batch(&b);
@@ -210,13 +209,18 @@ static qn_status device_run(qn_device *device, const qn_step *step)
     return QN_OK;
 }
 
+static qn_status device_run(qn_device *device, const qn_step *step)
+{
+    return run_step(cuda_model_of(device), step);
+}
+
 /* ---- The device ---- */
 
 static void device_free(qn_device *device)
 {
     qn_cuda_model *model = cuda_model_of(device);
     if (model->cuda) {
-        qn_cuda_formats_free(model);
+        qn_cuda_graphs_free(model);
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
         if (model->stream)

@@ -28,33 +28,34 @@ size_t qn_cuda_bucket(size_t n)
 
 bool qn_cuda_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b)
 {
-    return a->attention.key_bits == b->attention.key_bits && a->attention.value_bits == b->attention.value_bits;
+    return a->format->attention.key_bits == b->format->attention.key_bits &&
+           a->format->attention.value_bits == b->format->attention.value_bits;
 }
 
-qn_status qn_cuda_format_of(qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_format **out)
+qn_status qn_cuda_graphs_of(qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_graphs **out)
 {
-    const qn_attention_gpu *a = &memory->attention;
-    for (*out = model->formats; *out; *out = (*out)->next)
+    const qn_attention_gpu *a = &memory->format->attention;
+    for (*out = model->graphs; *out; *out = (*out)->next)
         if ((*out)->key_bits == a->key_bits && (*out)->value_bits == a->value_bits)
             return QN_OK;
     QN_TRY(qn_alloc(out, 1, sizeof **out, "graphs"));
-    **out = (qn_cuda_format){ .next = model->formats, .key_bits = a->key_bits, .value_bits = a->value_bits };
-    model->formats = *out;
+    **out = (qn_cuda_graphs){ .next = model->graphs, .key_bits = a->key_bits, .value_bits = a->value_bits };
+    model->graphs = *out;
     return QN_OK;
 }
 
-void qn_cuda_formats_free(qn_cuda_model *model)
+void qn_cuda_graphs_free(qn_cuda_model *model)
 {
-    for (qn_cuda_format *format; (format = model->formats);) {
-        model->formats = format->next;
-        for (size_t i = 0; i < sizeof format->one_row / sizeof *format->one_row; i++)
-            qn_cuda_graph_free(model->cuda, format->one_row[i].graph);
+    for (qn_cuda_graphs *graphs; (graphs = model->graphs);) {
+        model->graphs = graphs->next;
+        for (size_t i = 0; i < sizeof graphs->one_row / sizeof *graphs->one_row; i++)
+            qn_cuda_graph_free(model->cuda, graphs->one_row[i].graph);
         for (size_t i = 0; i < QN_CUDA_N_BUCKETS; i++)
-            qn_cuda_graph_free(model->cuda, format->buckets[i].graph);
-        qn_cuda_free(model->cuda, &format->decode_plan.memory);
-        free(format->decode_plan.segments);
-        free(format->decode_plan.phases);
-        qn_free(format);
+            qn_cuda_graph_free(model->cuda, graphs->buckets[i].graph);
+        qn_cuda_free(model->cuda, &graphs->decode_plan.memory);
+        free(graphs->decode_plan.segments);
+        free(graphs->decode_plan.phases);
+        qn_free(graphs);
     }
 }
 
@@ -96,7 +97,7 @@ static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sam
 qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling)
 {
     qn_cuda_captured *captured =
-        s->n > 1 ? &s->format->buckets[bucket_index(s->n)] : &s->format->one_row[sampling ? sampling->mode : QN_SAMPLE_MODES];
+        s->n > 1 ? &s->graphs->buckets[bucket_index(s->n)] : &s->graphs->one_row[sampling ? sampling->mode : QN_SAMPLE_MODES];
     if (s->n == 1)
         QN_TRY(qn_cuda_prepare_decode(s));
     QN_TRY(capture(s, sampling, captured));

@@ -62,7 +62,7 @@ typedef struct qn_cuda_table {
     uint64_t signs;
 } qn_cuda_table;
 
-typedef struct qn_cuda_format qn_cuda_format;
+typedef struct qn_cuda_graphs qn_cuda_graphs;
 typedef struct qn_cuda_piece qn_cuda_piece;
 
 typedef struct qn_cuda_model {
@@ -79,7 +79,7 @@ typedef struct qn_cuda_model {
     bool launches_only;          /* do not use the persistent decode kernel */
     uint64_t memory_limit;       /* bytes that memories may take; 0: no limit */
     atomic_uint_fast64_t memory; /* that they have taken */
-    qn_cuda_format *formats;     /* cache formats of the steps so far: a list */
+    qn_cuda_graphs *graphs;      /* of the cache formats of the steps so far: a list */
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
@@ -156,16 +156,24 @@ typedef struct qn_cuda_codec {
     float gain;
 } qn_cuda_codec;
 
+/* A cache format: what is the same for all memories with these codecs. */
+typedef struct qn_cuda_format {
+    qn_attention_gpu attention; /* shape, and bits of this format */
+    qn_cuda_codec codecs[2];    /* of keys, of values */
+    const uint32_t *slots;      /* [n_layers]: a layer's index among the attention layers, or among the recurrent layers */
+    qn_cuda_kv_layout kv;
+    uint64_t cache;
+} qn_cuda_format;
+
 typedef struct qn_cuda_memory {
     qn_memory base;
     qn_cuda_model *model;
+    const qn_cuda_format *format;
+    qn_cuda_format own_format;
     size_t n_ctx;
-    qn_attention_gpu attention;
-    qn_cuda_kv_layout kv;
-    uint32_t *slots; /* [n_layers]: a layer's index among the attention layers, or among the recurrent layers */
+    uint32_t *slots;                       /* [n_layers] */
     size_t n_layers, n_slots, n_recurrent; /* n_slots: attention layers */
     qn_cuda_buffer cache, recurrent, tables;
-    qn_cuda_codec codecs[2];         /* of keys, of values */
     size_t state_bytes, layer_bytes; /* of a recurrent layer: state; state and convolution inputs, padded */
     uint64_t bytes;                  /* counted in qn_cuda_model.memory */
     uint32_t first_open_page;        /* AURA: the first page after page 0 whose fp16 rows are still stored */
@@ -177,9 +185,10 @@ typedef struct qn_cuda_memory {
 /* session.c: qn_device_vtable.memory_new */
 qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
-/* qn_cuda_session_cache - device addresses of a layer's cache; *runs (fp16 pages) is zeroed unless the cache is AURA. */
-void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attention_gpu_cache *cache,
-                           qn_attention_gpu_pages *runs);
+/* qn_cuda_layer_cache - addresses of a layer's cache; *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller
+ * sets `tables`. */
+void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
+                         qn_attention_gpu_pages *pages);
 
 /* ---- Steps ---- */
 

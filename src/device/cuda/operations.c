@@ -186,7 +186,7 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
     const qn_persistent_args args = { .phases =
-                                          s->format->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
+                                          s->graphs->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
                                       .barrier = s->model->persistent.barrier,
                                       .positions = qn_cuda_step_positions(s),
                                       .n_phases = (uint32_t)segment->n_phases };
@@ -206,7 +206,7 @@ static qn_status run_segment(const qn_cuda_rows_step *s, const qn_cuda_segment *
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 {
     qn_cuda_model *model = s->model;
-    qn_cuda_decode_plan *decode_plan = &s->format->decode_plan;
+    qn_cuda_decode_plan *decode_plan = &s->graphs->decode_plan;
     if (decode_plan->generation == model->generation)
         return QN_OK;
     QN_TRY(qn_cuda_plan_decode(model, s->pieces->memory, decode_plan));
@@ -225,8 +225,8 @@ qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 {
     const qn_plan *plan = s->model->plan;
-    for (size_t i = 0; s->n == 1 && i < s->format->decode_plan.n_segments; i++)
-        QN_TRY(run_segment(s, &s->format->decode_plan.segments[i]));
+    for (size_t i = 0; s->n == 1 && i < s->graphs->decode_plan.n_segments; i++)
+        QN_TRY(run_segment(s, &s->graphs->decode_plan.segments[i]));
     for (size_t i = 0; s->n > 1 && i < plan->n_ops; i++)
         if (!qn_op_is_logits(&plan->ops[i]))
             QN_TRY(run_op(s, &plan->ops[i]));

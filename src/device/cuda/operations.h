@@ -12,7 +12,7 @@
  * the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
 typedef struct qn_cuda_rows_step {
     qn_cuda_model *model;
-    qn_cuda_format *format;
+    qn_cuda_graphs *graphs;
     const qn_cuda_piece *pieces; /* [n_pieces] of one cache format, by ascending row; those of few rows first */
     size_t n_pieces;
     size_t row, n; /* rows [row, row + n) of the buffers */
@@ -113,8 +113,8 @@ typedef struct qn_cuda_captured {
 } qn_cuda_captured;
 
 /* What the steps of one cache format share. */
-struct qn_cuda_format {
-    qn_cuda_format *next;
+struct qn_cuda_graphs {
+    qn_cuda_graphs *next;
     unsigned key_bits, value_bits;
     qn_cuda_decode_plan decode_plan;               /* of one row */
     qn_cuda_captured one_row[QN_SAMPLE_MODES + 1]; /* by the sampler; the last one has none */
@@ -124,10 +124,10 @@ struct qn_cuda_format {
 /* qn_cuda_bucket - the number of rows that a decode step of n rows is padded to; n above QN_CUDA_MAX_SEQUENCES itself. */
 size_t qn_cuda_bucket(size_t n);
 
-/* qn_cuda_format_of - the format of a memory. qn_cuda_same_format - whether two memories can be in one step. */
-qn_status qn_cuda_format_of(qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_format **out);
+/* qn_cuda_graphs_of - those of a memory's cache format. qn_cuda_same_format - whether two memories can be in one step. */
+qn_status qn_cuda_graphs_of(qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_graphs **out);
 bool qn_cuda_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b);
-void qn_cuda_formats_free(qn_cuda_model *model);
+void qn_cuda_graphs_free(qn_cuda_model *model);
 
 /* qn_cuda_launch_decode - queue a decode step, of a number of rows that is a bucket, as a graph, which is captured if that was not
  * done yet. The inputs are in host_inputs. It leaves the logits in model->logits. For one row, the graph ends with the sampler, or

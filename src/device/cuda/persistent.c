@@ -492,7 +492,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
         qn_persistent_gpu_splits(&p->model->persistent_gpu, h->head_dim, h->n_heads, h->n_kv_heads, h->n_rot);
     struct gemv gemv;
     if (at + 3 >= p->plan->n_ops || heads[1].kind != QN_OP_ATTENTION || heads[2].kind != QN_OP_ATTENTION_COMBINE ||
-        p->memory->attention.pages || !splits || q->base || k->base || v->base ||
+        p->memory->format->attention.pages || !splits || q->base || k->base || v->base ||
         !same_partials(&q->gemv_partials, &k->gemv_partials) || !same_partials(&q->gemv_partials, &v->gemv_partials) ||
         !gemv_fits(p, at + 2, false, &gemv))
         return QN_OK;
@@ -519,7 +519,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .maxima = p->model->persistent.maxima,
                                           .eps = heads->qk_norm_rope_store.eps,
                                           .scale = h->scale };
-    qn_cuda_session_cache(p->memory, (size_t)heads->layer, &attention.cache, &none);
+    qn_cuda_layer_cache(p->memory->format, (size_t)heads->layer, &attention.cache, &none);
     attention.cache.tables = p->model->inputs + qn_cuda_inputs_of(1, 1, 0).kv_tables;
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_ATTENTION_COMBINE;

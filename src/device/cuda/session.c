@@ -46,8 +46,8 @@ static bool add_array(size_t *used, size_t heads, size_t bytes, size_t *at)
 
 static qn_status lay_out(qn_cuda_memory *m, size_t n_batch)
 {
-    const qn_attention_gpu *a = &m->attention;
-    qn_cuda_kv_layout *l = &m->kv;
+    const qn_attention_gpu *a = &m->own_format.attention;
+    qn_cuda_kv_layout *l = &m->own_format.kv;
     const size_t row = a->head_dim * sizeof(uint16_t);
     l->capacity = qn_round_up(m->n_ctx, PAGE);
     l->key_row = qn_attention_gpu_row_bytes(a->head_dim, a->key_bits);
@@ -66,17 +66,17 @@ static qn_status lay_out(qn_cuda_memory *m, size_t n_batch)
     return fits ? QN_OK : qn_fail(QN_ERR_MEMORY, "key-value cache: %zu positions do not fit in memory", m->n_ctx);
 }
 
-void qn_cuda_session_cache(const qn_cuda_memory *memory, size_t layer, qn_attention_gpu_cache *cache,
-                           qn_attention_gpu_pages *pages)
+void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
+                         qn_attention_gpu_pages *pages)
 {
-    const qn_cuda_kv_layout *l = &memory->kv;
-    const uint64_t at = memory->cache.address + memory->slots[layer] * l->layer_bytes;
+    const qn_cuda_kv_layout *l = &format->kv;
+    const uint64_t at = format->cache + format->slots[layer] * l->layer_bytes;
     *cache = (qn_attention_gpu_cache){ .keys = at + l->keys,
                                        .values = at + l->values,
                                        .key_head_stride = l->capacity * l->key_row,
                                        .value_head_stride = l->capacity * l->value_row };
     *pages = (qn_attention_gpu_pages){ 0 };
-    if (!memory->attention.pages)
+    if (!format->attention.pages)
         return;
     cache->key_scales = at + l->key_scales;
     cache->value_scales = at + l->value_scales;
@@ -98,7 +98,7 @@ static bool has_f16_page(size_t length, uint32_t from)
 
 static size_t page_slot(const qn_cuda_memory *m, size_t page)
 {
-    return page ? 1 + (page - 1) % m->kv.n_open_pages : 0;
+    return page ? 1 + (page - 1) % m->own_format.kv.n_open_pages : 0;
 }
 
 /* The cache is allocated for n_ctx positions. */
@@ -112,16 +112,17 @@ static qn_status memory_prepare(qn_memory *memory, size_t n)
 static void memory_on_append(qn_memory *memory, size_t length)
 {
     qn_cuda_memory *m = cuda_memory_of(memory);
-    if (!m->attention.pages || !length)
+    if (!m->own_format.attention.pages || !length)
         return;
-    const size_t last = (length - 1) / PAGE, from = last >= m->kv.n_open_pages ? last - m->kv.n_open_pages + 1 : 0;
+    const size_t last = (length - 1) / PAGE,
+                 from = last >= m->own_format.kv.n_open_pages ? last - m->own_format.kv.n_open_pages + 1 : 0;
     m->first_open_page = (uint32_t)(from > m->first_open_page ? from : m->first_open_page);
 }
 
 static size_t memory_rewind_length(const qn_memory *memory, size_t length)
 {
     const qn_cuda_memory *m = cuda_memory_of_const(memory);
-    return !m->attention.pages || has_f16_page(length, m->first_open_page) ? length : length / PAGE * PAGE;
+    return !m->own_format.attention.pages || has_f16_page(length, m->first_open_page) ? length : length / PAGE * PAGE;
 }
 
 static void memory_truncate(qn_memory *memory, size_t length)
@@ -145,18 +146,19 @@ typedef qn_status (*region_fn)(void *context, const qn_cuda_buffer *of, size_t a
 static qn_status for_each_head(const qn_cuda_memory *m, size_t offset, size_t head_bytes, size_t bytes, region_fn on_region,
                                void *context)
 {
-    for (size_t head = 0; bytes && head < m->attention.n_kv_heads; head++)
+    for (size_t head = 0; bytes && head < m->own_format.attention.n_kv_heads; head++)
         QN_TRY(on_region(context, &m->cache, offset + head * head_bytes, bytes));
     return QN_OK;
 }
 
 static qn_status for_each_region_of_layer(const qn_cuda_memory *m, size_t at, size_t length, region_fn on_region, void *context)
 {
-    const qn_cuda_kv_layout *l = &m->kv;
-    const size_t rows = m->attention.pages ? n_quantized(length) : length, row = m->attention.head_dim * sizeof(uint16_t);
+    const qn_cuda_kv_layout *l = &m->own_format.kv;
+    const size_t rows = m->own_format.attention.pages ? n_quantized(length) : length,
+                 row = m->own_format.attention.head_dim * sizeof(uint16_t);
     QN_TRY(for_each_head(m, at + l->keys, l->capacity * l->key_row, rows * l->key_row, on_region, context));
     QN_TRY(for_each_head(m, at + l->values, l->capacity * l->value_row, rows * l->value_row, on_region, context));
-    if (!m->attention.pages)
+    if (!m->own_format.attention.pages)
         return QN_OK;
     const size_t first = length < PAGE ? length : PAGE, open_tokens = length < PAGE ? 0 : length % PAGE;
     const size_t open_at = page_slot(m, length / PAGE) * PAGE * row, scales = l->capacity * sizeof(float);
@@ -166,14 +168,14 @@ static qn_status for_each_region_of_layer(const qn_cuda_memory *m, size_t at, si
     QN_TRY(for_each_head(m, at + l->f16_values, l->f16_head, first * row, on_region, context));
     QN_TRY(for_each_head(m, at + l->f16_keys + open_at, l->f16_head, open_tokens * row, on_region, context));
     QN_TRY(for_each_head(m, at + l->f16_values + open_at, l->f16_head, open_tokens * row, on_region, context));
-    return for_each_head(m, at + l->means, m->attention.head_dim * sizeof(float),
-                         length < PAGE ? 0 : m->attention.head_dim * sizeof(float), on_region, context);
+    return for_each_head(m, at + l->means, m->own_format.attention.head_dim * sizeof(float),
+                         length < PAGE ? 0 : m->own_format.attention.head_dim * sizeof(float), on_region, context);
 }
 
 static qn_status for_each_region(const qn_cuda_memory *m, size_t length, region_fn on_region, void *context)
 {
     for (size_t slot = 0; slot < m->n_slots; slot++)
-        QN_TRY(for_each_region_of_layer(m, slot * m->kv.layer_bytes, length, on_region, context));
+        QN_TRY(for_each_region_of_layer(m, slot * m->own_format.kv.layer_bytes, length, on_region, context));
     for (size_t slot = 0; slot < m->n_recurrent; slot++)
         QN_TRY(on_region(context, &m->recurrent, slot * m->layer_bytes, m->layer_bytes));
     return QN_OK;
@@ -258,12 +260,12 @@ static qn_status copy_region(void *context, const qn_cuda_buffer *of, size_t at,
 static qn_status copy_f16_pages(struct copy *c, size_t length)
 {
     const qn_cuda_memory *m = c->from;
-    const size_t page_bytes = PAGE * m->attention.head_dim * sizeof(uint16_t);
+    const size_t page_bytes = PAGE * m->own_format.attention.head_dim * sizeof(uint16_t);
     for (size_t slot = 0; slot < m->n_slots; slot++)
         for (size_t page = m->first_open_page > 1 ? m->first_open_page : 1; page < length / PAGE; page++) {
-            const size_t at = slot * m->kv.layer_bytes + page_slot(m, page) * page_bytes;
-            QN_TRY(for_each_head(m, at + m->kv.f16_keys, m->kv.f16_head, page_bytes, copy_region, c));
-            QN_TRY(for_each_head(m, at + m->kv.f16_values, m->kv.f16_head, page_bytes, copy_region, c));
+            const size_t at = slot * m->own_format.kv.layer_bytes + page_slot(m, page) * page_bytes;
+            QN_TRY(for_each_head(m, at + m->own_format.kv.f16_keys, m->own_format.kv.f16_head, page_bytes, copy_region, c));
+            QN_TRY(for_each_head(m, at + m->own_format.kv.f16_values, m->own_format.kv.f16_head, page_bytes, copy_region, c));
         }
     return QN_OK;
 }
@@ -273,7 +275,7 @@ static qn_status memory_copy(qn_memory *to, const qn_memory *from, size_t length
     qn_cuda_memory *m = cuda_memory_of(to);
     struct copy c = { m, cuda_memory_of_const(from) };
     QN_TRY(for_each_region(c.from, length, copy_region, &c));
-    if (m->attention.pages)
+    if (m->own_format.attention.pages)
         QN_TRY(copy_f16_pages(&c, length));
     m->first_open_page = c.from->first_open_page;
     return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
@@ -289,7 +291,7 @@ static qn_status memory_reset(qn_memory *memory)
 
 static size_t page_bytes(const qn_cuda_memory *m)
 {
-    return PAGE * m->attention.head_dim * sizeof(uint16_t);
+    return PAGE * m->own_format.attention.head_dim * sizeof(uint16_t);
 }
 
 static void checkpoint_free(qn_memory_checkpoint *of)
@@ -317,9 +319,9 @@ static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **
     QN_TRY(qn_alloc(&checkpoint, 1, sizeof *checkpoint, "checkpoint"));
     checkpoint->of = m;
     qn_status status = qn_cuda_alloc(cuda, m->n_recurrent, m->layer_bytes, "checkpoint on the GPU", &checkpoint->recurrent);
-    if (status == QN_OK && m->attention.pages)
-        status = qn_cuda_alloc(cuda, m->n_slots * 2 * m->attention.n_kv_heads, page_bytes(m), "checkpoint on the GPU",
-                               &checkpoint->f16_pages);
+    if (status == QN_OK && m->own_format.attention.pages)
+        status = qn_cuda_alloc(cuda, m->n_slots * 2 * m->own_format.attention.n_kv_heads, page_bytes(m),
+                               "checkpoint on the GPU", &checkpoint->f16_pages);
     if (status != QN_OK) {
         checkpoint_free((qn_memory_checkpoint *)checkpoint);
         return status;
@@ -331,9 +333,9 @@ static qn_status checkpoint_new(const qn_memory *memory, qn_memory_checkpoint **
 /* Copies the fp16 page of position held-1 to or from the checkpoint. */
 static qn_status copy_page(const qn_cuda_memory *m, const qn_cuda_buffer *f16_pages, size_t held, bool to_checkpoint)
 {
-    const qn_cuda_kv_layout *l = &m->kv;
-    const size_t bytes = page_bytes(m), heads = m->attention.n_kv_heads;
-    if (!m->attention.pages)
+    const qn_cuda_kv_layout *l = &m->own_format.kv;
+    const size_t bytes = page_bytes(m), heads = m->own_format.attention.n_kv_heads;
+    if (!m->own_format.attention.pages)
         return QN_OK;
     const size_t in_head = page_slot(m, (held - 1) / PAGE) * bytes;
     uint64_t there = f16_pages->address;
@@ -376,7 +378,7 @@ static qn_status checkpoint_copy(qn_memory_checkpoint *to, const qn_memory_check
     copy->first_open_page = checkpoint->first_open_page;
     QN_TRY(qn_cuda_copy_d2d(m->model->cuda, m->stream, copy->recurrent.address, checkpoint->recurrent.address,
                             m->recurrent.bytes));
-    if (m->attention.pages)
+    if (m->own_format.attention.pages)
         QN_TRY(qn_cuda_copy_d2d(m->model->cuda, m->stream, copy->f16_pages.address, checkpoint->f16_pages.address,
                                 checkpoint->f16_pages.bytes));
     return qn_cuda_stream_synchronize(m->model->cuda, m->stream);
@@ -397,7 +399,7 @@ static size_t add_tables(qn_cuda_memory *m, uint8_t *host, const qn_aura_codec *
     size_t used = 0;
     for (size_t i = 0; i < 2; i++) {
         const qn_aura_codec *codec = codecs[i];
-        qn_cuda_codec *to = &m->codecs[i];
+        qn_cuda_codec *to = &m->own_format.codecs[i];
         const size_t levels = (size_t)1 << codec->bits, square = codec->dim * codec->dim;
         add_table(m, host, &used, codec->boundaries, levels - 1, &to->levels.boundaries);
         add_table(m, host, &used, codec->codebook, levels, &to->levels.codebook);
@@ -463,7 +465,8 @@ static qn_status take_bytes(qn_cuda_memory *m)
 {
     const uint64_t limit = m->model->memory_limit;
     size_t bytes;
-    if (!qn_mul_size(m->n_slots, m->kv.layer_bytes, &bytes) || !qn_add_size(bytes, m->n_recurrent * m->layer_bytes, &bytes))
+    if (!qn_mul_size(m->n_slots, m->own_format.kv.layer_bytes, &bytes) ||
+        !qn_add_size(bytes, m->n_recurrent * m->layer_bytes, &bytes))
         return qn_fail(QN_ERR_MEMORY, "session: %zu positions do not fit in memory", m->n_ctx);
     const uint64_t before = atomic_fetch_add(&m->model->memory, bytes);
     m->bytes = bytes;
@@ -490,11 +493,11 @@ static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
     for (size_t i = 0; i < params->n_layers; i++)
         m->slots[i] = (uint32_t)(plan->is_recurrent && plan->is_recurrent[i] ? m->n_recurrent++ : m->n_slots++);
     if (codecs[0]) {
-        m->attention.key_bits = codecs[0]->bits;
-        m->attention.value_bits = codecs[1]->bits;
-        m->attention.pages = true;
+        m->own_format.attention.key_bits = codecs[0]->bits;
+        m->own_format.attention.value_bits = codecs[1]->bits;
+        m->own_format.attention.pages = true;
     }
-    QN_TRY(qn_attention_gpu_check(&m->attention));
+    QN_TRY(qn_attention_gpu_check(&m->own_format.attention));
     QN_TRY(lay_out(m, params->n_batch));
     if (m->n_recurrent) {
         m->state_bytes = qn_gdn_gpu_state_bytes(r->n_v_heads, r->head_k, r->head_v);
@@ -503,7 +506,9 @@ static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
     }
     QN_TRY(take_bytes(m));
     QN_TRY(qn_cuda_stream_create(m->model->cuda, &m->stream));
-    QN_TRY(alloc_zeros(m, m->n_slots, m->kv.layer_bytes, &m->cache));
+    QN_TRY(alloc_zeros(m, m->n_slots, m->own_format.kv.layer_bytes, &m->cache));
+    m->own_format.cache = m->cache.address;
+    m->own_format.slots = m->slots;
     if (m->n_recurrent)
         QN_TRY(alloc_zeros(m, m->n_recurrent, m->layer_bytes, &m->recurrent));
     if (codecs[0])
@@ -521,8 +526,8 @@ qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params,
                            .model = model,
                            .n_ctx = params->n_ctx,
                            .n_layers = params->n_layers,
-                           .attention = model->attention,
-                           .codecs = { { .gain = 1 }, { .gain = 1 } } };
+                           .own_format = { .attention = model->attention, .codecs = { { .gain = 1 }, { .gain = 1 } } },
+                           .format = &m->own_format };
     m->base.sequence = &m->sequence;
     const qn_status status = create(m, params);
     if (status != QN_OK) {
