@@ -22,6 +22,10 @@ typedef struct qn_cuda_gemm {
     qn_cuda_buffer memory;
     size_t matrices[QN_MATMUL_OUTS]; /* for each out, the index of its matrix in the operation */
     int acts;
+    /* The launch for the number of rows that was launched last: to find one takes longer than to launch it. */
+    qn_matmul_launch launch;
+    size_t launch_rows;         /* 0: none */
+    uint32_t launch_generation; /* of the buffers whose addresses it has */
 } qn_cuda_gemm;
 
 typedef struct qn_cuda_op {

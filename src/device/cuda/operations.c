@@ -132,26 +132,35 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
-static qn_status run_gemm(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm)
+/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of rows alone. */
+static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     const qn_plan_acts *plan = &s->model->plan->acts[gemm->acts];
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
-    qn_matmul_launch config;
+    if (gemm->launch_rows == s->n && gemm->launch_generation == s->model->generation)
+        return QN_OK;
     for (size_t i = 0; i < tiled_matrix.n_outs; i++) {
         const bool logits = qn_op_is_logits(op);
         const int out = op->matmul.matrices.at[gemm->matrices[i]].out;
-        tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_step_buffer(s, out);
+        tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_rows(s->model, out);
         tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
     }
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix.tiles, s->n, plan->hilo);
-    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n, &config));
-    return qn_cuda_step_launch(s, &config.launch, &config.args);
+    gemm->launch_rows = 0;
+    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n,
+                                &gemm->launch));
+    gemm->launch_rows = s->n;
+    gemm->launch_generation = s->model->generation;
+    return QN_OK;
 }
 
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    for (size_t p = 0; p < qn_cuda_step_op(s, op)->n_gemms; p++)
-        QN_TRY(run_gemm(s, op, &qn_cuda_step_op(s, op)->gemms[p]));
+    qn_cuda_op *cuda_op = &s->model->ops[op - s->model->plan->ops];
+    for (size_t i = 0; i < cuda_op->n_gemms; i++) {
+        QN_TRY(plan_gemm(s, op, &cuda_op->gemms[i]));
+        QN_TRY(qn_cuda_step_launch(s, &cuda_op->gemms[i].launch.launch, &cuda_op->gemms[i].launch.args));
+    }
     return QN_OK;
 }
 
