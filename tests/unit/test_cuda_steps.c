@@ -135,6 +135,15 @@ static int gemms(const struct fixture *x)
     return n;
 }
 
+/* Activations of a step; those that are read in two layouts are written by one launch. */
+static int acts(const struct fixture *x)
+{
+    int n = 0;
+    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
+        n += qn_op_acts_of(&x->cuda.plan.ops[i]) ? (int)qn_op_acts_of(&x->cuda.plan.ops[i])->n : 0;
+    return n;
+}
+
 static int count_gemms(int from)
 {
     const struct fake_launch *last = NULL;
@@ -180,6 +189,7 @@ static void decode_of_many(void **unused)
         assert_int_equal(count("qn_matmul_embed", 0, &other), 1);
         assert_int_equal(count("qn_elementwise_gather", 0, &other), 0);
         assert_int_equal(count_gemms(0), gemms(&x));
+        assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts(&x));
         const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
         const qn_attention_decode_args *args = (const void *)attention->args;
         assert_int_equal(args->sessions, x.model->inputs + in.sequences);

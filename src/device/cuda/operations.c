@@ -102,6 +102,23 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : qn_cuda_step_buffer(s, x) };
 }
 
+/* Quantises rows into these layouts, hi/lo int8 and fp16 in one launch. */
+static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts, size_t width,
+                          unsigned layouts)
+{
+    const bool both = layouts >> QN_ACTS_HILO & layouts >> QN_ACTS_F16 & 1;
+    for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
+        qn_matmul_launch config;
+        if (!(layouts & 1u << layout) || (both && layout == QN_ACTS_F16))
+            continue;
+        QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[layout], x->op, x->x, x->x2, x->weight, x->eps, width, s->n, &config));
+        if (both && layout == QN_ACTS_HILO)
+            qn_matmul_gpu_quantize_f16_too(&config, &acts->layouts[QN_ACTS_F16]);
+        QN_TRY(qn_cuda_step_launch(s, &config.launch, &config.args));
+    }
+    return QN_OK;
+}
+
 /* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
@@ -120,14 +137,7 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
             QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
             x = (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
         }
-        for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
-            qn_matmul_launch config;
-            if (!(layouts & 1u << layout))
-                continue;
-            QN_TRY(
-                qn_matmul_gpu_quantize(&acts->layouts[layout], x.op, x.x, x.x2, x.weight, x.eps, plan->width, s->n, &config));
-            QN_TRY(qn_cuda_step_launch(s, &config.launch, &config.args));
-        }
+        QN_TRY(quantize(s, &x, acts, plan->width, layouts));
     }
     return QN_OK;
 }
