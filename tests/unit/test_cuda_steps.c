@@ -24,6 +24,7 @@ static size_t args_bytes(const char *function)
     return !strcmp(function, "qn_attention_decode")     ? sizeof(qn_attention_decode_args)
            : !strcmp(function, "qn_attention_prefill")  ? sizeof(qn_attention_prefill_args)
            : !strcmp(function, "qn_elementwise_gather") ? sizeof(qn_elementwise_gather_args)
+           : !strcmp(function, "qn_matmul_gemm_few")    ? sizeof(qn_matmul_few_args)
                                                         : FAKE_ARGS_BYTES;
 }
 
@@ -250,6 +251,24 @@ static void graphs_are_shared(void **unused)
     }
 }
 
+/* GEMMs are of as many rows as the step has, also after a step of another number. */
+static void gemms_of_rows(void **unused)
+{
+    (void)unused;
+    static const size_t n[] = { 8, 3, 24, 2 }, buckets[] = { 8, 4, 24, 2 };
+    struct fixture x;
+    set_up(&x, models[0], 0, 24);
+    for (size_t i = 0; i < 4; i++) {
+        const struct fake_launch *last = NULL;
+        const struct rows rows = decode_of(&x, 0, n[i], 10);
+        const int launches = fake.launches;
+        assert_ok(run(&x, &rows));
+        assert_true(count("qn_matmul_gemm_few", launches, &last) > 0);
+        assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
+    }
+    tear_down(&x);
+}
+
 /* Pieces of many rows come after those of few, each with a launch of prefill attention, and logit rows are gathered. */
 static void mixed_pieces(void **unused)
 {
@@ -420,9 +439,9 @@ static void small_workspace(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_of_many),     cmocka_unit_test(graphs_are_shared), cmocka_unit_test(mixed_pieces),
-        cmocka_unit_test(consecutive_logits), cmocka_unit_test(aura_pages),        cmocka_unit_test(formats),
-        cmocka_unit_test(failures),           cmocka_unit_test(small_workspace),
+        cmocka_unit_test(decode_of_many), cmocka_unit_test(graphs_are_shared),  cmocka_unit_test(mixed_pieces),
+        cmocka_unit_test(gemms_of_rows),  cmocka_unit_test(consecutive_logits), cmocka_unit_test(aura_pages),
+        cmocka_unit_test(formats),        cmocka_unit_test(failures),           cmocka_unit_test(small_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
