@@ -250,6 +250,151 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
         free(all[i]);
 }
 
+/* ---- Pages of page tables ---- */
+
+enum { TABLE_HEADS = 2, TABLE_LAYERS = 2, TABLE_PAGES = 4, TABLE_DIM = 128, TABLE_KEY_BITS = 4, TABLE_VALUE_BITS = 2 };
+
+/* Offsets in a layer's part of an item of codes, and of fp16 rows, with one head's part of each. */
+struct item_layout {
+    size_t keys, values, key_scales, value_scales, codes; /* codes: bytes of a layer's part */
+    size_t f16_values, means, f16;
+};
+
+static struct item_layout item_layout_of(void)
+{
+    const size_t key = qn_aura_row_words(TABLE_DIM, TABLE_KEY_BITS) * 4,
+                 value = qn_aura_row_words(TABLE_DIM, TABLE_VALUE_BITS) * 4, rows = TABLE_HEADS * QN_ATTENTION_PAGE;
+    struct item_layout l = { .values = rows * key, .f16_values = rows * TABLE_DIM * 2, .means = 2 * rows * TABLE_DIM * 2 };
+    l.key_scales = l.values + rows * value;
+    l.value_scales = l.key_scales + rows * 4;
+    l.codes = l.value_scales + rows * 4;
+    l.f16 = l.means + TABLE_HEADS * TABLE_DIM * 4;
+    return l;
+}
+
+/* Arguments of both ways: offsets in items plus `base`, which is 0 with tables, or the address of an item's layer. */
+static qn_aura_quantize_page_args page_args(const struct item_layout *l, uint64_t codes, uint64_t f16)
+{
+    return (qn_aura_quantize_page_args){ .f16_keys = f16,
+                                         .f16_values = f16 + l->f16_values,
+                                         .keys = codes,
+                                         .values = codes + l->values,
+                                         .key_scales = codes + l->key_scales,
+                                         .value_scales = codes + l->value_scales,
+                                         .means = f16 + l->means,
+                                         .f16_head = QN_ATTENTION_PAGE * TABLE_DIM * 2,
+                                         .key_head_stride =
+                                             QN_ATTENTION_PAGE * qn_aura_row_words(TABLE_DIM, TABLE_KEY_BITS) * 4,
+                                         .value_head_stride =
+                                             QN_ATTENTION_PAGE * qn_aura_row_words(TABLE_DIM, TABLE_VALUE_BITS) * 4,
+                                         .scale_head_stride = QN_ATTENTION_PAGE * 4,
+                                         .n_open_pages = 1,
+                                         .n_kv_heads = TABLE_HEADS };
+}
+
+/* A page by the contiguous way: slot 0 of each head is page 0, slot 1 this one. Fills the layer's part of an item of codes, and for
+ * page 0 the means. */
+static void quantize_alone(const struct item_layout *l, const qn_aura_quantize_page_args *levels, const uint8_t *first,
+                           const uint8_t *page, bool is_first, uint8_t *codes, uint8_t *means)
+{
+    const size_t rows = (size_t)QN_ATTENTION_PAGE * TABLE_DIM * 2, side = TABLE_HEADS * 2 * rows;
+    uint8_t *f16 = qn_xcalloc(2 * side, 1);
+    qn_gpu_arrays m = { .n = 0 };
+    qn_launch launch;
+    for (size_t head = 0; head < 2 * TABLE_HEADS; head++) {
+        memcpy(f16 + 2 * head * rows, first + head * rows, rows);
+        memcpy(f16 + (2 * head + 1) * rows, page + head * rows, rows);
+    }
+    const qn_gpu_guarded out = qn_gpu_new(l->codes), gpu_means = qn_gpu_new(TABLE_HEADS * TABLE_DIM * 4);
+    qn_aura_quantize_page_args args = page_args(l, qn_gpu_keep(&m, out), qn_gpu_keep_copy(&m, f16, 2 * side));
+    args.f16_values = args.f16_keys + side;
+    args.means = qn_gpu_keep(&m, gpu_means);
+    args.f16_head = 2 * rows;
+    args.key_levels = levels->key_levels;
+    args.value_levels = levels->value_levels;
+    args.first_page = is_first ? 0 : 1;
+    qn_assert_ok(qn_aura_gpu_quantize_page(TABLE_DIM, TABLE_KEY_BITS, TABLE_VALUE_BITS, 1, TABLE_HEADS, &launch));
+    qn_gpu_launch(&launch, &args);
+    if (is_first)
+        qn_gpu_read(&gpu_means, means);
+    else
+        qn_gpu_read(&out, codes);
+    qn_gpu_free_arrays(&m);
+    free(f16);
+}
+
+/* The pages that rows of a step complete, of several sequences and layers in one launch, have the same bits as each page alone; no
+ * other page is written. */
+static void check_page_tables(void)
+{
+    static const uint32_t first[] = { 0, 60, 63, 127, 64, 191 }, n_rows[] = { 130, 1, 1, 66, 0, 1 };
+    enum { SEQUENCES = sizeof first / sizeof *first, ITEMS = SEQUENCES * TABLE_PAGES, UNTOUCHED = 0xa5 };
+    const struct item_layout l = item_layout_of();
+    const size_t f16_bytes = TABLE_LAYERS * l.f16, code_bytes = TABLE_LAYERS * l.codes;
+    qn_gpu_arrays m = { .n = 0 };
+    qn_aura_codec *keys, *values;
+    qn_launch launch;
+    uint8_t *f16 = qn_xcalloc(ITEMS, f16_bytes), *found = qn_xcalloc(ITEMS, code_bytes),
+            *expected = qn_xcalloc(ITEMS, code_bytes), *found_f16 = qn_xcalloc(ITEMS, f16_bytes);
+    uint64_t tables[2][SEQUENCES], entries[2][ITEMS];
+    uint32_t cu_seqlens[SEQUENCES + 1] = { 0 };
+    qn_random_seed(5);
+    qn_case_begin("aura", "cuda pages", "page tables of %d sequences", (int)SEQUENCES);
+    qn_assert_ok(qn_aura_codec_new(&keys, TABLE_DIM, TABLE_KEY_BITS, 7));
+    qn_assert_ok(qn_aura_codec_new(&values, TABLE_DIM, TABLE_VALUE_BITS, 8));
+    for (size_t i = 0; i < ITEMS * f16_bytes / 2; i++)
+        ((uint16_t *)(void *)f16)[i] = qn_f32_to_f16(qn_random_normal() + 1);
+    memset(expected, UNTOUCHED, ITEMS * code_bytes);
+    const qn_gpu_guarded codes = qn_gpu_new(ITEMS * code_bytes), gpu_f16 = qn_gpu_new(ITEMS * f16_bytes);
+    const uint64_t code_items = qn_gpu_keep(&m, codes), f16_items = qn_gpu_keep(&m, gpu_f16);
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), code_items, UNTOUCHED, codes.bytes));
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), f16_items, f16, ITEMS * f16_bytes, NULL, NULL));
+    for (size_t i = 0; i < ITEMS; i++) { /* items in another order than pages */
+        entries[0][i] = code_items + (ITEMS - 1 - i) * code_bytes;
+        entries[1][i] = f16_items + (i * 5 + 1) % ITEMS * f16_bytes;
+    }
+    for (size_t t = 0; t < 2; t++) {
+        const uint64_t at = qn_gpu_keep_copy(&m, entries[t], sizeof entries[t]);
+        for (size_t s = 0; s < SEQUENCES; s++)
+            tables[t][s] = at + s * TABLE_PAGES * sizeof(uint64_t);
+    }
+    for (size_t s = 0; s < SEQUENCES; s++)
+        cu_seqlens[s + 1] = cu_seqlens[s] + n_rows[s];
+    qn_aura_quantize_page_args args = page_args(&l, 0, 0);
+    args.key_levels = levels_of(&m, keys);
+    args.value_levels = levels_of(&m, values);
+    args.layer_stride = l.codes;
+    args.f16_layer_stride = l.f16;
+    args.tables = qn_gpu_keep_copy(&m, tables[0], sizeof tables[0]);
+    args.f16_tables = qn_gpu_keep_copy(&m, tables[1], sizeof tables[1]);
+    args.first_positions = qn_gpu_keep_copy(&m, first, sizeof first);
+    args.cu_seqlens = qn_gpu_keep_copy(&m, cu_seqlens, sizeof cu_seqlens);
+    qn_assert_ok(
+        qn_aura_gpu_quantize_page(TABLE_DIM, TABLE_KEY_BITS, TABLE_VALUE_BITS, 3, TABLE_HEADS * TABLE_LAYERS, &launch));
+    launch.grid[2] = SEQUENCES;
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&codes, found);
+    qn_gpu_read(&gpu_f16, found_f16);
+    for (size_t s = 0; s < SEQUENCES; s++)
+        for (size_t page = first[s] / QN_ATTENTION_PAGE; page < (first[s] + n_rows[s]) / QN_ATTENTION_PAGE && n_rows[s]; page++)
+            for (size_t layer = 0; layer < TABLE_LAYERS; layer++) {
+                const size_t entry = s * TABLE_PAGES;
+                uint8_t *first_item = f16 + (entries[1][entry] - f16_items) + layer * l.f16,
+                        *item = f16 + (entries[1][entry + page] - f16_items) + layer * l.f16;
+                quantize_alone(&l, &args, first_item, item, page == 0,
+                               expected + (entries[0][entry + page] - code_items) + layer * l.codes, first_item + l.means);
+            }
+    qn_expect(!memcmp(found, expected, ITEMS * code_bytes), "codes differ from those of single pages");
+    qn_expect(!memcmp(found_f16, f16, ITEMS * f16_bytes), "means differ from those of single pages, or fp16 rows were written");
+    qn_gpu_free_arrays(&m);
+    qn_aura_codec_delete(keys);
+    qn_aura_codec_delete(values);
+    free(f16);
+    free(found);
+    free(expected);
+    free(found_f16);
+}
+
 void qn_check_cuda_aura(bool bench)
 {
     static const size_t dims[] = { 64, 80, 96, 128, 192, 256, 512 };
@@ -265,4 +410,5 @@ void qn_check_cuda_aura(bool bench)
     check_quantize_page(&kernels, 256, 4, 2, 5, 1);
     check_quantize_page(&kernels, 80, 3, 8, 0, 1);
     check_quantize_page(&kernels, 64, 8, 8, 1, 3);
+    check_page_tables();
 }

@@ -632,6 +632,55 @@ static void check_token_counts(void)
         }
 }
 
+/* Hi/lo int8 and fp16 from one launch have the bits of those from two. */
+static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
+{
+    const size_t count = n_tokens * n_cols;
+    float *x = xalloc(count, sizeof *x);
+    qn_random_floats(x, count, 3);
+    x[count - 1] = n_tokens > 2 ? INFINITY : 1; /* a token that is not finite */
+    qn_gpu_guarded gx = qn_gpu_from(x, count * sizeof *x), gw = qn_gpu_from(x, count * sizeof *x);
+    static const int layouts[] = { QN_ACTS_HILO, QN_ACTS_F16 };
+    qn_matmul_launch l;
+    struct gpu_acts found[2], expected[2];
+    qn_case_begin("matmul", "cuda", "hi/lo and fp16 of %zu tokens, width %zu, operation %d", n_tokens, n_cols, op);
+    for (size_t i = 0; i < 2; i++) {
+        found[i] = acts_new(layouts[i], n_cols, n_tokens);
+        expected[i] = acts_new(layouts[i], n_cols, n_tokens);
+        qn_assert_ok(qn_matmul_gpu_quantize(&expected[i].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
+        launch(&l);
+    }
+    qn_assert_ok(qn_matmul_gpu_quantize(&found[0].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
+    qn_matmul_gpu_quantize_f16_too(&l, &found[1].acts);
+    launch(&l);
+    for (size_t i = 0; i < 2; i++) {
+        struct gpu_acts *const pair[2] = { &found[i], &expected[i] };
+        uint8_t *data[2];
+        float *scales[2];
+        size_t bytes;
+        qn_assert_ok(qn_matmul_gpu_acts_bytes(layouts[i], n_cols, found[i].acts.capacity, &bytes));
+        for (size_t p = 0; p < 2; p++) {
+            data[p] = xalloc(pair[p]->data.bytes, 1);
+            scales[p] = xalloc(pair[p]->acts.capacity, sizeof(float));
+            qn_gpu_read(&pair[p]->data, data[p]);
+            qn_gpu_read(&pair[p]->scale, scales[p]);
+        }
+        qn_expect(!memcmp(data[0] + (found[i].acts.address - found[i].data.data),
+                          data[1] + (expected[i].acts.address - expected[i].data.data), bytes),
+                  "%s: values differ", layout_name(layouts[i]));
+        qn_expect(!memcmp(scales[0], scales[1], found[i].scale.bytes), "%s: scales differ", layout_name(layouts[i]));
+        for (size_t p = 0; p < 2; p++) {
+            qn_free(data[p]);
+            qn_free(scales[p]);
+        }
+        acts_free(&found[i]);
+        acts_free(&expected[i]);
+    }
+    qn_gpu_free(&gx);
+    qn_gpu_free(&gw);
+    qn_free(x);
+}
+
 void qn_check_cuda_matmul(bool with_bench)
 {
     static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120 };
@@ -644,6 +693,10 @@ void qn_check_cuda_matmul(bool with_bench)
                         layout, op, widths[i],
                         layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
             }
+    for (int op = 0; op < 3; op++)
+        for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+            if (qn_case_selected())
+                check_both_acts(op, widths[i], 1 + i * 7);
     size_t n_types;
     const qn_type_info *types = qn_types(&n_types);
     static const size_t rows[] = { 1, 7, 16, 17, 48, 100, 250 }, tokens[] = { 1, 2, 5, 8, 9, 16, 17, 30, 33, 130, 64, 70 };

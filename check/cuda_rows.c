@@ -101,6 +101,29 @@ static void check_swiglu(size_t n_rows, size_t n)
     compare_and_free(&r);
 }
 
+/* Rows in any order, some of them twice. */
+static void check_gather(size_t n_rows, size_t n)
+{
+    struct rows r = rows_new(n_rows, n, 1);
+    qn_launch launch;
+    uint32_t *order = floats(n_rows, sizeof *order);
+    qn_case_begin("gather", "cuda", "%zu rows of %zu", n_rows, n);
+    for (size_t row = 0; row < n_rows; row++) {
+        order[row] = (uint32_t)qn_random_below(n_rows);
+        for (size_t i = 0; i < n; i++) {
+            r.expected[row * n + i] = (double)r.a[order[row] * n + i];
+            r.bound[row * n + i] = 0;
+        }
+    }
+    qn_gpu_guarded rows = qn_gpu_from(order, n_rows * sizeof *order);
+    const qn_elementwise_gather_args args = { .x = r.gpu_a.data, .rows = rows.data, .y = r.gpu_y.data, .n = (uint32_t)n };
+    qn_assert_ok(qn_elementwise_gpu_gather(n, n_rows, &launch));
+    qn_gpu_launch(&launch, &args);
+    compare_and_free(&r);
+    qn_gpu_free(&rows);
+    qn_free(order);
+}
+
 struct timed {
     qn_launch norm, swiglu;
     qn_norm_rows_args norm_args;
@@ -150,6 +173,7 @@ void qn_check_cuda_rows(bool bench)
         const size_t n_rows = 1 + qn_random_below(MAX_ROWS);
         check_norm(n_rows, widths[w]);
         check_swiglu(n_rows, widths[w]);
+        check_gather(n_rows, widths[w]);
     }
     if (bench)
         bench_rows(5120, 17408);

@@ -29,13 +29,12 @@ typedef struct qn_row {
 
 /* One execution of the plan. The caller has checked tokens and positions. */
 typedef struct qn_step {
-    const qn_row *rows;
+    const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
-    float *logits;              /* [n_logit_rows, n_vocab] */
-    qn_sample_request *request; /* NULL, or: sample a token from the logits of the one logit row (n_logit_rows is 1; logits may
-                                   be NULL) */
+    float *logits;               /* [n_logit_rows, n_vocab]; may be NULL with requests */
+    qn_sample_request *requests; /* NULL, or [n_logit_rows]: sample a token from each logit row */
 } qn_step;
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */

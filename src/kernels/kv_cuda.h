@@ -22,6 +22,7 @@ typedef struct qn_attention_gpu_cache {
     QN_GPU_PTR(const uint8_t) value_scales;
     uint64_t key_head_stride, value_head_stride, scale_head_stride;          /* between key-value heads */
     uint64_t key_session_stride, value_session_stride, scale_session_stride; /* between sessions */
+    QN_GPU_PTR(const uint64_t) tables; /* [n_sessions] addresses of page tables; 0: rows are contiguous */
 } qn_attention_gpu_cache;
 
 /* Pages of QN_ATTENTION_PAGE positions. With AURA codes, a session's first page and its newest pages are kept in fp16,
@@ -30,6 +31,9 @@ typedef struct qn_attention_gpu_cache {
  * they are quantised. */
 enum { QN_ATTENTION_PAGE = 64 };
 
+/* A session index of a row that belongs to no session: nothing is stored for it, and its attention is zeros. */
+#define QN_ATTENTION_NO_SESSION 0xffffffffu
+
 typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t)
     keys; /* [1 + n_open_pages][QN_ATTENTION_PAGE][head_dim] f16: page 0, and page r at 1 + (r-1) % n_open_pages */
@@ -37,7 +41,8 @@ typedef struct qn_attention_gpu_pages {
     QN_GPU_PTR(const uint8_t) means;  /* [n_kv_heads][head_dim] f32 */
     uint64_t head, session;           /* strides in bytes between key-value heads, and between sessions */
     uint64_t mean_session_stride;
-    uint32_t n_open_pages;
+    uint32_t n_open_pages;             /* of a contiguous cache */
+    QN_GPU_PTR(const uint64_t) tables; /* [n_sessions] addresses of tables of fp16 pages; 0: as above */
 } qn_attention_gpu_pages;
 
 /* The rotation y = P x of rows.

@@ -17,7 +17,7 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 enum { FAKE_GRANULE = 2 << 20 };
-enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 4, FAKE_MAX_ARGS = 1024 };
+enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 512, FAKE_MAX_ARGS = 1024 };
 
 /* A launch of the log. */
 struct fake_launch {
@@ -45,6 +45,7 @@ static struct {
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
+    int graph_launches, synchronizations; /* synchronizations: of streams */
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
@@ -223,8 +224,8 @@ static qn_cu_result fake_memory_info(size_t *available, size_t *total)
 static qn_cu_result fake_alloc(uint64_t *address, size_t bytes)
 {
     FAKE_TRY("cuMemAlloc");
-    void *memory = bytes < (size_t)1 << 32 ? malloc(bytes) : NULL;
-    if (!memory)
+    void *memory; /* aligned as the driver's */
+    if (bytes >= (size_t)1 << 32 || posix_memalign(&memory, 256, bytes))
         return QN_CU_OUT_OF_MEMORY;
     *address = (uint64_t)(uintptr_t)memory;
     fake_count(&fake.allocations, 1);
@@ -394,6 +395,7 @@ static qn_cu_result fake_stream_synchronize(qn_cu_stream stream)
 {
     (void)stream;
     FAKE_TRY("cuStreamSynchronize");
+    fake_count(&fake.synchronizations, 1);
     return 0;
 }
 
@@ -500,6 +502,7 @@ static qn_cu_result fake_graph_launch(qn_cu_graph_exec exec, qn_cu_stream stream
 {
     (void)stream;
     FAKE_TRY("cuGraphLaunch");
+    fake_count(&fake.graph_launches, 1);
     assert_non_null(exec);
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "helper_cuda.h"
 
 #include "base/cpu.h"
+#include "device/cuda/code.h"
 #include "device/cuda/executor.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -18,6 +19,7 @@ struct cuda_fixture {
     qn_kernels kernels;
     qn_team *team;
     qn_aura_codec *codec; /* of keys and values; NULL: fp16 */
+    const char *nvrtc;    /* library that compiles kernels; NULL: there are no kernels */
     qn_device *device;
 };
 
@@ -35,7 +37,9 @@ static inline void read_golden(struct cuda_fixture *x, const char *golden)
 static inline void create_device(struct cuda_fixture *x, unsigned bits)
 {
     static const qn_gpu_code no_code;
-    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
+    const qn_cuda_tools tools = {
+        .cache_folder = "", .nvcc = "", .nvrtc = x->nvrtc ? x->nvrtc : "", .code = x->nvrtc ? qn_gpu_code_built_in() : &no_code
+    };
     unsigned cpu;
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();

@@ -1,8 +1,9 @@
 /* Sessions on a GPU: a session that is restored, forked, rolled back or generated in parts continues with the same bits
- * as one that only executed the same steps. Skipped without a GPU; QN_TEST_DEVICE selects another device, and all tests
+ * as one that only executed the same steps; steps with rows of many sequences. Skipped without a GPU; QN_TEST_DEVICE selects another device, and all tests
  * hold on "cpu" too. */
 #include "helper_sessions.h"
 
+#include "engine/internal.h"
 #include "quern/quern.h"
 
 #include <math.h>
@@ -274,6 +275,109 @@ static void is_not_disturbed(void)
     qn_session_free(other);
 }
 
+/* ---- Steps with rows of many sequences ---- */
+
+enum { MAX_TOGETHER = 33, ROUNDS = 4 };
+
+/* Every sequence has other tokens: rows of another one are noticed. */
+static void tokens_of(size_t sequence, size_t first, size_t n, qn_token *tokens)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (qn_token)(((first + i) * (first + i) + (first + i) * 131 + sequence * 977) % info.n_vocab);
+}
+
+static void append_alone(qn_session *session, size_t sequence, size_t n, float *logits)
+{
+    qn_token tokens[N_CTX];
+    tokens_of(sequence, qn_session_length(session), n, tokens);
+    assert_ok(qn_session_eval(session, tokens, n, logits ? QN_LOGITS_LAST : QN_LOGITS_NONE, logits));
+}
+
+/* Appends n[i] tokens to each session in one step; logits: of the last row of each. */
+static void append_together(qn_session *const *sessions, const size_t *n, size_t n_sessions, float *logits)
+{
+    qn_device *gpu = model->device;
+    qn_row rows[N_CTX];
+    uint32_t logit_rows[MAX_TOGETHER];
+    qn_step step = { .rows = rows, .logit_rows = logit_rows, .n_logit_rows = n_sessions, .logits = logits };
+    for (size_t i = 0; i < n_sessions; i++) {
+        qn_memory *memory = sessions[i]->memory;
+        qn_token tokens[N_CTX];
+        tokens_of(i, sessions[i]->length, n[i], tokens);
+        assert_ok(memory->vtable->prepare(memory, n[i]));
+        for (size_t t = 0; t < n[i]; t++) {
+            assert_in_range(step.n_rows, 0, N_CTX - 1);
+            rows[step.n_rows++] = (qn_row){ .token = tokens[t],
+                                            .position = sessions[i]->length + (uint32_t)t,
+                                            .cache = memory->cache,
+                                            .recurrent = memory->recurrent,
+                                            .memory = memory };
+        }
+        logit_rows[i] = (uint32_t)step.n_rows - 1;
+    }
+    assert_ok(gpu->vtable->reserve(gpu, N_CTX, N_CTX));
+    assert_ok(gpu->vtable->run(gpu, &step));
+    for (size_t i = 0; i < n_sessions; i++) {
+        sessions[i]->length += (uint32_t)n[i];
+        sessions[i]->memory->vtable->on_append(sessions[i]->memory, sessions[i]->length);
+    }
+}
+
+/* Appends the same to sequences of different lengths, together and alone. Steps of other numbers of rows use other kernels, so
+ * logits are close but not equal: activations of 15 or 16 bits and fp16 differ by less than the tolerance between devices. Twice
+ * the same steps together give the same bits. */
+static void check_together(size_t n_sessions, const size_t *n, size_t rounds)
+{
+    const size_t row = info.n_vocab;
+    qn_session *alone[MAX_TOGETHER], *together[2][MAX_TOGETHER];
+    float *logits[3];
+    for (size_t k = 0; k < 3; k++)
+        assert_non_null(logits[k] = malloc(n_sessions * row * sizeof **logits));
+    for (size_t i = 0; i < n_sessions; i++) {
+        alone[i] = new_session(0);
+        append_alone(alone[i], i, 1 + (i * 37 + 60) % 150, NULL);
+        for (size_t k = 0; k < 2; k++)
+            assert_ok(qn_session_fork(alone[i], &together[k][i]));
+    }
+    for (size_t round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < n_sessions; i++)
+            append_alone(alone[i], i, n[i], logits[2] + i * row);
+        for (size_t k = 0; k < 2; k++)
+            append_together(together[k], n, n_sessions, logits[k]);
+        assert_memory_equal(logits[0], logits[1], n_sessions * row * sizeof **logits);
+        for (size_t i = 0; i < n_sessions; i++) {
+            const double error = distance(logits[0] + i * row, logits[2] + i * row, row);
+            if (!(error <= 4e-2))
+                fail_msg("%zu sequences, step %zu: relative error %g of sequence %zu", n_sessions, round, error, i);
+        }
+    }
+    for (size_t i = 0; i < n_sessions; i++) {
+        qn_session_free(alone[i]);
+        qn_session_free(together[0][i]);
+        qn_session_free(together[1][i]);
+    }
+    for (size_t k = 0; k < 3; k++)
+        free(logits[k]);
+}
+
+/* Decode steps, in buckets of 4, 8 and 48 rows; within them pages and chunks are completed. */
+static void decodes_together(void)
+{
+    static const size_t counts[] = { 3, 8, 33 };
+    size_t n[MAX_TOGETHER];
+    for (size_t i = 0; i < MAX_TOGETHER; i++)
+        n[i] = 1;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        check_together(counts[i], n, ROUNDS);
+}
+
+/* Single rows, pieces below and above the number of rows of the prefill kernel of attention, and on both sides of a chunk. */
+static void mixes_pieces(void)
+{
+    static const size_t n[] = { 70, 1, 5, 1, 64, 63, 100, 2, 1 };
+    check_together(sizeof n / sizeof *n, n, 2);
+}
+
 static void generates_the_same(void)
 {
     qn_session *at_once = new_session(0);
@@ -294,6 +398,8 @@ OVER_CASES(rolls_back_to_a_checkpoint)
 OVER_CASES(rolls_back_anywhere)
 OVER_CASES(reports_truncatable_length)
 OVER_CASES(is_not_disturbed)
+OVER_CASES(decodes_together)
+OVER_CASES(mixes_pieces)
 OVER_CASES(generates_the_same)
 
 int main(void)
@@ -302,7 +408,8 @@ int main(void)
         cmocka_unit_test(test_is_deterministic),    cmocka_unit_test(test_is_restored),
         cmocka_unit_test(test_is_forked),           cmocka_unit_test(test_rolls_back_to_a_checkpoint),
         cmocka_unit_test(test_rolls_back_anywhere), cmocka_unit_test(test_reports_truncatable_length),
-        cmocka_unit_test(test_is_not_disturbed),    cmocka_unit_test(test_generates_the_same),
+        cmocka_unit_test(test_is_not_disturbed),    cmocka_unit_test(test_decodes_together),
+        cmocka_unit_test(test_mixes_pieces),        cmocka_unit_test(test_generates_the_same),
     };
     device = getenv("QN_TEST_DEVICE") ? getenv("QN_TEST_DEVICE") : "cuda";
     if (load_golden(cases[0].name, params_of_models()) == QN_ERR_UNSUPPORTED && !getenv("QN_TEST_DEVICE")) {

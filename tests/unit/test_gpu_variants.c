@@ -191,6 +191,10 @@ static void matmuls(void)
                         selects(qn_matmul_gpu_quantize(&acts, op, 0, 0, 0, 0, 4096, tokens[t], &matmul), &matmul.launch);
                         qn_matmul_gpu_quantize_16bit(&matmul, true);
                         expect_built_in(&matmul.launch);
+                        if (acts.layout == QN_ACTS_HILO) {
+                            qn_matmul_gpu_quantize_f16_too(&matmul, &acts);
+                            expect_built_in(&matmul.launch);
+                        }
                         qn_hadamard_quantize_args args;
                         if (acts.layout == QN_ACTS_INT8_N1)
                             selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);

@@ -42,14 +42,14 @@ static qn_status sample(cpu_device *cpu, const qn_step *step)
         QN_TRY(qn_alloc(&cpu->scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
     with_logits.logits = cpu->logits;
     qn_executor_run(cpu->executor, &with_logits);
-    qn_sample_token(&cpu->kernels->sample, step->request, cpu->logits, n, cpu->scratch);
+    qn_sample_token(&cpu->kernels->sample, step->requests, cpu->logits, n, cpu->scratch);
     return QN_OK;
 }
 
 static qn_status device_run(qn_device *device, const qn_step *step)
 {
     cpu_device *cpu = (cpu_device *)device;
-    if (step->request)
+    if (step->requests)
         return sample(cpu, step);
     qn_executor_run(cpu->executor, step);
     return QN_OK;

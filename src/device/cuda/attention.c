@@ -17,17 +17,49 @@ qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
     return qn_cuda_step_launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it */
 }
 
-/* Quantises the pages of a layer's AURA cache that the step has completed. */
-qn_status qn_cuda_quantize_layer_pages(const qn_cuda_rows_step *s, int layer)
+/* ---- Caches ---- */
+
+/* The cache format of the step's sequences. */
+static const qn_cuda_format *format_of(const qn_cuda_rows_step *s)
 {
-    const qn_cuda_memory *m = s->memory;
-    const uint32_t before = s->first / QN_ATTENTION_PAGE, after = (uint32_t)((s->first + s->n) / QN_ATTENTION_PAGE);
-    qn_attention_gpu_cache cache;
-    qn_attention_gpu_pages pages;
+    return s->pieces->memory->format;
+}
+
+/* A layer's cache of all sequences. */
+static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cache *cache, qn_attention_gpu_pages *pages)
+{
+    qn_cuda_layer_cache(format_of(s), (size_t)layer, cache, pages);
+    cache->tables = qn_cuda_step_input(s, s->inputs.kv_tables);
+    pages->tables = format_of(s)->attention.pages ? qn_cuda_step_input(s, s->inputs.f16_tables) : 0;
+}
+
+/* ---- AURA pages ---- */
+
+/* The most pages that a sequence completes in this step. A decode step completes at most one, whatever the positions are. */
+static uint32_t completed_pages(const qn_cuda_rows_step *s)
+{
+    uint32_t most = s->is_decode;
+    for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
+        const qn_cuda_piece *piece = &s->pieces[i];
+        const uint32_t pages = (piece->position + piece->n) / QN_ATTENTION_PAGE - piece->position / QN_ATTENTION_PAGE;
+        most = pages > most ? pages : most;
+    }
+    return most;
+}
+
+/* Quantises completed pages in `layers` attention layers, from `layer` on; `next` is the attention layer after that one, or the
+ * same. */
+static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next, uint32_t layers)
+{
+    const qn_cuda_format *f = format_of(s);
+    const uint32_t n_pages = completed_pages(s);
+    qn_attention_gpu_cache cache, next_cache;
+    qn_attention_gpu_pages pages, next_pages;
     qn_launch config;
-    if (!m->format->attention.pages || before == after)
+    if (!f->attention.pages || !n_pages)
         return QN_OK;
-    qn_cuda_layer_cache(m->format, (size_t)layer, &cache, &pages);
+    cache_of(s, layer, &cache, &pages);
+    cache_of(s, next, &next_cache, &next_pages);
     const qn_aura_quantize_page_args args = { .f16_keys = pages.keys,
                                               .f16_values = pages.values,
                                               .keys = cache.keys,
@@ -39,21 +71,43 @@ qn_status qn_cuda_quantize_layer_pages(const qn_cuda_rows_step *s, int layer)
                                               .key_head_stride = cache.key_head_stride,
                                               .value_head_stride = cache.value_head_stride,
                                               .scale_head_stride = cache.scale_head_stride,
-                                              .key_levels = m->format->codecs[0].levels,
-                                              .value_levels = m->format->codecs[1].levels,
-                                              .first_page = before,
-                                              .n_open_pages = pages.n_open_pages };
-    QN_TRY(qn_aura_gpu_quantize_page(m->format->attention.head_dim, m->format->attention.key_bits,
-                                     m->format->attention.value_bits, after - before, m->format->attention.n_kv_heads,
-                                     &config));
+                                              .key_levels = f->codecs[0].levels,
+                                              .value_levels = f->codecs[1].levels,
+                                              .n_kv_heads = (uint32_t)f->attention.n_kv_heads,
+                                              .layer_stride = next_cache.keys - cache.keys,
+                                              .f16_layer_stride = next_pages.keys - pages.keys,
+                                              .tables = cache.tables,
+                                              .f16_tables = pages.tables,
+                                              .first_positions = qn_cuda_step_input(s, s->inputs.first_positions),
+                                              .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens) };
+    QN_TRY(qn_aura_gpu_quantize_page(f->attention.head_dim, f->attention.key_bits, f->attention.value_bits, n_pages,
+                                     f->attention.n_kv_heads * layers, &config));
+    config.grid[2] = (uint32_t)s->n_pieces;
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
+
+qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s)
+{
+    const qn_plan *plan = s->model->plan;
+    int first = -1, second = -1;
+    uint32_t n_layers = 0;
+    for (size_t i = 0; i < plan->n_ops; i++) {
+        if (!(qn_op_desc_of(plan->ops[i].kind)->writes & QN_USES_KV))
+            continue;
+        first = n_layers == 0 ? plan->ops[i].layer : first;
+        second = n_layers == 1 ? plan->ops[i].layer : second;
+        n_layers++;
+    }
+    return n_layers ? quantize_pages(s, first, n_layers > 1 ? second : first, n_layers) : QN_OK;
+}
+
+/* ---- Launches ---- */
 
 static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &qn_cuda_step_op(s, op)->vectors;
-    const qn_cuda_memory *m = s->memory;
+    const qn_cuda_format *f = format_of(s);
     const uint32_t head = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
                    key_row = (uint32_t)(h->n_kv_heads * h->head_dim);
     qn_rope_qk_norm_store_args args = { .queries = qn_cuda_step_buffer(s, op->qk_norm_rope_store.queries),
@@ -68,8 +122,9 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .cosines = s->model->cosines.address,
                                         .sines = s->model->sines.address,
                                         .positions = qn_cuda_step_positions(s),
-                                        .key_rotation = m->format->codecs[0].rotation,
-                                        .value_rotation = m->format->codecs[1].rotation,
+                                        .sessions = qn_cuda_step_input(s, s->inputs.sequences),
+                                        .key_rotation = f->codecs[0].rotation,
+                                        .value_rotation = f->codecs[1].rotation,
                                         .n_rows = (uint32_t)s->n,
                                         .n_heads = (uint32_t)h->n_heads,
                                         .n_kv_heads = (uint32_t)h->n_kv_heads,
@@ -78,35 +133,32 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .key_row_stride = key_row,
                                         .value_row_stride = key_row,
                                         .out_row_stride = (uint32_t)(h->n_heads * h->head_dim),
-                                        .capacity = (uint32_t)m->n_ctx,
+                                        .capacity = (uint32_t)s->model->max_positions,
                                         .query_stride = head,
                                         .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                         .eps = op->qk_norm_rope_store.eps };
     qn_launch config;
-    qn_cuda_layer_cache(m->format, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, m->format->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
+    cache_of(s, op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_rope_gpu_qk_norm_store(h->head_dim, f->attention.pages, s->n, h->n_heads, h->n_kv_heads, &config));
     QN_TRY(qn_cuda_step_launch_pdl(s, &config, &args));
-    /* A single row never attends to the codes of the page that it completes, and its graph must not depend on the
-     * position: the caller quantises the page after the graph. */
-    return s->n > 1 ? qn_cuda_quantize_layer_pages(s, op->layer) : QN_OK;
+    /* The only row of a sequence never attends to the codes of the page that it completes: qn_cuda_quantize_pages follows. */
+    return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
 static uint32_t splits(const qn_cuda_rows_step *s)
 {
-    return qn_attention_gpu_splits(&s->memory->format->attention, s->n, s->memory->n_ctx);
+    return qn_attention_gpu_splits(&format_of(s)->attention, s->n_few, s->model->max_positions);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
 {
-    return (qn_attention_mask){ .positions = qn_cuda_step_positions(s), .n_keys = (uint32_t)s->memory->n_ctx, .causal = 1 };
+    return (
+        qn_attention_mask){ .positions = qn_cuda_step_positions(s), .n_keys = (uint32_t)s->model->max_positions, .causal = 1 };
 }
 
-/* From this number of rows, blocks are distributed over rows (prefill kernel); below, over KV splits too (decode kernel). */
-enum { PREFILL_ROWS = 64 };
-
-static bool is_prefill(const qn_cuda_rows_step *s)
+bool qn_cuda_has_prefill(const qn_cuda_piece *piece)
 {
-    return s->n >= PREFILL_ROWS && qn_attention_gpu_has_prefill(&s->memory->format->attention);
+    return piece->n >= QN_CUDA_PREFILL_ROWS && qn_attention_gpu_has_prefill(&piece->memory->format->attention);
 }
 
 static qn_attention_gpu_codec codec_of(const qn_cuda_codec *codec)
@@ -120,72 +172,84 @@ static uint32_t row_of(const qn_attention_shape *shape)
     return (uint32_t)(shape->n_heads * shape->head_dim);
 }
 
-/* Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises them. */
-static qn_status run_attention_prefill(const qn_cuda_rows_step *s, const qn_op *op)
+/* The rows of one piece. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises them. */
+static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_piece *piece)
 {
-    const qn_cuda_memory *m = s->memory;
-    qn_attention_prefill_args args = { .queries = qn_cuda_step_buffer(s, op->attention.queries),
-                                       .gates = op->attention.shape.gated
-                                                    ? qn_cuda_step_buffer(s, op[1].attention_combine.queries)
-                                                    : 0,
-                                       .out = qn_cuda_step_buffer(s, op->attention.out),
-                                       .positions = qn_cuda_step_positions(s),
-                                       .key_codec = codec_of(&m->format->codecs[0]),
-                                       .value_codec = codec_of(&m->format->codecs[1]),
-                                       .rotation = m->format->codecs[1].rotation,
-                                       .n_rows = (uint32_t)s->n,
-                                       .n_heads = (uint32_t)op->attention.shape.n_heads,
-                                       .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
-                                       .query_stride = row_of(&op->attention.shape),
-                                       .out_stride = row_of(&op->attention.shape),
-                                       .scale = op->attention.shape.scale };
+    const qn_cuda_format *f = format_of(s);
+    const qn_attention_shape *shape = &op->attention.shape;
+    const uint64_t row = (uint64_t)piece->row * row_of(shape) * sizeof(float), words = piece->row * sizeof(uint32_t);
+    qn_attention_prefill_args args = { .queries = qn_cuda_step_buffer(s, op->attention.queries) + row,
+                                       .gates =
+                                           shape->gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) + 2 * row : 0,
+                                       .out = qn_cuda_step_buffer(s, op->attention.out) + row,
+                                       .positions = qn_cuda_step_positions(s) + words,
+                                       .sessions = qn_cuda_step_input(s, s->inputs.sequences) + words,
+                                       .key_codec = codec_of(&f->codecs[0]),
+                                       .value_codec = codec_of(&f->codecs[1]),
+                                       .rotation = f->codecs[1].rotation,
+                                       .n_rows = piece->n,
+                                       .n_heads = (uint32_t)shape->n_heads,
+                                       .n_kv_heads = (uint32_t)shape->n_kv_heads,
+                                       .query_stride = row_of(shape),
+                                       .out_stride = row_of(shape),
+                                       .scale = shape->scale };
     qn_launch config;
-    qn_cuda_layer_cache(m->format, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_prefill(&m->format->attention, s->n, &config));
+    cache_of(s, op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_attention_gpu_prefill(&f->attention, piece->n, &config));
+    return qn_cuda_step_launch_pdl(s, &config, &args);
+}
+
+/* The pieces of few rows. */
+static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const qn_cuda_format *f = format_of(s);
+    qn_attention_decode_args args = {
+        .queries = qn_cuda_step_buffer(s, op->attention.queries),
+        .sessions = qn_cuda_step_input(s, s->inputs.sequences),
+        .partials = s->model->partials.address,
+        .maxima = s->model->maxima.address,
+        .mask = mask(s),
+        .key_codec = codec_of(&f->codecs[0]),
+        .value_codec = codec_of(&f->codecs[1]),
+        .n_heads = (uint32_t)op->attention.shape.n_heads,
+        .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
+        .query_stride = row_of(&op->attention.shape),
+        .scale = op->attention.shape.scale,
+        .pdl_prefetch = s->is_decode, /* else a row attends to rows that the previous launch writes */
+    };
+    qn_launch config;
+    cache_of(s, op->layer, &args.cache, &args.pages);
+    QN_TRY(qn_attention_gpu_decode(&f->attention, s->n_few, splits(s), &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
 static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    const qn_cuda_memory *m = s->memory;
-    if (is_prefill(s))
-        return run_attention_prefill(s, op);
-    qn_attention_decode_args args = {
-        .queries = qn_cuda_step_buffer(s, op->attention.queries),
-        .partials = s->model->partials.address,
-        .maxima = s->model->maxima.address,
-        .mask = mask(s),
-        .key_codec = codec_of(&m->format->codecs[0]),
-        .value_codec = codec_of(&m->format->codecs[1]),
-        .n_heads = (uint32_t)op->attention.shape.n_heads,
-        .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
-        .query_stride = row_of(&op->attention.shape),
-        .scale = op->attention.shape.scale,
-        .pdl_prefetch = s->n == 1, /* with several rows, the previous launch may have quantised pages */
-    };
-    qn_launch config;
-    qn_cuda_layer_cache(m->format, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(&m->format->attention, s->n, splits(s), &config));
-    return qn_cuda_step_launch_pdl(s, &config, &args);
+    if (s->n_few)
+        QN_TRY(run_decode(s, op));
+    for (size_t i = 0; i < s->n_pieces; i++)
+        if (s->pieces[i].row >= s->n_few)
+            QN_TRY(run_prefill(s, op, &s->pieces[i]));
+    return QN_OK;
 }
 
 static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    const qn_cuda_memory *m = s->memory;
+    const qn_cuda_format *f = format_of(s);
     const qn_attention_combine_args args = { .partials = s->model->partials.address,
                                              .maxima = s->model->maxima.address,
                                              .gates = op->attention_combine.shape.gated
                                                           ? qn_cuda_step_buffer(s, op->attention_combine.queries)
                                                           : 0,
                                              .out = qn_cuda_step_buffer(s, op->attention_combine.in),
-                                             .rotation = m->format->codecs[1].rotation,
+                                             .rotation = f->codecs[1].rotation,
                                              .mask = mask(s),
                                              .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
                                              .n_splits = splits(s),
                                              .out_stride = row_of(&op->attention_combine.shape),
-                                             .gain = m->format->codecs[1].gain };
+                                             .gain = f->codecs[1].gain };
     qn_launch config;
-    QN_TRY(qn_attention_gpu_combine(&m->format->attention, s->n, &config));
+    QN_TRY(qn_attention_gpu_combine(&f->attention, s->n_few, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -195,5 +259,5 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
         return run_qk_norm_rope_store(s, op);
     if (op->kind == QN_OP_ATTENTION)
         return run_attention(s, op);
-    return is_prefill(s) ? QN_OK : run_combine(s, op);
+    return s->n_few ? run_combine(s, op) : QN_OK;
 }

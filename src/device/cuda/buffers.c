@@ -1,6 +1,6 @@
 /* The workspace of steps: the plan's buffers and activations on the device, attention partials, pinned buffers for inputs and
  * logits. */
-#include "device/cuda/model.h"
+#include "device/cuda/operations.h"
 
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet_cuda.h"
@@ -18,10 +18,10 @@ static void release_acts(qn_cuda_model *model, qn_cuda_acts *acts)
 
 void qn_cuda_buffers_free(qn_cuda_model *model)
 {
-    qn_cuda_buffer *const all[] = { &model->scratch,         &model->cosines, &model->sines,
-                                    &model->partials,        &model->maxima,  &model->gates,
-                                    &model->delta_workspace, &model->logits,  &model->persistent_memory,
-                                    &model->matmul_workspace };
+    qn_cuda_buffer *const all[] = { &model->scratch,           &model->cosines,  &model->sines,
+                                    &model->partials,          &model->maxima,   &model->gates,
+                                    &model->delta_workspace,   &model->gathered, &model->logits,
+                                    &model->persistent_memory, &model->matmul_workspace };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_free(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
@@ -98,10 +98,13 @@ static qn_status alloc_inputs(qn_cuda_model *model, int embeddings, size_t max_r
 {
     const size_t width = model->plan->buffers[embeddings].width;
     size_t bytes;
-    model->input_bytes = qn_round_up(sizeof(qn_cuda_inputs) + 2 * max_rows * sizeof(uint32_t), ALIGN);
+    model->input_bytes = qn_round_up(
+        qn_cuda_inputs_of(max_rows, max_rows < QN_CUDA_MAX_SEQUENCES ? max_rows : QN_CUDA_MAX_SEQUENCES, max_rows).bytes,
+        ALIGN);
     if (!qn_mul_size(max_rows, width * sizeof(float), &bytes) || !qn_add_size(bytes, model->input_bytes, &bytes))
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows of %zu do not fit in memory", max_rows, width);
     QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->buffers[embeddings]));
+    model->inputs = model->buffers[embeddings].address;
     QN_TRY(qn_cuda_alloc_host(model->cuda, model->table.tiled_matrix ? model->input_bytes : bytes, "step buffer",
                               (void **)&model->host_inputs));
     return qn_cuda_alloc_host(model->cuda, model->plan->n_vocab * sizeof(float), "logits", (void **)&model->host_logits);
@@ -136,15 +139,19 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     QN_TRY(qn_cuda_alloc(model->cuda, qn_matmul_gpu_workspace_bytes(&model->matmul), 1, "step buffer on the GPU",
                          &model->matmul_workspace));
     for (size_t i = 0; i < plan->n_acts; i++) {
-        QN_TRY(alloc_acts(model, i, max_rows > QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS));
+        QN_TRY(alloc_acts(model, i, max_rows));
         widest = plan->acts[i].width > widest ? plan->acts[i].width : widest;
     }
-    QN_TRY(alloc_floats(model, max_rows > QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS, widest, &model->scratch));
-    QN_TRY(alloc_floats(model, QN_CUDA_LOGIT_ROWS, plan->n_vocab, &model->logits));
+    model->logit_rows = max_rows < QN_CUDA_LOGIT_ROWS ? max_rows : QN_CUDA_LOGIT_ROWS;
+    QN_TRY(alloc_floats(model, max_rows, widest, &model->scratch));
+    QN_TRY(alloc_floats(model, model->logit_rows, plan->buffers[plan->ops[0].embed.out].width, &model->gathered));
+    QN_TRY(alloc_floats(model, model->logit_rows, plan->n_vocab, &model->logits));
     if (r->n_v_heads) {
         QN_TRY(alloc_floats(model, max_rows, 2 * r->n_v_heads, &model->gates));
         const qn_gdn_chunk_args longest = { .tokens = (uint32_t)max_rows,
-                                            .sequences = 1,
+                                            .sequences =
+                                                (uint32_t)(max_rows / QN_GDN_CHUNK_TOKENS + 1), /* with complete chunks */
+                                            .cu_seqlens = model->inputs,
                                             .v_heads = (uint32_t)r->n_v_heads,
                                             .head_k = (uint32_t)r->head_k,
                                             .head_v = (uint32_t)r->head_v };
@@ -161,7 +168,7 @@ qn_status qn_cuda_buffers_reserve(qn_cuda_model *model, size_t max_rows, size_t 
 {
     if (max_rows <= model->max_rows && max_positions <= model->max_positions)
         return QN_OK;
-    max_rows = max_rows > model->max_rows ? max_rows : model->max_rows;
+    max_rows = qn_cuda_bucket(max_rows > model->max_rows ? max_rows : model->max_rows);
     max_positions = max_positions > model->max_positions ? max_positions : model->max_positions;
     qn_cuda_buffers_free(model);
     model->generation++;
@@ -170,7 +177,6 @@ qn_status qn_cuda_buffers_reserve(qn_cuda_model *model, size_t max_rows, size_t 
         qn_cuda_buffers_free(model);
         return status;
     }
-    model->inputs = model->buffers[model->plan->ops[0].embed.out].address;
     model->max_rows = max_rows;
     model->max_positions = max_positions;
     return QN_OK;

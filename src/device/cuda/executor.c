@@ -1,9 +1,9 @@
-/* Steps on a CUDA device: a graph for a decode step, individual launches otherwise. The launches themselves are in inputs.c,
- * operations.c and sampling.c. */
+/* Steps on a CUDA device: rows of any sequences, as a graph for a decode step (graphs.c), as individual launches otherwise. The
+ * launches themselves are in inputs.c, operations.c and sampling.c. */
 #include "device/cuda/executor.h"
 
 #include "base/memory.h"
-#include "device/cuda/model.h"
+#include "device/cuda/operations.h"
 #include "device/cuda/read_rate.h"
 
 #include <stdio.h>
@@ -17,117 +17,194 @@ static qn_cuda_model *cuda_model_of(qn_device *device)
     return (qn_cuda_model *)device;
 }
 
-/* ---- A decode step: one row with logits or a sampled token, as a graph ---- */
+/* ---- Rows that are executed together ---- */
 
-/* The logits of the step's row, or its sampled token, to the host. */
-static qn_status queue_output(qn_cuda_model *model, const qn_cuda_sampling *sampling)
+/* Rows of up to QN_CUDA_MAX_SEQUENCES sequences of one cache format: a part of the caller's step. They are executed in another
+ * order than the caller's: pieces of few rows first. */
+struct batch {
+    qn_cuda_rows_step step;
+    const qn_row *rows;
+    size_t n_rows;
+    const uint32_t *logit_rows;  /* [n_logits], of the caller's step */
+    size_t first, n_logits;      /* first: index of rows[0] in the caller's step */
+    float *logits;               /* [n_logits, n_vocab], or NULL */
+    qn_sample_request *requests; /* [n_logits], or NULL */
+};
+
+/* The number of rows of the first sequence. */
+static size_t first_piece(const qn_row *rows, size_t n_rows)
 {
-    if (sampling->mode == QN_SAMPLE_NONE)
-        return qn_cuda_copy_d2h(model->cuda, model->stream, model->host_logits, model->logits.address,
-                                model->plan->n_vocab * sizeof(float));
-    return qn_cuda_run_sampler(model, sampling);
+    size_t n = 1;
+    while (n < n_rows && rows[n].memory == rows->memory)
+        n++;
+    return n;
 }
 
-static qn_status launch_decode(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_cuda_sampling *sampling)
+static qn_cuda_memory *memory_of(const qn_row *row)
 {
-    QN_TRY(qn_cuda_upload_inputs(model, 1));
-    QN_TRY(qn_cuda_run_trunk(model, memory, 1, 0));
-    QN_TRY(qn_cuda_run_logits(model, 0, 1));
-    return queue_output(model, sampling);
+    return (qn_cuda_memory *)row->memory;
 }
 
-static qn_status capture_decode(qn_cuda_model *model, qn_cuda_memory *memory, const qn_cuda_sampling *sampling)
+/* The rows from `row` on that can be executed together, and their logit rows from `logit` on. */
+static struct batch batch_of(qn_cuda_model *model, const qn_step *step, size_t row, size_t logit)
 {
-    const qn_sample_mode mode = sampling->mode;
-    if (memory->graphs[mode] && memory->generations[mode] == model->generation)
-        return QN_OK;
-    QN_TRY(qn_cuda_capture_begin(model->cuda, model->stream));
-    const qn_status status = launch_decode(model, memory, sampling);
-    if (status != QN_OK) {
-        char text[QN_ERROR_TEXT_MAX];
-        memcpy(text, qn_error_text(), sizeof text);
-        (void)qn_cuda_capture_end(model->cuda, model->stream, NULL);
-        return qn_fail(status, "%s", text);
+    const qn_row *rows = step->rows + row;
+    const size_t n_vocab = model->plan->n_vocab;
+    struct batch b = { .step = { .model = model, .pieces = model->pieces },
+                       .rows = rows,
+                       .logit_rows = step->logit_rows + logit,
+                       .first = row,
+                       .logits = step->logits ? step->logits + logit * n_vocab : NULL,
+                       .requests = step->requests ? step->requests + logit : NULL };
+    while (row + b.n_rows < step->n_rows && b.step.n_pieces < QN_CUDA_MAX_SEQUENCES &&
+           qn_cuda_same_format(memory_of(&rows[b.n_rows]), memory_of(rows))) {
+        b.n_rows += first_piece(rows + b.n_rows, step->n_rows - row - b.n_rows);
+        b.step.n_pieces++;
     }
-    QN_TRY(qn_cuda_capture_end(model->cuda, model->stream, &memory->graphs[mode]));
-    memory->generations[mode] = model->generation;
+    while (logit + b.n_logits < step->n_logit_rows && step->logit_rows[logit + b.n_logits] < row + b.n_rows)
+        b.n_logits++;
+    return b;
+}
+
+/* Adds the pieces that are, or are not, for the prefill kernel of attention, and finds the rows of their logits. */
+static void add_pieces(struct batch *b, bool prefill, size_t *n_pieces)
+{
+    qn_cuda_rows_step *s = &b->step;
+    for (size_t row = 0, n, logit = 0; row < b->n_rows; row += n) {
+        const qn_row *rows = b->rows + row;
+        n = first_piece(rows, b->n_rows - row);
+        const qn_cuda_piece piece = {
+            .memory = memory_of(rows), .row = (uint32_t)s->n, .n = (uint32_t)n, .position = rows->position, .rows = rows
+        };
+        const bool add = qn_cuda_has_prefill(&piece) == prefill;
+        for (; logit < b->n_logits && b->logit_rows[logit] < b->first + row + n; logit++)
+            if (add && !s->is_decode)
+                qn_cuda_host_input(s, s->inputs.logit_rows)[logit] = (uint32_t)(s->n + b->logit_rows[logit] - b->first - row);
+        if (!add)
+            continue;
+        s->model->pieces[(*n_pieces)++] = piece;
+        s->n += n;
+    }
+}
+
+/* Pads a decode step to its bucket. */
+static void pad(qn_cuda_rows_step *s)
+{
+    for (size_t n = qn_cuda_bucket(s->n); s->n < n; s->n++)
+        s->model->pieces[s->n_pieces++] = (qn_cuda_piece){ .memory = s->pieces->memory, .row = (uint32_t)s->n, .n = 1 };
+    s->n_few = s->n;
+}
+
+/* Sets the pieces and inputs of a step. */
+static qn_status prepare(struct batch *b)
+{
+    qn_cuda_rows_step *s = &b->step;
+    size_t n_pieces = 0;
+    s->is_decode = s->n_pieces == b->n_rows && b->n_logits == b->n_rows;
+    QN_TRY(qn_cuda_graphs_of(s->model, memory_of(b->rows), &s->graphs));
+    if (s->is_decode)
+        s->inputs = qn_cuda_inputs_of(qn_cuda_bucket(b->n_rows), qn_cuda_bucket(b->n_rows), 0);
+    else
+        s->inputs = qn_cuda_inputs_of(b->n_rows, s->n_pieces, b->n_logits);
+    add_pieces(b, false, &n_pieces);
+    s->n_few = s->n;
+    add_pieces(b, true, &n_pieces);
+    if (s->is_decode)
+        pad(s);
+    qn_cuda_fill_inputs(s);
     return QN_OK;
 }
 
-static qn_status run_decode(qn_cuda_model *model, qn_cuda_memory *memory, const qn_row *row, float *logits,
-                            qn_sample_request *request)
+/* ---- Decode: rows of different sequences with their logits, as a graph ---- */
+
+/* Sampling may change the logits: they are copied before it. */
+static qn_status run_decode(struct batch *b)
 {
-    qn_cuda_sampling sampling = { .mode = QN_SAMPLE_NONE };
-    QN_TRY(qn_cuda_prepare_decode(model, memory));
-    qn_cuda_fill_inputs(model, memory, row, 1);
-    if (request)
-        QN_TRY(qn_cuda_upload_sampling(model, request, 1, &sampling));
-    QN_TRY(capture_decode(model, memory, &sampling));
-    QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[sampling.mode], model->stream));
-    QN_TRY(qn_cuda_quantize_pages(model, memory, 1, row->position));
+    qn_cuda_model *model = b->step.model;
+    const size_t bytes = b->n_logits * model->plan->n_vocab * sizeof *b->logits;
+    const bool one = b->n_logits == 1, samples_in_graph = one && b->requests && !b->logits;
+    qn_cuda_sampling sampling;
+    if (b->requests)
+        QN_TRY(qn_cuda_upload_sampling(model, b->requests, b->n_logits, &sampling));
+    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &sampling : NULL));
+    if (b->logits && !one)
+        QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address, bytes));
+    if (b->requests && !samples_in_graph)
+        QN_TRY(qn_cuda_run_sampler(model, &sampling));
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    if (request)
-        return qn_cuda_finish_sampling(model, &sampling, request);
-    memcpy(logits, model->host_logits, model->plan->n_vocab * sizeof *logits);
-    return QN_OK;
+    if (b->logits && one)
+        memcpy(b->logits, model->host_logits, bytes);
+    return b->requests ? qn_cuda_finish_sampling(model, &sampling, b->requests) : QN_OK;
 }
 
 /* ---- Other steps ---- */
 
-/* Logits of consecutive rows are computed together. */
-static qn_status run_logits(qn_cuda_model *model, const uint32_t *rows, size_t n_rows, size_t before, float *logits)
+/* Logits of rows [i, i + n) of the batch's logit rows, into model->logits. */
+static qn_status run_logits(const struct batch *b, size_t i, size_t n)
 {
-    const size_t n_vocab = model->plan->n_vocab;
-    for (size_t i = 0, n; i < n_rows; i += n) {
-        for (n = 1; n < QN_CUDA_LOGIT_ROWS && i + n < n_rows && rows[i + n] == rows[i] + n;)
-            n++;
-        QN_TRY(qn_cuda_run_logits(model, rows[i] - before, n));
-        QN_TRY(qn_cuda_download(model->cuda, model->stream, logits + i * n_vocab, model->logits.address,
-                                n * n_vocab * sizeof *logits));
+    qn_cuda_rows_step s = b->step;
+    const uint32_t *rows = qn_cuda_host_input(&s, s.inputs.logit_rows) + i;
+    size_t consecutive = 1;
+    while (consecutive < n && rows[consecutive] == rows[0] + consecutive)
+        consecutive++;
+    if (consecutive < n) {
+        QN_TRY(qn_cuda_gather_rows(&s, i, n));
+        s.logit_in = s.model->gathered.address;
     }
-    return QN_OK;
+    s.row = rows[0];
+    s.n = n;
+    return qn_cuda_run_logits(&s);
 }
 
-/* Computes a row's logits and samples from them. */
-static qn_status run_sampling(qn_cuda_model *model, size_t row, qn_sample_request *request)
+static qn_status sample(const struct batch *b, size_t i, size_t n)
 {
+    qn_cuda_model *model = b->step.model;
     qn_cuda_sampling sampling;
-    QN_TRY(qn_cuda_run_logits(model, row, 1));
-    QN_TRY(qn_cuda_upload_sampling(model, request, 1, &sampling));
+    QN_TRY(qn_cuda_upload_sampling(model, b->requests + i, n, &sampling));
     QN_TRY(qn_cuda_run_sampler(model, &sampling));
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return qn_cuda_finish_sampling(model, &sampling, request);
+    return qn_cuda_finish_sampling(model, &sampling, b->requests + i);
 }
 
-static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row, size_t n, size_t logit, size_t n_logits)
+static qn_status run_launches(const struct batch *b)
 {
-    qn_cuda_memory *memory = (qn_cuda_memory *)step->rows[row].memory;
-    const uint32_t first = step->rows[row].position;
-    float *logits = step->request ? NULL : step->logits + logit * model->plan->n_vocab;
-    if (n == 1 && n_logits == 1)
-        return run_decode(model, memory, &step->rows[row], logits, step->request);
-    if (n == 1)
-        QN_TRY(qn_cuda_prepare_decode(model, memory));
-    qn_cuda_fill_inputs(model, memory, step->rows + row, n);
-    QN_TRY(qn_cuda_upload_inputs(model, n));
-    QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
-    if (n == 1)
-        QN_TRY(qn_cuda_quantize_pages(model, memory, 1, first));
-    if (step->request && n_logits)
-        return run_sampling(model, step->logit_rows[logit] - row, step->request);
-    QN_TRY(run_logits(model, step->logit_rows + logit, n_logits, row, logits));
+    qn_cuda_model *model = b->step.model;
+    const size_t n_vocab = model->plan->n_vocab;
+    if (b->step.n == 1)
+        QN_TRY(qn_cuda_prepare_decode(&b->step));
+    QN_TRY(qn_cuda_upload_inputs(&b->step));
+    QN_TRY(qn_cuda_run_trunk(&b->step));
+    for (size_t i = 0, n; i < b->n_logits; i += n) {
+        n = b->n_logits - i < model->logit_rows ? b->n_logits - i : model->logit_rows;
+        QN_TRY(run_logits(b, i, n));
+        if (b->logits)
+            QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits + i * n_vocab, model->logits.address,
+                                    n * n_vocab * sizeof *b->logits));
+        if (b->requests)
+            QN_TRY(sample(b, i, n));
+    }
     return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 
-/* Runs the rows of each session separately. */
+static qn_status run_batch(struct batch *b)
+{
+    QN_TRY(prepare(b));
+    return b->step.is_decode ? run_decode(b) : run_launches(b);
+}
+
 static qn_status run_step(qn_cuda_model *model, const qn_step *step)
 {
-    for (size_t row = 0, n, logit = 0, n_logits; row < step->n_rows; row += n, logit += n_logits) {
-        for (n = 1; row + n < step->n_rows && step->rows[row + n].memory == step->rows[row].memory;)
-            n++;
-        for (n_logits = 0; logit + n_logits < step->n_logit_rows && step->logit_rows[logit + n_logits] < row + n;)
-            n_logits++;
-        QN_TRY(run_rows(model, step, row, n, logit, n_logits));
+    for (size_t row = 0, logit = 0; row < step->n_rows;) {
+        struct batch b = batch_of(model, step, row, logit);
+        const qn_status status = run_batch(&b);
+        if (status != QN_OK) {
+            char text[QN_ERROR_TEXT_MAX];
+            memcpy(text, qn_error_text(), sizeof text);
+            (void)qn_cuda_stream_synchronize(model->cuda, model->stream); /* the caller may free what queued kernels access */
+            return qn_fail(status, "%s", text);
+        }
+        row += b.n_rows;
+        logit += b.n_logits;
     }
     return QN_OK;
 }
@@ -148,6 +225,7 @@ static void device_free(qn_device *device)
     qn_cuda_model *model = cuda_model_of(device);
     if (model->cuda) {
         qn_cuda_caches_free(model->caches);
+        qn_cuda_graphs_free(model);
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
         if (model->stream)
@@ -157,6 +235,7 @@ static void device_free(qn_device *device)
     qn_free(model->buffers);
     qn_free(model->acts);
     pthread_mutex_destroy(&model->stream_lock);
+    qn_free(model->pieces);
     qn_free(model);
 }
 
@@ -231,6 +310,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
     QN_TRY(qn_cuda_caches_create(model, &model->caches));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
     QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));
+    QN_TRY(qn_alloc(&model->pieces, QN_CUDA_MAX_SEQUENCES, sizeof *model->pieces, "step"));
     return qn_cuda_weights_create(model);
 }
 

@@ -1,18 +1,45 @@
-/* A step's inputs: tokens, positions and embeddings. Embeddings are dequantised on the device, or on the host if no
- * kernel reads the table's type. */
-#include "device/cuda/model.h"
+/* A step's inputs: tokens, positions, what kernels need of each sequence, and embeddings. Embeddings are dequantised on the device, or
+ * on the host if no kernel reads the table's type. */
+#include "device/cuda/operations.h"
 
+#include "base/memory.h"
 #include "kernels/matmul/embed_cuda.h"
 
 #include <stddef.h>
 
-enum { MIN_PARALLEL_ROWS = 8 }; /* with fewer, one host thread dequantises them */
+enum { MIN_PARALLEL_ROWS = 8, /* with fewer, one host thread dequantises them */ ALIGN = 16 };
+
+/* ---- Where they are ---- */
+
+static void add(size_t *used, size_t count, size_t size, size_t *at)
+{
+    *at = *used;
+    *used = qn_round_up(*used + count * size, ALIGN);
+}
+
+qn_cuda_inputs qn_cuda_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits)
+{
+    qn_cuda_inputs in = { 0 };
+    add(&in.bytes, n_pieces, sizeof(uint64_t), &in.kv_tables);
+    add(&in.bytes, n_pieces, sizeof(uint64_t), &in.f16_tables);
+    add(&in.bytes, n_pieces, sizeof(uint32_t), &in.state_from);
+    add(&in.bytes, n_pieces, sizeof(uint32_t), &in.state_to);
+    add(&in.bytes, n_pieces, sizeof(uint32_t), &in.open_chunks);
+    add(&in.bytes, n_pieces, sizeof(uint32_t), &in.state_positions);
+    add(&in.bytes, n_pieces + 1, sizeof(uint32_t), &in.cu_seqlens);
+    add(&in.bytes, n_pieces, sizeof(uint32_t), &in.first_positions);
+    add(&in.bytes, n_rows, sizeof(uint32_t), &in.tokens);
+    add(&in.bytes, n_rows, sizeof(uint32_t), &in.positions);
+    add(&in.bytes, n_rows, sizeof(uint32_t), &in.sequences);
+    add(&in.bytes, n_logits, sizeof(uint32_t), &in.logit_rows);
+    return in;
+}
 
 /* ---- Embeddings on the host ---- */
 
 struct embeddings {
     const qn_cuda_model *model;
-    const qn_row *rows;
+    const int32_t *tokens;
     size_t n;
     float *out;
 };
@@ -22,8 +49,8 @@ static void embed(const struct embeddings *e, size_t row)
     const qn_op *op = &e->model->plan->ops[0];
     const qn_matrix *table = &op->embed.table;
     float *x = e->out + row * table->n_cols;
-    table->type->to_float(table->data + (size_t)e->rows[row].token * table->row_bytes,
-                          table->n_cols / table->type->block_weights, x);
+    table->type->to_float(table->data + (size_t)e->tokens[row] * table->row_bytes, table->n_cols / table->type->block_weights,
+                          x);
     for (size_t i = 0; op->embed.inverse.block && i < table->n_cols; i += op->embed.inverse.block)
         e->model->kernels->hadamard.block(x + i, op->embed.inverse.block, NULL,
                                           op->embed.inverse.signs ? op->embed.inverse.signs + i : NULL);
@@ -38,9 +65,9 @@ static void embed_range(void *context, int thread)
         embed(e, row);
 }
 
-static void embed_rows(qn_cuda_model *model, const qn_row *rows, size_t n)
+static void embed_rows(const qn_cuda_model *model, const int32_t *tokens, size_t n)
 {
-    struct embeddings e = { model, rows, n, (float *)(void *)(model->host_inputs + model->input_bytes) };
+    struct embeddings e = { model, tokens, n, (float *)(void *)(model->host_inputs + model->input_bytes) };
     if (n >= MIN_PARALLEL_ROWS)
         qn_team_run(model->team, embed_range, &e);
     for (size_t i = 0; n < MIN_PARALLEL_ROWS && i < n; i++)
@@ -49,54 +76,79 @@ static void embed_rows(qn_cuda_model *model, const qn_row *rows, size_t n)
 
 /* ---- Embeddings on the device ---- */
 
-/* Offset of the tokens, after the positions, in the inputs on the device and in host_inputs. */
-static size_t tokens_at(const qn_cuda_model *model)
+/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no separate copy
+ * is queued. */
+static qn_status embed_on_device(const qn_cuda_rows_step *s)
 {
-    return offsetof(qn_cuda_inputs, positions) + model->max_rows * sizeof(uint32_t);
-}
-
-/* For one row the embedding kernel reads token and position from pinned host memory and copies the inputs to the device: no
- * separate copy is queued. */
-static qn_status embed_on_device(qn_cuda_model *model, size_t n)
-{
+    const qn_cuda_model *model = s->model;
     const qn_op *op = &model->plan->ops[0];
     const uint64_t host = (uint64_t)(uintptr_t)model->host_inputs;
-    const uint64_t tokens = (n == 1 ? host : model->inputs) + tokens_at(model);
+    const uint64_t tokens = (s->n == 1 ? host : model->inputs) + s->inputs.tokens;
     qn_launch config;
     qn_matmul_embed_args args;
     QN_TRY(qn_matmul_gpu_embed(model->table.tiled_matrix, model->table.first_tile, tokens, model->table.signs,
-                               op->embed.inverse.block, n, qn_cuda_rows(model, op->embed.out), &config, &args));
-    if (n == 1) {
+                               op->embed.inverse.block, s->n, qn_cuda_rows(model, op->embed.out), &config, &args));
+    if (s->n == 1) {
         args.from = host;
         args.to = model->inputs;
-        args.n_words = (uint32_t)((offsetof(qn_cuda_inputs, positions) + sizeof(uint32_t)) / sizeof(uint32_t));
+        args.n_words = (uint32_t)(s->inputs.bytes / sizeof(uint32_t));
     }
-    return qn_cuda_launch(model->cuda, model->stream, &config, &args);
+    return qn_cuda_step_launch(s, &config, &args);
 }
 
 /* ---- Steps ---- */
 
-void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n)
+static uint64_t *addresses_at(const qn_cuda_rows_step *s, size_t offset)
 {
-    qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
-    int32_t *tokens = (int32_t *)(void *)(model->host_inputs + tokens_at(model));
-    const qn_sequence *sequence = &memory->sequence;
-    inputs->memory = sequence->state_to == QN_NO_ITEM ? 0 : qn_pool_address(sequence->cache->states, sequence->state_to);
-    inputs->cu_seqlens[0] = 0;
-    inputs->cu_seqlens[1] = (uint32_t)n;
-    for (size_t i = 0; i < n; i++) {
-        inputs->positions[i] = rows[i].position;
-        tokens[i] = rows[i].token;
-    }
-    if (!model->table.tiled_matrix)
-        embed_rows(model, rows, n);
+    return (uint64_t *)(void *)(s->model->host_inputs + offset);
 }
 
-qn_status qn_cuda_upload_inputs(qn_cuda_model *model, size_t n)
+static void fill_sequence(const qn_cuda_rows_step *s, size_t i)
 {
-    const size_t width = model->plan->ops[0].embed.table.n_cols;
-    const size_t rows = model->table.tiled_matrix ? 0 : n * width * sizeof(float);
-    if (!model->table.tiled_matrix || n > 1)
-        QN_TRY(qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs, model->host_inputs, model->input_bytes + rows));
-    return model->table.tiled_matrix ? embed_on_device(model, n) : QN_OK;
+    const qn_cuda_piece *piece = &s->pieces[i];
+    const qn_cuda_inputs *in = &s->inputs;
+    const qn_sequence none = { 0 }, *sequence = piece->rows ? piece->memory->base.sequence : &none;
+    addresses_at(s, in->kv_tables)[i] = piece->rows ? piece->memory->kv_table : 0;
+    addresses_at(s, in->f16_tables)[i] = piece->rows ? piece->memory->f16_table : 0;
+    qn_cuda_host_input(s, in->state_from)[i] = sequence->state;
+    qn_cuda_host_input(s, in->state_to)[i] = sequence->state_to;
+    qn_cuda_host_input(s, in->open_chunks)[i] = sequence->open_chunk;
+    qn_cuda_host_input(s, in->state_positions)[i] = sequence->state_position;
+    qn_cuda_host_input(s, in->first_positions)[i] = piece->position;
+}
+
+static void fill_rows(const qn_cuda_rows_step *s, size_t i)
+{
+    const qn_cuda_piece *piece = &s->pieces[i];
+    const qn_cuda_inputs *in = &s->inputs;
+    uint32_t *begins = qn_cuda_host_input(s, in->cu_seqlens);
+    begins[i + 1] = begins[i] + (piece->rows ? piece->n : 0);
+    for (uint32_t row = 0; row < piece->n; row++) {
+        const uint32_t at = piece->row + row;
+        qn_cuda_host_input(s, in->tokens)[at] = piece->rows ? (uint32_t)piece->rows[row].token : 0;
+        qn_cuda_host_input(s, in->positions)[at] = piece->position + row;
+        qn_cuda_host_input(s, in->sequences)[at] = piece->rows ? (uint32_t)i : QN_ATTENTION_NO_SESSION;
+    }
+}
+
+void qn_cuda_fill_inputs(const qn_cuda_rows_step *s)
+{
+    qn_cuda_host_input(s, s->inputs.cu_seqlens)[0] = 0;
+    for (size_t i = 0; i < s->n_pieces; i++) {
+        fill_sequence(s, i);
+        fill_rows(s, i);
+    }
+    if (!s->model->table.tiled_matrix)
+        embed_rows(s->model, (const int32_t *)qn_cuda_host_input(s, s->inputs.tokens), s->n);
+}
+
+qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s)
+{
+    qn_cuda_model *model = s->model;
+    const bool on_device = model->table.tiled_matrix != NULL;
+    const size_t rows = s->n * model->plan->ops[0].embed.table.n_cols * sizeof(float);
+    const size_t bytes = on_device ? s->inputs.bytes : model->input_bytes + rows;
+    if (!on_device || s->n > 1)
+        QN_TRY(qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs, model->host_inputs, bytes));
+    return on_device ? embed_on_device(s) : QN_OK;
 }

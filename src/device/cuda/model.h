@@ -23,6 +23,10 @@ typedef struct qn_cuda_gemm {
     qn_cuda_buffer memory;
     size_t matrices[QN_MATMUL_OUTS]; /* for each out, the index of its matrix in the operation */
     int acts;
+    /* The launch for the number of rows that was launched last: to find one takes longer than to launch it. */
+    qn_matmul_launch launch;
+    size_t launch_rows;         /* 0: none */
+    uint32_t launch_generation; /* of the buffers whose addresses it has */
 } qn_cuda_gemm;
 
 typedef struct qn_cuda_op {
@@ -40,14 +44,20 @@ typedef struct qn_cuda_acts {
     uint64_t signs; /* of its rotation; 0: none */
 } qn_cuda_acts;
 
-typedef struct qn_cuda_sampler qn_cuda_sampler; /* sampling.c */
-
-/* The inputs of a step, filled on the host. max_rows positions are followed by max_rows tokens, then by the rows of the
- * embedding buffer. */
+/* Where the inputs of a step are: offsets in bytes of arrays, from model->inputs on the device and from model->host_inputs. They
+ * follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The arrays are
+ * contiguous, so that they are one copy. */
 typedef struct qn_cuda_inputs {
-    uint64_t memory;        /* address of the session's recurrent state */
-    uint32_t cu_seqlens[2]; /* 0, n_rows */
-    uint32_t positions[];   /* [n_rows] */
+    /* By piece. One of padding has no tables, no rows, and items 0. */
+    size_t kv_tables, f16_tables;             /* u64 addresses of page tables */
+    size_t state_from, state_to, open_chunks; /* u32 items of pools */
+    size_t state_positions;                   /* u32 */
+    size_t cu_seqlens;                        /* u32 [n_pieces + 1] */
+    size_t first_positions;                   /* u32 */
+    /* u32 by row. sequences: index of the row's piece, QN_ATTENTION_NO_SESSION for padding. */
+    size_t tokens, positions, sequences;
+    size_t logit_rows; /* u32 by logit row: its row */
+    size_t bytes;
 } qn_cuda_inputs;
 
 /* The embedding table in tiles; with tied embeddings, the output matrix. */
@@ -56,6 +66,10 @@ typedef struct qn_cuda_table {
     size_t first_tile;
     uint64_t signs;
 } qn_cuda_table;
+
+typedef struct qn_cuda_graphs qn_cuda_graphs;
+typedef struct qn_cuda_sampler qn_cuda_sampler; /* sampling.c */
+typedef struct qn_cuda_piece qn_cuda_piece;
 
 typedef struct qn_cuda_model {
     qn_device base;
@@ -74,6 +88,7 @@ typedef struct qn_cuda_model {
     bool launches_only;    /* do not use the persistent decode kernel */
     uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
     qn_cuda_caches *caches;
+    qn_cuda_graphs *graphs; /* of the cache formats of the steps so far: a list */
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
@@ -85,16 +100,19 @@ typedef struct qn_cuda_model {
     /* workspace of steps; reserving more frees and reallocates all of it */
     uint32_t generation; /* incremented by every reallocation: graphs and phases of older generations hold stale addresses */
     size_t max_rows, max_positions;
-    size_t input_bytes;      /* of qn_cuda_inputs with positions and tokens, padded */
+    size_t input_bytes;      /* of the inputs of the largest step */
     qn_cuda_buffer *buffers; /* [plan->n_buffers] */
-    uint64_t inputs;         /* qn_cuda_inputs on the device: at the start of the embedding buffer, before its rows */
+    uint64_t inputs;         /* on the device: at the start of the embedding buffer, before its rows */
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
-    qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, matmul_workspace, logits;
+    qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, matmul_workspace;
+    qn_cuda_buffer gathered, logits;  /* [logit_rows]: rows of the last layer's output; logits */
+    size_t logit_rows;                /* up to QN_CUDA_LOGIT_ROWS */
     qn_cuda_buffer persistent_memory; /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
-    uint8_t *host_inputs; /* pinned: input_bytes, and max_rows embeddings if the host dequantises */
-    float *host_logits;   /* pinned: [n_vocab] */
+    uint8_t *host_inputs;  /* pinned: input_bytes, and max_rows embeddings if the host dequantises */
+    qn_cuda_piece *pieces; /* [QN_CUDA_MAX_SEQUENCES] of the current step */
+    float *host_logits;    /* pinned: [n_vocab] */
     qn_cuda_sampler *sampler;
 } qn_cuda_model;
 
@@ -105,7 +123,10 @@ static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
 }
 
 /* The most rows whose logits are computed in one pass. */
-enum { QN_CUDA_LOGIT_ROWS = 64 };
+enum { QN_CUDA_LOGIT_ROWS = 256 };
+
+/* The most sequences of a step on the device. */
+enum { QN_CUDA_MAX_SEQUENCES = 256 };
 
 /* Whether two matrices have the same tile layout. */
 static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_layout *b)
@@ -138,9 +159,6 @@ typedef struct qn_cuda_memory {
     qn_cuda_buffer tables;
     qn_cuda_event copied; /* after the newest copy of entries */
     bool has_copied;
-    qn_cuda_decode_plan decode_plan;
-    qn_cuda_graph *graphs[QN_SAMPLE_MODES]; /* one decode step with this sampling; NULL until captured */
-    uint32_t generations[QN_SAMPLE_MODES];  /* qn_cuda_model.generation at capture */
 } qn_cuda_memory;
 
 /* session_memory.c: qn_device_vtable.memory_new */
@@ -152,17 +170,20 @@ qn_status qn_cuda_memory_deserialize(qn_memory *memory, const qn_extent *extent,
 
 /* ---- Steps ---- */
 
-/* inputs.c: fill host_inputs; copy them to the device, and embeddings from the host or from the table on the device. */
-void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, const qn_row *rows, size_t n);
-qn_status qn_cuda_upload_inputs(qn_cuda_model *model, size_t n);
+/* Consecutive rows of one sequence in a step. */
+struct qn_cuda_piece {
+    qn_cuda_memory *memory;
+    uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
+    const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
+};
+
+/* The end of a step of n rows: logits for the host, or tokens sampled on the device or the host. */
+typedef struct qn_cuda_sampling {
+    qn_sample_mode mode;
+    size_t n;
+} qn_cuda_sampling;
 
 /* sampling.c: the tokens of rows from their logits. */
-
-/* What a step samples: its launches depend on nothing else. */
-typedef struct qn_cuda_sampling {
-    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
-    size_t n;            /* rows */
-} qn_cuda_sampling;
 
 /* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows. */
 qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows);
@@ -180,22 +201,5 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
 /* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of the requests that were uploaded. Samples
  * rows on the host that the kernels could not sample, from model->logits. */
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
-
-/* operations.c: launches in the model's stream. */
-
-/* qn_cuda_run_trunk - all operations before the logits, for n rows from position `first`. n == 1: after
- * qn_cuda_prepare_decode. */
-qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);
-
-/* qn_cuda_prepare_decode - plan the launches of a decode step and upload its phases; again after every reallocation of
- * buffers. */
-qn_status qn_cuda_prepare_decode(qn_cuda_model *model, qn_cuda_memory *memory);
-
-/* qn_cuda_run_logits - logits of rows [row, row + n), n <= QN_CUDA_LOGIT_ROWS, into model->logits. */
-qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n);
-
-/* qn_cuda_quantize_pages - AURA: quantise, in all layers, the pages that n rows from position `first` have completed.
- * Steps of one row need this call; larger steps quantise pages layer by layer in qn_cuda_run_trunk. */
-qn_status qn_cuda_quantize_pages(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first);
 
 #endif

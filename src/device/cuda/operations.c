@@ -78,7 +78,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     case QN_OP_NORM:
     case QN_OP_LOGIT_NORM:
         return (struct acts_source){ .op = QN_ACTS_OP_RMS_NORM,
-                                     .x = qn_cuda_step_buffer(s, op->norm.in),
+                                     .x = s->logit_in ? s->logit_in : qn_cuda_step_buffer(s, op->norm.in),
                                      .weight = qn_cuda_step_op(s, op)->vectors.norm.weight,
                                      .eps = op->norm.eps };
     case QN_OP_SWIGLU:
@@ -102,6 +102,23 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : qn_cuda_step_buffer(s, x) };
 }
 
+/* Quantises rows into these layouts, hi/lo int8 and fp16 in one launch. */
+static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts, size_t width,
+                          unsigned layouts)
+{
+    const bool both = layouts >> QN_ACTS_HILO & layouts >> QN_ACTS_F16 & 1;
+    for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
+        qn_matmul_launch config;
+        if (!(layouts & 1u << layout) || (both && layout == QN_ACTS_F16))
+            continue;
+        QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[layout], x->op, x->x, x->x2, x->weight, x->eps, width, s->n, &config));
+        if (both && layout == QN_ACTS_HILO)
+            qn_matmul_gpu_quantize_f16_too(&config, &acts->layouts[QN_ACTS_F16]);
+        QN_TRY(qn_cuda_step_launch(s, &config.launch, &config.args));
+    }
+    return QN_OK;
+}
+
 /* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
@@ -120,38 +137,40 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
             QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
             x = (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
         }
-        for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
-            qn_matmul_launch config;
-            if (!(layouts & 1u << layout))
-                continue;
-            QN_TRY(
-                qn_matmul_gpu_quantize(&acts->layouts[layout], x.op, x.x, x.x2, x.weight, x.eps, plan->width, s->n, &config));
-            QN_TRY(qn_cuda_step_launch(s, &config.launch, &config.args));
-        }
+        QN_TRY(quantize(s, &x, acts, plan->width, layouts));
     }
     return QN_OK;
 }
 
-static qn_status run_gemm(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm)
+/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of rows alone. */
+static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     const qn_plan_acts *plan = &s->model->plan->acts[gemm->acts];
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
-    qn_matmul_launch config;
+    if (gemm->launch_rows == s->n && gemm->launch_generation == s->model->generation)
+        return QN_OK;
     for (size_t i = 0; i < tiled_matrix.n_outs; i++) {
         const bool logits = qn_op_is_logits(op);
         const int out = op->matmul.matrices.at[gemm->matrices[i]].out;
-        tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_step_buffer(s, out);
+        tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_rows(s->model, out);
         tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
     }
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix.tiles, s->n, plan->hilo);
-    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n, &config));
-    return qn_cuda_step_launch(s, &config.launch, &config.args);
+    gemm->launch_rows = 0;
+    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n,
+                                &gemm->launch));
+    gemm->launch_rows = s->n;
+    gemm->launch_generation = s->model->generation;
+    return QN_OK;
 }
 
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    for (size_t p = 0; p < qn_cuda_step_op(s, op)->n_gemms; p++)
-        QN_TRY(run_gemm(s, op, &qn_cuda_step_op(s, op)->gemms[p]));
+    qn_cuda_op *cuda_op = &s->model->ops[op - s->model->plan->ops];
+    for (size_t i = 0; i < cuda_op->n_gemms; i++) {
+        QN_TRY(plan_gemm(s, op, &cuda_op->gemms[i]));
+        QN_TRY(qn_cuda_step_launch(s, &cuda_op->gemms[i].launch.launch, &cuda_op->gemms[i].launch.args));
+    }
     return QN_OK;
 }
 
@@ -186,10 +205,9 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
     const qn_persistent_args args = { .phases =
-                                          s->memory->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
+                                          s->graphs->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
                                       .barrier = s->model->persistent.barrier,
                                       .positions = qn_cuda_step_positions(s),
-                                      .memory = s->model->inputs + offsetof(qn_cuda_inputs, memory),
                                       .n_phases = (uint32_t)segment->n_phases };
     qn_launch config;
     QN_TRY(qn_persistent_gpu_launch(&s->model->persistent_gpu, &s->model->persistent.tiles, &config));
@@ -204,12 +222,13 @@ static qn_status run_segment(const qn_cuda_rows_step *s, const qn_cuda_segment *
     return segment->skip_acts ? run_before_acts(s, op) : run_op(s, op);
 }
 
-qn_status qn_cuda_prepare_decode(qn_cuda_model *model, qn_cuda_memory *memory)
+qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 {
-    qn_cuda_decode_plan *decode_plan = &memory->decode_plan;
+    qn_cuda_model *model = s->model;
+    qn_cuda_decode_plan *decode_plan = &s->graphs->decode_plan;
     if (decode_plan->generation == model->generation)
         return QN_OK;
-    QN_TRY(qn_cuda_plan_decode(model, memory, decode_plan));
+    QN_TRY(qn_cuda_plan_decode(model, s->pieces->memory, decode_plan));
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
         qn_cuda_free(model->cuda, &decode_plan->memory);
@@ -222,31 +241,37 @@ qn_status qn_cuda_prepare_decode(qn_cuda_model *model, qn_cuda_memory *memory)
     return QN_OK;
 }
 
-qn_status qn_cuda_run_trunk(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first)
+qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 {
-    const qn_cuda_rows_step s = { .model = model, .memory = memory, .n = n, .first = first };
-    for (size_t i = 0; n == 1 && i < memory->decode_plan.n_segments; i++)
-        QN_TRY(run_segment(&s, &memory->decode_plan.segments[i]));
-    for (size_t i = 0; n > 1 && i < model->plan->n_ops; i++)
-        if (!qn_op_is_logits(&model->plan->ops[i]))
-            QN_TRY(run_op(&s, &model->plan->ops[i]));
+    const qn_plan *plan = s->model->plan;
+    for (size_t i = 0; s->n == 1 && i < s->graphs->decode_plan.n_segments; i++)
+        QN_TRY(run_segment(s, &s->graphs->decode_plan.segments[i]));
+    for (size_t i = 0; s->n > 1 && i < plan->n_ops; i++)
+        if (!qn_op_is_logits(&plan->ops[i]))
+            QN_TRY(run_op(s, &plan->ops[i]));
     return QN_OK;
 }
 
-qn_status qn_cuda_run_logits(qn_cuda_model *model, size_t row, size_t n)
+qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n)
 {
-    const qn_cuda_rows_step s = { .model = model, .row = row, .n = n };
-    for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (qn_op_is_logits(&model->plan->ops[i]))
-            QN_TRY(run_op(&s, &model->plan->ops[i]));
-    return QN_OK;
+    const qn_plan *plan = s->model->plan;
+    const qn_op *norm = plan->ops;
+    while (norm->kind != QN_OP_LOGIT_NORM)
+        norm++;
+    const int x = norm->norm.in;
+    const qn_elementwise_gather_args args = { .x = qn_cuda_rows(s->model, x),
+                                              .rows = qn_cuda_step_input(s, s->inputs.logit_rows) + first * sizeof(uint32_t),
+                                              .y = s->model->gathered.address,
+                                              .n = (uint32_t)plan->buffers[x].width };
+    qn_launch config;
+    QN_TRY(qn_elementwise_gpu_gather(args.n, n, &config));
+    return qn_cuda_step_launch(s, &config, &args);
 }
 
-qn_status qn_cuda_quantize_pages(qn_cuda_model *model, const qn_cuda_memory *memory, size_t n, uint32_t first)
+qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s)
 {
-    const qn_cuda_rows_step s = { .model = model, .memory = memory, .n = n, .first = first };
-    for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (qn_op_desc_of(model->plan->ops[i].kind)->writes & QN_USES_KV)
-            QN_TRY(qn_cuda_quantize_layer_pages(&s, model->plan->ops[i].layer));
+    for (size_t i = 0; i < s->model->plan->n_ops; i++)
+        if (qn_op_is_logits(&s->model->plan->ops[i]))
+            QN_TRY(run_op(s, &s->model->plan->ops[i]));
     return QN_OK;
 }

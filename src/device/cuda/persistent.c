@@ -10,7 +10,7 @@
 #include "device/cuda/persistent.h"
 
 #include "base/memory.h"
-#include "device/cuda/model.h"
+#include "device/cuda/operations.h"
 #include "kernels/deltanet/deltanet_cuda.h"
 
 #include <math.h>
@@ -520,6 +520,7 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
                                           .eps = heads->qk_norm_rope_store.eps,
                                           .scale = h->scale };
     qn_cuda_layer_cache(p->memory->format, (size_t)heads->layer, &attention.cache, &none);
+    attention.cache.tables = p->model->inputs + qn_cuda_inputs_of(1, 1, 0).kv_tables;
     qn_persistent_gemv phase = gemv.phase;
     phase.prologue = QN_PROLOGUE_ATTENTION_COMBINE;
     phase.x = attention.partials;

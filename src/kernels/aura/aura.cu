@@ -93,42 +93,87 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid
 
 #define PAGE QN_ATTENTION_PAGE
 
+// The fp16 rows of page 0 and of a page, and where the page's codes go; of one head.
+struct page_rows {
+    const uint16_t *first_keys, *keys, *values;
+    uint8_t *key_codes, *value_codes;
+    float *key_scales, *value_scales, *mean;
+};
+
+QN_DEVICE page_rows contiguous_page(const qn_aura_quantize_page_args &a, uint32_t page, uint32_t head)
+{
+    const uint8_t *keys = a.f16_keys + head * a.f16_head, *values = a.f16_values + head * a.f16_head;
+    const uint64_t at = page ? (1 + (page - 1) % a.n_open_pages) * (uint64_t)(PAGE * DIM * 2) : 0,
+                   to = page ? (uint64_t)(page - 1) * PAGE : 0;
+    return { (const uint16_t *)keys,
+             (const uint16_t *)(keys + at),
+             (const uint16_t *)(values + at),
+             a.keys + head * a.key_head_stride + to * (ROW_WORDS * 4),
+             a.values + head * a.value_head_stride + to * (VALUE_WORDS * 4),
+             (float *)(a.key_scales + head * a.scale_head_stride) + to,
+             (float *)(a.value_scales + head * a.scale_head_stride) + to,
+             (float *)a.means + head * DIM };
+}
+
+QN_DEVICE page_rows page_of_table(const qn_aura_quantize_page_args &a, uint32_t sequence, uint32_t page, uint32_t layer,
+                                  uint32_t head)
+{
+    const uint64_t *f16_table = (const uint64_t *)a.f16_tables[sequence];
+    const uint64_t first = f16_table[0] + layer * a.f16_layer_stride, f16 = f16_table[page] + layer * a.f16_layer_stride;
+    const uint64_t codes = page ? ((const uint64_t *)a.tables[sequence])[page] + layer * a.layer_stride : 0;
+    const uint64_t keys = (uint64_t)a.f16_keys + head * a.f16_head, values = (uint64_t)a.f16_values + head * a.f16_head;
+    return { (const uint16_t *)(first + keys),
+             (const uint16_t *)(f16 + keys),
+             (const uint16_t *)(f16 + values),
+             (uint8_t *)(codes + (uint64_t)a.keys + head * a.key_head_stride),
+             (uint8_t *)(codes + (uint64_t)a.values + head * a.value_head_stride),
+             (float *)(codes + (uint64_t)a.key_scales + head * a.scale_head_stride),
+             (float *)(codes + (uint64_t)a.value_scales + head * a.scale_head_stride),
+             (float *)(first + (uint64_t)a.means) + head * DIM };
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     qn_aura_quantize_page(const __grid_constant__ qn_aura_quantize_page_args a)
 {
     __shared__ float mean[DIM];
     const int lane = threadIdx.x % QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE;
-    const uint32_t page = a.first_page + blockIdx.x, head = blockIdx.y;
-    qn_pdl_wait();
+    uint32_t page = a.first_page + blockIdx.x;
+    page_rows rows;
+    // Before any return: if no block waited, the next kernel could run before the previous one has ended.
     qn_pdl_trigger();
-    const uint16_t *f16_keys = (const uint16_t *)(a.f16_keys + head * a.f16_head);
-    const uint16_t *f16_values = (const uint16_t *)(a.f16_values + head * a.f16_head);
+    qn_pdl_wait();
+    if (a.tables) {
+        const uint32_t sequence = blockIdx.z, n = a.cu_seqlens[sequence + 1] - a.cu_seqlens[sequence];
+        const uint32_t first = a.first_positions[sequence];
+        page = first / PAGE + blockIdx.x;
+        if (n == 0 || page >= (first + n) / PAGE)
+            return;
+        rows = page_of_table(a, sequence, page, blockIdx.y / a.n_kv_heads, blockIdx.y % a.n_kv_heads);
+    } else {
+        rows = contiguous_page(a, page, blockIdx.y);
+    }
     for (int d = threadIdx.x; d < DIM; d += THREADS) {
         float sum = 0;
 #pragma unroll 16
         for (int i = 0; i < PAGE; i++)
-            sum += qn_f16_to_f32(f16_keys[i * DIM + d]);
+            sum += qn_f16_to_f32(rows.first_keys[i * DIM + d]);
         mean[d] = sum / PAGE;
         if (page == 0)
-            ((float *)a.means)[head * DIM + d] = mean[d];
+            rows.mean[d] = mean[d];
     }
     if (page == 0)
         return;
     __syncthreads();
-    const uint32_t slot = 1 + (page - 1) % a.n_open_pages;
     for (int i = warp; i < PAGE; i += QN_AURA_GPU_WARPS) {
-        const uint64_t from = (slot * PAGE + i) * DIM, to = (uint64_t)(page - 1) * PAGE + i;
         float key[VALUES], value[VALUES];
 #pragma unroll
         for (int j = 0; j < VALUES; j++) {
             const int d = j * QN_WARP_SIZE + lane;
-            key[j] = d < DIM ? qn_f16_to_f32(f16_keys[from + d]) - mean[d] : 0;
-            value[j] = d < DIM ? qn_f16_to_f32(f16_values[from + d]) : 0;
+            key[j] = d < DIM ? qn_f16_to_f32(rows.keys[i * DIM + d]) - mean[d] : 0;
+            value[j] = d < DIM ? qn_f16_to_f32(rows.values[i * DIM + d]) : 0;
         }
-        qn_row_encode<DIM, QN_BITS>((uint32_t *)(a.keys + head * a.key_head_stride) + to * ROW_WORDS,
-                                    (float *)(a.key_scales + head * a.scale_head_stride) + to, key, a.key_levels, lane);
-        qn_row_encode<DIM, QN_VALUE_BITS>((uint32_t *)(a.values + head * a.value_head_stride) + to * VALUE_WORDS,
-                                          (float *)(a.value_scales + head * a.scale_head_stride) + to, value, a.value_levels,
-                                          lane);
+        qn_row_encode<DIM, QN_BITS>((uint32_t *)rows.key_codes + i * ROW_WORDS, rows.key_scales + i, key, a.key_levels, lane);
+        qn_row_encode<DIM, QN_VALUE_BITS>((uint32_t *)rows.value_codes + i * VALUE_WORDS, rows.value_scales + i, value,
+                                          a.value_levels, lane);
     }
 }

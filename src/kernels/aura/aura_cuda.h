@@ -54,7 +54,12 @@ typedef struct qn_aura_store_args {
  * (p-1)*64 + i. The mean of page 0's keys is subtracted from keys; page 0 gets no codes: if it is among the pages, its
  * mean is written. The fp16 rows are rotated already. Rows that are not finite get a scale of NaN.
  *
- * grid (pages, key-value heads), QN_AURA_GPU_WARPS warps. QN_BITS is the width of key codes, QN_VALUE_BITS of value
+ * With tables, the pages are those that the rows of a step complete, of many sequences, which the kernel finds itself: its
+ * launch does not depend on positions. Fields are as in kernels/kv_cuda.h: byte offsets from a page's item to the arrays of
+ * the first of the layers. Sequences without rows have no pages.
+ *
+ * grid (pages, key-value heads), with tables (pages, key-value heads * layers, sequences), where pages is at least the number
+ * that any sequence completes; QN_AURA_GPU_WARPS warps. QN_BITS is the width of key codes, QN_VALUE_BITS of value
  * codes. */
 typedef struct qn_aura_quantize_page_args {
     QN_GPU_PTR(const uint8_t)
@@ -68,7 +73,13 @@ typedef struct qn_aura_quantize_page_args {
     uint64_t f16_head;         /* bytes from one head to the next */
     uint64_t key_head_stride, value_head_stride, scale_head_stride;
     qn_aura_gpu_levels key_levels, value_levels;
-    uint32_t first_page, n_open_pages;
+    uint32_t first_page, n_open_pages;          /* without tables */
+    uint32_t n_kv_heads;                        /* with tables, as all that follows */
+    uint64_t layer_stride, f16_layer_stride;    /* from a layer's arrays in an item to the next one's; of codes, of fp16 rows */
+    QN_GPU_PTR(const uint64_t) tables;          /* [sequences] addresses of page tables: of codes; or 0 */
+    QN_GPU_PTR(const uint64_t) f16_tables;      /* of fp16 pages */
+    QN_GPU_PTR(const uint32_t) first_positions; /* [sequences]: of the first row of the step */
+    QN_GPU_PTR(const uint32_t) cu_seqlens;      /* [sequences + 1]: rows of the step */
 } qn_aura_quantize_page_args;
 
 #ifndef __CUDACC__

@@ -29,3 +29,14 @@ extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
         gate[e] = qn_silu_typed(gate[e], a.dtype) * up[e];
     qn_store_vector(a.y, row * a.y_stride + i, a.dtype, a.n - i, a.is_aligned, gate);
 }
+
+extern "C" __global__ void __launch_bounds__(QN_ELEMENTWISE_GPU_THREADS)
+    qn_elementwise_gather(const __grid_constant__ qn_elementwise_gather_args a)
+{
+    const uint32_t i = blockIdx.x * QN_ELEMENTWISE_GPU_THREADS + threadIdx.x;
+    const uint64_t row = a.rows[blockIdx.y];
+    qn_pdl_trigger();
+    qn_pdl_wait();
+    if (i < a.n)
+        a.y[(uint64_t)blockIdx.y * a.n + i] = a.x[row * a.n + i];
+}

@@ -34,3 +34,19 @@ qn_status qn_elementwise_gpu_swiglu_views(size_t n, size_t n_rows, qn_launch *ou
                         .pdl = true };
     return QN_OK;
 }
+
+qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out)
+{
+    enum { MAX_ROWS = 65535 };
+    if (n == 0 || n > INT32_MAX || n_rows == 0 || n_rows > MAX_ROWS)
+        return qn_fail(QN_ERR_INVALID, "gathering rows on the GPU: %zu rows of %zu, expected 1 to %d of 1 to %d", n_rows, n,
+                       MAX_ROWS, INT32_MAX);
+    *out = (qn_launch){ .variant.source = &elementwise_source,
+                        .function = "qn_elementwise_gather",
+                        .grid = { (uint32_t)((n + QN_ELEMENTWISE_GPU_THREADS - 1) / QN_ELEMENTWISE_GPU_THREADS),
+                                  (uint32_t)n_rows, 1 },
+                        .block = { QN_ELEMENTWISE_GPU_THREADS, 1, 1 },
+                        .args_bytes = sizeof(qn_elementwise_gather_args),
+                        .pdl = true };
+    return QN_OK;
+}

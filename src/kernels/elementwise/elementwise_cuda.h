@@ -27,6 +27,15 @@ typedef struct qn_elementwise_swiglu_views_args {
     uint32_t is_aligned; /* all rows begin at multiples of 16 bytes */
 } qn_elementwise_swiglu_views_args;
 
+/* qn_elementwise_gather - y[i] = x[rows[i]], rows of n floats. One thread per element. Grid: ceil(n /
+ * QN_ELEMENTWISE_GPU_THREADS) (x), n_rows (y). */
+typedef struct qn_elementwise_gather_args {
+    QN_GPU_PTR(const float) x;       /* [][n] */
+    QN_GPU_PTR(const uint32_t) rows; /* [n_rows]; read before the PDL wait */
+    QN_GPU_PTR(float) y;             /* [n_rows][n] */
+    uint32_t n;
+} qn_elementwise_gather_args;
+
 #ifndef __CUDACC__
 
 #include "base/status.h"
@@ -39,6 +48,9 @@ qn_status qn_elementwise_gpu_swiglu(size_t n, qn_launch *out);
 
 /* qn_elementwise_gpu_swiglu_views - the same for rows of views. */
 qn_status qn_elementwise_gpu_swiglu_views(size_t n, size_t n_rows, qn_launch *out);
+
+/* qn_elementwise_gpu_gather - the same for n_rows gathered rows of n. */
+qn_status qn_elementwise_gpu_gather(size_t n, size_t n_rows, qn_launch *out);
 
 #endif
 #endif

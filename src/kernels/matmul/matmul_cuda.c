@@ -227,6 +227,13 @@ void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16)
     quantize->args.acts.is_bf16 = is_bf16;
 }
 
+void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16)
+{
+    quantize->launch.variant = QN_GPU_VARIANT(quantize_acts, QN_ACTS_HILO_F16, quantize->launch.variant.values[1], 0);
+    quantize->args.acts.f16 =
+        (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->token_scale, .capacity = (uint32_t)f16->capacity };
+}
+
 /* ---- GEMV and GEMM ---- */
 
 /* Configuration of a GEMV block. */

@@ -76,6 +76,7 @@
 #define QN_ACTS_INT8_N1 0
 #define QN_ACTS_F16 1
 #define QN_ACTS_HILO 2
+#define QN_ACTS_HILO_F16 3 /* of qn_matmul_quantize_acts: both */
 
 /* Operation on a row before it is quantised (QN_OP). */
 #define QN_ACTS_OP_NONE 0     /* x */
@@ -180,6 +181,12 @@ typedef struct qn_matmul_few_args {
  * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and for a token's amax every block of a row reads all of
  * it; it writes its part: more splits shorten the latency. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
+typedef struct qn_matmul_f16_acts {
+    QN_GPU_PTR(uint8_t) out;
+    QN_GPU_PTR(float) token_scale;
+    uint32_t capacity;
+} qn_matmul_f16_acts;
+
 typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x;
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
@@ -190,7 +197,8 @@ typedef struct qn_matmul_quantize_acts_args {
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
-    uint32_t is_bf16; /* with QN_16BIT: 1 for bf16, 0 for fp16 */
+    uint32_t is_bf16;       /* with QN_16BIT: 1 for bf16, 0 for fp16 */
+    qn_matmul_f16_acts f16; /* QN_ACTS_HILO_F16: the second result, for as many columns */
 } qn_matmul_quantize_acts_args;
 
 /* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
@@ -324,6 +332,10 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
 
 /* qn_matmul_gpu_quantize_16bit - make a launch of qn_matmul_gpu_quantize read x and x2 as bf16 or fp16. */
 void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16);
+
+/* qn_matmul_gpu_quantize_f16_too - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO write these activations, of QN_ACTS_F16,
+ * as well. */
+void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16);
 
 /* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
  * the tiles do not support, for widths that differ, or for more tokens than the activations hold; QN_ERR_UNSUPPORTED if

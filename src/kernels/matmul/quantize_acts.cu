@@ -125,33 +125,45 @@ QN_DEVICE uint32_t row_max(const row_source &source)
     return block_max(amax);
 }
 
-#if QN_ACTS_LAYOUT == QN_ACTS_F16
+#if QN_ACTS_LAYOUT != QN_ACTS_HILO
 
-QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+// A token's row of fp16; its columns of 64 are `stride` bytes apart.
+struct f16_row {
+    uint8_t *out;
+    uint64_t stride;
+    uint32_t token;
+    float inverse;
+    bool finite;
+};
+
+// Writes the scale too. amax: MAGNITUDE of the row.
+QN_DEVICE f16_row begin_f16(const qn_matmul_f16_acts &to, uint32_t token, uint32_t amax)
 {
-    const uint32_t amax = row_max(source);
     const bool finite = amax < INF_BITS;
     // The power of two above amax, limited so that its inverse is a normal float.
     const uint32_t exponent = min(amax >> 23, 252u);
-    const float scale = __uint_as_float((exponent + 1) << 23), inverse = __uint_as_float((253 - exponent) << 23);
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        a.token_scale[token] = finite ? scale : QN_NAN;
-    uint8_t *row = a.out + token / 8 * 1024 + token % 8 * 128;
-    for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
-         i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
-        // Columns 4t to 4t+3 of half h of a group of a step of 64.
-        const uint32_t t = i % 4, h = i / 4 % 2, group = i / 8 % 2, step = i / 16;
-        const float4 v = load_values(source, 4 * i);
-        const float x[4] = { v.x, v.y, v.z, v.w };
-        uint8_t *to = row + (uint64_t)step * a.capacity * 128 + 4 * t;
-#pragma unroll
-        for (uint32_t k16 = 0; k16 < 2; k16++)
-            *(uint32_t *)(to + ((4 * group + 2 * k16 + h) ^ token % 8) * 16) =
-                finite ? qn_f32_to_f16x2(x[k16] * inverse, x[k16 + 2] * inverse) : 0;
-    }
+        to.token_scale[token] = finite ? __uint_as_float((exponent + 1) << 23) : QN_NAN;
+    return { to.out + token / 8 * 1024 + token % 8 * 128, (uint64_t)to.capacity * 128, token,
+             __uint_as_float((253 - exponent) << 23), finite };
 }
 
-#else
+// Writes columns 4 i to 4 i + 3.
+QN_DEVICE void write_f16(const f16_row &row, uint32_t i, float4 v)
+{
+    // Columns 4t to 4t+3 of half h of a group of a step of 64.
+    const uint32_t t = i % 4, h = i / 4 % 2, group = i / 8 % 2, step = i / 16;
+    const float x[4] = { v.x, v.y, v.z, v.w };
+    uint8_t *to = row.out + step * row.stride + 4 * t;
+#pragma unroll
+    for (uint32_t k16 = 0; k16 < 2; k16++)
+        *(uint32_t *)(to + ((4 * group + 2 * k16 + h) ^ row.token % 8) * 16) =
+            row.finite ? qn_f32_to_f16x2(x[k16] * row.inverse, x[k16 + 2] * row.inverse) : 0;
+}
+
+#endif
+
+#if QN_ACTS_LAYOUT != QN_ACTS_F16
 
 // Writes a word of hi and one of lo, columns 4 i to 4 i + 3 of a block's 128, where i is the lane.
 QN_DEVICE void write_hilo(uint8_t *block, uint32_t token, float4 v, float inverse)
@@ -171,27 +183,51 @@ QN_DEVICE void write_hilo(uint8_t *block, uint32_t token, float4 v, float invers
     *(uint32_t *)(to + 1024) = lo_word;
 }
 
-QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+// A token's row of hi/lo int8; its blocks of 128 columns are `stride` bytes apart.
+struct hilo_row {
+    uint8_t *out;
+    uint64_t stride;
+    float inverse;
+    bool zero;
+};
+
+QN_DEVICE hilo_row begin_hilo(const qn_matmul_quantize_acts_args &a, uint32_t token, uint32_t bits)
 {
-    const uint32_t bits = row_max(source);
     const float amax = __uint_as_float(bits);
     const bool finite = bits < INF_BITS, zero = !finite || amax < MIN_GROUP_ABSMAX;
-    const float inverse = zero ? 0 : QN_HILO_MAX / amax;
     if (blockIdx.x == 0 && threadIdx.x == 0)
         a.token_scale[token] = finite ? amax * (1.0f / (64.0f * QN_HILO_MAX)) : QN_NAN;
     if (blockIdx.x == 0 && token == 0 && threadIdx.x < QN_FEW_MAX_BLOCKS)
         a.counters[threadIdx.x] = 0;
-    uint8_t *blocks = a.out + (uint64_t)(token / QN_MMA_N) * QN_ACTS_HILO_BYTES;
-    const uint64_t stride = (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+    return { a.out + (uint64_t)(token / QN_MMA_N) * QN_ACTS_HILO_BYTES,
+             (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES, zero ? 0 : QN_HILO_MAX / amax, zero };
+}
+
+#endif
+
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+{
+    const uint32_t amax = row_max(source);
+#if QN_ACTS_LAYOUT == QN_ACTS_F16
+    const f16_row f16 = begin_f16({ a.out, a.token_scale, a.capacity }, token, amax);
+#else
+    const hilo_row hilo = begin_hilo(a, token, amax);
+#endif
+#if QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
+    const f16_row f16 = begin_f16(a.f16, token, amax);
+#endif
     // The columns of a k-tile are a multiple of a warp's.
     for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
          i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
         const float4 v = load_values(source, 4 * i);
-        write_hilo(blocks + i / QN_WARP_SIZE * stride, token, zero ? make_float4(0, 0, 0, 0) : v, inverse);
+#if QN_ACTS_LAYOUT != QN_ACTS_HILO
+        write_f16(f16, i, v);
+#endif
+#if QN_ACTS_LAYOUT != QN_ACTS_F16
+        write_hilo(hilo.out + i / QN_WARP_SIZE * hilo.stride, token, hilo.zero ? make_float4(0, 0, 0, 0) : v, hilo.inverse);
+#endif
     }
 }
-
-#endif
 
 #else
 

@@ -1,0 +1,447 @@
+/* Steps on a CUDA device, with a fake driver: what is launched for rows of many sequences, what the inputs are, which steps share a
+ * graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
+#include "helper_cuda_model.h"
+
+#include "device/cuda/operations.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+
+enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 40, MAX_ROWS = 256 };
+
+/* ---- Sequences ---- */
+
+struct fixture {
+    struct cuda_fixture cuda;
+    qn_cuda_model *model;
+    qn_memory *memories[MAX_SEQUENCES];
+    size_t n_memories;
+    float *logits;
+};
+
+static size_t args_bytes(const char *function)
+{
+    return !strcmp(function, "qn_attention_decode")     ? sizeof(qn_attention_decode_args)
+           : !strcmp(function, "qn_attention_prefill")  ? sizeof(qn_attention_prefill_args)
+           : !strcmp(function, "qn_elementwise_gather") ? sizeof(qn_elementwise_gather_args)
+           : !strcmp(function, "qn_matmul_gemm_few")    ? sizeof(qn_matmul_few_args)
+                                                        : FAKE_ARGS_BYTES;
+}
+
+static void add_memories(struct fixture *x, size_t n)
+{
+    const qn_memory_params params = memory_params(&x->cuda, CONTEXT, BATCH);
+    for (; n; n--) {
+        const uint32_t i = (uint32_t)x->n_memories;
+        assert_ok(x->cuda.device->vtable->memory_new(x->cuda.device, &params, &x->memories[x->n_memories++]));
+        qn_cuda_memory *memory = (qn_cuda_memory *)x->memories[i];
+        memory->kv_table = 1000 + i;
+        memory->f16_table = 2000 + i;
+        *memory->base.sequence = (qn_sequence){ .state = 3000 + i, .state_to = 4000 + i, .open_chunk = 5000 + i };
+    }
+}
+
+static void set_up(struct fixture *x, const char *golden, unsigned bits, size_t n)
+{
+    *x = (struct fixture){ 0 };
+    read_golden(&x->cuda, golden);
+    x->cuda.nvrtc = QN_FAKE_NVRTC;
+    create_device(&x->cuda, bits);
+    fake.args_bytes = args_bytes;
+    x->model = (qn_cuda_model *)x->cuda.device;
+    add_memories(x, n);
+    assert_ok(x->cuda.device->vtable->reserve(x->cuda.device, MAX_ROWS, CONTEXT));
+    x->logits = malloc(MAX_ROWS * x->cuda.plan.n_vocab * sizeof *x->logits);
+    assert_non_null(x->logits);
+}
+
+static void tear_down(struct fixture *x)
+{
+    free(x->logits);
+    for (size_t i = 0; i < x->n_memories; i++)
+        x->memories[i]->vtable->free(x->memories[i]);
+    free_device(&x->cuda);
+}
+
+/* ---- Steps ---- */
+
+struct rows {
+    qn_row rows[MAX_ROWS];
+    uint32_t logit_rows[MAX_ROWS];
+    size_t n, n_logits;
+};
+
+/* Adds a piece; with_logits: of its last row. Token t of memory m has id m + t. */
+static void add_piece(struct rows *r, const struct fixture *x, size_t memory, uint32_t position, size_t n, bool with_logits)
+{
+    for (size_t i = 0; i < n; i++)
+        r->rows[r->n++] = (qn_row){ .token = (int32_t)(memory + position + i),
+                                    .position = position + (uint32_t)i,
+                                    .memory = x->memories[memory] };
+    if (with_logits)
+        r->logit_rows[r->n_logits++] = (uint32_t)r->n - 1;
+}
+
+static qn_status run(struct fixture *x, const struct rows *r)
+{
+    const qn_step step = {
+        .rows = r->rows, .n_rows = r->n, .logit_rows = r->logit_rows, .n_logit_rows = r->n_logits, .logits = x->logits
+    };
+    return x->cuda.device->vtable->run(x->cuda.device, &step);
+}
+
+/* One row of each of n sequences from `first` on, with its logits. */
+static struct rows decode_of(const struct fixture *x, size_t first, size_t n, uint32_t position)
+{
+    struct rows r = { .n = 0 };
+    for (size_t i = first; i < first + n; i++)
+        add_piece(&r, x, i, position + (uint32_t)i, 1, true);
+    return r;
+}
+
+/* ---- What was launched ---- */
+
+static const struct fake_launch *launch(int i)
+{
+    return &fake.log[i % FAKE_LAUNCHES];
+}
+
+/* Launches of a function from launch `from` on; *last is the last of them. */
+static int count(const char *function, int from, const struct fake_launch **last)
+{
+    int n = 0;
+    assert_in_range(fake.launches - from, 0, FAKE_LAUNCHES);
+    for (int i = from; i < fake.launches; i++)
+        if (!strcmp(launch(i)->function, function)) {
+            n++;
+            *last = launch(i);
+        }
+    return n;
+}
+
+static int attention_layers(const struct fixture *x)
+{
+    int n = 0;
+    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
+        n += x->cuda.plan.ops[i].kind == QN_OP_ATTENTION;
+    return n;
+}
+
+/* GEMVs and GEMMs of a step of many rows, logits included. */
+static int gemms(const struct fixture *x)
+{
+    int n = 0;
+    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
+        n += (int)(x->cuda.plan.ops[i].kind == QN_OP_EMBED ? 0 : x->model->ops[i].n_gemms);
+    return n;
+}
+
+/* Activations of a step; those that are read in two layouts are written by one launch. */
+static int acts(const struct fixture *x)
+{
+    int n = 0;
+    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
+        n += qn_op_acts_of(&x->cuda.plan.ops[i]) ? (int)qn_op_acts_of(&x->cuda.plan.ops[i])->n : 0;
+    return n;
+}
+
+static int count_gemms(int from)
+{
+    const struct fake_launch *last = NULL;
+    return count("qn_matmul_gemm_few", from, &last) + count("qn_matmul_gemm", from, &last) +
+           count("qn_matmul_gemv", from, &last);
+}
+
+/* The inputs on the device, which is memory of the host here. */
+static const uint32_t *input(const struct fixture *x, size_t offset)
+{
+    return (const uint32_t *)(uintptr_t)(x->model->inputs + offset);
+}
+
+static const uint64_t *addresses(const struct fixture *x, size_t offset)
+{
+    return (const uint64_t *)(uintptr_t)(x->model->inputs + offset);
+}
+
+/* ---- The tests ---- */
+
+static const char *const models[] = { "qwen3.q1_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
+enum { N_MODELS = sizeof models / sizeof *models };
+
+/* All rows go through each matmul and each layer's attention together, and the padding of their bucket is no sequence. */
+static void decode_of_many(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t n, bucket;
+    } cases[] = { { 2, 2 }, { 3, 4 }, { 8, 8 }, { 9, 16 }, { 33, 48 } };
+    for (size_t i = 0; i < N_MODELS * 5; i++) {
+        const size_t n = cases[i % 5].n, bucket = cases[i % 5].bucket;
+        struct fixture x;
+        const struct fake_launch *attention = NULL, *other = NULL;
+        label("%s, %zu sequences", models[i / 5], n);
+        set_up(&x, models[i / 5], 0, n);
+        const struct rows rows = decode_of(&x, 0, n, 10);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(fake.graph_launches, 1);
+        assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
+        assert_int_equal(attention->grid[2], bucket);
+        assert_int_equal(count("qn_attention_combine", 0, &other), attention_layers(&x));
+        assert_int_equal(count("qn_matmul_embed", 0, &other), 1);
+        assert_int_equal(count("qn_elementwise_gather", 0, &other), 0);
+        assert_int_equal(count_gemms(0), gemms(&x));
+        assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts(&x));
+        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
+        const qn_attention_decode_args *args = (const void *)attention->args;
+        assert_int_equal(args->sessions, x.model->inputs + in.sequences);
+        assert_int_equal(args->mask.positions, x.model->inputs + in.positions);
+        assert_int_equal(args->cache.tables, x.model->inputs + in.kv_tables);
+        assert_int_equal(args->pdl_prefetch, 1);
+        for (size_t row = 0; row < bucket; row++) {
+            const bool real = row < n;
+            assert_int_equal(input(&x, in.tokens)[row], real ? row + 10 + row : 0);
+            assert_int_equal(input(&x, in.positions)[row], real ? 10 + row : 0);
+            assert_int_equal(input(&x, in.sequences)[row], real ? row : QN_ATTENTION_NO_SESSION);
+            assert_int_equal(input(&x, in.cu_seqlens)[row + 1], real ? row + 1 : n);
+            assert_int_equal(input(&x, in.first_positions)[row], real ? 10 + row : 0);
+            assert_int_equal(input(&x, in.state_from)[row], real ? 3000 + row : 0);
+            assert_int_equal(input(&x, in.state_to)[row], real ? 4000 + row : 0);
+            assert_int_equal(input(&x, in.open_chunks)[row], real ? 5000 + row : 0);
+            assert_int_equal(addresses(&x, in.kv_tables)[row], real ? 1000 + row : 0);
+            assert_int_equal(addresses(&x, in.f16_tables)[row], real ? 2000 + row : 0);
+        }
+        tear_down(&x);
+    }
+}
+
+/* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when buffers have
+ * moved. */
+static void graphs_are_shared(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_MODELS; i++) {
+        struct fixture x;
+        label("%s", models[i]);
+        set_up(&x, models[i], 0, 12);
+        struct rows rows = decode_of(&x, 0, 3, 10);
+        assert_ok(run(&x, &rows));
+        const int launches = fake.launches;
+        rows = decode_of(&x, 5, 4, 100);
+        assert_ok(run(&x, &rows));
+        rows = decode_of(&x, 1, 3, 63);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(fake.launches, launches);
+        assert_int_equal(fake.execs, 1);
+        assert_int_equal(fake.graph_launches, 3);
+        for (size_t memory = 0; memory < 3; memory++) { /* the persistent decode kernel, or launches, of one row */
+            rows = decode_of(&x, memory, 1, 10);
+            assert_ok(run(&x, &rows));
+            const uint64_t *tables = (const void *)(x.model->host_inputs + qn_cuda_inputs_of(1, 1, 0).kv_tables);
+            assert_int_equal(tables[0], 1000 + memory);
+        }
+        assert_int_equal(fake.execs, 2);
+        assert_int_equal(fake.graph_launches, 6);
+        assert_ok(x.cuda.device->vtable->reserve(x.cuda.device, MAX_ROWS + 1, CONTEXT));
+        const int captured = fake.launches;
+        rows = decode_of(&x, 0, 4, 10);
+        assert_ok(run(&x, &rows));
+        assert_true(fake.launches > captured);
+        assert_int_equal(fake.execs, 2);
+        tear_down(&x);
+    }
+}
+
+/* GEMMs are of as many rows as the step has, also after a step of another number. */
+static void gemms_of_rows(void **unused)
+{
+    (void)unused;
+    static const size_t n[] = { 8, 3, 24, 2 }, buckets[] = { 8, 4, 24, 2 };
+    struct fixture x;
+    set_up(&x, models[0], 0, 24);
+    for (size_t i = 0; i < 4; i++) {
+        const struct fake_launch *last = NULL;
+        const struct rows rows = decode_of(&x, 0, n[i], 10);
+        const int launches = fake.launches;
+        assert_ok(run(&x, &rows));
+        assert_true(count("qn_matmul_gemm_few", launches, &last) > 0);
+        assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
+    }
+    tear_down(&x);
+}
+
+/* Pieces of many rows come after those of few, each with a launch of prefill attention, and logit rows are gathered. */
+static void mixed_pieces(void **unused)
+{
+    (void)unused;
+    static const struct {
+        size_t memory, n;
+        uint32_t position;
+        bool with_logits;
+    } pieces[] = { { 0, 100, 0, true }, { 1, 1, 7, true }, { 2, 5, 60, false }, { 3, 70, 64, true }, { 4, 1, 64, true } };
+    static const uint32_t order[] = { 1, 2, 4, 0, 3 }, logit_rows[] = { 106, 0, 176, 6 };
+    for (size_t i = 0; i < N_MODELS; i++) {
+        struct fixture x;
+        struct rows rows = { .n = 0 };
+        const struct fake_launch *last = NULL;
+        label("%s", models[i]);
+        set_up(&x, models[i], 0, 5);
+        for (size_t p = 0; p < 5; p++)
+            add_piece(&rows, &x, pieces[p].memory, pieces[p].position, pieces[p].n, pieces[p].with_logits);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(fake.graph_launches, 0);
+        const qn_cuda_inputs in = qn_cuda_inputs_of(177, 5, 4);
+        for (uint32_t p = 0, row = 0; p < 5; p++) {
+            assert_int_equal(input(&x, in.cu_seqlens)[p], row);
+            for (size_t t = 0; t < pieces[order[p]].n; t++, row++) {
+                assert_int_equal(input(&x, in.sequences)[row], p);
+                assert_int_equal(input(&x, in.positions)[row], pieces[order[p]].position + t);
+                assert_int_equal(input(&x, in.tokens)[row], order[p] + pieces[order[p]].position + t);
+            }
+            assert_int_equal(addresses(&x, in.kv_tables)[p], 1000 + order[p]);
+        }
+        for (size_t l = 0; l < 4; l++)
+            assert_int_equal(input(&x, in.logit_rows)[l], logit_rows[l]);
+        assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers(&x));
+        assert_int_equal(last->grid[2], 7);
+        assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->pdl_prefetch, 0);
+        assert_int_equal(count("qn_attention_prefill", 0, &last), 2 * attention_layers(&x));
+        const qn_attention_prefill_args *prefill = (const void *)last->args;
+        assert_int_equal(prefill->n_rows, 70);
+        assert_int_equal(prefill->positions, x.model->inputs + in.positions + 107 * sizeof(uint32_t));
+        assert_int_equal(prefill->sessions, x.model->inputs + in.sequences + 107 * sizeof(uint32_t));
+        assert_int_equal(count("qn_elementwise_gather", 0, &last), 1);
+        const qn_elementwise_gather_args *gather = (const void *)last->args;
+        assert_int_equal(last->grid[1], 4);
+        assert_int_equal(gather->rows, x.model->inputs + in.logit_rows);
+        assert_int_equal(gather->y, x.model->gathered.address);
+        tear_down(&x);
+    }
+}
+
+/* All logits of a prompt need no gathering. */
+static void consecutive_logits(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    struct rows rows = { .n = 0 };
+    const struct fake_launch *last = NULL;
+    set_up(&x, models[0], 0, 1);
+    for (uint32_t i = 0; i < 80; i++)
+        add_piece(&rows, &x, 0, i, 1, i >= 10);
+    assert_ok(run(&x, &rows));
+    assert_int_equal(count("qn_elementwise_gather", 0, &last), 0);
+    assert_int_equal(count_gemms(0), gemms(&x));
+    tear_down(&x);
+}
+
+/* A decode step quantises the pages that are completed in all layers with one launch, whatever the positions are; other steps in
+ * each layer, before its attention, if a page is completed. */
+static void aura_pages(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < 2; i++) {
+        struct fixture x;
+        const struct fake_launch *last = NULL;
+        label("%s", models[i]);
+        set_up(&x, models[i], 4, 5);
+        const unsigned heads = (unsigned)x.cuda.plan.heads.n_kv_heads;
+        struct rows rows = decode_of(&x, 0, 5, 10);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(count("qn_aura_quantize_page", 0, &last), 1);
+        assert_int_equal(last->grid[0], 1);
+        assert_int_equal(last->grid[1], heads * (unsigned)attention_layers(&x));
+        assert_int_equal(last->grid[2], 8);
+        int launches = fake.launches;
+        rows = (struct rows){ .n = 0 };
+        add_piece(&rows, &x, 0, 100, 1, true);
+        add_piece(&rows, &x, 1, 60, 70, true);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(count("qn_aura_quantize_page", launches, &last), attention_layers(&x));
+        assert_int_equal(last->grid[0], 2);
+        assert_int_equal(last->grid[1], heads);
+        assert_int_equal(last->grid[2], 2);
+        launches = fake.launches;
+        rows = (struct rows){ .n = 0 };
+        add_piece(&rows, &x, 0, 100, 5, true);
+        add_piece(&rows, &x, 1, 64, 63, true);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(count("qn_aura_quantize_page", launches, &last), 0);
+        tear_down(&x);
+    }
+}
+
+/* Sequences of other cache formats are executed one after the other. */
+static void formats(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    const struct fake_launch *last = NULL;
+    set_up(&x, models[0], 4, 2);
+    qn_aura_codec *codec = x.cuda.codec;
+    x.cuda.codec = NULL;
+    add_memories(&x, 2);
+    x.cuda.codec = codec;
+    const struct rows rows = decode_of(&x, 0, 4, 10);
+    assert_ok(run(&x, &rows));
+    assert_int_equal(fake.graph_launches, 2);
+    assert_int_equal(fake.execs, 2);
+    assert_int_equal(count("qn_attention_decode", 0, &last), 2 * attention_layers(&x));
+    tear_down(&x);
+}
+
+/* After a failure no work is queued any more, and what memories hold is as it was; the same step then succeeds. */
+static void failures(void **unused)
+{
+    (void)unused;
+    static const char *const calls[] = { "cuLaunchKernelEx", "cuMemcpyHtoDAsync", "cuGraphLaunch", "cuStreamEndCapture" };
+    for (size_t i = 0; i < 4; i++)
+        for (int after = 0; after < (i ? 1 : 30); after += 7)
+            for (int decode = 0; decode < 2; decode++) {
+                struct fixture x;
+                struct rows rows = { .n = 0 };
+                label("%s after %d, %s", calls[i], after, decode ? "decode" : "mixed");
+                if (!decode && i >= 2)
+                    continue;
+                set_up(&x, models[1], 0, 3);
+                for (size_t m = 0; m < 3; m++)
+                    add_piece(&rows, &x, m, 10, decode ? 1 : 1 + 40 * m, true);
+                const qn_sequence before = *x.memories[0]->sequence;
+                const int synchronizations = fake.synchronizations;
+                fake.fails = calls[i];
+                fake.fails_after = after;
+                assert_int_equal(run(&x, &rows), QN_ERR_IO);
+                assert_text(calls[i]);
+                assert_int_equal(fake.synchronizations, synchronizations + 1);
+                assert_memory_equal(x.memories[0]->sequence, &before, sizeof before);
+                fake.fails = NULL;
+                assert_ok(run(&x, &rows));
+                tear_down(&x);
+            }
+}
+
+/* Workspace for few rows is enough for their bucket. */
+static void small_workspace(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, models[1], 0, 5);
+    assert_int_equal(qn_cuda_bucket(5), 8);
+    assert_int_equal(qn_cuda_bucket(256), 256);
+    assert_int_equal(qn_cuda_bucket(257), 257);
+    qn_cuda_buffers_free(x.model);
+    assert_ok(x.cuda.device->vtable->reserve(x.cuda.device, 5, CONTEXT));
+    assert_int_equal(x.model->max_rows, 8);
+    const struct rows rows = decode_of(&x, 0, 5, 10);
+    assert_ok(run(&x, &rows));
+    tear_down(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_of_many), cmocka_unit_test(graphs_are_shared),  cmocka_unit_test(mixed_pieces),
+        cmocka_unit_test(gemms_of_rows),  cmocka_unit_test(consecutive_logits), cmocka_unit_test(aura_pages),
+        cmocka_unit_test(formats),        cmocka_unit_test(failures),           cmocka_unit_test(small_workspace),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
