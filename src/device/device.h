@@ -8,6 +8,7 @@
 #define QN_DEVICE_DEVICE_H
 
 #include "base/team.h"
+#include "cache/sequence.h"
 #include "cache/view.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
@@ -100,6 +101,9 @@ typedef struct qn_memory_vtable {
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
+    /* The items that the memory holds. Pages and states of others may be put into it between steps, while it is empty; `prepare` makes
+     * the device use them. */
+    qn_sequence *sequence;
     const qn_kv_view *cache;            /* CPU memories only, else NULL */
     const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };

@@ -3,7 +3,7 @@
 #include "device/cuda/executor.h"
 
 #include "base/memory.h"
-#include "device/cuda/model.h"
+#include "device/cuda/operations.h"
 #include "device/cuda/read_rate.h"
 
 #include <stdio.h>
@@ -51,6 +51,9 @@ static qn_status run_decode(qn_cuda_model *model, qn_cuda_memory *memory, const 
     QN_TRY(qn_cuda_prepare_decode(model, memory));
     QN_TRY(capture_decode(model, memory, sampler));
     qn_cuda_fill_inputs(model, memory, row, 1);
+    const qn_cuda_piece piece = { .memory = memory, .n = 1, .position = row->position };
+    const qn_cuda_rows_step s = qn_cuda_step_of(model, &piece);
+    QN_TRY(qn_cuda_fold_full_chunk(&s));
     QN_TRY(qn_cuda_upload_sampling(model, request));
     QN_TRY(qn_cuda_graph_launch(model->cuda, memory->graphs[sampler], model->stream));
     QN_TRY(qn_cuda_quantize_pages(model, memory, 1, row->position));
@@ -97,6 +100,10 @@ static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row,
     if (n == 1)
         QN_TRY(qn_cuda_prepare_decode(model, memory));
     qn_cuda_fill_inputs(model, memory, step->rows + row, n);
+    const qn_cuda_piece piece = { .memory = memory, .n = (uint32_t)n, .position = first };
+    const qn_cuda_rows_step s = qn_cuda_step_of(model, &piece);
+    if (n == 1)
+        QN_TRY(qn_cuda_fold_full_chunk(&s));
     if (n_logits)
         QN_TRY(qn_cuda_upload_sampling(model, step->request));
     QN_TRY(qn_cuda_upload_inputs(model, n));

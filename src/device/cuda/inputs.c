@@ -80,9 +80,14 @@ void qn_cuda_fill_inputs(qn_cuda_model *model, const qn_cuda_memory *memory, con
 {
     qn_cuda_inputs *inputs = (qn_cuda_inputs *)(void *)model->host_inputs;
     int32_t *tokens = (int32_t *)(void *)(model->host_inputs + tokens_at(model));
-    inputs->memory = memory->recurrent.address;
+    const qn_sequence *sequence = memory->base.sequence;
     inputs->cu_seqlens[0] = 0;
     inputs->cu_seqlens[1] = (uint32_t)n;
+    inputs->first_positions[0] = rows->position;
+    inputs->state_from[0] = sequence ? sequence->state : 0;
+    inputs->state_to[0] = sequence ? sequence->state_to : 0;
+    inputs->open_chunks[0] = sequence ? sequence->open_chunk : 0;
+    inputs->state_positions[0] = sequence ? sequence->state_position : 0;
     for (size_t i = 0; i < n; i++) {
         inputs->positions[i] = rows[i].position;
         tokens[i] = rows[i].token;

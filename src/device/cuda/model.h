@@ -42,8 +42,8 @@ typedef struct qn_cuda_acts {
 /* The inputs of a step, filled on the host. max_rows positions are followed by max_rows tokens, then by the rows of the
  * embedding buffer. */
 typedef struct qn_cuda_inputs {
-    uint64_t memory;        /* address of the session's recurrent state */
     uint32_t cu_seqlens[2]; /* 0, n_rows */
+    uint32_t first_positions[1], state_from[1], state_to[1], open_chunks[1], state_positions[1];
     qn_sample_params sampling;
     uint32_t positions[]; /* [n_rows] */
 } qn_cuda_inputs;
@@ -86,6 +86,7 @@ typedef struct qn_cuda_model {
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
     qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, logits;
+    qn_cuda_buffer arrivals;          /* [max_rows][n_k_heads] of recurrent layers: zeros between launches */
     qn_cuda_buffer persistent_memory; /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
     qn_cuda_buffer recent, sample_state;
@@ -148,15 +149,21 @@ typedef struct qn_cuda_memory {
     uint32_t *slots; /* [n_layers]: a layer's index among the attention layers, or among the recurrent layers */
     size_t n_layers, n_slots, n_recurrent; /* n_slots: attention layers */
     qn_cuda_buffer cache, recurrent, tables;
-    qn_cuda_codec codecs[2];         /* of keys, of values */
-    size_t state_bytes, layer_bytes; /* of a recurrent layer: state; state and convolution inputs, padded */
-    uint64_t bytes;                  /* counted in qn_cuda_model.memory */
-    uint32_t first_open_page;        /* AURA: the first page after page 0 whose fp16 rows are still stored */
-    qn_cuda_stream stream;           /* for copies */
+    qn_cuda_codec codecs[2];  /* of keys, of values */
+    size_t layer_bytes;       /* of a recurrent layer: state, open chunk */
+    uint64_t bytes;           /* counted in qn_cuda_model.memory */
+    uint32_t first_open_page; /* AURA: the first page after page 0 whose fp16 rows are still stored */
+    qn_cuda_stream stream;    /* for copies */
     qn_cuda_decode_plan decode_plan;
     qn_cuda_graph *graphs[QN_SAMPLE_MODES]; /* one decode step with this sampler; NULL until captured */
     uint32_t generations[QN_SAMPLE_MODES];  /* qn_cuda_model.generation at capture */
 } qn_cuda_memory;
+
+/* Consecutive rows of one sequence in a step. */
+typedef struct qn_cuda_piece {
+    qn_cuda_memory *memory;
+    uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
+} qn_cuda_piece;
 
 /* session.c: qn_device_vtable.memory_new */
 qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params, qn_memory **out);

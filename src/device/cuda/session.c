@@ -501,11 +501,11 @@ static qn_status create(qn_cuda_memory *m, const qn_memory_params *params)
     }
     QN_TRY(qn_attention_gpu_check(&m->attention));
     QN_TRY(lay_out(m, params->n_batch));
-    if (m->n_recurrent) {
-        m->state_bytes = qn_gdn_gpu_state_bytes(r->n_v_heads, r->head_k, r->head_v);
-        m->layer_bytes = qn_round_up(
-            m->state_bytes + qn_gdn_gpu_input_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps), ALIGN);
-    }
+    if (m->n_recurrent)
+        m->layer_bytes =
+            qn_round_up(qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps) +
+                            qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps).bytes,
+                        ALIGN);
     QN_TRY(take_bytes(m));
     QN_TRY(qn_cuda_stream_create(m->model->cuda, &m->stream));
     QN_TRY(alloc_zeros(m, m->n_slots, m->kv.layer_bytes, &m->cache));

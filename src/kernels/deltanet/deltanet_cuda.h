@@ -96,8 +96,8 @@ typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(void) final;         /* [states, v_heads, head_v, head_k], or 0: not written; may be initial */
     QN_GPU_PTR(const int32_t)
     state_indices; /* [sequences]: of a sequence's state in initial and final, -1: the sequence is skipped; or 0: state i */
-    uint32_t bf16_states;       /* 1: the type of initial and final; else f32 */
-    uint32_t transposed_states; /* 1: initial and final are [states, v_heads, head_k, head_v] */
+    uint32_t bf16_states;              /* 1: the type of initial and final; else f32 */
+    uint32_t transposed_states;        /* 1: initial and final are [states, v_heads, head_k, head_v] */
     QN_GPU_PTR(void) o;                /* [tokens, v_heads, head_v], o_stride */
     QN_GPU_PTR(unsigned char) records; /* [chunks, v_heads, QN_GDN_RECORD] */
     /* [2, pieces, head_v, padded head_k]: the state at the start of a piece that begins within a head; the initial state of the
