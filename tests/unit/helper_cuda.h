@@ -15,7 +15,7 @@
 /* Not every test uses all functions. */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
-enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 4, FAKE_MAX_ARGS = 1024 };
+enum { FAKE_ERROR = 999, FAKE_ARGS_BYTES = 24, FAKE_FUNCTIONS = 64, FAKE_LAUNCHES = 16, FAKE_MAX_ARGS = 1024 };
 
 /* A launch of the log. */
 struct fake_launch {
