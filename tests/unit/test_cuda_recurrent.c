@@ -81,7 +81,6 @@ static void set_up(struct fixture *x, size_t head)
     fake_code.cubins = cubins;
     fake_code.n_cubins = sizeof cubins / sizeof *cubins;
     fake.no_param_info = true;
-    fake.args_bytes = args_bytes;
     const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools };
     x->layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, head, head, TAPS);
     x->state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, head, head, TAPS);
@@ -113,6 +112,7 @@ static void set_up(struct fixture *x, size_t head)
                                 .scratch.address = SCRATCH,
                                 .host_inputs = (uint8_t *)x->host_inputs };
     assert_ok(qn_cuda_open(&params, &x->model.cuda));
+    fake.args_bytes = args_bytes;
     x->step = (qn_cuda_rows_step){ .model = &x->model,
                                    .pieces = x->pieces,
                                    .inputs = { .cu_seqlens = 0,
