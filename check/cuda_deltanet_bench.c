@@ -214,6 +214,10 @@ static void bench_open(size_t sequences, uint32_t stored)
              stored == 64 ? ", folded" : "");
     qn_assert_ok(qn_gdn_gpu_open_step(&t.args, HEAD, HEAD, &gpu, &t.launch));
     qn_gpu_bench("deltanet", "open", shape, (double)bytes, "B", qn_gpu_read_rate(), timed_open_step, &t, layers);
+    if (stored < 64) {
+        qn_assert_ok(qn_gdn_gpu_open_row(&t.args, &gpu, &t.launch));
+        qn_gpu_bench("deltanet", "row", shape, (double)bytes, "B", qn_gpu_read_rate(), timed_open_step, &t, layers);
+    }
     qn_free(slots);
     qn_free(positions);
     qn_free(state_positions);

@@ -34,6 +34,7 @@ struct open_run {
     size_t state_bytes, history;                 /* of the layer; in it */
     uint32_t length[SEQUENCES], from[SEQUENCES]; /* rows that are kept, state slots */
     uint32_t state_position[SEQUENCES];
+    bool by_row;             /* qn_gdn_open_row instead of qn_gdn_open_step */
     float *found;            /* [SEQUENCES][TOKENS][values] */
     uint8_t *before, *after; /* state slots */
 };
@@ -231,10 +232,16 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     upload_rows(r, &r->gate, r->l.gate, r->l.values, pieces, n);
     qn_gpu_poison(&r->out);
     r->args.sequences = (uint32_t)n;
-    r->args.cu_seqlens = single ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
+    if (r->by_row && n < SEQUENCES) { /* a sequence without rows */
+        indices[CU_SEQLENS][n + 1] = indices[CU_SEQLENS][n];
+        upload(&r->indices, indices, sizeof indices);
+        r->args.sequences++;
+    }
+    r->args.cu_seqlens = single && n == r->args.sequences ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
     const qn_gdn_gpu gpu = device_limits();
     qn_launch launch;
-    qn_assert_ok(qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
+    qn_assert_ok(r->by_row ? qn_gdn_gpu_open_row(&r->args, &gpu, &launch)
+                           : qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
     qn_gpu_read(&r->states, r->before);
     qn_gpu_launch(&launch, &r->args);
     qn_gpu_read(&r->states, r->after);
@@ -255,8 +262,9 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
     return n < limit ? n : limit;
 }
 
-/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. */
-enum mode { SINGLE, RAGGED, REFUSED, RESUMED, MODES };
+/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with single rows
+ * and their kernel. */
+enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
 
 /* Folds a full open chunk, of which nothing is left then. The sequence's place is in the arguments. */
 static void resume_from_state(struct open_run *r, uint32_t sequence, bool separate)
@@ -303,6 +311,7 @@ static void run_all(struct open_run *r, enum mode mode, bool separate)
 {
     static const uint32_t starts[SEQUENCES] = { 0, 1, 30, 63 };
     run_reset(r);
+    r->by_row = mode == BY_ROW;
     for (size_t step = 0, left = 1; left > 0; step++) {
         struct piece pieces[SEQUENCES];
         size_t n = 0;
@@ -310,12 +319,12 @@ static void run_all(struct open_run *r, enum mode mode, bool separate)
         for (uint32_t i = 0; i < SEQUENCES; i++) {
             const uint32_t s = (i + (uint32_t)step) % SEQUENCES;
             left += TOKENS - r->length[s];
-            if (r->length[s] < TOKENS && (mode != SINGLE || step >= starts[s]))
+            if (r->length[s] < TOKENS && ((mode != SINGLE && mode != BY_ROW) || step >= starts[s]))
                 pieces[n++] = draw_piece(r, s, step, mode);
         }
         if (n > 0)
             run_pieces(r, pieces, n, separate);
-        for (uint32_t s = 0; s < SEQUENCES && mode == RESUMED; s++)
+        for (uint32_t s = 0; s < SEQUENCES && (mode == RESUMED || mode == BY_ROW); s++)
             if (r->length[s] % 64 == 0 && r->length[s] > r->state_position[s])
                 resume_from_state(r, s, separate);
     }
@@ -406,13 +415,14 @@ static void check_fold(struct open_run *r)
 
 static void check_run(struct open_run *r)
 {
-    static const char *const names[MODES] = { "open, one row", "open, rows", "open, refused rows", "open, from states" };
+    static const char *const names[MODES] = { "open, one row", "open, rows", "open, refused rows", "open, from states",
+                                               "open, kernel of a row" };
     run_new(r);
     const size_t n = SEQUENCES * TOKENS * r->l.values;
     float *single = floats(n);
     for (int mode = SINGLE; mode < MODES; mode++)
         for (int separate = 0; separate < 2; separate++) {
-            if (mode == SINGLE && separate)
+            if ((mode == SINGLE && separate) || (mode == BY_ROW && (r->l.head_k != 128 || r->l.head_v != 128)))
                 continue;
             qn_case_begin("deltanet", names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", r->l.k_heads,
                           r->l.v_heads, r->l.head_k, r->l.head_v, r->l.taps, separate ? ", folds to other slots" : "");

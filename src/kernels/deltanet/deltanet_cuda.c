@@ -430,9 +430,8 @@ static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, 
     return QN_OK;
 }
 
-qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+static qn_status check_rows_of_open(const qn_gdn_open_args *a, size_t head_k, size_t head_v)
 {
-    QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
     QN_TRY(check_stride("q, k and v", a->qkv_stride, width_of(a->k_heads, a->v_heads, head_k, head_v)));
     QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
     QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
@@ -440,6 +439,13 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
         return qn_fail(
             QN_ERR_INVALID,
             "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
+    return QN_OK;
+}
+
+qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
+    QN_TRY(check_rows_of_open(a, head_k, head_v));
     /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each block. */
     const size_t by_shared = (gpu->max_shared_bytes + 1024) / (launch->shared_bytes + 1024);
     const size_t by_registers = QN_GDN_OPEN_SM_BLOCKS(head_k, head_v);
@@ -447,6 +453,24 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
     if (at_a_time > 0 && launch->grid[0] > at_a_time)
         launch->grid[0] = (uint32_t)at_a_time;
     launch->function = "qn_gdn_open_step";
+    return QN_OK;
+}
+
+qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    enum { HEAD = 128 };
+    const size_t shared_bytes = QN_GDN_ROW_BYTES(HEAD, HEAD);
+    QN_TRY(open_launch(a, HEAD, HEAD, gpu, launch));
+    QN_TRY(check_rows_of_open(a, HEAD, HEAD));
+    if (shared_bytes > gpu->max_shared_bytes)
+        return qn_fail(QN_ERR_UNSUPPORTED, "delta rule of one row over open chunks: %u bytes of shared memory, expected at least %zu",
+                       gpu->max_shared_bytes, shared_bytes);
+    launch->variant = (qn_gpu_variant){ .source = &open_row_source };
+    launch->function = "qn_gdn_open_row";
+    launch->grid[0] = a->v_heads;
+    launch->grid[1] = a->sequences;
+    launch->block[0] = QN_GDN_ROW_THREADS;
+    launch->shared_bytes = (uint32_t)shared_bytes;
     return QN_OK;
 }
 

@@ -216,6 +216,11 @@ enum {
 #define QN_GDN_OPEN_BYTES(head_k, head_v, taps)                                                                                \
     (QN_GDN_OPEN_FIXED_BYTES(head_k, head_v) + QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps))
 
+/* qn_gdn_open_row: threads of a block, parts in which the state is copied, blocks on an SM; shared memory of a block, the state and
+ * at most 8 KB. */
+enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_PARTS = 4, QN_GDN_ROW_SM_BLOCKS = 3 };
+#define QN_GDN_ROW_BYTES(head_k, head_v) ((head_k) * (head_v)*4 + 9216)
+
 typedef struct qn_gdn_open_layout {
     uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
     uint64_t bytes;                                /* of a layer's part */
@@ -234,6 +239,9 @@ typedef struct qn_gdn_open_sequence {
  * projections and its output projection: convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) * factor, beta =
  * sigmoid, delta rule, and RMS norm of each head times SiLU(gate). Open slots are updated, and states where the first row of the
  * next chunk is among the rows.
+ *
+ * qn_gdn_open_row - the same for at most one row of each sequence, whose open chunks are not full: nothing is folded. For heads of
+ * 128 by 128.
  *
  * qn_gdn_open_fold - the state at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0. Open
  * slots are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts of slots
@@ -333,6 +341,7 @@ qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t
  * and open chunks, and writes folded states, before it waits for the previous kernel: if a kernel that may still run writes or
  * reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the device's shared memory is too small. */
 qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
+qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *args, const qn_gdn_gpu *gpu, qn_launch *launch);
 qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
 
 /* qn_gdn_gpu_conv, qn_gdn_gpu_norm - before and after qn_gdn_gpu_chunk, in bf16. */
