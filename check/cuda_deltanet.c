@@ -1,6 +1,6 @@
 /* Gated DeltaNet on the GPU: the chunk kernels on tensor cores and the token-by-token kernels against the CPU's f32 kernels,
- * which are within 1e-5 of the recurrence in float64. Covers lengths, decays, keys, head mappings, ragged sequences,
- * strides and the sessions' memory. */
+ * which are within 1e-5 of the recurrence in float64; and layers, in pieces as the engine computes them. Covers lengths, decays,
+ * keys, head mappings, ragged sequences and strides. */
 #include "check/cuda_deltanet.h"
 
 #include "base/f16.h"
@@ -337,238 +337,264 @@ static void check_sizes(void)
         }
 }
 
-/* ---- A layer: convolution, gates, delta rule, gated norm; step by step and in prefill batches ---- */
+/* ---- A layer: pieces of rows as the engine computes them, complete chunks by the chunk kernels and others in open chunks ---- */
 
-enum { SESSIONS = 3, LAYER_TOKENS = 150 };
+enum { SESSIONS = 2, LAYER_TOKENS = 390, CHUNK = QN_GDN_CHUNK_TOKENS };
 
 struct layer {
     struct delta_layer h;
     qn_gpu_guarded gpu_qkv, gpu_alpha, gpu_beta_in, gpu_gate, gpu_conv, gpu_bias, gpu_factor, gpu_norm;
-    qn_gpu_guarded out, memory, addresses, positions; /* positions: [LAYER_TOKENS][SESSIONS] */
-    size_t state_bytes, memory_bytes;
+    qn_gpu_guarded out, y, o, g, beta, workspace; /* y, o: rows of a piece, in bf16 */
+    qn_gpu_guarded states, open, arrivals;        /* two state slots and one open slot for each session */
+    size_t state_bytes, history;
+    qn_gdn_gpu gpu;
+    qn_gdn_open_args args;
 };
+
+static const qn_gdn_division undivided = { 0, 1 };
+
+/* n rows of a session from `token` on, without addresses of states. */
+static qn_gdn_chunk_args chunk_args_of(const struct layer *l, size_t n)
+{
+    const size_t keys = l->h.k_heads * l->h.head_k;
+    return (qn_gdn_chunk_args){ .q = l->y.data,
+                                .k = l->y.data + keys * sizeof(uint16_t),
+                                .v = l->y.data + 2 * keys * sizeof(uint16_t),
+                                .g = l->g.data,
+                                .beta = l->beta.data,
+                                .o = l->o.data,
+                                .tokens = (uint32_t)n,
+                                .sequences = 1,
+                                .k_heads = (uint32_t)l->h.k_heads,
+                                .v_heads = (uint32_t)l->h.v_heads,
+                                .head_k = (uint32_t)l->h.head_k,
+                                .head_v = (uint32_t)l->h.head_v,
+                                .dtype = QN_DTYPE_BF16,
+                                .q_stride = (uint32_t)l->h.width,
+                                .k_stride = (uint32_t)l->h.width,
+                                .v_stride = (uint32_t)l->h.width,
+                                .o_stride = (uint32_t)l->h.values,
+                                .g_stride = (uint32_t)l->h.v_heads,
+                                .beta_stride = (uint32_t)l->h.v_heads,
+                                .tiled = true,
+                                .normalize = true,
+                                .scale = qn_delta_layer_scale(&l->h) };
+}
 
 static void layer_new(struct layer *l)
 {
     const size_t rows = SESSIONS * LAYER_TOKENS;
-    uint64_t addresses[SESSIONS];
-    uint32_t positions[LAYER_TOKENS * SESSIONS];
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    l->gpu = (qn_gdn_gpu){ .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
     qn_delta_layer_draw(&l->h);
     qn_delta_layer_expect(&l->h);
-    l->gpu_qkv = qn_gpu_from(l->h.qkv, rows * l->h.width * sizeof(float));
-    l->gpu_alpha = qn_gpu_from(l->h.alpha, rows * l->h.v_heads * sizeof(float));
-    l->gpu_beta_in = qn_gpu_from(l->h.beta_in, rows * l->h.v_heads * sizeof(float));
-    l->gpu_gate = qn_gpu_from(l->h.gate, rows * l->h.values * sizeof(float));
-    l->gpu_conv = qn_gpu_from(l->h.conv, l->h.taps * l->h.width * sizeof(float));
-    l->gpu_bias = qn_gpu_from(l->h.bias, l->h.v_heads * sizeof(float));
-    l->gpu_factor = qn_gpu_from(l->h.factor, l->h.v_heads * sizeof(float));
-    l->gpu_norm = qn_gpu_from(l->h.norm, l->h.head_v * sizeof(float));
-    l->out = qn_gpu_new(rows * l->h.values * sizeof(float));
-    l->state_bytes = qn_gdn_gpu_state_bytes(l->h.v_heads, l->h.head_k, l->h.head_v);
-    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->h.k_heads, l->h.v_heads, l->h.head_k, l->h.head_v, l->h.taps);
-    l->memory = qn_gpu_new(SESSIONS * l->memory_bytes);
-    for (size_t s = 0; s < SESSIONS; s++)
-        addresses[s] = l->memory.data + s * l->memory_bytes;
-    for (size_t i = 0; i < LAYER_TOKENS * SESSIONS; i++)
-        positions[i] = (uint32_t)(i / SESSIONS);
-    l->addresses = qn_gpu_from(addresses, sizeof addresses);
-    l->positions = qn_gpu_from(positions, sizeof positions);
+    const struct delta_layer *h = &l->h;
+    l->gpu_qkv = qn_gpu_from(h->qkv, rows * h->width * sizeof(float));
+    l->gpu_alpha = qn_gpu_from(h->alpha, rows * h->v_heads * sizeof(float));
+    l->gpu_beta_in = qn_gpu_from(h->beta_in, rows * h->v_heads * sizeof(float));
+    l->gpu_gate = qn_gpu_from(h->gate, rows * h->values * sizeof(float));
+    l->gpu_conv = qn_gpu_from(h->conv, h->taps * h->width * sizeof(float));
+    l->gpu_bias = qn_gpu_from(h->bias, h->v_heads * sizeof(float));
+    l->gpu_factor = qn_gpu_from(h->factor, h->v_heads * sizeof(float));
+    l->gpu_norm = qn_gpu_from(h->norm, h->head_v * sizeof(float));
+    l->out = qn_gpu_new(rows * h->values * sizeof(float));
+    l->y = qn_gpu_new(LAYER_TOKENS * h->width * sizeof(uint16_t));
+    l->o = qn_gpu_new(LAYER_TOKENS * h->values * sizeof(uint16_t));
+    l->g = qn_gpu_new(LAYER_TOKENS * h->v_heads * sizeof(float));
+    l->beta = qn_gpu_new(LAYER_TOKENS * h->v_heads * sizeof(float));
+    const qn_gdn_chunk_args longest = chunk_args_of(l, LAYER_TOKENS);
+    l->workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(&longest, &undivided));
+    l->state_bytes = qn_gdn_gpu_state_bytes(h->k_heads, h->v_heads, h->head_k, h->head_v, h->taps);
+    l->history = qn_gdn_gpu_history(h->v_heads, h->head_k, h->head_v);
+    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(h->k_heads, h->v_heads, h->head_k, h->head_v, h->taps);
+    const uint32_t zeros[16] = { 0 };
+    l->states = qn_gpu_new(2 * SESSIONS * l->state_bytes);
+    l->open = qn_gpu_new(SESSIONS * layout.bytes);
+    l->arrivals = qn_gpu_from(zeros, h->k_heads * sizeof *zeros);
+    l->args = (qn_gdn_open_args){ .qkv = l->gpu_qkv.data,
+                                  .alpha = l->gpu_alpha.data,
+                                  .beta = l->gpu_beta_in.data,
+                                  .gate = l->gpu_gate.data,
+                                  .conv = l->gpu_conv.data,
+                                  .bias = l->gpu_bias.data,
+                                  .factor = l->gpu_factor.data,
+                                  .norm = l->gpu_norm.data,
+                                  .out = l->out.data,
+                                  .arrivals = l->arrivals.data,
+                                  .states = l->states.data,
+                                  .open = l->open.data,
+                                  .state_stride = l->state_bytes,
+                                  .open_stride = layout.bytes,
+                                  .layers = 1,
+                                  .sequences = 1,
+                                  .k_heads = (uint32_t)h->k_heads,
+                                  .v_heads = (uint32_t)h->v_heads,
+                                  .taps = (uint32_t)h->taps,
+                                  .qkv_stride = (uint32_t)h->width,
+                                  .alpha_stride = (uint32_t)h->v_heads,
+                                  .beta_stride = (uint32_t)h->v_heads,
+                                  .gate_stride = (uint32_t)h->values,
+                                  .out_stride = (uint32_t)h->values,
+                                  .grouped = true,
+                                  .scale = qn_delta_layer_scale(h),
+                                  .eps = QN_DELTA_LAYER_EPS };
 }
 
 static void layer_free(struct layer *l)
 {
-    qn_gpu_guarded *const gpu[] = {
-        &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_beta_in, &l->gpu_gate, &l->gpu_conv,  &l->gpu_bias,
-        &l->gpu_factor, &l->gpu_norm,  &l->out,         &l->memory,   &l->addresses, &l->positions
-    };
+    qn_gpu_guarded *const gpu[] = { &l->gpu_qkv,    &l->gpu_alpha, &l->gpu_beta_in, &l->gpu_gate,  &l->gpu_conv, &l->gpu_bias,
+                                    &l->gpu_factor, &l->gpu_norm,  &l->out,         &l->y,         &l->o,        &l->g,
+                                    &l->beta,       &l->states,    &l->open,        &l->workspace, &l->arrivals };
     qn_delta_layer_free(&l->h);
     for (size_t i = 0; i < sizeof gpu / sizeof *gpu; i++)
         qn_gpu_free(gpu[i]);
 }
 
-/* One step: token `token` of every session. */
-static void run_step(const struct layer *l, size_t token)
+static void open_rows(struct layer *l, const qn_gdn_open_sequence *rows)
 {
-    const uint64_t values = token * l->h.values * sizeof(float), gates = token * l->h.v_heads * sizeof(float);
-    const qn_gdn_step_args args = { .qkv = l->gpu_qkv.data + token * l->h.width * sizeof(float),
+    qn_launch launch;
+    l->args.sequence = *rows;
+    if (rows->begin == rows->end)
+        return;
+    qn_assert_ok(qn_gdn_gpu_open_step(&l->args, l->h.head_k, l->h.head_v, &l->gpu, &launch));
+    qn_gpu_launch(&launch, &l->args);
+}
+
+static void fold(struct layer *l, const qn_gdn_open_sequence *sequence)
+{
+    qn_launch launch;
+    l->args.sequence = *sequence;
+    qn_assert_ok(qn_gdn_gpu_open_fold(&l->args, l->h.head_k, l->h.head_v, &l->gpu, &launch));
+    qn_gpu_launch(&launch, &l->args);
+}
+
+/* n rows from `row` on, of all sessions' rows; from: address of the state before them, or 0; to: of the one after them. */
+static void complete_chunks(const struct layer *l, size_t row, size_t n, uint64_t from, uint64_t to)
+{
+    const uint64_t gates = row * l->h.v_heads * sizeof(float), values = row * l->h.values * sizeof(float);
+    const qn_gdn_conv_args conv = { .qkv = l->gpu_qkv.data + row * l->h.width * sizeof(float),
                                     .alpha = l->gpu_alpha.data + gates,
-                                    .beta = l->gpu_beta_in.data + gates,
-                                    .gate = l->gpu_gate.data + values,
+                                    .beta_in = l->gpu_beta_in.data + gates,
                                     .conv = l->gpu_conv.data,
                                     .bias = l->gpu_bias.data,
                                     .factor = l->gpu_factor.data,
-                                    .norm = l->gpu_norm.data,
-                                    .out = l->out.data + values,
-                                    .memory = l->addresses.data,
-                                    .positions = l->positions.data + token * SESSIONS * sizeof(uint32_t),
-                                    .state_offset = 0,
-                                    .inputs_offset = l->state_bytes,
-                                    .rows = SESSIONS,
+                                    .out = l->y.data,
+                                    .g = l->g.data,
+                                    .beta = l->beta.data,
+                                    .history = from ? from + l->history : 0,
+                                    .last = to + l->history,
+                                    .rows = (uint32_t)n,
                                     .k_heads = (uint32_t)l->h.k_heads,
                                     .v_heads = (uint32_t)l->h.v_heads,
                                     .taps = (uint32_t)l->h.taps,
-                                    .qkv_stride = (uint32_t)(LAYER_TOKENS * l->h.width),
-                                    .alpha_stride = (uint32_t)(LAYER_TOKENS * l->h.v_heads),
-                                    .beta_stride = (uint32_t)(LAYER_TOKENS * l->h.v_heads),
-                                    .gate_stride = (uint32_t)(LAYER_TOKENS * l->h.values),
-                                    .out_stride = (uint32_t)(LAYER_TOKENS * l->h.values),
+                                    .qkv_stride = (uint32_t)l->h.width,
+                                    .alpha_stride = (uint32_t)l->h.v_heads,
+                                    .beta_stride = (uint32_t)l->h.v_heads,
+                                    .out_stride = (uint32_t)l->h.width };
+    const qn_gdn_norm_args norm = { .o = l->o.data,
+                                    .gate = l->gpu_gate.data + values,
+                                    .norm = l->gpu_norm.data,
+                                    .out = l->out.data + values,
+                                    .rows = (uint32_t)n,
+                                    .k_heads = (uint32_t)l->h.k_heads,
+                                    .v_heads = (uint32_t)l->h.v_heads,
+                                    .o_stride = (uint32_t)l->h.values,
+                                    .gate_stride = (uint32_t)l->h.values,
+                                    .out_stride = (uint32_t)l->h.values,
                                     .grouped = true,
-                                    .scale = qn_delta_layer_scale(&l->h),
                                     .eps = QN_DELTA_LAYER_EPS };
+    qn_gdn_chunk_args rule = chunk_args_of(l, n);
     qn_launch launch;
-    qn_assert_ok(qn_gdn_gpu_step(&args, l->h.head_k, l->h.head_v, &launch));
-    launch.pdl = false; /* the previous launch may write the same layer's state */
-    qn_gpu_launch(&launch, &args);
+    rule.initial = from;
+    rule.final = to;
+    qn_assert_ok(qn_gdn_gpu_conv(&conv, l->h.head_k, l->h.head_v, &launch));
+    qn_gpu_launch(&launch, &conv);
+    launch_rule(&rule, &undivided, l->workspace.data);
+    qn_assert_ok(qn_gdn_gpu_norm(&norm, l->h.head_k, l->h.head_v, &launch));
+    qn_gpu_launch(&launch, &norm);
 }
 
-/* n tokens of every session, from token `begin`. The rows of different sessions are not contiguous, so each has its
- * launches. */
-static void run_chunk(const struct layer *l, size_t begin, size_t n, bool chunks)
+/* n rows from *at on. separate: states alternate between two slots. */
+static void run_piece(struct layer *l, size_t session, uint32_t n, bool separate, qn_gdn_open_sequence *at)
 {
-    const size_t keys = l->h.k_heads * l->h.head_k, element = chunks ? sizeof(uint16_t) : sizeof(float);
-    const uint32_t ends[2] = { 0, (uint32_t)n };
-    qn_gpu_guarded y = qn_gpu_new(n * l->h.width * element), o = qn_gpu_new(n * l->h.values * element);
-    qn_gpu_guarded g = qn_gpu_new(n * l->h.v_heads * sizeof(float)), beta = qn_gpu_new(n * l->h.v_heads * sizeof(float));
-    static const qn_gdn_division whole = { 0, 2 };
-    qn_gpu_guarded cu_seqlens = qn_gpu_from(ends, sizeof ends);
-    const qn_gdn_chunk_args sizes = { .tokens = (uint32_t)n,
-                                      .sequences = 1,
-                                      .v_heads = (uint32_t)l->h.v_heads,
-                                      .head_k = (uint32_t)l->h.head_k,
-                                      .head_v = (uint32_t)l->h.head_v };
-    qn_gpu_guarded workspace = qn_gpu_new(qn_gdn_gpu_workspace_bytes(&sizes, &whole));
-    for (size_t s = 0; s < SESSIONS; s++) {
-        const uint64_t row = s * LAYER_TOKENS + begin, gates = row * l->h.v_heads * sizeof(float);
-        const uint64_t values = row * l->h.values * sizeof(float), memory = l->addresses.data + s * sizeof(uint64_t);
-        const uint64_t position = l->positions.data + begin * SESSIONS * sizeof(uint32_t);
-        const qn_gdn_conv_args conv = { .qkv = l->gpu_qkv.data + row * l->h.width * sizeof(float),
-                                        .alpha = l->gpu_alpha.data + gates,
-                                        .beta_in = l->gpu_beta_in.data + gates,
-                                        .conv = l->gpu_conv.data,
-                                        .bias = l->gpu_bias.data,
-                                        .factor = l->gpu_factor.data,
-                                        .out = y.data,
-                                        .g = g.data,
-                                        .beta = beta.data,
-                                        .memory = memory,
-                                        .positions = position,
-                                        .cu_seqlens = cu_seqlens.data,
-                                        .inputs_offset = l->state_bytes,
-                                        .sequences = 1,
-                                        .k_heads = (uint32_t)l->h.k_heads,
-                                        .v_heads = (uint32_t)l->h.v_heads,
-                                        .taps = (uint32_t)l->h.taps,
-                                        .qkv_stride = (uint32_t)l->h.width,
-                                        .alpha_stride = (uint32_t)l->h.v_heads,
-                                        .beta_stride = (uint32_t)l->h.v_heads,
-                                        .out_stride = (uint32_t)l->h.width };
-        qn_gdn_chunk_args rule = { .q = y.data,
-                                   .k = y.data + keys * element,
-                                   .v = y.data + 2 * keys * element,
-                                   .g = g.data,
-                                   .beta = beta.data,
-                                   .memory = memory,
-                                   .positions = position,
-                                   .o = o.data,
-                                   .cu_seqlens = cu_seqlens.data,
-                                   .tokens = (uint32_t)n,
-                                   .sequences = 1,
-                                   .k_heads = (uint32_t)l->h.k_heads,
-                                   .v_heads = (uint32_t)l->h.v_heads,
-                                   .head_k = (uint32_t)l->h.head_k,
-                                   .head_v = (uint32_t)l->h.head_v,
-                                   .dtype = chunks ? QN_DTYPE_BF16 : QN_DTYPE_F32,
-                                   .q_stride = (uint32_t)l->h.width,
-                                   .k_stride = (uint32_t)l->h.width,
-                                   .v_stride = (uint32_t)l->h.width,
-                                   .o_stride = (uint32_t)l->h.values,
-                                   .g_stride = (uint32_t)l->h.v_heads,
-                                   .beta_stride = (uint32_t)l->h.v_heads,
-                                   .tiled = true,
-                                   .normalize = true,
-                                   .scale = qn_delta_layer_scale(&l->h) };
-        const qn_gdn_norm_args norm = { .o = o.data,
-                                        .gate = l->gpu_gate.data + values,
-                                        .norm = l->gpu_norm.data,
-                                        .out = l->out.data + values,
-                                        .rows = (uint32_t)n,
-                                        .k_heads = (uint32_t)l->h.k_heads,
-                                        .v_heads = (uint32_t)l->h.v_heads,
-                                        .o_stride = (uint32_t)l->h.values,
-                                        .gate_stride = (uint32_t)l->h.values,
-                                        .out_stride = (uint32_t)l->h.values,
-                                        .grouped = true,
-                                        .eps = QN_DELTA_LAYER_EPS };
-        qn_launch launch;
-        qn_assert_ok(qn_gdn_gpu_conv(&conv, l->h.head_k, l->h.head_v, n, chunks, &launch));
-        qn_gpu_launch(&launch, &conv);
-        if (chunks) {
-            launch_rule(&rule, &whole, workspace.data);
-        } else {
-            qn_assert_ok(qn_gdn_gpu_recurrent(&rule, &launch));
-            qn_gpu_launch(&launch, &rule);
-        }
-        qn_assert_ok(qn_gdn_gpu_norm(&norm, l->h.head_k, l->h.head_v, chunks, &launch));
-        qn_gpu_launch(&launch, &norm);
+    const uint32_t end = at->position + n, before = (CHUNK - at->position % CHUNK) % CHUNK,
+                   row = (uint32_t)(session * LAYER_TOKENS);
+    const bool has_chunks = n >= before + CHUNK;
+    at->state_to = at->state_from ^ separate;
+    at->begin = row + at->position;
+    at->end = row + (has_chunks ? at->position + before : end);
+    const bool folds = at->position - at->state_position + (at->end - at->begin) > CHUNK;
+    open_rows(l, at);
+    at->position += at->end - at->begin;
+    if (folds) {
+        at->state_position = (at->position - 1) / CHUNK * CHUNK;
+        at->state_from = at->state_to;
     }
-    qn_gpu_synchronize();
-    qn_expect(qn_gpu_guards_intact(&y) && qn_gpu_guards_intact(&o) && qn_gpu_guards_intact(&g) && qn_gpu_guards_intact(&beta) &&
-                  qn_gpu_guards_intact(&workspace),
-              "bytes outside the intermediate buffers were written");
-    qn_gpu_free(&y);
-    qn_gpu_free(&o);
-    qn_gpu_free(&g);
-    qn_gpu_free(&beta);
-    qn_gpu_free(&cu_seqlens);
-    qn_gpu_free(&workspace);
+    if (!has_chunks)
+        return;
+    if (at->position > at->state_position) {
+        fold(l, at);
+        at->state_from = at->state_to;
+    }
+    const uint32_t chunks = (end - at->position) / CHUNK * CHUNK;
+    complete_chunks(l, row + at->position, chunks, at->position ? l->states.data + at->state_from * l->state_bytes : 0,
+                    l->states.data + at->state_to * l->state_bytes);
+    at->position = at->state_position = at->position + chunks;
+    at->state_from = at->state_to;
+    at->begin = row + at->position;
+    at->end = row + end;
+    open_rows(l, at);
+    at->position = end;
 }
 
-static void check_layer_results(const struct layer *l, double bar)
+/* Results of all rows, and the states after them. */
+static void check_layer_results(struct layer *l, qn_gdn_open_sequence *at)
 {
-    const size_t n = SESSIONS * LAYER_TOKENS * l->h.values, n_state = l->state_bytes / sizeof(float);
-    float *out = floats(n), *memory = floats(SESSIONS * l->memory_bytes / sizeof(float)), *state = floats(SESSIONS * n_state);
-    qn_gpu_read(&l->out, out);
-    qn_gpu_read(&l->memory, memory);
+    const size_t n = SESSIONS * LAYER_TOKENS * l->h.values, n_state = l->history / sizeof(float);
+    float *out = floats(n), *states = floats(2 * SESSIONS * l->state_bytes / sizeof(float)),
+          *found = floats(SESSIONS * n_state);
     for (size_t s = 0; s < SESSIONS; s++)
-        memcpy(state + s * n_state, memory + s * (l->memory_bytes / sizeof(float)), l->state_bytes);
-    expect_close("out", out, l->h.expected, n, bar);
-    expect_close("state", state, l->h.expected_state, SESSIONS * n_state, bar);
-    qn_expect(qn_gpu_guards_intact(&l->out) && qn_gpu_guards_intact(&l->memory),
-              "bytes outside result and memory were written");
+        fold(l, &at[s]);
+    qn_gpu_read(&l->out, out);
+    qn_gpu_read(&l->states, states);
+    for (size_t s = 0; s < SESSIONS; s++)
+        memcpy(found + s * n_state, states + at[s].state_to * (l->state_bytes / sizeof(float)), l->history);
+    expect_close("out", out, l->h.expected, n, BAR_BF16);
+    expect_close("state", found, l->h.expected_state, SESSIONS * n_state, BAR_BF16);
+    const qn_gpu_guarded *const written[] = { &l->out,       &l->y,      &l->o,    &l->g,       &l->beta,
+                                              &l->workspace, &l->states, &l->open, &l->arrivals };
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        qn_expect(qn_gpu_guards_intact(written[i]), "bytes outside buffer %zu were written", i);
     qn_free(out);
-    qn_free(memory);
-    qn_free(state);
+    qn_free(states);
+    qn_free(found);
 }
 
+/* Pieces begin and end within chunks and at multiples of 64, with full open chunks and without any. */
 static void check_layer(struct layer *l)
 {
-    enum { STEPS, TOKENS, CHUNKS, MODES };
-    static const char *const mode_names[MODES] = { "steps", "steps, recurrent", "steps, chunks" };
+    static const uint32_t pieces[] = { 66, 1, 2, 3, 130, 54, 64, 64, 1, 5 };
     layer_new(l);
-    for (int mode = STEPS; mode < MODES; mode++) {
-        static const size_t pieces[] = { 66, 1, 2, 3, 17, 61 };
-        if (mode == CHUNKS && (l->h.head_k % QN_GDN_SLICE || l->h.head_v % QN_GDN_SLICE))
-            continue;
-        qn_case_begin("deltanet", mode_names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps", l->h.k_heads, l->h.v_heads,
-                      l->h.head_k, l->h.head_v, l->h.taps);
+    for (int separate = 0; separate < 2; separate++) {
+        qn_gdn_open_sequence at[SESSIONS];
+        qn_case_begin("deltanet", "pieces", "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", l->h.k_heads, l->h.v_heads,
+                      l->h.head_k, l->h.head_v, l->h.taps, separate ? ", states in other slots" : "");
         qn_gpu_poison(&l->out);
-        qn_gpu_poison(&l->memory); /* at position 0 it must not be read */
-        for (size_t token = 0, piece = 0, n; token < LAYER_TOKENS; token += n, piece++) {
-            n = mode == STEPS ? 1 : pieces[piece];
-            if (n == 1)
-                run_step(l, token);
-            else
-                run_chunk(l, token, n, mode == CHUNKS);
-        }
-        check_layer_results(l, mode == CHUNKS ? BAR_BF16 : BAR_F32);
+        qn_gpu_poison(&l->states);
+        qn_gpu_poison(&l->open);
+        for (uint32_t s = 0; s < SESSIONS; s++)
+            at[s] = (qn_gdn_open_sequence){ .state_from = 2 * s, .open_slot = s };
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+            for (size_t s = 0; s < SESSIONS; s++)
+                run_piece(l, s, pieces[i], separate, &at[s]);
+        check_layer_results(l, at);
     }
     layer_free(l);
 }
 
 static void check_layers(void)
 {
-    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 2, 4, 128, 64, 4 },  { 1, 3, 32, 48, 4 },
-                                       { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 }, { 2, 4, 48, 256, 1 } };
+    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 2, 4, 128, 64, 4 }, { 1, 2, 64, 192, 8 }, { 1, 1, 64, 64, 1 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct layer l = { .h = { .sessions = SESSIONS,
                                   .tokens = LAYER_TOKENS,

@@ -6,8 +6,6 @@
 
 struct timed {
     qn_gdn_chunk_args chunk;
-    qn_gdn_step_args step;
-    size_t memory_bytes;
     qn_gdn_chunk_launches launches;
     size_t end; /* number of launches that are timed */
 };
@@ -18,16 +16,6 @@ static void timed_chunk(void *context, size_t iteration)
     (void)iteration;
     for (size_t i = 0; i < t->end; i++)
         qn_gpu_launch(&t->launches.launches[i], &t->chunk);
-}
-
-/* Each iteration uses another layer's memory. */
-static void timed_step(void *context, size_t iteration)
-{
-    const struct timed *t = context;
-    qn_gdn_step_args args = t->step;
-    args.state_offset += iteration * t->memory_bytes;
-    args.inputs_offset += iteration * t->memory_bytes;
-    qn_gpu_launch(&t->launches.launches[0], &args);
 }
 
 /* Random values, repeated after a million: the power consumption of tensor cores, and thus their clock, depends on the
@@ -131,74 +119,16 @@ static void bench_chunks(void)
             bench_chunk(1, 8192, 16, 32, head, 0.3);
 }
 
-/* The layers of a 27B model; their states together are larger than L2. */
-static void bench_step(void)
-{
-    enum {
-        LAYERS = 48,
-        HEAD_K = 128,
-        K_HEADS = 16,
-        V_HEADS = 48,
-        TAPS = 4,
-        VALUES = V_HEADS * HEAD_K,
-        WIDTH = 2 * K_HEADS * HEAD_K + VALUES
-    };
-    const size_t state_bytes = qn_gdn_gpu_state_bytes(V_HEADS, HEAD_K, HEAD_K);
-    const size_t memory_bytes = state_bytes + qn_gdn_gpu_input_bytes(K_HEADS, V_HEADS, HEAD_K, HEAD_K, TAPS);
-    const uint32_t position = 77;
-    float *x = normal(TAPS * WIDTH, 0.5f), *factor = floats(V_HEADS), *state = normal(memory_bytes / sizeof(float), 0.1f);
-    for (size_t h = 0; h < V_HEADS; h++)
-        factor[h] = -0.1f;
-    qn_gpu_guarded values = qn_gpu_from(x, TAPS * WIDTH * sizeof *x), factors = qn_gpu_from(factor, V_HEADS * sizeof *factor);
-    qn_gpu_guarded out = qn_gpu_new(VALUES * sizeof *x), memory = qn_gpu_new(LAYERS * memory_bytes);
-    qn_gpu_guarded address = qn_gpu_from(&memory.data, sizeof memory.data), at = qn_gpu_from(&position, sizeof position);
-    for (size_t layer = 0; layer < LAYERS; layer++)
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), memory.data + layer * memory_bytes, state, memory_bytes, NULL, NULL));
-    struct timed t = { .step = { .qkv = values.data,
-                                 .alpha = values.data,
-                                 .beta = values.data,
-                                 .gate = values.data,
-                                 .conv = values.data,
-                                 .bias = values.data,
-                                 .factor = factors.data,
-                                 .norm = values.data,
-                                 .out = out.data,
-                                 .memory = address.data,
-                                 .positions = at.data,
-                                 .inputs_offset = state_bytes,
-                                 .rows = 1,
-                                 .k_heads = K_HEADS,
-                                 .v_heads = V_HEADS,
-                                 .taps = TAPS,
-                                 .qkv_stride = WIDTH,
-                                 .alpha_stride = V_HEADS,
-                                 .beta_stride = V_HEADS,
-                                 .gate_stride = VALUES,
-                                 .out_stride = VALUES,
-                                 .scale = 0.0884f,
-                                 .eps = 1e-6f },
-                       .memory_bytes = memory_bytes };
-    qn_assert_ok(qn_gdn_gpu_step(&t.step, HEAD_K, HEAD_K, &t.launches.launches[0]));
-    qn_gpu_bench("deltanet", "step", "one token, heads 16/48, 48 layers", 2.0 * (double)state_bytes, "B", qn_gpu_read_rate(),
-                 timed_step, &t, LAYERS);
-    qn_free(x);
-    qn_free(factor);
-    qn_free(state);
-    qn_gpu_guarded *const all[] = { &values, &factors, &out, &memory, &address, &at };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        qn_gpu_free(all[i]);
-}
-
 void qn_bench_cuda_deltanet(void)
 {
     bench_chunks();
-    bench_step();
 }
 
 /* ---- Open chunks ---- */
 
 struct timed_open {
     qn_gdn_open_args args;
+    size_t state_bytes; /* of a layer */
     qn_launch launch;
 };
 
@@ -207,7 +137,7 @@ static void timed_open_step(void *context, size_t iteration)
 {
     const struct timed_open *t = context;
     qn_gdn_open_args args = t->args;
-    args.state_offset = iteration * (size_t)args.v_heads * 128 * 128 * sizeof(float);
+    args.state_offset = iteration * t->state_bytes;
     args.open_offset = iteration * args.layout.bytes;
     qn_gpu_launch(&t->launch, &args);
 }
@@ -216,30 +146,33 @@ static void timed_open_step(void *context, size_t iteration)
 static void bench_open(size_t sequences, uint32_t stored)
 {
     enum { HEAD = 128, K_HEADS = 16, V_HEADS = 48, TAPS = 4, VALUES = V_HEADS * HEAD, WIDTH = 2 * K_HEADS * HEAD + VALUES };
-    const size_t state_bytes = qn_gdn_gpu_state_bytes(V_HEADS, HEAD, HEAD), row_bytes = (K_HEADS + V_HEADS) * HEAD * 2;
+    const size_t state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, HEAD, HEAD, TAPS),
+                 row_bytes = (K_HEADS + V_HEADS) * HEAD * 2;
     const size_t bytes = sequences * (state_bytes * (stored == 64 ? 2 : 1) + stored * row_bytes);
     const size_t layers = qn_gpu_bench_copies(sequences * state_bytes);
     const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, HEAD, HEAD, TAPS);
     const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
     const qn_gdn_gpu gpu = { .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
-    uint32_t *slots, *positions;
+    uint32_t *slots, *positions, *state_positions;
     qn_assert_ok(qn_alloc(&slots, sequences, sizeof *slots, "quern-check"));
     qn_assert_ok(qn_alloc(&positions, sequences, sizeof *positions, "quern-check"));
+    qn_assert_ok(qn_alloc(&state_positions, sequences, sizeof *positions, "quern-check"));
     for (size_t i = 0; i < sequences; i++) {
         slots[i] = (uint32_t)i;
         positions[i] = 64 + stored;
+        state_positions[i] = 64;
     }
     float *x = normal((sequences + TAPS + 1) * WIDTH, 0.5f), *factor = floats(V_HEADS),
           *zeros = floats(sequences * K_HEADS + V_HEADS * 192);
     memset(zeros, 0, (sequences * K_HEADS + V_HEADS * 192) * sizeof *zeros);
     for (size_t h = 0; h < V_HEADS; h++)
         factor[h] = -0.1f;
-    qn_gpu_guarded all[] = { qn_gpu_from(x, sequences * WIDTH * sizeof *x),      qn_gpu_from(factor, V_HEADS * sizeof *factor),
-                             qn_gpu_new(sequences * VALUES * sizeof *x),         qn_gpu_from(zeros, sequences * K_HEADS * 4),
-                             qn_gpu_new(sequences * layers * state_bytes),       qn_gpu_new(sequences * layers * layout.bytes),
-                             qn_gpu_from(slots, sequences * sizeof *slots),      qn_gpu_from(positions, sequences * 4),
-                             qn_gpu_from(x, (TAPS * WIDTH + VALUES) * sizeof *x) };
-    enum { ROWS, FACTOR, OUT, ARRIVALS, STATES, OPEN, SLOTS, POSITIONS, WEIGHTS };
+    qn_gpu_guarded all[] = { qn_gpu_from(x, sequences * WIDTH * sizeof *x),       qn_gpu_from(factor, V_HEADS * sizeof *factor),
+                             qn_gpu_new(sequences * VALUES * sizeof *x),          qn_gpu_from(zeros, sequences * K_HEADS * 4),
+                             qn_gpu_new(sequences * layers * state_bytes),        qn_gpu_new(sequences * layers * layout.bytes),
+                             qn_gpu_from(slots, sequences * sizeof *slots),       qn_gpu_from(positions, sequences * 4),
+                             qn_gpu_from(x, (TAPS * WIDTH + VALUES) * sizeof *x), qn_gpu_from(state_positions, sequences * 4) };
+    enum { ROWS, FACTOR, OUT, ARRIVALS, STATES, OPEN, SLOTS, POSITIONS, WEIGHTS, STATE_POSITIONS };
     qn_gpu_random(&all[STATES]);
     qn_gpu_random(&all[OPEN]);
     for (size_t i = 0; i < sequences * layers; i++) /* scales and decays: finite states after any number of folds */
@@ -261,6 +194,7 @@ static void bench_open(size_t sequences, uint32_t stored)
                                       .state_to = all[SLOTS].data,
                                       .open_slots = all[SLOTS].data,
                                       .positions = all[POSITIONS].data,
+                                      .state_positions = all[STATE_POSITIONS].data,
                                       .state_stride = layers * state_bytes,
                                       .open_stride = layers * layout.bytes,
                                       .sequences = (uint32_t)sequences,
@@ -273,14 +207,20 @@ static void bench_open(size_t sequences, uint32_t stored)
                                       .gate_stride = VALUES,
                                       .out_stride = VALUES,
                                       .scale = 0.0884f,
-                                      .eps = 1e-6f } };
+                                      .eps = 1e-6f },
+                            .state_bytes = state_bytes };
     char shape[96];
     snprintf(shape, sizeof shape, "%zu sequences, heads 16/48, %u open rows%s", sequences, stored,
              stored == 64 ? ", folded" : "");
     qn_assert_ok(qn_gdn_gpu_open_step(&t.args, HEAD, HEAD, &gpu, &t.launch));
     qn_gpu_bench("deltanet", "open", shape, (double)bytes, "B", qn_gpu_read_rate(), timed_open_step, &t, layers);
+    if (stored < 64) {
+        qn_assert_ok(qn_gdn_gpu_open_row(&t.args, &gpu, &t.launch));
+        qn_gpu_bench("deltanet", "row", shape, (double)bytes, "B", qn_gpu_read_rate(), timed_open_step, &t, layers);
+    }
     qn_free(slots);
     qn_free(positions);
+    qn_free(state_positions);
     qn_free(x);
     qn_free(factor);
     qn_free(zeros);

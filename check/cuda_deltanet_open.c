@@ -23,7 +23,7 @@ enum {
 enum { LAYERS = 3, LAYER = 1 };
 
 /* Arrays of indices, one after the other in device memory. */
-enum { STATE_FROM, STATE_TO, OPEN_SLOT, POSITION, CU_SEQLENS, N_INDICES, INDEX_ROW = SEQUENCES + 1 };
+enum { STATE_FROM, STATE_TO, STATE_POSITION, OPEN_SLOT, POSITION, CU_SEQLENS, N_INDICES, INDEX_ROW = SEQUENCES + 1 };
 
 struct open_run {
     struct delta_layer l;
@@ -31,10 +31,12 @@ struct open_run {
     qn_gpu_guarded qkv, alpha, beta, gate, out; /* rows of a launch */
     qn_gpu_guarded states, open, arrivals, indices;
     qn_gdn_open_args args;
-    size_t state_bytes;                          /* of the layer */
+    size_t state_bytes, history;                 /* of the layer; in it */
     uint32_t length[SEQUENCES], from[SEQUENCES]; /* rows that are kept, state slots */
-    float *found;                                /* [SEQUENCES][TOKENS][values] */
-    uint8_t *before, *after;                     /* state slots */
+    uint32_t state_position[SEQUENCES];
+    bool by_row;             /* qn_gdn_open_row instead of qn_gdn_open_step */
+    float *found;            /* [SEQUENCES][TOKENS][values] */
+    uint8_t *before, *after; /* state slots */
 };
 
 /* Rows of a launch for a sequence: `kept` at its next positions, and then `refused`, with the inputs of other tokens. */
@@ -86,7 +88,8 @@ static void run_new(struct open_run *r)
     r->beta = new_rows(l->v_heads);
     r->gate = new_rows(l->values);
     r->out = new_rows(l->values);
-    r->state_bytes = qn_gdn_gpu_state_bytes(l->v_heads, l->head_k, l->head_v);
+    r->state_bytes = qn_gdn_gpu_state_bytes(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
+    r->history = qn_gdn_gpu_history(l->v_heads, l->head_k, l->head_v);
     const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, l->head_k, l->head_v, l->taps);
     const uint64_t state_stride = LAYERS * r->state_bytes + 16, open_stride = LAYERS * layout.bytes + 16;
     uint32_t zeros[SEQUENCES * 64] = { 0 };
@@ -111,6 +114,7 @@ static void run_new(struct open_run *r)
                                   .open = r->open.data,
                                   .state_from = r->indices.data + STATE_FROM * INDEX_ROW * sizeof(uint32_t),
                                   .state_to = r->indices.data + STATE_TO * INDEX_ROW * sizeof(uint32_t),
+                                  .state_positions = r->indices.data + STATE_POSITION * INDEX_ROW * sizeof(uint32_t),
                                   .open_slots = r->indices.data + OPEN_SLOT * INDEX_ROW * sizeof(uint32_t),
                                   .positions = r->indices.data + POSITION * INDEX_ROW * sizeof(uint32_t),
                                   .state_stride = state_stride,
@@ -149,15 +153,15 @@ static void run_reset(struct open_run *r)
     qn_gpu_poison(&r->states);
     qn_gpu_poison(&r->open);
     for (uint32_t s = 0; s < SEQUENCES; s++) {
-        r->length[s] = 0;
+        r->length[s] = r->state_position[s] = 0;
         r->from[s] = 2 * s;
     }
     memset(r->found, 0xff, SEQUENCES * TOKENS * r->l.values * sizeof(float));
 }
 
-static bool folds(uint32_t position, uint32_t n)
+static bool folds(const struct open_run *r, uint32_t sequence, uint32_t n)
 {
-    return position && (position + n - 1) / 64 > (position - 1) / 64;
+    return r->length[sequence] - r->state_position[sequence] + n > 64;
 }
 
 /* Copies a row of each token of the launch, in the order of the pieces. */
@@ -215,9 +219,10 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
         indices[STATE_FROM][p] = r->from[s];
         indices[STATE_TO][p] = r->from[s] ^ separate;
         indices[OPEN_SLOT][p] = 2 * s + 1;
+        indices[STATE_POSITION][p] = r->state_position[s];
         indices[POSITION][p] = r->length[s];
         indices[CU_SEQLENS][p + 1] = indices[CU_SEQLENS][p] + rows;
-        may_change[indices[STATE_TO][p]] |= folds(r->length[s], rows);
+        may_change[indices[STATE_TO][p]] |= folds(r, s, rows);
         single &= rows == 1;
     }
     upload(&r->indices, indices, sizeof indices);
@@ -227,10 +232,16 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     upload_rows(r, &r->gate, r->l.gate, r->l.values, pieces, n);
     qn_gpu_poison(&r->out);
     r->args.sequences = (uint32_t)n;
-    r->args.cu_seqlens = single ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
+    if (r->by_row && n < SEQUENCES) { /* a sequence without rows */
+        indices[CU_SEQLENS][n + 1] = indices[CU_SEQLENS][n];
+        upload(&r->indices, indices, sizeof indices);
+        r->args.sequences++;
+    }
+    r->args.cu_seqlens = single && n == r->args.sequences ? 0 : r->indices.data + CU_SEQLENS * INDEX_ROW * sizeof(uint32_t);
     const qn_gdn_gpu gpu = device_limits();
     qn_launch launch;
-    qn_assert_ok(qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
+    qn_assert_ok(r->by_row ? qn_gdn_gpu_open_row(&r->args, &gpu, &launch)
+                           : qn_gdn_gpu_open_step(&r->args, r->l.head_k, r->l.head_v, &gpu, &launch));
     qn_gpu_read(&r->states, r->before);
     qn_gpu_launch(&launch, &r->args);
     qn_gpu_read(&r->states, r->after);
@@ -238,8 +249,10 @@ static void run_pieces(struct open_run *r, const struct piece *pieces, size_t n,
     keep_outputs(r, pieces, n);
     for (size_t p = 0; p < n; p++) {
         const uint32_t s = pieces[p].sequence;
-        if (folds(r->length[s], pieces[p].kept + pieces[p].refused))
+        if (folds(r, s, pieces[p].kept + pieces[p].refused)) {
             r->from[s] ^= separate;
+            r->state_position[s] = (r->length[s] + pieces[p].kept + pieces[p].refused - 1) / 64 * 64;
+        }
         r->length[s] += pieces[p].kept;
     }
 }
@@ -249,16 +262,42 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
     return n < limit ? n : limit;
 }
 
-/* The rows of a step. */
-enum mode { SINGLE, RAGGED, REFUSED, MODES };
+/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with single rows
+ * and their kernel. */
+enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
+
+/* Folds a full open chunk, of which nothing is left then. The sequence's place is in the arguments. */
+static void resume_from_state(struct open_run *r, uint32_t sequence, bool separate)
+{
+    const qn_gdn_gpu gpu = device_limits();
+    qn_gdn_open_args args = r->args;
+    qn_launch launch;
+    args.positions = 0;
+    args.sequences = args.layers = 1;
+    args.sequence = (qn_gdn_open_sequence){ .position = r->length[sequence],
+                                            .state_position = r->state_position[sequence],
+                                            .state_from = r->from[sequence],
+                                            .state_to = r->from[sequence] ^ separate,
+                                            .open_slot = 2 * sequence + 1 };
+    qn_assert_ok(qn_gdn_gpu_open_fold(&args, r->l.head_k, r->l.head_v, &gpu, &launch));
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_synchronize();
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), r->open.data + args.sequence.open_slot * args.open_stride, 0xff,
+                                args.open_stride));
+    qn_gpu_synchronize();
+    r->from[sequence] = args.sequence.state_to;
+    r->state_position[sequence] = r->length[sequence];
+}
 
 static struct piece draw_piece(const struct open_run *r, uint32_t sequence, size_t step, enum mode mode)
 {
     static const uint32_t sizes[] = { 2, 64, 1, 3, 17, 5, 40, 8, 9, 63 };
     const uint32_t left = TOKENS - r->length[sequence];
     struct piece p = { sequence, 1, 0 };
-    if (mode == RAGGED)
+    if (mode == RAGGED || mode == RESUMED)
         p.kept = at_most(sizes[(step + 3 * sequence) % (sizeof sizes / sizeof *sizes)], left);
+    if (mode == RESUMED)
+        p.kept = at_most(p.kept, 64 - r->length[sequence] % 64);
     if (mode == REFUSED) {
         p.kept = at_most(1 + (uint32_t)(qn_random() % 3), left);
         const uint32_t length = r->length[sequence] + p.kept;
@@ -272,6 +311,7 @@ static void run_all(struct open_run *r, enum mode mode, bool separate)
 {
     static const uint32_t starts[SEQUENCES] = { 0, 1, 30, 63 };
     run_reset(r);
+    r->by_row = mode == BY_ROW;
     for (size_t step = 0, left = 1; left > 0; step++) {
         struct piece pieces[SEQUENCES];
         size_t n = 0;
@@ -279,11 +319,14 @@ static void run_all(struct open_run *r, enum mode mode, bool separate)
         for (uint32_t i = 0; i < SEQUENCES; i++) {
             const uint32_t s = (i + (uint32_t)step) % SEQUENCES;
             left += TOKENS - r->length[s];
-            if (r->length[s] < TOKENS && (mode != SINGLE || step >= starts[s]))
+            if (r->length[s] < TOKENS && ((mode != SINGLE && mode != BY_ROW) || step >= starts[s]))
                 pieces[n++] = draw_piece(r, s, step, mode);
         }
         if (n > 0)
             run_pieces(r, pieces, n, separate);
+        for (uint32_t s = 0; s < SEQUENCES && (mode == RESUMED || mode == BY_ROW); s++)
+            if (r->length[s] % 64 == 0 && r->length[s] > r->state_position[s])
+                resume_from_state(r, s, separate);
     }
 }
 
@@ -317,10 +360,23 @@ static void check_memory(const struct open_run *r)
     qn_free(open);
 }
 
+/* The history of a sequence's state at its length: exactly the inputs of its last tokens. */
+static void check_history(const struct open_run *r, size_t sequence, const float *history)
+{
+    const size_t width = r->l.width, past = r->l.taps - 1;
+    for (size_t i = 0; i < past * width; i++) {
+        const size_t token = r->length[sequence] + i / width - past; /* wraps around before token 0 */
+        const float expected = token < TOKENS ? r->l.qkv[(sequence * TOKENS + token) * width + i % width] : 0.0f;
+        qn_expect(memcmp(&history[i], &expected, sizeof expected) == 0,
+                  "sequence %zu at length %u: input %zu of channel %zu is %g, expected %g", sequence, r->length[sequence],
+                  i / width, i % width, (double)history[i], (double)expected);
+    }
+}
+
 /* The states at the sequences' lengths. All layers of the slots are folded in one launch; what is not used is poison. */
 static void check_fold(struct open_run *r)
 {
-    const size_t n_state = r->state_bytes / sizeof(float);
+    const size_t n_state = r->history / sizeof(float);
     uint32_t indices[N_INDICES][INDEX_ROW] = { { 0 } };
     float *states = floats(SEQUENCES * n_state);
     bool may_change[STATE_SLOTS] = { false };
@@ -328,6 +384,7 @@ static void check_fold(struct open_run *r)
         indices[STATE_FROM][s] = r->from[s];
         indices[STATE_TO][s] = 2 * SEQUENCES + s;
         indices[OPEN_SLOT][s] = 2 * s + 1;
+        indices[STATE_POSITION][s] = r->state_position[s];
         indices[POSITION][s] = r->length[s];
         may_change[2 * SEQUENCES + s] = true;
     }
@@ -343,26 +400,29 @@ static void check_fold(struct open_run *r)
     qn_gpu_launch(&launch, &args);
     qn_gpu_read(&r->states, r->after);
     check_states_unchanged(r, may_change, true);
-    for (size_t s = 0; s < SEQUENCES; s++)
-        memcpy(states + s * n_state, r->after + (2 * SEQUENCES + s) * r->args.state_stride + r->args.state_offset,
-               r->state_bytes);
+    for (size_t s = 0; s < SEQUENCES; s++) {
+        const uint8_t *state = r->after + (2 * SEQUENCES + s) * r->args.state_stride + r->args.state_offset;
+        memcpy(states + s * n_state, state, r->history);
+        check_history(r, s, (const float *)(const void *)(state + r->history));
+    }
     const float *expected = r->l.expected_state;
     if (r->length[0] > 0)
         expect_close("folded state", states, expected, SEQUENCES * n_state, BAR_OPEN);
     else /* zeros have no relative error */
-        qn_expect(!memcmp(states, expected, SEQUENCES * r->state_bytes), "the state at length 0 is not zeros");
+        qn_expect(!memcmp(states, expected, SEQUENCES * r->history), "the state at length 0 is not zeros");
     qn_free(states);
 }
 
 static void check_run(struct open_run *r)
 {
-    static const char *const names[MODES] = { "open, one row", "open, rows", "open, refused rows" };
+    static const char *const names[MODES] = { "open, one row", "open, rows", "open, refused rows", "open, from states",
+                                               "open, kernel of a row" };
     run_new(r);
     const size_t n = SEQUENCES * TOKENS * r->l.values;
     float *single = floats(n);
     for (int mode = SINGLE; mode < MODES; mode++)
         for (int separate = 0; separate < 2; separate++) {
-            if (mode == SINGLE && separate)
+            if ((mode == SINGLE && separate) || (mode == BY_ROW && (r->l.head_k != 128 || r->l.head_v != 128)))
                 continue;
             qn_case_begin("deltanet", names[mode], "heads %zu/%zu, keys %zu, values %zu, %zu taps%s", r->l.k_heads,
                           r->l.v_heads, r->l.head_k, r->l.head_v, r->l.taps, separate ? ", folds to other slots" : "");
@@ -386,7 +446,7 @@ static void check_fold_lengths(void)
     struct open_run r = run_of((const size_t[]){ 1, 2, 128, 128, 4 });
     qn_random_seed(700);
     run_new(&r);
-    const size_t n_state = r.state_bytes / sizeof(float);
+    const size_t n_state = r.history / sizeof(float);
     float *expected = floats(SEQUENCES * n_state);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         const struct delta_layer all = r.l;
@@ -397,7 +457,7 @@ static void check_fold_lengths(void)
                 rows = at_most(lengths[i] - done, 64);
                 run_pieces(&r, &(struct piece){ s, rows, 0 }, 1, false);
             }
-        memset(expected, 0, SEQUENCES * r.state_bytes);
+        memset(expected, 0, SEQUENCES * r.history);
         for (uint32_t s = 0; s < SEQUENCES && lengths[i] > 0; s++) {
             struct delta_layer part = all; /* the sequence's first tokens */
             part.sessions = 1;
@@ -409,7 +469,7 @@ static void check_fold_lengths(void)
             part.expected_state = expected + s * n_state;
             qn_delta_layer_expect(&part);
         }
-        memcpy(r.l.expected_state, expected, SEQUENCES * r.state_bytes);
+        memcpy(r.l.expected_state, expected, SEQUENCES * r.history);
         check_fold(&r);
     }
     qn_free(expected);

@@ -1,6 +1,6 @@
 /* Gated DeltaNet layers in the persistent decode kernel, from the RMS norm to the output's GEMV, over several tokens,
- * which carry the state and the past inputs. fp16 rows are compared with float64; the delta rule with the CPU's kernels
- * and with the separate kernel qn_gdn_step; the output with float64 on the heads of qn_gdn_step. */
+ * which carry the state and the open chunk. fp16 rows are compared with float64; the delta rule with the CPU's kernels
+ * and with qn_gdn_open_step; the output with float64 on the heads of qn_gdn_open_step. */
 #include "check/cuda_persistent.h"
 
 #include "base/f16.h"
@@ -16,13 +16,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The same operations in float32 in another order: the tolerance of all delta rule kernels. */
-#define TOLERANCE_DELTA 1e-5
+/* Keys and v' of the open chunk are f16, as in the check of qn_gdn_open_step. The first row reads none: the same operations in
+ * float32 in another order. */
+#define TOLERANCE_DELTA 1e-3
+#define TOLERANCE_FIRST 1e-5
+/* Rows of two open chunks: elements that differ by 1e-6 and are rounded to different sides differ by 2^-10, one in a thousand. */
+#define TOLERANCE_ROWS 2e-4
 /* The last GEMV rounds activations to 15 or 16 bits of the amax of 128, which is three or four times their root mean
  * square: an error of 4 / 16383 / sqrt(12), 7e-5 of the norm. */
 #define TOLERANCE_OUT 2e-4
 
-enum { HEAD = 128, PHASES = 4 };
+enum { HEAD = 128, PHASES = 4, CHUNK = QN_GDN_CHUNK_TOKENS };
+
+/* State slots: those of the persistent kernel and of qn_gdn_open_step, and one for folds at any length. The first two are open
+ * slots too. */
+enum { OWN, REFERENCE, FOLDED, SLOTS };
 
 static const float eps = 1e-6f;
 
@@ -103,8 +111,10 @@ struct layer {
     float *x, *norm, *conv, *bias, *factor, *head_norm, *signs;
     qn_gpu_guarded gpu_x, gpu_norm, gpu_conv, gpu_bias, gpu_factor, gpu_head_norm, gpu_signs;
     qn_gpu_guarded x_out, sumsq, in_partials, f16_partials, o, out_sumsq, out_partials, y;
-    qn_gpu_guarded memory, reference_memory, addresses, positions, phases, barrier; /* reference_memory: state of qn_gdn_step */
-    size_t state_bytes, memory_bytes, n_tokens;
+    qn_gpu_guarded states, open, arrivals, phases, barrier;
+    qn_gpu_guarded positions, state_positions, slot; /* [n_tokens], [n_tokens], [1] */
+    qn_gdn_open_layout layout;
+    size_t state_bytes, n_tokens;
     qn_persistent_gemv gemvs[2];
     qn_persistent_args args;
     qn_launch launch;
@@ -184,8 +194,7 @@ static qn_persistent_delta delta_of(const struct layer *l)
                                   .bias = l->gpu_bias.data,
                                   .factor = l->gpu_factor.data,
                                   .out = l->o.data,
-                                  .state_offset = 0,
-                                  .inputs_offset = l->state_bytes,
+                                  .open = l->layout,
                                   .k_heads = (uint32_t)l->k_heads,
                                   .v_heads = (uint32_t)l->v_heads,
                                   .taps = (uint32_t)l->taps,
@@ -209,9 +218,35 @@ static void phases_new(struct layer *l)
     l->args = (qn_persistent_args){ .phases = l->phases.data,
                                     .barrier = l->barrier.data,
                                     .positions = l->positions.data,
-                                    .memory = l->addresses.data,
+                                    .states = l->states.data,
+                                    .open = l->open.data,
+                                    .state_positions = l->state_positions.data,
+                                    .state_from = l->slot.data,
+                                    .open_slots = l->slot.data,
+                                    .state_stride = l->state_bytes,
+                                    .open_stride = l->layout.bytes,
                                     .n_phases = PHASES };
     qn_assert_ok(qn_persistent_gpu_launch(&device, &l->in.gpu.tiles, &l->launch));
+}
+
+/* A token's positions are those after the fold of a full chunk. */
+static void states_new(struct layer *l)
+{
+    uint32_t *positions = qn_xcalloc(2 * l->n_tokens, sizeof *positions);
+    for (size_t i = 0; i < l->n_tokens; i++) {
+        positions[i] = (uint32_t)i;
+        positions[l->n_tokens + i] = (uint32_t)(i / CHUNK * CHUNK);
+    }
+    l->layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    l->state_bytes = qn_gdn_gpu_state_bytes(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    l->states = qn_gpu_new(SLOTS * l->state_bytes);
+    l->open = qn_gpu_new(2 * l->layout.bytes);
+    l->arrivals = qn_gpu_new(l->k_heads * sizeof(uint32_t));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), l->arrivals.data, 0, l->arrivals.bytes));
+    l->positions = qn_gpu_from(positions, l->n_tokens * sizeof *positions);
+    l->state_positions = qn_gpu_from(positions + l->n_tokens, l->n_tokens * sizeof *positions);
+    l->slot = qn_gpu_from(&(uint32_t){ OWN }, sizeof(uint32_t));
+    free(positions);
 }
 
 static void layer_new(struct layer *l, uint32_t type)
@@ -245,16 +280,7 @@ static void layer_new(struct layer *l, uint32_t type)
     l->x_out = qn_gpu_new(l->hidden * sizeof(float));
     l->o = qn_gpu_new(values * sizeof(float));
     l->y = qn_gpu_new(l->hidden * sizeof(float));
-    l->state_bytes = qn_gdn_gpu_state_bytes(l->v_heads, HEAD, HEAD);
-    l->memory_bytes = l->state_bytes + qn_gdn_gpu_input_bytes(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
-    l->memory = qn_gpu_new(l->memory_bytes);
-    l->reference_memory = qn_gpu_new(l->memory_bytes);
-    l->addresses = qn_gpu_from((uint64_t[]){ l->memory.data, l->reference_memory.data }, 2 * sizeof(uint64_t));
-    uint32_t *positions = qn_xcalloc(l->n_tokens, sizeof *positions);
-    for (size_t i = 0; i < l->n_tokens; i++)
-        positions[i] = (uint32_t)i;
-    l->positions = qn_gpu_from(positions, l->n_tokens * sizeof *positions);
-    free(positions);
+    states_new(l);
     l->barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     gemvs_new(l);
     phases_new(l);
@@ -263,10 +289,11 @@ static void layer_new(struct layer *l, uint32_t type)
 static void layer_free(struct layer *l)
 {
     float *const host[] = { l->x, l->norm, l->conv, l->bias, l->factor, l->head_norm, l->signs };
-    qn_gpu_guarded *const device[] = { &l->gpu_x,     &l->gpu_norm,      &l->gpu_conv,  &l->gpu_bias, &l->gpu_factor,
-                                       &l->x_out,     &l->gpu_head_norm, &l->gpu_signs, &l->sumsq,    &l->in_partials,
-                                       &l->o,         &l->out_partials,  &l->y,         &l->memory,   &l->reference_memory,
-                                       &l->positions, &l->addresses,     &l->phases,    &l->barrier };
+    qn_gpu_guarded *const device[] = { &l->gpu_x,     &l->gpu_norm,        &l->gpu_conv,  &l->gpu_bias, &l->gpu_factor,
+                                       &l->x_out,     &l->gpu_head_norm,   &l->gpu_signs, &l->sumsq,    &l->in_partials,
+                                       &l->o,         &l->out_partials,    &l->y,         &l->states,   &l->open,
+                                       &l->positions, &l->state_positions, &l->slot,      &l->phases,   &l->barrier,
+                                       &l->arrivals };
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
@@ -364,45 +391,124 @@ static void expected_delta(const struct layer *l, const float *qkv, const float 
     free(gates);
 }
 
-/* The same token with qn_gdn_step on a state of its own; out: its gated heads. */
+/* Of the layer's slots, without rows. */
+static qn_gdn_open_args open_args(const struct layer *l, const qn_gdn_open_sequence *sequence)
+{
+    return (qn_gdn_open_args){ .conv = l->gpu_conv.data,
+                               .bias = l->gpu_bias.data,
+                               .factor = l->gpu_factor.data,
+                               .norm = l->gpu_head_norm.data,
+                               .arrivals = l->arrivals.data,
+                               .states = l->states.data,
+                               .open = l->open.data,
+                               .sequence = *sequence,
+                               .state_stride = l->state_bytes,
+                               .open_stride = l->layout.bytes,
+                               .layers = 1,
+                               .sequences = 1,
+                               .k_heads = (uint32_t)l->k_heads,
+                               .v_heads = (uint32_t)l->v_heads,
+                               .taps = (uint32_t)l->taps,
+                               .qkv_stride = (uint32_t)l->width,
+                               .alpha_stride = (uint32_t)l->v_heads,
+                               .beta_stride = (uint32_t)l->v_heads,
+                               .gate_stride = (uint32_t)l->values,
+                               .out_stride = (uint32_t)l->values,
+                               .grouped = l->grouped,
+                               .scale = 1 / sqrtf(HEAD),
+                               .eps = eps };
+}
+
+static qn_gdn_gpu gdn_device(void)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    return (qn_gdn_gpu){ .max_shared_bytes = info->max_shared_bytes, .n_sms = info->n_sms };
+}
+
+/* The open chunk of OWN, with the state at state_position, to another slot. */
+static void fold(const struct layer *l, uint32_t length, uint32_t state_position, uint32_t to)
+{
+    qn_gdn_open_args args = open_args(
+        l, &(qn_gdn_open_sequence){
+               .position = length, .state_position = state_position, .state_from = OWN, .state_to = to, .open_slot = OWN });
+    const qn_gdn_gpu gpu = gdn_device();
+    qn_launch launch;
+    qn_assert_ok(qn_gdn_gpu_open_fold(&args, HEAD, HEAD, &gpu, &launch));
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_synchronize();
+}
+
+/* The same token with qn_gdn_open_step, which folds by itself; out: its gated heads. */
 static void reference_kernel(const struct layer *l, size_t token, const float *qkv, const float *alpha, const float *beta,
                              const float *z, float *out)
 {
     qn_gpu_guarded in[4] = { qn_gpu_floats(qkv, l->width), qn_gpu_floats(alpha, l->v_heads), qn_gpu_floats(beta, l->v_heads),
                              qn_gpu_floats(z, l->values) };
     qn_gpu_guarded to = qn_gpu_new(l->values * sizeof *out);
-    const qn_gdn_step_args args = { .qkv = in[0].data,
-                                    .alpha = in[1].data,
-                                    .beta = in[2].data,
-                                    .gate = in[3].data,
-                                    .conv = l->gpu_conv.data,
-                                    .bias = l->gpu_bias.data,
-                                    .factor = l->gpu_factor.data,
-                                    .norm = l->gpu_head_norm.data,
-                                    .out = to.data,
-                                    .memory = l->addresses.data + sizeof(uint64_t),
-                                    .positions = l->positions.data + token * sizeof(uint32_t),
-                                    .inputs_offset = l->state_bytes,
-                                    .rows = 1,
-                                    .k_heads = (uint32_t)l->k_heads,
-                                    .v_heads = (uint32_t)l->v_heads,
-                                    .taps = (uint32_t)l->taps,
-                                    .qkv_stride = (uint32_t)l->width,
-                                    .alpha_stride = (uint32_t)l->v_heads,
-                                    .beta_stride = (uint32_t)l->v_heads,
-                                    .gate_stride = (uint32_t)l->values,
-                                    .out_stride = (uint32_t)l->values,
-                                    .grouped = l->grouped,
-                                    .scale = 1 / sqrtf(HEAD),
-                                    .eps = eps };
+    qn_gdn_open_args args =
+        open_args(l, &(qn_gdn_open_sequence){ .position = (uint32_t)token,
+                                              .state_position = token ? (uint32_t)(token - 1) / CHUNK * CHUNK : 0,
+                                              .state_from = REFERENCE,
+                                              .state_to = REFERENCE,
+                                              .open_slot = REFERENCE,
+                                              .end = 1 });
+    const qn_gdn_gpu gpu = gdn_device();
     qn_launch launch;
-    qn_assert_ok(qn_gdn_gpu_step(&args, HEAD, HEAD, &launch));
+    args.qkv = in[0].data;
+    args.alpha = in[1].data;
+    args.beta = in[2].data;
+    args.gate = in[3].data;
+    args.out = to.data;
+    qn_assert_ok(qn_gdn_gpu_open_step(&args, HEAD, HEAD, &gpu, &launch));
     launch.pdl = false;
     qn_gpu_launch(&launch, &args);
     qn_gpu_read(&to, out);
     for (int i = 0; i < 4; i++)
         qn_gpu_free(&in[i]);
     qn_gpu_free(&to);
+}
+
+/* A token's row of an open chunk: keys, v' and decays as floats; inputs of the convolution. */
+struct open_row {
+    float *rule, *inputs;
+    size_t n_rule;
+};
+
+static struct open_row read_row(const struct layer *l, const uint8_t *open, size_t token)
+{
+    const size_t row = token % CHUNK, ring = QN_GDN_INPUT_ROWS(l->taps), keys = l->k_heads * HEAD;
+    const uint16_t *of_keys = (const uint16_t *)(const void *)(open + l->layout.keys),
+                   *of_values = (const uint16_t *)(const void *)(open + l->layout.values);
+    const float *scales = (const float *)(const void *)(open + l->layout.scales),
+                *decays = (const float *)(const void *)(open + l->layout.decays),
+                *inputs = (const float *)(const void *)(open + l->layout.inputs);
+    struct open_row r = { .n_rule = keys + l->values + l->v_heads };
+    r.rule = qn_xcalloc(r.n_rule, sizeof *r.rule);
+    r.inputs = qn_xcalloc(l->width, sizeof *r.inputs);
+    for (size_t i = 0; i < keys; i++)
+        r.rule[i] = qn_f16_to_f32(of_keys[(i / HEAD * CHUNK + row) * HEAD + i % HEAD]);
+    for (size_t i = 0; i < l->values; i++)
+        r.rule[keys + i] = qn_f16_to_f32(of_values[(i / HEAD * CHUNK + row) * HEAD + i % HEAD]) *
+                           scales[i / QN_GDN_SCALE_VALUES * CHUNK + row];
+    for (size_t h = 0; h < l->v_heads; h++)
+        r.rule[keys + l->values + h] = decays[h * CHUNK + row];
+    memcpy(r.inputs, inputs + token % ring * l->width, l->width * sizeof *inputs);
+    return r;
+}
+
+/* The row that the token has appended, compared with that of qn_gdn_open_step. */
+static void check_row(const struct layer *l, size_t token)
+{
+    uint8_t *open = (uint8_t *)qn_gpu_read_floats(&l->open);
+    const struct open_row own = read_row(l, open, token), other = read_row(l, open + l->layout.bytes, token);
+    expect_close("the row of the open chunk, compared with qn_gdn_open_step,", token, own.rule, other.rule, own.n_rule,
+                 TOLERANCE_ROWS);
+    expect_close("the inputs, compared with qn_gdn_open_step,", token, own.inputs, other.inputs, l->width, 1e-6);
+    free(own.rule);
+    free(own.inputs);
+    free(other.rule);
+    free(other.inputs);
+    free(open);
 }
 
 /* The output's matmul of the heads, which are rotated if its weights are. */
@@ -432,6 +538,9 @@ static void run_token(struct layer *l, size_t token)
     qn_gpu_synchronize();
     qn_assert_ok(qn_cuda_upload(qn_gpu(), l->gpu_x.data, l->x + token * l->hidden, l->hidden * sizeof(float), NULL, NULL));
     l->args.positions = l->positions.data + token * sizeof(uint32_t);
+    l->args.state_positions = l->state_positions.data + token * sizeof(uint32_t);
+    if (token && token % CHUNK == 0)
+        fold(l, (uint32_t)token, (uint32_t)token - CHUNK, OWN);
     qn_gpu_launch(&l->launch, &l->args);
     qn_gpu_synchronize();
 }
@@ -452,19 +561,25 @@ static void check_token(const struct layer *l, size_t token, float *inputs, floa
     if (l->f16_rows)
         expect_f16_rows(l, token, &f);
     expected_delta(l, qkv, gates[0], gates[1], inputs, state, o);
-    expect_close("the delta rule's output", token, f.o, o, l->values, TOLERANCE_DELTA);
+    expect_close("the delta rule's output", token, f.o, o, l->values, token ? TOLERANCE_DELTA : TOLERANCE_FIRST);
     reference_kernel(l, token, qkv, gates[0], gates[1], z, heads);
-    float *memory = qn_gpu_read_floats(&l->memory), *other = qn_gpu_read_floats(&l->reference_memory);
-    const size_t n_state = l->values * HEAD, place = token % l->taps * l->width;
-    expect_close("the state", token, memory, state, n_state, TOLERANCE_DELTA);
-    expect_close("the state, compared with qn_gdn_step,", token, memory, other, n_state, TOLERANCE_DELTA);
-    expect_close("the inputs, compared with qn_gdn_step,", token, memory + n_state + place, other + n_state + place, l->width,
-                 1e-6);
+    check_row(l, token);
     expected_out(l, heads, y);
     expect_close("the output", token, f.y, y, l->hidden, TOLERANCE_OUT);
-    float *const all[] = { f.in, f.f16, f.o, f.y, f.sumsq, qkv, z, gates[0], gates[1], o, heads, y, memory, other };
+    float *const all[] = { f.in, f.f16, f.o, f.y, f.sumsq, qkv, z, gates[0], gates[1], o, heads, y };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+}
+
+/* The state after all tokens, compared with the CPU's. */
+static void check_state(const struct layer *l, const float *expected)
+{
+    const uint32_t length = (uint32_t)l->n_tokens;
+    fold(l, length, (length - 1) / CHUNK * CHUNK, FOLDED);
+    float *states = qn_gpu_read_floats(&l->states);
+    expect_close("the state", length, states + FOLDED * (l->state_bytes / sizeof *states), expected, l->values * HEAD,
+                 TOLERANCE_DELTA);
+    free(states);
 }
 
 /* Runs all tokens twice. The second run must give the same bits as the first, which is compared with the reference. */
@@ -475,21 +590,24 @@ static void check_layer(struct layer l, uint32_t type)
                   l.rotation ? ", rotated" : "", l.n_tokens);
     layer_new(&l, type);
     float *inputs = qn_xcalloc(l.taps * l.width, sizeof *inputs), *state = qn_xcalloc(l.values * HEAD, sizeof *state);
-    float *y[2], *memory[2];
+    float *y[2];
+    uint8_t *open[2];
     for (int time = 0; time < 2; time++) {
-        qn_gpu_poison(&l.memory); /* not read at position 0 */
-        qn_gpu_poison(&l.reference_memory);
+        qn_gpu_poison(&l.states); /* not read at position 0 */
+        qn_gpu_poison(&l.open);
         for (size_t token = 0; token < l.n_tokens; token++) {
             run_token(&l, token);
             if (time == 0)
                 check_token(&l, token, inputs, state);
         }
+        if (time == 0)
+            check_state(&l, state);
         y[time] = qn_gpu_read_floats(&l.y);
-        memory[time] = qn_gpu_read_floats(&l.memory);
+        open[time] = (uint8_t *)qn_gpu_read_floats(&l.open);
     }
-    qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(memory[0], memory[1], l.memory.bytes), "two runs differ");
-    const qn_gpu_guarded *guarded[] = { &l.x_out, &l.sumsq,  &l.in_partials, &l.o,           &l.out_partials,
-                                        &l.y,     &l.memory, &l.barrier,     &l.f16_partials };
+    qn_expect(!memcmp(y[0], y[1], l.y.bytes) && !memcmp(open[0], open[1], l.layout.bytes), "two runs differ");
+    const qn_gpu_guarded *guarded[] = { &l.x_out, &l.sumsq,  &l.in_partials, &l.o,       &l.out_partials,
+                                        &l.y,     &l.states, &l.open,        &l.barrier, &l.f16_partials };
     for (size_t i = 0; i < sizeof guarded / sizeof *guarded - !l.f16_rows; i++)
         qn_expect(qn_gpu_guards_intact(guarded[i]), "bytes outside buffer %zu were written", i);
     uint8_t *barrier = (uint8_t *)qn_gpu_read_floats(&l.barrier);
@@ -498,7 +616,7 @@ static void check_layer(struct layer l, uint32_t type)
     free(barrier);
     for (int time = 0; time < 2; time++) {
         free(y[time]);
-        free(memory[time]);
+        free(open[time]);
     }
     free(inputs);
     free(state);
@@ -512,6 +630,9 @@ static void check_layers(void)
         struct layer layer;
     } cases[] = {
         { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 1, .v_heads = 1, .taps = 4, .n_tokens = 9 } },
+        /* Two folds, and inputs before the state. */
+        { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 1, .v_heads = 2, .taps = 4, .n_tokens = 133, .f16_rows = true } },
+        { QN_TYPE_Q1_0, { .hidden = 256, .k_heads = 2, .v_heads = 2, .taps = 8, .n_tokens = 73 } },
         { QN_TYPE_Q1_0, { .hidden = 384, .k_heads = 2, .v_heads = 4, .taps = 4, .n_tokens = 7, .f16_rows = true } },
         { QN_TYPE_Q1_0,
           { .hidden = 1280, .k_heads = 2, .v_heads = 6, .taps = 4, .n_tokens = 6, .grouped = true, .f16_rows = true } },
@@ -531,7 +652,7 @@ static void check_layers(void)
 
 /* ---- Speed: several layers of a 27B model in one launch ---- */
 
-enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS = 48 };
+enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS = 48, BENCH_OPEN_ROWS = 32 };
 
 /* The parts of a layer that are in the launch. */
 enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
@@ -567,10 +688,9 @@ static void bench_layers(const char *shape, unsigned what)
     l.in.first_row[ALPHA] = l.width;
     l.in.first_row[BETA] = l.width + l.v_heads;
     l.out.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = l.hidden / QN_TILE_ROWS };
-    l.state_bytes = qn_gdn_gpu_state_bytes(l.v_heads, HEAD, HEAD);
-    l.memory_bytes = l.state_bytes + qn_gdn_gpu_input_bytes(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
-    float *random = qn_floats_of(l.memory_bytes / sizeof(float), 0.1f);
-    const uint32_t position = 77;
+    l.layout = qn_gdn_gpu_open_layout(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
+    l.state_bytes = qn_gdn_gpu_state_bytes(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
+    float *random = qn_floats_of(l.state_bytes / sizeof(float), 0.1f);
     for (size_t h = 0; h < l.v_heads; h++)
         random[h] = -fabsf(random[h]); /* factors of the decay are negative */
     l.gpu_x = qn_gpu_floats(random, l.hidden);
@@ -581,9 +701,12 @@ static void bench_layers(const char *shape, unsigned what)
     l.gpu_head_norm = qn_gpu_floats(random, HEAD);
     l.x_out = qn_gpu_new(l.hidden * sizeof(float));
     l.o = qn_gpu_floats(random, l.values);
-    l.memory = qn_gpu_new(BENCH_LAYERS * l.memory_bytes);
-    l.addresses = qn_gpu_from(&l.memory.data, sizeof l.memory.data);
-    l.positions = qn_gpu_from(&position, sizeof position);
+    l.states = qn_gpu_new(BENCH_LAYERS * l.state_bytes);
+    l.open = qn_gpu_new(BENCH_LAYERS * l.layout.bytes);
+    l.positions = qn_gpu_from((uint32_t[]){ CHUNK + BENCH_OPEN_ROWS }, sizeof(uint32_t));
+    l.state_positions = qn_gpu_from((uint32_t[]){ CHUNK }, sizeof(uint32_t));
+    l.slot = qn_gpu_from((uint32_t[]){ 0 }, sizeof(uint32_t));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), l.open.data, 0, l.open.bytes));
     l.in.tiles = l.f16.tiles = l.out.tiles = (qn_gpu_guarded){ 0 };
     gemvs_new(&l);
     const qn_gpu_guarded *const between[] = { &l.sumsq, &l.in_partials, &l.out_partials, &l.f16_partials };
@@ -592,7 +715,7 @@ static void bench_layers(const char *shape, unsigned what)
     qn_persistent_phase phases[BENCH_LAYERS * 3];
     qn_gpu_guarded matrices[BENCH_LAYERS * 3];
     for (size_t layer = 0; layer < BENCH_LAYERS; layer++) {
-        qn_assert_ok(qn_cuda_upload(qn_gpu(), l.memory.data + layer * l.memory_bytes, random, l.memory_bytes, NULL, NULL));
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), l.states.data + layer * l.state_bytes, random, l.state_bytes, NULL, NULL));
         if (what & IN) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[0] };
             matrices[n_matrices] = random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
@@ -607,9 +730,14 @@ static void bench_layers(const char *shape, unsigned what)
         }
         if (what & DELTA) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_DELTA, .u.delta = delta_of(&l) };
-            phases[n_phases].u.delta.state_offset += layer * l.memory_bytes;
-            phases[n_phases++].u.delta.inputs_offset += layer * l.memory_bytes;
-            bytes += 2 * l.state_bytes;
+            phases[n_phases].u.delta.state_offset = layer * l.state_bytes;
+            uint64_t *const offsets[] = { &phases[n_phases].u.delta.open.keys, &phases[n_phases].u.delta.open.values,
+                                          &phases[n_phases].u.delta.open.scales, &phases[n_phases].u.delta.open.decays,
+                                          &phases[n_phases].u.delta.open.inputs };
+            for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+                *offsets[i] += layer * l.layout.bytes;
+            bytes += l.state_bytes + BENCH_OPEN_ROWS * (l.k_heads + l.v_heads) * HEAD * sizeof(uint16_t);
+            n_phases++;
         }
         if (what & OUT) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[1] };
@@ -629,15 +757,21 @@ static void bench_layers(const char *shape, unsigned what)
     qn_persistent_timed t = { .args = { .phases = l.phases.data,
                                         .barrier = l.barrier.data,
                                         .positions = l.positions.data,
-                                        .memory = l.addresses.data,
+                                        .states = l.states.data,
+                                        .open = l.open.data,
+                                        .state_positions = l.state_positions.data,
+                                        .state_from = l.slot.data,
+                                        .open_slots = l.slot.data,
+                                        .state_stride = BENCH_LAYERS * l.state_bytes,
+                                        .open_stride = BENCH_LAYERS * l.layout.bytes,
                                         .n_phases = (uint32_t)n_phases } };
     qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, &t.launch));
     const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 1);
     qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
-    qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,    &l.gpu_conv,    &l.gpu_bias,     &l.gpu_factor,
-                                              &l.gpu_head_norm, &l.x_out,       &l.o,           &l.memory,       &l.addresses,
-                                              &l.positions,     &l.sumsq,       &l.in_partials, &l.out_partials, &l.barrier,
-                                              &l.phases,        &l.f16_partials };
+    qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,        &l.gpu_conv, &l.gpu_bias,    &l.gpu_factor,
+                                              &l.gpu_head_norm, &l.x_out,           &l.o,        &l.states,      &l.open,
+                                              &l.positions,     &l.state_positions, &l.slot,     &l.sumsq,       &l.in_partials,
+                                              &l.out_partials,  &l.barrier,         &l.phases,   &l.f16_partials };
     for (size_t i = 0; i < sizeof device_memory / sizeof *device_memory - !l.f16_rows; i++)
         qn_gpu_free(device_memory[i]);
     for (size_t i = 0; i < n_matrices; i++)

@@ -102,7 +102,9 @@ typedef struct qn_memory_vtable {
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
-    qn_sequence *sequence;              /* a caller may let an empty one adopt pages and states of others, before `prepare` */
+    /* The items that the memory holds. Pages and states of others may be put into it between steps, while it is empty; `prepare` makes
+     * the device use them. */
+    qn_sequence *sequence;
     const qn_kv_view *cache;            /* CPU memories only, else NULL */
     const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };

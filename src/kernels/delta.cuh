@@ -1,56 +1,16 @@
-// Device functions for one token of a Gated DeltaNet layer: convolution over the last inputs, gates, norms of keys and
-// queries, and the delta rule for a row of the state. For the separate kernel (deltanet/deltanet_step.cu) and the
-// persistent decode kernel. In float32; deltanet/deltanet_cuda.h has the formulas and the layout of a session's state.
+// Device functions for one token of a Gated DeltaNet layer: gates, norms of keys and queries, the delta rule for a row of the
+// state, and the scales of values in an open chunk. For the kernels of deltanet/ and the persistent decode kernel. In float32;
+// deltanet/deltanet_cuda.h has the formulas, and the layout of states and open chunks.
 #ifndef QN_KERNELS_DELTA_CUH
 #define QN_KERNELS_DELTA_CUH
 
 #include "kernels/sigmoid.cuh"
-
-#define QN_DELTA_MAX_TAPS 8
 
 // Log of the decay: g = softplus(alpha + bias) * factor.
 QN_DEVICE float qn_delta_log_decay(float alpha, float bias, float factor)
 {
     const float x = alpha + bias;
     return (x > 20.0f ? x : log1pf(expf(x))) * factor;
-}
-
-// Adds the taps for the inputs of `first` down to `last` tokens ago. slot: the current position's row of the ring.
-template <uint32_t first, uint32_t last>
-QN_DEVICE float qn_delta_convolve_taps(float sum, const float *conv, const float *ring, uint32_t position, uint32_t slot,
-                                       uint32_t taps, uint32_t width, uint32_t channel)
-{
-    float weights[first - last + 1], inputs[first - last + 1];
-#pragma unroll
-    for (uint32_t back = first; back >= last; back--) {
-        const bool valid = back < taps && back <= position;
-        const uint32_t row = slot >= back ? slot - back : slot + taps - back;
-        weights[first - back] = valid ? conv[(taps - 1 - back) * width + channel] : 0;
-        inputs[first - back] = valid ? ring[row * width + channel] : 0;
-    }
-#pragma unroll
-    for (uint32_t back = first; back >= last; back--)
-        if (back < taps && back <= position)
-            sum = fmaf(weights[first - back], inputs[first - back], sum);
-    return sum;
-}
-
-// The part of a channel's convolution that comes from the inputs before the token at `position`. The loads of several
-// taps are in flight before the first result is used.
-QN_DEVICE float qn_delta_convolve_past(const float *conv, const float *ring, uint32_t position, uint32_t slot, uint32_t taps,
-                                       uint32_t width, uint32_t channel)
-{
-    float sum = 0;
-    if (taps > 4)
-        sum = qn_delta_convolve_taps<QN_DELTA_MAX_TAPS - 1, 4>(sum, conv, ring, position, slot, taps, width, channel);
-    return qn_delta_convolve_taps<3, 1>(sum, conv, ring, position, slot, taps, width, channel);
-}
-
-// Completes the convolution with the token's own input and its tap, and applies SiLU.
-QN_DEVICE float qn_delta_convolve(float past, float weight, float input)
-{
-    const float sum = fmaf(weight, input, past);
-    return sum * qn_sigmoid(sum);
 }
 
 // Inverse l2 norms of a key and a query, and the dot product of the normalised key and query.
@@ -119,6 +79,14 @@ QN_DEVICE float qn_delta_row(float4 s[vecs], const float *q, const float *k, con
     const float v_new = beta * (v - k_read);
     qn_delta_update<lanes, vecs>(s, k, decay, v_new * keys.k_inv_norm);
     return fmaf(v_new, keys.kq, q_read);
+}
+
+// The power of two that makes amax a number in [2^14, 2^15), and its inverse; both are normal numbers.
+QN_DEVICE float2 qn_delta_scale_of(float amax)
+{
+    uint32_t exponent = __float_as_uint(amax) >> 23;
+    exponent = exponent < 15 ? 1 : exponent - 14;
+    return make_float2(__uint_as_float(exponent << 23), __uint_as_float((254 - exponent) << 23));
 }
 
 // Loads a row; zeros if `row` is null.

@@ -266,38 +266,11 @@ static void chunks_refused(void **unused)
     refused(qn_gdn_gpu_chunk(&args, &whole, 227 << 10, WORKSPACE, &chunk), "8 elements");
 }
 
-static void steps(void **unused)
-{
-    (void)unused;
-    qn_gdn_step_args args = { .rows = 7,
-                              .k_heads = 2,
-                              .v_heads = 6,
-                              .taps = 4,
-                              .qkv_stride = 2 * 2 * 48 + 6 * 144,
-                              .gate_stride = 6 * 144,
-                              .out_stride = 6 * 144 };
-    qn_launch launch, other;
-    assert_ok(qn_gdn_gpu_step(&args, 48, 144, &launch));
-    assert_defines(&launch, "-DQN_HEAD_K=48 -DQN_HEAD_V=144");
-    assert_int_equal(launch.grid[0], 6);
-    assert_int_equal(launch.grid[1], 7);
-    assert_int_equal(launch.block[0], 512);
-    assert_ok(qn_gdn_gpu_step(&args, 48, 144, &other));
-    assert_memory_equal(&launch.variant, &other.variant, sizeof launch.variant); /* kernels are looked up by these bytes */
-    refused(qn_gdn_gpu_step(&args, 40, 144, &launch), "40");
-    refused(qn_gdn_gpu_step(&args, 48, 272, &launch), "272");
-    refused(qn_gdn_gpu_step(&args, 64, 144, &launch), "rows of q, k and v");
-    args.taps = 9;
-    refused(qn_gdn_gpu_step(&args, 48, 144, &launch), "9 taps");
-    args.taps = 4;
-    args.rows = 0;
-    refused(qn_gdn_gpu_step(&args, 48, 144, &launch), "0 rows");
-}
-
 static qn_gdn_open_args open_args(void)
 {
     return (qn_gdn_open_args){ .states = 4096,
                                .open = 8192,
+                               .positions = 4,
                                .state_stride = 1 << 20,
                                .open_stride = 1 << 20,
                                .layers = 3,
@@ -324,7 +297,7 @@ static void open_chunks(void **unused)
     assert_int_equal(launch.args_bytes, sizeof args);
     assert_true(launch.pdl);
     assert_int_equal(args.layout.values, 2 * 64 * 48 * 2);
-    assert_int_equal(args.layout.bytes - args.layout.inputs, (3 + 8) * (2 * 2 * 48 + 6 * 144) * 4);
+    assert_int_equal(args.layout.bytes - args.layout.inputs, (3 + 5) * (2 * 2 * 48 + 6 * 144) * 4);
     args.sequences = 100;
     assert_ok(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch));
     assert_string_equal(launch.function, "qn_gdn_open_fold");
@@ -343,9 +316,11 @@ static void open_chunks(void **unused)
             assert_ok(qn_gdn_gpu_open_step(&args, head_k, head_v, &h100, &launch));
             assert_true(launch.block[0] % 32 == 0 && (head_v > 128 || launch.block[0] >= 2 * head_v));
         }
-    /* 48 layers of a 27B model: a sequence takes at most 225 MB. */
-    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(16, 48, 128, 128, 4);
-    assert_true(48 * (layout.bytes + qn_gdn_gpu_state_bytes(48, 128, 128)) <= 225000000);
+    args = open_args(); /* one sequence, in the arguments */
+    args.positions = 0;
+    args.sequences = 1;
+    assert_ok(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch));
+    assert_int_equal(launch.grid[0], 6);
 }
 
 static void refused_open_chunks(void **unused)
@@ -369,6 +344,9 @@ static void refused_open_chunks(void **unused)
     args.sequences = 70000;
     refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "70000 sequences");
     args = open_args();
+    args.positions = 0;
+    refused(qn_gdn_gpu_open_fold(&args, 48, 144, &h100, &launch), "7 sequences without their positions");
+    args = open_args();
     args.v_heads = 5;
     refused(qn_gdn_gpu_open_step(&args, 48, 144, &h100, &launch), "5 value heads");
     args = open_args();
@@ -388,21 +366,18 @@ static void refused_open_chunks(void **unused)
 static void conv_and_norm(void **unused)
 {
     (void)unused;
-    const qn_gdn_conv_args conv = {
-        .sequences = 2, .k_heads = 2, .v_heads = 6, .taps = 4, .qkv_stride = 1280, .out_stride = 1280
-    };
+    qn_gdn_conv_args conv = { .rows = 33, .k_heads = 2, .v_heads = 6, .taps = 4, .qkv_stride = 1280, .out_stride = 1280 };
     const qn_gdn_norm_args norm = {
         .rows = 33, .k_heads = 2, .v_heads = 6, .o_stride = 768, .gate_stride = 768, .out_stride = 768
     };
     qn_gdn_chunk_args rule = chunk_args();
     qn_launch launch;
-    assert_ok(qn_gdn_gpu_conv(&conv, 128, 128, 33, true, &launch));
+    assert_ok(qn_gdn_gpu_conv(&conv, 128, 128, &launch));
     assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16");
     assert_int_equal(launch.grid[0], 2 + 2 + 6);
     assert_int_equal(launch.grid[1], 3); /* blocks of 16 tokens */
-    assert_int_equal(launch.grid[2], 2);
-    assert_ok(qn_gdn_gpu_norm(&norm, 128, 128, false, &launch));
-    assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128");
+    assert_ok(qn_gdn_gpu_norm(&norm, 128, 128, &launch));
+    assert_defines(&launch, "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16");
     assert_int_equal(launch.grid[0], 2); /* blocks of 4 heads */
     assert_int_equal(launch.grid[1], 33);
     rule.dtype = QN_DTYPE_F16;
@@ -411,15 +386,25 @@ static void conv_and_norm(void **unused)
     assert_int_equal(launch.grid[0], 4); /* blocks of 32 values */
     rule.head_k = 24;
     refused(qn_gdn_gpu_recurrent(&rule, &launch), "24");
-    refused(qn_gdn_gpu_conv(&conv, 128, 120, 33, true, &launch), "120");
-    refused(qn_gdn_gpu_conv(&conv, 128, 128, 0, true, &launch), "0 blocks of tokens");
+    refused(qn_gdn_gpu_conv(&conv, 128, 120, &launch), "120");
+    conv.rows = 2; /* not all of the next history */
+    refused(qn_gdn_gpu_conv(&conv, 128, 128, &launch), "2 rows");
+    conv.rows = 3;
+    assert_ok(qn_gdn_gpu_conv(&conv, 128, 128, &launch));
+    conv.taps = 9;
+    refused(qn_gdn_gpu_conv(&conv, 128, 128, &launch), "9 taps");
 }
 
 static void sizes(void **unused)
 {
     (void)unused;
-    assert_int_equal(qn_gdn_gpu_state_bytes(48, 128, 128), 48 * 128 * 128 * 4);
-    assert_int_equal(qn_gdn_gpu_input_bytes(16, 48, 128, 128, 4), 4 * (2 * 16 * 128 + 48 * 128) * 4);
+    const size_t history = 48 * 128 * 128 * 4, state = history + 3 * (2 * 16 * 128 + 48 * 128) * 4;
+    assert_int_equal(qn_gdn_gpu_history(48, 128, 128), history);
+    assert_int_equal(qn_gdn_gpu_state_bytes(16, 48, 128, 128, 4), state);
+    assert_int_equal(qn_gdn_gpu_state_bytes(16, 48, 128, 128, 1), history);
+    /* 48 layers of a 27B model: a sequence takes at most 225 MB. */
+    const qn_gdn_open_layout layout = qn_gdn_gpu_open_layout(16, 48, 128, 128, 4);
+    assert_true(48 * (state + layout.bytes) <= 225000000);
 }
 
 int main(void)
@@ -433,7 +418,6 @@ int main(void)
         cmocka_unit_test(divisions),
         cmocka_unit_test(pieces),
         cmocka_unit_test(chunks_refused),
-        cmocka_unit_test(steps),
         cmocka_unit_test(open_chunks),
         cmocka_unit_test(refused_open_chunks),
         cmocka_unit_test(conv_and_norm),

@@ -480,11 +480,16 @@ static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
 
 static void run_delta(struct machine *m, const qn_persistent_delta *s)
 {
+    const qn_recurrent_shape *r = &m->model->plan->recurrent;
+    const qn_gdn_open_layout open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
+    const size_t slot = s->state_offset / qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
     put(m, s->out,
         NAME(DELTA, read_partials(m, &s->qkv, s->qkv_row), read_partials(m, &s->alpha, s->alpha_row),
-             read_partials(m, &s->beta, s->beta_row), s->state_offset / m->memory->format->recurrent.state_layer_bytes,
-             s->conv));
-    assert_int_equal(s->inputs_offset - s->state_offset, m->memory->format->recurrent.history);
+             read_partials(m, &s->beta, s->beta_row), slot, s->conv));
+    const uint64_t offsets[] = { s->open.keys - open.keys, s->open.values - open.values, s->open.scales - open.scales,
+                                 s->open.decays - open.decays, s->open.inputs - open.inputs };
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
+        assert_int_equal(offsets[i], slot * open.bytes);
 }
 
 static void run_attention(struct machine *m, const qn_persistent_attention *s)

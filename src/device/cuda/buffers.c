@@ -18,10 +18,10 @@ static void release_acts(qn_cuda_model *model, qn_cuda_acts *acts)
 
 void qn_cuda_buffers_free(qn_cuda_model *model)
 {
-    qn_cuda_buffer *const all[] = { &model->scratch,           &model->cosines,  &model->sines,
-                                    &model->partials,          &model->maxima,   &model->gates,
-                                    &model->delta_workspace,   &model->gathered, &model->logits,
-                                    &model->persistent_memory, &model->matmul_workspace };
+    qn_cuda_buffer *const all[] = { &model->scratch,           &model->cosines,          &model->sines,
+                                    &model->partials,          &model->maxima,           &model->gates,
+                                    &model->delta_workspace,   &model->gathered,         &model->logits,
+                                    &model->persistent_memory, &model->matmul_workspace, &model->arrivals };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_free(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
@@ -157,6 +157,8 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
                                             .head_v = (uint32_t)r->head_v };
         const size_t bytes = qn_gdn_gpu_max_workspace_bytes(&longest, &model->gdn);
         QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->delta_workspace));
+        QN_TRY(alloc_floats(model, max_rows, r->n_k_heads, &model->arrivals));
+        QN_TRY(qn_cuda_memset(model->cuda, model->stream, model->arrivals.address, 0, model->arrivals.bytes));
     }
     QN_TRY(alloc_attention(model, max_rows, max_positions));
     QN_TRY(alloc_persistent(model));

@@ -112,7 +112,7 @@ static qn_status prepare(struct batch *b)
     if (s->is_decode)
         pad(s);
     qn_cuda_fill_inputs(s);
-    return QN_OK;
+    return s->is_decode || s->n == 1 ? qn_cuda_fold_full_chunks(s) : QN_OK;
 }
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */

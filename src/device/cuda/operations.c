@@ -85,7 +85,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
         return (struct acts_source){ .op = QN_ACTS_OP_SWIGLU,
                                      .x = qn_cuda_step_buffer(s, op->swiglu.gate),
                                      .x2 = qn_cuda_step_buffer(s, op->swiglu.up) };
-    case QN_OP_GATED_NORM: /* more than one row: run_gated_norm has written them to scratch */
+    case QN_OP_GATED_NORM: /* more than one row: qn_cuda_run_recurrent_op has written them to scratch */
         if (s->n > 1)
             return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
         x = op->gated_norm.in;
@@ -204,12 +204,12 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
-    const qn_persistent_args args = { .phases =
-                                          s->graphs->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
-                                      .barrier = s->model->persistent.barrier,
-                                      .positions = qn_cuda_step_positions(s),
-                                      .n_phases = (uint32_t)segment->n_phases };
+    qn_persistent_args args = { .phases = s->graphs->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
+                                .barrier = s->model->persistent.barrier,
+                                .positions = qn_cuda_step_positions(s),
+                                .n_phases = (uint32_t)segment->n_phases };
     qn_launch config;
+    qn_cuda_set_recurrent_args(s, &args);
     QN_TRY(qn_persistent_gpu_launch(&s->model->persistent_gpu, &s->model->persistent.tiles, &config));
     return qn_cuda_step_launch(s, &config, &args);
 }

@@ -97,8 +97,20 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op);
 qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s);
 bool qn_cuda_has_prefill(const qn_cuda_piece *piece);
 
-/* recurrent.c. qn_cuda_run_recurrent_op - the same for QN_OP_CONV, QN_OP_DELTA_RULE and QN_OP_GATED_NORM. */
+/* recurrent.c:
+ *   qn_cuda_run_recurrent_op    the same for QN_OP_CONV, QN_OP_DELTA_RULE and QN_OP_GATED_NORM. Arguments of its launches depend on
+ *                               the number of pieces alone unless one contains a complete chunk
+ *   qn_cuda_fold_full_chunks    of a step of one row of each sequence, after its inputs are in host_inputs and before they are
+ *                               uploaded, not in its graph: folds full open chunks in all layers, and gives the rows the folded
+ *                               states. Kernels of single rows do not fold
+ *   qn_cuda_set_recurrent_args  states and open chunks of the persistent decode kernel; nothing without recurrent layers
+ *   qn_cuda_state_offset        of a layer's part of a state
+ *   qn_cuda_open_layout         of a layer's part of an open chunk, from the start of the item */
 qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op);
+qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s);
+void qn_cuda_set_recurrent_args(const qn_cuda_rows_step *s, qn_persistent_args *args);
+uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer);
+qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer);
 
 /* ---- Graphs: graphs.c ---- */
 

@@ -444,7 +444,6 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
 {
     const qn_op *conv = &p->plan->ops[at], *out = conv + 2;
     const qn_recurrent_shape *r = &p->plan->recurrent;
-    const uint64_t state = (uint64_t)p->memory->format->slots[conv->layer] * p->memory->format->recurrent.state_layer_bytes;
     struct gemv gemv;
     if (at + 3 >= p->plan->n_ops || conv[1].kind != QN_OP_DELTA_RULE || out->kind != QN_OP_GATED_NORM ||
         r->head_k != GDN_HEAD_DIM || r->head_v != GDN_HEAD_DIM || r->taps > QN_GDN_MAX_TAPS ||
@@ -455,8 +454,8 @@ static qn_status add_delta(struct planner *p, size_t at, size_t *n_fused)
                                   .bias = p->model->ops[at].vectors.conv.bias,
                                   .factor = p->model->ops[at].vectors.conv.factor,
                                   .out = p->model->persistent.heads,
-                                  .state_offset = state,
-                                  .inputs_offset = state + p->memory->format->recurrent.history,
+                                  .state_offset = qn_cuda_state_offset(p->plan, conv->layer),
+                                  .open = qn_cuda_open_layout(p->plan, conv->layer),
                                   .k_heads = (uint32_t)r->n_k_heads,
                                   .v_heads = (uint32_t)r->n_v_heads,
                                   .taps = (uint32_t)r->taps,

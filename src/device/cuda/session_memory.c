@@ -148,14 +148,9 @@ static void memory_free(qn_memory *memory)
     qn_cuda *cuda = m->model->cuda;
     (void)wait_for_copies(m);
     qn_sequence_free(&m->sequence);
-    for (int sampler = 0; sampler < QN_SAMPLE_MODES; sampler++)
-        qn_cuda_graph_free(cuda, m->graphs[sampler]);
-    qn_cuda_free(cuda, &m->decode_plan.memory);
     qn_cuda_free(cuda, &m->tables);
     qn_cuda_free_host(cuda, m->host_tables);
     qn_cuda_event_free(cuda, m->copied);
-    free(m->decode_plan.segments);
-    free(m->decode_plan.phases);
     qn_free(m);
 }
 

@@ -78,7 +78,7 @@ QN_DEVICE uint32_t next(uint32_t stage)
 // the initial state is read, unless one block computes the whole head: qn_gdn_span_effects copies those of other heads.
 QN_DEVICE bool in_place(const qn_gdn_chunk_args &a)
 {
-    return a.memory || (a.initial && a.initial == a.final);
+    return a.initial && a.initial == a.final;
 }
 
 // The slices of block number `block` of those for so many.

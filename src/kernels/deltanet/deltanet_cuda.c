@@ -24,11 +24,6 @@ static qn_status variant_of(size_t head_k, size_t head_v, uint32_t dtype, qn_gpu
     return QN_OK;
 }
 
-static uint32_t bf16_or_f32(bool bf16)
-{
-    return bf16 ? QN_DTYPE_BF16 : QN_DTYPE_F32;
-}
-
 static qn_status check_heads(uint32_t k_heads, uint32_t v_heads)
 {
     if (k_heads == 0 || v_heads == 0 || v_heads % k_heads || v_heads > MAX_BLOCKS / 4)
@@ -54,16 +49,6 @@ static qn_status check_stride(const char *what, uint32_t stride, size_t row)
 static size_t width_of(uint32_t k_heads, uint32_t v_heads, size_t head_k, size_t head_v)
 {
     return 2 * k_heads * head_k + v_heads * head_v;
-}
-
-size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v)
-{
-    return v_heads * head_k * head_v * sizeof(float);
-}
-
-size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
-{
-    return taps * (2 * k_heads * head_k + v_heads * head_v) * sizeof(float);
 }
 
 qn_status qn_gdn_gpu_check_shape(const qn_gdn_chunk_args *a)
@@ -320,7 +305,7 @@ qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *a, const qn_gdn_division *d, uint3
     return QN_OK;
 }
 
-/* ---- Token by token ---- */
+/* ---- Token by token, and around the chunk kernels ---- */
 
 static qn_launch step_launch(qn_gpu_variant variant, const char *function, size_t x, size_t y, size_t z, size_t threads,
                              size_t args_bytes)
@@ -350,41 +335,18 @@ static qn_status check_taps(uint32_t taps)
     return QN_OK;
 }
 
-qn_status qn_gdn_gpu_step(const qn_gdn_step_args *a, size_t head_k, size_t head_v, qn_launch *launch)
+qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_v, qn_launch *launch)
 {
     qn_gpu_variant variant = { 0 };
-    qn_status status = variant_of(head_k, head_v, QN_DTYPE_F32, &variant);
+    const size_t row_blocks = divide_up(a->rows, QN_GDN_CONV_ROWS), width = width_of(a->k_heads, a->v_heads, head_k, head_v);
+    qn_status status = variant_of(head_k, head_v, QN_DTYPE_BF16, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
         status = check_taps(a->taps);
-    if (!status)
-        status = check_grid("rows", a->rows);
-    if (!status)
-        status = check_stride("q, k and v", a->qkv_stride, width_of(a->k_heads, a->v_heads, head_k, head_v));
-    if (!status)
-        status = check_stride("gates", a->gate_stride, a->v_heads * head_v);
-    if (!status)
-        status = check_stride("the result", a->out_stride, a->v_heads * head_v);
-    if (status)
-        return status;
-    const size_t values = head_v < 128 ? head_v : 128; /* per pass */
-    *launch = step_launch(variant, "qn_gdn_step", a->v_heads, a->rows, 1, values * QN_GDN_ROW_LANES, sizeof *a);
-    return QN_OK;
-}
-
-qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_v, size_t longest, bool bf16, qn_launch *launch)
-{
-    qn_gpu_variant variant = { 0 };
-    const size_t row_blocks = (longest + QN_GDN_CONV_ROWS - 1) / QN_GDN_CONV_ROWS,
-                 width = width_of(a->k_heads, a->v_heads, head_k, head_v);
-    qn_status status = variant_of(head_k, head_v, bf16_or_f32(bf16), &variant);
-    if (!status)
-        status = check_heads(a->k_heads, a->v_heads);
-    if (!status)
-        status = check_taps(a->taps);
-    if (!status)
-        status = check_grid("sequences", a->sequences);
+    if (!status && a->rows < a->taps - 1)
+        status = qn_fail(QN_ERR_INVALID, "a convolution of %u taps over %u rows: expected at least %u", a->taps, a->rows,
+                         a->taps - 1);
     if (!status)
         status = check_grid("blocks of tokens", row_blocks);
     if (!status)
@@ -393,14 +355,14 @@ qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *a, size_t head_k, size_t head_
         status = check_stride("the convolution's result", a->out_stride, width);
     if (status)
         return status;
-    *launch = step_launch(variant, "qn_gdn_conv", 2 * a->k_heads + a->v_heads, row_blocks, a->sequences, 128, sizeof *a);
+    *launch = step_launch(variant, "qn_gdn_conv", 2 * a->k_heads + a->v_heads, row_blocks, 1, 128, sizeof *a);
     return QN_OK;
 }
 
-qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_v, bool bf16, qn_launch *launch)
+qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_v, qn_launch *launch)
 {
     qn_gpu_variant variant = { 0 };
-    qn_status status = variant_of(head_k, head_v, bf16_or_f32(bf16), &variant);
+    qn_status status = variant_of(head_k, head_v, QN_DTYPE_BF16, &variant);
     if (!status)
         status = check_heads(a->k_heads, a->v_heads);
     if (!status)
@@ -418,6 +380,17 @@ qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_
 }
 
 /* ---- The open chunk ---- */
+
+size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v)
+{
+    return v_heads * head_k * head_v * sizeof(float);
+}
+
+size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
+{
+    const size_t width = width_of((uint32_t)k_heads, (uint32_t)v_heads, head_k, head_v);
+    return qn_gdn_gpu_history(v_heads, head_k, head_v) + (taps - 1) * width * sizeof(float);
+}
 
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
 {
@@ -438,6 +411,8 @@ static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, 
     QN_TRY(check_heads(a->k_heads, a->v_heads));
     QN_TRY(check_taps(a->taps));
     QN_TRY(check_grid("sequences", a->sequences));
+    if (!a->positions && a->sequences > 1)
+        return qn_fail(QN_ERR_INVALID, "delta rule over open chunks of %u sequences without their positions", a->sequences);
     if ((a->states | a->open | a->state_stride | a->state_offset | a->open_stride | a->open_offset) % 16)
         return qn_fail(QN_ERR_INVALID,
                        "delta rule over open chunks: an address, stride or offset of slots is no multiple of 16");
@@ -455,9 +430,8 @@ static qn_status open_launch(qn_gdn_open_args *a, size_t head_k, size_t head_v, 
     return QN_OK;
 }
 
-qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+static qn_status check_rows_of_open(const qn_gdn_open_args *a, size_t head_k, size_t head_v)
 {
-    QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
     QN_TRY(check_stride("q, k and v", a->qkv_stride, width_of(a->k_heads, a->v_heads, head_k, head_v)));
     QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
     QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
@@ -465,6 +439,13 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
         return qn_fail(
             QN_ERR_INVALID,
             "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
+    return QN_OK;
+}
+
+qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    QN_TRY(open_launch(a, head_k, head_v, gpu, launch));
+    QN_TRY(check_rows_of_open(a, head_k, head_v));
     /* As many blocks as the device runs at a time; each has a share of the heads. The device keeps 1 KB for each block. */
     const size_t by_shared = (gpu->max_shared_bytes + 1024) / (launch->shared_bytes + 1024);
     const size_t by_registers = QN_GDN_OPEN_SM_BLOCKS(head_k, head_v);
@@ -472,6 +453,31 @@ qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *a, size_t head_k, size_t head_v
     if (at_a_time > 0 && launch->grid[0] > at_a_time)
         launch->grid[0] = (uint32_t)at_a_time;
     launch->function = "qn_gdn_open_step";
+    return QN_OK;
+}
+
+enum { ROW_HEAD = 128 };
+
+bool qn_gdn_gpu_has_open_row(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu)
+{
+    return head_k == ROW_HEAD && head_v == ROW_HEAD && QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD) <= gpu->max_shared_bytes;
+}
+
+qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_launch *launch)
+{
+    const size_t shared_bytes = QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD);
+    QN_TRY(open_launch(a, ROW_HEAD, ROW_HEAD, gpu, launch));
+    QN_TRY(check_rows_of_open(a, ROW_HEAD, ROW_HEAD));
+    if (shared_bytes > gpu->max_shared_bytes)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "delta rule of one row over open chunks: %u bytes of shared memory, expected at least %zu",
+                       gpu->max_shared_bytes, shared_bytes);
+    launch->variant = (qn_gpu_variant){ .source = &open_row_source };
+    launch->function = "qn_gdn_open_row";
+    launch->grid[0] = a->v_heads;
+    launch->grid[1] = a->sequences;
+    launch->block[0] = QN_GDN_ROW_THREADS;
+    launch->shared_bytes = (uint32_t)shared_bytes;
     return QN_OK;
 }
 

@@ -96,14 +96,8 @@ typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(void) final;         /* [states, v_heads, head_v, head_k], or 0: not written; may be initial */
     QN_GPU_PTR(const int32_t)
     state_indices; /* [sequences]: of a sequence's state in initial and final, -1: the sequence is skipped; or 0: state i */
-    uint32_t bf16_states;       /* 1: the type of initial and final; else f32 */
-    uint32_t transposed_states; /* 1: initial and final are [states, v_heads, head_k, head_v] */
-    QN_GPU_PTR(const uint64_t)
-    memory; /* [sequences] addresses, or 0. If given, a sequence's state is at memory[sequence] + state_offset bytes, updated
-               in place, and initial and final are not used */
-    QN_GPU_PTR(const uint32_t)
-    positions; /* [sequences], with memory: 0 for a sequence without tokens so far, whose initial state is zeros */
-    uint64_t state_offset;
+    uint32_t bf16_states;              /* 1: the type of initial and final; else f32 */
+    uint32_t transposed_states;        /* 1: initial and final are [states, v_heads, head_k, head_v] */
     QN_GPU_PTR(void) o;                /* [tokens, v_heads, head_v], o_stride */
     QN_GPU_PTR(unsigned char) records; /* [chunks, v_heads, QN_GDN_RECORD] */
     /* [2, pieces, head_v, padded head_k]: the state at the start of a piece that begins within a head; the initial state of the
@@ -126,42 +120,15 @@ typedef struct qn_gdn_chunk_args {
     float scale;
 } qn_gdn_chunk_args;
 
-/* ---- Token by token: any key and value dimensions that are multiples of 16, at most 256 ----
- *
- * A layer's data of a session: the state [v_heads, head_v, head_k] f32 at state_offset bytes of the session's memory, and at
- * inputs_offset the convolution's inputs [taps, width] f32, a ring buffer: the row of position p is p mod taps, and at least
- * the last taps-1 positions are stored. width is the elements of q and k of all key heads and of v of all value heads. State
- * and inputs are not read at position 0. Value head h uses key head h mod k_heads. */
+/* ---- Around the chunk kernels, and token by token: any key and value dimensions that are multiples of 16, at most 256 ---- */
 
 /* qn_gdn_recurrent - the same function as prepare and advance, token by token, for any number of tokens: its arguments are
  * qn_gdn_chunk_args without records; q, k, v and o are f32, bf16 with QN_BF16, or f16 with QN_F16. */
 
 enum { QN_GDN_ROW_LANES = 4, QN_GDN_RECURRENT_VALUES = 32, QN_GDN_CONV_ROWS = 16, QN_GDN_MAX_TAPS = 8 };
 
-/* qn_gdn_step - one token of each of `rows` sessions, everything between the layer's input projections and its output
- * projection: convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) * factor, beta = sigmoid, delta rule, and
- * RMS norm of each head times SiLU(gate). State and inputs of each session are updated. */
-typedef struct qn_gdn_step_args {
-    QN_GPU_PTR(const float) qkv;          /* [rows, width], qkv_stride: before the convolution */
-    QN_GPU_PTR(const float) alpha;        /* [rows, v_heads], alpha_stride */
-    QN_GPU_PTR(const float) beta;         /* [rows, v_heads], beta_stride */
-    QN_GPU_PTR(const float) gate;         /* [rows, v_heads, head_v], gate_stride */
-    QN_GPU_PTR(const float) conv;         /* [taps, width] */
-    QN_GPU_PTR(const float) bias;         /* [v_heads] */
-    QN_GPU_PTR(const float) factor;       /* [v_heads], < 0 */
-    QN_GPU_PTR(const float) norm;         /* [head_v] */
-    QN_GPU_PTR(float) out;                /* [rows, v_heads, head_v], out_stride */
-    QN_GPU_PTR(const uint64_t) memory;    /* [rows] addresses of the sessions' memory, all different */
-    QN_GPU_PTR(const uint32_t) positions; /* [rows] */
-    uint64_t state_offset, inputs_offset;
-    uint32_t rows, k_heads, v_heads, taps;
-    uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
-    uint32_t grouped; /* 1: head k*rep + r of out is value head r*k_heads + k, with rep = v_heads / k_heads; 0: same order */
-    float scale, eps;
-} qn_gdn_step_args;
-
-/* qn_gdn_conv - several tokens of each sequence: convolution with SiLU, and gates. The sessions' inputs are updated. out is
- * f32, or bf16 with QN_BF16. */
+/* qn_gdn_conv - several tokens of a sequence: convolution with SiLU, and gates. width is the elements of q and k of all key heads
+ * and of v of all value heads; value head h uses key head h mod k_heads. out is f32, bf16 with QN_BF16, or f16 with QN_F16. */
 typedef struct qn_gdn_conv_args {
     QN_GPU_PTR(const float) qkv;           /* [rows, width], qkv_stride */
     QN_GPU_PTR(const float) alpha;         /* [rows, v_heads], alpha_stride */
@@ -172,15 +139,13 @@ typedef struct qn_gdn_conv_args {
     QN_GPU_PTR(void) out;                  /* [rows, width], out_stride */
     QN_GPU_PTR(float) g;                   /* [rows, v_heads] */
     QN_GPU_PTR(float) beta;                /* [rows, v_heads] */
-    QN_GPU_PTR(const uint64_t) memory;     /* [sequences] */
-    QN_GPU_PTR(const uint32_t) positions;  /* [sequences]: of the first token */
-    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [sequences + 1] */
-    uint64_t inputs_offset;
-    uint32_t sequences, k_heads, v_heads, taps;
+    QN_GPU_PTR(const float) history;       /* [taps-1, width]: inputs before the first row; or 0: zeros */
+    QN_GPU_PTR(float) last;                /* [taps-1, width]: the last inputs; may be history */
+    uint32_t rows, k_heads, v_heads, taps; /* rows: at least taps-1 */
     uint32_t qkv_stride, alpha_stride, beta_stride, out_stride;
 } qn_gdn_conv_args;
 
-/* qn_gdn_norm - RMS norm of each head times SiLU(gate); o is f32, or bf16 with QN_BF16. */
+/* qn_gdn_norm - RMS norm of each head times SiLU(gate); o is of the type of qn_gdn_conv's out. */
 typedef struct qn_gdn_norm_args {
     QN_GPU_PTR(const void) o;     /* [rows, v_heads, head_v], o_stride */
     QN_GPU_PTR(const float) gate; /* [rows, v_heads, head_v], gate_stride */
@@ -188,28 +153,36 @@ typedef struct qn_gdn_norm_args {
     QN_GPU_PTR(float) out;        /* [rows, v_heads, head_v], out_stride */
     uint32_t rows, k_heads, v_heads;
     uint32_t o_stride, gate_stride, out_stride;
-    uint32_t grouped; /* as in qn_gdn_step_args */
+    uint32_t grouped; /* 1: head k*rep + r of out is value head r*k_heads + k, with rep = v_heads / k_heads; 0: same order */
     float eps;
 } qn_gdn_norm_args;
 
 /* ---- The open chunk: decode of many sequences, with a state that is read once a launch and written once in 64 rows ----
  *
- * A sequence has, for each recurrent layer, the state at the last multiple of 64 positions in a state slot, and in an open slot
- * the rows since then: the open chunk. With gc the sum of g since the chunk's start, row i computes for each value head
+ * A sequence has, for each recurrent layer, the state at a multiple of 64 positions in a state slot, and in an open slot the rows
+ * since then, at most 64: the open chunk. Slots are items of a pool (cache/pool.h). With gc the sum of g since the chunk's start, row i computes for each value head
  *
  *     a    = e^gc_i S k_i + sum over j < i of e^(gc_i - gc_j) (k_i.k_j) v'_j;     v'_i = beta_i (v_i - a)
  *     o_i  = scale (e^gc_i S q_i + sum over j <= i of e^(gc_i - gc_j) (q_i.k_j) v'_j)
  *
  * Rows are stored by their position modulo 64. The first row of the next chunk folds the 64 rows of a full one:
- * S = e^gc_last S + sum of e^(gc_last - gc_j) v'_j k_j^T. If `position` is that of the next row, the state is that before
- * position (position - 1) / 64 * 64. Up to position 64 it is zeros, and no state slot is read.
+ * S = e^gc_last S + sum of e^(gc_last - gc_j) v'_j k_j^T. The caller gives the position of the state; at position 0 it is zeros,
+ * and no state slot is read. If it is the position of the next row, the open chunk has no rows.
+ *
+ * With a state are stored the inputs of the convolution at the taps-1 positions before it, its history. Inputs at later positions
+ * are in the open slot: a state and an empty open chunk are all that a sequence needs to continue.
  *
  * A sequence is truncated by passing smaller positions from then on: rows below them are as they were. There are two limits. A
  * fold cannot be undone: once the first row of a chunk was computed, neither it nor the rows before it can be refused. And of
  * the inputs of the convolution QN_GDN_DROPPED_ROWS more than needed are stored: a sequence can be that much shorter than it
  * ever was.
  *
- * A layer's part of a state slot is S, f32 [v_heads, head_v, head_k]. Its part of an open slot is, in this order:
+ * A layer's part of a state slot is, in this order:
+ *
+ *     S        f32 [v_heads, head_v, head_k]
+ *     history  f32 [taps-1, width]                    in the order of positions
+ *
+ * Its part of an open slot:
  *
  *     keys     f16 [k_heads, 64, head_k]              k_j, normalised
  *     values   f16 [v_heads, 64, head_v]              v'_j / scale_j
@@ -221,7 +194,7 @@ typedef struct qn_gdn_norm_args {
  * All layers of a sequence have the same slot indices, and a copy of the states in another type could be found by them too. */
 
 enum {
-    QN_GDN_DROPPED_ROWS = 8,  /* rows that a sequence can be truncated by */
+    QN_GDN_DROPPED_ROWS = 5,  /* rows that a sequence can be truncated by */
     QN_GDN_SCALE_VALUES = 64, /* a head's last group may have fewer */
     QN_GDN_OPEN_ROWS = 4      /* rows of a sequence that a block of qn_gdn_open_step processes together */
 };
@@ -243,17 +216,36 @@ enum {
 #define QN_GDN_OPEN_BYTES(head_k, head_v, taps)                                                                                \
     (QN_GDN_OPEN_FIXED_BYTES(head_k, head_v) + QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps))
 
+/* qn_gdn_open_row: threads of a block, parts in which the state is copied, blocks on an SM; shared memory of a block, the state and
+ * at most 8 KB. */
+enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_PARTS = 4, QN_GDN_ROW_SM_BLOCKS = 3 };
+#define QN_GDN_ROW_BYTES(head_k, head_v) ((head_k) * (head_v)*4 + 9216)
+
 typedef struct qn_gdn_open_layout {
     uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
     uint64_t bytes;                                /* of a layer's part */
 } qn_gdn_open_layout;
 
-/* qn_gdn_open_step - as qn_gdn_step, for any number of consecutive rows of each of `sequences` sequences. Open slots are updated,
- * and states where the first row of a chunk is among the rows.
+/* Where a sequence is, and its rows in a launch. */
+typedef struct qn_gdn_open_sequence {
+    uint32_t position;             /* of its first row; for qn_gdn_open_fold, the length */
+    uint32_t state_position;       /* a multiple of 64: position - 64 to position */
+    uint32_t state_from, state_to; /* the state slot that is read; the one that a folded state is written to; may be the same */
+    uint32_t open_slot;
+    uint32_t begin, end; /* rows [begin, end) of the launch */
+} qn_gdn_open_sequence;
+
+/* qn_gdn_open_step - any number of consecutive rows of each of `sequences` sequences, everything between the layer's input
+ * projections and its output projection: convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) * factor, beta =
+ * sigmoid, delta rule, and RMS norm of each head times SiLU(gate). Open slots are updated, and states where the first row of the
+ * next chunk is among the rows.
  *
- * qn_gdn_open_fold - S at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0. Open slots
- * are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts of slots are
- * contiguous. */
+ * qn_gdn_open_row - the same for at most one row of each sequence, whose open chunks are not full: nothing is folded. For heads of
+ * 128 by 128.
+ *
+ * qn_gdn_open_fold - the state at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0. Open
+ * slots are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts of slots
+ * are contiguous. */
 typedef struct qn_gdn_open_args {
     QN_GPU_PTR(const float) qkv;    /* [rows, width], qkv_stride: before the convolution; rows of a sequence are contiguous */
     QN_GPU_PTR(const float) alpha;  /* [rows, v_heads], alpha_stride */
@@ -269,17 +261,20 @@ typedef struct qn_gdn_open_args {
     QN_GPU_PTR(uint32_t) arrivals;    /* [sequences, k_heads]: zeros before the first launch, and after each */
     QN_GPU_PTR(unsigned char) states; /* state slots, state_stride bytes apart */
     QN_GPU_PTR(unsigned char) open;   /* open slots, open_stride bytes apart */
-    QN_GPU_PTR(const uint32_t) state_from; /* [sequences]: the state slot that is read */
-    QN_GPU_PTR(const uint32_t) state_to;   /* [sequences]: the one that a folded state is written to; may be the same */
-    QN_GPU_PTR(const uint32_t) open_slots; /* [sequences], all different */
-    QN_GPU_PTR(const uint32_t) positions;  /* [sequences]: of the first row; for qn_gdn_open_fold, the length */
-    uint64_t state_stride, state_offset;   /* of slots; of the layer's part in a slot */
+    /* [sequences] each, as in qn_gdn_open_sequence; open slots are all different. positions 0: one sequence, which is `sequence` */
+    QN_GPU_PTR(const uint32_t) positions;
+    QN_GPU_PTR(const uint32_t) state_positions;
+    QN_GPU_PTR(const uint32_t) state_from;
+    QN_GPU_PTR(const uint32_t) state_to;
+    QN_GPU_PTR(const uint32_t) open_slots;
+    qn_gdn_open_sequence sequence;
+    uint64_t state_stride, state_offset; /* of slots; of the layer's part in a slot */
     uint64_t open_stride, open_offset;
     qn_gdn_open_layout layout;
     uint32_t layers; /* of qn_gdn_open_fold */
     uint32_t sequences, k_heads, v_heads, taps;
     uint32_t qkv_stride, alpha_stride, beta_stride, gate_stride, out_stride;
-    uint32_t grouped; /* as in qn_gdn_step_args */
+    uint32_t grouped; /* as in qn_gdn_norm_args */
     float scale, eps;
 } qn_gdn_open_args;
 
@@ -291,9 +286,7 @@ typedef struct qn_gdn_open_args {
 
 /* The qn_gdn_gpu_* functions fill a launch for the given arguments; the caller passes the same arguments with the launch.
  * Sizes are checked (QN_ERR_INVALID): dimensions as above, v_heads a multiple of k_heads, strides at least a row, limits of
- * the grid. longest is the number of tokens of the longest sequence. All launches have pdl set. qn_gdn_step loads the state
- * before it waits for the previous kernel: if that kernel writes the same layer of the same session, the caller must clear
- * pdl. */
+ * the grid. All launches have pdl set. */
 
 /* How all chunks are divided into pieces, and heads into slices. */
 typedef struct qn_gdn_division {
@@ -334,26 +327,28 @@ qn_status qn_gdn_gpu_chunk(qn_gdn_chunk_args *args, const qn_gdn_division *divis
 size_t qn_gdn_gpu_workspace_bytes(const qn_gdn_chunk_args *args, const qn_gdn_division *division);
 size_t qn_gdn_gpu_max_workspace_bytes(const qn_gdn_chunk_args *args, const qn_gdn_gpu *gpu);
 
-/* qn_gdn_gpu_state_bytes, qn_gdn_gpu_input_bytes - sizes of a layer's state and convolution inputs in a session's memory. */
-size_t qn_gdn_gpu_state_bytes(size_t v_heads, size_t head_k, size_t head_v);
-size_t qn_gdn_gpu_input_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
-
 qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *args, qn_launch *launch);
-qn_status qn_gdn_gpu_step(const qn_gdn_step_args *args, size_t head_k, size_t head_v, qn_launch *launch);
+
+/* qn_gdn_gpu_state_bytes - the size of a layer's part of a state slot. qn_gdn_gpu_history - the offset of its history. */
+size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
+size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v);
 
 /* qn_gdn_gpu_open_layout - the layout of a layer's part of an open slot. */
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
 /* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set the layout of args. Addresses, strides and offsets of slots are multiples of
- * 16 bytes, and so are the addresses and strides of qkv and gate, and the address of conv. qn_gdn_open_step loads indices, states and open chunks, and writes folded states, before it waits for the
- * previous kernel: if a kernel that may still run writes or reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the
- * device's shared memory is too small. */
+ * 16 bytes, and so are the addresses and strides of qkv and gate, and the address of conv. qn_gdn_open_step loads indices, states
+ * and open chunks, and writes folded states, before it waits for the previous kernel: if a kernel that may still run writes or
+ * reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the device's shared memory is too small. qn_gdn_gpu_open_row is for
+ * heads and devices of which qn_gdn_gpu_has_open_row is true. */
 qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
+bool qn_gdn_gpu_has_open_row(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu);
+qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *args, const qn_gdn_gpu *gpu, qn_launch *launch);
 qn_status qn_gdn_gpu_open_fold(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
 
-qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *args, size_t head_k, size_t head_v, size_t longest, bool bf16,
-                          qn_launch *launch);
-qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *args, size_t head_k, size_t head_v, bool bf16, qn_launch *launch);
+/* qn_gdn_gpu_conv, qn_gdn_gpu_norm - before and after qn_gdn_gpu_chunk, in bf16. */
+qn_status qn_gdn_gpu_conv(const qn_gdn_conv_args *args, size_t head_k, size_t head_v, qn_launch *launch);
+qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *args, size_t head_k, size_t head_v, qn_launch *launch);
 
 #endif
 

@@ -1,6 +1,5 @@
-// Gated DeltaNet for decode of many sequences: qn_gdn_open_step and qn_gdn_open_fold of deltanet_cuda.h, over a state at the
-// last multiple of 64 positions and the rows of the open chunk. The recurrence that updates the state with every token is in
-// deltanet_step.cu.
+// Gated DeltaNet for decode of many sequences: qn_gdn_open_step and qn_gdn_open_fold of deltanet_cuda.h, over a state at a
+// multiple of 64 positions and the rows of the open chunk.
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. An item is one value head of a sequence; a block processes every
 // gridDim.x-th, a warp 16 of its values. Four lanes hold two rows of the state, of adjacent values, as the accumulators of an
@@ -314,14 +313,6 @@ QN_DEVICE void solve_rows(open_smem &m, const open_block &b, uint32_t value, flo
     }
 }
 
-// The power of two that makes amax a number in [2^14, 2^15), and its inverse; both are normal numbers.
-QN_DEVICE float2 scale_of(float amax)
-{
-    uint32_t exponent = __float_as_uint(amax) >> 23;
-    exponent = exponent < 15 ? 1 : exponent - 14;
-    return make_float2(__uint_as_float(exponent << 23), __uint_as_float((254 - exponent) << 23));
-}
-
 // Gated norm of the block's rows, and the rows as the chunk stores them: in the slot, unless another block may read what they
 // overwrite; in shared memory, if this block reads them there. The first warps have the values, one group each; threads from
 // the last one down have pairs of keys.
@@ -341,7 +332,7 @@ QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_h
                 squares = fmaf(m.o[row][x], m.o[row][x], squares);
             const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
             const float2 v = i < QN_HEAD_V ? *(const float2 *)(m.v[row] + i) : make_float2(0, 0);
-            const float2 scale = scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
+            const float2 scale = qn_delta_scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
             if (i < QN_HEAD_V) {
                 const float2 o = *(const float2 *)(m.o[row] + i), z = *(const float2 *)(m.z[z_at][row] + i);
                 float *out = a.out + (size_t)(h.first + b.done + row) * a.out_stride + out_head * QN_HEAD_V + i;
@@ -379,9 +370,26 @@ QN_DEVICE void finish_rows(open_smem &m, const qn_gdn_open_args &a, const open_h
     }
 }
 
-// Stores in the open slot what finish_rows and prepare_rows did not: the launch's rows that are in the chunk at its end, and the
-// last inputs. Key heads are stored by the block that arrived last: then all blocks with this key head have read the rows and
-// inputs that are overwritten.
+// Stores the inputs before row `row` of the launch with the state there: of the head's values, and of its key head if
+// `stores_keys`. A thread has the same channels as in store_chunk, which overwrites inputs, and rows in ascending order: both
+// states may be in the same slot.
+QN_DEVICE void store_history(const qn_gdn_open_args &a, const open_head &h, uint32_t row, bool stores_keys)
+{
+    const uint32_t width = width_of(a);
+#pragma unroll 1
+    for (uint32_t i = 0; i < a.taps - 1; i++) {
+        const int32_t at = (int32_t)(row + i) - (int32_t)(a.taps - 1);
+        const float *input = at >= 0 ? a.qkv + (size_t)(h.first + at) * a.qkv_stride : past_input(a, h, -at);
+        float *to = history_of(a, h, h.to) + i * width;
+#pragma unroll 1
+        for (uint32_t c = threadIdx.x + (stores_keys ? 0 : 2 * QN_HEAD_K); c < CHANNELS; c += THREADS)
+            to[channel_of(a, h, c)] = (int32_t)h.position + at >= 0 ? input[channel_of(a, h, c)] : 0.0f;
+    }
+}
+
+// Stores what finish_rows and prepare_rows did not: in the open slot the launch's rows that are in the chunk at its end, and the
+// last inputs; the history of a state that was folded. Those of key heads are stored by the block that arrived last: then all
+// blocks with this key head have read the rows and inputs that are overwritten.
 QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t stored)
 {
     const uint32_t rows = h.n < stored ? h.n : stored, begin = stored - rows, width = width_of(a);
@@ -403,6 +411,8 @@ QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const 
             scales_of(a, h)[group * CHUNK + row] = m.scales[group][row];
     }
     const uint32_t ring = QN_GDN_INPUT_ROWS(a.taps);
+    if (open_rows(h) + h.n > stored) // a chunk was folded, the last one before the rows that are stored
+        store_history(a, h, h.n - stored, m.stores_keys);
 #pragma unroll 1
     for (uint32_t row = h.n < ring ? 0 : h.n - ring; row < h.n; row++) {
         const float *input = a.qkv + (size_t)(h.first + row) * a.qkv_stride;
@@ -470,13 +480,13 @@ QN_DEVICE void process_rows(open_smem &m, const qn_gdn_open_args &a, const open_
 // What does not depend on the previous kernel.
 QN_DEVICE void load_stored(open_smem &m, const qn_gdn_open_args &a, const open_head &h)
 {
-    load_chunk(m, a, h, open_rows(h.position), h.n);
+    load_chunk(m, a, h, open_rows(h), h.n);
     load_past_inputs(m, a, h, 0);
 }
 
 QN_DEVICE void load_first_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t z)
 {
-    load_new_inputs(m, a, h, 0, next_block(h, 0, open_rows(h.position)).rows, z);
+    load_new_inputs(m, a, h, 0, next_block(h, 0, open_rows(h)).rows, z);
 }
 
 QN_DEVICE void load_next_rows(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t stored,
@@ -491,7 +501,7 @@ QN_DEVICE void load_next_rows(open_smem &m, const qn_gdn_open_args &a, const ope
 QN_DEVICE void process_short(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item, uint32_t own, uint32_t &z)
 {
     const uint32_t n = m.heads[own].n, next = item + gridDim.x;
-    uint32_t stored = open_rows(m.heads[own].position), done = 0;
+    uint32_t stored = open_rows(m.heads[own]), done = 0;
     do {
         qn_cp_async_wait<0>();
         __syncthreads();
@@ -519,8 +529,8 @@ QN_DEVICE void process_short(open_smem &m, const qn_gdn_open_args &a, state_rows
 // Processes an item of which rows overlap, on its own.
 QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows &s, uint32_t item)
 {
-    const open_head h = locate(a, item, read_indices(a, item / a.v_heads, a.cu_seqlens));
-    uint32_t stored = open_rows(h.position), z = 0;
+    const open_head h = locate(a, item, read_indices(a, item / a.v_heads));
+    uint32_t stored = open_rows(h), z = 0;
     if (PASSES == 1)
         load_state(s, h, 0);
     load_stored(m, a, h);
@@ -565,13 +575,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_H
 #pragma unroll 1
     for (uint32_t first = blockIdx.x; first < items; first += gridDim.x * QN_WARP_SIZE) { // a lane has an item
         const uint32_t item = first + lane_id() * gridDim.x;
-        const bool is_long = item < items && overlaps(read_indices(a, item / a.v_heads, a.cu_seqlens));
+        const bool is_long = item < items && overlaps(read_indices(a, item / a.v_heads));
 #pragma unroll 1
         for (uint32_t left = __ballot_sync(QN_FULL_MASK, is_long); left; left &= left - 1)
             process_long(m, a, s, first + (__ffs(left) - 1) * gridDim.x);
     }
     {
-        const open_head h = locate_short(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads, a.cu_seqlens));
+        const open_head h = locate_short(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads));
         if (PASSES == 1)
             load_state(s, h, 0);
         load_stored(m, a, h);
@@ -597,12 +607,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_H
     open_smem &m = *(open_smem *)shared;
     qn_pdl_wait();
     qn_pdl_trigger();
-    open_head h = locate(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads, nullptr));
-    const uint32_t stored = open_rows(h.position);
-    const size_t state = (size_t)blockIdx.y * a.v_heads * QN_HEAD_V * QN_HEAD_K;
-    h.from += state;
-    h.to += state;
+    open_head h = locate(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads));
+    const uint32_t stored = open_rows(h);
+    const size_t layer = blockIdx.y * ((size_t)a.v_heads * QN_HEAD_V * QN_HEAD_K + (a.taps - 1) * width_of(a));
+    h.from += layer;
+    h.to += layer;
     h.open += blockIdx.y * a.layout.bytes;
+    store_history(a, h, 0, h.head < a.k_heads);
     state_rows s;
     load_chunk(m, a, h, stored, 0);
     qn_cp_async_commit();

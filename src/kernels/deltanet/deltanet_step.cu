@@ -1,7 +1,6 @@
-// Gated DeltaNet token by token, in f32. qn_gdn_step: one token of each session, from the input projections to the gated norm.
-// For several tokens of a sequence, separate kernels: the convolution (qn_gdn_conv), the delta rule (qn_gdn_recurrent) and the
-// gated norm (qn_gdn_norm). deltanet_cuda.h documents them; the chunked form on tensor cores is in deltanet_prepare.cu and
-// deltanet_advance.cu.
+// Several tokens of Gated DeltaNet: the delta rule token by token, in f32 (qn_gdn_recurrent); convolution and gates before the
+// chunk kernels (qn_gdn_conv), and the gated norm after them (qn_gdn_norm). deltanet_cuda.h documents them; the chunked form on
+// tensor cores is in deltanet_prepare.cu and deltanet_advance.cu.
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. q, k, v and o are f32, bf16 with QN_BF16, or f16 with QN_F16.
 //
@@ -21,8 +20,6 @@ typedef uint16_t element;
 #else
 typedef float element;
 #endif
-
-static_assert(QN_GDN_MAX_TAPS <= QN_DELTA_MAX_TAPS, "the convolutions of one and of several tokens have the same tap limit");
 
 #define LANES QN_GDN_ROW_LANES
 #define KEY_QUADS (QN_HEAD_K / (4 * LANES)) // quads of 4 keys per lane
@@ -59,110 +56,33 @@ QN_DEVICE element from_float(float x)
 }
 #endif
 
-// ---- One token of each session: convolution, norms, gates, delta rule, gated norm ----
-
-#define STEP_THREADS (QN_HEAD_V < 128 ? QN_HEAD_V * LANES : 128 * LANES)
-#define STEP_ROWS (STEP_THREADS / LANES)
-#define PASSES ((QN_HEAD_V + STEP_ROWS - 1) / STEP_ROWS)
-
-struct step_smem {
-    __align__(16) float q[QN_HEAD_K], k[QN_HEAD_K], v[QN_HEAD_V], o[QN_HEAD_V];
-};
-
-// Grid: value heads (x), rows (y).
-extern "C" __global__ void __launch_bounds__(STEP_THREADS) qn_gdn_step(const __grid_constant__ qn_gdn_step_args a)
-{
-    __shared__ step_smem m;
-    const uint32_t head = blockIdx.x, row = blockIdx.y, k_head = head % a.k_heads;
-    const uint32_t keys = a.k_heads * QN_HEAD_K, width = 2 * keys + a.v_heads * QN_HEAD_V;
-    const uint32_t position = a.positions[row], ring_slot = position % a.taps, warp = threadIdx.x / QN_WARP_SIZE,
-                   lane = threadIdx.x % QN_WARP_SIZE;
-    unsigned char *memory = (unsigned char *)a.memory[row];
-    float *state = (float *)(memory + a.state_offset) + (size_t)head * QN_HEAD_V * QN_HEAD_K;
-    float *ring = (float *)(memory + a.inputs_offset);
-    // No preceding kernel in flight writes this layer's state (else the caller clears pdl): loads of the state are issued
-    // before the wait for the row.
-    float4 s[PASSES][KEY_QUADS];
-#pragma unroll
-    for (int p = 0; p < PASSES; p++) {
-        const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
-        qn_delta_load_row<LANES, KEY_QUADS>(s[p], position && value < QN_HEAD_V ? state + value * QN_HEAD_K : nullptr);
-    }
-    qn_pdl_wait();
-    qn_pdl_trigger();
-    const float *input = a.qkv + (size_t)row * a.qkv_stride;
-    for (uint32_t i = threadIdx.x; i < 2 * QN_HEAD_K + QN_HEAD_V; i += STEP_THREADS) {
-        const uint32_t channel = i < QN_HEAD_K       ? k_head * QN_HEAD_K + i
-                                 : i < 2 * QN_HEAD_K ? keys + k_head * QN_HEAD_K + i - QN_HEAD_K
-                                                     : 2 * keys + head * QN_HEAD_V + i - 2 * QN_HEAD_K;
-        const float past = qn_delta_convolve_past(a.conv, ring, position, ring_slot, a.taps, width, channel);
-        const float x = input[channel];
-        const float y = qn_delta_convolve(past, a.conv[(a.taps - 1) * width + channel], x);
-        if (i >= 2 * QN_HEAD_K || head < a.k_heads) // q and k: only one of the value heads that share a key head stores them
-            ring[ring_slot * width + channel] = x;
-        if (i < QN_HEAD_K)
-            m.q[i] = y;
-        else if (i < 2 * QN_HEAD_K)
-            m.k[i - QN_HEAD_K] = y;
-        else
-            m.v[i - 2 * QN_HEAD_K] = y;
-    }
-    const float g = qn_delta_log_decay(a.alpha[(size_t)row * a.alpha_stride + head], a.bias[head], a.factor[head]);
-    const float decay = expf(fminf(g, 0.0f)), beta = qn_sigmoid(a.beta[(size_t)row * a.beta_stride + head]);
-    __syncthreads();
-    const qn_delta_qk_norms sums = qn_delta_compute_qk_norms<QN_HEAD_K>(m.q, m.k, true);
-#pragma unroll
-    for (int p = 0; p < PASSES; p++) {
-        const uint32_t value = p * STEP_ROWS + threadIdx.x / LANES;
-        const bool in_range = value < QN_HEAD_V;
-        const float o = qn_delta_row<LANES, KEY_QUADS>(s[p], m.q, m.k, sums, decay, beta, in_range ? m.v[value] : 0.0f) * a.scale;
-        if (in_range) {
-            qn_delta_store_row<LANES, KEY_QUADS>(state + value * QN_HEAD_K, s[p]);
-            if (threadIdx.x % LANES == 0)
-                m.o[value] = o;
-        }
-    }
-    __syncthreads();
-    float squares = 0;
-    for (uint32_t i = lane; i < QN_HEAD_V; i += QN_WARP_SIZE)
-        squares = fmaf(m.o[i], m.o[i], squares);
-    const float factor = 1.0f / sqrtf(qn_warp_sum(squares) / QN_HEAD_V + a.eps);
-    const uint32_t repeat = a.v_heads / a.k_heads, out_head = a.grouped ? k_head * repeat + head / a.k_heads : head;
-    for (uint32_t i = warp * QN_WARP_SIZE + lane; i < QN_HEAD_V; i += STEP_THREADS) {
-        const float z = a.gate[(size_t)row * a.gate_stride + head * QN_HEAD_V + i];
-        a.out[(size_t)row * a.out_stride + out_head * QN_HEAD_V + i] = m.o[i] * factor * a.norm[i] * (z * qn_sigmoid(z));
-    }
-}
-
-// ---- Several tokens of a sequence ----
+// ---- Convolution and gates ----
 
 #define CONV_ROWS QN_GDN_CONV_ROWS
 
-// Grid: heads of q, k and v (x), blocks of CONV_ROWS tokens (y), sequences (z). One thread per channel.
+static_assert(CONV_ROWS >= QN_GDN_MAX_TAPS - 1, "only the first block of tokens reads the history");
+
+// Grid: heads of q, k and v (x), blocks of CONV_ROWS tokens (y). One thread per channel.
 extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args a)
 {
     qn_pdl_wait();
-    const uint32_t first = a.cu_seqlens[blockIdx.z], n = a.cu_seqlens[blockIdx.z + 1] - first, begin = blockIdx.y * CONV_ROWS;
-    if (begin >= n)
-        return;
+    const uint32_t n = a.rows, begin = blockIdx.y * CONV_ROWS;
     const uint32_t keys = a.k_heads * QN_HEAD_K, width = 2 * keys + a.v_heads * QN_HEAD_V, head = blockIdx.x;
     const bool is_value = head >= 2 * a.k_heads;
     const uint32_t channels = is_value ? QN_HEAD_V : QN_HEAD_K, end = begin + CONV_ROWS < n ? begin + CONV_ROWS : n;
     const uint32_t offset = is_value ? 2 * keys + (head - 2 * a.k_heads) * QN_HEAD_V : head * QN_HEAD_K;
-    const uint32_t position = a.positions[blockIdx.z];
-    float *ring = (float *)((unsigned char *)a.memory[blockIdx.z] + a.inputs_offset);
     for (uint32_t i = threadIdx.x; i < channels; i += blockDim.x) {
         const uint32_t channel = offset + i;
-        const float *input = a.qkv + (size_t)first * a.qkv_stride + channel;
+        const float *input = a.qkv + channel;
         float weights[QN_GDN_MAX_TAPS], window[QN_GDN_MAX_TAPS]; // index: tokens back; zeros beyond the taps
 #pragma unroll
         for (uint32_t back = 0; back < QN_GDN_MAX_TAPS; back++) {
             const bool in_range = back < a.taps;
             weights[back] = in_range ? a.conv[(a.taps - 1 - back) * width + channel] : 0.0f;
-            window[back] = !in_range || back == 0        ? 0.0f
-                           : back <= begin            ? input[(size_t)(begin - back) * a.qkv_stride]
-                           : back <= begin + position ? ring[(position + begin - back) % a.taps * width + channel]
-                                                      : 0.0f;
+            window[back] = !in_range || back == 0 ? 0.0f
+                           : back <= begin        ? input[(size_t)(begin - back) * a.qkv_stride]
+                           : a.history            ? a.history[(a.taps - 1 + begin - back) * width + channel]
+                                                  : 0.0f;
         }
         for (uint32_t row = begin; row < end; row++) {
             float sum = 0;
@@ -170,23 +90,25 @@ extern "C" __global__ void qn_gdn_conv(const __grid_constant__ qn_gdn_conv_args 
 #pragma unroll
             for (int back = QN_GDN_MAX_TAPS - 1; back >= 0; back--)
                 sum = fmaf(weights[back], window[back], sum);
-            ((element *)a.out)[(size_t)(first + row) * a.out_stride + channel] = from_float(sum * qn_sigmoid(sum));
+            ((element *)a.out)[(size_t)row * a.out_stride + channel] = from_float(sum * qn_sigmoid(sum));
 #pragma unroll
             for (int back = QN_GDN_MAX_TAPS - 1; back > 0; back--)
                 window[back] = window[back - 1];
         }
-        // Only the first block of tokens reads the ring buffer, so this block updates it.
-        for (uint32_t row = n < a.taps - 1 ? 0 : n - (a.taps - 1); begin == 0 && row < n; row++)
-            ring[(position + row) % a.taps * width + channel] = input[(size_t)row * a.qkv_stride];
+        // Only the first block of tokens reads the history, so this block writes the next one.
+        for (uint32_t row = 0; begin == 0 && row < a.taps - 1; row++)
+            a.last[row * width + channel] = input[(size_t)(n - (a.taps - 1) + row) * a.qkv_stride];
     }
     if (is_value)
         for (uint32_t row = begin + threadIdx.x; row < end; row += blockDim.x) {
             const uint32_t v_head = head - 2 * a.k_heads;
-            const size_t at = first + row, to = at * a.v_heads + v_head;
+            const size_t at = row, to = at * a.v_heads + v_head;
             a.g[to] = qn_delta_log_decay(a.alpha[at * a.alpha_stride + v_head], a.bias[v_head], a.factor[v_head]);
             a.beta[to] = qn_sigmoid(a.beta_in[at * a.beta_stride + v_head]);
         }
 }
+
+// ---- The delta rule ----
 
 #define RECURRENT_VALUES QN_GDN_RECURRENT_VALUES
 #define RECURRENT_THREADS (RECURRENT_VALUES * LANES)
@@ -317,6 +239,8 @@ extern "C" __global__ void __launch_bounds__(RECURRENT_THREADS) qn_gdn_recurrent
     if (final.data && in_range)
         store_state_row(final, value, s);
 }
+
+// ---- Gated norm ----
 
 // Grid: blocks of 4 heads (x), rows (y). One warp per head.
 extern "C" __global__ void __launch_bounds__(4 * QN_WARP_SIZE) qn_gdn_norm(const __grid_constant__ qn_gdn_norm_args a)

@@ -63,9 +63,7 @@ QN_DEVICE qn_gdn_head_state qn_gdn_state(const qn_gdn_chunk_args &a, const void 
 {
     const size_t elements = (size_t)a.head_v * a.head_k;
     qn_gdn_head_state s = { nullptr, false, a.head_k, 1 };
-    if (a.memory) {
-        s.data = (unsigned char *)a.memory[sequence] + a.state_offset + head * elements * sizeof(float);
-    } else if (states) {
+    if (states) {
         const uint32_t index = a.state_indices ? (uint32_t)a.state_indices[sequence] : sequence;
         s.bf16 = a.bf16_states;
         s.data = (unsigned char *)states + ((size_t)index * a.v_heads + head) * elements * (s.bf16 ? 2 : 4);
@@ -79,8 +77,6 @@ QN_DEVICE qn_gdn_head_state qn_gdn_state(const qn_gdn_chunk_args &a, const void 
 
 QN_DEVICE qn_gdn_head_state qn_gdn_initial_state(const qn_gdn_chunk_args &a, uint32_t sequence, uint32_t head)
 {
-    if (a.memory && a.positions[sequence] == 0)
-        return { nullptr, false, a.head_k, 1 };
     return qn_gdn_state(a, a.initial, sequence, head);
 }
 

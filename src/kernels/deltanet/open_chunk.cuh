@@ -27,17 +27,13 @@
 #define KEY_ROW (QN_HEAD_K + 8)
 #define VALUE_ROW (QN_HEAD_V + 8)
 
-// What a block must know of a sequence, before it has the place of anything else.
-struct open_indices {
-    uint32_t position, from, to, slot, first, end; // first, end: among the launch's rows
-};
-
 // A value head of a sequence, and its places in memory.
 struct open_head {
-    uint32_t sequence, head, k_head, position;
+    uint32_t sequence, head, k_head;
+    uint32_t position, state_position;
     uint32_t first, n; // rows of the launch
     bool has_state;    // else the state at the chunk's start is zeros
-    const float *from;
+    const float *from; // the head's S
     float *to;
     unsigned char *open;
 };
@@ -55,7 +51,7 @@ struct open_smem {
     float alpha[ROWS], beta_in[ROWS], bias, factor; // what g and beta are computed from
     float g[ROWS], beta[ROWS];
     qn_delta_qk_norms norms[ROWS];
-    open_indices indices[2]; // of an item and the next one
+    qn_gdn_open_sequence indices[2]; // of an item and the next one
     open_head heads[2];
     float total;          // the sum of g of the chunk
     uint32_t stores_keys; // the block stores rows and inputs of the key head
@@ -83,50 +79,54 @@ QN_DEVICE open_scores &scores_in(open_smem &m)
     return *(open_scores *)(&m + 1);
 }
 
-// The number of rows of the open chunk before the row at `position`.
-QN_DEVICE uint32_t open_rows(uint32_t position)
+QN_DEVICE qn_gdn_open_sequence read_indices(const qn_gdn_open_args &a, uint32_t sequence)
 {
-    return position ? (position - 1) % CHUNK + 1 : 0;
-}
-
-QN_DEVICE open_indices read_indices(const qn_gdn_open_args &a, uint32_t sequence, const uint32_t *cu_seqlens)
-{
+    if (!a.positions)
+        return a.sequence;
     return { a.positions[sequence],
+             a.state_positions[sequence],
              a.state_from[sequence],
              a.state_to[sequence],
              a.open_slots[sequence],
-             cu_seqlens ? cu_seqlens[sequence] : sequence,
-             cu_seqlens ? cu_seqlens[sequence + 1] : sequence + 1 };
+             a.cu_seqlens ? a.cu_seqlens[sequence] : sequence,
+             a.cu_seqlens ? a.cu_seqlens[sequence + 1] : sequence + 1 };
 }
 
 // Whether rows or inputs of a sequence overwrite such as another block may read. If not, nothing is folded either.
-QN_DEVICE bool overlaps(const open_indices &x)
+QN_DEVICE bool overlaps(const qn_gdn_open_sequence &x)
 {
-    const uint32_t n = x.end - x.first;
-    return n > QN_GDN_DROPPED_ROWS || (n && open_rows(x.position) + n > CHUNK);
+    const uint32_t n = x.end - x.begin;
+    return n > QN_GDN_DROPPED_ROWS || (n && x.position - x.state_position + n > CHUNK);
 }
 
-QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t item, const open_indices &x)
+QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t item, const qn_gdn_open_sequence &x)
 {
     open_head h;
     h.sequence = item / a.v_heads;
     h.head = item % a.v_heads;
     h.k_head = h.head % a.k_heads;
-    h.first = x.first;
-    h.n = x.end - x.first;
+    h.first = x.begin;
+    h.n = x.end - x.begin;
     h.position = x.position;
-    h.has_state = h.position > CHUNK;
+    h.state_position = x.state_position;
+    h.has_state = x.state_position > 0;
     const size_t state = a.state_offset + (size_t)h.head * QN_HEAD_V * QN_HEAD_K * sizeof(float);
-    h.from = (const float *)(a.states + x.from * a.state_stride + state);
-    h.to = (float *)(a.states + x.to * a.state_stride + state);
-    h.open = a.open + x.slot * a.open_stride + a.open_offset;
+    h.from = (const float *)(a.states + x.state_from * a.state_stride + state);
+    h.to = (float *)(a.states + x.state_to * a.state_stride + state);
+    h.open = a.open + x.open_slot * a.open_stride + a.open_offset;
     return h;
 }
 
-// An item of the pipeline. Others are as sequences of length 0 without rows, of which nothing is read.
-QN_DEVICE open_head locate_short(const qn_gdn_open_args &a, uint32_t item, open_indices x)
+// The number of rows of the open chunk before the launch's.
+QN_DEVICE uint32_t open_rows(const open_head &h)
 {
-    if (overlaps(x) || x.end == x.first)
+    return h.position - h.state_position;
+}
+
+// An item of the pipeline. Others are as sequences of length 0 without rows, of which nothing is read.
+QN_DEVICE open_head locate_short(const qn_gdn_open_args &a, uint32_t item, qn_gdn_open_sequence x)
+{
+    if (overlaps(x) || x.end == x.begin)
         x = {};
     return locate(a, item, x);
 }
@@ -154,6 +154,26 @@ QN_DEVICE float *decays_of(const qn_gdn_open_args &a, const open_head &h)
 QN_DEVICE float *inputs_of(const qn_gdn_open_args &a, const open_head &h)
 {
     return (float *)(h.open + a.layout.inputs);
+}
+
+QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
+{
+    return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
+}
+
+// The layer's history in a state slot, from the head's S.
+template <typename float_type> QN_DEVICE float_type *history_of(const qn_gdn_open_args &a, const open_head &h, float_type *state)
+{
+    return state + (size_t)(a.v_heads - h.head) * QN_HEAD_V * QN_HEAD_K;
+}
+
+// The input of the convolution `back` > 0 positions before the launch's first row, if that position exists: in the open slot, or
+// before the state.
+QN_DEVICE const float *past_input(const qn_gdn_open_args &a, const open_head &h, uint32_t back)
+{
+    const bool is_open = back <= open_rows(h);
+    const uint32_t row = is_open ? (h.position - back) % QN_GDN_INPUT_ROWS(a.taps) : a.taps - 1 + open_rows(h) - back;
+    return (is_open ? inputs_of(a, h) : history_of(a, h, h.from)) + row * width_of(a);
 }
 
 // ---- Loads into shared memory ----
@@ -195,34 +215,31 @@ QN_DEVICE uint32_t channel_of(const qn_gdn_open_args &a, const open_head &h, uin
                                : 2 * keys + h.head * QN_HEAD_V + i - 2 * QN_HEAD_K;
 }
 
-QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
-{
-    return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
-}
-
 // Rows of what the convolution of a block of rows reads. done: the sequence's rows before the block.
 QN_DEVICE void load_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done, uint32_t begin,
                            uint32_t end)
 {
-    const uint32_t width = width_of(a), ring = QN_GDN_INPUT_ROWS(a.taps), weights = a.taps - 1 + ROWS;
-    const uint32_t slot = h.position % ring;
+    const uint32_t weights = a.taps - 1 + ROWS;
 #pragma unroll 1
     for (uint32_t i = begin * (CHANNELS / 4) + threadIdx.x; i < end * (CHANNELS / 4); i += THREADS) {
         const uint32_t row = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4;
         const int32_t at = (int32_t)(done + row) - (int32_t)(a.taps - 1); // among the sequence's rows of this launch
-        const uint32_t past = (int32_t)slot + at < 0 ? slot + at + ring : slot + at;
-        const float *from = row >= weights ? a.conv + (row - weights) * width
+        const float *from = row >= weights ? a.conv + (row - weights) * width_of(a)
                             : at >= 0      ? a.qkv + (size_t)(h.first + at) * a.qkv_stride
-                                           : inputs_of(a, h) + (size_t)past * width;
+                                           : past_input(a, h, -at);
         qn_cp_async_16(inputs_in(m) + row * CHANNELS + c, from + channel_of(a, h, c),
                        row >= weights || (int32_t)h.position + at >= 0 ? 16 : 0);
     }
 }
 
+// Earlier inputs, and then weights. In a loop: inlined twice, load_inputs takes registers that then spill.
 QN_DEVICE void load_past_inputs(open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t done)
 {
-    load_inputs(m, a, h, done, 0, a.taps - 1);
-    load_inputs(m, a, h, done, a.taps - 1 + ROWS, 2 * a.taps - 1 + ROWS);
+#pragma unroll 1
+    for (uint32_t weights = 0; weights < 2; weights++) {
+        const uint32_t begin = weights ? a.taps - 1 + ROWS : 0;
+        load_inputs(m, a, h, done, begin, begin + a.taps - 1 + weights);
+    }
 }
 
 // What previous kernels computed of a block of rows.
@@ -247,18 +264,25 @@ QN_DEVICE void load_new_inputs(open_smem &m, const qn_gdn_open_args &a, const op
     }
 }
 
-QN_DEVICE void load_indices(open_indices &to, const qn_gdn_open_args &a, uint32_t item)
+QN_DEVICE void load_indices(qn_gdn_open_sequence &to, const qn_gdn_open_args &a, uint32_t item)
 {
     const uint32_t i = threadIdx.x, sequence = item / a.v_heads;
-    if (sequence >= a.sequences || i >= 6)
+    if (sequence >= a.sequences || i >= sizeof to / sizeof(uint32_t))
         return;
     uint32_t *word = (uint32_t *)&to + i;
-    if (i < 4)
-        qn_cp_async_4(word, (i == 0 ? a.positions : i == 1 ? a.state_from : i == 2 ? a.state_to : a.open_slots) + sequence);
+    if (!a.positions)
+        *word = ((const uint32_t *)&a.sequence)[i];
+    else if (i < 5)
+        qn_cp_async_4(word, (i == 0   ? a.positions
+                             : i == 1 ? a.state_positions
+                             : i == 2 ? a.state_from
+                             : i == 3 ? a.state_to
+                                      : a.open_slots) +
+                                sequence);
     else if (a.cu_seqlens)
-        qn_cp_async_4(word, a.cu_seqlens + sequence + i - 4);
+        qn_cp_async_4(word, a.cu_seqlens + sequence + i - 5);
     else
-        *word = sequence + i - 4;
+        *word = sequence + i - 5;
 }
 
 #endif

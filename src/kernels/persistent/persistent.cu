@@ -75,7 +75,7 @@ struct work_descriptor {
 struct persistent_control {
     work_descriptor descriptors[MAX_DESCRIPTORS]; // GEMV k of the launch at k % MAX_DESCRIPTORS
     qn_persistent_phase phases[3];                // phase i at i % 3
-    persistent_session session;
+    persistent_sequence sequence;
     float sumsq[WARPS];
     uint32_t n_scheduled;         // GEMVs whose descriptors have been computed
     uint32_t n_finished;          // GEMVs whose phases have ended: also the index of the current GEMV
@@ -388,7 +388,7 @@ QN_DEVICE void make_activations(persistent_control &control, const qn_persistent
                 const uint32_t c = first + at + 4 * lane;
                 const bool has_signs = rotation && s.signs && c < s.n_cols;
                 const float4 sign = load_cg_4_if(s.signs + c, has_signs);
-                x = run_prologue(s, control.session.position, first + at, store_x, square, lane);
+                x = run_prologue(s, control.sequence.position, first + at, store_x, square, lane);
                 if (m.acts_f32)
                     *(float4 *)(m.acts_f32 + at + 4 * lane) = x;
                 if (has_signs)
@@ -420,10 +420,10 @@ QN_DEVICE void make_activations(persistent_control &control, const qn_persistent
 
 // Prefetches into L2 the inputs of a phase that no phase of this launch writes, during the phase before it. (Loading
 // them into registers before the grid barrier was slower: the registers spill.)
-QN_DEVICE void prefetch_phase(const persistent_session &session, const qn_persistent_phase &phase)
+QN_DEVICE void prefetch_phase(const persistent_sequence &sequence, const qn_persistent_phase &phase)
 {
     if (phase.kind == QN_PHASE_DELTA)
-        delta_prefetch(session, phase.u.delta);
+        delta_prefetch(sequence, phase.u.delta);
     if (phase.kind != QN_PHASE_GEMV || threadIdx.x != QN_PERSISTENT_THREADS - 1)
         return;
     const qn_persistent_gemv &s = phase.u.gemv;
@@ -455,7 +455,7 @@ QN_DEVICE void prefetch_next(const qn_persistent_args &a, const persistent_contr
     if (threadIdx.x == QN_PERSISTENT_THREADS - 1 && i + PREFETCH_DISTANCE < a.n_phases)
         prefetch_bytes(a.phases + i + PREFETCH_DISTANCE, sizeof *a.phases);
     if (i + 1 < a.n_phases)
-        prefetch_phase(control.session, phase_at(control, i + 1));
+        prefetch_phase(control.sequence, phase_at(control, i + 1));
 }
 
 // ---- GEMV phase ----
@@ -629,7 +629,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
     issue_steps(stream, control, warp, lane); // phases and weights do not depend on the previous launch
     qn_pdl_wait();
     if (threadIdx.x == 0)
-        control.session = { a.memory ? (unsigned char *)a.memory[0] : nullptr, a.positions ? a.positions[0] : 0 };
+        control.sequence = load_sequence(a);
     __syncthreads();
 
     for (uint32_t i = 0; i < a.n_phases; i++) {
@@ -637,15 +637,14 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         if (kind != QN_PHASE_GEMV) // a GEMV phase calls it after its prologue
             prefetch_next(a, control, i);
         if (kind == QN_PHASE_DELTA) {
-            delta_regs regs = {};
-            delta_phase(control.session, phase_at(control, i).u.delta, scratch, regs);
+            delta_phase(control.sequence, phase_at(control, i).u.delta, scratch);
             end_phase(a, i);
-            delta_store_deferred(phase_at(control, i).u.delta, scratch, regs);
+            delta_store_deferred(control.sequence, phase_at(control, i).u.delta, scratch);
         } else {
             if (kind == QN_PHASE_GEMV)
                 gemv_phase(a, i, control, phase_at(control, i).u.gemv, scratch, stream, control.n_finished, warp, lane);
             else if (kind == QN_PHASE_ATTENTION)
-                attention_phase(phase_at(control, i).u.attention, control.session.position, scratch);
+                attention_phase(phase_at(control, i).u.attention, control.sequence.position, scratch);
             else if (kind == QN_PHASE_STORE)
                 store_phase(phase_at(control, i).u.store);
             end_phase(a, i);
@@ -653,7 +652,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         if (i + 1 == a.n_phases)
             break;
         if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
-            attention_prefetch(phase_at(control, i + 1).u.attention, control.session.position);
+            attention_prefetch(phase_at(control, i + 1).u.attention, control.sequence.position);
         const uint32_t word = threadIdx.x - 2 * QN_WARP_SIZE;
         if (word < PHASE_WORDS && i + 2 < a.n_phases) // into the slot of phase i - 1
             ((uint32_t *)&control.phases[(i + 2) % 3])[word] = ((const uint32_t *)(a.phases + i + 2))[word];

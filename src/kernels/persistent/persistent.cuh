@@ -145,11 +145,23 @@ QN_DEVICE float reduce_partials(const qn_persistent_partials &p, uint32_t i)
     return sum;
 }
 
-// The session of the row.
-struct persistent_session {
-    unsigned char *memory; // state of its recurrent layers
-    uint32_t position;
+// The sequence of the row.
+struct persistent_sequence {
+    const unsigned char *state; // its slots, of recurrent layers
+    unsigned char *open;
+    uint32_t position, state_position;
 };
+
+QN_DEVICE persistent_sequence load_sequence(const qn_persistent_args &a)
+{
+    persistent_sequence s = { nullptr, nullptr, a.positions ? a.positions[0] : 0, 0 };
+    if (a.states) {
+        s.state_position = a.state_positions[0];
+        s.state = a.states + a.state_from[0] * a.state_stride;
+        s.open = a.open + a.open_slots[0] * a.open_stride;
+    }
+    return s;
+}
 
 // Prefetches into L2 data that was last used for the previous token: the next phase then loads it in half the time. By
 // one thread; p and bytes are multiples of 16.

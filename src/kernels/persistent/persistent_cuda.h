@@ -60,6 +60,7 @@
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_CUDA_H
 #define QN_KERNELS_PERSISTENT_PERSISTENT_CUDA_H
 
+#include "kernels/deltanet/deltanet_cuda.h"
 #include "kernels/kv_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
 
@@ -146,10 +147,11 @@ typedef struct qn_persistent_gemv {
     uint32_t n_f16_tiles;
 } qn_persistent_gemv;
 
-/* ---- Gated DeltaNet: convolution, norms of keys and queries, gates, delta rule (deltanet_cuda.h: qn_gdn_step) ---- */
+/* ---- Gated DeltaNet: convolution, norms of keys and queries, gates, delta rule ---- */
 
-/* One token through convolution, gates and delta rule; heads of 128 by 128. A unit is 64 values of a value head; block
- * u % gridDim.x computes unit u. */
+/* One row through convolution, gates and delta rule, over the state and the open chunk, as qn_gdn_open_step computes it
+ * (deltanet_cuda.h); heads of 128 by 128. The row is appended to the open chunk, which has fewer than 64 rows: the phase
+ * does not fold. A unit is 64 values of a value head; block u % gridDim.x computes unit u. */
 typedef struct qn_persistent_delta {
     qn_persistent_partials qkv, alpha, beta;
     uint32_t qkv_row, alpha_row, beta_row; /* first elements in them; of alpha and beta, head h is at row + h */
@@ -157,7 +159,8 @@ typedef struct qn_persistent_delta {
     QN_GPU_PTR(const float) bias;          /* [v_heads] */
     QN_GPU_PTR(const float) factor;        /* [v_heads] */
     QN_GPU_PTR(float) out;                 /* [v_heads][128], neither normalised nor gated */
-    uint64_t state_offset, inputs_offset;  /* bytes in the session's state, as in qn_gdn_step */
+    uint64_t state_offset;                 /* of the layer's part of a state slot, in bytes */
+    qn_gdn_open_layout open;               /* of the layer's part of an open slot, from the slot's start */
     uint32_t k_heads, v_heads, taps;
     float scale;
 } qn_persistent_delta;
@@ -232,7 +235,13 @@ typedef struct qn_persistent_args {
     QN_GPU_PTR(const qn_persistent_phase) phases; /* [n_phases] */
     QN_GPU_PTR(uint32_t) barrier;                 /* arrival counter: 0 before the first launch, and 0 again after each */
     QN_GPU_PTR(const uint32_t) positions;         /* [1] position of the row; or 0 */
-    QN_GPU_PTR(const uint64_t) memory;            /* [1] address of the session's recurrent state; or 0 */
+    /* Of recurrent layers: slots and where the row's sequence is, as in qn_gdn_open_args. states 0: there are none */
+    QN_GPU_PTR(const unsigned char) states;
+    QN_GPU_PTR(unsigned char) open;
+    QN_GPU_PTR(const uint32_t) state_positions; /* [1] */
+    QN_GPU_PTR(const uint32_t) state_from;      /* [1] */
+    QN_GPU_PTR(const uint32_t) open_slots;      /* [1] */
+    uint64_t state_stride, open_stride;
     uint32_t n_phases;
 } qn_persistent_args;
 

@@ -8,70 +8,150 @@
 #include "kernels/persistent/persistent.cuh"
 #include "kernels/delta.cuh"
 
-// ---- The delta rule ----
+// ---- The delta rule, over the state and the open chunk (deltanet_cuda.h) ----
 
-// A unit is 64 values of a head: 64 rows of the state by 128 keys. Eight lanes hold a row, so that a block holds a unit
-// in registers.
+// A unit is 64 values of a head: 64 rows of the state by 128 keys, and its part of the 64 rows of the open chunk. Eight lanes
+// hold a row of the state, and the key of a row of the chunk: a block holds both in registers.
 #define DELTA_HEAD_DIM 128
 #define DELTA_VALUES 64
 #define DELTA_LANES 8
 #define DELTA_VECS (DELTA_HEAD_DIM / (4 * DELTA_LANES))
 #define DELTA_CHANNELS (2 * DELTA_HEAD_DIM + DELTA_VALUES) // channels that a unit convolves: its query, key and values
+#define DELTA_VALUE_ROW (DELTA_VALUES + 8)                 // of values in shared memory: eight rows are free of bank conflicts
 
 static_assert(DELTA_VALUES * DELTA_LANES == QN_PERSISTENT_THREADS, "a unit occupies all threads of a block");
-static_assert(DELTA_CHANNELS + 2 * QN_WARP_SIZE <= QN_PERSISTENT_THREADS,
-              "one thread for each channel, one warp for each gate");
+static_assert(DELTA_VALUES == QN_GDN_SCALE_VALUES, "the values of a unit have one scale");
+static_assert(DELTA_VALUES == QN_GDN_CHUNK_TOKENS, "eight lanes have a row of the state and a row of the chunk");
 
 struct delta_shared {
-    __align__(16) float inputs[DELTA_CHANNELS];     // q, k, v after the convolution
-    float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE]; // of q and k, one for each warp
-    float decay, beta;
+    __align__(16) uint16_t values[QN_GDN_CHUNK_TOKENS * DELTA_VALUE_ROW]; // v' of the chunk's rows, scaled
+    __align__(16) float inputs[DELTA_CHANNELS];                           // q, k, v after the convolution
+    float2 scores[QN_GDN_CHUNK_TOKENS];                                   // of the row's key and query, gated, for scaled values
+    float factors[QN_GDN_CHUNK_TOKENS];                                   // decay since the row, times the scale of its values
+    __align__(16) float v_new[DELTA_VALUES];                              // v' of the new row
+    float sumsq[2 * DELTA_HEAD_DIM / QN_WARP_SIZE];                       // of q and k, one for each warp
+    float g, decay, beta;                                                 // of the new row; decay = e^g
+    float state_decay;                                                    // since the state, before the new row
 };
 
-// A thread's part of a row of the old state, the row's address, and the factors of its update
-// S = decay * S + delta_v * k.
-struct delta_regs {
-    float4 state[DELTA_VECS];
-    float *row;
-    float decay, delta_v;
+static_assert(sizeof(delta_shared) <= QN_PERSISTENT_SCRATCH_BYTES, "QN_PERSISTENT_SCRATCH_BYTES is too small");
+
+// Roles of warps before the first block barrier: a thread for each channel of the convolution, then a warp for each gate, and
+// one for the decays of the chunk. After the phase, two warps store the new row.
+enum {
+    DELTA_DECAY_WARP = DELTA_CHANNELS / QN_WARP_SIZE,
+    DELTA_BETA_WARP,
+    DELTA_CHUNK_WARP,
+    DELTA_STORE_VALUES_WARP = 8, // neither of these has a role at grid barriers
+    DELTA_STORE_KEY_WARP
 };
 
-#define DELTA_DECAY_WARP (DELTA_CHANNELS / QN_WARP_SIZE)
-#define DELTA_BETA_WARP (DELTA_DECAY_WARP + 1)
+static_assert((DELTA_CHUNK_WARP + 1) * QN_WARP_SIZE <= QN_PERSISTENT_THREADS, "a warp for each role");
 
 QN_DEVICE uint32_t delta_width(const qn_persistent_delta &s)
 {
     return (2 * s.k_heads + s.v_heads) * DELTA_HEAD_DIM;
 }
 
+QN_DEVICE uint32_t delta_k_head(const qn_persistent_delta &s, uint32_t unit)
+{
+    uint32_t k_head = unit / 2;
+    while (k_head >= s.k_heads) // a few iterations: faster than a division
+        k_head -= s.k_heads;
+    return k_head;
+}
+
 // Index of a unit's channel i among all channels: queries, keys, values.
 QN_DEVICE uint32_t delta_channel(const qn_persistent_delta &s, uint32_t unit, uint32_t i)
 {
-    const uint32_t k_heads = s.k_heads, keys = k_heads * DELTA_HEAD_DIM;
-    uint32_t k_head = unit / 2;
-    while (k_head >= k_heads) // a few iterations: faster than a division
-        k_head -= k_heads;
+    const uint32_t keys = s.k_heads * DELTA_HEAD_DIM, k_head = delta_k_head(s, unit);
     return i < DELTA_HEAD_DIM       ? k_head * DELTA_HEAD_DIM + i
            : i < 2 * DELTA_HEAD_DIM ? keys + k_head * DELTA_HEAD_DIM + i - DELTA_HEAD_DIM
                                     : 2 * keys + unit * DELTA_VALUES + i - 2 * DELTA_HEAD_DIM;
 }
 
-// Prefetches into L2 the inputs of a block's first unit that no phase of this launch writes: state, convolution
-// weights, ring of past inputs. By the whole block.
-QN_DEVICE void delta_prefetch(const persistent_session &session, const qn_persistent_delta &s)
+// Rows of the open chunk before the new one.
+QN_DEVICE uint32_t delta_open_rows(const persistent_sequence &sequence)
 {
-    const uint32_t unit = blockIdx.x, bytes = DELTA_VALUES * DELTA_HEAD_DIM * sizeof(float), i = threadIdx.x;
+    return sequence.position - sequence.state_position;
+}
+
+// Whether a unit stores the row of its key head, which several units share.
+QN_DEVICE bool delta_stores_key(const qn_persistent_delta &s, uint32_t unit)
+{
+    return unit % 2 == 0 && unit / 2 < s.k_heads;
+}
+
+QN_DEVICE const float *delta_state(const persistent_sequence &sequence, const qn_persistent_delta &s)
+{
+    return (const float *)(sequence.state + s.state_offset);
+}
+
+QN_DEVICE uint16_t *delta_keys(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
+{
+    return (uint16_t *)(sequence.open + s.open.keys) + delta_k_head(s, unit) * QN_GDN_CHUNK_TOKENS * DELTA_HEAD_DIM;
+}
+
+// Rows of a head, DELTA_HEAD_DIM apart, from the unit's values on.
+QN_DEVICE uint16_t *delta_values(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
+{
+    return (uint16_t *)(sequence.open + s.open.values) + unit / 2 * (QN_GDN_CHUNK_TOKENS * DELTA_HEAD_DIM) +
+           unit % 2 * DELTA_VALUES;
+}
+
+QN_DEVICE float *delta_scales(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
+{
+    return (float *)(sequence.open + s.open.scales) + unit * QN_GDN_CHUNK_TOKENS;
+}
+
+QN_DEVICE float *delta_decays(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
+{
+    return (float *)(sequence.open + s.open.decays) + unit / 2 * QN_GDN_CHUNK_TOKENS;
+}
+
+// The inputs of the convolution at a position, a row of all channels.
+QN_DEVICE float *delta_inputs(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t position)
+{
+    const uint32_t ring = QN_GDN_INPUT_ROWS(s.taps), row = ring & (ring - 1) ? position % ring : position & (ring - 1);
+    return (float *)(sequence.open + s.open.inputs) + row * delta_width(s);
+}
+
+// The same, `back` positions before the row's, of which there are so many: in the open chunk, or before the state.
+QN_DEVICE const float *delta_past_inputs(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t back)
+{
+    const uint32_t open_rows = delta_open_rows(sequence);
+    if (back <= open_rows)
+        return delta_inputs(sequence, s, sequence.position - back);
+    return delta_state(sequence, s) + s.v_heads * (DELTA_HEAD_DIM * DELTA_HEAD_DIM) +
+           (s.taps - 1 + open_rows - back) * delta_width(s);
+}
+
+// Prefetches into L2 the inputs of a block's first unit that no phase of this launch writes: state, rows of the chunk,
+// convolution weights, past inputs. By the whole block.
+QN_DEVICE void delta_prefetch(const persistent_sequence &sequence, const qn_persistent_delta &s)
+{
+    const uint32_t unit = blockIdx.x, i = threadIdx.x, state = DELTA_VALUES * DELTA_HEAD_DIM;
     if (unit >= 2 * s.v_heads)
         return;
-    if (i == DELTA_CHANNELS)
-        prefetch_bytes(session.memory + s.state_offset + (uint64_t)unit * bytes, bytes);
+    // The two units of a head prefetch half of its rows each.
+    const uint32_t rows = delta_open_rows(sequence), half = (rows + 1) / 2, first = unit % 2 ? half : 0,
+                   row_bytes = DELTA_HEAD_DIM * sizeof(uint16_t), bytes = (unit % 2 ? rows - half : half) * row_bytes;
+    if (i == DELTA_CHANNELS && sequence.state_position)
+        prefetch_bytes(delta_state(sequence, s) + unit * state, state * sizeof(float));
+    if (i == DELTA_CHANNELS + QN_WARP_SIZE && bytes)
+        prefetch_bytes(delta_values(sequence, s, unit / 2 * 2) + first * DELTA_HEAD_DIM, bytes);
+    if (i == DELTA_CHANNELS + 2 * QN_WARP_SIZE && bytes && unit / 2 < s.k_heads)
+        prefetch_bytes(delta_keys(sequence, s, unit) + first * DELTA_HEAD_DIM, bytes);
     if (i >= DELTA_CHANNELS)
         return;
     // A warp's 32 channels are 128 bytes, two prefetches of 64: of each tap's weights and of each past input.
-    const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i / QN_WARP_SIZE * QN_WARP_SIZE) + i % 2 * 16;
-    const float *const rows = i % 4 < 2 ? s.conv : (const float *)(session.memory + s.inputs_offset);
-    for (uint32_t tap = i % QN_WARP_SIZE / 4; tap < s.taps; tap += QN_WARP_SIZE / 4)
-        qn_prefetch_line(rows + tap * width + channel);
+    const uint32_t channel = delta_channel(s, unit, i / QN_WARP_SIZE * QN_WARP_SIZE) + i % 2 * 16;
+    for (uint32_t tap = i % QN_WARP_SIZE / 4; tap < s.taps; tap += QN_WARP_SIZE / 4) {
+        if (i % 4 < 2)
+            qn_prefetch_line(s.conv + tap * delta_width(s) + channel);
+        else if (tap && tap <= sequence.position)
+            qn_prefetch_line(delta_past_inputs(sequence, s, tap) + channel);
+    }
 }
 
 // Element i of alpha or beta, reduced by a full warp with 32 loads in flight: fp16 rows have one partial for each K
@@ -95,103 +175,259 @@ QN_DEVICE float delta_gate(const qn_persistent_partials &p, uint32_t i)
     return sum * rms_scale(p, sumsq);
 }
 
-QN_DEVICE uint32_t delta_ring_slot(uint32_t position, uint32_t taps)
+// A channel's taps for the inputs of `first` down to `last` positions ago; zeros where there are none.
+template <uint32_t first, uint32_t last> struct delta_taps {
+    float weights[first - last + 1], inputs[first - last + 1];
+};
+
+template <uint32_t first, uint32_t last>
+QN_DEVICE void delta_issue_taps(delta_taps<first, last> &taps, const persistent_sequence &sequence, const qn_persistent_delta &s,
+                                uint32_t channel)
 {
-    return taps & (taps - 1) ? position % taps : position & (taps - 1);
+#pragma unroll
+    for (uint32_t back = first; back >= last; back--) {
+        const bool exists = back < s.taps && back <= sequence.position;
+        taps.weights[first - back] = exists ? s.conv[(s.taps - 1 - back) * delta_width(s) + channel] : 0;
+        taps.inputs[first - back] = exists ? delta_past_inputs(sequence, s, back)[channel] : 0;
+    }
 }
 
-// One unit, by the whole block: output to s.out, input to the ring. All loads are issued before the first result is
-// used. The new state is computed and stored later, by delta_store_state.
-QN_DEVICE void delta_unit(const persistent_session &session, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
-                          delta_regs &regs)
+template <uint32_t first, uint32_t last> QN_DEVICE float delta_add_taps(float sum, const delta_taps<first, last> &taps)
 {
-    const uint32_t i = threadIdx.x, value = i / DELTA_LANES, warp = i / QN_WARP_SIZE, head = unit / 2;
-    regs.row = (float *)(session.memory + s.state_offset) + (size_t)(unit * DELTA_VALUES + value) * DELTA_HEAD_DIM;
-    qn_delta_load_row<DELTA_LANES, DELTA_VECS>(regs.state, session.position ? regs.row : nullptr);
-    if (warp < DELTA_DECAY_WARP) {
-        const uint32_t width = delta_width(s), channel = delta_channel(s, unit, i),
-                       slot = delta_ring_slot(session.position, s.taps);
-        float *const ring = (float *)(session.memory + s.inputs_offset);
-        const float *const partials = s.qkv.data + s.qkv_row + channel;
-        float v[QN_PERSISTENT_PARTIAL_LOADS], sum = 0;
 #pragma unroll
-        for (uint32_t k = 0; k < QN_PERSISTENT_PARTIAL_LOADS; k++)
-            v[k] = load_cg_if(partials + k * s.qkv.stride, k < s.qkv.n_partials);
-        const float sumsq = rms_sumsq(s.qkv), weight = s.conv[(s.taps - 1) * width + channel];
-        const float past = qn_delta_convolve_past(s.conv, ring, session.position, slot, s.taps, width, channel);
+    for (uint32_t i = 0; i <= first - last; i++)
+        sum = fmaf(taps.weights[i], taps.inputs[i], sum);
+    return sum;
+}
+
+// What a thread loads for its part of a row of the state; of the key of a row of the chunk, and of the values of that row.
+struct delta_regs {
+    float4 state[DELTA_VECS];
+    uint2 key[DELTA_VECS];
+    uint4 values;
+};
+
+QN_DEVICE void delta_load_state(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
+                                delta_regs &regs)
+{
+    const uint32_t value = unit * DELTA_VALUES + threadIdx.x / DELTA_LANES;
+    qn_delta_load_row<DELTA_LANES, DELTA_VECS>(
+        regs.state, sequence.state_position ? delta_state(sequence, s) + (size_t)value * DELTA_HEAD_DIM : nullptr);
+}
+
+QN_DEVICE void delta_load_chunk(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
+                                delta_regs &regs)
+{
+    const uint32_t row = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES;
+    const bool exists = row < delta_open_rows(sequence);
+    const uint16_t *const key = delta_keys(sequence, s, unit) + row * DELTA_HEAD_DIM,
+                   *const values = delta_values(sequence, s, unit) + row * DELTA_HEAD_DIM;
 #pragma unroll
-        for (uint32_t k = 0; k < QN_PERSISTENT_PARTIAL_LOADS; k++)
-            sum += v[k];
+    for (int vec = 0; vec < DELTA_VECS; vec++)
+        regs.key[vec] = exists ? *(const uint2 *)(key + (vec * DELTA_LANES + lane) * 4) : make_uint2(0, 0);
+    regs.values = exists ? *(const uint4 *)(values + 8 * lane) : make_uint4(0, 0, 0, 0);
+}
+
+// Convolution of a thread's channel. Stores the input in the open chunk. The loads of the chunk's rows are issued after those
+// of the convolution, whose results are used first.
+QN_DEVICE void delta_convolve(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
+                              delta_regs &regs)
+{
+    const uint32_t i = threadIdx.x, channel = delta_channel(s, unit, i);
+    const float *const partials = s.qkv.data + s.qkv_row + channel;
+    delta_taps<QN_GDN_MAX_TAPS - 1, 4> far = {};
+    delta_taps<3, 1> near;
+    float v[QN_PERSISTENT_PARTIAL_LOADS], sum = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < QN_PERSISTENT_PARTIAL_LOADS; k++)
+        v[k] = load_cg_if(partials + k * s.qkv.stride, k < s.qkv.n_partials);
+    const float sumsq = rms_sumsq(s.qkv), weight = s.conv[(s.taps - 1) * delta_width(s) + channel];
+    if (s.taps > 4)
+        delta_issue_taps(far, sequence, s, channel);
+    delta_issue_taps(near, sequence, s, channel);
+    delta_load_chunk(sequence, s, unit, regs);
+#pragma unroll
+    for (uint32_t k = 0; k < QN_PERSISTENT_PARTIAL_LOADS; k++)
+        sum += v[k];
 #pragma unroll 1
-        for (uint32_t k = QN_PERSISTENT_PARTIAL_LOADS; k < s.qkv.n_partials; k++)
-            sum += load_cg(partials + k * s.qkv.stride);
-        const float x = sum * rms_scale(s.qkv, sumsq), y = qn_silu_fast(fmaf(weight, x, past));
-        m.inputs[i] = y;
-        if (warp < 2 * DELTA_HEAD_DIM / QN_WARP_SIZE) {
-            const float square = qn_warp_sum(y * y);
-            if (i % QN_WARP_SIZE == 0)
-                m.sumsq[warp] = square;
-        }
-        // Several units share a key head: one of them stores its inputs.
-        if (i >= 2 * DELTA_HEAD_DIM || (unit % 2 == 0 && head < s.k_heads))
-            ring[slot * width + channel] = x;
-    } else if (warp == DELTA_DECAY_WARP) {
-        const float bias = s.bias[head], factor = s.factor[head], alpha = delta_gate(s.alpha, s.alpha_row + head);
+    for (uint32_t k = QN_PERSISTENT_PARTIAL_LOADS; k < s.qkv.n_partials; k++)
+        sum += load_cg(partials + k * s.qkv.stride);
+    const float x = sum * rms_scale(s.qkv, sumsq), past = delta_add_taps(delta_add_taps(0, far), near),
+                y = qn_silu_fast(fmaf(weight, x, past));
+    m.inputs[i] = y;
+    if (i < 2 * DELTA_HEAD_DIM) {
+        const float square = qn_warp_sum(y * y);
         if (i % QN_WARP_SIZE == 0)
-            m.decay = expf(fminf(qn_delta_log_decay(alpha, bias, factor), 0.0f));
-    } else if (warp == DELTA_BETA_WARP) {
-        const float beta = qn_sigmoid_fast(delta_gate(s.beta, s.beta_row + head));
-        if (i % QN_WARP_SIZE == 0)
-            m.beta = beta;
+            m.sumsq[i / QN_WARP_SIZE] = square;
     }
+    if (i >= 2 * DELTA_HEAD_DIM || delta_stores_key(s, unit))
+        delta_inputs(sequence, s, sequence.position)[channel] = x;
+}
+
+// Decays of the chunk's rows. They are sums of log decays of one sign. By one warp; a lane has two rows.
+QN_DEVICE void delta_chunk_factors(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
+                                   delta_shared &m)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, row = 2 * lane, rows = delta_open_rows(sequence);
+    const float *const decays = delta_decays(sequence, s, unit), *const scales = delta_scales(sequence, s, unit);
+    const bool has_first = row < rows, has_second = row + 1 < rows;
+    const float first = has_first ? decays[row] : 0, second = has_second ? decays[row + 1] : 0,
+                first_scale = has_first ? scales[row] : 0, second_scale = has_second ? scales[row + 1] : 0;
+    float sum = first + second; // of this lane's rows and those after it
+#pragma unroll
+    for (uint32_t distance = 1; distance < QN_WARP_SIZE; distance *= 2) {
+        const float after = __shfl_down_sync(QN_FULL_MASK, sum, distance);
+        sum += lane + distance < QN_WARP_SIZE ? after : 0;
+    }
+    float after = __shfl_down_sync(QN_FULL_MASK, sum, 1);
+    after = lane + 1 < QN_WARP_SIZE ? after : 0;
+    m.factors[row] = expf(after + second) * first_scale;
+    m.factors[row + 1] = expf(after) * second_scale;
+    if (lane == 0)
+        m.state_decay = expf(sum);
+}
+
+// Everything of a unit up to the first block barrier, after which its results are in shared memory.
+QN_DEVICE void delta_prepare(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m,
+                             delta_regs &regs)
+{
+    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, head = unit / 2;
+    delta_load_state(sequence, s, unit, regs);
+    if (warp < DELTA_DECAY_WARP) {
+        delta_convolve(sequence, s, unit, m, regs);
+    } else {
+        delta_load_chunk(sequence, s, unit, regs);
+        if (warp == DELTA_DECAY_WARP) {
+            const float bias = s.bias[head], factor = s.factor[head], alpha = delta_gate(s.alpha, s.alpha_row + head);
+            const float g = fminf(qn_delta_log_decay(alpha, bias, factor), 0.0f);
+            if (lane == 0) {
+                m.g = g;
+                m.decay = expf(g);
+            }
+        } else if (warp == DELTA_BETA_WARP) {
+            const float beta = qn_sigmoid_fast(delta_gate(s.beta, s.beta_row + head));
+            if (lane == 0)
+                m.beta = beta;
+        } else if (warp == DELTA_CHUNK_WARP) {
+            delta_chunk_factors(sequence, s, unit, m);
+        }
+    }
+    *(uint4 *)(m.values + threadIdx.x / DELTA_LANES * DELTA_VALUE_ROW + threadIdx.x % DELTA_LANES * 8) = regs.values;
     __syncthreads();
+}
+
+// The scores of a row of the chunk, gated: dot products of its key with the new key and query, which are not normalised. Warps
+// without rows have none.
+QN_DEVICE void delta_score_row(delta_shared &m, const delta_regs &regs, uint32_t rows)
+{
+    const uint32_t row = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES;
+    const float *q = m.inputs, *k = q + DELTA_HEAD_DIM;
+    if (threadIdx.x / QN_WARP_SIZE * (QN_WARP_SIZE / DELTA_LANES) >= rows)
+        return;
+    float k_score = 0, q_score = 0;
+#pragma unroll
+    for (int vec = 0; vec < DELTA_VECS; vec++) {
+        const float4 key = make_float4(qn_f16_low(regs.key[vec].x), qn_f16_high(regs.key[vec].x), qn_f16_low(regs.key[vec].y),
+                                       qn_f16_high(regs.key[vec].y));
+        k_score = qn_delta_dot(key, *(const float4 *)(k + (vec * DELTA_LANES + lane) * 4), k_score);
+        q_score = qn_delta_dot(key, *(const float4 *)(q + (vec * DELTA_LANES + lane) * 4), q_score);
+    }
+    const float factor = m.factors[row] * m.decay;
+    k_score = qn_lanes_sum<1, DELTA_LANES>(k_score) * factor;
+    q_score = qn_lanes_sum<1, DELTA_LANES>(q_score) * factor;
+    if (lane == 0)
+        m.scores[row] = make_float2(k_score, q_score);
+}
+
+// One unit, by the whole block: output to s.out, input to the open chunk. The new row is stored later, by delta_store_row.
+QN_DEVICE void delta_unit(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit, delta_shared &m)
+{
+    const uint32_t value = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES, rows = delta_open_rows(sequence);
+    delta_regs regs;
+    delta_prepare(sequence, s, unit, m, regs);
+    if (rows > 0) {
+        delta_score_row(m, regs, rows);
+        __syncthreads();
+    }
     const float *q = m.inputs, *k = q + DELTA_HEAD_DIM, *v = k + DELTA_HEAD_DIM;
     const float4 qq = *(const float4 *)m.sumsq, kk = *(const float4 *)(m.sumsq + DELTA_HEAD_DIM / QN_WARP_SIZE);
     const float q_inv_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f),
                 k_inv_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
-    const float decay = regs.decay = m.decay;
+    const float state_decay = m.state_decay * m.decay;
     float k_read, q_read, kq = 0;
     qn_delta_dots<DELTA_LANES, DELTA_VECS>(regs.state, q, k, k_read, q_read);
 #pragma unroll
     for (int vec = 0; vec < DELTA_VECS; vec++) {
-        const uint32_t at = (vec * DELTA_LANES + i % DELTA_LANES) * 4;
+        const uint32_t at = (vec * DELTA_LANES + lane) * 4;
         kq = qn_delta_dot(*(const float4 *)(k + at), *(const float4 *)(q + at), kq);
     }
-    k_read = qn_lanes_sum<1, DELTA_LANES>(k_read) * (k_inv_norm * decay);
-    q_read = qn_lanes_sum<1, DELTA_LANES>(q_read) * (q_inv_norm * decay);
+    k_read *= state_decay;
+    q_read *= state_decay;
+#pragma unroll 4
+    for (uint32_t row = lane; row < rows; row += DELTA_LANES) {
+        const float2 score = m.scores[row];
+        const float x = qn_f16_to_f32(m.values[row * DELTA_VALUE_ROW + value]);
+        k_read = fmaf(score.x, x, k_read);
+        q_read = fmaf(score.y, x, q_read);
+    }
+    k_read = qn_lanes_sum<1, DELTA_LANES>(k_read) * k_inv_norm;
+    q_read = qn_lanes_sum<1, DELTA_LANES>(q_read) * q_inv_norm;
     kq = qn_lanes_sum<1, DELTA_LANES>(kq) * (q_inv_norm * k_inv_norm);
     const float v_new = m.beta * (v[value] - k_read);
-    if (i % DELTA_LANES == 0)
+    if (lane == 0) {
         s.out[unit * DELTA_VALUES + value] = fmaf(v_new, kq, q_read) * s.scale;
-    regs.delta_v = v_new * k_inv_norm;
+        m.v_new[value] = v_new;
+    }
 }
 
-// Computes and stores the new state. Reads the unit's key, which is still in shared memory.
-QN_DEVICE void delta_store_state(const delta_shared &m, delta_regs &regs)
+// Stores the new row in the open chunk, after a block barrier: v' with its scale, key and decay. Reads results of delta_unit,
+// which are still in shared memory.
+QN_DEVICE void delta_store_row(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
+                               const delta_shared &m)
 {
-    qn_delta_update<DELTA_LANES, DELTA_VECS>(regs.state, m.inputs + DELTA_HEAD_DIM, regs.decay, regs.delta_v);
-    qn_delta_store_row<DELTA_LANES, DELTA_VECS>(regs.row, regs.state);
+    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, row = delta_open_rows(sequence);
+    if (warp == DELTA_STORE_VALUES_WARP) {
+        const float2 v = *(const float2 *)(m.v_new + 2 * lane);
+        const float2 scale = qn_delta_scale_of(qn_warp_max(fmaxf(fabsf(v.x), fabsf(v.y))));
+        *(uint32_t *)(delta_values(sequence, s, unit) + row * DELTA_HEAD_DIM + 2 * lane) =
+            qn_f32_to_f16x2(v.x * scale.y, v.y * scale.y);
+        if (lane == 0) {
+            delta_scales(sequence, s, unit)[row] = scale.x;
+            if (unit % 2 == 0)
+                delta_decays(sequence, s, unit)[row] = m.g;
+        }
+    } else if (warp == DELTA_STORE_KEY_WARP && delta_stores_key(s, unit)) {
+        const float4 kk = *(const float4 *)(m.sumsq + DELTA_HEAD_DIM / QN_WARP_SIZE),
+                     k = scale_4(*(const float4 *)(m.inputs + DELTA_HEAD_DIM + 4 * lane),
+                                 rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f));
+        *(uint2 *)(delta_keys(sequence, s, unit) + row * DELTA_HEAD_DIM + 4 * lane) =
+            make_uint2(qn_f32_to_f16x2(k.x, k.y), qn_f32_to_f16x2(k.z, k.w));
+    }
 }
 
-// The phase, by the whole block. The state of the block's last unit is stored by delta_store_deferred.
-QN_DEVICE void delta_phase(const persistent_session &session, const qn_persistent_delta &s, uint8_t *scratch, delta_regs &regs)
+// The phase, by the whole block. The row of the block's last unit is stored by delta_store_deferred.
+QN_DEVICE void delta_phase(const persistent_sequence &sequence, const qn_persistent_delta &s, uint8_t *scratch)
 {
     delta_shared &m = *(delta_shared *)scratch;
     for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
         if (unit != blockIdx.x) {
-            delta_store_state(m, regs);
-            __syncthreads(); // all threads have read the previous unit's inputs
+            __syncthreads();
+            delta_store_row(sequence, s, unit - gridDim.x, m);
+            __syncthreads(); // all threads have read the previous unit's results
         }
-        delta_unit(session, s, unit, m, regs);
+        delta_unit(sequence, s, unit, m);
     }
 }
 
-// Stores the state of the block's last unit after the block's arrival at the grid barrier: no phase of this launch
+// Stores the row of the block's last unit after the block's arrival at the grid barrier: no phase of this launch
 // reads it, so that other blocks need not wait for it.
-QN_DEVICE void delta_store_deferred(const qn_persistent_delta &s, const uint8_t *scratch, delta_regs &regs)
+QN_DEVICE void delta_store_deferred(const persistent_sequence &sequence, const qn_persistent_delta &s, const uint8_t *scratch)
 {
-    if (blockIdx.x < 2 * s.v_heads)
-        delta_store_state(*(const delta_shared *)scratch, regs);
+    uint32_t unit = blockIdx.x;
+    while (unit + gridDim.x < 2 * s.v_heads)
+        unit += gridDim.x;
+    if (unit < 2 * s.v_heads)
+        delta_store_row(sequence, s, unit, *(const delta_shared *)scratch);
 }
 
 // ---- Prologue of the output's GEMV: gated norm ----

@@ -1,0 +1,323 @@
+/* Which launches a recurrent layer's rows become, on the fake driver: rows over open chunks, complete chunks, folds; with the
+ * positions and the addresses of states that each of them is given. */
+#include "helper_cuda_api.h"
+
+#include "device/cuda/operations.h"
+
+#define CUBIN(source, defines) FAKE_CUBIN("deltanet/deltanet_" source ".cu", defines)
+#define ADVANCE(rest) CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 " rest)
+
+static const qn_gpu_cubin cubins[] = { CUBIN("open", "-DQN_HEAD_K=128 -DQN_HEAD_V=128"),
+                                       CUBIN("open", "-DQN_HEAD_K=48 -DQN_HEAD_V=48"),
+                                       CUBIN("step", "-DQN_HEAD_K=128 -DQN_HEAD_V=128 -DQN_BF16"),
+                                       CUBIN("prepare", "-DQN_HEAD_K=128"),
+                                       CUBIN("compose", "-DQN_HEAD_K=128"),
+                                       ADVANCE("-DQN_GDN_SLICES=1"),
+                                       ADVANCE("-DQN_GDN_SLICES=2"),
+                                       ADVANCE("-DQN_GDN_SLICES=1 -DQN_GDN_EFFECTS"),
+                                       ADVANCE("-DQN_GDN_SLICES=2 -DQN_GDN_EFFECTS") };
+
+enum { K_HEADS = 1, V_HEADS = 2, TAPS = 4, MAX_PIECES = 4 };
+enum { QKV, ALPHA, BETA, CONVOLVED, OUT, GATE, BUFFERS };
+enum { STATES = 1 << 20, OPEN = 2 << 20, INPUTS = 3 << 20, SCRATCH = 4 << 20, BUFFER = 5 << 20 };
+
+static qn_status reserve(void *context, size_t bytes, uint64_t *address)
+{
+    (void)bytes;
+    *address = (uint64_t)(uintptr_t)context;
+    return QN_OK;
+}
+
+static void unreserve(void *context, uint64_t address, size_t bytes)
+{
+    (void)context;
+    (void)address;
+    (void)bytes;
+}
+
+/* A model of two recurrent layers, the first and the third, of which the step is in the second. */
+struct fixture {
+    qn_pool *pools[2];
+    qn_cache cache;
+    qn_sequence sequences[MAX_PIECES];
+    qn_cuda_memory memories[MAX_PIECES];
+    qn_cuda_piece pieces[MAX_PIECES];
+    qn_op ops[3];
+    qn_cuda_op cuda_ops[3];
+    qn_plan_buffer widths[BUFFERS];
+    qn_cuda_buffer buffers[BUFFERS];
+    bool is_recurrent[3];
+    qn_plan plan;
+    qn_cuda_model model;
+    qn_cuda_rows_step step;
+    uint32_t host_inputs[64];
+    size_t state_bytes, history;
+    qn_gdn_open_layout layout;
+};
+
+static qn_pool *pool_at(uint64_t address, size_t item, qn_pool_class **class)
+{
+    const qn_pool_memory memory = {
+        .context = (void *)(uintptr_t)address, .granule = 4096, .reserve = reserve, .unreserve = unreserve
+    };
+    qn_pool *pool;
+    assert_ok(qn_pool_create(&memory, 1 << 20, 0, &pool));
+    assert_ok(qn_pool_add_class(pool, "item", item, class));
+    return pool;
+}
+
+static size_t args_bytes(const char *function)
+{
+    return !strncmp(function, "qn_gdn_open", 11) ? sizeof(qn_gdn_open_args)
+           : !strcmp(function, "qn_gdn_conv")    ? sizeof(qn_gdn_conv_args)
+           : !strcmp(function, "qn_gdn_norm")    ? sizeof(qn_gdn_norm_args)
+                                                 : sizeof(qn_gdn_chunk_args);
+}
+
+static void set_up(struct fixture *x, size_t head)
+{
+    static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &fake_code };
+    *x = (struct fixture){ .is_recurrent = { true, false, true } };
+    fake_code.cubins = cubins;
+    fake_code.n_cubins = sizeof cubins / sizeof *cubins;
+    fake.no_param_info = true;
+    const qn_cuda_params params = { .driver = fake_driver(), .tools = &tools };
+    x->layout = qn_gdn_gpu_open_layout(K_HEADS, V_HEADS, head, head, TAPS);
+    x->state_bytes = qn_gdn_gpu_state_bytes(K_HEADS, V_HEADS, head, head, TAPS);
+    x->history = qn_gdn_gpu_history(V_HEADS, head, head);
+    x->pools[0] = pool_at(STATES, 2 * x->state_bytes, &x->cache.states);
+    x->pools[1] = pool_at(OPEN, 2 * x->layout.bytes, &x->cache.open_chunks);
+    x->ops[0] =
+        (qn_op){ .kind = QN_OP_CONV, .layer = 2, .conv = { .qkv = QKV, .alpha = ALPHA, .beta = BETA, .out = CONVOLVED } };
+    x->ops[1] = (qn_op){ .kind = QN_OP_DELTA_RULE, .layer = 2, .delta_rule = { .qkv = CONVOLVED, .out = OUT } };
+    x->ops[2] = (qn_op){ .kind = QN_OP_GATED_NORM, .layer = 2, .gated_norm = { .in = OUT, .gate = GATE } };
+    const size_t width = (2 * K_HEADS + V_HEADS) * head, values = V_HEADS * head;
+    const size_t widths[BUFFERS] = { width, V_HEADS, V_HEADS, width, values, values };
+    for (size_t i = 0; i < BUFFERS; i++) {
+        x->widths[i].width = widths[i];
+        x->buffers[i].address = BUFFER + (i << 20);
+    }
+    x->plan = (qn_plan){ .ops = x->ops,
+                         .n_ops = 3,
+                         .buffers = x->widths,
+                         .n_buffers = BUFFERS,
+                         .n_layers = 3,
+                         .recurrent = { K_HEADS, V_HEADS, head, head, TAPS },
+                         .is_recurrent = x->is_recurrent };
+    x->model = (qn_cuda_model){ .plan = &x->plan,
+                                .ops = x->cuda_ops,
+                                .buffers = x->buffers,
+                                .gdn = { 227 << 10, 132 },
+                                .inputs = INPUTS,
+                                .scratch.address = SCRATCH,
+                                .host_inputs = (uint8_t *)x->host_inputs };
+    assert_ok(qn_cuda_open(&params, &x->model.cuda));
+    fake.args_bytes = args_bytes;
+    x->step = (qn_cuda_rows_step){ .model = &x->model,
+                                   .pieces = x->pieces,
+                                   .inputs = { .cu_seqlens = 0,
+                                               .first_positions = 32,
+                                               .state_from = 64,
+                                               .state_to = 96,
+                                               .open_chunks = 128,
+                                               .state_positions = 160 } };
+}
+
+static void tear_down(struct fixture *x)
+{
+    qn_cuda_close(x->model.cuda);
+    qn_pool_free(x->pools[0]);
+    qn_pool_free(x->pools[1]);
+    fake_expect_empty();
+}
+
+/* n rows; the state is item 2 i, and after a fold item 2 i + 1. */
+static void add_piece(struct fixture *x, uint32_t position, uint32_t state_position, uint32_t n)
+{
+    const uint32_t i = (uint32_t)x->step.n_pieces++;
+    x->sequences[i] = (qn_sequence){
+        .cache = &x->cache, .state = 2 * i, .state_to = 2 * i + 1, .open_chunk = 10 + i, .state_position = state_position
+    };
+    x->memories[i].base.sequence = &x->sequences[i];
+    x->pieces[i] = (qn_cuda_piece){ .memory = &x->memories[i], .row = (uint32_t)x->step.n, .n = n, .position = position };
+    x->step.n += n;
+}
+
+/* Runs the layer; returns the number of its launches. */
+static int run(struct fixture *x)
+{
+    const int before = fake.launches;
+    for (size_t i = 0; i < 3; i++)
+        assert_ok(qn_cuda_run_recurrent_op(&x->step, &x->ops[i]));
+    return fake.launches - before;
+}
+
+/* The address of the layer's part of a state item. */
+static uint64_t state_at(const struct fixture *x, uint32_t item)
+{
+    return qn_pool_address(x->cache.states, item) + x->state_bytes;
+}
+
+static void expect_sequence(const qn_gdn_open_args *a, const qn_gdn_open_sequence *expected)
+{
+    assert_int_equal(a->positions, 0);
+    assert_int_equal(a->sequences, 1);
+    assert_memory_equal(&a->sequence, expected, sizeof *expected);
+}
+
+/* One launch over pieces [first, first + n) of the inputs. */
+static void expect_open_pieces(int i, int n, size_t first, uint32_t pieces)
+{
+    const qn_gdn_open_args *a = arguments(i, n);
+    assert_string_equal(launched(i, n)->function, "qn_gdn_open_step");
+    assert_true(launched(i, n)->pdl);
+    assert_int_equal(a->sequences, pieces);
+    assert_int_equal(a->cu_seqlens, INPUTS + 4 * first);
+    assert_int_equal(a->positions, INPUTS + 32 + 4 * first);
+    assert_int_equal(a->state_from, INPUTS + 64 + 4 * first);
+    assert_int_equal(a->state_to, INPUTS + 96 + 4 * first);
+    assert_int_equal(a->open_slots, INPUTS + 128 + 4 * first);
+    assert_int_equal(a->state_positions, INPUTS + 160 + 4 * first);
+}
+
+static void rows_of_many(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, 128);
+    add_piece(&x, 10, 0, 1);
+    add_piece(&x, 128, 64, 3);
+    add_piece(&x, 63, 0, 64); /* no complete chunk */
+    assert_int_equal(run(&x), 1);
+    expect_open_pieces(0, 1, 0, 3);
+    const qn_gdn_open_args *a = arguments(0, 1);
+    assert_int_equal(a->states, STATES);
+    assert_int_equal(a->state_stride, qn_pool_stride(x.cache.states));
+    assert_int_equal(a->state_offset, x.state_bytes);
+    assert_int_equal(a->open, OPEN);
+    assert_int_equal(a->open_offset, x.layout.bytes);
+    assert_int_equal(a->qkv, BUFFER + (QKV << 20));
+    assert_int_equal(a->out, SCRATCH);
+    tear_down(&x);
+}
+
+/* 130 rows from position 72: 56 fill the open chunk, 64 are a chunk, 10 are in the next open chunk. */
+static void complete_chunks(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, 128);
+    add_piece(&x, 7, 0, 1);
+    add_piece(&x, 72, 64, 130);
+    add_piece(&x, 9, 0, 2);
+    const int n = run(&x);
+    expect_open_pieces(0, n, 0, 1);
+    assert_string_equal(launched(1, n)->function, "qn_gdn_open_step");
+    expect_sequence(arguments(1, n), &(qn_gdn_open_sequence){ 72, 64, 2, 3, 11, 1, 57 });
+    assert_string_equal(launched(2, n)->function, "qn_gdn_open_fold");
+    expect_sequence(arguments(2, n), &(qn_gdn_open_sequence){ 128, 64, 2, 3, 11, 1, 57 });
+    assert_int_equal(((const qn_gdn_open_args *)arguments(2, n))->layers, 1);
+    const qn_gdn_conv_args *conv = arguments(3, n);
+    assert_string_equal(launched(3, n)->function, "qn_gdn_conv");
+    assert_int_equal(conv->rows, 64);
+    assert_int_equal(conv->qkv, BUFFER + (QKV << 20) + 57 * x.widths[QKV].width * 4);
+    assert_int_equal(conv->history, state_at(&x, 3) + x.history);
+    assert_int_equal(conv->last, state_at(&x, 3) + x.history);
+    const qn_gdn_chunk_args *rule = arguments(4, n);
+    assert_string_equal(launched(4, n)->function, "qn_gdn_prepare");
+    assert_int_equal(rule->tokens, 64);
+    assert_int_equal(rule->q, conv->out);
+    assert_int_equal(rule->initial, state_at(&x, 3));
+    assert_int_equal(rule->final, state_at(&x, 3));
+    const qn_gdn_norm_args *norm = arguments(n - 3, n);
+    assert_string_equal(launched(n - 3, n)->function, "qn_gdn_norm");
+    assert_int_equal(norm->rows, 64);
+    assert_int_equal(norm->o, rule->o);
+    assert_int_equal(norm->out, SCRATCH + 57 * x.widths[OUT].width * 4);
+    assert_string_equal(launched(n - 2, n)->function, "qn_gdn_open_step");
+    expect_sequence(arguments(n - 2, n), &(qn_gdn_open_sequence){ 192, 192, 3, 3, 11, 121, 131 });
+    expect_open_pieces(n - 1, n, 2, 1);
+    tear_down(&x);
+}
+
+/* Chunks from position 0, from a state without open rows, and from a full open chunk. */
+static void starts(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, 128);
+    add_piece(&x, 0, 0, 64);
+    int n = run(&x);
+    const qn_gdn_conv_args *conv = arguments(0, n);
+    assert_string_equal(launched(0, n)->function, "qn_gdn_conv");
+    assert_int_equal(conv->history, 0);
+    assert_int_equal(conv->last, state_at(&x, 1) + x.history);
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, 0);
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(&x, 1));
+    assert_string_equal(launched(n - 1, n)->function, "qn_gdn_norm");
+    x.step.n_pieces = x.step.n = 0;
+    add_piece(&x, 128, 128, 64);
+    n = run(&x);
+    conv = arguments(0, n);
+    assert_string_equal(launched(0, n)->function, "qn_gdn_conv");
+    assert_int_equal(conv->history, state_at(&x, 0) + x.history);
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->initial, state_at(&x, 0));
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(1, n))->final, state_at(&x, 1));
+    x.step.n_pieces = x.step.n = 0;
+    add_piece(&x, 128, 64, 64);
+    n = run(&x);
+    assert_string_equal(launched(0, n)->function, "qn_gdn_open_fold");
+    expect_sequence(arguments(0, n), &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
+    assert_int_equal(((const qn_gdn_chunk_args *)arguments(2, n))->initial, state_at(&x, 1));
+    tear_down(&x);
+}
+
+static void heads_without_chunks(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, 48);
+    add_piece(&x, 0, 0, 200);
+    assert_int_equal(run(&x), 1);
+    expect_open_pieces(0, 1, 0, 1);
+    tear_down(&x);
+}
+
+/* A step of one row: its result is in the buffer of the plan, and a full open chunk is folded before, in both layers. */
+static void one_row(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    set_up(&x, 128);
+    add_piece(&x, 127, 64, 1);
+    const int before = fake.launches;
+    assert_ok(qn_cuda_fold_full_chunk(&x.step));
+    assert_int_equal(fake.launches, before);
+    assert_int_equal(run(&x), 1);
+    assert_int_equal(((const qn_gdn_open_args *)arguments(0, 1))->out, BUFFER + (OUT << 20));
+    x.pieces[0].position = 128;
+    assert_ok(qn_cuda_fold_full_chunk(&x.step));
+    const qn_gdn_open_args *fold = arguments(0, 1);
+    assert_string_equal(launched(0, 1)->function, "qn_gdn_open_fold");
+    assert_int_equal(launched(0, 1)->grid[1], 2);
+    expect_sequence(fold, &(qn_gdn_open_sequence){ 128, 64, 0, 1, 10, 0, 0 });
+    assert_int_equal(fold->state_offset, 0);
+    assert_int_equal(fold->open_offset, 0);
+    assert_int_equal(x.host_inputs[64 / 4], 1);
+    assert_int_equal(x.host_inputs[160 / 4], 128);
+    qn_persistent_args args = { 0 };
+    qn_cuda_set_recurrent_args(&x.step, &args);
+    assert_int_equal(args.states, STATES);
+    assert_int_equal(args.state_positions, INPUTS + 160);
+    assert_int_equal(args.open_slots, INPUTS + 128);
+    tear_down(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_of_many),         cmocka_unit_test(complete_chunks), cmocka_unit_test(starts),
+        cmocka_unit_test(heads_without_chunks), cmocka_unit_test(one_row),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
