@@ -43,9 +43,9 @@ typedef struct qn_cuda_acts {
     uint64_t signs; /* of its rotation; 0: none */
 } qn_cuda_acts;
 
-/* Where the inputs of a step are: offsets in bytes of arrays, from model->inputs on the device and from model->host_inputs. They
- * follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The arrays are
- * contiguous, so that they are one copy. */
+/* Where the inputs of a step are: offsets in bytes of arrays, from model->inputs on the device and from model->host_inputs.
+ * They follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The
+ * arrays are contiguous, so that they are one copy. */
 typedef struct qn_cuda_inputs {
     /* By piece. One of padding has no tables, no rows, and items 0. */
     size_t kv_tables, f16_tables;             /* u64 addresses of page tables */
@@ -189,8 +189,8 @@ typedef struct qn_cuda_memory {
 /* session.c: qn_device_vtable.memory_new */
 qn_status qn_cuda_session_new(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
-/* qn_cuda_layer_cache - addresses of a layer's cache; *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller
- * sets `tables`. */
+/* qn_cuda_layer_cache - addresses of a layer's cache; *pages (fp16 pages) is zeroed unless the format has AURA codes. The
+ * caller sets `tables`. */
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
                          qn_attention_gpu_pages *pages);
 
