@@ -292,8 +292,8 @@ static qn_aura_quantize_page_args page_args(const struct item_layout *l, uint64_
                                          .n_kv_heads = TABLE_HEADS };
 }
 
-/* A page by the contiguous way: slot 0 of each head is page 0, slot 1 this one. Fills the layer's part of an item of codes, and for
- * page 0 the means. */
+/* A page by the contiguous way: slot 0 of each head is page 0, slot 1 this one. Fills the layer's part of an item of codes,
+ * and for page 0 the means. */
 static void quantize_alone(const struct item_layout *l, const qn_aura_quantize_page_args *levels, const uint8_t *first,
                            const uint8_t *page, bool is_first, uint8_t *codes, uint8_t *means)
 {
@@ -323,8 +323,8 @@ static void quantize_alone(const struct item_layout *l, const qn_aura_quantize_p
     free(f16);
 }
 
-/* The pages that rows of a step complete, of several sequences and layers in one launch, have the same bits as each page alone; no
- * other page is written. */
+/* The pages that rows of a step complete, of several sequences and layers in one launch, have the same bits as each page
+ * alone; no other page is written. */
 static void check_page_tables(void)
 {
     static const uint32_t first[] = { 0, 60, 63, 127, 64, 191 }, n_rows[] = { 130, 1, 1, 66, 0, 1 };

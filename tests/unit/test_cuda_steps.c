@@ -1,5 +1,5 @@
-/* Steps on a CUDA device, with a fake driver: what is launched for rows of many sequences, what the inputs are, which steps share a
- * graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
+/* Steps on a CUDA device, with a fake driver: what is launched for rows of many sequences, what the inputs are, which steps
+ * share a graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
 #include "helper_cuda_model.h"
 
 #include "device/cuda/operations.h"
@@ -214,8 +214,8 @@ static void decode_of_many(void **unused)
     }
 }
 
-/* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when buffers have
- * moved. */
+/* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when buffers
+ * have moved. */
 static void graphs_are_shared(void **unused)
 {
     (void)unused;
@@ -334,8 +334,8 @@ static void consecutive_logits(void **unused)
     tear_down(&x);
 }
 
-/* A decode step quantises the pages that are completed in all layers with one launch, whatever the positions are; other steps in
- * each layer, before its attention, if a page is completed. */
+/* A decode step quantises the pages that are completed in all layers with one launch, whatever the positions are; other
+ * steps in each layer, before its attention, if a page is completed. */
 static void aura_pages(void **unused)
 {
     (void)unused;

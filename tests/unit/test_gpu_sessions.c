@@ -1,6 +1,6 @@
 /* Sessions on a GPU: a session that is restored, forked, rolled back or generated in parts continues with the same bits
- * as one that only executed the same steps; steps with rows of many sequences. Skipped without a GPU; QN_TEST_DEVICE selects another device, and all tests
- * hold on "cpu" too. */
+ * as one that only executed the same steps; steps with rows of many sequences. Skipped without a GPU; QN_TEST_DEVICE selects
+ * another device, and all tests hold on "cpu" too. */
 #include "helper_sessions.h"
 
 #include "engine/internal.h"
@@ -324,8 +324,8 @@ static void append_together(qn_session *const *sessions, const size_t *n, size_t
 }
 
 /* Appends the same to sequences of different lengths, together and alone. Steps of other numbers of rows use other kernels, so
- * logits are close but not equal: activations of 15 or 16 bits and fp16 differ by less than the tolerance between devices. Twice
- * the same steps together give the same bits. */
+ * logits are close but not equal: activations of 15 or 16 bits and fp16 differ by less than the tolerance between devices.
+ * Twice the same steps together give the same bits. */
 static void check_together(size_t n_sessions, const size_t *n, size_t rounds)
 {
     const size_t row = info.n_vocab;

@@ -47,8 +47,8 @@ static uint32_t completed_pages(const qn_cuda_rows_step *s)
     return most;
 }
 
-/* Quantises completed pages in `layers` attention layers, from `layer` on; `next` is the attention layer after that one, or the
- * same. */
+/* Quantises completed pages in `layers` attention layers, from `layer` on; `next` is the attention layer after that one, or
+ * the same. */
 static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next, uint32_t layers)
 {
     const qn_cuda_format *f = format_of(s);

@@ -1,5 +1,5 @@
-/* Steps on a CUDA device: rows of any sequences, as a graph for a decode step (graphs.c), as individual launches otherwise. The
- * launches themselves are in inputs.c, operations.c and sampling.c. */
+/* Steps on a CUDA device: rows of any sequences, as a graph for a decode step (graphs.c), as individual launches otherwise.
+ * The launches themselves are in inputs.c, operations.c and sampling.c. */
 #include "device/cuda/executor.h"
 
 #include "base/memory.h"

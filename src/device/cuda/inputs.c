@@ -1,5 +1,5 @@
-/* A step's inputs: tokens, positions, what kernels need of each sequence, and embeddings. Embeddings are dequantised on the device, or
- * on the host if no kernel reads the table's type. */
+/* A step's inputs: tokens, positions, what kernels need of each sequence, and embeddings. Embeddings are dequantised on the
+ * device, or on the host if no kernel reads the table's type. */
 #include "device/cuda/operations.h"
 
 #include "base/memory.h"
@@ -76,8 +76,8 @@ static void embed_rows(const qn_cuda_model *model, const int32_t *tokens, size_t
 
 /* ---- Embeddings on the device ---- */
 
-/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no separate copy
- * is queued. */
+/* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no separate
+ * copy is queued. */
 static qn_status embed_on_device(const qn_cuda_rows_step *s)
 {
     const qn_cuda_model *model = s->model;

@@ -44,9 +44,9 @@ typedef struct qn_cuda_acts {
     uint64_t signs; /* of its rotation; 0: none */
 } qn_cuda_acts;
 
-/* Where the inputs of a step are: offsets in bytes of arrays, from model->inputs on the device and from model->host_inputs. They
- * follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The arrays are
- * contiguous, so that they are one copy. */
+/* Where the inputs of a step are: offsets in bytes of arrays, from model->inputs on the device and from model->host_inputs.
+ * They follow from numbers alone: all steps of as many rows and pieces have the same addresses, as graphs require. The
+ * arrays are contiguous, so that they are one copy. */
 typedef struct qn_cuda_inputs {
     /* By piece. One of padding has no tables, no rows, and items 0. */
     size_t kv_tables, f16_tables;             /* u64 addresses of page tables */
@@ -178,9 +178,9 @@ struct qn_cuda_piece {
     const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
 };
 
-/* The end of a step of n rows: logits for the host, or tokens sampled on the device or the host. */
+/* What a step samples: its launches depend on nothing else. */
 typedef struct qn_cuda_sampling {
-    qn_sample_mode mode;
+    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
     size_t n;
 } qn_cuda_sampling;
 

@@ -142,7 +142,8 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
-/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of rows alone. */
+/* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of
+ * rows alone. */
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     const qn_plan_acts *plan = &s->model->plan->acts[gemm->acts];

@@ -1,4 +1,5 @@
-/* What the files that launch a step's operations share: inputs.c, operations.c, attention.c, recurrent.c, graphs.c, executor.c. */
+/* What the files that launch a step's operations share: inputs.c, operations.c, attention.c, recurrent.c, graphs.c,
+ * executor.c. */
 #ifndef QN_DEVICE_CUDA_OPERATIONS_H
 #define QN_DEVICE_CUDA_OPERATIONS_H
 
@@ -8,8 +9,8 @@
 
 /* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS some of its rows.
  *
- * In a decode step each piece is one row, and the logits of all rows are computed. The arguments of its launches then depend on
- * the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
+ * In a decode step each piece is one row, and the logits of all rows are computed. The arguments of its launches then depend
+ * on the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
 typedef struct qn_cuda_rows_step {
     qn_cuda_model *model;
     qn_cuda_graphs *graphs;
@@ -82,8 +83,8 @@ qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s);
 qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n);
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s);
 
-/* From this number of rows on, blocks of attention are distributed over a piece's rows (prefill kernel, a launch for each piece);
- * below, over KV splits too (decode kernel, one launch for all pieces). */
+/* From this number of rows on, blocks of attention are distributed over a piece's rows (prefill kernel, a launch for each
+ * piece); below, over KV splits too (decode kernel, one launch for all pieces). */
 enum { QN_CUDA_PREFILL_ROWS = 64 };
 
 /* attention.c:
@@ -141,9 +142,9 @@ qn_status qn_cuda_graphs_of(qn_cuda_model *model, const qn_cuda_memory *memory, 
 bool qn_cuda_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b);
 void qn_cuda_graphs_free(qn_cuda_model *model);
 
-/* qn_cuda_launch_decode - queue a decode step, of a number of rows that is a bucket, as a graph, which is captured if that was not
- * done yet. The inputs are in host_inputs. It leaves the logits in model->logits. For one row, the graph ends with the sampler, or
- * without one (NULL) with the copy of the logits to host_logits. */
+/* qn_cuda_launch_decode - queue a decode step, of a number of rows that is a bucket, as a graph, which is captured if that
+ * was not done yet. The inputs are in host_inputs. It leaves the logits in model->logits. For one row, the graph ends with
+ * the sampler, or without one (NULL) with the copy of the logits to host_logits. */
 qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling);
 
 #endif

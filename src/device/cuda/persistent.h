@@ -51,8 +51,8 @@ typedef struct qn_cuda_decode_plan {
 qn_status qn_cuda_persistent_lay_out(const struct qn_cuda_model *model, uint64_t address,
                                      qn_cuda_persistent_workspace *workspace, size_t *bytes);
 
-/* qn_cuda_plan_decode - plan a decode step of the sequences of a memory's format: segments and phases, with the buffers' current
- * addresses.
+/* qn_cuda_plan_decode - plan a decode step of the sequences of a memory's format: segments and phases, with the buffers'
+ * current addresses.
  * Without the persistent decode kernel, each operation is a segment. Replaces the segments and phases of *decode_plan;
  * its device memory is not changed. */
 qn_status qn_cuda_plan_decode(const struct qn_cuda_model *model, const struct qn_cuda_memory *memory,

@@ -333,8 +333,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
 /* qn_matmul_gpu_quantize_16bit - make a launch of qn_matmul_gpu_quantize read x and x2 as bf16 or fp16. */
 void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16);
 
-/* qn_matmul_gpu_quantize_f16_too - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO write these activations, of QN_ACTS_F16,
- * as well. */
+/* qn_matmul_gpu_quantize_f16_too - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO write these activations, of
+ * QN_ACTS_F16, as well. */
 void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16);
 
 /* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
