@@ -28,23 +28,13 @@ qn_status qn_cuda_quantize_layer_pages(const qn_cuda_rows_step *s, int layer)
     if (!m->attention.pages || before == after)
         return QN_OK;
     qn_cuda_session_cache(m, (size_t)layer, &cache, &pages);
-    const qn_aura_quantize_page_args args = { .f16_keys = pages.keys,
-                                              .f16_values = pages.values,
-                                              .keys = cache.keys,
-                                              .values = cache.values,
-                                              .key_scales = cache.key_scales,
-                                              .value_scales = cache.value_scales,
-                                              .means = pages.means,
-                                              .f16_head = pages.head,
-                                              .key_head_stride = cache.key_head_stride,
-                                              .value_head_stride = cache.value_head_stride,
-                                              .scale_head_stride = cache.scale_head_stride,
+    const qn_aura_quantize_page_args args = { .cache = cache,
+                                              .pages = pages,
                                               .key_levels = m->codecs[0].levels,
                                               .value_levels = m->codecs[1].levels,
-                                              .first_page = before,
-                                              .n_open_pages = pages.n_open_pages };
+                                              .first_page = before };
     QN_TRY(qn_aura_gpu_quantize_page(m->attention.head_dim, m->attention.key_bits, m->attention.value_bits, after - before,
-                                     m->attention.n_kv_heads, &config));
+                                     m->attention.n_kv_heads, 1, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -90,14 +80,14 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
     return s->n > 1 ? qn_cuda_quantize_layer_pages(s, op->layer) : QN_OK;
 }
 
-static uint32_t splits(const qn_cuda_rows_step *s)
+static qn_attention_splits splits(const qn_cuda_rows_step *s)
 {
-    return qn_attention_gpu_splits(&s->memory->attention, s->n, s->memory->n_ctx);
+    return qn_attention_gpu_splits(&s->memory->attention, s->memory->n_ctx);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
 {
-    return (qn_attention_mask){ .positions = qn_cuda_step_positions(s), .n_keys = (uint32_t)s->memory->n_ctx, .causal = 1 };
+    return (qn_attention_mask){ .positions = qn_cuda_step_positions(s) + s->row * sizeof(uint32_t), .n_keys = (uint32_t)s->memory->n_ctx, .causal = 1 };
 }
 
 /* From this number of rows, blocks are distributed over rows (prefill kernel); below, over KV splits too (decode kernel). */
@@ -133,6 +123,7 @@ static qn_status run_attention_prefill(const qn_cuda_rows_step *s, const qn_op *
                                        .value_codec = codec_of(&m->codecs[1]),
                                        .rotation = m->codecs[1].rotation,
                                        .n_rows = (uint32_t)s->n,
+                                       .n_pieces = 1,
                                        .n_heads = (uint32_t)op->attention.shape.n_heads,
                                        .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
                                        .query_stride = row_of(&op->attention.shape),
@@ -140,15 +131,13 @@ static qn_status run_attention_prefill(const qn_cuda_rows_step *s, const qn_op *
                                        .scale = op->attention.shape.scale };
     qn_launch config;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_prefill(&m->attention, s->n, &config));
+    QN_TRY(qn_attention_gpu_prefill(&m->attention, s->n, 1, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
-static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
+static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_memory *m = s->memory;
-    if (is_prefill(s))
-        return run_attention_prefill(s, op);
     qn_attention_decode_args args = {
         .queries = qn_cuda_step_buffer(s, op->attention.queries),
         .partials = s->model->partials.address,
@@ -156,6 +145,8 @@ static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
         .mask = mask(s),
         .key_codec = codec_of(&m->codecs[0]),
         .value_codec = codec_of(&m->codecs[1]),
+        .splits = splits(s),
+        .n_rows = (uint32_t)s->n,
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
         .query_stride = row_of(&op->attention.shape),
@@ -164,7 +155,7 @@ static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
     };
     qn_launch config;
     qn_cuda_session_cache(m, (size_t)op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(&m->attention, s->n, splits(s), &config));
+    QN_TRY(qn_attention_gpu_decode(&m->attention, s->n, &args.splits, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -179,13 +170,35 @@ static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
                                              .out = qn_cuda_step_buffer(s, op->attention_combine.in),
                                              .rotation = m->codecs[1].rotation,
                                              .mask = mask(s),
+                                             .splits = splits(s),
                                              .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
-                                             .n_splits = splits(s),
                                              .out_stride = row_of(&op->attention_combine.shape),
                                              .gain = m->codecs[1].gain };
     qn_launch config;
     QN_TRY(qn_attention_gpu_combine(&m->attention, s->n, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
+}
+
+/* Rows whose partials do not fit at the same time: heads without a prefill kernel. */
+static bool in_groups(const qn_cuda_rows_step *s)
+{
+    return s->n > QN_CUDA_ATTENTION_ROWS;
+}
+
+static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    if (is_prefill(s))
+        return run_attention_prefill(s, op);
+    if (!in_groups(s))
+        return run_decode(s, op);
+    for (size_t i = 0; i < s->n; i += QN_CUDA_ATTENTION_ROWS) {
+        qn_cuda_rows_step group = *s;
+        group.row += i;
+        group.n = s->n - i < QN_CUDA_ATTENTION_ROWS ? s->n - i : QN_CUDA_ATTENTION_ROWS;
+        QN_TRY(run_decode(&group, op));
+        QN_TRY(run_combine(&group, op + 1));
+    }
+    return QN_OK;
 }
 
 qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
@@ -194,5 +207,5 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
         return run_qk_norm_rope_store(s, op);
     if (op->kind == QN_OP_ATTENTION)
         return run_attention(s, op);
-    return is_prefill(s) ? QN_OK : run_combine(s, op);
+    return is_prefill(s) || in_groups(s) ? QN_OK : run_combine(s, op);
 }

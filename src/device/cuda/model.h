@@ -101,8 +101,8 @@ static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
     return model->buffers[buffer].address + (buffer == model->plan->ops[0].embed.out ? model->input_bytes : 0);
 }
 
-/* The most rows whose logits are computed in one pass. */
-enum { QN_CUDA_LOGIT_ROWS = 64 };
+/* The most rows whose logits are computed in one pass, and whose attention is: there are buffers for as many. */
+enum { QN_CUDA_LOGIT_ROWS = 64, QN_CUDA_ATTENTION_ROWS = 256 };
 
 /* Whether two matrices have the same tile layout. */
 static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_layout *b)

@@ -1,6 +1,9 @@
-// AURA's codec on the GPU: encodes and decodes rows, one warp a row, encodes rows into a cache, and quantises pages of a
-// session's cache.
+// AURA's codec on the GPU: encodes and decodes rows, one warp a row, encodes rows into a cache, and quantises pages of
+// sessions' caches.
 #include "kernels/aura/aura_cuda.h"
+
+#include "kernels/kv_pages.cuh"
+#include "kernels/ranges.cuh"
 #include "kernels/typed_rows.cuh"
 
 #define DIM QN_HEAD_DIM
@@ -93,42 +96,78 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid
 
 #define PAGE QN_ATTENTION_PAGE
 
+// A page that a block quantises.
+struct page_of_block {
+    uint32_t session, page;
+};
+
+// False if the block has none.
+QN_DEVICE bool find_page(page_of_block &of, const qn_aura_quantize_page_args &a)
+{
+    of = { 0, a.first_page + blockIdx.x };
+    if (!a.cu_seqlens)
+        return true;
+    const qn_range piece = qn_find_range(a.n_pieces, blockIdx.x, [&](uint32_t i) {
+        const uint32_t first = a.positions[i];
+        return (uint64_t)((first + a.cu_seqlens[i + 1] - a.cu_seqlens[i]) / PAGE - first / PAGE);
+    });
+    if (piece.index == a.n_pieces)
+        return false;
+    of.session = a.sessions ? a.sessions[piece.index] : piece.index;
+    of.page = a.positions[piece.index] / PAGE + (blockIdx.x - (uint32_t)piece.begin);
+    return true;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     qn_aura_quantize_page(const __grid_constant__ qn_aura_quantize_page_args a)
 {
     __shared__ float mean[DIM];
     const int lane = threadIdx.x % QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE;
-    const uint32_t page = a.first_page + blockIdx.x, head = blockIdx.y;
-    qn_pdl_wait();
+    const uint32_t head = blockIdx.y;
+    page_of_block of;
     qn_pdl_trigger();
-    const uint16_t *f16_keys = (const uint16_t *)(a.f16_keys + head * a.f16_head);
-    const uint16_t *f16_values = (const uint16_t *)(a.f16_values + head * a.f16_head);
+    if (!find_page(of, a))
+        return;
+    // The pointers of caches are const for their readers; this kernel writes them.
+    const uint64_t *f16_table = qn_kv_table(a.pages.tables, of.session), *table = qn_kv_table(a.cache.tables, of.session);
+    const uint64_t f16_layer = blockIdx.z * a.f16_layer_stride, layer = blockIdx.z * a.layer_stride;
+    const auto f16_rows = [&](const uint8_t *array, uint32_t page) {
+        return (const uint16_t *)(qn_kv_f16_page(a.pages, f16_table, array, of.session, head, page, DIM * 2) + f16_layer);
+    };
+    const uint16_t *first_keys = f16_rows(a.pages.keys, 0), *f16_keys = f16_rows(a.pages.keys, of.page),
+                   *f16_values = f16_rows(a.pages.values, of.page);
+    qn_pdl_wait();
     for (int d = threadIdx.x; d < DIM; d += THREADS) {
         float sum = 0;
 #pragma unroll 16
         for (int i = 0; i < PAGE; i++)
-            sum += qn_f16_to_f32(f16_keys[i * DIM + d]);
+            sum += qn_f16_to_f32(first_keys[i * DIM + d]);
         mean[d] = sum / PAGE;
-        if (page == 0)
-            ((float *)a.means)[head * DIM + d] = mean[d];
+        if (of.page == 0)
+            ((float *)((uint8_t *)qn_kv_means(a.pages, f16_table, of.session, head, DIM) + f16_layer))[d] = mean[d];
     }
-    if (page == 0)
+    if (of.page == 0)
         return;
     __syncthreads();
-    const uint32_t slot = 1 + (page - 1) % a.n_open_pages;
+    const qn_attention_gpu_cache &c = a.cache;
+    const auto code_rows = [&](const uint8_t *array, uint64_t head_stride, uint64_t session_stride, uint32_t row_bytes) {
+        return (uint8_t *)qn_kv_code_page(qn_kv_rows_of(table, array, head, head_stride, of.session, session_stride), of.page,
+                                          row_bytes) +
+               layer;
+    };
+    uint32_t *keys = (uint32_t *)code_rows(c.keys, c.key_head_stride, c.key_session_stride, ROW_WORDS * 4),
+             *values = (uint32_t *)code_rows(c.values, c.value_head_stride, c.value_session_stride, VALUE_WORDS * 4);
+    float *key_scales = (float *)code_rows(c.key_scales, c.scale_head_stride, c.scale_session_stride, 4),
+          *value_scales = (float *)code_rows(c.value_scales, c.scale_head_stride, c.scale_session_stride, 4);
     for (int i = warp; i < PAGE; i += QN_AURA_GPU_WARPS) {
-        const uint64_t from = (slot * PAGE + i) * DIM, to = (uint64_t)(page - 1) * PAGE + i;
         float key[VALUES], value[VALUES];
 #pragma unroll
         for (int j = 0; j < VALUES; j++) {
             const int d = j * QN_WARP_SIZE + lane;
-            key[j] = d < DIM ? qn_f16_to_f32(f16_keys[from + d]) - mean[d] : 0;
-            value[j] = d < DIM ? qn_f16_to_f32(f16_values[from + d]) : 0;
+            key[j] = d < DIM ? qn_f16_to_f32(f16_keys[i * DIM + d]) - mean[d] : 0;
+            value[j] = d < DIM ? qn_f16_to_f32(f16_values[i * DIM + d]) : 0;
         }
-        qn_row_encode<DIM, QN_BITS>((uint32_t *)(a.keys + head * a.key_head_stride) + to * ROW_WORDS,
-                                    (float *)(a.key_scales + head * a.scale_head_stride) + to, key, a.key_levels, lane);
-        qn_row_encode<DIM, QN_VALUE_BITS>((uint32_t *)(a.values + head * a.value_head_stride) + to * VALUE_WORDS,
-                                          (float *)(a.value_scales + head * a.scale_head_stride) + to, value, a.value_levels,
-                                          lane);
+        qn_row_encode<DIM, QN_BITS>(keys + i * ROW_WORDS, key_scales + i, key, a.key_levels, lane);
+        qn_row_encode<DIM, QN_VALUE_BITS>(values + i * VALUE_WORDS, value_scales + i, value, a.value_levels, lane);
     }
 }
