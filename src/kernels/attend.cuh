@@ -410,6 +410,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
     uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
     // If registers allow, slots are released before their contents are used, and values are loaded before scores are computed.
     constexpr bool in_registers = DIM <= 256, together = in_registers && sizeof k + sizeof v <= 64 * sizeof(uint32_t);
+    // Scores that end_part must keep are reduced before it; others after the values' MMAs have been issued.
+    constexpr bool reduces_early = reserved > 0;
     float score[SCORE_ACCUMULATORS][4], key_scales[2] = { 1, 1 };
     tile_scores scores = { {}, { 1, 1 }, 0 };
     const auto load_keys = [&]() {
@@ -439,7 +441,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         ring.template advance<false, true>(tile - rows.step, rows.last_tile, rows.step);
         if (in_registers)
             compute_scores<key_bits>(score, k, c, s, table, p.lane);
-        reduce_scores(scores.x, score, key_scales, c);
+        if (reduces_early)
+            reduce_scores(scores.x, score, key_scales, c);
     }
     for (uint32_t part = 0; part < rows.n_parts; part++, part_end += rows.part_tiles) {
         bool first = true;
@@ -447,6 +450,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         // The scores of `tile` are there.
         while (tile < min(part_end, rows.last_tile)) {
             uint32_t weights[2];
+            if (!reduces_early)
+                reduce_scores(scores.x, score, key_scales, c);
             softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, scores, s, rows, p, tile);
             tile += rows.step;
             if (tile >= rows.last_tile) {
@@ -473,7 +478,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
             accumulate_values<value_bits>(acc, v, weights, table);
             if (!in_registers)
                 ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            reduce_scores(scores.x, score, key_scales, c);
+            if (reduces_early)
+                reduce_scores(scores.x, score, key_scales, c);
         }
         end_part(part);
     }

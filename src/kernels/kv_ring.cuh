@@ -158,7 +158,9 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     tile_copy<value_bits, false> values;
     const float *lane_scale; // half of the lanes copy scales of keys, the others of values
     const uint64_t *table;
-    // Pages of the next keys and values: their entries of the page table are loaded when the previous ones are issued.
+    // Pages of the next keys and values: if registers allow, their entries of the page table are loaded when the previous ones
+    // are issued.
+    static constexpr bool looks_ahead = DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4);
     uint64_t key_page, value_page;
     uint32_t last_row;
     uint32_t first, at; // shared addresses: the first slot, the next to use
@@ -191,27 +193,28 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     __device__ __forceinline__ void issue_keys(uint32_t slot, uint32_t tile, uint32_t step)
     {
         const uint32_t row = tile * QN_ATTENTION_TILE_KV, n = last_row + 1 - row, in_page = qn_kv_row_in_page(table, row);
-        keys.issue(slot, key_page, in_page, n, lane);
+        const uint64_t page = looks_ahead ? key_page : page_of(tile);
+        keys.issue(slot, page, in_page, n, lane);
         if (scaled) {
             const uint32_t i = lane % QN_ATTENTION_TILE_KV;
-            const float *scale = (const float *)((const uint8_t *)lane_scale + key_page);
+            const float *scale = (const float *)((const uint8_t *)lane_scale + page);
             copy_segment<4>(slot + key_bytes + lane * 4, (const uint8_t *)(i < n ? scale + in_page : scale - i), i < n);
         }
-        key_page = page_of(tile + step);
+        key_page = looks_ahead ? page_of(tile + step) : 0;
     }
 
     __device__ __forceinline__ void issue_values(uint32_t slot, uint32_t tile, uint32_t step)
     {
         const uint32_t row = tile * QN_ATTENTION_TILE_KV;
-        values.issue(slot, value_page, qn_kv_row_in_page(table, row), last_row + 1 - row, lane);
-        value_page = page_of(tile + step);
+        values.issue(slot, looks_ahead ? value_page : page_of(tile), qn_kv_row_in_page(table, row), last_row + 1 - row, lane);
+        value_page = looks_ahead ? page_of(tile + step) : 0;
     }
 
     // Fills the ring with tiles tile, tile + step, ... below last_tile.
     __device__ __forceinline__ void fill(uint32_t tile, uint32_t last_tile, uint32_t step)
     {
         at = first;
-        key_page = value_page = page_of(tile);
+        key_page = value_page = looks_ahead ? page_of(tile) : 0;
         __syncwarp();
         uint32_t slot = first, next_tile = tile;
         int i = 0;

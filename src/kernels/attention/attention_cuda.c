@@ -122,6 +122,8 @@ qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, q
     return QN_OK;
 }
 
+enum { STATIC_BYTES = 2304 }; /* more than the static shared memory of the prefill kernel */
+
 /* Queries, two buffers each of keys and values, and look-up tables; overwritten by the results as floats. */
 static size_t prefill_bytes(const qn_attention_gpu *gpu)
 {
@@ -138,7 +140,7 @@ static size_t prefill_bytes(const qn_attention_gpu *gpu)
 
 bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu)
 {
-    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) && prefill_bytes(gpu) + 2048 <= gpu->max_shared_bytes;
+    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) && prefill_bytes(gpu) + STATIC_BYTES <= gpu->max_shared_bytes;
 }
 
 qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, size_t n_pieces, qn_launch *out)

@@ -388,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ __align__(8) shared s;
+    __shared__ query_block b; // the same for all threads: leaves registers to accumulators
     uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * PAGE * STRIDE;
     const uint32_t tables = qn_shared_address(values + 2 * PAGE * STRIDE);
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -398,9 +399,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     qn_pdl_wait();
     qn_pdl_trigger();
 
-    query_block b;
-    if (!find_query_block(b, a))
+    query_block found;
+    if (!find_query_block(found, a))
         return;
+    if (threadIdx.x == 0)
+        b = found;
+    __syncthreads();
     load_tile(s, keys, values, a, b, 0, table);
     store_queries(s, queries, a, b, warp, lane);
     __syncwarp();
