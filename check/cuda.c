@@ -11,6 +11,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "peak", qn_check_cuda_peak },
     { "hadamard", qn_check_cuda_hadamard },
     { "attention", qn_check_cuda_attention },
+    { "pages", qn_check_cuda_pages },
     { "aura", qn_check_cuda_aura },
     { "aura-ops", qn_check_cuda_aura_ops },
     { "rope", qn_check_cuda_rope },

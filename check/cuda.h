@@ -83,6 +83,7 @@ extern const size_t qn_n_cuda_operations;
 void qn_check_cuda_peak(bool bench);
 void qn_check_cuda_hadamard(bool bench);
 void qn_check_cuda_attention(bool bench);
+void qn_check_cuda_pages(bool bench);
 void qn_check_cuda_aura(bool bench);
 void qn_check_cuda_aura_ops(bool bench);
 void qn_check_cuda_rope(bool bench);

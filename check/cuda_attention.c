@@ -44,7 +44,7 @@ struct problem {
     qn_launch decode, combine;
     qn_attention_decode_args decode_args;
     qn_attention_combine_args combine_args;
-    uint32_t n_splits;
+    qn_attention_splits splits;
 };
 
 static uint16_t *random_f16(size_t n)
@@ -150,8 +150,10 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
                                        .n_sms = info->n_sms,
                                        .max_shared_bytes = info->max_shared_bytes };
     qn_assert_ok(qn_attention_gpu_check(&p->gpu_shape));
-    p->n_splits = n_splits ? n_splits : qn_attention_gpu_splits(&p->gpu_shape, s->n_rows, s->capacity);
-    qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, p->n_splits, &p->decode));
+    p->splits = qn_attention_gpu_splits(&p->gpu_shape, s->capacity);
+    if (n_splits)
+        p->splits.n = n_splits;
+    qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, &p->splits, &p->decode));
     qn_assert_ok(qn_attention_gpu_combine(&p->gpu_shape, s->n_rows, &p->combine));
     make_cache(p);
     p->queries = qn_floats_of(queries * dim, 1);
@@ -160,19 +162,21 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
     for (size_t i = 0; i < s->n_rows; i++)
         p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
-    p->partials = qn_gpu_new(queries * p->n_splits * dim * sizeof(float));
-    p->maxima = qn_gpu_new(queries * p->n_splits * 2 * sizeof(float));
+    p->partials = qn_gpu_new(queries * p->splits.n * dim * sizeof(float));
+    p->maxima = qn_gpu_new(queries * p->splits.n * 2 * sizeof(float));
     p->out = qn_gpu_new(queries * dim * sizeof(float));
     const qn_attention_mask mask = { .positions = qn_gpu_keep_copy(&p->arrays, s->positions, sizeof s->positions),
+                                     .sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions),
                                      .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
                                      .window = s->window,
                                      .causal = !s->not_causal };
     qn_attention_decode_args *a = &p->decode_args;
     a->queries = qn_gpu_keep_copy(&p->arrays, p->queries, queries * dim * sizeof(float));
-    a->sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions);
     a->partials = p->combine_args.partials = p->partials.data;
     a->maxima = p->combine_args.maxima = p->maxima.data;
     a->mask = p->combine_args.mask = mask;
+    a->splits = p->combine_args.splits = p->splits;
+    a->n_rows = (uint32_t)s->n_rows;
     a->n_heads = p->combine_args.n_heads = (uint32_t)s->n_heads;
     a->n_kv_heads = (uint32_t)s->n_kv_heads;
     a->query_stride = p->combine_args.out_stride = (uint32_t)(s->n_heads * dim);
@@ -181,7 +185,6 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     p->combine_args.sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof(float)) : 0;
     p->combine_args.gates = s->gates ? qn_gpu_keep_copy(&p->arrays, p->gates, 2 * queries * dim * sizeof(float)) : 0;
     p->combine_args.out = p->out.data;
-    p->combine_args.n_splits = p->n_splits;
 }
 
 static void problem_free(struct problem *p)
@@ -364,7 +367,7 @@ static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first
 {
     const size_t values = n * s->n_heads * s->dim;
     problem_new(&t->p, s, 0, qn_cuda_get_info(qn_gpu()));
-    qn_assert_ok(qn_attention_gpu_prefill(&t->p.gpu_shape, n, &t->launch));
+    qn_assert_ok(qn_attention_gpu_prefill(&t->p.gpu_shape, n, 1, &t->launch));
     t->n = n;
     t->queries = qn_floats_of(values, 1);
     t->gates = s->gates ? qn_floats_of(2 * values, 1) : NULL;
@@ -385,6 +388,7 @@ static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first
                                      .value_codec = like->value_codec,
                                      .rotation = t->p.combine_args.rotation,
                                      .n_rows = (uint32_t)n,
+                                     .n_pieces = 1,
                                      .n_heads = like->n_heads,
                                      .n_kv_heads = like->n_kv_heads,
                                      .query_stride = like->query_stride,

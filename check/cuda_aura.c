@@ -176,7 +176,7 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                   dim, key_bits, value_bits);
     qn_assert_ok(qn_aura_codec_new(&keys, dim, key_bits, 7));
     qn_assert_ok(qn_aura_codec_new(&values, dim, value_bits, 8));
-    qn_assert_ok(qn_aura_gpu_quantize_page(dim, key_bits, value_bits, n_pages, HEADS, &launch));
+    qn_assert_ok(qn_aura_gpu_quantize_page(dim, key_bits, value_bits, n_pages, HEADS, 1, &launch));
     for (size_t i = 0; i < n_f16; i++) {
         f16_keys[i] = qn_f32_to_f16(qn_random_normal() + 2);
         f16_values[i] = qn_f32_to_f16(qn_random_normal());
@@ -188,21 +188,21 @@ static void check_quantize_page(const qn_kernels *kernels, size_t dim, unsigned 
                          out_values = qn_gpu_new(HEADS * rows * value_words * 4);
     const qn_gpu_guarded key_scales = qn_gpu_new(HEADS * rows * 4), value_scales = qn_gpu_new(HEADS * rows * 4);
     const qn_gpu_guarded means = qn_gpu_new(HEADS * dim * 4);
-    const qn_aura_quantize_page_args args = { .f16_keys = qn_gpu_keep_copy(&m, f16_keys, n_f16 * 2),
-                                              .f16_values = qn_gpu_keep_copy(&m, f16_values, n_f16 * 2),
-                                              .keys = qn_gpu_keep(&m, out_keys),
-                                              .values = qn_gpu_keep(&m, out_values),
-                                              .key_scales = qn_gpu_keep(&m, key_scales),
-                                              .value_scales = qn_gpu_keep(&m, value_scales),
-                                              .means = qn_gpu_keep(&m, means),
-                                              .f16_head = (uint64_t)SLOTS * PAGE * dim * 2,
-                                              .key_head_stride = rows * key_words * 4,
-                                              .value_head_stride = rows * value_words * 4,
-                                              .scale_head_stride = rows * 4,
+    const qn_aura_quantize_page_args args = { .cache = { .keys = qn_gpu_keep(&m, out_keys),
+                                                         .values = qn_gpu_keep(&m, out_values),
+                                                         .key_scales = qn_gpu_keep(&m, key_scales),
+                                                         .value_scales = qn_gpu_keep(&m, value_scales),
+                                                         .key_head_stride = rows * key_words * 4,
+                                                         .value_head_stride = rows * value_words * 4,
+                                                         .scale_head_stride = rows * 4 },
+                                              .pages = { .keys = qn_gpu_keep_copy(&m, f16_keys, n_f16 * 2),
+                                                         .values = qn_gpu_keep_copy(&m, f16_values, n_f16 * 2),
+                                                         .means = qn_gpu_keep(&m, means),
+                                                         .head = (uint64_t)SLOTS * PAGE * dim * 2,
+                                                         .n_open_pages = N_OPEN },
                                               .key_levels = levels_of(&m, keys),
                                               .value_levels = levels_of(&m, values),
-                                              .first_page = first_page,
-                                              .n_open_pages = N_OPEN };
+                                              .first_page = first_page };
     qn_gpu_launch(&launch, &args);
     uint32_t *found_keys = qn_xcalloc(HEADS * rows * key_words, 4), *found_values = qn_xcalloc(HEADS * rows * value_words, 4);
     float *found_key_scales = qn_xcalloc(HEADS * rows, 4), *found_value_scales = qn_xcalloc(HEADS * rows, 4),

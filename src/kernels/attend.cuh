@@ -210,6 +210,7 @@ struct kv_range {
     uint32_t begin, end;
     uint32_t tile, last_tile, step;
     uint32_t first, limit;
+    uint32_t n_parts, part_end, part_tiles; // of attend_parts
 };
 
 struct thread_coord {
@@ -223,24 +224,18 @@ struct f16_tile {
     uint32_t k[2][lane_fragment<16, 4>::words], v[4][lane_fragment<16, 8>::words];
 
     // Reads past the last row are redirected to it; their scores are masked.
-    static __device__ __forceinline__ uint32_t row_of(const kv_source &from, uint32_t r)
-    {
-        r = min(r, from.last_row);
-        return r >= QN_ATTENTION_PAGE ? r + from.row_gap : r;
-    }
-
     __device__ __forceinline__ void load_keys(const kv_source &from, const thread_coord &p, uint32_t tile)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            load_lane_fragment<16, 4>(k[i], from.keys, row_of(from, tile * TILE_KV + 8 * i + p.g), p.t);
+            load_lane_fragment<16, 4>(k[i], from.keys, min(tile * TILE_KV + 8 * i + p.g, from.last_row), p.t);
     }
 
     __device__ __forceinline__ void load_values(const kv_source &from, const thread_coord &p, uint32_t tile)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_lane_fragment<16, 8>(v[i], from.values, row_of(from, tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2), p.g);
+            load_lane_fragment<16, 8>(v[i], from.values, min(tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2, from.last_row), p.g);
     }
 };
 
@@ -311,8 +306,8 @@ struct tile_scores {
     uint32_t masked; // bit mask of masked scores, per_query
 };
 
-// The partial sums of compute_scores to scores in the log2 domain.
-QN_DEVICE void reduce_scores(float x[4], const float (*score)[4], const float k_scale[2], const query_fragment &c)
+// The partial sums of compute_scores to scores in the log2 domain. key_scales: of rows g and g + 8.
+QN_DEVICE void reduce_scores(float x[4], const float (*score)[4], const float key_scales[2], const query_fragment &c)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -320,7 +315,7 @@ QN_DEVICE void reduce_scores(float x[4], const float (*score)[4], const float k_
 #pragma unroll
         for (int j = 1; j < SCORE_ACCUMULATORS; j++)
             x[i] += score[j][i];
-        x[i] = fmaf(x[i], k_scale[i / 2] * c.factors[i % 2], c.biases[i % 2]);
+        x[i] = fmaf(x[i], key_scales[i / 2] * c.factors[i % 2], c.biases[i % 2]);
     }
 }
 
@@ -374,14 +369,12 @@ QN_DEVICE void compute_weights(uint32_t weights[2], softmax_state &state, const 
     }
 }
 
-// Softmax of a tile: scores to weights. scales: of the keys and of the values of rows g and g + 8.
+// Softmax of a tile: scores to weights.
 template <bool scaled, bool per_query, bool single_tile>
-QN_DEVICE void softmax_tile(uint32_t weights[2], softmax_state &state, float (*acc)[4], bool &first, const float (*score)[4],
-                            const float scales[4], const query_fragment &c, const shared &s, const kv_range &rows,
-                            const thread_coord &p, uint32_t tile)
+QN_DEVICE void softmax_tile(uint32_t weights[2], softmax_state &state, float (*acc)[4], bool &first, tile_scores &scores,
+                            const shared &s, const kv_range &rows, const thread_coord &p, uint32_t tile)
 {
-    tile_scores scores = { {}, { scales[2], scales[3] }, 0 };
-    reduce_scores(scores.x, score, scales, c);
+    scores.masked = 0;
     if (tile * TILE_KV < rows.begin || tile * TILE_KV + TILE_KV > rows.end)
         mask_scores<per_query>(scores, s, rows, p, tile);
     const float *x = scores.x, *scale = scores.value_scales;
@@ -403,28 +396,32 @@ QN_DEVICE void begin_softmax(softmax_state &state, float (*acc)[4])
     state = { { LOWEST, LOWEST }, { 0, 0 }, { LOWEST, LOWEST }, 1, 1 };
 }
 
-// Attention of a block's queries over the tiles of one warp: unnormalised outputs in acc, softmax state in `state`. The
-// caller has filled the ring with the tiles; it is empty at the end. per_query: each query has its own range of rows
-// (shared.begin, end), and true_max is computed.
-template <int key_bits, int value_bits, bool per_query>
-QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits> &ring, const query_fragment &c,
-                      const shared &s, const kv_range &rows, const thread_coord &p, uint32_t table)
+// Attention of a block's queries over the tiles of one warp, in rows.n_parts parts of rows.part_tiles tiles each, of all warps
+// together: the first ends before tile rows.part_end. After each part end_part(i) is called, with unnormalised outputs in acc
+// and the softmax state in `state`; they begin anew with the next part. A warp without tiles of a part has tiles of no later
+// one. The ring streams on over the ends of parts; the caller has filled it with the tiles, and it is empty at the end.
+// per_query: each query has its own range of rows (shared.begin, end), and true_max is computed.
+template <int key_bits, int value_bits, int reserved, bool per_query, class part_sink>
+QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, reserved> &ring,
+                            const query_fragment &c, const shared &s, const kv_range &rows, const thread_coord &p,
+                            uint32_t table, part_sink end_part)
 {
-    using kv_slots = kv_ring<key_bits, value_bits>;
+    using kv_slots = kv_ring<key_bits, value_bits, reserved>;
     uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
     // If registers allow, slots are released before their contents are used, and values are loaded before scores are computed.
     constexpr bool in_registers = DIM <= 256, together = in_registers && sizeof k + sizeof v <= 64 * sizeof(uint32_t);
-    float score[SCORE_ACCUMULATORS][4], scales[4] = { 1, 1, 1, 1 };
-    uint32_t weights[2];
-    bool first = true;
+    // Scores that end_part must keep are reduced before it; others after the values' MMAs have been issued.
+    constexpr bool reduces_early = reserved > 0;
+    float score[SCORE_ACCUMULATORS][4], key_scales[2] = { 1, 1 };
+    tile_scores scores = { {}, { 1, 1 }, 0 };
     const auto load_keys = [&]() {
         ring.wait();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             load_fragment<key_bits, 4>(k[i], slot_row<key_bits, true>{ ring.at, (uint32_t)p.g, 8 * i }, p.t);
             if (kv_slots::scaled) {
-                scales[i] = ring.key_scale(8 * i + p.g);
-                scales[2 + i] = ring.value_scale(8 * i + p.g);
+                key_scales[i] = ring.key_scale(8 * i + p.g);
+                scores.value_scales[i] = ring.value_scale(8 * i + p.g);
             }
         }
     };
@@ -435,50 +432,78 @@ QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_ring<key_bits, v
             load_fragment<value_bits, 8>(v[i], slot_row<value_bits, false>{ ring.at, 2u * p.t, i / 2 * 8 + i % 2 }, p.g);
     };
 
-    begin_softmax(state, acc);
-    uint32_t tile = rows.tile;
-    if (tile >= rows.last_tile)
-        return;
-    load_keys();
-    if (!in_registers)
-        compute_scores<key_bits>(score, k, c, s, table, p.lane);
-    ring.template advance<true, true>(tile, rows.last_tile, rows.step);
-    ring.template advance<false, true>(tile - rows.step, rows.last_tile, rows.step);
-    if (in_registers)
-        compute_scores<key_bits>(score, k, c, s, table, p.lane);
-    softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, score, scales, c, s, rows, p, tile);
-    // Software pipeline: the scores of a tile and the values of the previous tile are independent.
-    for (tile += rows.step; tile < rows.last_tile; tile += rows.step) {
+    uint32_t tile = rows.tile, part_end = rows.part_end;
+    if (tile < rows.last_tile) {
         load_keys();
+        if (!in_registers)
+            compute_scores<key_bits>(score, k, c, s, table, p.lane);
+        ring.template advance<true, true>(tile, rows.last_tile, rows.step);
+        ring.template advance<false, true>(tile - rows.step, rows.last_tile, rows.step);
         if (in_registers)
-            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
-        if (together) {
-            load_values();
-            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-        }
-        compute_scores<key_bits>(score, k, c, s, table, p.lane);
-        if (!in_registers)
-            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
-        if (!together)
-            load_values();
-        if (!together && in_registers)
-            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-        accumulate_values<value_bits>(acc, v, weights, table);
-        if (!in_registers)
-            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-        softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, score, scales, c, s, rows, p, tile);
+            compute_scores<key_bits>(score, k, c, s, table, p.lane);
+        if (reduces_early)
+            reduce_scores(scores.x, score, key_scales, c);
     }
-    ring.wait_for_last_values(tile, rows.last_tile, rows.step);
-    load_values();
-    accumulate_values<value_bits>(acc, v, weights, table);
+    for (uint32_t part = 0; part < rows.n_parts; part++, part_end += rows.part_tiles) {
+        bool first = true;
+        begin_softmax(state, acc);
+        // The scores of `tile` are there.
+        while (tile < min(part_end, rows.last_tile)) {
+            uint32_t weights[2];
+            if (!reduces_early)
+                reduce_scores(scores.x, score, key_scales, c);
+            softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, scores, s, rows, p, tile);
+            tile += rows.step;
+            if (tile >= rows.last_tile) {
+                ring.wait_for_last_values(tile, rows.last_tile, rows.step);
+                load_values();
+                accumulate_values<value_bits>(acc, v, weights, table);
+                break;
+            }
+            // Software pipeline: the scores of a tile and the values of the previous tile are independent.
+            load_keys();
+            if (in_registers)
+                ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+            if (together) {
+                load_values();
+                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+            }
+            compute_scores<key_bits>(score, k, c, s, table, p.lane);
+            if (!in_registers)
+                ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+            if (!together)
+                load_values();
+            if (!together && in_registers)
+                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+            accumulate_values<value_bits>(acc, v, weights, table);
+            if (!in_registers)
+                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+            if (reduces_early)
+                reduce_scores(scores.x, score, key_scales, c);
+        }
+        end_part(part);
+    }
+}
+
+// The same over one part, whose results are left in `state` and acc.
+template <int key_bits, int value_bits, bool per_query>
+QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, 0> &ring, const query_fragment &c,
+                      const shared &s, const kv_range &rows, const thread_coord &p, uint32_t table)
+{
+    kv_range all = rows;
+    all.n_parts = 1;
+    all.part_end = 0xffffffff;
+    all.part_tiles = 0;
+    attend_parts<key_bits, value_bits, 0, per_query>(state, acc, ring, c, s, all, p, table, [](uint32_t) {});
 }
 
 // The same over a single tile of fp16, or none, which the caller has loaded if f16_tile::prefetches.
 QN_DEVICE void attend_f16_tile(softmax_state &state, float (*acc)[4], f16_tile &w, const query_fragment &c, const shared &s,
                                const kv_source &from, const kv_range &rows, const thread_coord &p)
 {
-    const float scales[4] = { 1, 1, 1, 1 };
+    const float key_scales[2] = { 1, 1 };
     float score[SCORE_ACCUMULATORS][4];
+    tile_scores scores = { {}, { 1, 1 }, 0 };
     uint32_t weights[2];
     bool first = true;
     begin_softmax(state, acc);
@@ -489,7 +514,8 @@ QN_DEVICE void attend_f16_tile(softmax_state &state, float (*acc)[4], f16_tile &
     compute_scores<16>(score, w.k, c, s, 0, p.lane);
     if (!w.prefetches)
         w.load_values(from, p, rows.tile);
-    softmax_tile<false, false, true>(weights, state, acc, first, score, scales, c, s, rows, p, rows.tile);
+    reduce_scores(scores.x, score, key_scales, c);
+    softmax_tile<false, false, true>(weights, state, acc, first, scores, s, rows, p, rows.tile);
     accumulate_values<16>(acc, w.v, weights, 0);
 }
 

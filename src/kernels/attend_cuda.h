@@ -63,14 +63,21 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsi
     return ((keys > values ? keys : values) + 127) / 128 * 128;
 }
 
+/* qn_attention_gpu_reserved_bytes - shared memory of decode attention for the reduction over warps while rings are filled:
+ * an accumulator of four or eight dimensions of each lane. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, uint32_t warps, uint32_t shared_bytes)
+{
+    return (head_dim <= 256 && shared_bytes >= 227u << 10 ? 2 : 1) * warps * 1024;
+}
+
 /* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above` where
- * the tables are at the beginning. */
+ * the tables are at the beginning. The reserved bytes follow the space above. */
 typedef struct qn_attention_gpu_ring_space {
     uint32_t below, above;
 } qn_attention_gpu_ring_space;
 
 QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(uint32_t head_dim, uint32_t table_bytes,
-                                                                               uint32_t shared_bytes)
+                                                                               uint32_t reserved, uint32_t shared_bytes)
 {
     const uint32_t begin = QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(head_dim);
     qn_attention_gpu_ring_space space = { 0, 0 };
@@ -78,9 +85,9 @@ QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(u
         /* dynamic shared memory begins after the queries at least */
         const uint32_t end = shared_bytes - begin + QN_ATTENTION_TILE_Q * head_dim * 2;
         space.below = QN_ATTENTION_TABLE_BASE - begin;
-        space.above = end - QN_ATTENTION_TABLE_BASE - table_bytes;
-    } else if (shared_bytes > begin + table_bytes) {
-        space.above = shared_bytes - begin - table_bytes;
+        space.above = end - QN_ATTENTION_TABLE_BASE - table_bytes - reserved;
+    } else if (shared_bytes > begin + table_bytes + reserved) {
+        space.above = shared_bytes - begin - table_bytes - reserved;
     }
     return space;
 }
@@ -108,14 +115,16 @@ static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
 }
 
 /* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has too
- * little. */
+ * little. reserves: qn_attention_gpu_reserved_bytes too. */
 static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
-                                                     uint32_t max_shared_bytes)
+                                                     bool reserves, uint32_t max_shared_bytes)
 {
     const uint32_t limit = qn_attention_gpu_shared_limit(max_shared_bytes);
     const bool large = qn_attention_gpu_has_large_smem(limit);
     const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large), value = qn_attention_gpu_table_bytes(value_bits, large);
-    const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, limit);
+    const uint32_t reserved = reserves ? qn_attention_gpu_reserved_bytes(head_dim, warps, limit) : 0;
+    const qn_attention_gpu_ring_space space =
+        qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, limit);
     const uint32_t slot = qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits);
     return limit > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, warps) == 0
                ? 0

@@ -8,13 +8,14 @@
 #define QN_KERNELS_KV_RING_CUH
 
 #include "kernels/codes.cuh"
+#include "kernels/kv_pages.cuh"
 
-// A cache; rows [0, last_row] may be read.
+// The rows of a head in a cache; rows [0, last_row] may be read. With a page table, the others are offsets in a page.
 struct kv_source {
     const uint8_t *keys, *values;
     const float *key_scales, *value_scales;
     uint32_t last_row;
-    uint32_t row_gap; // fp16 with QN_PAGES: rows from QN_ATTENTION_PAGE on are stored row_gap rows further on
+    const uint64_t *table; // or 0; row r is in page r / QN_ATTENTION_PAGE
 };
 
 // ---- Order of bytes within a slot: rows after each other, with 16-byte segments permuted within 128 or 512 bytes, so that
@@ -89,13 +90,13 @@ template <int bits, bool is_keys> struct tile_copy {
     using layout = slot_layout<bits, is_keys>;
     static constexpr int bytes = layout::row_bytes % 16 == 0 ? 16 : 4, // of a lane at a time
         all = QN_ATTENTION_TILE_KV * layout::row_bytes;
-    const uint8_t *lane_from; // the lane's first bytes of tile 0
+    const uint8_t *lane_from; // the lane's first bytes of the first tile of a page, or of a contiguous cache
 
-    // Issues the copies of the tile at row `row`, of which the first n_rows rows may be read; zeros for others.
-    __device__ __forceinline__ void issue(uint32_t slot, uint32_t row, uint32_t n_rows, int lane) const
+    // Issues the copies of the tile at row `row` of a page, of which the first n_rows rows may be read; zeros for others.
+    __device__ __forceinline__ void issue(uint32_t slot, uint64_t page, uint32_t row, uint32_t n_rows, int lane) const
     {
         const uint32_t lane_at = lane * bytes;
-        const uint8_t *from = lane_from + (uint64_t)row * layout::row_bytes;
+        const uint8_t *from = lane_from + page + (uint64_t)row * layout::row_bytes;
         const auto copy = [&](const auto &copy_one) {
 #pragma unroll
             for (int i = 0; i < all; i += QN_WARP_SIZE * bytes) {
@@ -122,11 +123,11 @@ QN_DEVICE const uint8_t *keep_pointer(const void *p)
     return (const uint8_t *)p;
 }
 
-// A warp's ring buffer. All of the functions are called by full warps.
-template <int key_bits, int value_bits> struct kv_ring {
+// A warp's ring buffer. All of the functions are called by full warps. reserved: bytes of shared memory after the rings.
+template <int key_bits, int value_bits, int reserved> struct kv_ring {
     static constexpr uint32_t slot_bytes = qn_attention_gpu_slot_bytes(DIM, key_bits, value_bits);
     static constexpr uint32_t table_bytes = TABLE_BYTES;
-    static constexpr qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(DIM, table_bytes, SHARED_LIMIT);
+    static constexpr qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, SHARED_LIMIT);
     static constexpr int slots = qn_attention_gpu_ring_slots(space, slot_bytes, QN_WARPS);
     static constexpr bool scaled = key_bits != 16;
     static constexpr int key_bytes = QN_ATTENTION_TILE_KV * ROW_WORDS(key_bits) * 4; // of a tile
@@ -137,16 +138,30 @@ template <int key_bits, int value_bits> struct kv_ring {
 
     static __device__ __forceinline__ float *reduce_buffer(uint8_t *dynamic)
     {
-        const uint32_t begin =
-            space.above > space.below
-                ? (table_bytes && LARGE_SMEM ? (uint32_t)QN_ATTENTION_TABLE_BASE : qn_shared_address(dynamic)) + table_bytes
-                : QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(DIM);
+        const uint32_t begin = space.above > space.below ? begin_above(qn_shared_address(dynamic))
+                                                         : QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(DIM);
         return (float *)(dynamic + (begin - qn_shared_address(dynamic)));
+    }
+
+    // The reserved bytes, at any time.
+    static __device__ __forceinline__ float *reserved_buffer(uint8_t *dynamic)
+    {
+        return (float *)(dynamic + (begin_above(qn_shared_address(dynamic)) + space.above - qn_shared_address(dynamic)));
+    }
+
+    static __device__ __forceinline__ uint32_t begin_above(uint32_t dynamic)
+    {
+        return (table_bytes && LARGE_SMEM ? (uint32_t)QN_ATTENTION_TABLE_BASE : dynamic) + table_bytes;
     }
 
     tile_copy<key_bits, true> keys;
     tile_copy<value_bits, false> values;
     const float *lane_scale; // half of the lanes copy scales of keys, the others of values
+    const uint64_t *table;
+    // Pages of the next keys and values: if registers allow, their entries of the page table are loaded when the previous ones
+    // are issued.
+    static constexpr bool looks_ahead = DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4);
+    uint64_t key_page, value_page;
     uint32_t last_row;
     uint32_t first, at; // shared addresses: the first slot, the next to use
     int lane;
@@ -156,50 +171,61 @@ template <int key_bits, int value_bits> struct kv_ring {
     {
         static_assert(QN_WARP_SIZE == 2 * QN_ATTENTION_TILE_KV, "a lane copies one scale");
         constexpr int below = space.below / (slots * slot_bytes);
-        const uint32_t begin = table_bytes && LARGE_SMEM ? QN_ATTENTION_TABLE_BASE : dynamic;
         first = warp < below ? QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(DIM) + warp * (slots * slot_bytes)
-                             : begin + table_bytes + (warp - below) * (slots * slot_bytes);
+                             : begin_above(dynamic) + (warp - below) * (slots * slot_bytes);
         at = first;
         keys.lane_from = keep_pointer(from.keys + lane * keys.bytes);
         values.lane_from = keep_pointer(from.values + lane * values.bytes);
         if (scaled)
             lane_scale = (const float *)keep_pointer((lane < QN_ATTENTION_TILE_KV ? from.key_scales : from.value_scales) +
                                                      lane % QN_ATTENTION_TILE_KV);
+        table = from.table;
         last_row = from.last_row;
     }
 
-    // Tiles are contiguous rows; a tile's address is computed in the next two functions only.
-    __device__ __forceinline__ void issue_keys(uint32_t slot, uint32_t tile) const
-    {
-        const uint32_t row = tile * QN_ATTENTION_TILE_KV, n = last_row + 1 - row;
-        keys.issue(slot, row, n, lane);
-        if (scaled) {
-            const uint32_t i = lane % QN_ATTENTION_TILE_KV;
-            copy_segment<4>(slot + key_bytes + lane * 4, (const uint8_t *)(i < n ? lane_scale + row : lane_scale - i), i < n);
-        }
-    }
-
-    __device__ __forceinline__ void issue_values(uint32_t slot, uint32_t tile) const
+    __device__ __forceinline__ uint64_t page_of(uint32_t tile) const
     {
         const uint32_t row = tile * QN_ATTENTION_TILE_KV;
-        values.issue(slot, row, last_row + 1 - row, lane);
+        return row <= last_row ? qn_kv_page(table, row / QN_ATTENTION_PAGE) : 0;
+    }
+
+    // Issue the copies of a tile; step: to the next one. A tile's rows are contiguous: it is within a page.
+    __device__ __forceinline__ void issue_keys(uint32_t slot, uint32_t tile, uint32_t step)
+    {
+        const uint32_t row = tile * QN_ATTENTION_TILE_KV, n = last_row + 1 - row, in_page = qn_kv_row_in_page(table, row);
+        const uint64_t page = looks_ahead ? key_page : page_of(tile);
+        keys.issue(slot, page, in_page, n, lane);
+        if (scaled) {
+            const uint32_t i = lane % QN_ATTENTION_TILE_KV;
+            const float *scale = (const float *)((const uint8_t *)lane_scale + page);
+            copy_segment<4>(slot + key_bytes + lane * 4, (const uint8_t *)(i < n ? scale + in_page : scale - i), i < n);
+        }
+        key_page = looks_ahead ? page_of(tile + step) : 0;
+    }
+
+    __device__ __forceinline__ void issue_values(uint32_t slot, uint32_t tile, uint32_t step)
+    {
+        const uint32_t row = tile * QN_ATTENTION_TILE_KV;
+        values.issue(slot, looks_ahead ? value_page : page_of(tile), qn_kv_row_in_page(table, row), last_row + 1 - row, lane);
+        value_page = looks_ahead ? page_of(tile + step) : 0;
     }
 
     // Fills the ring with tiles tile, tile + step, ... below last_tile.
     __device__ __forceinline__ void fill(uint32_t tile, uint32_t last_tile, uint32_t step)
     {
         at = first;
+        key_page = value_page = looks_ahead ? page_of(tile) : 0;
         __syncwarp();
         uint32_t slot = first, next_tile = tile;
         int i = 0;
 #pragma unroll 1
         for (; i < slots && (i == 0 || next_tile - step < last_tile); i += 2, next_tile += step, slot += 2 * slot_bytes) {
             if (next_tile < last_tile)
-                issue_keys(slot, next_tile);
+                issue_keys(slot, next_tile, step);
             qn_cp_async_commit();
             if (i + 1 < slots) {
                 if (i > 0)
-                    issue_values(slot + slot_bytes, next_tile - step);
+                    issue_values(slot + slot_bytes, next_tile - step, step);
                 qn_cp_async_commit();
             }
         }
@@ -234,16 +260,16 @@ template <int key_bits, int value_bits> struct kv_ring {
         if (slots % 2 == 0) {
             if (tile + slots / 2 * step < last_tile) {
                 if (is_keys)
-                    issue_keys(at, tile + slots / 2 * step);
+                    issue_keys(at, tile + slots / 2 * step, step);
                 else
-                    issue_values(at, tile + slots / 2 * step);
+                    issue_values(at, tile + slots / 2 * step, step);
             }
         } else if (is_keys) {
             const uint32_t ahead = tile + slots / 2 * step - step; // with one slot, the tile before
             if (ahead < last_tile && !(slots == 1 && is_first))
-                issue_values(at, ahead);
+                issue_values(at, ahead, step);
         } else if (tile + (slots / 2 + 2) * step < last_tile) {
-            issue_keys(at, tile + (slots / 2 + 2) * step);
+            issue_keys(at, tile + (slots / 2 + 2) * step, step);
         }
         qn_cp_async_commit();
         next();

@@ -120,20 +120,22 @@ static void ring_buffers(void **unused)
     static const uint32_t kib[] = { 227, 163, 99 };
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
-            for (size_t k = 0; k < sizeof kib / sizeof *kib; k++) {
-                label("dim %u bits %u, %u KiB", dims[d], bits[b], kib[k]);
-                const uint32_t limit = kib[k] << 10, fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
+            for (size_t i = 0; i < 2 * sizeof kib / sizeof *kib; i++) {
+                const size_t k = i / 2;
+                const bool reserves = i % 2;
+                label("dim %u bits %u, %u KiB%s", dims[d], bits[b], kib[k], reserves ? ", reserved" : "");
+                const uint32_t limit = kib[k] << 10, reserved = reserves ? qn_attention_gpu_reserved_bytes(dims[d], 8, limit) : 0, fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
                                slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
                                tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
-                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, limit);
+                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, limit);
                 const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8);
                 const uint32_t expected = slots ? dynamic : 0;
-                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, limit), expected);
+                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, reserves, limit), expected);
                 if (space.below) {
                     assert_true(QN_ATTENTION_RESERVED_BYTES + fixed + space.below <= QN_ATTENTION_TABLE_BASE);
-                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above <= dynamic + 16 * dims[d]);
+                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * dims[d]);
                 } else {
-                    assert_true(tables + space.above <= dynamic);
+                    assert_true(tables + space.above + (slots ? reserved : 0) <= dynamic);
                 }
                 if (slots && slots < QN_ATTENTION_MAX_SLOTS) { /* as many as fit */
                     const uint32_t ring = (slots + 1) * slot;
@@ -141,10 +143,13 @@ static void ring_buffers(void **unused)
                 }
                 assert_true(slots || kib[k] == 99);
             }
-    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 227 << 10),
-                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 227 << 10);
+    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 0, 227 << 10),
+                                      decode = qn_attention_gpu_ring_space_of(256, 64 << 10, 16 << 10, 227 << 10),
+                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 16 << 10, 227 << 10);
+    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 8, 227 << 10), 16 << 10);
     assert_int_equal(qn_attention_gpu_slot_bytes(256, 4, 4), 2176);
     assert_int_equal(qn_attention_gpu_ring_slots(codes, 2176, 8), 9);
+    assert_int_equal(qn_attention_gpu_ring_slots(decode, 2176, 8), 7);
     assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 8), 3);
 }
 
@@ -179,10 +184,12 @@ static void variants(void **unused)
     assert_defines(&launch, "-DQN_HEAD_DIM=96 -DQN_BITS=3 -DQN_VALUE_BITS=3");
     assert_ok(qn_aura_gpu_decode(64, 8, 10, &launch));
     assert_defines(&launch, "-DQN_HEAD_DIM=64 -DQN_BITS=8 -DQN_VALUE_BITS=8");
-    assert_ok(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, &launch));
+    assert_ok(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, 3, &launch));
     assert_defines(&launch, "-DQN_HEAD_DIM=128 -DQN_BITS=4 -DQN_VALUE_BITS=2");
+    assert_true(launch.grid[0] == 1 && launch.grid[1] == 8 && launch.grid[2] == 3);
+    refused(qn_aura_gpu_quantize_page(128, 4, 2, 1, 8, 0, &launch), QN_ERR_INVALID, "pages of 0 layers");
     refused(qn_aura_gpu_encode(128, 5, 10, &launch), QN_ERR_UNSUPPORTED, "heads of 128 in 5 and 5 bits");
-    refused(qn_aura_gpu_quantize_page(100, 4, 4, 1, 8, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
+    refused(qn_aura_gpu_quantize_page(100, 4, 4, 1, 8, 1, &launch), QN_ERR_UNSUPPORTED, "heads of 100");
 }
 
 int main(void)

@@ -58,12 +58,13 @@ static void caches(void)
             gpu.pages = bits < 2;
             gpu.key_bits = gpu.value_bits = gpu.pages ? code_bits[bits] : 16;
             assert_ok(qn_attention_gpu_check(&gpu));
-            selects(qn_attention_gpu_decode(&gpu, 1, 2, &launch), &launch);
+            const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 4096);
+            selects(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), &launch);
             selects(qn_attention_gpu_combine(&gpu, 1, &launch), &launch);
-            selects(qn_attention_gpu_prefill(&gpu, 64, &launch), &launch);
+            selects(qn_attention_gpu_prefill(&gpu, 64, 1, &launch), &launch);
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)
-                selects(qn_aura_gpu_quantize_page(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, &launch), &launch);
+                selects(qn_aura_gpu_quantize_page(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, 1, &launch), &launch);
             if (gpu.pages)
                 selects(qn_aura_gpu_store(head_dims[d], gpu.key_bits, gpu.value_bits, 1, 2, &launch), &launch);
         }

@@ -77,14 +77,15 @@ static qn_status check_heads(const char *name, qn_cuda_view view, qn_dtype dtype
 
 /* ---- Attention ---- */
 
-/* From this number of rows, blocks are distributed over rows; below, over KV splits too. */
-enum { PREFILL_TOKENS = 64 };
+/* From this number of tokens on, blocks are distributed over tokens only; below, over KV splits too, of GROUP_TOKENS tokens at a
+ * time: the workspace has their partials. */
+enum { PREFILL_TOKENS = 64, GROUP_TOKENS = 256 };
 
 typedef struct attention_call {
     qn_attention_gpu gpu;
-    size_t n_tokens, n_queries;
+    size_t n_tokens, n_group_queries; /* n_group_queries: of up to GROUP_TOKENS tokens */
     bool prefill;
-    uint32_t n_splits; /* without prefill */
+    qn_attention_splits splits; /* without prefill */
 } attention_call;
 
 static qn_status begin(attention_call *c, const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
@@ -93,22 +94,22 @@ static qn_status begin(attention_call *c, const qn_cuda_kernels *kernels, const 
     QN_TRY(check_sizes(kernels, cache, tokens));
     *c = (attention_call){ .gpu = gpu_of(kernels, cache->head_dim, n_heads, cache->n_kv_heads), .n_tokens = tokens->n_tokens };
     QN_TRY(qn_attention_gpu_check(&c->gpu));
-    c->n_queries = c->n_tokens * n_heads;
+    c->n_group_queries = (c->n_tokens < GROUP_TOKENS ? c->n_tokens : GROUP_TOKENS) * n_heads;
     c->prefill = tokens->consecutive && c->n_tokens >= PREFILL_TOKENS && qn_attention_gpu_has_prefill(&c->gpu);
     if (!c->prefill)
-        c->n_splits = qn_attention_gpu_splits(&c->gpu, c->n_tokens, cache->capacity);
+        c->splits = qn_attention_gpu_splits(&c->gpu, cache->capacity);
     return QN_OK;
 }
 
 static size_t partials_bytes(const attention_call *c)
 {
-    return c->n_queries * c->n_splits * c->gpu.head_dim * sizeof(float);
+    return c->n_group_queries * c->splits.n * c->gpu.head_dim * sizeof(float);
 }
 
 /* Partials, then the maximum and sum of each. */
 static size_t workspace_bytes(const attention_call *c)
 {
-    return partials_bytes(c) + c->n_queries * c->n_splits * 2 * sizeof(float);
+    return partials_bytes(c) + c->n_group_queries * c->splits.n * 2 * sizeof(float);
 }
 
 qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
@@ -129,9 +130,10 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
     const qn_attention_prefill_args args = { .queries = like->queries,
                                              .out = to->out,
                                              .positions = like->mask.positions,
-                                             .sessions = like->sessions,
+                                             .sessions = like->mask.sessions,
                                              .cache = like->cache,
                                              .n_rows = (uint32_t)c->n_tokens,
+                                             .n_pieces = 1,
                                              .n_heads = like->n_heads,
                                              .n_kv_heads = like->n_kv_heads,
                                              .query_stride = like->query_stride,
@@ -139,19 +141,36 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
                                              .dtype = like->dtype,
                                              .scale = like->scale };
     qn_launch launch;
-    QN_TRY(qn_attention_gpu_prefill(&c->gpu, c->n_tokens, &launch));
+    QN_TRY(qn_attention_gpu_prefill(&c->gpu, c->n_tokens, 1, &launch));
     return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-/* The second launch with PDL: it reads positions before it waits, which the first does not write. */
+/* The tokens of a group, from `first` on. The second launch with PDL: it reads positions before it waits, which the first does
+ * not write. */
+static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first, qn_attention_decode_args decode,
+                           qn_attention_combine_args combine, qn_stream stream)
+{
+    const size_t n = c->n_tokens - first < GROUP_TOKENS ? c->n_tokens - first : GROUP_TOKENS,
+                 type_bytes = decode.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    qn_api_call calls[2] = { { .args = &decode }, { .args = &combine } };
+    decode.n_rows = (uint32_t)n;
+    decode.queries += first * decode.query_stride * type_bytes;
+    combine.out += first * combine.out_stride * type_bytes;
+    decode.mask.positions += first * sizeof(uint32_t);
+    decode.mask.sessions += decode.mask.sessions ? first * sizeof(uint32_t) : 0;
+    combine.mask = decode.mask;
+    QN_TRY(qn_attention_gpu_decode(&c->gpu, n, &c->splits, &calls[0].launch));
+    QN_TRY(qn_attention_gpu_combine(&c->gpu, n, &calls[1].launch));
+    calls[1].launch.pdl = true;
+    return qn_api_run_calls(kernels, stream, calls, 2);
+}
+
 static qn_status run_decode(qn_cuda_kernels *kernels, const attention_call *c, const qn_attention_decode_args *decode,
                             const qn_attention_combine_args *combine, qn_stream stream)
 {
-    qn_api_call calls[2] = { { .args = decode }, { .args = combine } };
-    QN_TRY(qn_attention_gpu_decode(&c->gpu, c->n_tokens, c->n_splits, &calls[0].launch));
-    QN_TRY(qn_attention_gpu_combine(&c->gpu, c->n_tokens, &calls[1].launch));
-    calls[1].launch.pdl = true;
-    return qn_api_run_calls(kernels, stream, calls, 2);
+    for (size_t i = 0; i < c->n_tokens; i += GROUP_TOKENS)
+        QN_TRY(run_group(kernels, c, i, *decode, *combine, stream));
+    return QN_OK;
 }
 
 qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens,
@@ -162,9 +181,12 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
     QN_TRY(begin(&c, kernels, cache, tokens, n_heads));
     qn_attention_decode_args decode = {
         .queries = qn_api_address(queries),
-        .sessions = qn_api_address(tokens->sequences),
         .partials = (uint64_t)(uintptr_t)workspace,
-        .mask = { .positions = qn_api_address(tokens->positions), .n_keys = (uint32_t)cache->capacity, .causal = 1 },
+        .mask = { .positions = qn_api_address(tokens->positions),
+                  .sessions = qn_api_address(tokens->sequences),
+                  .n_keys = (uint32_t)cache->capacity,
+                  .causal = 1 },
+        .splits = c.splits,
         .n_heads = (uint32_t)n_heads,
         .n_kv_heads = (uint32_t)cache->n_kv_heads,
         .dtype = (uint32_t)queries.dtype,
@@ -180,8 +202,8 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
                                           .maxima = decode.maxima,
                                           .out = qn_api_address(out),
                                           .mask = decode.mask,
+                                          .splits = c.splits,
                                           .n_heads = decode.n_heads,
-                                          .n_splits = c.n_splits,
                                           .dtype = decode.dtype,
                                           .gain = 1 };
     QN_TRY(check_heads("out", out, queries.dtype, c.n_tokens, n_heads, cache->head_dim, &combine.out_stride));
@@ -343,9 +365,10 @@ qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim)
     QN_TRY(qn_attention_gpu_check(&gpu));
     QN_TRY(qn_rope_gpu_angles(2, 1, &launches[n++]));
     QN_TRY(qn_rope_gpu_qk_norm_store(head_dim, false, 1, 1, 1, &launches[n++]));
-    QN_TRY(qn_attention_gpu_decode(&gpu, 1, 1, &launches[n++]));
+    const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 1);
+    QN_TRY(qn_attention_gpu_decode(&gpu, 1, &splits, &launches[n++]));
     QN_TRY(qn_attention_gpu_combine(&gpu, 1, &launches[n++]));
     if (qn_attention_gpu_has_prefill(&gpu))
-        QN_TRY(qn_attention_gpu_prefill(&gpu, 1, &launches[n++]));
+        QN_TRY(qn_attention_gpu_prefill(&gpu, 1, 1, &launches[n++]));
     return qn_api_load(kernels, launches, n);
 }

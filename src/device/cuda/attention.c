@@ -35,16 +35,16 @@ static void cache_of(const qn_cuda_rows_step *s, int layer, qn_attention_gpu_cac
 
 /* ---- AURA pages ---- */
 
-/* The most pages that a sequence completes in this step. A decode step completes at most one, whatever the positions are. */
-static uint32_t completed_pages(const qn_cuda_rows_step *s)
+/* The most pages that the sequences complete in this step. In a decode step each completes at most one, whatever the positions
+ * are. */
+static size_t completed_pages(const qn_cuda_rows_step *s)
 {
-    uint32_t most = s->is_decode;
+    size_t pages = s->is_decode ? s->n_pieces : 0;
     for (size_t i = 0; !s->is_decode && i < s->n_pieces; i++) {
         const qn_cuda_piece *piece = &s->pieces[i];
-        const uint32_t pages = (piece->position + piece->n) / QN_ATTENTION_PAGE - piece->position / QN_ATTENTION_PAGE;
-        most = pages > most ? pages : most;
+        pages += (piece->position + piece->n) / QN_ATTENTION_PAGE - piece->position / QN_ATTENTION_PAGE;
     }
-    return most;
+    return pages;
 }
 
 /* Quantises completed pages in `layers` attention layers, from `layer` on; `next` is the attention layer after that one, or
@@ -52,7 +52,7 @@ static uint32_t completed_pages(const qn_cuda_rows_step *s)
 static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next, uint32_t layers)
 {
     const qn_cuda_format *f = format_of(s);
-    const uint32_t n_pages = completed_pages(s);
+    const size_t n_pages = completed_pages(s);
     qn_attention_gpu_cache cache, next_cache;
     qn_attention_gpu_pages pages, next_pages;
     qn_launch config;
@@ -60,29 +60,17 @@ static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next,
         return QN_OK;
     cache_of(s, layer, &cache, &pages);
     cache_of(s, next, &next_cache, &next_pages);
-    const qn_aura_quantize_page_args args = { .f16_keys = pages.keys,
-                                              .f16_values = pages.values,
-                                              .keys = cache.keys,
-                                              .values = cache.values,
-                                              .key_scales = cache.key_scales,
-                                              .value_scales = cache.value_scales,
-                                              .means = pages.means,
-                                              .f16_head = pages.head,
-                                              .key_head_stride = cache.key_head_stride,
-                                              .value_head_stride = cache.value_head_stride,
-                                              .scale_head_stride = cache.scale_head_stride,
+    const qn_aura_quantize_page_args args = { .cache = cache,
+                                              .pages = pages,
+                                              .positions = qn_cuda_step_input(s, s->inputs.first_positions),
+                                              .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens),
                                               .key_levels = f->codecs[0].levels,
                                               .value_levels = f->codecs[1].levels,
-                                              .n_kv_heads = (uint32_t)f->attention.n_kv_heads,
                                               .layer_stride = next_cache.keys - cache.keys,
                                               .f16_layer_stride = next_pages.keys - pages.keys,
-                                              .tables = cache.tables,
-                                              .f16_tables = pages.tables,
-                                              .first_positions = qn_cuda_step_input(s, s->inputs.first_positions),
-                                              .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens) };
+                                              .n_pieces = (uint32_t)s->n_pieces };
     QN_TRY(qn_aura_gpu_quantize_page(f->attention.head_dim, f->attention.key_bits, f->attention.value_bits, n_pages,
-                                     f->attention.n_kv_heads * layers, &config));
-    config.grid[2] = (uint32_t)s->n_pieces;
+                                     f->attention.n_kv_heads, layers, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -145,15 +133,18 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
     return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
-static uint32_t splits(const qn_cuda_rows_step *s)
+static qn_attention_splits splits(const qn_cuda_rows_step *s)
 {
-    return qn_attention_gpu_splits(&format_of(s)->attention, s->n_few, s->model->max_positions);
+    return qn_attention_gpu_splits(&format_of(s)->attention, s->model->max_positions);
 }
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
 {
-    return (
-        qn_attention_mask){ .positions = qn_cuda_step_positions(s), .n_keys = (uint32_t)s->model->max_positions, .causal = 1 };
+    const uint64_t first = s->row * sizeof(uint32_t);
+    return (qn_attention_mask){ .positions = qn_cuda_step_positions(s) + first,
+                                .sessions = qn_cuda_step_input(s, s->inputs.sequences) + first,
+                                .n_keys = (uint32_t)s->model->max_positions,
+                                .causal = 1 };
 }
 
 bool qn_cuda_has_prefill(const qn_cuda_piece *piece)
@@ -172,22 +163,26 @@ static uint32_t row_of(const qn_attention_shape *shape)
     return (uint32_t)(shape->n_heads * shape->head_dim);
 }
 
-/* The rows of one piece. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises them. */
-static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_piece *piece)
+/* The pieces of many rows, which are the last ones. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises
+ * them. */
+static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);
     const qn_attention_shape *shape = &op->attention.shape;
-    const uint64_t row = (uint64_t)piece->row * row_of(shape) * sizeof(float), words = piece->row * sizeof(uint32_t);
-    qn_attention_prefill_args args = { .queries = qn_cuda_step_buffer(s, op->attention.queries) + row,
-                                       .gates =
-                                           shape->gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) + 2 * row : 0,
-                                       .out = qn_cuda_step_buffer(s, op->attention.out) + row,
-                                       .positions = qn_cuda_step_positions(s) + words,
-                                       .sessions = qn_cuda_step_input(s, s->inputs.sequences) + words,
+    size_t first = 0;
+    while (s->pieces[first].row < s->n_few)
+        first++;
+    const size_t n_rows = s->n - s->n_few, n_pieces = s->n_pieces - first, words = first * sizeof(uint32_t);
+    qn_attention_prefill_args args = { .queries = qn_cuda_step_buffer(s, op->attention.queries),
+                                       .gates = shape->gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) : 0,
+                                       .out = qn_cuda_step_buffer(s, op->attention.out),
+                                       .positions = qn_cuda_step_input(s, s->inputs.first_positions) + words,
+                                       .cu_seqlens = qn_cuda_step_input(s, s->inputs.cu_seqlens) + words,
                                        .key_codec = codec_of(&f->codecs[0]),
                                        .value_codec = codec_of(&f->codecs[1]),
                                        .rotation = f->codecs[1].rotation,
-                                       .n_rows = piece->n,
+                                       .n_rows = (uint32_t)n_rows,
+                                       .n_pieces = (uint32_t)n_pieces,
                                        .n_heads = (uint32_t)shape->n_heads,
                                        .n_kv_heads = (uint32_t)shape->n_kv_heads,
                                        .query_stride = row_of(shape),
@@ -195,22 +190,25 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op, const 
                                        .scale = shape->scale };
     qn_launch config;
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_prefill(&f->attention, piece->n, &config));
+    args.cache.tables += first * sizeof(uint64_t);
+    args.pages.tables += args.pages.tables ? first * sizeof(uint64_t) : 0;
+    QN_TRY(qn_attention_gpu_prefill(&f->attention, n_rows, n_pieces, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
-/* The pieces of few rows. */
+/* The rows of pieces of few rows. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);
     qn_attention_decode_args args = {
         .queries = qn_cuda_step_buffer(s, op->attention.queries),
-        .sessions = qn_cuda_step_input(s, s->inputs.sequences),
         .partials = s->model->partials.address,
         .maxima = s->model->maxima.address,
         .mask = mask(s),
         .key_codec = codec_of(&f->codecs[0]),
         .value_codec = codec_of(&f->codecs[1]),
+        .splits = splits(s),
+        .n_rows = (uint32_t)s->n_few,
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
         .query_stride = row_of(&op->attention.shape),
@@ -219,18 +217,8 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
     };
     qn_launch config;
     cache_of(s, op->layer, &args.cache, &args.pages);
-    QN_TRY(qn_attention_gpu_decode(&f->attention, s->n_few, splits(s), &config));
+    QN_TRY(qn_attention_gpu_decode(&f->attention, s->n_few, &args.splits, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
-}
-
-static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
-{
-    if (s->n_few)
-        QN_TRY(run_decode(s, op));
-    for (size_t i = 0; i < s->n_pieces; i++)
-        if (s->pieces[i].row >= s->n_few)
-            QN_TRY(run_prefill(s, op, &s->pieces[i]));
-    return QN_OK;
 }
 
 static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
@@ -244,13 +232,37 @@ static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
                                              .out = qn_cuda_step_buffer(s, op->attention_combine.in),
                                              .rotation = f->codecs[1].rotation,
                                              .mask = mask(s),
+                                             .splits = splits(s),
                                              .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
-                                             .n_splits = splits(s),
                                              .out_stride = row_of(&op->attention_combine.shape),
                                              .gain = f->codecs[1].gain };
     qn_launch config;
     QN_TRY(qn_attention_gpu_combine(&f->attention, s->n_few, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
+}
+
+/* Whether the partials of the rows do not fit at the same time: many rows of heads without a prefill kernel. */
+static bool in_groups(const qn_cuda_rows_step *s)
+{
+    return s->n_few > QN_CUDA_ATTENTION_ROWS;
+}
+
+static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    if (s->n_few < s->n)
+        QN_TRY(run_prefill(s, op));
+    if (!s->n_few)
+        return QN_OK;
+    if (!in_groups(s))
+        return run_decode(s, op);
+    for (size_t i = 0; i < s->n_few; i += QN_CUDA_ATTENTION_ROWS) {
+        qn_cuda_rows_step group = *s;
+        group.row += i;
+        group.n_few = s->n_few - i < QN_CUDA_ATTENTION_ROWS ? s->n_few - i : QN_CUDA_ATTENTION_ROWS;
+        QN_TRY(run_decode(&group, op));
+        QN_TRY(run_combine(&group, op + 1));
+    }
+    return QN_OK;
 }
 
 qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
@@ -259,5 +271,5 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
         return run_qk_norm_rope_store(s, op);
     if (op->kind == QN_OP_ATTENTION)
         return run_attention(s, op);
-    return s->n_few ? run_combine(s, op) : QN_OK;
+    return s->n_few && !in_groups(s) ? run_combine(s, op) : QN_OK;
 }

@@ -68,25 +68,13 @@ static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
     return QN_OK;
 }
 
-/* The most split-KV partials, per head, of a step of up to max_rows rows. */
-static size_t max_partials(const qn_cuda_model *model, size_t max_rows, size_t max_positions)
-{
-    qn_attention_gpu with_pages = model->attention;
-    size_t most = 0;
-    with_pages.pages = true; /* one more split */
-    for (size_t rows = 1; rows <= max_rows; rows++) {
-        const size_t n_partials = rows * qn_attention_gpu_splits(&with_pages, rows, max_positions);
-        const size_t without = rows * qn_attention_gpu_splits(&model->attention, rows, max_positions);
-        most = n_partials > most ? n_partials : most;
-        most = without > most ? without : most;
-    }
-    return most;
-}
-
 static qn_status alloc_attention(qn_cuda_model *model, size_t max_rows, size_t max_positions)
 {
     const qn_attention_shape *h = &model->plan->heads;
-    const size_t n_partials = max_partials(model, max_rows, max_positions) * h->n_heads;
+    qn_attention_gpu gpu = model->attention;
+    gpu.pages = true; /* one more split */
+    const size_t rows = max_rows < QN_CUDA_ATTENTION_ROWS ? max_rows : QN_CUDA_ATTENTION_ROWS;
+    const size_t n_partials = rows * h->n_heads * qn_attention_gpu_splits(&gpu, max_positions).n;
     QN_TRY(alloc_floats(model, n_partials, h->head_dim, &model->partials));
     QN_TRY(alloc_floats(model, n_partials, 2, &model->maxima));
     QN_TRY(alloc_floats(model, max_rows, h->n_rot / 2, &model->cosines));

@@ -123,8 +123,8 @@ static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
     return model->buffers[buffer].address + (buffer == model->plan->ops[0].embed.out ? model->input_bytes : 0);
 }
 
-/* The most rows whose logits are computed in one pass. */
-enum { QN_CUDA_LOGIT_ROWS = 256 };
+/* The most rows whose logits are computed in one pass, and whose attention by the decode kernel is: there are buffers for as many. */
+enum { QN_CUDA_LOGIT_ROWS = 256, QN_CUDA_ATTENTION_ROWS = 256 };
 
 /* The most sequences of a step on the device. */
 enum { QN_CUDA_MAX_SEQUENCES = 256 };

@@ -40,7 +40,7 @@ static size_t warps_of(const qn_attention_gpu *gpu)
 static uint32_t decode_bytes(const qn_attention_gpu *gpu)
 {
     return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
-                                         gpu->max_shared_bytes);
+                                         true, gpu->max_shared_bytes);
 }
 
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
@@ -83,25 +83,27 @@ static uint32_t query_tiles(const qn_attention_gpu *gpu)
     return (uint32_t)((group + QN_ATTENTION_TILE_Q - 1) / QN_ATTENTION_TILE_Q);
 }
 
-uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, size_t max_keys)
+qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys)
 {
-    const size_t min_keys = (size_t)QN_ATTENTION_TILE_KV * QN_ATTENTION_MIN_TILES,
-                 n_tiles = gpu->n_kv_heads * query_tiles(gpu) * n_rows;
-    const size_t splits_to_fill = n_tiles ? gpu->n_sms / n_tiles : 1, needed = (max_keys + min_keys - 1) / min_keys,
-                 extra = gpu->pages ? 1 : 0;
-    size_t splits = splits_to_fill > extra ? splits_to_fill - extra : 1;
+    const size_t tiles = warps_of(gpu), min_keys = tiles * QN_ATTENTION_TILE_KV,
+                 to_fill = gpu->n_sms / (gpu->n_kv_heads * query_tiles(gpu)),
+                 needed = (max_keys + min_keys - 1) / min_keys, pages = gpu->pages ? 1 : 0;
+    size_t splits = to_fill > pages ? to_fill - pages : 1;
     splits = splits < needed ? splits : needed;
-    return (uint32_t)((splits ? splits : 1) + extra);
+    return (qn_attention_splits){ .n = (uint32_t)((splits ? splits : 1) + pages), .tiles = (uint32_t)tiles };
 }
 
-qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out)
+qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits, qn_launch *out)
 {
-    if (n_rows == 0 || n_rows > 65535 || n_splits < (gpu->pages ? 2u : 1u))
-        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits", n_rows, n_splits);
+    const size_t tiles = gpu->n_kv_heads * query_tiles(gpu);
+    if (n_rows == 0 || n_rows > 65535 || splits->n < (gpu->pages ? 2u : 1u) || splits->tiles != warps_of(gpu))
+        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits of %u tiles", n_rows, splits->n,
+                       splits->tiles);
+    const size_t n = n_rows * tiles * splits->n, blocks = n < gpu->n_sms ? n : gpu->n_sms;
     *out = (qn_launch){ .variant =
                             QN_GPU_VARIANT(decode, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
                         .function = "qn_attention_decode",
-                        .grid = { n_splits, (uint32_t)gpu->n_kv_heads * query_tiles(gpu), (uint32_t)n_rows },
+                        .grid = { (uint32_t)blocks, 1, 1 },
                         .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
                         .shared_bytes = decode_bytes(gpu),
                         .args_bytes = sizeof(qn_attention_decode_args) };
@@ -120,6 +122,8 @@ qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, q
     return QN_OK;
 }
 
+enum { STATIC_BYTES = 2304 }; /* more than the static shared memory of the prefill kernel */
+
 /* Queries, two buffers each of keys and values, and look-up tables; overwritten by the results as floats. */
 static size_t prefill_bytes(const qn_attention_gpu *gpu)
 {
@@ -136,22 +140,26 @@ static size_t prefill_bytes(const qn_attention_gpu *gpu)
 
 bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu)
 {
-    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) && prefill_bytes(gpu) + 2048 <= gpu->max_shared_bytes;
+    return gpu->head_dim <= 256 && (is_f16(gpu) || gpu->pages) && prefill_bytes(gpu) + STATIC_BYTES <= gpu->max_shared_bytes;
 }
 
-qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
+qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, size_t n_pieces, qn_launch *out)
 {
     const size_t group = gpu->n_heads / gpu->n_kv_heads, rows = QN_ATTENTION_PREFILL_ROWS;
     if (!qn_attention_gpu_has_prefill(gpu))
         return qn_fail(QN_ERR_UNSUPPORTED, "prefill attention on the GPU: heads of %zu are not supported for this cache",
                        gpu->head_dim);
-    if (n_rows == 0 || n_rows > INT32_MAX / rows / group)
-        return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows", n_rows);
-    const size_t pages = (n_rows + QN_ATTENTION_PAGE - 2) / QN_ATTENTION_PAGE + 1; /* a page more for an unaligned first row */
+    /* A piece of n rows has rows of at most (n + 126) / 64 pages. */
+    const size_t blocks = (QN_ATTENTION_PAGE * group + rows - 1) / rows,
+                 pages = n_rows <= INT32_MAX && n_pieces <= INT32_MAX
+                             ? (n_rows + n_pieces * (2 * QN_ATTENTION_PAGE - 2)) / QN_ATTENTION_PAGE
+                             : SIZE_MAX;
+    if (n_rows == 0 || n_pieces == 0 || pages > INT32_MAX / blocks)
+        return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows in %zu pieces", n_rows, n_pieces);
     *out = (qn_launch){
         .variant = QN_GPU_VARIANT(prefill, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
         .function = "qn_attention_prefill",
-        .grid = { (uint32_t)(pages * ((QN_ATTENTION_PAGE * group + rows - 1) / rows)), (uint32_t)gpu->n_kv_heads, 1 },
+        .grid = { (uint32_t)(pages * blocks), (uint32_t)gpu->n_kv_heads, 1 },
         .block = { QN_ATTENTION_PREFILL_ROWS / 16 * 32, 1, 1 },
         .shared_bytes = (uint32_t)prefill_bytes(gpu),
         .args_bytes = sizeof(qn_attention_prefill_args)

@@ -9,43 +9,47 @@
 #include "kernels/attend_cuda.h"
 
 /* Visible positions of a query row: positions up to its own if causal, else all n_keys; with a window, of those only t
- * with t + window > position. */
+ * with t + window > position. Positions and sessions are read before the PDL wait: no launch that may still be running writes
+ * them. */
 typedef struct qn_attention_mask {
-    QN_GPU_PTR(const uint32_t)
-    positions;       /* [n_rows]; read before the PDL wait: no launch that may still be running writes them. None only if not
-                      * causal and without a window */
-    uint32_t n_keys; /* keys of any session; if causal, the cache's capacity serves */
+    QN_GPU_PTR(const uint32_t) positions; /* [n_rows]. None only if not causal and without a window */
+    QN_GPU_PTR(const uint32_t) sessions;  /* [n_rows] index of the row's session, or QN_ATTENTION_NO_SESSION. None: 0 for all */
+    uint32_t n_keys;                      /* keys of any session; if causal, the cache's capacity serves */
     uint32_t window, causal;
 } qn_attention_mask;
 
-/* Smallest split, in tiles of QN_ATTENTION_TILE_KV positions. */
-enum { QN_ATTENTION_MIN_TILES = 8 };
+/* The KV splits of a row: of as many tiles of QN_ATTENTION_TILE_KV positions each as make at most n splits of the row, with
+ * QN_PAGES together with the split of the fp16 pages. They depend on the row's own position only, and so do the bits of
+ * its results. */
+typedef struct qn_attention_splits {
+    uint32_t n;
+    uint32_t tiles; /* the tiles of a split are a multiple of this number, the warps of a block */
+} qn_attention_splits;
 
-/* qn_attention_decode - attention of query rows, each over its session's cache, in n_splits KV splits. For each query
- * head of a row and each split:
+/* qn_attention_decode - attention of query rows, each over its session's cache, in KV splits. For each query head of a
+ * row and each split:
  *
- *   partials [n_rows][n_heads][n_splits][head_dim]   sums of e^(score - m) times values, in the basis of the codes
- *   maxima   [n_rows][n_heads][n_splits][2]          m, the running maximum in use, and l, the sum of e^(score - m); scores
+ *   partials [n_rows][n_heads][splits.n][head_dim]   sums of e^(score - m) times values, in the basis of the codes
+ *   maxima   [n_rows][n_heads][splits.n][2]          m, the running maximum in use, and l, the sum of e^(score - m); scores
  *                                                    are in base 2 here: m * log2(e)
  *
  * qn_attention_combine computes the results from these. Splits without positions are not written. With QN_PAGES the
  * cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page 0 and the open page).
  *
- * grid (n_splits, key-value heads * query tiles, n_rows), QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query
- * heads of a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
+ * The grid has as many blocks as the device runs at a time; each takes its part of the splits of all rows (work.cuh), so that
+ * rows of very different lengths share the device evenly. QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query heads of a
+ * key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
 typedef struct qn_attention_decode_args {
     QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
-    QN_GPU_PTR(const uint32_t)
-    sessions; /* [n_rows] index of the row's session; read before the PDL wait, as positions.
-                                          * None: 0 for all */
     QN_GPU_PTR(float) partials;
     QN_GPU_PTR(float) maxima;
     qn_attention_mask mask;
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;                      /* with QN_PAGES */
     qn_attention_gpu_codec key_codec, value_codec;     /* with codes only */
-    uint32_t n_heads, n_kv_heads, query_stride, dtype; /* dtype: of the queries, a qn_dtype, F32, F16 or BF16 */
-    float scale;                                       /* of scores */
+    qn_attention_splits splits;
+    uint32_t n_rows, n_heads, n_kv_heads, query_stride, dtype; /* dtype: of the queries, a qn_dtype, F32, F16 or BF16 */
+    float scale;                                               /* of scores */
     /* Set if the previous launch writes no rows of the cache but those at the queries' own positions: all others are then
      * loaded before the PDL wait. Needs causal rows and one row per session. */
     uint32_t pdl_prefetch;
@@ -54,7 +58,7 @@ typedef struct qn_attention_decode_args {
 /* qn_attention_combine - combines the splits of qn_attention_decode in ascending order, normalises, and rotates back to
  * the model's basis.
  *
- * A query without visible keys gets zeros. With gates, each result is multiplied by the sigmoid of its gate.
+ * A query without visible keys or without a session gets zeros. With gates, each result is multiplied by the sigmoid of its gate.
  *
  * grid (n_heads, n_rows), QN_ATTENTION_COMBINE_THREADS threads. Defines: QN_HEAD_DIM, QN_PAGES. */
 enum { QN_ATTENTION_COMBINE_THREADS = 256 };
@@ -67,33 +71,36 @@ typedef struct qn_attention_combine_args {
     QN_GPU_PTR(uint8_t) out;       /* [n_rows][n_heads][head_dim], typed, out_stride values from a row to the next */
     qn_aura_gpu_rotation rotation; /* of values */
     qn_attention_mask mask;
-    uint32_t n_heads, n_splits, out_stride, dtype; /* dtype: of out */
-    float gain;                                    /* of the value codec; 1 for fp16 */
+    qn_attention_splits splits;
+    uint32_t n_heads, out_stride, dtype; /* dtype: of out */
+    float gain;                          /* of the value codec; 1 for fp16 */
 } qn_attention_combine_args;
 
-/* qn_attention_prefill - attention of rows of one session at consecutive positions, whose keys and values are in the
- * cache already: causal, without a window. With QN_PAGES the cache is a session's of codes, and queries are rotated
+/* qn_attention_prefill - attention of pieces of rows: each of one session, at consecutive positions, with its keys and values in
+ * the cache already; causal, without a window. With QN_PAGES the cache is a session's of codes, and queries are rotated
  * already; else the cache is fp16.
  *
  * A page's queries of a key-value head are processed by B = ceil(QN_ATTENTION_PAGE * group / QN_ATTENTION_PREFILL_ROWS)
  * blocks, where group is n_heads / n_kv_heads.
  *
- * grid (B * (ceil((n_rows - 1) / QN_ATTENTION_PAGE) + 1), n_kv_heads), QN_ATTENTION_PREFILL_ROWS / 16 warps. Defines:
- * QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_PAGES. */
+ * grid (B * pages, n_kv_heads), where pages is at least the number of pages with rows of pieces, each counted for each piece;
+ * QN_ATTENTION_PREFILL_ROWS / 16 warps. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_PAGES. */
 enum { QN_ATTENTION_PREFILL_ROWS = 128 };
 
 typedef struct qn_attention_prefill_args {
-    QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
-    QN_GPU_PTR(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
-    QN_GPU_PTR(uint8_t) out;              /* as queries, out_stride values from a row to the next */
-    QN_GPU_PTR(const uint32_t) positions; /* only the first is read */
-    QN_GPU_PTR(const uint32_t) sessions;  /* only the first is read; none: 0 */
+    QN_GPU_PTR(const uint8_t) queries;     /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
+    QN_GPU_PTR(const float) gates;         /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
+    QN_GPU_PTR(uint8_t) out;               /* as queries, out_stride values from a row to the next */
+    QN_GPU_PTR(const uint32_t) positions;  /* [n_pieces] of the first row of each piece */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]), maybe none. None:
+                                            * one piece, all n_rows rows */
+    QN_GPU_PTR(const uint32_t) sessions;   /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_attention_gpu_cache cache;
-    qn_attention_gpu_pages pages;                                          /* with QN_PAGES */
-    qn_attention_gpu_codec key_codec, value_codec;                         /* with codes only */
-    qn_aura_gpu_rotation rotation;                                         /* of values */
-    uint32_t n_rows, n_heads, n_kv_heads, query_stride, out_stride, dtype; /* dtype: of queries and out */
-    float scale;                                                           /* of scores */
+    qn_attention_gpu_pages pages;                                                    /* with QN_PAGES */
+    qn_attention_gpu_codec key_codec, value_codec;                                   /* with codes only */
+    qn_aura_gpu_rotation rotation;                                                   /* of values */
+    uint32_t n_rows, n_pieces, n_heads, n_kv_heads, query_stride, out_stride, dtype; /* dtype: of queries and out */
+    float scale;                                                                     /* of scores */
 } qn_attention_prefill_args;
 
 #ifndef __CUDACC__
@@ -117,21 +124,22 @@ size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits);
  * if the device has too little shared memory; QN_ERR_INVALID for inconsistent counts of heads. */
 qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu);
 
-/* qn_attention_gpu_splits - the number of KV splits for n_rows rows of sessions with up to max_keys positions: as many
- * as fill the device once. The last bits of results depend on it. */
-uint32_t qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t n_rows, size_t max_keys);
+/* qn_attention_gpu_splits - the KV splits of a row of a session with up to max_keys positions: as many as fill the device once
+ * with a single row. Of results of the same row with another max_keys the bits are the same. Partials and maxima have room
+ * for n splits of each query head of each row. */
+qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys);
 
 /* qn_attention_gpu_decode, qn_attention_gpu_combine - fill the two launches; the caller fills their arguments. gpu has
  * passed qn_attention_gpu_check. */
-qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, uint32_t n_splits, qn_launch *out);
+qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits, qn_launch *out);
 qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
 
 /* qn_attention_gpu_has_prefill - whether qn_attention_prefill supports this cache on this device. If not, prefill rows
  * go through the two launches above, which accept any number of rows up to 65535. */
 bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu);
 
-/* qn_attention_gpu_prefill - fills its launch. */
-qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
+/* qn_attention_gpu_prefill - fills its launch, for up to n_rows rows in up to n_pieces pieces. */
+qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, size_t n_pieces, qn_launch *out);
 
 #endif
 #endif

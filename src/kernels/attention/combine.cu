@@ -81,12 +81,12 @@ extern "C" __global__ void __launch_bounds__(QN_ATTENTION_COMBINE_THREADS)
     __shared__ __align__(16) float group_acc[GROUPS][DIM];
     __shared__ float shared_row[DIM];
     const int lane = threadIdx.x % QN_WARP_SIZE, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
-    const uint32_t row = blockIdx.y, query = row * a.n_heads + blockIdx.x, n_splits = a.n_splits;
+    const uint32_t row = blockIdx.y, query = row * a.n_heads + blockIdx.x, n_splits = a.splits.n;
     split_partials splits;
     splits.rows = a.partials + (uint64_t)query * n_splits * DIM;
     splits.maxima = (const float2 *)a.maxima + (uint64_t)query * n_splits;
     qn_pdl_trigger();
-    splits.n = qn_attention_span_of(a.mask, a.mask.positions ? a.mask.positions[row] : 0, n_splits).active_splits;
+    splits.n = qn_attention_span_of(a.mask, a.splits, row).active_splits;
     const float sink = a.sinks ? a.sinks[blockIdx.x] * QN_LOG2E : LOWEST;
     const bool has = threadIdx.x < HALF, has_signs = qn_is_hadamard<DIM>(a.rotation);
     float signs[2], gates[2]; // of the thread's two output elements

@@ -1,6 +1,6 @@
-// Attention of the rows of a prefill step over a session's cache, on tensor cores. A block processes
-// QN_ATTENTION_PREFILL_ROWS queries of a key-value head: the tokens of one page of positions times the query heads of
-// the group, so that all of them read the same rows in the same format. A tile is one page of keys and values, stored
+// Attention of the rows of a prefill step over the caches of their sessions, on tensor cores. A block processes
+// QN_ATTENTION_PREFILL_ROWS queries of a key-value head: the tokens of one page of positions of one session times the query
+// heads of the group, so that all of them read the same rows in the same format. A tile is one page of keys and values, stored
 // as fp16 in shared memory. Codes are dequantised without their scales; key scales multiply scores, value scales
 // multiply weights.
 //
@@ -13,6 +13,8 @@
 
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/codes.cuh"
+#include "kernels/kv_pages.cuh"
+#include "kernels/ranges.cuh"
 #include "kernels/sigmoid.cuh"
 #include "kernels/typed_rows.cuh"
 
@@ -80,20 +82,26 @@ QN_DEVICE void store_table_entry(uint32_t tables, const qn_attention_prefill_arg
 // positions [begin, end), and query head r % group of the key-value head.
 struct query_block {
     uint32_t head, group, n_heads, session;
-    uint32_t first; // position of the step's first token
+    uint32_t first, first_row; // position of the piece's first token, and its row in the step
     uint32_t page, begin, end;
     uint32_t row0, n_rows;
+
+    // The token's row in the step.
+    __device__ __forceinline__ uint32_t row(uint32_t r) const
+    {
+        return first_row + (begin - first) + (row0 + r) / group;
+    }
 
     // Index of row row0 + r among the queries.
     __device__ __forceinline__ uint64_t query(uint32_t r) const
     {
-        return (uint64_t)(begin - first + (row0 + r) / group) * n_heads + head * group + (row0 + r) % group;
+        return (uint64_t)row(r) * n_heads + head * group + (row0 + r) % group;
     }
 
     // Index of its first value, with `stride` values from a token to the next.
     __device__ __forceinline__ uint64_t value(uint32_t r, uint32_t stride) const
     {
-        return (uint64_t)(begin - first + (row0 + r) / group) * stride + (head * group + (row0 + r) % group) * DIM;
+        return (uint64_t)row(r) * stride + (head * group + (row0 + r) % group) * DIM;
     }
 
     __device__ __forceinline__ uint32_t position(uint32_t r) const
@@ -102,29 +110,48 @@ struct query_block {
     }
 };
 
-// False if the block has no queries. Blocks of the last page run first: they have the most keys.
+// Pages with rows of a piece of n rows from position `first` on.
+QN_DEVICE uint32_t pages_of(uint32_t first, uint32_t n)
+{
+    return n ? (first + n - 1) / PAGE - first / PAGE + 1 : 0;
+}
+
+// False if the block has no queries. Blocks of the last page of a piece run first: they have the most keys.
 QN_DEVICE bool find_query_block(query_block &b, const qn_attention_prefill_args &a)
 {
     b.n_heads = a.n_heads;
     b.group = a.n_heads / a.n_kv_heads;
     b.head = blockIdx.y;
-    const uint32_t blocks_per_page = (PAGE * b.group + ROWS - 1) / ROWS;
-    b.first = a.positions[0];
-    const uint32_t end = b.first + a.n_rows, last_page = (end - 1) / PAGE, index = blockIdx.x / blocks_per_page;
-    b.page = last_page - index;
-    if (index > last_page || b.page < b.first / PAGE)
+    const uint32_t blocks_per_page = (PAGE * b.group + ROWS - 1) / ROWS, index = blockIdx.x / blocks_per_page;
+    const auto rows_of = [&](uint32_t piece) {
+        return a.cu_seqlens ? a.cu_seqlens[piece + 1] - a.cu_seqlens[piece] : a.n_rows;
+    };
+    const qn_range piece = qn_find_range(a.cu_seqlens ? a.n_pieces : 1, index, [&](uint32_t i) {
+        return (uint64_t)pages_of(a.positions[i], rows_of(i));
+    });
+    if (piece.index == (a.cu_seqlens ? a.n_pieces : 1))
         return false;
+    b.first = a.positions[piece.index];
+    b.first_row = a.cu_seqlens ? a.cu_seqlens[piece.index] : 0;
+    b.session = a.sessions ? a.sessions[piece.index] : piece.index;
+    const uint32_t end = b.first + rows_of(piece.index);
+    b.page = (end - 1) / PAGE - (index - (uint32_t)piece.begin);
     b.begin = max(b.first, b.page * PAGE);
     b.end = min(end, (b.page + 1) * PAGE);
     b.row0 = blockIdx.x % blocks_per_page * ROWS;
     b.n_rows = (b.end - b.begin) * b.group;
-    if (b.row0 >= b.n_rows)
-        return false;
-    b.session = a.sessions ? a.sessions[0] : 0;
-    return true;
+    return b.row0 < b.n_rows;
 }
 
 // ---- Tiles of keys and values ----
+
+// The first row of a page of fp16 values or of codes, in one array of the cache.
+QN_DEVICE const uint8_t *page_rows(const uint64_t *table, const query_block &b, const uint8_t *array, uint64_t head_stride,
+                                   uint64_t session_stride, uint32_t page, uint32_t row_bytes)
+{
+    const qn_kv_rows rows = qn_kv_rows_of(table, array, b.head, head_stride, b.session, session_stride);
+    return QN_PAGES ? qn_kv_code_page(rows, page, row_bytes) : qn_kv_row(rows, page * PAGE, row_bytes);
+}
 
 QN_DEVICE tile tile_of_page(const qn_attention_prefill_args &a, const query_block &b, uint32_t page)
 {
@@ -133,19 +160,19 @@ QN_DEVICE tile tile_of_page(const qn_attention_prefill_args &a, const query_bloc
     x.codes = QN_PAGES && page != 0 && page != b.page;
     x.key_scales = x.value_scales = 0;
     if (QN_PAGES && !x.codes) {
-        const uint64_t at = b.session * a.pages.session + b.head * a.pages.head +
-                            (uint64_t)(page ? 1 + (page - 1) % a.pages.n_open_pages : 0) * (PAGE * DIM * 2);
-        x.keys = a.pages.keys + at;
-        x.values = a.pages.values + at;
+        const uint64_t *table = qn_kv_table(a.pages.tables, b.session);
+        x.keys = qn_kv_f16_page(a.pages, table, a.pages.keys, b.session, b.head, page, DIM * 2);
+        x.values = qn_kv_f16_page(a.pages, table, a.pages.values, b.session, b.head, page, DIM * 2);
     } else {
-        const uint64_t row = (uint64_t)(QN_PAGES ? page - 1 : page) * PAGE;
-        x.keys = a.cache.keys + b.session * a.cache.key_session_stride + b.head * a.cache.key_head_stride +
-                 row * (ROW_WORDS(QN_KEY_BITS) * 4);
-        x.values = a.cache.values + b.session * a.cache.value_session_stride + b.head * a.cache.value_head_stride +
-                   row * (ROW_WORDS(QN_VALUE_BITS) * 4);
-        const uint64_t scales = b.session * a.cache.scale_session_stride + b.head * a.cache.scale_head_stride + row * 4;
-        x.key_scales = (const float *)(a.cache.key_scales + scales);
-        x.value_scales = (const float *)(a.cache.value_scales + scales);
+        const qn_attention_gpu_cache &c = a.cache;
+        const uint64_t *table = qn_kv_table(c.tables, b.session);
+        x.keys = page_rows(table, b, c.keys, c.key_head_stride, c.key_session_stride, page, ROW_WORDS(QN_KEY_BITS) * 4);
+        x.values = page_rows(table, b, c.values, c.value_head_stride, c.value_session_stride, page, ROW_WORDS(QN_VALUE_BITS) * 4);
+        if (CODES) {
+            x.key_scales = (const float *)page_rows(table, b, c.key_scales, c.scale_head_stride, c.scale_session_stride, page, 4);
+            x.value_scales =
+                (const float *)page_rows(table, b, c.value_scales, c.scale_head_stride, c.scale_session_stride, page, 4);
+        }
     }
     return x;
 }
@@ -180,11 +207,11 @@ QN_DEVICE void load_tile(shared &s, uint8_t *keys, uint8_t *values, const qn_att
 QN_DEVICE void store_queries(shared &s, uint8_t *queries, const qn_attention_prefill_args &a, const query_block &b, int warp,
                              int lane)
 {
-    const float *means = (const float *)(a.pages.means + b.session * a.pages.mean_session_stride);
+    const float *means = QN_PAGES ? qn_kv_means(a.pages, qn_kv_table(a.pages.tables, b.session), b.session, b.head, DIM) : 0;
     float mean[LANE_VALUES];
 #pragma unroll
     for (int i = 0; i < LANE_VALUES; i++)
-        mean[i] = QN_PAGES && i * QN_WARP_SIZE + lane < DIM ? means[b.head * DIM + i * QN_WARP_SIZE + lane] : 0;
+        mean[i] = QN_PAGES && i * QN_WARP_SIZE + lane < DIM ? means[i * QN_WARP_SIZE + lane] : 0;
     for (int r = warp * 16; r < warp * 16 + 16; r++) {
         float x[LANE_VALUES], row_max = 0, bias = 0;
 #pragma unroll
@@ -361,6 +388,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ __align__(8) shared s;
+    __shared__ query_block b; // the same for all threads: leaves registers to accumulators
     uint8_t *queries = dynamic, *keys = queries + ROWS * STRIDE, *values = keys + 2 * PAGE * STRIDE;
     const uint32_t tables = qn_shared_address(values + 2 * PAGE * STRIDE);
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -371,9 +399,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     qn_pdl_wait();
     qn_pdl_trigger();
 
-    query_block b;
-    if (!find_query_block(b, a))
+    query_block found;
+    if (!find_query_block(found, a))
         return;
+    if (threadIdx.x == 0)
+        b = found;
+    __syncthreads();
     load_tile(s, keys, values, a, b, 0, table);
     store_queries(s, queries, a, b, warp, lane);
     __syncwarp();

@@ -1,6 +1,9 @@
-// AURA's codec on the GPU: encodes and decodes rows, one warp a row, encodes rows into a cache, and quantises pages of a
-// session's cache.
+// AURA's codec on the GPU: encodes and decodes rows, one warp a row, encodes rows into a cache, and quantises pages of
+// sessions' caches.
 #include "kernels/aura/aura_cuda.h"
+
+#include "kernels/kv_pages.cuh"
+#include "kernels/ranges.cuh"
 #include "kernels/typed_rows.cuh"
 
 #define DIM QN_HEAD_DIM
@@ -93,43 +96,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid
 
 #define PAGE QN_ATTENTION_PAGE
 
-// The fp16 rows of page 0 and of a page, and where the page's codes go; of one head.
-struct page_rows {
-    const uint16_t *first_keys, *keys, *values;
-    uint8_t *key_codes, *value_codes;
-    float *key_scales, *value_scales, *mean;
+// A page that a block quantises.
+struct page_of_block {
+    uint32_t session, page;
 };
 
-QN_DEVICE page_rows contiguous_page(const qn_aura_quantize_page_args &a, uint32_t page, uint32_t head)
+// False if the block has none.
+QN_DEVICE bool find_page(page_of_block &of, const qn_aura_quantize_page_args &a)
 {
-    const uint8_t *keys = a.f16_keys + head * a.f16_head, *values = a.f16_values + head * a.f16_head;
-    const uint64_t at = page ? (1 + (page - 1) % a.n_open_pages) * (uint64_t)(PAGE * DIM * 2) : 0,
-                   to = page ? (uint64_t)(page - 1) * PAGE : 0;
-    return { (const uint16_t *)keys,
-             (const uint16_t *)(keys + at),
-             (const uint16_t *)(values + at),
-             a.keys + head * a.key_head_stride + to * (ROW_WORDS * 4),
-             a.values + head * a.value_head_stride + to * (VALUE_WORDS * 4),
-             (float *)(a.key_scales + head * a.scale_head_stride) + to,
-             (float *)(a.value_scales + head * a.scale_head_stride) + to,
-             (float *)a.means + head * DIM };
-}
-
-QN_DEVICE page_rows page_of_table(const qn_aura_quantize_page_args &a, uint32_t sequence, uint32_t page, uint32_t layer,
-                                  uint32_t head)
-{
-    const uint64_t *f16_table = (const uint64_t *)a.f16_tables[sequence];
-    const uint64_t first = f16_table[0] + layer * a.f16_layer_stride, f16 = f16_table[page] + layer * a.f16_layer_stride;
-    const uint64_t codes = page ? ((const uint64_t *)a.tables[sequence])[page] + layer * a.layer_stride : 0;
-    const uint64_t keys = (uint64_t)a.f16_keys + head * a.f16_head, values = (uint64_t)a.f16_values + head * a.f16_head;
-    return { (const uint16_t *)(first + keys),
-             (const uint16_t *)(f16 + keys),
-             (const uint16_t *)(f16 + values),
-             (uint8_t *)(codes + (uint64_t)a.keys + head * a.key_head_stride),
-             (uint8_t *)(codes + (uint64_t)a.values + head * a.value_head_stride),
-             (float *)(codes + (uint64_t)a.key_scales + head * a.scale_head_stride),
-             (float *)(codes + (uint64_t)a.value_scales + head * a.scale_head_stride),
-             (float *)(first + (uint64_t)a.means) + head * DIM };
+    of = { 0, a.first_page + blockIdx.x };
+    if (!a.cu_seqlens)
+        return true;
+    const qn_range piece = qn_find_range(a.n_pieces, blockIdx.x, [&](uint32_t i) {
+        const uint32_t first = a.positions[i];
+        return (uint64_t)((first + a.cu_seqlens[i + 1] - a.cu_seqlens[i]) / PAGE - first / PAGE);
+    });
+    if (piece.index == a.n_pieces)
+        return false;
+    of.session = a.sessions ? a.sessions[piece.index] : piece.index;
+    of.page = a.positions[piece.index] / PAGE + (blockIdx.x - (uint32_t)piece.begin);
+    return true;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -137,43 +123,53 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 {
     __shared__ float mean[DIM];
     const int lane = threadIdx.x % QN_WARP_SIZE, warp = threadIdx.x / QN_WARP_SIZE;
-    uint32_t page = a.first_page + blockIdx.x;
-    page_rows rows;
-    // Before any return: if no block waited, the next kernel could run before the previous one has ended.
+    const uint32_t head = blockIdx.y;
+    page_of_block of;
     qn_pdl_trigger();
-    qn_pdl_wait();
-    if (a.tables) {
-        const uint32_t sequence = blockIdx.z, n = a.cu_seqlens[sequence + 1] - a.cu_seqlens[sequence];
-        const uint32_t first = a.first_positions[sequence];
-        page = first / PAGE + blockIdx.x;
-        if (n == 0 || page >= (first + n) / PAGE)
-            return;
-        rows = page_of_table(a, sequence, page, blockIdx.y / a.n_kv_heads, blockIdx.y % a.n_kv_heads);
-    } else {
-        rows = contiguous_page(a, page, blockIdx.y);
+    if (!find_page(of, a)) {
+        qn_pdl_wait(); // if no block waited, the next kernel could overtake the previous one
+        return;
     }
+    // The pointers of caches are const for their readers; this kernel writes them.
+    const uint64_t *f16_table = qn_kv_table(a.pages.tables, of.session), *table = qn_kv_table(a.cache.tables, of.session);
+    const uint64_t f16_layer = blockIdx.z * a.f16_layer_stride, layer = blockIdx.z * a.layer_stride;
+    const auto f16_rows = [&](const uint8_t *array, uint32_t page) {
+        return (const uint16_t *)(qn_kv_f16_page(a.pages, f16_table, array, of.session, head, page, DIM * 2) + f16_layer);
+    };
+    const uint16_t *first_keys = f16_rows(a.pages.keys, 0), *f16_keys = f16_rows(a.pages.keys, of.page),
+                   *f16_values = f16_rows(a.pages.values, of.page);
+    qn_pdl_wait();
     for (int d = threadIdx.x; d < DIM; d += THREADS) {
         float sum = 0;
 #pragma unroll 16
         for (int i = 0; i < PAGE; i++)
-            sum += qn_f16_to_f32(rows.first_keys[i * DIM + d]);
+            sum += qn_f16_to_f32(first_keys[i * DIM + d]);
         mean[d] = sum / PAGE;
-        if (page == 0)
-            rows.mean[d] = mean[d];
+        if (of.page == 0)
+            ((float *)((uint8_t *)qn_kv_means(a.pages, f16_table, of.session, head, DIM) + f16_layer))[d] = mean[d];
     }
-    if (page == 0)
+    if (of.page == 0)
         return;
     __syncthreads();
+    const qn_attention_gpu_cache &c = a.cache;
+    const auto code_rows = [&](const uint8_t *array, uint64_t head_stride, uint64_t session_stride, uint32_t row_bytes) {
+        return (uint8_t *)qn_kv_code_page(qn_kv_rows_of(table, array, head, head_stride, of.session, session_stride), of.page,
+                                          row_bytes) +
+               layer;
+    };
+    uint32_t *keys = (uint32_t *)code_rows(c.keys, c.key_head_stride, c.key_session_stride, ROW_WORDS * 4),
+             *values = (uint32_t *)code_rows(c.values, c.value_head_stride, c.value_session_stride, VALUE_WORDS * 4);
+    float *key_scales = (float *)code_rows(c.key_scales, c.scale_head_stride, c.scale_session_stride, 4),
+          *value_scales = (float *)code_rows(c.value_scales, c.scale_head_stride, c.scale_session_stride, 4);
     for (int i = warp; i < PAGE; i += QN_AURA_GPU_WARPS) {
         float key[VALUES], value[VALUES];
 #pragma unroll
         for (int j = 0; j < VALUES; j++) {
             const int d = j * QN_WARP_SIZE + lane;
-            key[j] = d < DIM ? qn_f16_to_f32(rows.keys[i * DIM + d]) - mean[d] : 0;
-            value[j] = d < DIM ? qn_f16_to_f32(rows.values[i * DIM + d]) : 0;
+            key[j] = d < DIM ? qn_f16_to_f32(f16_keys[i * DIM + d]) - mean[d] : 0;
+            value[j] = d < DIM ? qn_f16_to_f32(f16_values[i * DIM + d]) : 0;
         }
-        qn_row_encode<DIM, QN_BITS>((uint32_t *)rows.key_codes + i * ROW_WORDS, rows.key_scales + i, key, a.key_levels, lane);
-        qn_row_encode<DIM, QN_VALUE_BITS>((uint32_t *)rows.value_codes + i * VALUE_WORDS, rows.value_scales + i, value,
-                                          a.value_levels, lane);
+        qn_row_encode<DIM, QN_BITS>(keys + i * ROW_WORDS, key_scales + i, key, a.key_levels, lane);
+        qn_row_encode<DIM, QN_VALUE_BITS>(values + i * VALUE_WORDS, value_scales + i, value, a.value_levels, lane);
     }
 }

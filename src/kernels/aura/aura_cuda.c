@@ -54,8 +54,12 @@ qn_status qn_aura_gpu_store(size_t head_dim, unsigned key_bits, unsigned value_b
 }
 
 qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
-                                    qn_launch *out)
+                                    size_t n_layers, qn_launch *out)
 {
-    return fill_launch(head_dim, key_bits, value_bits, "qn_aura_quantize_page", n_pages, n_kv_heads,
-                       sizeof(qn_aura_quantize_page_args), out);
+    if (n_layers == 0 || n_layers > 65535)
+        return qn_fail(QN_ERR_INVALID, "AURA on the GPU: pages of %zu layers, expected 1 to 65535", n_layers);
+    QN_TRY(fill_launch(head_dim, key_bits, value_bits, "qn_aura_quantize_page", n_pages, n_kv_heads,
+                       sizeof(qn_aura_quantize_page_args), out));
+    out->grid[2] = (uint32_t)n_layers;
+    return QN_OK;
 }

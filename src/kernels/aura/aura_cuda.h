@@ -1,4 +1,4 @@
-/* AURA's codec on the GPU: encodes and decodes rows, encodes rows into a cache, and quantises pages of a session's cache.
+/* AURA's codec on the GPU: encodes and decodes rows, encodes rows into a cache, and quantises pages of sessions' caches.
  * Shared by C and CUDA.
  *
  * Codes are the packed stream of include/quern/kernels.h, [rows][words] u32, and scales [rows] f32. Arithmetic is
@@ -50,36 +50,22 @@ typedef struct qn_aura_store_args {
     uint32_t n_tokens, n_kv_heads, capacity;
 } qn_aura_store_args;
 
-/* qn_aura_quantize_page - quantises complete pages of 64 positions from fp16 to codes. Row i of page p becomes code row
- * (p-1)*64 + i. The mean of page 0's keys is subtracted from keys; page 0 gets no codes: if it is among the pages, its
+/* qn_aura_quantize_page - quantises the pages of 64 positions that a step has completed from fp16 to codes, after their rows
+ * have been stored. The mean of page 0's keys is subtracted from keys; page 0 gets no codes: if it is among the pages, its
  * mean is written. The fp16 rows are rotated already. Rows that are not finite get a scale of NaN.
  *
- * With tables, the pages are those that the rows of a step complete, of many sequences, which the kernel finds itself: its
- * launch does not depend on positions. Fields are as in kernels/kv_cuda.h: byte offsets from a page's item to the arrays of
- * the first of the layers. Sequences without rows have no pages.
- *
- * grid (pages, key-value heads), with tables (pages, key-value heads * layers, sequences), where pages is at least the number
- * that any sequence completes; QN_AURA_GPU_WARPS warps. QN_BITS is the width of key codes, QN_VALUE_BITS of value
- * codes. */
+ * grid (pages, key-value heads, layers), QN_AURA_GPU_WARPS warps. Blocks beyond the number of completed pages end at once: n rows in
+ * k pieces complete at most n / 64 + k. QN_BITS is the width of key codes, QN_VALUE_BITS of value codes. */
 typedef struct qn_aura_quantize_page_args {
-    QN_GPU_PTR(const uint8_t)
-    f16_keys; /* f16 [1 + n_open_pages][64][dim] a head, as in kernels/kv_cuda.h */
-    QN_GPU_PTR(const uint8_t) f16_values;
-    QN_GPU_PTR(uint8_t) keys; /* code rows */
-    QN_GPU_PTR(uint8_t) values;
-    QN_GPU_PTR(uint8_t) key_scales;
-    QN_GPU_PTR(uint8_t) value_scales;
-    QN_GPU_PTR(uint8_t) means; /* f32 [heads][dim] */
-    uint64_t f16_head;         /* bytes from one head to the next */
-    uint64_t key_head_stride, value_head_stride, scale_head_stride;
+    qn_attention_gpu_cache cache;          /* is written */
+    qn_attention_gpu_pages pages;          /* is read, but for means */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] rows of the step by piece, as for qn_attention_prefill; 0: pages
+                                            * first_page, ... of session 0, one a block */
+    QN_GPU_PTR(const uint32_t) positions;  /* [n_pieces] of the first row of each piece */
+    QN_GPU_PTR(const uint32_t) sessions;   /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_aura_gpu_levels key_levels, value_levels;
-    uint32_t first_page, n_open_pages;          /* without tables */
-    uint32_t n_kv_heads;                        /* with tables, as all that follows */
-    uint64_t layer_stride, f16_layer_stride;    /* from a layer's arrays in an item to the next one's; of codes, of fp16 rows */
-    QN_GPU_PTR(const uint64_t) tables;          /* [sequences] addresses of page tables: of codes; or 0 */
-    QN_GPU_PTR(const uint64_t) f16_tables;      /* of fp16 pages */
-    QN_GPU_PTR(const uint32_t) first_positions; /* [sequences]: of the first row of the step */
-    QN_GPU_PTR(const uint32_t) cu_seqlens;      /* [sequences + 1]: rows of the step */
+    uint64_t layer_stride, f16_layer_stride; /* bytes from the arrays of a layer to those of the next, in cache and in pages */
+    uint32_t n_pieces, first_page;
 } qn_aura_quantize_page_args;
 
 #ifndef __CUDACC__
@@ -95,7 +81,7 @@ qn_status qn_aura_gpu_decode(size_t head_dim, unsigned bits, size_t n_rows, qn_l
 qn_status qn_aura_gpu_store(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_tokens, size_t n_kv_heads,
                             qn_launch *out);
 qn_status qn_aura_gpu_quantize_page(size_t head_dim, unsigned key_bits, unsigned value_bits, size_t n_pages, size_t n_kv_heads,
-                                    qn_launch *out);
+                                    size_t n_layers, qn_launch *out);
 
 #endif
 #endif

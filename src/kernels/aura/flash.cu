@@ -98,7 +98,7 @@ QN_DEVICE void store_tables(const table_values &x, const qn_aura_gpu_cache &cach
 }
 
 // The reduction over warps is in the larger space of the ring buffers, which are empty then.
-using ring_of_warp = kv_ring<QN_KEY_BITS, QN_VALUE_BITS>;
+using ring_of_warp = kv_ring<QN_KEY_BITS, QN_VALUE_BITS, 0>;
 
 // The results of a warp that processes a block of keys alone: partials, maxima and sums.
 QN_DEVICE void write_block(const qn_aura_flash_pass1_args &a, const query_tile &tile, const softmax_state &state,

@@ -1,5 +1,6 @@
-// The query tile of a thread block and its visible rows, for the kernels of aura_attention_cuda.h. A tile is QN_ATTENTION_TILE_Q queries of a key-value head: tokens times the heads of a group,
-// in that order. Each is a column of the MMAs.
+// The query tile of a thread block and its visible rows, for the kernels of aura_attention_cuda.h. A tile is
+// QN_ATTENTION_TILE_Q queries of a key-value head: tokens times the heads of a group, in that order. Each is a column of the
+// MMAs.
 #ifndef QN_KERNELS_AURA_QUERY_TILE_CUH
 #define QN_KERNELS_AURA_QUERY_TILE_CUH
 
@@ -40,7 +41,18 @@ QN_DEVICE kv_source source_at(const qn_aura_gpu_cache &cache, uint32_t kv_head)
              (const float *)(cache.rows.key_scales + scales),
              (const float *)(cache.rows.value_scales + scales),
              cache.n_keys - 1,
-             0 };
+             qn_kv_table(cache.rows.tables, 0) };
+}
+
+// Loads a lane's fragment of a row of codes, and the row's scale.
+template <int bits, int lanes>
+QN_DEVICE void load_row(uint32_t *to, float &scale, const uint64_t *table, const uint8_t *codes, const float *scales,
+                        uint32_t row, int lane)
+{
+    const uint64_t page = qn_kv_page(table, row / QN_ATTENTION_PAGE);
+    const uint32_t in_page = qn_kv_row_in_page(table, row);
+    load_lane_fragment<bits, lanes>(to, codes + page, in_page, lane);
+    scale = ((const float *)((const uint8_t *)scales + page))[in_page];
 }
 
 // The visible rows of a token's queries: [x, y).

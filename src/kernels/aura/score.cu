@@ -37,8 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_aura_score(const __g
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t r = min(at * TILE_KV + 8 * i + p.g, from.last_row);
-            load_lane_fragment<QN_BITS, 4>(k[u][i], from.keys, r, p.t);
-            scales[u][i] = from.key_scales[r];
+            load_row<QN_BITS, 4>(k[u][i], scales[u][i], from.table, from.keys, from.key_scales, r, p.t);
         }
     };
 #pragma unroll

@@ -65,10 +65,8 @@ QN_DEVICE void load_values(four_values &v, const kv_source &from, uint32_t tile,
     for (int i = 0; i < 4; i++) {
         const uint32_t r = min(row_of(tile, i, p), from.last_row);
         v.scales[i] = 0;
-        if (needed_mask == 0xffff || needed_mask >> (4 * p.t + i) & 1) {
-            load_lane_fragment<QN_BITS, 8>(v.words[i], from.values, r, p.g);
-            v.scales[i] = from.value_scales[r];
-        }
+        if (needed_mask == 0xffff || needed_mask >> (4 * p.t + i) & 1)
+            load_row<QN_BITS, 8>(v.words[i], v.scales[i], from.table, from.values, from.value_scales, r, p.g);
     }
 }
 

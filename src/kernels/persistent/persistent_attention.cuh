@@ -16,6 +16,7 @@
 #ifndef QN_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 #define QN_KERNELS_PERSISTENT_PERSISTENT_ATTENTION_CUH
 
+#include "kernels/kv_pages.cuh"
 #include "kernels/persistent/persistent.cuh"
 
 #define ATTENTION_TILE_KV 16 // positions of a tile
@@ -28,7 +29,8 @@
 #define ATTENTION_PARTIAL_LOADS 5 // loads of partials in flight: most qkv GEMVs have at most 5 slices
 #define ATTENTION_F16_MAX 65504.0f
 #define ATTENTION_F16_NAN 0x7e00
-// Bytes from a warp group's tile to its next tile: n_groups tiles on, the same for all head dimensions.
+// Bytes from a warp group's tile to its next tile in a contiguous cache: n_groups tiles on, the same for all head dimensions.
+// With a page table it is at the same place of another page, since n_groups tiles are pages.
 #define ATTENTION_TILE_STRIDE (ATTENTION_WARPS * ATTENTION_TILE_KV * ATTENTION_SLICE * 2)
 
 // Queries, as attention_qk_norm_rope_store prepares them for the loop over tiles.
@@ -81,6 +83,13 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
     r.first = min(r.split * tiles_per_split, r.n_tiles);
     r.last = r.kv_head < s.n_kv_heads ? min(r.first + tiles_per_split, r.n_tiles) : r.first;
     return r;
+}
+
+// The keys or values of a key-value head. The session of the row is 0.
+QN_DEVICE qn_kv_rows attention_rows(const qn_persistent_attention &s, const uint8_t *array, uint64_t head_stride,
+                                    uint32_t kv_head)
+{
+    return qn_kv_rows_of(qn_kv_table(s.cache.tables, 0), array, kv_head, head_stride, 0, 0);
 }
 
 // ---- Biases, qk_norm, rope, kv_store of the row ----
@@ -139,11 +148,11 @@ QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const 
     const uint2 packed =
         make_uint2(attention_to_f16(x.x, is_nan, replacement) | attention_to_f16(x.y, is_nan, replacement) << 16,
                    attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
-    // The cache's pointers are const for its readers; this phase writes it.
-    uint8_t *cache = (uint8_t *)(is_value ? s.cache.values + r.kv_head * s.cache.value_head_stride
-                                          : s.cache.keys + r.kv_head * s.cache.key_head_stride);
-    *(uint2 *)(cache + ((uint64_t)position * s.head_dim + d) * 2) = packed;
     *(uint2 *)&shared.new_kv[row][d] = packed;
+    // The cache's pointers are const for its readers; this phase writes it.
+    const qn_kv_rows rows = is_value ? attention_rows(s, s.cache.values, s.cache.value_head_stride, r.kv_head)
+                                     : attention_rows(s, s.cache.keys, s.cache.key_head_stride, r.kv_head);
+    *(uint2 *)((uint8_t *)qn_kv_row(rows, position, s.head_dim * 2) + d * 2) = packed;
 }
 
 // The queries of n heads from `first_head` on, to shared memory as fp16, divided by a power of two near their norm
@@ -428,19 +437,26 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
 // ---- The phase ----
 
 // Prefetches into L2 the cache rows that the block's warps load first. Called while the block waits at the grid barrier
-// before the phase. By one thread of each of two warps: keys and values.
+// before the phase. By two warps, for keys and values; with page tables by a lane a page.
 QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, uint32_t position)
 {
     constexpr uint32_t max_bytes = 4 * ATTENTION_TILE_STRIDE; // four tiles of each group
-    if (threadIdx.x % QN_WARP_SIZE || threadIdx.x > QN_WARP_SIZE)
+    constexpr uint32_t page_tiles = QN_ATTENTION_PAGE / ATTENTION_TILE_KV;
+    const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
+    if (warp > 1 || (lane > 0 && !s.cache.tables))
         return;
     const attention_range r = attention_range_of(s, position);
-    const uint32_t tile_bytes = ATTENTION_TILE_KV * 2 * s.head_dim, bytes = min((r.last - r.first) * tile_bytes, max_bytes);
-    if (bytes)
-        prefetch_bytes((threadIdx.x ? s.cache.values + r.kv_head * s.cache.value_head_stride
-                                    : s.cache.keys + r.kv_head * s.cache.key_head_stride) +
-                           (uint64_t)r.first * tile_bytes,
-                       bytes);
+    const uint32_t tile_bytes = ATTENTION_TILE_KV * 2 * s.head_dim, n_tiles = min(r.last - r.first, max_bytes / tile_bytes);
+    const qn_kv_rows rows = warp ? attention_rows(s, s.cache.values, s.cache.value_head_stride, r.kv_head)
+                                 : attention_rows(s, s.cache.keys, s.cache.key_head_stride, r.kv_head);
+    uint32_t first = r.first, last = r.first + n_tiles;
+    if (s.cache.tables) {
+        const uint32_t page = r.first / page_tiles + lane;
+        first = max(first, page * page_tiles);
+        last = min(last, (page + 1) * page_tiles);
+    }
+    if (first < last)
+        prefetch_bytes(qn_kv_row(rows, first * ATTENTION_TILE_KV, 2 * s.head_dim), (last - first) * tile_bytes);
 }
 
 QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t position, uint8_t *scratch)
@@ -455,15 +471,22 @@ QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t positi
     const uint32_t n = (uint32_t)__fdividef(s.n_heads + 0.5f, s.n_kv_heads), first_head = r.kv_head * n;
     const uint32_t n_groups = ATTENTION_WARPS >> log_slices;
     uint32_t tile = r.first + group;
-    const uint8_t *keys = s.cache.keys + r.kv_head * s.cache.key_head_stride + slice * (ATTENTION_SLICE * 2) + t * 16 +
-                          (uint64_t)(tile * ATTENTION_TILE_KV + g) * row_bytes;
-    const uint8_t *values = s.cache.values + r.kv_head * s.cache.value_head_stride + slice * (ATTENTION_SLICE * 2) + g * 16 +
-                            (uint64_t)(tile * ATTENTION_TILE_KV + 2 * t) * row_bytes;
+    const uint64_t *table = qn_kv_table(s.cache.tables, 0);
+    const uint32_t row = qn_kv_row_in_page(table, tile * ATTENTION_TILE_KV), stride = table ? 0 : ATTENTION_TILE_STRIDE;
+    const auto page_of = [&](uint32_t at) {
+        return at < r.last ? qn_kv_page(table, at / (QN_ATTENTION_PAGE / ATTENTION_TILE_KV)) : 0;
+    };
+    uint64_t page = page_of(tile); // of the tile whose keys and values are loaded next
+    const uint8_t *keys = attention_rows(s, s.cache.keys, s.cache.key_head_stride, r.kv_head).first +
+                          slice * (ATTENTION_SLICE * 2) + t * 16 + (uint64_t)(row + g) * row_bytes;
+    const uint8_t *values = attention_rows(s, s.cache.values, s.cache.value_head_stride, r.kv_head).first +
+                            slice * (ATTENTION_SLICE * 2) + g * 16 + (uint64_t)(row + 2 * t) * row_bytes;
     attention_fragments w = {};
     if (tile < r.last) {
-        attention_load_keys(w, keys, row_bytes);
-        attention_load_values(w, values, row_bytes);
+        attention_load_keys(w, keys + page, row_bytes);
+        attention_load_values(w, values + page, row_bytes);
     }
+    page = page_of(tile + n_groups);
     attention_qk_norm_rope_store(shared, s, r, position, first_head, n, r.last == r.n_tiles);
     uint4 query[2];
 #pragma unroll
@@ -477,10 +500,10 @@ QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t positi
         if (is_last)
             attention_insert_new_kv(w, shared, position % ATTENTION_TILE_KV, slice, g, t);
         const float4 score = attention_qk(w.k, query);
-        keys += ATTENTION_TILE_STRIDE;
-        values += ATTENTION_TILE_STRIDE;
+        keys += stride;
+        values += stride;
         if (more)
-            attention_load_keys(w, keys, row_bytes);
+            attention_load_keys(w, keys + page, row_bytes);
         const float4 all = attention_reduce_scores(shared.u.inputs, score, buffer, log_slices, warp, lane);
         float x[4] = { all.x * factors.x, all.y * factors.y, all.z * factors.x, all.w * factors.y };
         if (is_last) {
@@ -493,7 +516,8 @@ QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t positi
         attention_softmax(acc, probs, x);
         attention_pv(acc, w.v, probs);
         if (more)
-            attention_load_values(w, values, row_bytes);
+            attention_load_values(w, values + page, row_bytes);
+        page = page_of(tile + 2 * n_groups);
     }
     attention_write_partials(shared, acc, s, r, first_head, n, min(n_groups, r.last - r.first), warp, lane);
 }

@@ -3,6 +3,7 @@
 // is as large as useful: two values per thread.
 #include "kernels/rope/rope_cuda.h"
 
+#include "kernels/kv_pages.cuh"
 #include "kernels/typed_rows.cuh"
 
 #define F16_MAX 65504.0f
@@ -136,23 +137,38 @@ QN_DEVICE void apply_rope(pair &x, const qn_rope_qk_norm_store_args &a, const ro
     __syncthreads();
 }
 
-// Stores a key and its value at a position of the cache. A NaN in the value is stored as 0, and the whole key as NaN.
-// has_nan: of each team, in shared memory, 0. By all threads of the block; stores: the thread holds elements of a key.
-QN_DEVICE void store_key_value(const qn_rope_qk_norm_store_args &a, const pair &key, const pair &value, uint32_t position,
-                               uint32_t session, uint32_t kv, int thread, bool stores, int *has_nan, int team)
+// Where a row's key and value are stored; 0: nowhere.
+struct row_place {
+    uint16_t *key, *value;
+};
+
+QN_DEVICE row_place find_place(const qn_rope_qk_norm_store_args &a, uint32_t row, uint32_t kv)
 {
+    const uint32_t position = a.positions[row], session = a.sessions ? a.sessions[row] : 0;
+    if (session == QN_ATTENTION_NO_SESSION || (!QN_PAGES && position >= a.capacity))
+        return { 0, 0 };
+    // The pointers of caches are const for their readers; this kernel writes them.
 #if QN_PAGES
-    const uint32_t page = position / QN_ATTENTION_PAGE, page_slot = page ? 1 + (page - 1) % a.pages.n_open_pages : 0;
-    const uint64_t at = ((uint64_t)page_slot * QN_ATTENTION_PAGE + position % QN_ATTENTION_PAGE) * (DIM * 2) +
-                        session * a.pages.session + kv * a.pages.head;
-    // The pointers of a.pages are const for the readers of the cache; this kernel writes it.
-    uint16_t *keys = (uint16_t *)(a.pages.keys + at), *values = (uint16_t *)(a.pages.values + at);
+    const uint64_t *table = qn_kv_table(a.pages.tables, session);
+    const uint32_t page = position / QN_ATTENTION_PAGE, at = position % QN_ATTENTION_PAGE * DIM;
+    return { (uint16_t *)qn_kv_f16_page(a.pages, table, a.pages.keys, session, kv, page, DIM * 2) + at,
+             (uint16_t *)qn_kv_f16_page(a.pages, table, a.pages.values, session, kv, page, DIM * 2) + at };
 #else
-    uint16_t *keys = (uint16_t *)(a.cache.keys + session * a.cache.key_session_stride + kv * a.cache.key_head_stride) +
-                     (uint64_t)position * DIM;
-    uint16_t *values = (uint16_t *)(a.cache.values + session * a.cache.value_session_stride + kv * a.cache.value_head_stride) +
-                       (uint64_t)position * DIM;
+    const qn_attention_gpu_cache &c = a.cache;
+    const uint64_t *table = qn_kv_table(c.tables, session);
+    return { (uint16_t *)qn_kv_row(qn_kv_rows_of(table, c.keys, kv, c.key_head_stride, session, c.key_session_stride), position,
+                                   DIM * 2),
+             (uint16_t *)qn_kv_row(qn_kv_rows_of(table, c.values, kv, c.value_head_stride, session, c.value_session_stride),
+                                   position, DIM * 2) };
 #endif
+}
+
+// Stores a key and its value at their place. A NaN in the value is stored as 0, and the whole key as NaN. has_nan: of each team,
+// in shared memory, 0. By all threads of the block; stores: the thread holds elements of a key that has a place.
+QN_DEVICE void store_key_value(const row_place &place, const pair &key, const pair &value, int thread, bool stores,
+                               int *has_nan, int team)
+{
+    uint16_t *keys = place.key, *values = place.value;
     bool value_nan = false, key_nan[2] = { false, false };
 #pragma unroll
     for (int i = 0; stores && i < 2; i++) {
@@ -189,10 +205,10 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     const pair value_signs = has_signs(a.value_rotation) ? load_pair(a.value_rotation.signs, p) : ones;
     if (thread == 0)
         has_nan[team] = 0;
+    const row_place place = is_key ? find_place(a, row, kv) : row_place{ 0, 0 };
     qn_pdl_wait();
 
     // All loads of a row are issued here, before the first use.
-    const uint32_t position = is_key ? a.positions[row] : 0, session = is_key && a.sessions ? a.sessions[row] : 0;
     const uint64_t query_at = (uint64_t)row * a.query_row_stride + head * a.query_stride,
                    key_at = (uint64_t)row * a.key_row_stride + kv * DIM, value_at = (uint64_t)row * a.value_row_stride + kv * DIM;
     pair x = load_typed_pair(is_key ? a.keys : a.queries, is_key ? key_at : query_at, a.dtype, p, true);
@@ -222,8 +238,7 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
 
     if (QN_PAGES)
         rotate(value, a.value_rotation, value_signs, p);
-    const bool has_place = QN_PAGES || position < a.capacity;
-    store_key_value(a, x, value, position, session, kv, thread, p.has && is_key && has_place, has_nan, team);
+    store_key_value(place, x, value, thread, p.has && place.key, has_nan, team);
 }
 
 #endif

@@ -25,10 +25,10 @@ typedef struct qn_rope_angles_args {
  * Queries and keys are normalised per head if there is a weight (x * weight / sqrt(mean(x^2) + eps)), then rope is applied;
  * keys and values are stored in the KV cache.
  *
- * An f16 cache stores them rounded to f16, saturated to +-65504; rows at positions beyond its capacity are not stored. NaN in
- * a value row is stored as 0, and all of the position's key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes
- * (QN_PAGES) queries, keys and values are first rotated to the codec's basis, and keys and values are stored as f16 in their
- * open page: qn_aura_quantize_page quantises full pages.
+ * An f16 cache stores them rounded to f16, saturated to +-65504. NaN in a value row is stored as 0, and all of the position's
+ * key is stored as NaN; NaN in a key stays NaN. In a cache of AURA codes (QN_PAGES) queries, keys and values are first rotated
+ * to the codec's basis, and keys and values are stored as f16 in their open page: qn_aura_quantize_page quantises full pages.
+ * Rows without a session are not stored, nor those at positions beyond the capacity of an f16 cache.
  *
  * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines: QN_HEAD_DIM, QN_PAGES. */
 typedef struct qn_rope_qk_norm_store_args {
@@ -43,15 +43,15 @@ typedef struct qn_rope_qk_norm_store_args {
     QN_GPU_PTR(const float) key_weight;   /* [head_dim], or 0: no norm */
     QN_GPU_PTR(const float) cosines;      /* [n_rows][n_rot/2] */
     QN_GPU_PTR(const float) sines;        /* [n_rows][n_rot/2] */
-    QN_GPU_PTR(const uint32_t) positions; /* [n_rows] */
-    QN_GPU_PTR(const uint32_t) sessions;  /* [n_rows] index of a row's session, or 0: session 0 for all */
+    QN_GPU_PTR(const uint32_t) positions; /* [n_rows]; as sessions and page tables, read before the PDL wait */
+    QN_GPU_PTR(const uint32_t) sessions;  /* [n_rows] index of a row's session, or QN_ATTENTION_NO_SESSION; or 0: 0 for all */
     qn_attention_gpu_cache cache;         /* f16; without QN_PAGES */
     qn_attention_gpu_pages pages;         /* with QN_PAGES */
     qn_aura_gpu_rotation key_rotation, value_rotation;
     uint32_t n_rows, n_heads, n_kv_heads, n_rot;
     uint32_t query_row_stride, key_row_stride, value_row_stride, out_row_stride; /* values from a row to the next */
     uint32_t dtype;                                                              /* a qn_dtype: F32, F16 or BF16 */
-    uint32_t capacity;                                                           /* of the f16 cache */
+    uint32_t capacity;                                                           /* of the f16 cache, of each session */
     uint32_t query_stride; /* head_dim, or 2 * head_dim if each query is followed by its gate */
     uint32_t interleaved;  /* 1: pairs are 2i and 2i+1; 0: i and i + n_rot/2 */
     float eps;
