@@ -8,6 +8,7 @@
 #define QN_DEVICE_DEVICE_H
 
 #include "base/team.h"
+#include "cache/sequence.h"
 #include "cache/view.h"
 #include "kernels/kernels.h"
 #include "plan/plan.h"
@@ -26,15 +27,14 @@ typedef struct qn_row {
     struct qn_memory *memory;           /* the session's memory; devices other than the CPU use only this */
 } qn_row;
 
-/* One execution of the plan. The caller has checked tokens and positions. */
+/* One execution of the plan, over rows of one or many memories. The caller has checked tokens and positions. */
 typedef struct qn_step {
-    const qn_row *rows;
+    const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
-    float *logits;              /* [n_logit_rows, n_vocab] */
-    qn_sample_request *request; /* NULL, or: sample a token from the logits of the one logit row (n_logit_rows is 1; logits may
-                                   be NULL) */
+    float *logits;               /* [n_logit_rows, n_vocab]; may be NULL with requests */
+    qn_sample_request *requests; /* NULL, or [n_logit_rows]: sample a token from each logit row */
 } qn_step;
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */
@@ -100,6 +100,9 @@ typedef struct qn_memory_vtable {
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
+    /* The items that the memory holds. Pages and states of others may be put into it between steps, while it is empty; `prepare` makes
+     * the device use them. */
+    qn_sequence *sequence;
     const qn_kv_view *cache;            /* CPU memories only, else NULL */
     const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
 };
@@ -125,7 +128,7 @@ typedef struct qn_device_vtable {
      * caller reserves again before it runs a step. */
     qn_status (*reserve)(qn_device *device, size_t max_rows, size_t max_positions);
 
-    /* Executes one step, within the reserved sizes. Returns when the memories, and the logits or the sampled token, are
+    /* Executes one step, within the reserved sizes. Returns when the memories, and the logits or the sampled tokens, are
      * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 

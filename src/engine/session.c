@@ -264,7 +264,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
                             qn_sample_request *request)
 {
     qn_step step = {
-        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .request = request
+        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .requests = request
     };
     for (size_t i = 0; i < n; i++)
         session->rows[i] = (qn_row){ .token = tokens[i],

@@ -91,25 +91,26 @@ static qn_status run_rows(qn_cuda_model *model, const qn_step *step, size_t row,
 {
     qn_cuda_memory *memory = (qn_cuda_memory *)step->rows[row].memory;
     const uint32_t first = step->rows[row].position;
-    float *logits = step->request ? NULL : step->logits + logit * model->plan->n_vocab;
+    qn_sample_request *requests = step->requests ? step->requests + logit : NULL;
+    float *logits = requests ? NULL : step->logits + logit * model->plan->n_vocab;
     if (n == 1 && n_logits == 1)
-        return run_decode(model, memory, &step->rows[row], logits, step->request);
+        return run_decode(model, memory, &step->rows[row], logits, requests);
     if (n == 1)
         QN_TRY(qn_cuda_prepare_decode(model, memory));
     qn_cuda_fill_inputs(model, memory, step->rows + row, n);
     if (n_logits)
-        QN_TRY(qn_cuda_upload_sampling(model, step->request));
+        QN_TRY(qn_cuda_upload_sampling(model, requests));
     QN_TRY(qn_cuda_upload_inputs(model, n));
     QN_TRY(qn_cuda_run_trunk(model, memory, n, first));
     if (n == 1)
         QN_TRY(qn_cuda_quantize_pages(model, memory, 1, first));
-    if (step->request && n_logits)
-        return run_sampling(model, step->logit_rows[logit] - row, step->request);
+    if (requests && n_logits)
+        return run_sampling(model, step->logit_rows[logit] - row, requests);
     QN_TRY(run_logits(model, step->logit_rows + logit, n_logits, row, logits));
     return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 
-/* Runs the rows of each session separately. */
+/* Runs the rows of each session separately; with requests, at most one of a session's rows has logits. */
 static qn_status device_run(qn_device *device, const qn_step *step)
 {
     for (size_t row = 0, n, logit = 0, n_logits; row < step->n_rows; row += n, logit += n_logits) {
