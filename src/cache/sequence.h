@@ -26,6 +26,8 @@ typedef struct qn_cache {
     qn_pool_class *states, *open_chunks; /* with recurrent layers; else NULL */
     uint32_t max_dropped;                /* rows of an open chunk that truncation can drop: 64, or fewer where the device keeps
                                            fewer inputs of the convolution */
+    bool
+        folds_whole_chunks; /* a step that contains a complete chunk leaves the state at the last multiple of QN_PAGE, not below it */
     /* Copies device memory; returns when the copy is complete. */
     qn_status (*copy)(void *context, uint64_t to, uint64_t from, size_t bytes);
     void *context;
