@@ -40,7 +40,8 @@ typedef struct qn_args {
     qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
-    const char *format;
+    const char *format, *parallel, *soak;
+    float rate;
     /* perplexity, logits, tokenize, kernels */
     int64_t limit_bytes;
     const char *ids, *output;

@@ -116,9 +116,20 @@ const qn_option qn_options[] = {
     INT(BENCH, "-d", "--depth", "--n-depth", depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)", NULL),
     INT(BENCH, "-r", "--repetitions", NULL, repetitions, "N", 1, QN_BENCH_MAX_REPETITIONS, "repetitions of a test (default 5)",
         NULL),
+    TEXT(BENCH, "--parallel", NULL, "-np", parallel, "LIST", "sequences at the same time: 1,8,32",
+         "For each number, all prompts are evaluated, then one token of each sequence at a time is decoded, as a scheduler "
+         "does it; rates are "
+         "those of all sequences together. Each has a prompt of its own."),
+    TEXT(BENCH, "--soak", NULL, NULL, soak, "FILE", "requests that arrive in time, with lengths from a file",
+         "Each line has the tokens of a prompt and of its answer. With --rate they arrive at random; otherwise --parallel "
+         "clients send "
+         "each their next request when they have an answer. Prints percentiles of the time to the first token and between "
+         "tokens."),
+    NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
     CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
-           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, tok_per_s (an "
-           "object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
+           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, parallel, "
+           "tok_per_s "
+           "(an object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
            "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes."),
 
     TEXT(PERPLEXITY, "-f", "--file", NULL, file, "FILE", "the text; - is standard input", NULL),

@@ -33,8 +33,9 @@ static void make_tokens(uint64_t seed, qn_token *tokens, size_t n, uint32_t n_vo
 /* A prompt is its own, or begins as one of a few others do. */
 static void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
 {
-    const size_t n = 1 + random_below(random, random_below(random, 4) ? 120 : MAX_PROMPT);
-    const size_t shared = random_below(random, 2) ? random_below(random, n + 1) : 0;
+    const bool is_shared = random_below(random, 2);
+    const size_t n = 1 + random_below(random, is_shared || !random_below(random, 4) ? MAX_PROMPT : 120);
+    const size_t shared = is_shared ? n - random_below(random, n < 100 ? n : 100) : 0;
     static uint32_t marks[2];
     make_tokens(random_below(random, SHARED), job->prompt, shared, n_vocab);
     make_tokens(qn_splitmix(random), job->prompt + shared, n - shared, n_vocab);
@@ -171,7 +172,29 @@ static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_sched
 static void hybrid_in_little_memory(void **unused)
 {
     (void)unused;
-    run_jobs("models/quern-demo.gguf", "f16", 24 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests, false);
+    run_jobs("models/quern-demo.gguf", "f16", 24 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests / 2, false);
+}
+
+static void hybrid_with_codes(void **unused)
+{
+    (void)unused;
+    run_jobs("models/quern-demo.gguf", "aura4", 64 << 20, (qn_scheduler_params){ .max_rows = 96, .no_thread = true },
+             n_requests / 2, true);
+}
+
+static void attention_only(void **unused)
+{
+    (void)unused;
+    run_jobs("tests/golden/qwen3.q2_0.gguf", "f16", 4 << 20, (qn_scheduler_params){ .step_seconds = 1e-3 }, n_requests, true);
+    run_jobs("tests/golden/qwen3.q2_0.gguf", "aura4v3", 6 << 20, (qn_scheduler_params){ .max_rows = 256 }, n_requests, false);
+}
+
+static void small_hybrid(void **unused)
+{
+    (void)unused;
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 8 << 20, (qn_scheduler_params){ .max_sequences = 32 }, n_requests, true);
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "aura4", 0, (qn_scheduler_params){ .max_sequences = 3 }, n_requests, false);
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 0, (qn_scheduler_params){ .no_prefix_cache = true }, n_requests, false);
 }
 
 int main(void)
@@ -180,6 +203,9 @@ int main(void)
     n_requests = soak ? strtoul(soak, NULL, 10) : REQUESTS;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hybrid_in_little_memory),
+        cmocka_unit_test(hybrid_with_codes),
+        cmocka_unit_test(attention_only),
+        cmocka_unit_test(small_hybrid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
