@@ -42,6 +42,9 @@ typedef struct qn_args {
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format, *parallel, *soak;
     float rate;
+    /* batch */
+    int64_t sequences;
+    bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
     int64_t limit_bytes;
     const char *ids, *output;
@@ -61,7 +64,8 @@ enum {
     QN_CMD_LOGITS = 1 << 5,
     QN_CMD_INFO = 1 << 6,
     QN_CMD_QUANTIZE = 1 << 7,
-    QN_CMD_KERNELS = 1 << 8
+    QN_CMD_KERNELS = 1 << 8,
+    QN_CMD_BATCH = 1 << 9
 };
 
 typedef struct qn_command {
