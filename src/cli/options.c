@@ -166,6 +166,12 @@ const qn_option qn_options[] = {
           "memory for KV caches and states: 8G, 512M (default: half of what is free)",
           "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is what "
           "the device has."),
+    BYTES(BATCH | BENCH, "--prefix-cache", NULL, NULL, prefix_cache, "SIZE", 1,
+          "memory for recurrent states that are kept for reuse, or off",
+          "Prefixes of finished requests are kept as long as there is memory, and requests that begin alike are not evaluated "
+          "again. Of "
+          "hybrid models that needs a state at the place where they part; the default is a quarter of --memory. In bench it is "
+          "for --soak."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),

@@ -2,12 +2,13 @@
  * sessions beside them. Each answer is that of the same request alone, each request ends once, and no page is left.
  *
  * QN_SOAK=N: so many requests instead. */
+#include "helper_sanitizers.h"
 #include "helper_scheduler.h"
 
 #include <pthread.h>
 #include <time.h>
 
-enum { REQUESTS = 100, MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
+enum { REQUESTS = 100, SANITIZED_REQUESTS = 16, MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
 
 static size_t n_requests;
 
@@ -172,14 +173,14 @@ static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_sched
 static void hybrid_in_little_memory(void **unused)
 {
     (void)unused;
-    run_jobs("models/quern-demo.gguf", "f16", 24 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests / 2, false);
+    run_jobs("models/quern-demo.gguf", "f16", 24 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests / 4, false);
 }
 
 static void hybrid_with_codes(void **unused)
 {
     (void)unused;
     run_jobs("models/quern-demo.gguf", "aura4", 64 << 20, (qn_scheduler_params){ .max_rows = 96, .no_thread = true },
-             n_requests / 2, true);
+             n_requests / 4, true);
 }
 
 static void attention_only(void **unused)
@@ -200,7 +201,7 @@ static void small_hybrid(void **unused)
 int main(void)
 {
     const char *soak = getenv("QN_SOAK");
-    n_requests = soak ? strtoul(soak, NULL, 10) : REQUESTS;
+    n_requests = soak ? strtoul(soak, NULL, 10) : QN_TEST_SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hybrid_in_little_memory),
         cmocka_unit_test(hybrid_with_codes),
