@@ -126,6 +126,10 @@ void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn
 
 /* ---- scheduler_step.c ---- */
 
+/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most that at
+ * `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece (qn_sequence.state_position). */
+size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
+
 /* qn_scheduler_run_step - returns whether there was anything to do. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 

@@ -33,19 +33,24 @@ static uint32_t next_kept_position(const qn_request *r, uint32_t position)
     return r->branch > position && r->branch < next ? r->branch : next;
 }
 
-/* Of n rows that could be evaluated, the number after which the next state to be kept is there (qn_sequence.state_position), or n. */
-static size_t rows_to_state(const qn_scheduler *s, const qn_request *r, size_t n)
+size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n)
 {
-    const qn_sequence *q = r->memory->sequence;
-    const size_t state = next_kept_position(r, q->state_position), end = q->length + n;
-    if (!s->kept || !s->cache->states)
-        return n;
-    if (!s->cache->folds_whole_chunks)
-        return end > state + QN_PAGE ? state + QN_PAGE - q->length : n;
+    const size_t end = length + n;
+    if (!folds_whole_chunks)
+        return end > state + QN_PAGE ? state + QN_PAGE - length : n;
     if (end < state + QN_PAGE)
         return n;
-    /* A step that contains the chunk before the state ends at it; a later one contains no complete chunk. */
-    return q->length + QN_PAGE <= state ? state - q->length : state + QN_PAGE - 1 - q->length;
+    /* A piece that contains the chunk before the state ends at it; a later one must not contain a complete chunk. */
+    return length + QN_PAGE <= state ? state - length : state + QN_PAGE - 1 - length;
+}
+
+/* Of n rows that could be evaluated, those until the next state that is to be kept. */
+static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, size_t n)
+{
+    const qn_sequence *q = r->memory->sequence;
+    return s->kept && s->cache->states
+               ? qn_rows_to_state(s->cache->folds_whole_chunks, q->length, next_kept_position(r, q->state_position), n)
+               : n;
 }
 
 static void keep_prefix(qn_scheduler *s, qn_request *r)
@@ -80,7 +85,7 @@ static void compose(qn_scheduler *s)
         qn_request *r = s->running[i];
         const size_t wanted = rows_left(r), most = wanted < left ? wanted : left;
         const bool is_decoding = wanted == 1;
-        const size_t n = is_decoding ? n_decoding > 0 : most ? rows_to_state(s, r, most) : 0;
+        const size_t n = is_decoding ? n_decoding > 0 : most ? rows_to_kept_state(s, r, most) : 0;
         if (n)
             s->pieces[s->n_pieces++] = (qn_piece){ r, n };
         left -= is_decoding ? 0 : n;
