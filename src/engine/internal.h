@@ -30,7 +30,7 @@ struct qn_model {
     pthread_mutex_t lock; /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
     pthread_mutex_t turn; /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
     bool has_lock;
-    qn_kept_list kept; /* with has_lock */
+    qn_kept_list kept;       /* with has_lock */
     qn_tokenizer *tokenizer; /* NULL if the file has no supported tokeniser */
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */

@@ -6,7 +6,6 @@
 #include "helper_scheduler.h"
 
 #include <pthread.h>
-#include <time.h>
 
 enum { REQUESTS = 100, SANITIZED_REQUESTS = 16, MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
 
