@@ -6,7 +6,7 @@ JOBS   ?= $(shell nproc)
 # Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
 export BUILD PREFIX DESTDIR JOBS
 
-.PHONY: all configure demo test install clean format check-format
+.PHONY: all configure demo test soak install clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
@@ -23,6 +23,10 @@ demo:
 test:
 	@cmake/need-packages.sh build test
 	@tests/run_suite.sh
+
+# A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores.
+soak: all
+	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 
 install: all
 	@cmake --install "$$BUILD"

@@ -3,7 +3,7 @@
 # (root, or sudo without a password), else prints the one command that would and stops.
 set -eu
 
-build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev"
+build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev libjansson-dev"
 optional="libedit-dev" # line editing in quern chat: installed too, but not required
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;

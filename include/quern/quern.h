@@ -18,7 +18,7 @@
  *
  * Threads: any number of threads may use one qn_model. Evaluations of its sessions are serialised, batch by batch: each uses
  * the model's whole thread team or its GPU. A qn_session may be used by one thread at a time; qn_session_cancel is the
- * exception.
+ * exception. Many sequences that are evaluated together: quern/scheduler.h.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_QUERN_H
@@ -56,13 +56,13 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    const char *device;    /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
+    const char *device; /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
-    int n_threads;         /* CPU threads, at most 1024; 0: one per physical core */
-    uint64_t memory;       /* bytes that the caches and states of all sessions may take, at least 2 MiB; 0: on the CPU half of
-                                   what is available besides the weights, on a GPU what is free at the first session, less a tenth */
-    bool vocab_only;       /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
-    bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
+    int n_threads;   /* CPU threads, at most 1024; 0: one per physical core */
+    uint64_t memory; /* bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU
+                        half of what is available besides the weights, on a GPU what is free at the first session, less a tenth */
+    bool vocab_only;            /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
+    bool skip_weight_scan;      /* do not scan the weights for infinities and NaN */
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     qn_log_fn on_log;           /* NULL: none */
     void *user;                 /* passed to both callbacks */

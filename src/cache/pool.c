@@ -218,6 +218,11 @@ bool qn_pool_is_shared(qn_pool_class *class, uint32_t item)
     return shared;
 }
 
+qn_pool *qn_pool_of(const qn_pool_class *class)
+{
+    return class->pool;
+}
+
 uint64_t qn_pool_base(const qn_pool_class *class)
 {
     return class->base;

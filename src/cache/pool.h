@@ -52,6 +52,9 @@ qn_status qn_pool_add_class(qn_pool *pool, const char *name, size_t bytes, qn_po
 /* qn_pool_remove_class - remove a class that has no items, and its addresses. */
 void qn_pool_remove_class(qn_pool *pool, qn_pool_class *class);
 
+/* qn_pool_of - the pool of a class. */
+qn_pool *qn_pool_of(const qn_pool_class *class);
+
 /* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was committed
  * is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted. */
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);

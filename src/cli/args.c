@@ -196,11 +196,15 @@ static bool set_u64(const char *name, const char *value, uint64_t *out)
     return true;
 }
 
-/* "8G", "1.5g", "512M", "1000000". */
+/* "8G", "1.5g", "512M", "1000000"; "off", where one byte is allowed. */
 static bool set_bytes(const qn_option *option, const char *name, const char *value, uint64_t *out)
 {
     static const char units[] = "KMGT";
     char *end;
+    if (option->min <= 1 && strcmp(value, "off") == 0) {
+        *out = QN_BYTES_OFF;
+        return true;
+    }
     const double number = strtod(value, &end);
     const char *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~0x20) : NULL;
     const bool binary = unit && (end[1] == 'i' || end[1] == 'I') && (end[2] == 'b' || end[2] == 'B') && !end[3];

@@ -14,6 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define QN_BYTES_OFF UINT64_MAX /* of an option that a size or "off" is given to */
+
 enum { QN_TEXTS_MAX = 64, QN_MAX_OPERANDS = 3 };
 
 typedef struct qn_texts {
@@ -30,7 +32,7 @@ typedef struct qn_args {
     const char *model; /* NULL: the demo model, in commands that take it */
     const char *device, *kv;
     const char *load, *save; /* session files */
-    uint64_t memory;
+    uint64_t memory, prefix_cache;
     int64_t threads, context, batch;
     /* Text in, text out. */
     const char *prompt, *file, *system;
@@ -40,7 +42,11 @@ typedef struct qn_args {
     qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
-    const char *format;
+    const char *format, *parallel, *soak;
+    float rate;
+    /* batch */
+    int64_t sequences;
+    bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
     int64_t limit_bytes;
     const char *ids, *output;
@@ -60,7 +66,8 @@ enum {
     QN_CMD_LOGITS = 1 << 5,
     QN_CMD_INFO = 1 << 6,
     QN_CMD_QUANTIZE = 1 << 7,
-    QN_CMD_KERNELS = 1 << 8
+    QN_CMD_KERNELS = 1 << 8,
+    QN_CMD_BATCH = 1 << 9
 };
 
 typedef struct qn_command {
@@ -83,13 +90,13 @@ const qn_command *qn_command_find(const char *name);
 /* ---- Options ---- */
 
 typedef enum qn_option_kind {
-    QN_OPTION_FLAG,   /* bool: set when given; takes no value */
-    QN_OPTION_TEXT,   /* const char *: the value as it stands */
-    QN_OPTION_TEXTS,  /* qn_texts: every value of an option that may be repeated */
-    QN_OPTION_INT,    /* int64_t from min to max */
-    QN_OPTION_INT32,  /* int from min to max */
-    QN_OPTION_U64,    /* uint64_t, any */
-    QN_OPTION_BYTES,  /* uint64_t: a number, also with a fraction, with K, M, G or T for powers of 1024; from min bytes */
+    QN_OPTION_FLAG,  /* bool: set when given; takes no value */
+    QN_OPTION_TEXT,  /* const char *: the value as it stands */
+    QN_OPTION_TEXTS, /* qn_texts: every value of an option that may be repeated */
+    QN_OPTION_INT,   /* int64_t from min to max */
+    QN_OPTION_INT32, /* int from min to max */
+    QN_OPTION_U64,   /* uint64_t, any */
+    QN_OPTION_BYTES, /* uint64_t: a number, also with a fraction, with K, M, G or T for powers of 1024; from min bytes; or "off" if min is 1 */
     QN_OPTION_NUMBER, /* float from min to max, finite */
     QN_OPTION_ENUM    /* const char *: one of `choices` */
 } qn_option_kind;

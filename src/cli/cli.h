@@ -13,6 +13,7 @@ enum { QN_EXIT_DONE = 0, QN_EXIT_FAILED = 1, QN_EXIT_USAGE = 2 };
 /* The commands; the result is the exit status. */
 int qn_cli_run(qn_args *args);
 int qn_cli_chat(qn_args *args);
+int qn_cli_batch(qn_args *args);
 int qn_cli_bench(qn_args *args);
 int qn_cli_perplexity(qn_args *args);
 int qn_cli_tokenize(qn_args *args);

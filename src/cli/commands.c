@@ -17,6 +17,15 @@ const qn_command qn_commands[] = {
       "and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C stops an answer, Ctrl-D\n"
       "leaves. Commands: /help /reset /system [TEXT] /exit; //TEXT sends a line that begins with a slash.",
       0, 1, qn_chat_defaults, qn_cli_chat },
+    { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time", "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
+      "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions or "
+      "/v1/completions)\n"
+      "and body. OUT gets a line for each, as soon as it is finished: custom_id with response, or with error, whose message "
+      "has the\n"
+      "number of the line. Of a body these fields count: messages or prompt, max_tokens, max_completion_tokens, temperature, "
+      "top_p,\n"
+      "top_k, min_p, seed, stop; n may only be 1; others are ignored. After Ctrl-C or a crash, --resume answers what is left.",
+      0, 3, NULL, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed, beside the memory bandwidth of the same machine", "bench [-m] MODEL [options]",
       "Measures prefill, a prompt of random token ids (ppN), and greedy decoding from one of them on (tgN), after -d tokens "
       "of\n"

@@ -15,8 +15,9 @@ enum {
     INFO = QN_CMD_INFO,
     QUANTIZE = QN_CMD_QUANTIZE,
     KERNELS = QN_CMD_KERNELS,
+    BATCH = QN_CMD_BATCH,
     GENERATE = RUN | CHAT,
-    EVALUATE = GENERATE | BENCH | PERPLEXITY | LOGITS
+    EVALUATE = GENERATE | BATCH | BENCH | PERPLEXITY | LOGITS
 };
 
 /* Rows: commands, name, alias, llama.cpp's name, field, ... */
@@ -61,7 +62,7 @@ const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3",
 static const char *const formats[] = { "table", "json", NULL };
 
 const qn_option qn_options[] = {
-    TEXT(GENERATE, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file (default: the demo model)",
+    TEXT(GENERATE | BATCH, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file (default: the demo model)",
          "A file's name may also be given without -m, as the first operand. Of a model split over several files, "
          "NAME-00001-of-0000N.gguf and so on, any one may be named; all are expected in the same folder. The demo model is "
          "quern-demo.gguf in ../models or "
@@ -79,6 +80,8 @@ const qn_option qn_options[] = {
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens held (default: the model's, at most 4096)",
         "The model's is what it was trained for; a note says so when N is more."),
+    INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
+        "context: tokens of a request and its answer (default: the model's)", NULL),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
     INT(EVALUATE | QUANTIZE, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)", NULL),
     TEXT(
@@ -120,10 +123,28 @@ const qn_option qn_options[] = {
     INT(BENCH, "-d", "--depth", "--n-depth", depth, "N", 0, 1 << 24, "tokens of context before each test (default 0)", NULL),
     INT(BENCH, "-r", "--repetitions", NULL, repetitions, "N", 1, QN_BENCH_MAX_REPETITIONS, "repetitions of a test (default 5)",
         NULL),
+    TEXT(BENCH, "--parallel", NULL, "-np", parallel, "LIST", "sequences at the same time: 1,8,32",
+         "For each number, all prompts are evaluated, then one token of each sequence at a time is decoded, as a scheduler "
+         "does it; rates are "
+         "those of all sequences together. Each has a prompt of its own."),
+    TEXT(BENCH, "--soak", NULL, NULL, soak, "FILE", "requests that arrive in time, with lengths from a file",
+         "Each line has the tokens of a prompt and of its answer. With --rate they arrive at random; otherwise --parallel "
+         "clients send "
+         "each their next request when they have an answer. Prints percentiles of the time to the first token and between "
+         "tokens."),
+    NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
     CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
-           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, tok_per_s (an "
-           "object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
+           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, parallel, "
+           "tok_per_s "
+           "(an object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
            "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes."),
+
+    INT(BATCH, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
+        "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
+    FLAG(BATCH, "--resume", NULL, NULL, resume, "continue OUT: answer what it has no line for",
+         "A request is known again by its custom_id. An incomplete last line of OUT is removed."),
+    FLAG(BATCH, "--ordered", NULL, NULL, ordered, "write the lines of OUT in the order of IN",
+         "A finished answer then waits in memory for those before it."),
 
     TEXT(PERPLEXITY, "-f", "--file", NULL, file, "FILE", "the text; - is standard input", NULL),
     INT(PERPLEXITY, "--limit-bytes", NULL, NULL, limit_bytes, "N", 1, 1e15, "read only the first N bytes of the text", NULL),
@@ -138,7 +159,7 @@ const qn_option qn_options[] = {
          "A file that exists is replaced only if it is empty or holds logits."),
     INT(LOGITS, "--batch", NULL, NULL, batch, "N", 1, INT32_MAX, "ids evaluated at a time (default: all)", NULL),
 
-    INT(GENERATE | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
+    INT(GENERATE | BATCH | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
         "rows of a step (default 128; 2048 on a GPU)", "It changes memory and speed; on the CPU never results."),
     CHOICE(
         EVALUATE, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
@@ -150,6 +171,12 @@ const qn_option qn_options[] = {
         "memory for KV caches and states: 8G, 512M (default: half of what is free)",
         "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is most of "
         "what the device has left."),
+    BYTES(BATCH | BENCH, "--prefix-cache", NULL, NULL, prefix_cache, "SIZE", 1,
+          "memory for recurrent states that are kept for reuse, or off",
+          "Prefixes of finished requests are kept as long as there is memory, and requests that begin alike are not evaluated "
+          "again. Of "
+          "hybrid models that needs a state at the place where they part; the default is a quarter of --memory. In bench it is "
+          "for --soak."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
@@ -163,6 +190,7 @@ const qn_option qn_options[] = {
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
+    FLAG(BATCH, "-q", "--quiet", NULL, quiet, "no notes and no summary", NULL),
 };
 const size_t qn_n_options = sizeof qn_options / sizeof *qn_options;
 

@@ -27,7 +27,7 @@ typedef struct qn_row {
     struct qn_memory *memory;           /* the session's memory; devices other than the CPU use only this */
 } qn_row;
 
-/* One execution of the plan. The caller has checked tokens and positions. */
+/* One execution of the plan, over rows of one or many memories. The caller has checked tokens and positions. */
 typedef struct qn_step {
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
@@ -130,7 +130,7 @@ typedef struct qn_device_vtable {
      * caller reserves again before it runs a step. */
     qn_status (*reserve)(qn_device *device, size_t max_rows, size_t max_positions);
 
-    /* Executes one step, within the reserved sizes. Returns when the memories, and the logits or the sampled token, are
+    /* Executes one step, within the reserved sizes. Returns when the memories, and the logits or the sampled tokens, are
      * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 

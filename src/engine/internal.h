@@ -6,6 +6,7 @@
 #include "cache/kv.h"
 #include "cache/recurrent.h"
 #include "device/device.h"
+#include "engine/kept.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "quern/quern.h"
@@ -26,8 +27,10 @@ struct qn_model {
     qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of KV caches, by bits; created for the first session that uses them */
     uint8_t **packed;                          /* [n_packed] packed weights, referenced by the plan's matrices */
     size_t n_packed, cap_packed;
-    pthread_mutex_t lock; /* held while the device runs or reserves, and while codecs are created */
+    pthread_mutex_t lock; /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
+    pthread_mutex_t turn; /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
     bool has_lock;
+    qn_kept_list kept;       /* with has_lock */
     qn_tokenizer *tokenizer; /* NULL if the file has no supported tokeniser */
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
@@ -70,6 +73,10 @@ qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_k
 
 /* qn_model_kv_codecs - the codecs of a cache format, created if necessary. Owned by the model. Acquires model->lock. */
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);
+
+/* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
+void qn_model_lock(qn_model *model);
+void qn_model_unlock(qn_model *model);
 
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);

@@ -101,6 +101,15 @@ static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
     return QN_OK;
 }
 
+static qn_status create_locks(qn_model *model)
+{
+    if (pthread_mutex_init(&model->lock, NULL) || pthread_mutex_init(&model->turn, NULL))
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
+    QN_TRY(qn_kept_list_create(&model->kept));
+    model->has_lock = true;
+    return QN_OK;
+}
+
 static qn_status load_weights(qn_model *model, const qn_model_params *params)
 {
     QN_TRY(qn_model_build(model->file, &model->hparams, &model->plan));
@@ -111,10 +120,7 @@ static qn_status load_weights(qn_model *model, const qn_model_params *params)
     QN_TRY(qn_model_open_device(model, params));
     QN_TRY(prepare_weights(model, params));
     count_weights(model);
-    if (pthread_mutex_init(&model->lock, NULL))
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a lock", qn_gguf_path(model->file));
-    model->has_lock = true;
-    return QN_OK;
+    return create_locks(model);
 }
 
 static qn_status load(qn_model *model, const char *path, const qn_model_params *params)
@@ -165,8 +171,11 @@ void qn_model_free(qn_model *model)
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
     qn_free(model->name);
-    if (model->has_lock)
+    if (model->has_lock) {
+        qn_kept_list_free(&model->kept);
+        pthread_mutex_destroy(&model->turn);
         pthread_mutex_destroy(&model->lock);
+    }
     qn_gguf_close(model->file);
     qn_free(model);
 }
@@ -195,6 +204,18 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
         .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
     };
+}
+
+void qn_model_lock(qn_model *model)
+{
+    pthread_mutex_lock(&model->turn);
+    pthread_mutex_lock(&model->lock);
+    pthread_mutex_unlock(&model->turn);
+}
+
+void qn_model_unlock(qn_model *model)
+{
+    pthread_mutex_unlock(&model->lock);
 }
 
 /* ---- Cache formats ---- */

@@ -26,15 +26,15 @@ static qn_status create(qn_session *session)
                                       .n_batch = session->n_batch,
                                       .key_codec = codecs.keys,
                                       .value_codec = codecs.values };
-    QN_TRY(device->vtable->memory_new(device, &params, &session->memory));
+    QN_TRY(qn_kept_memory_new(&session->model->kept, device, &params, &session->memory));
     session->is_recurrent = session->model->plan.recurrent.n_v_heads > 0;
     QN_TRY(qn_alloc(&session->checkpoints, session->max_checkpoints, sizeof *session->checkpoints, "session"));
     QN_TRY(qn_alloc(&session->tokens, session->n_ctx, sizeof *session->tokens, "session"));
     QN_TRY(qn_alloc(&session->rows, session->n_batch, sizeof *session->rows, "session"));
     QN_TRY(qn_alloc(&session->logit_rows, session->n_batch, sizeof *session->logit_rows, "session"));
-    pthread_mutex_lock(&session->model->lock);
+    qn_model_lock(session->model);
     const qn_status status = reserve(session);
-    pthread_mutex_unlock(&session->model->lock);
+    qn_model_unlock(session->model);
     return status;
 }
 
@@ -276,13 +276,13 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
                                      .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
-    QN_TRY(session->memory->vtable->prepare(session->memory, n));
-    pthread_mutex_lock(&session->model->lock);
+    QN_TRY(qn_kept_prepare(&session->model->kept, session->memory, n));
+    qn_model_lock(session->model);
     /* Again in each batch: another session's reservation may have failed and released the workspace. */
     qn_status status = reserve(session);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
-    pthread_mutex_unlock(&session->model->lock);
+    qn_model_unlock(session->model);
     if (status != QN_OK) {
         session->memory->vtable->on_append(session->memory, session->length);
         return status;

@@ -6,7 +6,7 @@ model=$golden/qwen3.f16.gguf
 # ---- Bad usage ----
 refuses 2 "unknown command 'nonsense'" nonsense
 refuses 2 "unknown option '--nonsense'" --nonsense
-for command in run chat bench perplexity tokenize logits info quantize; do
+for command in run chat batch bench perplexity tokenize logits info quantize; do
     refuses 2 "unknown option '--nonsense'" $command --nonsense
     quern $command --help
     { [ $status -eq 0 ] && grep -q "^usage: quern $command" "$work/out"; } || fail "quern $command --help"
@@ -45,6 +45,17 @@ refuses 2 '--stop: the text is empty' run -m "$model" -p x --stop ''
 refuses 2 'nothing to measure' bench -m "$model" -p 0 -n 0
 refuses 2 "--format: 'xml' is not one of" bench -m "$model" --format xml
 refuses 2 '-r: 0 is out of range' bench -m "$model" -r 0
+for list in '' 0 1, ,1 1,x 4097 1,-2; do
+    refuses 2 "--parallel: '$list' is not a list" bench -m "$model" --parallel "$list"
+done
+refuses 2 '-d: --parallel measures' bench -m "$model" --parallel 1 -d 4
+refuses 2 '-p: with --parallel' bench -m "$model" --parallel 1 -p 0
+refuses 2 '--rate: it is that' bench -m "$model" --rate 1
+refuses 2 '--soak: give' bench -m "$model" --soak "$model"
+refuses 2 "--parallel: '1,2' is not a number" bench -m "$model" --soak "$model" --parallel 1,2
+printf '12 4\n5\n' >"$work/lengths"
+refuses 1 'lengths:2: expected' bench -m "$model" --soak "$work/lengths" --parallel 1
+refuses 2 "--prefix-cache: 'none' is not a size" bench -m "$model" --prefix-cache none
 refuses 2 '-f: no text' perplexity -m "$model"
 refuses 2 '-c: 1 is out of range' perplexity -m "$model" -f x -c 1
 refuses 2 'not both' tokenize -m "$model" -f x y

@@ -87,12 +87,25 @@ quern logits -m "$model" --ids 1 -o /dev/stdout
 [ "$(stat -c %s "$work/out")" -eq 1280 ] || fail "logits: writing into something that is no regular file"
 
 # ---- bench ----
+quern bench -m "$model" --parallel 1,3 -p 8 -n 4 -r 2 --format json
+{ [ $status -eq 0 ] && [ "$(grep -oE '^\{"test":"(pp8","n_tokens":8,"depth":0|tg4","n_tokens":4,"depth":8),.*"parallel":[13],"tok_per_s"' "$work/out" | wc -l)" -eq 4 ]; } ||
+    fail "bench --parallel"
+quern bench -m "$model" --parallel 4 -p 8 -n 0 -r 1
+{ [ $status -eq 0 ] && [ "$(grep -c '^4 x pp8 ' "$work/out")" -eq 1 ] && ! grep -q tg "$work/out"; } || fail "bench --parallel: the table"
+printf '# prompt answer\n8 4\n\n12 6\n5 1\n20 9\n' >"$work/lengths"
+for how in '--parallel 2' '--rate 50 --prefix-cache off'; do
+    quern bench -m "$model" --soak "$work/lengths" $how --format json
+    { [ $status -eq 0 ] && grep -qE '^\{"test":"soak","requests":4,.*"ttft_ms":\{"mean":.*"inter_token_ms":\{"mean":' "$work/out"; } ||
+        fail "bench --soak $how"
+done
+quern bench -m "$model" --soak "$work/lengths" --parallel 3
+{ [ $status -eq 0 ] && grep -q '^4 requests in ' "$work/out" && grep -q '^between tokens ' "$work/out"; } || fail "bench --soak: the table"
 quern bench -m "$model" -p 8 -n 4 -d 3 -r 3 -t 2 --format json
 [ $status -eq 0 ] || fail "bench: status $status"
 [ "$(wc -l <"$work/out")" -eq 2 ] || fail "bench: expected one line a test"
 number='[0-9]+(\.[0-9]+)?'
 for test in 'pp8","n_tokens":8' 'tg4","n_tokens":4'; do
-    grep -qE "^\{\"test\":\"$test,\"depth\":3,\"threads\":2,\"device\":\"cpu\",\"kv\":\"f16\",\"tok_per_s\":\{\"median\":$number,\"min\":$number,\"max\":$number\},\"bytes_per_token\":[0-9]+,\"read_gb_per_s\":$number,\"peak_rss_bytes\":[0-9]+\}$" "$work/out" ||
+    grep -qE "^\{\"test\":\"$test,\"depth\":3,\"threads\":2,\"device\":\"cpu\",\"kv\":\"f16\",\"parallel\":1,\"tok_per_s\":\{\"median\":$number,\"min\":$number,\"max\":$number\},\"bytes_per_token\":[0-9]+,\"read_gb_per_s\":$number,\"peak_rss_bytes\":[0-9]+\}$" "$work/out" ||
         fail "bench: the JSON of $test"
 done
 quern bench -m "$model" -p 0 -n 4 -r 1

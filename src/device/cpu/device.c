@@ -11,8 +11,10 @@ typedef struct cpu_device {
     const qn_kernels *kernels;
     qn_executor *executor;
     qn_cpu_caches *caches;
-    float *logits; /* [n_vocab] for sampling; allocated when the first token is sampled */
-    void *scratch;
+    qn_team *team;
+    float *logits;    /* [max_sampled, n_vocab] for sampling */
+    uint8_t *scratch; /* [n_threads, scratch_bytes] for sampling; both are allocated when they are first needed */
+    size_t max_sampled, scratch_bytes;
 } cpu_device;
 
 enum { BATCH = 128 };
@@ -32,17 +34,52 @@ static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_p
     return qn_executor_reserve(((cpu_device *)device)->executor, max_rows, max_positions);
 }
 
-static qn_status sample(cpu_device *cpu, const qn_step *step)
+static qn_status reserve_sampling(cpu_device *cpu, size_t n_rows)
 {
     const size_t n = cpu->plan->n_vocab;
+    size_t count;
+    if (!cpu->scratch) {
+        cpu->scratch_bytes = qn_round_up(qn_sample_scratch_bytes(n), QN_ALIGN);
+        QN_TRY(qn_alloc(&cpu->scratch, (size_t)qn_team_size(cpu->team), cpu->scratch_bytes, "sampler"));
+    }
+    if (n_rows <= cpu->max_sampled)
+        return QN_OK;
+    qn_free(cpu->logits);
+    cpu->logits = NULL;
+    cpu->max_sampled = 0;
+    if (!qn_mul_size(n_rows, n, &count))
+        return qn_fail(QN_ERR_MEMORY, "logits: %zu rows of %zu do not fit in memory", n_rows, n);
+    QN_TRY(qn_alloc(&cpu->logits, count, sizeof *cpu->logits, "logits"));
+    cpu->max_sampled = n_rows;
+    return QN_OK;
+}
+
+/* A step whose logit rows are sampled by all threads. */
+struct sampling {
+    const cpu_device *cpu;
+    const qn_step *step;
+};
+
+static void sample_rows(void *context, int thread)
+{
+    const struct sampling *s = context;
+    const size_t n = s->cpu->plan->n_vocab;
+    size_t begin, end;
+    qn_team_range(s->step->n_logit_rows, 1, thread, qn_team_size(s->cpu->team), &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        qn_sample_token(&s->cpu->kernels->sample, &s->step->requests[i], s->step->logits + i * n, n,
+                        s->cpu->scratch + (size_t)thread * s->cpu->scratch_bytes);
+}
+
+static qn_status sample(cpu_device *cpu, const qn_step *step)
+{
     qn_step with_logits = *step;
-    if (!cpu->logits)
-        QN_TRY(qn_alloc(&cpu->logits, n, sizeof *cpu->logits, "logits"));
-    if (!cpu->scratch)
-        QN_TRY(qn_alloc(&cpu->scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
-    with_logits.logits = cpu->logits;
+    struct sampling sampling = { cpu, &with_logits };
+    QN_TRY(reserve_sampling(cpu, step->logits ? 0 : step->n_logit_rows));
+    if (!step->logits)
+        with_logits.logits = cpu->logits;
     qn_executor_run(cpu->executor, &with_logits);
-    qn_sample_token(&cpu->kernels->sample, step->requests, cpu->logits, n, cpu->scratch);
+    qn_team_run(cpu->team, sample_rows, &sampling);
     return QN_OK;
 }
 
@@ -74,7 +111,8 @@ qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
     QN_TRY(qn_alloc(&cpu, 1, sizeof *cpu, "device"));
     *cpu = (cpu_device){ .base = { .vtable = &vtable, .name = "cpu", .batch = BATCH },
                          .plan = params->plan,
-                         .kernels = params->kernels };
+                         .kernels = params->kernels,
+                         .team = params->team };
     qn_status status = qn_executor_create(params->team, params->kernels, params->plan, &cpu->executor);
     if (status == QN_OK)
         status = qn_cpu_caches_create(params->plan, params->memory, &cpu->caches);

@@ -71,6 +71,7 @@ static void begin_views(qn_cpu_memory *m, const qn_recurrent_layout *recurrent)
         m->kv.f16_stride = qn_pool_stride(cache->f16_pages);
     }
     m->recurrent.layout = recurrent;
+    m->base.sequence = &m->sequence;
     m->base.cache = &m->kv;
     m->base.recurrent = cache->states ? &m->recurrent : NULL;
     update_views(m, 0);

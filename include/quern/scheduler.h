@@ -1,0 +1,176 @@
+/* quern: many sequences of one model at once.
+ *
+ * A scheduler takes requests and runs them together: each step of the model has a row for every request that is being decoded and
+ * pieces of the prompts of others, so that the weights are read once for all of them. Prefixes that earlier requests had are not
+ * evaluated again.
+ *
+ *     qn_scheduler *scheduler;
+ *     qn_scheduler_create(model, NULL, &scheduler);
+ *     qn_request_params request = qn_request_defaults();
+ *     request.text = "Once upon a time";
+ *     request.on_text = print_text;
+ *     request.on_end = count_down;
+ *     qn_scheduler_submit(scheduler, &request, NULL);
+ *     ...
+ *     qn_scheduler_free(scheduler);
+ *
+ * What a request answers depends on the request alone: on its tokens, sampling parameters and seed. Other requests, the order in which
+ * they come, prefix reuse and the memory that is left change its speed only. On the CPU that holds to the bit; on a GPU up to the
+ * rounding of other batch sizes.
+ *
+ * Threads: all functions may be called from any thread, also from callbacks, except where a comment says otherwise.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUERN_SCHEDULER_H
+#define QUERN_SCHEDULER_H
+
+#include "quern/quern.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct qn_scheduler qn_scheduler;
+
+typedef struct qn_scheduler_params {
+    const char *kv; /* format of the KV cache, as in qn_session_params */
+    uint32_t n_ctx; /* most tokens of a request, prompt and answer; 0: the context length used in training */
+    uint32_t
+        max_sequences; /* most requests that are evaluated at the same time, at most max_rows; 0: 16 on the CPU, 64 on a GPU */
+    uint32_t max_queued; /* most requests that wait; 0: 1024 */
+    uint32_t max_rows;   /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
+    double
+        step_seconds; /* steps take about so long: prompts are evaluated in smaller pieces while others are decoded; 0: 0.05 */
+    uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored without
+                                recurrent layers */
+    bool no_prefix_cache;   /* evaluate every prompt from its beginning */
+    bool no_thread;         /* the caller runs the steps, with qn_scheduler_step */
+    bool prompts_first;     /* decode nothing while a prompt is being evaluated, for benchmarks */
+} qn_scheduler_params;
+
+/* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are requests,
+ * the other calls the requests' callbacks.
+ *
+ *   model    must outlive the scheduler; sessions of the same model may be used at the same time
+ *   params   NULL for the defaults, which are all zero
+ *   out      free it with qn_scheduler_free
+ *
+ * Sequences take their memory from that of the model's sessions (qn_model_params.memory), page by page. Prefixes of requests that have
+ * ended stay in it until another sequence of the model needs it.
+ *
+ * QN_ERR_INVALID       a value is outside its range, or the model was loaded with vocab_only
+ * QN_ERR_UNSUPPORTED   unknown cache format
+ * QN_ERR_MEMORY        not enough memory */
+QN_API qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out);
+
+/* qn_scheduler_free - cancel all requests, make their final calls and free the scheduler. NULL is allowed. Not from a callback. */
+QN_API void qn_scheduler_free(qn_scheduler *scheduler);
+
+/* ---- Requests ---- */
+
+/* Why a request ended. */
+typedef enum qn_finish {
+    QN_FINISH_STOP,      /* an end token, a stop token or a stop string */
+    QN_FINISH_LENGTH,    /* max_tokens tokens were generated, or the context is full */
+    QN_FINISH_CANCELLED, /* qn_scheduler_cancel, a callback that returned false, or qn_scheduler_free */
+    QN_FINISH_DEADLINE,  /* the deadline has passed */
+    QN_FINISH_ERROR      /* `status` and `error` say what */
+} qn_finish;
+
+typedef struct qn_request_result {
+    qn_finish finish;
+    qn_status status;     /* QN_OK unless finish is QN_FINISH_ERROR */
+    const char *error;    /* its text, "" else; valid during the call */
+    bool is_stop_string;  /* finish is QN_FINISH_STOP because of a stop string */
+    size_t n_prompt;      /* tokens of the prompt */
+    size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
+    size_t n_generated;   /* tokens generated, an end token included */
+    uint32_t n_set_aside; /* how often it gave up its memory for older requests and was evaluated again; at most 2 */
+    double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token; the rest */
+} qn_request_result;
+
+typedef struct qn_request_params {
+    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end. */
+    const qn_token *tokens; /* [n_tokens] */
+    size_t n_tokens;
+    const char *text;                /* zero-terminated UTF-8; special tokens in it are parsed */
+    const qn_chat_message *messages; /* [n_messages] */
+    size_t n_messages;
+
+    qn_sampling sampling;
+    int64_t max_tokens;      /* tokens to generate; < 0: no limit but the context */
+    bool ignore_end;         /* continue after end tokens */
+    const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty */
+    size_t n_stop;
+    const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the request as end tokens do */
+    size_t n_stop_tokens;
+    bool show_special; /* on_text receives the names of special tokens */
+
+    /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers keep their
+     * state at the last multiple of 64 before them. Only with tokens: for messages the library sets them. */
+    const uint32_t *marks; /* [n_marks], ascending, at most n_tokens */
+    size_t n_marks;
+    const char *scope; /* prefixes are shared within a scope only; NULL: the scope "" */
+
+    int priority;    /* requests of higher priority are admitted first; waiting raises it by one each second */
+    double deadline; /* seconds from now after which the request ends; 0: none */
+
+    /* Callbacks. They are called in order, by one thread at a time, and never between the rows of a step: a slow callback delays no
+     * request's tokens, but may delay the callbacks of others. Any may be NULL.
+     *   on_token   each generated token, before its text
+     *   on_text    text, in complete UTF-8 characters, as in qn_generate_params
+     *   on_end     exactly once, as the last call. Afterwards the scheduler keeps nothing of the request
+     * on_token and on_text return false to cancel the request: only on_end is called after that, with what they had received. */
+    bool (*on_token)(void *user, qn_token token);
+    bool (*on_text)(void *user, const char *text, size_t length);
+    void (*on_end)(void *user, const qn_request_result *result);
+    void *user;
+} qn_request_params;
+
+/* qn_request_defaults - no prompt, qn_sampling_defaults, no limit, no callbacks. */
+QN_API qn_request_params qn_request_defaults(void);
+
+/* qn_scheduler_submit - queue a request. Everything that params points to is copied, `user` aside. Does not wait for a step.
+ *
+ *   id   written before any callback: a number of the request for qn_scheduler_cancel, never used twice; NULL is allowed
+ *
+ * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, or a value outside its range
+ * QN_ERR_CONTEXT       the prompt does not fit in n_ctx
+ * QN_ERR_UNSUPPORTED   text is given or needed, and the model has no supported tokeniser or chat format
+ * QN_ERR_MEMORY        the queue is full (the text says so), or not enough memory
+ *
+ * After an error no callback is called. */
+QN_API qn_status qn_scheduler_submit(qn_scheduler *scheduler, const qn_request_params *params, uint64_t *id);
+
+/* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
+QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
+
+/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes. By one thread at a time. Sets *idle to whether
+ * there was nothing to do. QN_ERR_INVALID if the scheduler has a thread. */
+QN_API qn_status qn_scheduler_step(qn_scheduler *scheduler, bool *idle);
+
+/* qn_scheduler_wait - wait until all requests have ended and their last callbacks have returned; with no_thread, run steps until then.
+ * Not from a callback. */
+QN_API void qn_scheduler_wait(qn_scheduler *scheduler);
+
+typedef struct qn_scheduler_counters {
+    /* Now. */
+    uint32_t queued, running;              /* requests that wait, those set aside included; that are evaluated */
+    uint64_t memory_bytes, memory_limit;   /* of all sequences of the model and of kept prefixes; what they may take */
+    uint64_t prefix_tokens, prefix_states; /* in kept prefixes */
+    /* Since the scheduler was created. */
+    uint64_t submitted, finished, set_aside;
+    uint64_t prompt_tokens, reused_tokens, generated_tokens; /* of admitted requests; reused: not evaluated */
+    uint64_t prefix_hits;                                    /* requests of which a prefix was found */
+    uint64_t steps, rows;
+    double step_seconds, longest_step_seconds; /* sum, and the longest */
+} qn_scheduler_counters;
+
+/* qn_scheduler_get_counters - a consistent copy, as of the last step that has ended. */
+
+QN_API qn_scheduler_counters qn_scheduler_get_counters(qn_scheduler *scheduler);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,369 @@
+/* quern batch: requests of a file, in OpenAI's batch format, many at a time. The main thread reads and submits; answers are written, one
+ * line each, by the scheduler's thread for callbacks. */
+#include "cli/batch.h"
+#include "cli/progress.h"
+#include "cli/signals.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* So many requests are submitted for each that is evaluated: the queue is never empty, and memory stays bounded. */
+enum { AHEAD = 4, LEAST_AHEAD = 64 };
+
+typedef struct qn_batch {
+    const qn_args *args;
+    const char *model_name;
+    qn_scheduler *scheduler;
+    FILE *in;
+    int out;
+    size_t most_in_flight;
+    qn_batch_set seen, done_ids, done_lines;
+
+    pthread_mutex_t lock; /* protects what follows */
+    pthread_cond_t changed;
+    size_t n_in_flight, n_lines, n_finished, n_answers, n_errors, n_skipped;
+    uint64_t n_tokens;
+    bool has_failed; /* the output cannot be written, or there is no memory */
+    /* With --ordered: lines of the output that wait for those of earlier requests. */
+    char **waiting; /* [cap_waiting], by line of the input - 1 */
+    size_t cap_waiting, n_written;
+} qn_batch;
+
+/* ---- Output ---- */
+
+static void fail(qn_batch *b, const char *what)
+{
+    if (!b->has_failed)
+        qn_cli_error("%s", what);
+    b->has_failed = true;
+}
+
+static void write_line(qn_batch *b, char *line)
+{
+    if (!b->has_failed && !qn_batch_write(b->out, line)) {
+        qn_cli_error("%s: %s", b->args->operands[1], strerror(errno));
+        b->has_failed = true;
+    }
+    free(line);
+}
+
+/* A line that nothing is written for: it is finished already. */
+static char skipped[] = "";
+
+/* Takes `line`. The caller holds the lock. */
+static void write_in_order(qn_batch *b, size_t number, char *line)
+{
+    const size_t before = b->cap_waiting;
+    if (qn_realloc_array(&b->waiting, &b->cap_waiting, number, sizeof(char *), "lines that wait")) {
+        fail(b, qn_error_text());
+        if (line != skipped)
+            free(line);
+        return;
+    }
+    memset(b->waiting + before, 0, (b->cap_waiting - before) * sizeof(char *));
+    b->waiting[number - 1] = line;
+    for (; b->n_written < b->cap_waiting && b->waiting[b->n_written]; b->n_written++) {
+        if (b->waiting[b->n_written] != skipped)
+            write_line(b, b->waiting[b->n_written]);
+        b->waiting[b->n_written] = NULL;
+    }
+}
+
+/* The end of a line of the input. Takes `line`, NULL: there was no memory for it. */
+static void finish(qn_batch *b, size_t number, char *line)
+{
+    pthread_mutex_lock(&b->lock);
+    b->n_finished++;
+    if (!line)
+        fail(b, "an answer: not enough memory");
+    else if (b->args->ordered)
+        write_in_order(b, number, line);
+    else if (line != skipped)
+        write_line(b, line);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void finish_error(qn_batch *b, const qn_batch_job *job, const qn_batch_error *error)
+{
+    pthread_mutex_lock(&b->lock);
+    b->n_errors++;
+    pthread_mutex_unlock(&b->lock);
+    finish(b, job->line, qn_batch_error_line(job, error));
+}
+
+/* ---- Callbacks ---- */
+
+static bool on_text(void *user, const char *text, size_t length)
+{
+    qn_batch_job *job = user;
+    if (qn_realloc_array(&job->text, &job->capacity, job->length + length, 1, "text of an answer")) {
+        job->has_failed = true;
+        return false;
+    }
+    memcpy(job->text + job->length, text, length);
+    job->length += length;
+    return true;
+}
+
+static bool on_token(void *user, qn_token token)
+{
+    qn_batch *b = ((qn_batch_job *)user)->batch;
+    (void)token;
+    pthread_mutex_lock(&b->lock);
+    b->n_tokens++;
+    const bool go_on = !b->has_failed;
+    pthread_mutex_unlock(&b->lock);
+    return go_on;
+}
+
+static void on_end(void *user, const qn_request_result *result)
+{
+    qn_batch_job *job = user;
+    qn_batch *b = job->batch;
+    qn_batch_error error;
+    if (result->finish == QN_FINISH_ERROR || job->has_failed) {
+        (void)qn_batch_fail(&error, job, "failed", "%s", job->has_failed ? "not enough memory for its text" : result->error);
+        finish_error(b, job, &error);
+    } else if (result->finish != QN_FINISH_CANCELLED) {
+        finish(b, job->line, qn_batch_answer(job, result, b->model_name));
+        pthread_mutex_lock(&b->lock);
+        b->n_answers++;
+        pthread_mutex_unlock(&b->lock);
+    }
+    qn_batch_job_free(job);
+    qn_free(job);
+    pthread_mutex_lock(&b->lock);
+    b->n_in_flight--;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- Input ---- */
+
+static bool is_finished(const qn_batch *b, const qn_batch_job *job)
+{
+    char number[24];
+    snprintf(number, sizeof number, "%zu", job->line);
+    return (job->custom_id && qn_batch_set_has(&b->done_ids, job->custom_id)) || qn_batch_set_has(&b->done_lines, number);
+}
+
+static void skip(qn_batch *b, const qn_batch_job *job)
+{
+    pthread_mutex_lock(&b->lock);
+    b->n_skipped++;
+    pthread_mutex_unlock(&b->lock);
+    finish(b, job->line, skipped);
+}
+
+/* Submits a request. The job belongs to its callbacks if that succeeds. */
+static bool submit(qn_batch *b, qn_batch_job *job, qn_batch_error *error)
+{
+    job->batch = b;
+    job->params.on_text = on_text;
+    job->params.on_token = on_token;
+    job->params.on_end = on_end;
+    job->params.user = job;
+    pthread_mutex_lock(&b->lock);
+    b->n_in_flight++;
+    pthread_mutex_unlock(&b->lock);
+    const qn_status status = qn_scheduler_submit(b->scheduler, &job->params, NULL);
+    if (status == QN_OK)
+        return true;
+    pthread_mutex_lock(&b->lock);
+    b->n_in_flight--;
+    pthread_mutex_unlock(&b->lock);
+    return qn_batch_fail(error, job, status == QN_ERR_CONTEXT ? "context_length_exceeded" : "invalid_request", "%s",
+                         qn_error_text());
+}
+
+/* One line of the input. False if the job cannot go on. */
+static bool take_line(qn_batch *b, const char *text, size_t length, size_t number)
+{
+    qn_batch_job *job;
+    qn_batch_error error;
+    bool failed = false, is_new = true;
+    if (qn_alloc(&job, 1, sizeof *job, "request"))
+        return qn_cli_fail() == QN_EXIT_DONE;
+    job->line = number;
+    const bool is_valid = qn_batch_parse(text, length, job, &error);
+    if (job->custom_id)
+        is_new = qn_batch_set_add(&b->seen, job->custom_id, &failed);
+    if (is_finished(b, job))
+        skip(b, job);
+    else if (!is_new && !failed)
+        finish_error(
+            b, job,
+            (qn_batch_fail(&error, job, QN_BATCH_DUPLICATE, "an earlier line has the custom_id '%s'", job->custom_id), &error));
+    else if (!is_valid)
+        finish_error(b, job, &error);
+    else if (!failed && submit(b, job, &error))
+        return true;
+    else if (!failed)
+        finish_error(b, job, &error);
+    qn_batch_job_free(job);
+    qn_free(job);
+    return !failed;
+}
+
+static bool is_blank(const char *text)
+{
+    return !text[strspn(text, " \t\r\n")];
+}
+
+/* How many lines hold requests. */
+static bool count_lines(qn_batch *b)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    while (getline(&line, &capacity, b->in) > 0)
+        b->n_lines += !is_blank(line);
+    free(line);
+    if (ferror(b->in) || fseek(b->in, 0, SEEK_SET)) {
+        qn_cli_error("%s: %s", b->args->operands[0], strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+/* Waits until at most `most` requests are in flight, with a progress line. False after Ctrl-C or a failure. */
+static bool wait_for(qn_batch *b, size_t most, qn_progress *progress)
+{
+    struct timespec until;
+    bool go_on = true;
+    pthread_mutex_lock(&b->lock);
+    for (;;) {
+        const double seconds = qn_seconds() - progress->started;
+        snprintf(progress->note, sizeof progress->note, "%.1f tok/s", seconds > 0 ? (double)b->n_tokens / seconds : 0.0);
+        go_on = qn_progress_update(progress, b->n_finished, b->n_lines) && !b->has_failed;
+        if (!go_on || b->n_in_flight <= most)
+            break;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&b->changed, &b->lock, &until);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return go_on;
+}
+
+static bool run_all(qn_batch *b, qn_progress *progress)
+{
+    char *line = NULL;
+    size_t capacity = 0, number = 0;
+    bool go_on = true;
+    for (ssize_t n; go_on && (n = getline(&line, &capacity, b->in)) > 0;) {
+        const bool blank = is_blank(line);
+        number++;
+        if (blank && b->args->ordered) {
+            pthread_mutex_lock(&b->lock);
+            write_in_order(b, number, skipped);
+            pthread_mutex_unlock(&b->lock);
+        }
+        if (!blank)
+            go_on = wait_for(b, b->most_in_flight - 1, progress) && take_line(b, line, (size_t)n, number);
+    }
+    free(line);
+    return go_on && wait_for(b, 0, progress);
+}
+
+/* ---- The command ---- */
+
+static void print_summary(qn_batch *b, double seconds)
+{
+    const qn_scheduler_counters c = qn_scheduler_get_counters(b->scheduler);
+    if (!b->args->quiet)
+        qn_cli_error("note: %zu answers, %zu errors, %zu there already; %llu tokens in %.1f s, %.1f tok/s; %llu of %llu prompt "
+                     "tokens reused",
+                     b->n_answers, b->n_errors, b->n_skipped, (unsigned long long)b->n_tokens, seconds,
+                     seconds > 0 ? (double)b->n_tokens / seconds : 0.0, (unsigned long long)c.reused_tokens,
+                     (unsigned long long)c.prompt_tokens);
+}
+
+static int run(qn_batch *b, qn_model *model)
+{
+    const qn_args *args = b->args;
+    const uint32_t sequences = (uint32_t)args->sequences;
+    const size_t ahead = (size_t)AHEAD * sequences;
+    b->most_in_flight = ahead > LEAST_AHEAD ? ahead : LEAST_AHEAD;
+    const qn_scheduler_params params = { .kv = args->kv,
+                                         .n_ctx = (uint32_t)args->context,
+                                         .max_sequences = sequences,
+                                         .max_queued = (uint32_t)b->most_in_flight,
+                                         .max_rows = (uint32_t)args->batch,
+                                         .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
+                                         .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF };
+    qn_progress progress;
+    b->model_name = qn_model_get_info(model).name;
+    if (!count_lines(b))
+        return QN_EXIT_FAILED;
+    if (qn_scheduler_create(model, &params, &b->scheduler))
+        return qn_cli_fail();
+    qn_progress_begin(&progress, "batch");
+    const bool done = run_all(b, &progress);
+    const double seconds = qn_seconds() - progress.started;
+    qn_progress_end(&progress);
+    if (done)
+        print_summary(b, seconds);
+    qn_scheduler_free(b->scheduler);
+    return done && !b->has_failed ? QN_EXIT_DONE : QN_EXIT_FAILED;
+}
+
+static int check_args(qn_args *args)
+{
+    qn_args_take_model(args);
+    if (args->n_operands < 2) {
+        qn_cli_error("batch: too few arguments: usage: quern %s", qn_command_find("batch")->usage);
+        return QN_EXIT_USAGE;
+    }
+    if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK)
+        return QN_EXIT_USAGE;
+    args->file = args->operands[0]; /* is not overwritten */
+    return qn_check_output(args, args->operands[1]);
+}
+
+static int open_files(qn_batch *b)
+{
+    const qn_args *args = b->args;
+    b->in = fopen(args->operands[0], "rb");
+    if (!b->in) {
+        qn_cli_error("%s: %s", args->operands[0], strerror(errno));
+        return QN_EXIT_FAILED;
+    }
+    b->out = qn_batch_open(args->operands[1], args->resume, &b->done_ids, &b->done_lines);
+    return b->out < 0 ? QN_EXIT_FAILED : QN_EXIT_DONE;
+}
+
+int qn_cli_batch(qn_args *args)
+{
+    qn_batch b = { .args = args, .out = -1, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    qn_model *model = NULL;
+    int status = check_args(args);
+    if (status == QN_EXIT_DONE)
+        status = open_files(&b);
+    if (status == QN_EXIT_DONE)
+        status = qn_load_model(args, false, true, &model);
+    if (status == QN_EXIT_DONE)
+        status = run(&b, model);
+    qn_model_free(model);
+    for (size_t i = 0; i < b.cap_waiting; i++)
+        if (b.waiting[i] != skipped)
+            free(b.waiting[i]);
+    free(b.waiting);
+    qn_batch_set_free(&b.seen);
+    qn_batch_set_free(&b.done_ids);
+    qn_batch_set_free(&b.done_lines);
+    if (b.in)
+        fclose(b.in);
+    if (b.out >= 0 && close(b.out)) {
+        qn_cli_error("%s: %s", args->operands[1], strerror(errno));
+        return QN_EXIT_FAILED;
+    }
+    return status;
+}

@@ -1,0 +1,71 @@
+/* What the files of quern batch share: a request of the input, and the lines of the output. */
+#ifndef QN_CLI_BATCH_H
+#define QN_CLI_BATCH_H
+
+#include "cli/cli.h"
+#include "quern/scheduler.h"
+
+#include <jansson.h>
+
+/* ---- batch_request.c: lines of the input ---- */
+
+/* A line of the input, and the text of its answer. */
+typedef struct qn_batch_job {
+    struct qn_batch *batch;
+    size_t line;           /* number, from 1 */
+    json_t *json;          /* the line; custom_id and params point into it. NULL if it is not JSON */
+    const char *custom_id; /* NULL if there is none */
+    bool is_chat;
+    qn_request_params params; /* without callbacks */
+    qn_chat_message *messages;
+    qn_token *tokens;
+    const char **stop;
+    char **contents; /* [n_messages]: texts joined from parts, or NULL */
+    char *text;      /* [length] of the answer */
+    size_t length, capacity;
+    bool has_failed; /* no memory for the text */
+} qn_batch_job;
+
+/* An error of a request: error.code and error.message of its line in the output. */
+typedef struct qn_batch_error {
+    const char *code;
+    char message[512];
+} qn_batch_error;
+
+/* qn_batch_parse - read a line of `length` bytes into a job, whose line number is set. False with the error: the job then has a custom_id
+ * if the line has one. Free with qn_batch_job_free in either case. */
+bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch_error *error);
+void qn_batch_job_free(qn_batch_job *job);
+
+/* qn_batch_fail - set an error; the message begins with the line's number. Returns false. */
+bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...) QN_PRINTF(4, 5);
+
+/* ---- batch_output.c: lines of the output ---- */
+
+/* A set of custom_ids or line numbers, as texts. */
+typedef struct qn_batch_set {
+    char **slots;
+    size_t n, capacity;
+} qn_batch_set;
+
+/* qn_batch_set_add - whether the text was new. qn_batch_set_has. QN_ERR_MEMORY is an error line and `failed`. */
+bool qn_batch_set_add(qn_batch_set *set, const char *text, bool *failed);
+bool qn_batch_set_has(const qn_batch_set *set, const char *text);
+void qn_batch_set_free(qn_batch_set *set);
+
+/* qn_batch_open - open the output for appending, locked. Without `resume` it must be empty or new. With it, what it holds is read: `ids` gets
+ * the custom_ids that have a line, `lines` the numbers of lines without one, or whose custom_id an earlier line had; an incomplete
+ * last line is removed. Returns the descriptor, or -1 with an error line. */
+int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines);
+
+/* qn_batch_answer, qn_batch_error_line - a line of the output, with its newline; free() it. NULL without memory. `result` is the
+ * request's. */
+char *qn_batch_answer(const qn_batch_job *job, const qn_request_result *result, const char *model);
+char *qn_batch_error_line(const qn_batch_job *job, const qn_batch_error *error);
+
+/* qn_batch_write - append a line as a whole. False with errno. */
+bool qn_batch_write(int fd, const char *line);
+
+#define QN_BATCH_DUPLICATE "duplicate_custom_id"
+
+#endif

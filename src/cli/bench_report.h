@@ -1,0 +1,45 @@
+/* What the tests of quern bench share: what they run on, the limit that they are compared with, and how results are printed. */
+#ifndef QN_CLI_BENCH_REPORT_H
+#define QN_CLI_BENCH_REPORT_H
+
+#include "cli/bench_bandwidth.h"
+#include "cli/cli.h"
+
+typedef struct qn_bench {
+    const qn_args *args;
+    qn_model *model;
+    qn_model_info info;
+    const char *kv;          /* of the cache; may differ from --kv */
+    qn_bandwidth *bandwidth; /* threads that read, in a process of their own */
+    bool on_cpu;
+} qn_bench;
+
+/* One line of the result. */
+typedef struct qn_bench_test {
+    char name[32];
+    size_t n_tokens, depth, parallel; /* of each of `parallel` sequences */
+    bool decode;
+    double rates[QN_BENCH_MAX_REPETITIONS],
+        bandwidths[QN_BENCH_MAX_REPETITIONS]; /* tokens, of all sequences, and bytes a second */
+    uint64_t bytes_per_token;
+} qn_bench_test;
+
+/* qn_bench_tokens - token ids that look like nothing, the same ones for the same seed. */
+void qn_bench_tokens(qn_token *tokens, size_t n, uint32_t n_vocab, uint64_t seed);
+
+/* qn_bench_limit - measure the read bandwidth of the model's device, or of as many threads. False with an error text. */
+bool qn_bench_limit(const qn_bench *bench, double *rate);
+
+/* qn_bench_print_head - the head of the table, if it is one. qn_bench_print - a test whose repetitions are all there; they are sorted. */
+void qn_bench_print_head(const qn_bench *bench);
+void qn_bench_print(const qn_bench *bench, qn_bench_test *test);
+
+/* qn_bench_quantile - of n > 0 values, which are sorted. */
+double qn_bench_quantile(double *values, size_t n, double q);
+
+/* qn_bench_parallel - the sequences of --parallel, all together (bench_parallel.c). qn_bench_soak - requests that arrive in time
+ * (bench_soak.c). Both return the exit status. */
+int qn_bench_parallel(const qn_bench *bench);
+int qn_bench_soak(const qn_bench *bench);
+
+#endif

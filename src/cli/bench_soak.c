@@ -1,0 +1,276 @@
+/* quern bench --soak: requests that arrive in time, with the lengths of a file; how long their first tokens and the others take.
+ *
+ * With --rate the arrivals are a Poisson process. Without it there are as many clients as --parallel says, each of which sends its next
+ * request when it has the answer to the one before; they begin one after another. */
+#include "cli/bench_report.h"
+#include "cli/progress.h"
+#include "quern/scheduler.h"
+
+#include "base/memory.h"
+#include "base/splitmix.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_LINES = 1 << 20, MAX_FILE = 1 << 26, MAX_LENGTH = 1 << 24 };
+
+/* Seconds from one client's beginning to the next one's. */
+static const double STAGGER = 0.1;
+
+struct soak;
+
+struct soak_request {
+    struct soak *soak;
+    size_t n_prompt, n_generate;
+    double arrival, last; /* of the request, and of its last token so far */
+};
+
+struct soak {
+    const qn_bench *bench;
+    qn_scheduler *scheduler;
+    struct soak_request *requests; /* [n] */
+    size_t n, longest;
+    qn_token *tokens; /* [longest + n]: the prompt of request i begins at i */
+    double *first, *gaps;
+    size_t n_first, n_gaps, cap_gaps; /* written by callbacks */
+    size_t n_tokens, n_failed, n_ended;
+    pthread_mutex_t lock; /* protects `next` and n_ended */
+    size_t next;          /* request that the next client to be free sends */
+    bool is_closed_loop;
+};
+
+/* ---- Lengths ---- */
+
+/* Lines "PROMPT ANSWER". */
+static bool parse_lengths(struct soak *s, char *text)
+{
+    size_t capacity = 0, line_number = 0;
+    char *rest = text;
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        unsigned long prompt, answer;
+        char more;
+        line_number++;
+        line[strcspn(line, "#\r")] = 0;
+        if (!line[strspn(line, " \t")])
+            continue;
+        if (sscanf(line, "%lu %lu %c", &prompt, &answer, &more) != 2 || !prompt || !answer || prompt > MAX_LENGTH ||
+            answer > MAX_LENGTH || s->n >= MAX_LINES) {
+            qn_cli_error("%s:%zu: expected the tokens of a prompt and of its answer: 512 128", s->bench->args->soak,
+                         line_number);
+            return false;
+        }
+        if (qn_realloc_array(&s->requests, &capacity, s->n + 1, sizeof *s->requests, "requests"))
+            return qn_cli_fail() == QN_EXIT_DONE;
+        s->requests[s->n++] = (struct soak_request){ .soak = s, .n_prompt = prompt, .n_generate = answer };
+        s->longest = prompt + answer > s->longest ? prompt + answer : s->longest;
+    }
+    if (!s->n)
+        qn_cli_error("%s: it has no lengths", s->bench->args->soak);
+    return s->n > 0;
+}
+
+/* ---- Requests ---- */
+
+static bool on_token(void *user, qn_token token)
+{
+    struct soak_request *r = user;
+    struct soak *s = r->soak;
+    const double now = qn_seconds();
+    (void)token;
+    if (r->last == 0)
+        s->first[s->n_first++] = now - r->arrival;
+    else if (s->n_gaps < s->cap_gaps)
+        s->gaps[s->n_gaps++] = now - r->last;
+    r->last = now;
+    s->n_tokens++;
+    return true;
+}
+
+static void submit(struct soak_request *r);
+
+/* A client that has its answer sends its next request. */
+static void on_end(void *user, const qn_request_result *result)
+{
+    struct soak_request *r = user;
+    struct soak *s = r->soak;
+    if (result->finish == QN_FINISH_ERROR) {
+        s->n_failed++;
+        qn_cli_error("%s", result->error);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->n_ended++;
+    struct soak_request *next =
+        s->is_closed_loop && s->next < s->n && qn_progress_update(NULL, 0, 1) ? &s->requests[s->next++] : NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (next)
+        submit(next);
+}
+
+static void submit(struct soak_request *r)
+{
+    struct soak *s = r->soak;
+    qn_request_params params = qn_request_defaults();
+    params.tokens = s->tokens + (r - s->requests);
+    params.n_tokens = r->n_prompt;
+    params.max_tokens = (int64_t)r->n_generate;
+    params.ignore_end = true;
+    params.sampling.temperature = 0;
+    params.on_token = on_token;
+    params.on_end = on_end;
+    params.user = r;
+    r->arrival = qn_seconds();
+    if (qn_scheduler_submit(s->scheduler, &params, NULL)) {
+        qn_cli_error("%s", qn_error_text());
+        pthread_mutex_lock(&s->lock);
+        s->n_failed++;
+        s->n_ended++;
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
+static void sleep_until(double when)
+{
+    const double left = when - qn_seconds();
+    if (left > 0)
+        nanosleep(&(struct timespec){ (time_t)left, (long)((left - floor(left)) * 1e9) }, NULL);
+}
+
+/* Until all have ended, or Ctrl-C. */
+static bool wait_for_all(struct soak *s, qn_progress *progress)
+{
+    size_t ended = 0;
+    while (ended < s->n) {
+        pthread_mutex_lock(&s->lock);
+        ended = s->n_ended;
+        pthread_mutex_unlock(&s->lock);
+        if (!qn_progress_update(progress, ended, s->n))
+            return false;
+        sleep_until(qn_seconds() + 0.02);
+    }
+    return true;
+}
+
+static bool send_all(struct soak *s, size_t n_clients, qn_progress *progress)
+{
+    const double rate = (double)s->bench->args->rate;
+    uint64_t random = 1;
+    double when = qn_seconds();
+    const size_t n = s->is_closed_loop && n_clients < s->n ? n_clients : s->n;
+    for (size_t i = 0; i < n; i++) {
+        if (!qn_progress_update(progress, i, s->n))
+            return false;
+        sleep_until(when);
+        pthread_mutex_lock(&s->lock);
+        struct soak_request *r = s->next < s->n ? &s->requests[s->next++] : NULL;
+        pthread_mutex_unlock(&s->lock);
+        if (r)
+            submit(r);
+        const double uniform = ((double)(qn_splitmix(&random) >> 11) + 0.5) * 0x1p-53;
+        when += s->is_closed_loop ? STAGGER : -log(uniform) / rate;
+    }
+    return wait_for_all(s, progress);
+}
+
+/* ---- Results ---- */
+
+static const double quantiles[] = { 0.5, 0.95, 0.99 };
+
+/* Milliseconds. */
+static void print_times(bool json, const char *name, double *values, size_t n)
+{
+    double sum = 0, at[3];
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    for (size_t i = 0; i < 3; i++)
+        at[i] = n ? 1e3 * qn_bench_quantile(values, n, quantiles[i]) : 0;
+    const double mean = n ? 1e3 * sum / (double)n : 0, most = n ? 1e3 * values[n - 1] : 0;
+    printf(json ? "\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p95\":%.3f,\"p99\":%.3f,\"max\":%.3f}"
+                : "%-16s %10.2f %10.2f %10.2f %10.2f %10.2f\n",
+           name, mean, at[0], at[1], at[2], most);
+}
+
+static void print_results(struct soak *s, size_t n_clients, double seconds)
+{
+    const qn_scheduler_counters c = qn_scheduler_get_counters(s->scheduler);
+    const double rate = (double)s->n_tokens / seconds;
+    if (strcmp(s->bench->args->format, "json") == 0) {
+        printf("{\"test\":\"soak\",\"requests\":%zu,\"parallel\":%zu,\"rate\":%.4f,\"device\":\"%s\",\"threads\":%d,"
+               "\"seconds\":%.3f,"
+               "\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
+               s->n, n_clients, (double)s->bench->args->rate, s->bench->info.device, s->bench->info.n_threads, seconds, rate,
+               (unsigned long long)c.steps, 1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
+        print_times(true, "ttft_ms", s->first, s->n_first);
+        fputs(",", stdout);
+        print_times(true, "inter_token_ms", s->gaps, s->n_gaps);
+        puts("}");
+        return;
+    }
+    printf("%zu requests in %.1f s, %.1f tok/s, %llu steps of %.1f ms (longest %.1f ms), %llu set aside\n", s->n, seconds, rate,
+           (unsigned long long)c.steps, 1e3 * c.step_seconds / (double)c.steps, 1e3 * c.longest_step_seconds,
+           (unsigned long long)c.set_aside);
+    printf("%-16s %10s %10s %10s %10s %10s\n", "milliseconds", "mean", "p50", "p95", "p99", "max");
+    print_times(false, "first token", s->first, s->n_first);
+    print_times(false, "between tokens", s->gaps, s->n_gaps);
+}
+
+/* ---- The run ---- */
+
+static int run_soak(struct soak *s, uint32_t n_clients)
+{
+    const qn_args *args = s->bench->args;
+    const qn_scheduler_params params = { .kv = args->kv,
+                                         .n_ctx = (uint32_t)s->longest,
+                                         .max_sequences = n_clients,
+                                         .max_queued = (uint32_t)s->n,
+                                         .max_rows = (uint32_t)args->batch,
+                                         .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
+                                         .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF };
+    qn_progress progress;
+    for (size_t i = 0; i < s->n; i++)
+        s->cap_gaps += s->requests[i].n_generate;
+    if (qn_alloc(&s->tokens, s->longest + s->n, sizeof *s->tokens, "token ids") ||
+        qn_alloc(&s->first, s->n, sizeof *s->first, "results") || qn_alloc(&s->gaps, s->cap_gaps, sizeof *s->gaps, "results") ||
+        qn_scheduler_create(s->bench->model, &params, &s->scheduler))
+        return qn_cli_fail();
+    qn_bench_tokens(s->tokens, s->longest + s->n, s->bench->info.n_vocab, 1);
+    qn_progress_begin(&progress, "soak");
+    const double start = qn_seconds();
+    const bool done = send_all(s, n_clients, &progress);
+    const double seconds = qn_seconds() - start;
+    qn_progress_end(&progress);
+    if (done) {
+        qn_scheduler_wait(s->scheduler);
+        print_results(s, n_clients, seconds);
+    }
+    qn_scheduler_free(s->scheduler);
+    return done && !s->n_failed ? QN_EXIT_DONE : QN_EXIT_FAILED;
+}
+
+int qn_bench_soak(const qn_bench *bench)
+{
+    const qn_args *args = bench->args;
+    struct soak s = { .bench = bench, .is_closed_loop = !(args->rate > 0), .lock = PTHREAD_MUTEX_INITIALIZER };
+    char *text = NULL, *end = NULL;
+    size_t length;
+    int status = QN_EXIT_FAILED;
+    const unsigned long n_clients = args->parallel ? strtoul(args->parallel, &end, 10) : 0;
+    if (args->parallel && (!n_clients || n_clients > 4096 || *end)) {
+        qn_cli_error("--parallel: '%s' is not a number of sequences, 1 to 4096", args->parallel);
+        return QN_EXIT_USAGE;
+    }
+    if (s.is_closed_loop && !n_clients) {
+        qn_cli_error("--soak: give the requests a second, --rate, or the number of clients, --parallel");
+        return QN_EXIT_USAGE;
+    }
+    if (qn_read_all(args->soak, MAX_FILE, &text, &length) && parse_lengths(&s, text))
+        status = run_soak(&s, (uint32_t)n_clients);
+    free(text);
+    free(s.requests);
+    qn_free(s.tokens);
+    qn_free(s.first);
+    qn_free(s.gaps);
+    return status;
+}

@@ -1,0 +1,123 @@
+/* Prefix caches of a model under their locks, and eviction on behalf of any of its sequences. */
+#include "engine/kept.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+static qn_status create_lock(pthread_mutex_t *lock)
+{
+    const int error = pthread_mutex_init(lock, NULL);
+    return error ? qn_fail(QN_ERR_MEMORY, "prefix cache: no mutex: %s", strerror(error)) : QN_OK;
+}
+
+qn_status qn_kept_list_create(qn_kept_list *list)
+{
+    list->first = NULL;
+    return create_lock(&list->lock);
+}
+
+void qn_kept_list_free(qn_kept_list *list)
+{
+    pthread_mutex_destroy(&list->lock);
+}
+
+qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, qn_kept **out)
+{
+    qn_kept *kept;
+    *out = NULL;
+    QN_TRY(qn_alloc(&kept, 1, sizeof *kept, "prefix cache"));
+    qn_status status = create_lock(&kept->lock);
+    if (status != QN_OK) {
+        qn_free(kept);
+        return status;
+    }
+    status = qn_prefix_create(cache, state_budget, &kept->prefix);
+    if (status != QN_OK) {
+        pthread_mutex_destroy(&kept->lock);
+        qn_free(kept);
+        return status;
+    }
+    pthread_mutex_lock(&list->lock);
+    kept->next = list->first;
+    *out = list->first = kept;
+    pthread_mutex_unlock(&list->lock);
+    return QN_OK;
+}
+
+void qn_kept_free(qn_kept_list *list, qn_kept *kept)
+{
+    if (!kept)
+        return;
+    pthread_mutex_lock(&list->lock);
+    qn_kept **link = &list->first;
+    while (*link != kept)
+        link = &(*link)->next;
+    *link = kept->next;
+    pthread_mutex_unlock(&list->lock);
+    qn_prefix_free(kept->prefix);
+    pthread_mutex_destroy(&kept->lock);
+    qn_free(kept);
+}
+
+qn_status qn_kept_adopt(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n, qn_memory *memory, uint32_t *matched)
+{
+    pthread_mutex_lock(&kept->lock);
+    const qn_status status = qn_prefix_adopt(kept->prefix, scope, tokens, n, memory->sequence, matched);
+    pthread_mutex_unlock(&kept->lock);
+    return status;
+}
+
+void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory)
+{
+    pthread_mutex_lock(&kept->lock);
+    qn_prefix_add(kept->prefix, scope, tokens, memory->sequence);
+    pthread_mutex_unlock(&kept->lock);
+}
+
+void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory)
+{
+    pthread_mutex_lock(&kept->lock);
+    qn_prefix_add(kept->prefix, scope, tokens, memory->sequence);
+    qn_prefix_keep_state(kept->prefix, scope, tokens, memory->sequence);
+    pthread_mutex_unlock(&kept->lock);
+}
+
+qn_prefix_counts qn_kept_counts(qn_kept *kept)
+{
+    pthread_mutex_lock(&kept->lock);
+    const qn_prefix_counts counts = qn_prefix_get_counts(kept->prefix);
+    pthread_mutex_unlock(&kept->lock);
+    return counts;
+}
+
+bool qn_kept_evict(qn_kept_list *list)
+{
+    bool evicted = false;
+    pthread_mutex_lock(&list->lock);
+    for (qn_kept *kept = list->first; kept && !evicted; kept = kept->next) {
+        pthread_mutex_lock(&kept->lock);
+        evicted = qn_prefix_evict(kept->prefix);
+        pthread_mutex_unlock(&kept->lock);
+    }
+    pthread_mutex_unlock(&list->lock);
+    return evicted;
+}
+
+qn_status qn_kept_prepare(qn_kept_list *list, qn_memory *memory, size_t n)
+{
+    qn_status status;
+    do
+        status = memory->vtable->prepare(memory, n);
+    while (status == QN_ERR_MEMORY && qn_kept_evict(list));
+    return status;
+}
+
+qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out)
+{
+    qn_status status;
+    do
+        status = device->vtable->memory_new(device, params, out);
+    while (status == QN_ERR_MEMORY && qn_kept_evict(list));
+    return status;
+}

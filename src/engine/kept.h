@@ -1,0 +1,48 @@
+/* Kept prefixes: the prefix cache of a scheduler, among those of its model. When the pool is full, any sequence of the model evicts
+ * from all of them. Functions may be called from any thread; a memory is used by its own. */
+#ifndef QN_ENGINE_KEPT_H
+#define QN_ENGINE_KEPT_H
+
+#include "cache/prefix.h"
+#include "device/device.h"
+
+#include <pthread.h>
+
+typedef struct qn_kept {
+    pthread_mutex_t lock;
+    qn_prefix *prefix;
+    struct qn_kept *next;
+} qn_kept;
+
+/* All of a model, under a lock. */
+typedef struct qn_kept_list {
+    pthread_mutex_t lock;
+    qn_kept *first;
+} qn_kept_list;
+
+qn_status qn_kept_list_create(qn_kept_list *list);
+void qn_kept_list_free(qn_kept_list *list);
+
+/* qn_kept_create - an empty prefix cache in the list, which outlives it. state_budget: as for qn_prefix_create. Free with
+ * qn_kept_free, which accepts NULL. */
+qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, qn_kept **out);
+void qn_kept_free(qn_kept_list *list, qn_kept *kept);
+
+/* qn_kept_adopt, qn_kept_add, qn_kept_state, qn_kept_counts - qn_prefix_adopt and so on, of a memory's sequence. qn_kept_state adds the
+ * pages first. */
+qn_status qn_kept_adopt(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n, qn_memory *memory,
+                        uint32_t *matched);
+void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory);
+void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory);
+qn_prefix_counts qn_kept_counts(qn_kept *kept);
+
+/* qn_kept_evict - qn_prefix_evict of the first in the list that has something to drop. False if none has. */
+bool qn_kept_evict(qn_kept_list *list);
+
+/* qn_kept_prepare - qn_memory_vtable.prepare; kept prefixes are evicted until there is memory. */
+qn_status qn_kept_prepare(qn_kept_list *list, qn_memory *memory, size_t n);
+
+/* qn_kept_memory_new - qn_device_vtable.memory_new, likewise. */
+qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out);
+
+#endif

@@ -1,0 +1,282 @@
+/* Schedulers: creation, their threads, and the functions of quern/scheduler.h. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_ROWS = 4096,
+    MAX_QUEUED = 1024,
+    MAX_SEQUENCES = 64,
+    ROWS_OF_SEQUENCE = 8,
+    STATES_SHARE = 4,
+    FIRST_PROMPT_ROWS = 256
+};
+
+static const double STEP_SECONDS = 0.05;
+
+/* ---- Parameters ---- */
+
+static void fill_params(const qn_model *model, qn_scheduler_params *p)
+{
+    const uint32_t rows = (uint32_t)model->device->batch, most = rows / ROWS_OF_SEQUENCE;
+    p->n_ctx = p->n_ctx ? p->n_ctx : model->hparams.n_ctx_train;
+    p->n_ctx = p->n_ctx < QN_MAX_CTX ? p->n_ctx : QN_MAX_CTX;
+    p->max_rows = p->max_rows ? p->max_rows : p->max_sequences > rows ? p->max_sequences : rows;
+    if (!p->max_sequences)
+        p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
+    p->max_sequences = p->max_sequences ? p->max_sequences : 1;
+    p->max_queued = p->max_queued ? p->max_queued : MAX_QUEUED;
+    p->step_seconds = p->step_seconds > 0 ? p->step_seconds : STEP_SECONDS;
+}
+
+static qn_status check_params(const qn_scheduler_params *p)
+{
+    if (p->n_ctx > QN_MAX_CTX)
+        return qn_fail(QN_ERR_INVALID, "context: %u tokens, at most %d are allowed", (unsigned)p->n_ctx, QN_MAX_CTX);
+    if (p->max_rows > MAX_ROWS)
+        return qn_fail(QN_ERR_INVALID, "rows of a step: %u, at most %d are allowed", (unsigned)p->max_rows, MAX_ROWS);
+    if (p->max_sequences > (p->max_rows ? p->max_rows : MAX_ROWS))
+        return qn_fail(QN_ERR_INVALID, "sequences: %u, at most %u are allowed: one a row of a step", (unsigned)p->max_sequences,
+                       p->max_rows ? (unsigned)p->max_rows : MAX_ROWS);
+    if (!(p->step_seconds >= 0) || isinf(p->step_seconds))
+        return qn_fail(QN_ERR_INVALID, "step time: %g seconds, expected 0 or more", p->step_seconds);
+    return QN_OK;
+}
+
+/* ---- Creation ---- */
+
+static qn_status create_locks(qn_scheduler *s)
+{
+    int error = pthread_mutex_init(&s->lock, NULL);
+    error = error ? error : pthread_mutex_init(&s->events_lock, NULL);
+    error = error ? error : pthread_cond_init(&s->work, NULL);
+    error = error ? error : pthread_cond_init(&s->ended, NULL);
+    error = error ? error : pthread_cond_init(&s->has_events, NULL);
+    s->has_locks = !error;
+    return error ? qn_fail(QN_ERR_MEMORY, "scheduler: no mutex: %s", strerror(error)) : QN_OK;
+}
+
+/* What sequences are made of is known from one of them. */
+static qn_status find_cache(qn_scheduler *s)
+{
+    const qn_kv_format *format;
+    qn_kv_codecs codecs;
+    qn_memory *memory;
+    QN_TRY(qn_model_kv_format(s->model, s->params.kv, &format));
+    QN_TRY(qn_model_kv_codecs(s->model, format, &codecs));
+    s->params.kv = format->name;
+    s->memory_params = (qn_memory_params){ .n_layers = s->model->hparams.n_layers,
+                                           .n_ctx = s->params.n_ctx,
+                                           .n_batch = s->params.max_rows,
+                                           .key_codec = codecs.keys,
+                                           .value_codec = codecs.values };
+    QN_TRY(qn_kept_memory_new(&s->model->kept, s->model->device, &s->memory_params, &memory));
+    s->cache = memory->sequence->cache;
+    memory->vtable->free(memory);
+    const qn_pool *pool = qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states);
+    s->counters.memory_limit = qn_pool_get_usage((qn_pool *)pool).budget;
+    if (!s->params.prefix_states)
+        s->params.prefix_states = s->counters.memory_limit / STATES_SHARE;
+    return s->params.no_prefix_cache ? QN_OK : qn_kept_create(&s->model->kept, s->cache, s->params.prefix_states, &s->kept);
+}
+
+/* Until there is no work or the scheduler is freed. */
+static void *run_steps(void *scheduler)
+{
+    qn_scheduler *s = scheduler;
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        while (!s->is_stopping && !s->n_queued && !s->n_running)
+            pthread_cond_wait(&s->work, &s->lock);
+        const bool is_over = s->is_stopping && !s->n_queued && !s->n_running;
+        pthread_mutex_unlock(&s->lock);
+        if (is_over)
+            return NULL;
+        (void)qn_scheduler_run_step(s);
+    }
+}
+
+static qn_status create_threads(qn_scheduler *s)
+{
+    if (s->params.no_thread)
+        return QN_OK;
+    int error = pthread_create(&s->delivery_thread, NULL, qn_scheduler_delivery, s);
+    s->has_delivery_thread = !error;
+    if (!error)
+        error = pthread_create(&s->step_thread, NULL, run_steps, s);
+    s->has_step_thread = s->has_delivery_thread && !error;
+    return error ? qn_fail(QN_ERR_MEMORY, "scheduler: no thread: %s", strerror(error)) : QN_OK;
+}
+
+static qn_status create(qn_scheduler *s)
+{
+    const uint32_t n = s->params.max_sequences;
+    QN_TRY(create_locks(s));
+    QN_TRY(find_cache(s));
+    QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
+    QN_TRY(qn_alloc(&s->pieces, n, sizeof *s->pieces, "scheduler"));
+    QN_TRY(qn_alloc(&s->logit_rows, n, sizeof *s->logit_rows, "scheduler"));
+    QN_TRY(qn_alloc(&s->requests, n, sizeof *s->requests, "scheduler"));
+    QN_TRY(qn_alloc(&s->rows, s->params.max_rows, sizeof *s->rows, "scheduler"));
+    return create_threads(s);
+}
+
+qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out)
+{
+    const qn_scheduler_params defaults = { 0 };
+    qn_scheduler *s;
+    params = params ? params : &defaults;
+    *out = NULL;
+    if (!model->device)
+        return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
+    QN_TRY(check_params(params));
+    QN_TRY(qn_alloc(&s, 1, sizeof *s, "scheduler"));
+    s->model = model;
+    s->params = *params;
+    fill_params(model, &s->params);
+    s->last_event = &s->first_event;
+    s->prompt_rows = FIRST_PROMPT_ROWS;
+    const qn_status status = create(s);
+    if (status != QN_OK) {
+        char text[QN_ERROR_TEXT_MAX];
+        memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+        qn_scheduler_free(s);
+        return qn_fail(status, "%s", text);
+    }
+    *out = s;
+    return QN_OK;
+}
+
+/* ---- The end ---- */
+
+/* The caller holds s->lock. */
+static void cancel_all(qn_scheduler *s)
+{
+    for (qn_request *r = s->queue; r; r = r->next)
+        atomic_store(&r->cancelled, true);
+    for (uint32_t i = 0; i < s->n_running; i++)
+        atomic_store(&s->running[i]->cancelled, true);
+}
+
+/* All requests end, and their callbacks return. */
+static void stop(qn_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->is_stopping = true;
+    cancel_all(s);
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    if (s->has_step_thread)
+        pthread_join(s->step_thread, NULL);
+    else if (s->n_queued || s->n_running)
+        qn_scheduler_admit(s);
+    pthread_mutex_lock(&s->events_lock);
+    s->no_more_events = true;
+    pthread_cond_signal(&s->has_events);
+    pthread_mutex_unlock(&s->events_lock);
+    if (s->has_delivery_thread)
+        pthread_join(s->delivery_thread, NULL);
+    else
+        qn_scheduler_deliver(s);
+}
+
+void qn_scheduler_free(qn_scheduler *s)
+{
+    if (!s)
+        return;
+    if (s->has_locks) {
+        stop(s);
+        qn_kept_free(&s->model->kept, s->kept);
+        pthread_mutex_destroy(&s->lock);
+        pthread_mutex_destroy(&s->events_lock);
+        pthread_cond_destroy(&s->work);
+        pthread_cond_destroy(&s->ended);
+        pthread_cond_destroy(&s->has_events);
+    }
+    qn_free(s->running);
+    qn_free(s->pieces);
+    qn_free(s->logit_rows);
+    qn_free(s->requests);
+    qn_free(s->rows);
+    qn_free(s);
+}
+
+/* ---- Requests ---- */
+
+static qn_status enqueue(qn_scheduler *s, qn_request *request, uint64_t *id)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool is_full = s->n_queued >= s->params.max_queued;
+    if (!is_full) {
+        request->id = ++s->last_id;
+        if (id)
+            *id = request->id;
+        request->next = s->queue;
+        s->queue = request;
+        s->n_queued++;
+        s->n_alive++;
+        s->counters.submitted++;
+        pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return is_full ? qn_fail(QN_ERR_MEMORY, "queue: %u requests wait, no more are allowed", (unsigned)s->params.max_queued)
+                   : QN_OK;
+}
+
+qn_status qn_scheduler_submit(qn_scheduler *s, const qn_request_params *params, uint64_t *id)
+{
+    qn_request *request;
+    QN_TRY(qn_request_new(s, params, &request));
+    const qn_status status = enqueue(s, request, id);
+    if (status != QN_OK)
+        qn_request_free(request);
+    return status;
+}
+
+void qn_scheduler_cancel(qn_scheduler *s, uint64_t id)
+{
+    pthread_mutex_lock(&s->lock);
+    for (qn_request *r = s->queue; r; r = r->next)
+        if (r->id == id)
+            atomic_store(&r->cancelled, true);
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->id == id)
+            atomic_store(&s->running[i]->cancelled, true);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- Steps and counters ---- */
+
+qn_status qn_scheduler_step(qn_scheduler *s, bool *idle)
+{
+    if (!s->params.no_thread)
+        return qn_fail(QN_ERR_INVALID, "scheduler: it has a thread that runs its steps");
+    *idle = !qn_scheduler_run_step(s);
+    qn_scheduler_deliver(s);
+    return QN_OK;
+}
+
+void qn_scheduler_wait(qn_scheduler *s)
+{
+    bool idle = false;
+    while (s->params.no_thread && !idle)
+        (void)qn_scheduler_step(s, &idle);
+    pthread_mutex_lock(&s->lock);
+    while (!s->params.no_thread && s->n_alive)
+        pthread_cond_wait(&s->ended, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+qn_scheduler_counters qn_scheduler_get_counters(qn_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    qn_scheduler_counters counters = s->counters;
+    counters.queued = s->n_queued;
+    counters.running = s->n_running;
+    pthread_mutex_unlock(&s->lock);
+    return counters;
+}

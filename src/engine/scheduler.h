@@ -1,0 +1,150 @@
+/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_request.c: what is submitted;
+ * scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step; scheduler_output.c: text and
+ * callbacks.
+ *
+ * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
+ * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence that
+ * has lost its memory are the same thing: tokens that the sequence does not hold.
+ *
+ * One thread runs steps: the scheduler's, or the callers of qn_scheduler_step. It alone uses what is marked "step". */
+#ifndef QN_ENGINE_SCHEDULER_H
+#define QN_ENGINE_SCHEDULER_H
+
+#include "engine/internal.h"
+#include "quern/scheduler.h"
+#include "text/stop.h"
+#include "text/utf8_stream.h"
+
+/* A sequence gives up its memory at most so often. */
+enum { QN_MAX_SET_ASIDE = 2 };
+
+typedef struct qn_request qn_request;
+
+/* What callbacks are called with. */
+typedef struct qn_event {
+    struct qn_event *next;
+    qn_request *request;
+    qn_token token; /* or QN_NO_TOKEN */
+    bool is_end;
+    size_t length; /* of the text */
+    char *text;    /* in the same allocation */
+} qn_event;
+
+struct qn_request {
+    qn_request *next; /* in the queue */
+    uint64_t id;      /* ascending */
+    atomic_bool cancelled;
+
+    /* Constant. */
+    qn_request_params params; /* what it points to is copied below, or not kept */
+    qn_token *stop_tokens;
+    char *scope;
+    uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
+    size_t n_keep, n_prompt;
+    double submitted, deadline; /* qn_now; INFINITY */
+
+    /* Step. */
+    qn_token *tokens; /* [n_tokens] */
+    size_t n_tokens, cap_tokens;
+    qn_memory *memory; /* NULL while it is in the queue */
+    qn_sampler *sampler;
+    qn_stop *stop;
+    qn_utf8_stream utf8;
+    uint32_t branch;              /* another position whose state is kept, or 0 */
+    uint32_t kept_state;          /* the last position whose state was kept */
+    bool has_kept_prompt;         /* the pages of the prompt were added to the kept prefixes */
+    uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
+    double admitted, first_token; /* 0: not yet */
+    qn_request_result result;
+    char error[QN_ERROR_TEXT_MAX];
+
+    /* Delivery: used by the thread that calls callbacks. */
+    bool is_muted; /* a callback returned false */
+    size_t n_delivered;
+    qn_event end;
+};
+
+/* The rows of one request in a step. */
+typedef struct qn_piece {
+    qn_request *request; /* NULL: dropped from the step */
+    size_t n;
+} qn_piece;
+
+struct qn_scheduler {
+    qn_model *model;
+    qn_scheduler_params params; /* without zeros */
+    qn_memory_params memory_params;
+    const qn_cache *cache;
+    qn_kept *kept; /* NULL with no_prefix_cache */
+
+    pthread_mutex_t lock; /* protects what follows up to `counters` */
+    pthread_cond_t work, ended;
+    bool is_stopping;
+    uint64_t last_id;
+    qn_request *queue;
+    uint32_t n_queued, n_alive;
+    qn_request **running; /* [max_sequences] of which n_running; changed by the step thread only */
+    uint32_t n_running;
+    qn_scheduler_counters counters;
+
+    /* Step. */
+    qn_piece *pieces; /* [max_sequences] */
+    uint32_t n_pieces;
+    qn_row *rows;         /* [max_rows] */
+    uint32_t *logit_rows; /* [max_sequences] */
+    qn_sample_request *requests;
+    size_t prompt_rows;  /* most rows of prompts in a step that decodes */
+    uint64_t n_released; /* how often a sequence was freed */
+
+    /* Events, for the thread that calls callbacks. */
+    pthread_mutex_t events_lock;
+    pthread_cond_t has_events;
+    qn_event *first_event, **last_event;
+    bool no_more_events;
+
+    pthread_t step_thread, delivery_thread;
+    bool has_locks, has_step_thread, has_delivery_thread;
+};
+
+/* ---- scheduler_request.c ---- */
+
+/* qn_request_new - check params and copy what they point to. */
+qn_status qn_request_new(const qn_scheduler *s, const qn_request_params *params, qn_request **out);
+void qn_request_free(qn_request *request);
+
+/* ---- scheduler_queue.c ---- */
+
+/* qn_scheduler_admit - end what was cancelled or is late, and let requests of the queue begin. */
+void qn_scheduler_admit(qn_scheduler *s);
+
+/* qn_scheduler_set_aside - free a running request's sequence and queue it again. Its pages are kept for reuse as long as there is memory. */
+void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
+
+/* qn_scheduler_end - end a request: its pages are kept for reuse, its last events queued. With QN_FINISH_ERROR, the error is
+ * `status` with the thread's error text, and its pages are dropped. */
+void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
+
+/* ---- scheduler_step.c ---- */
+
+/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most that at
+ * `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece (qn_sequence.state_position). */
+size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
+
+/* qn_scheduler_run_step - returns whether there was anything to do. */
+bool qn_scheduler_run_step(qn_scheduler *s);
+
+/* ---- scheduler_output.c ---- */
+
+/* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
+qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
+
+/* qn_request_emit_end - queue the text held back and the last event. */
+void qn_request_emit_end(qn_scheduler *s, qn_request *request);
+
+/* qn_scheduler_deliver - call the callbacks of all queued events. */
+void qn_scheduler_deliver(qn_scheduler *s);
+
+/* qn_scheduler_delivery - the delivery thread. */
+void *qn_scheduler_delivery(void *scheduler);
+
+#endif

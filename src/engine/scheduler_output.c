@@ -1,0 +1,177 @@
+/* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called with them by
+ * another thread, or after the step. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Events ---- */
+
+static bool has_callbacks(const qn_request *r)
+{
+    return r->params.on_token || r->params.on_text;
+}
+
+static void push(qn_scheduler *s, qn_event *event)
+{
+    pthread_mutex_lock(&s->events_lock);
+    event->next = NULL;
+    *s->last_event = event;
+    s->last_event = &event->next;
+    pthread_cond_signal(&s->has_events);
+    pthread_mutex_unlock(&s->events_lock);
+}
+
+static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, const char *text, size_t length)
+{
+    qn_event *event;
+    if (!has_callbacks(r))
+        return QN_OK;
+    QN_TRY(qn_alloc(&event, 1, sizeof *event + length, "text of a request"));
+    *event = (qn_event){ .request = r, .token = token, .length = length, .text = (char *)(event + 1) };
+    if (length)
+        memcpy(event->text, text, length);
+    push(s, event);
+    return QN_OK;
+}
+
+/* ---- Text ---- */
+
+/* The text of a token's bytes that is safe to show. */
+static qn_status find_text(const qn_scheduler *s, qn_request *r, qn_token token, const char **safe, size_t *n_safe, bool *found)
+{
+    const qn_tokenizer *tok = s->model->tokenizer;
+    const char *bytes, *text;
+    size_t length, n;
+    /* The vocabulary may be smaller than n_vocab: ids beyond it have no text. */
+    if (!tok || !(r->params.on_text || r->params.n_stop) || (size_t)token >= qn_tokenizer_n_vocab(tok) ||
+        (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
+        return QN_OK;
+    QN_TRY(qn_tokenizer_piece(tok, token, &bytes, &length));
+    QN_TRY(qn_utf8_stream_feed(&r->utf8, bytes, length, &text, &n));
+    return qn_stop_feed(r->stop, text, n, safe, n_safe, found);
+}
+
+qn_status qn_request_emit(qn_scheduler *s, qn_request *r, qn_token token, bool has_text, bool *found)
+{
+    const char *safe = NULL;
+    size_t n_safe = 0;
+    *found = false;
+    if (has_text)
+        QN_TRY(find_text(s, r, token, &safe, &n_safe, found));
+    return push_token(s, r, token, safe, n_safe);
+}
+
+/* The text held back, in up to two parts. */
+static qn_status flush_text(qn_scheduler *s, qn_request *r)
+{
+    const char *text, *safe;
+    size_t n, n_safe;
+    bool found;
+    QN_TRY(qn_utf8_stream_flush(&r->utf8, &text, &n));
+    QN_TRY(qn_stop_feed(r->stop, text, n, &safe, &n_safe, &found));
+    if (n_safe)
+        QN_TRY(push_token(s, r, QN_NO_TOKEN, safe, n_safe));
+    QN_TRY(qn_stop_flush(r->stop, &safe, &n_safe));
+    return n_safe ? push_token(s, r, QN_NO_TOKEN, safe, n_safe) : QN_OK;
+}
+
+void qn_request_emit_end(qn_scheduler *s, qn_request *r)
+{
+    if (!r->result.is_stop_string && r->params.on_text) {
+        const qn_status status = flush_text(s, r);
+        if (status != QN_OK && r->result.status == QN_OK) {
+            r->result.finish = QN_FINISH_ERROR;
+            r->result.status = status;
+            memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+        }
+    }
+    push(s, &r->end);
+}
+
+/* ---- Callbacks ---- */
+
+static void deliver_token(qn_event *event)
+{
+    qn_request *r = event->request;
+    const qn_request_params *p = &r->params;
+    if (r->is_muted)
+        return;
+    const bool has_token = event->token != QN_NO_TOKEN;
+    r->n_delivered += has_token;
+    if ((has_token && p->on_token && !p->on_token(p->user, event->token)) ||
+        (event->length && p->on_text && !p->on_text(p->user, event->text, event->length))) {
+        r->is_muted = true;
+        atomic_store(&r->cancelled, true);
+    }
+}
+
+static void deliver_end(qn_scheduler *s, qn_request *r)
+{
+    if (r->is_muted) {
+        r->result.finish = QN_FINISH_CANCELLED;
+        r->result.status = QN_OK;
+        r->result.is_stop_string = false;
+        r->result.n_generated = r->n_delivered;
+        r->error[0] = '\0';
+    }
+    r->result.error = r->error;
+    if (r->params.on_end)
+        r->params.on_end(r->params.user, &r->result);
+    qn_request_free(r);
+    pthread_mutex_lock(&s->lock);
+    s->n_alive--;
+    s->counters.finished++;
+    pthread_cond_broadcast(&s->ended);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void deliver(qn_scheduler *s, qn_event *event)
+{
+    for (qn_event *next; event; event = next) {
+        next = event->next;
+        if (event->is_end) {
+            deliver_end(s, event->request); /* frees the event */
+        } else {
+            deliver_token(event);
+            qn_free(event);
+        }
+    }
+}
+
+/* All queued events. The caller holds events_lock. */
+static qn_event *take_events(qn_scheduler *s)
+{
+    qn_event *first = s->first_event;
+    s->first_event = NULL;
+    s->last_event = &s->first_event;
+    return first;
+}
+
+void qn_scheduler_deliver(qn_scheduler *s)
+{
+    pthread_mutex_lock(&s->events_lock);
+    qn_event *first = take_events(s);
+    pthread_mutex_unlock(&s->events_lock);
+    deliver(s, first);
+}
+
+void *qn_scheduler_delivery(void *scheduler)
+{
+    qn_scheduler *s = scheduler;
+    pthread_mutex_lock(&s->events_lock);
+    while (s->first_event || !s->no_more_events) {
+        if (!s->first_event) {
+            pthread_cond_wait(&s->has_events, &s->events_lock);
+            continue;
+        }
+        qn_event *first = take_events(s);
+        pthread_mutex_unlock(&s->events_lock);
+        deliver(s, first);
+        pthread_mutex_lock(&s->events_lock);
+    }
+    pthread_mutex_unlock(&s->events_lock);
+    return NULL;
+}

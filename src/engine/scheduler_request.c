@@ -1,0 +1,180 @@
+/* Requests: what qn_scheduler_submit checks and copies, and the positions whose states are kept. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the ends of a conversation's messages, the first's, which other conversations may share, and so many of the last. */
+enum { LAST_MESSAGES = 3 };
+
+qn_request_params qn_request_defaults(void)
+{
+    return (qn_request_params){ .sampling = qn_sampling_defaults(), .max_tokens = -1 };
+}
+
+/* ---- The prompt ---- */
+
+static qn_status check_tokens(const qn_scheduler *s, const char *what, const qn_token *tokens, size_t n)
+{
+    const size_t n_vocab = s->model->hparams.n_vocab;
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
+            return qn_fail(QN_ERR_INVALID, "%s %zu: id %d is outside the vocabulary, expected 0 to %zu", what, i,
+                           (int)tokens[i], n_vocab - 1);
+    return QN_OK;
+}
+
+static qn_status check_marks(const qn_request_params *p)
+{
+    for (size_t i = 0; i < p->n_marks; i++)
+        if (p->marks[i] > p->n_tokens || (i && p->marks[i] < p->marks[i - 1]))
+            return qn_fail(QN_ERR_INVALID, "mark %zu: %u, expected at least the one before and at most %zu", i,
+                           (unsigned)p->marks[i], p->n_tokens);
+    return QN_OK;
+}
+
+static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
+{
+    const int prompts = (p->tokens != NULL) + (p->text != NULL) + (p->messages != NULL);
+    if (prompts != 1)
+        return qn_fail(QN_ERR_INVALID, "prompt: %d of tokens, text and messages are given, expected one", prompts);
+    if (p->tokens && !p->n_tokens)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    if (p->messages && !p->n_messages)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no messages, at least 1 is needed");
+    if (p->n_marks && !p->tokens)
+        return qn_fail(QN_ERR_INVALID, "marks: %zu without tokens, expected none", p->n_marks);
+    QN_TRY(check_marks(p));
+    return p->tokens ? check_tokens(s, "token", p->tokens, p->n_tokens) : QN_OK;
+}
+
+static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
+{
+    size_t capacity = 0;
+    if (!n)
+        return QN_OK;
+    QN_TRY(qn_realloc_array(to, &capacity, n, sizeof **to, "request"));
+    memcpy(*to, from, n * sizeof **to);
+    return QN_OK;
+}
+
+static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    if (p->tokens) {
+        r->n_tokens = p->n_tokens;
+        QN_TRY(copy_tokens(p->tokens, p->n_tokens, &r->tokens));
+    } else if (p->text) {
+        QN_TRY(qn_tokenize(s->model, p->text, strlen(p->text), true, true, &r->tokens, &r->n_tokens));
+    } else {
+        QN_TRY(qn_chat_tokens(s->model, p->messages, p->n_messages, true, &r->tokens, &r->n_tokens));
+    }
+    r->n_prompt = r->cap_tokens = r->n_tokens;
+    if (!r->n_prompt)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    if (r->n_prompt > s->params.n_ctx)
+        return qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %u", r->n_prompt,
+                       (unsigned)s->params.n_ctx);
+    return QN_OK;
+}
+
+/* ---- Positions whose states are kept ---- */
+
+/* Ascending, each once. */
+static void keep_before(qn_request *r, size_t length)
+{
+    const uint32_t position = (uint32_t)(length / QN_PAGE * QN_PAGE);
+    if (position && (!r->n_keep || r->keep[r->n_keep - 1] < position))
+        r->keep[r->n_keep++] = position;
+}
+
+/* A message ends with an end token, which nothing that a message says becomes. */
+static void keep_messages(const qn_scheduler *s, qn_request *r)
+{
+    size_t n_ends = 0, end = 0;
+    for (size_t i = 0; i < r->n_prompt; i++)
+        n_ends += qn_token_is_end(s->model, r->tokens[i]);
+    for (size_t i = 0; i < r->n_prompt; i++)
+        if (qn_token_is_end(s->model, r->tokens[i])) {
+            if (end == 0 || end + LAST_MESSAGES >= n_ends)
+                keep_before(r, i + 1);
+            end++;
+        }
+}
+
+static qn_status find_kept_positions(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    QN_TRY(qn_alloc(&r->keep, (p->messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *r->keep, "request"));
+    for (size_t i = 0; i < p->n_marks; i++)
+        keep_before(r, p->marks[i]);
+    if (p->messages)
+        keep_messages(s, r);
+    keep_before(r, r->n_prompt);
+    return QN_OK;
+}
+
+/* ---- Requests ---- */
+
+static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
+{
+    const qn_tokenizer *tok;
+    if (!(p->deadline >= 0) || isinf(p->deadline))
+        return qn_fail(QN_ERR_INVALID, "deadline: %g seconds, expected 0 or more", p->deadline);
+    if (p->on_text || p->n_stop)
+        QN_TRY(qn_model_tokenizer(s->model, &tok));
+    return check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens);
+}
+
+static qn_status create(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    const char *scope = p->scope ? p->scope : "";
+    QN_TRY(find_tokens(s, p, r));
+    QN_TRY(find_kept_positions(s, p, r));
+    QN_TRY(qn_sampler_create(&p->sampling, s->model->hparams.n_vocab, &r->sampler));
+    QN_TRY(qn_stop_create(p->stop, p->n_stop, &r->stop));
+    QN_TRY(copy_tokens(p->stop_tokens, p->n_stop_tokens, &r->stop_tokens));
+    QN_TRY(qn_alloc(&r->scope, strlen(scope) + 1, 1, "request"));
+    memcpy(r->scope, scope, strlen(scope));
+    return QN_OK;
+}
+
+qn_status qn_request_new(const qn_scheduler *s, const qn_request_params *params, qn_request **out)
+{
+    qn_request *r;
+    *out = NULL;
+    QN_TRY(check_prompt(s, params));
+    QN_TRY(check_values(s, params));
+    QN_TRY(qn_alloc(&r, 1, sizeof *r, "request"));
+    r->params = *params;
+    r->admitted_after = UINT64_MAX;
+    atomic_init(&r->cancelled, false);
+    const qn_status status = create(s, params, r);
+    if (status != QN_OK) {
+        qn_request_free(r);
+        return status;
+    }
+    r->submitted = qn_now();
+    r->deadline = params->deadline > 0 ? r->submitted + params->deadline : (double)INFINITY;
+    r->result.n_prompt = r->n_prompt;
+    r->end = (qn_event){ .request = r, .token = QN_NO_TOKEN, .is_end = true };
+    *out = r;
+    return QN_OK;
+}
+
+void qn_request_free(qn_request *r)
+{
+    if (!r)
+        return;
+    if (r->memory)
+        r->memory->vtable->free(r->memory);
+    free(r->tokens);
+    free(r->stop_tokens);
+    qn_free(r->keep);
+    qn_free(r->scope);
+    qn_sampler_free(r->sampler);
+    qn_stop_free(r->stop);
+    qn_utf8_stream_free(&r->utf8);
+    qn_free(r);
+}

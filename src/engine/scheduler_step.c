@@ -1,0 +1,314 @@
+/* One step: which rows it has, the memory for them, and what is done with the tokens that it samples. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+/* Prompts that are evaluated while others are decoded get at least so many rows of a step. Every KEEP_STATES tokens a state is kept. */
+enum { LEAST_PROMPT_ROWS = 16, KEEP_STATES = 4096 };
+
+static size_t rows_left(const qn_request *r)
+{
+    return r->n_tokens - r->memory->sequence->length;
+}
+
+/* ---- Kept states ---- */
+
+static bool is_kept_position(const qn_request *r, uint32_t position)
+{
+    for (size_t i = 0; i < r->n_keep; i++)
+        if (r->keep[i] == position)
+            return true;
+    return position && (position % KEEP_STATES == 0 || position == r->branch);
+}
+
+/* The first position above `position` whose state is to be kept. */
+static uint32_t next_kept_position(const qn_request *r, uint32_t position)
+{
+    uint32_t next = (position / KEEP_STATES + 1) * KEEP_STATES;
+    for (size_t i = 0; i < r->n_keep; i++)
+        if (r->keep[i] > position && r->keep[i] < next)
+            next = r->keep[i];
+    return r->branch > position && r->branch < next ? r->branch : next;
+}
+
+size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n)
+{
+    const size_t end = length + n;
+    if (!folds_whole_chunks)
+        return end > state + QN_PAGE ? state + QN_PAGE - length : n;
+    if (end < state + QN_PAGE)
+        return n;
+    /* A piece that contains the chunk before the state ends at it; a later one must not contain a complete chunk. */
+    return length + QN_PAGE <= state ? state - length : state + QN_PAGE - 1 - length;
+}
+
+/* Of n rows that could be evaluated, those until the next state that is to be kept. */
+static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, size_t n)
+{
+    const qn_sequence *q = r->memory->sequence;
+    return s->kept && s->cache->states
+               ? qn_rows_to_state(s->cache->folds_whole_chunks, q->length, next_kept_position(r, q->state_position), n)
+               : n;
+}
+
+static void keep_prefix(qn_scheduler *s, qn_request *r)
+{
+    const qn_sequence *q = r->memory->sequence;
+    if (!s->kept)
+        return;
+    if (s->cache->states && q->state_position != r->kept_state && is_kept_position(r, q->state_position)) {
+        qn_kept_state(s->kept, r->scope, r->tokens, r->memory);
+        r->kept_state = q->state_position;
+    }
+    if (!r->has_kept_prompt && q->length >= r->n_prompt)
+        qn_kept_add(s->kept, r->scope, r->tokens, r->memory);
+    r->has_kept_prompt = q->length >= r->n_prompt;
+}
+
+/* ---- Composition ---- */
+
+/* A row for each sequence that is being decoded; the rest of the step is pieces of prompts, the oldest first. */
+static void compose(qn_scheduler *s)
+{
+    size_t n_decoding = 0, n_prompts = 0;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        *(rows_left(s->running[i]) == 1 ? &n_decoding : &n_prompts) += 1;
+    if (s->params.prompts_first && n_prompts)
+        n_decoding = 0;
+    size_t left = s->params.max_rows - n_decoding;
+    if (n_decoding && left > s->prompt_rows)
+        left = s->prompt_rows;
+    s->n_pieces = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        qn_request *r = s->running[i];
+        const size_t wanted = rows_left(r), most = wanted < left ? wanted : left;
+        const bool is_decoding = wanted == 1;
+        const size_t n = is_decoding ? n_decoding > 0 : most ? rows_to_kept_state(s, r, most) : 0;
+        if (n)
+            s->pieces[s->n_pieces++] = (qn_piece){ r, n };
+        left -= is_decoding ? 0 : n;
+    }
+}
+
+/* ---- Memory ---- */
+
+static void drop_from_step(qn_scheduler *s, const qn_request *r)
+{
+    for (uint32_t i = 0; i < s->n_pieces; i++)
+        if (s->pieces[i].request == r)
+            s->pieces[i].request = NULL;
+    r->memory->vtable->on_append(r->memory, r->memory->sequence->length); /* gives back what was reserved */
+}
+
+/* The youngest that can be set aside, or NULL. */
+static qn_request *find_youngest(const qn_scheduler *s)
+{
+    qn_request *youngest = NULL;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        qn_request *r = s->running[i];
+        if (r->result.n_set_aside < QN_MAX_SET_ASIDE && (!youngest || r->id > youngest->id))
+            youngest = r;
+    }
+    return youngest;
+}
+
+/* Reserves memory for a piece; kept prefixes go first, then the youngest sequences, then rows of the piece. A request that does not
+ * fit by itself ends. */
+static void reserve_piece(qn_scheduler *s, qn_piece *piece)
+{
+    qn_request *r = piece->request;
+    while (piece->request) {
+        const qn_status status = qn_kept_prepare(&s->model->kept, r->memory, piece->n);
+        qn_request *youngest = status == QN_ERR_MEMORY && s->n_running > 1 ? find_youngest(s) : NULL;
+        if (status == QN_OK)
+            return;
+        if (youngest) {
+            drop_from_step(s, youngest);
+            qn_scheduler_set_aside(s, youngest);
+        } else if (status == QN_ERR_MEMORY && piece->n > QN_PAGE) {
+            piece->n = piece->n / 2 > QN_PAGE ? piece->n / 2 : QN_PAGE;
+        } else {
+            piece->request = NULL;
+            qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
+        }
+    }
+}
+
+static void reserve_pieces(qn_scheduler *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_pieces; i++)
+        if (s->pieces[i].request)
+            reserve_piece(s, &s->pieces[i]);
+    for (uint32_t i = 0; i < s->n_pieces; i++)
+        if (s->pieces[i].request)
+            s->pieces[n++] = s->pieces[i];
+    s->n_pieces = n;
+}
+
+/* ---- Running ---- */
+
+static bool samples(const qn_piece *piece)
+{
+    return piece->n == rows_left(piece->request) && piece->request->params.max_tokens != 0;
+}
+
+static size_t fill_rows(qn_scheduler *s, qn_step *step)
+{
+    size_t longest = 0;
+    *step = (qn_step){ .rows = s->rows, .logit_rows = s->logit_rows };
+    for (uint32_t p = 0; p < s->n_pieces; p++) {
+        const qn_request *r = s->pieces[p].request;
+        const uint32_t first = r->memory->sequence->length;
+        for (size_t i = 0; i < s->pieces[p].n; i++)
+            s->rows[step->n_rows++] = (qn_row){ .token = r->tokens[first + i],
+                                                .position = first + (uint32_t)i,
+                                                .cache = r->memory->cache,
+                                                .recurrent = r->memory->recurrent,
+                                                .memory = r->memory };
+        longest = first + s->pieces[p].n > longest ? first + s->pieces[p].n : longest;
+        if (!samples(&s->pieces[p]))
+            continue;
+        s->requests[step->n_logit_rows] = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
+        s->logit_rows[step->n_logit_rows++] = (uint32_t)step->n_rows - 1;
+    }
+    step->requests = step->n_logit_rows ? s->requests : NULL;
+    return longest;
+}
+
+/* The workspace grows in few steps, to at most that of n_ctx positions. */
+static size_t workspace_positions(const qn_scheduler *s, size_t longest)
+{
+    size_t positions = 4096;
+    while (positions < longest)
+        positions *= 2;
+    return positions < s->params.n_ctx ? positions : s->params.n_ctx;
+}
+
+static qn_status run(qn_scheduler *s, qn_step *step)
+{
+    qn_device *device = s->model->device;
+    const size_t longest = fill_rows(s, step);
+    qn_model_lock(s->model);
+    qn_status status = device->vtable->reserve(device, s->params.max_rows, workspace_positions(s, longest));
+    if (status == QN_OK)
+        status = device->vtable->run(device, step);
+    qn_model_unlock(s->model);
+    return status;
+}
+
+/* ---- After the step ---- */
+
+static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
+{
+    for (size_t i = 0; i < r->params.n_stop_tokens; i++)
+        if (r->stop_tokens[i] == token)
+            return true;
+    return !r->params.ignore_end && qn_token_is_end(s->model, token);
+}
+
+/* Adds a sampled token. Sets *ends if it is the last, and why. */
+static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, bool *ends, qn_finish *finish)
+{
+    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
+    bool found;
+    QN_TRY(qn_sample_status(sampled->best));
+    QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
+    r->tokens[r->n_tokens++] = sampled->token;
+    r->result.n_generated++;
+    r->first_token = r->first_token > 0 ? r->first_token : qn_now();
+    QN_TRY(qn_request_emit(s, r, sampled->token, !is_end, &found));
+    r->result.is_stop_string = found;
+    const bool is_full = r->memory->sequence->length == s->params.n_ctx ||
+                         (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
+    *finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+    *ends = is_end || found || is_full;
+    return QN_OK;
+}
+
+/* What one piece's rows have brought; `sampled` is its token, or NULL. Returns whether a token was generated. */
+static bool complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
+{
+    qn_request *r = piece->request;
+    qn_finish finish = QN_FINISH_LENGTH;
+    bool ends = r->memory->sequence->length + piece->n == r->n_tokens && !sampled;
+    r->memory->vtable->on_append(r->memory, r->memory->sequence->length + piece->n);
+    keep_prefix(s, r);
+    const qn_status status = sampled ? add_token(s, r, sampled, &ends, &finish) : QN_OK;
+    if (status != QN_OK)
+        qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
+    else if (ends)
+        qn_scheduler_end(s, r, finish, QN_OK);
+    return sampled && status == QN_OK;
+}
+
+static void fail_pieces(qn_scheduler *s, qn_status status)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+    for (uint32_t i = 0; i < s->n_pieces; i++) {
+        qn_request *r = s->pieces[i].request;
+        r->memory->vtable->on_append(r->memory, r->memory->sequence->length);
+        qn_scheduler_end(s, r, QN_FINISH_ERROR, qn_fail(status, "%s", text));
+    }
+}
+
+/* The rows of prompts in the next steps that decode: towards the time that a step is to take. */
+static void adapt_prompt_rows(qn_scheduler *s, const qn_step *step, double seconds)
+{
+    const size_t n_prompt_rows = step->n_rows - step->n_logit_rows;
+    if (step->n_logit_rows && n_prompt_rows && seconds > s->params.step_seconds) {
+        const double rows = (double)s->prompt_rows * s->params.step_seconds / seconds;
+        s->prompt_rows = rows > LEAST_PROMPT_ROWS ? (size_t)rows : LEAST_PROMPT_ROWS;
+    } else if (n_prompt_rows * 2 > s->prompt_rows && seconds < 0.8 * s->params.step_seconds) {
+        s->prompt_rows += s->prompt_rows / 4 + 1;
+    }
+    s->prompt_rows = s->prompt_rows < s->params.max_rows ? s->prompt_rows : s->params.max_rows;
+}
+
+static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated, double seconds)
+{
+    const qn_pool_usage usage = qn_pool_get_usage(qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states));
+    const qn_prefix_counts counts = s->kept ? qn_kept_counts(s->kept) : (qn_prefix_counts){ 0 };
+    pthread_mutex_lock(&s->lock);
+    qn_scheduler_counters *c = &s->counters;
+    c->memory_bytes = usage.held;
+    c->memory_limit = usage.budget;
+    c->prefix_tokens = counts.pages * QN_PAGE;
+    c->prefix_states = counts.states;
+    c->generated_tokens += n_generated;
+    c->steps += step->n_rows > 0;
+    c->rows += step->n_rows;
+    c->step_seconds += seconds;
+    c->longest_step_seconds = seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool qn_scheduler_run_step(qn_scheduler *s)
+{
+    const double start = qn_now();
+    qn_step step = { 0 };
+    size_t n_generated = 0, logit_row = 0;
+    pthread_mutex_lock(&s->lock);
+    const bool has_work = s->n_queued || s->n_running;
+    pthread_mutex_unlock(&s->lock);
+    if (!has_work)
+        return false;
+    qn_scheduler_admit(s);
+    compose(s);
+    reserve_pieces(s);
+    const qn_status status = s->n_pieces ? run(s, &step) : QN_OK;
+    if (status != QN_OK)
+        fail_pieces(s, status);
+    for (uint32_t i = 0; status == QN_OK && i < s->n_pieces; i++) {
+        const bool has_token = samples(&s->pieces[i]);
+        n_generated += complete_piece(s, &s->pieces[i], has_token ? &s->requests[logit_row] : NULL);
+        logit_row += has_token;
+    }
+    const double seconds = qn_now() - start;
+    adapt_prompt_rows(s, &step, seconds);
+    count_step(s, &step, n_generated, seconds);
+    return true;
+}

@@ -1,0 +1,107 @@
+/* Requests whose answers are collected, and the same answers from a session alone. */
+#ifndef QN_TESTS_HELPER_SCHEDULER_H
+#define QN_TESTS_HELPER_SCHEDULER_H
+
+#include "helper_assert.h"
+
+#include "base/splitmix.h"
+#include "engine/scheduler.h"
+#include "quern/scheduler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_ANSWER = 256 };
+
+/* What one request's callbacks have received. */
+struct answer {
+    qn_token tokens[MAX_ANSWER];
+    size_t n_tokens;
+    char text[16 * MAX_ANSWER];
+    size_t n_text;
+    size_t cancel_at; /* on_token returns false after so many tokens; 0: never */
+    int n_ends;
+    qn_request_result result;
+    char error[QN_ERROR_TEXT_MAX];
+};
+
+static inline bool answer_token(void *user, qn_token token)
+{
+    struct answer *a = user;
+    a->tokens[a->n_tokens++] = token;
+    return a->n_tokens != a->cancel_at;
+}
+
+static inline bool answer_text(void *user, const char *text, size_t length)
+{
+    struct answer *a = user;
+    memcpy(a->text + a->n_text, text, length);
+    a->n_text += length;
+    return true;
+}
+
+static inline void answer_end(void *user, const qn_request_result *result)
+{
+    struct answer *a = user;
+    a->n_ends++;
+    a->result = *result;
+    snprintf(a->error, sizeof a->error, "%s", result->error);
+}
+
+static inline void collect_answer(qn_request_params *params, struct answer *a)
+{
+    params->on_token = answer_token;
+    params->on_text = answer_text;
+    params->on_end = answer_end;
+    params->user = a;
+}
+
+/* The answer of a session of its own to a prompt of tokens. */
+static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx, const qn_request_params *request,
+                                struct answer *a)
+{
+    qn_generate_params params = qn_generate_defaults();
+    qn_session *session;
+    params.sampling = request->sampling;
+    params.max_tokens = request->max_tokens;
+    params.ignore_end = request->ignore_end;
+    params.stop = request->stop;
+    params.n_stop = request->n_stop;
+    params.show_special = request->show_special;
+    params.on_token = answer_token;
+    params.on_text = request->on_text ? answer_text : NULL;
+    params.user = a;
+    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = n_ctx, .kv = kv }, &session));
+    assert_ok(qn_generate(session, request->tokens, request->n_tokens, &params, NULL));
+    qn_session_free(session);
+}
+
+static inline void assert_same_answer(const struct answer *a, const struct answer *b)
+{
+    assert_int_equal(a->n_tokens, b->n_tokens);
+    assert_memory_equal(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens);
+    assert_int_equal(a->n_text, b->n_text);
+    assert_memory_equal(a->text, b->text, a->n_text);
+}
+
+/* ---- Models ---- */
+
+static inline void load_model(const char *file, uint64_t memory, int n_threads, qn_model **model)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
+    assert_ok(
+        qn_model_load(path, &(qn_model_params){ .memory = memory, .n_threads = n_threads, .skip_weight_scan = true }, model));
+}
+
+/* Items that sequences of a cache hold. */
+static inline size_t items_held(const qn_cache *cache)
+{
+    qn_pool_class *const classes[] = { cache->pages, cache->f16_pages, cache->states, cache->open_chunks };
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        n += classes[i] ? qn_pool_count(classes[i]) : 0;
+    return n;
+}
+
+#endif
