@@ -628,14 +628,16 @@ static void check_prefill(const qn_pages_shape *s, const struct piece *pieces, s
 
 /* ---- Storing and quantising ---- */
 
-static void store_rows(struct problem *p, bool paged, size_t layer, const qn_aura_gpu_rotation rotations[2], uint64_t rows)
+/* rows: keys and values of all layers. */
+static void store_rows(struct problem *p, bool paged, size_t layer, uint64_t sessions, const qn_aura_gpu_rotation rotations[2],
+                       uint64_t rows)
 {
     const qn_pages_shape *s = p->s;
     const size_t row = s->n_kv_heads * s->dim;
     const qn_rope_qk_norm_store_args args = { .keys = rows + 2 * layer * p->n_rows * row * sizeof(float),
                                               .values = rows + (2 * layer + 1) * p->n_rows * row * sizeof(float),
                                               .positions = p->gpu_positions,
-                                              .sessions = p->gpu_sessions,
+                                              .sessions = sessions,
                                               .cache = cache_of(p, paged, layer),
                                               .pages = f16_of(p, paged, layer),
                                               .key_rotation = rotations[0],
@@ -690,6 +692,22 @@ static void expect_pool(const struct pool *pool, const char *what)
     free(found);
 }
 
+/* The rows of the step are in the contiguous caches: no element is poison. */
+static void expect_stored(const struct problem *p)
+{
+    const struct array *a = p->codes ? &p->f16_keys : &p->keys;
+    size_t missing = 0;
+    for (size_t row = 0; row < p->n_rows; row++) {
+        const size_t at = p->codes ? f16_row(p, p->positions[row]) : p->positions[row];
+        for (size_t i = 0; i < p->n_layers * p->s->n_kv_heads; i++) {
+            uint16_t x;
+            memcpy(&x, row_of(p, a, i / p->s->n_kv_heads, p->sessions[row], i % p->s->n_kv_heads, at), sizeof x);
+            missing += x == 0xffff;
+        }
+    }
+    qn_expect(missing == 0, "%zu of %zu rows were not stored", missing, p->n_rows * p->n_layers * p->s->n_kv_heads);
+}
+
 static void check_store(const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
 {
     enum { LAYERS = 2 };
@@ -711,9 +729,13 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
             levels[i].boundaries = qn_gpu_keep_copy(&p.arrays, p.codecs[i]->boundaries, (n_levels - 1) * sizeof(float));
         }
     }
+    uint32_t *none = qn_xcalloc(p.n_rows, sizeof *none);
+    memset(none, 0xff, p.n_rows * sizeof *none); /* QN_ATTENTION_NO_SESSION: nothing is stored */
+    store_rows(&p, true, 0, qn_gpu_keep_copy(&p.arrays, none, p.n_rows * sizeof *none), rotations, rows);
+    expect_pool(p.codes ? &p.f16_pages : &p.pages, "pages after rows without a session");
     for (int paged = 0; paged < 2; paged++) {
         for (size_t layer = 0; layer < LAYERS; layer++)
-            store_rows(&p, paged, layer, rotations, rows);
+            store_rows(&p, paged, layer, p.gpu_sessions, rotations, rows);
         if (p.codes)
             quantize_pages(&p, paged, levels);
     }
@@ -721,12 +743,14 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (array_bytes(&p, all[i]))
             qn_gpu_read(&all[i]->gpu, all[i]->host);
+    expect_stored(&p);
     for (size_t i = 0; i < n_pieces; i++)
         fill_pages(&p, i, true);
     expect_pool(&p.pages, p.codes ? "codes" : "pages");
     expect_pool(&p.f16_pages, "fp16 pages");
     problem_free(&p);
     free(x);
+    free(none);
 }
 
 void qn_check_cuda_pages(bool bench)
