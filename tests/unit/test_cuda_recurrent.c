@@ -139,7 +139,9 @@ static void add_piece(struct fixture *x, uint32_t position, uint32_t state_posit
         .cache = &x->cache, .state = 2 * i, .state_to = 2 * i + 1, .open_chunk = 10 + i, .state_position = state_position
     };
     x->memories[i].base.sequence = &x->sequences[i];
-    x->pieces[i] = (qn_cuda_piece){ .memory = &x->memories[i], .row = (uint32_t)x->step.n, .n = n, .position = position };
+    static const qn_row row; /* not padding */
+    x->pieces[i] =
+        (qn_cuda_piece){ .memory = &x->memories[i], .row = (uint32_t)x->step.n, .n = n, .position = position, .rows = &row };
     x->step.n += n;
 }
 
@@ -291,12 +293,12 @@ static void one_row(void **unused)
     set_up(&x, 128);
     add_piece(&x, 127, 64, 1);
     const int before = fake.launches;
-    assert_ok(qn_cuda_fold_full_chunk(&x.step));
+    assert_ok(qn_cuda_fold_full_chunks(&x.step));
     assert_int_equal(fake.launches, before);
     assert_int_equal(run(&x), 1);
     assert_int_equal(((const qn_gdn_open_args *)arguments(0, 1))->out, BUFFER + (OUT << 20));
     x.pieces[0].position = 128;
-    assert_ok(qn_cuda_fold_full_chunk(&x.step));
+    assert_ok(qn_cuda_fold_full_chunks(&x.step));
     const qn_gdn_open_args *fold = arguments(0, 1);
     assert_string_equal(launched(0, 1)->function, "qn_gdn_open_fold");
     assert_int_equal(launched(0, 1)->grid[1], 2);

@@ -185,7 +185,6 @@ static void decode_of_many(void **unused)
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 1);
         assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
-        assert_int_equal(attention->grid[2], bucket);
         assert_int_equal(count("qn_attention_combine", 0, &other), attention_layers(&x));
         assert_int_equal(count("qn_matmul_embed", 0, &other), 1);
         assert_int_equal(count("qn_elementwise_gather", 0, &other), 0);
@@ -193,7 +192,8 @@ static void decode_of_many(void **unused)
         assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts(&x));
         const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
         const qn_attention_decode_args *args = (const void *)attention->args;
-        assert_int_equal(args->sessions, x.model->inputs + in.sequences);
+        assert_int_equal(args->n_rows, bucket);
+        assert_int_equal(args->mask.sessions, x.model->inputs + in.sequences);
         assert_int_equal(args->mask.positions, x.model->inputs + in.positions);
         assert_int_equal(args->cache.tables, x.model->inputs + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);

@@ -84,6 +84,30 @@ static void expect_found(const char *what, size_t length)
             fail_msg("%s of %zu tokens: the logits of token %zu after them differ", what, length, i);
 }
 
+static double distance(const float *x, const float *reference, size_t n)
+{
+    double difference = 0, length = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double d = (double)x[i] - (double)reference[i];
+        difference += d * d;
+        length += (double)reference[i] * (double)reference[i];
+    }
+    return sqrt(difference / length);
+}
+
+/* After a truncation into a page of codes whose fp16 rows are gone, its rows are computed again in other steps, which on a GPU gives
+ * other bits: then within the bar of different batch sizes. */
+static void expect_rolled_back(const char *what, size_t length)
+{
+    if (strcmp(kv, "f16") == 0) {
+        expect_found(what, length);
+        return;
+    }
+    const double error = distance(found, expected, N_MORE * info.n_vocab);
+    if (!(error <= 4e-2))
+        fail_msg("%s of %zu tokens: relative error %g", what, length, error);
+}
+
 static void eval_other_tokens(qn_session *session, size_t n)
 {
     qn_token tokens[150];
@@ -185,28 +209,17 @@ static void rolls_back_to_a_checkpoint(void)
             assert_ok(qn_session_fork(session, &fork));
             assert_ok(qn_session_truncate(session, (uint32_t)lengths[i]));
             continue_session(session, found);
-            expect_found("a rollback", lengths[i]);
+            expect_rolled_back("a rollback", lengths[i]);
             assert_ok(qn_session_truncate(session, (uint32_t)lengths[i])); /* the checkpoint is still there */
             continue_session(session, found);
-            expect_found("a second rollback", lengths[i]);
+            expect_rolled_back("a second rollback", lengths[i]);
             qn_session_free(session);
             assert_ok(qn_session_truncate(fork, (uint32_t)lengths[i]));
             continue_session(fork, found);
-            expect_found("a rollback of a fork", lengths[i]);
+            expect_rolled_back("a rollback of a fork", lengths[i]);
             qn_session_free(fork);
         }
     }
-}
-
-static double distance(const float *x, const float *reference, size_t n)
-{
-    double difference = 0, length = 0;
-    for (size_t i = 0; i < n; i++) {
-        const double d = (double)x[i] - (double)reference[i];
-        difference += d * d;
-        length += (double)reference[i] * (double)reference[i];
-    }
-    return sqrt(difference / length);
 }
 
 /* Rolls back to a length at which no step ended. Tokens whose fp16 rows are gone are evaluated again in different steps,
@@ -250,7 +263,7 @@ static void reports_truncatable_length(void)
     assert_ok(qn_session_truncate(session, 100));
     expect_after(100);
     continue_session(session, found);
-    expect_found("a rollback after rejected ones", 100);
+    expect_rolled_back("a rollback after rejected ones", 100);
     qn_session_free(session);
 }
 
