@@ -259,10 +259,13 @@ static void stores(void **unused)
     assert_int_equal(a->positions, 0x300);
     assert_int_equal(a->keys.rows, 0x100);
     assert_int_equal(a->values.rows, 0x200);
-    assert_int_equal(a->keys.codes, 0x30000);
-    assert_int_equal(a->values.codes, 0x40000);
-    assert_int_equal(a->keys.scales, 0x50000);
-    assert_int_equal(a->values.scales, 0x60000);
+    assert_int_equal(a->cache.keys, 0x30000);
+    assert_int_equal(a->cache.values, 0x40000);
+    assert_int_equal(a->cache.key_scales, 0x50000);
+    assert_int_equal(a->cache.value_scales, 0x60000);
+    assert_int_equal(a->cache.key_head_stride, CAPACITY * 64);
+    assert_int_equal(a->cache.scale_head_stride, CAPACITY * 4);
+    assert_int_equal(a->cache.tables, 0);
     assert_int_equal(a->keys.rotation.signs, 0x10000 + 32 * 4);
     assert_int_equal(a->values.rotation.signs, 0x20000 + 16 * 4);
     assert_int_equal(a->values.levels.boundaries, 0x20000 + 8 * 4);

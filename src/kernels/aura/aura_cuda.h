@@ -32,13 +32,10 @@ typedef struct qn_aura_decode_args {
     uint32_t n_rows, stride, dtype;
 } qn_aura_decode_args;
 
-/* qn_aura_store - encodes keys and values of tokens, and stores codes and scales at the tokens' positions: of a head in
- * row head * capacity + position. Rows as for qn_aura_encode. A token whose position is not below the capacity is not
- * stored. grid (ceil(n_tokens * n_kv_heads / QN_AURA_GPU_WARPS), 2): keys, then values. */
+/* qn_aura_store - encodes keys and values of tokens, and stores codes and scales at the tokens' positions in the cache of
+ * session 0. Rows as for qn_aura_encode. A token whose position is not below the capacity is not stored. grid (ceil(n_tokens * n_kv_heads / QN_AURA_GPU_WARPS), 2): keys, then values. */
 typedef struct qn_aura_store_side {
     QN_GPU_PTR(const uint8_t) rows; /* [n_tokens][n_kv_heads][dim], typed, `stride` values from a token to the next */
-    QN_GPU_PTR(uint32_t) codes;     /* [n_kv_heads][capacity][words] */
-    QN_GPU_PTR(float) scales;       /* [n_kv_heads][capacity] */
     qn_aura_gpu_rotation rotation;
     qn_aura_gpu_levels levels;
     uint32_t stride, dtype;
@@ -46,6 +43,7 @@ typedef struct qn_aura_store_side {
 
 typedef struct qn_aura_store_args {
     QN_GPU_PTR(const uint32_t) positions; /* [n_tokens] */
+    qn_attention_gpu_cache cache;         /* is written */
     qn_aura_store_side keys, values;      /* codes of QN_BITS and QN_VALUE_BITS */
     uint32_t n_tokens, n_kv_heads, capacity;
 } qn_aura_store_args;
