@@ -1,7 +1,7 @@
 /* Attention over an fp16 KV cache and rope of quern/cuda.h on a GPU against the CPU's functions: several sequences, all types,
  * rows with and without distances, decode and prefill, a step of decoding in a CUDA graph. */
 #include "check/cuda_api.h"
-#include "check/cuda_api_pages.h"
+#include "check/cuda_paged_arrays.h"
 #include "check/cuda_views.h"
 
 #include "base/f16.h"
@@ -51,7 +51,7 @@ struct caches {
     struct cache_shape s;
     uint16_t *keys, *values; /* the CPU's, a cache for each sequence */
     qn_gpu_guarded gpu_keys, gpu_values;
-    qn_api_pages pages; /* instead of them, if paged */
+    qn_paged_arrays pages; /* instead of them, if paged */
     qn_cuda_kv_cache gpu;
 };
 
@@ -71,9 +71,9 @@ static void caches_new(struct caches *c, const struct cache_shape *s)
         .n_sequences = s->n_sequences, .n_kv_heads = s->n_kv_heads, .capacity = s->capacity, .head_dim = s->dim
     };
     if (s->paged) {
-        const size_t row_bytes[QN_API_PAGE_ARRAYS] = { s->dim * sizeof(uint16_t), s->dim * sizeof(uint16_t) };
-        qn_api_pages_new(&c->pages, s->n_sequences, s->capacity / QN_API_PAGE, s->n_kv_heads, row_bytes);
-        c->gpu.tables = qn_api_pages_tables(&c->pages);
+        const size_t row_bytes[QN_PAGED_ARRAYS] = { s->dim * sizeof(uint16_t), s->dim * sizeof(uint16_t) };
+        qn_paged_new(&c->pages, s->n_sequences, s->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+        c->gpu.tables = qn_paged_tables(&c->pages);
         c->gpu.page_values = c->pages.offsets[0];
         c->gpu.page_keys = c->pages.offsets[1];
         return;
@@ -86,7 +86,7 @@ static void caches_new(struct caches *c, const struct cache_shape *s)
 
 static void caches_free(struct caches *c)
 {
-    qn_api_pages_free(&c->pages);
+    qn_paged_free(&c->pages);
     if (!c->s.paged) {
         qn_gpu_free(&c->gpu_keys);
         qn_gpu_free(&c->gpu_values);
@@ -129,8 +129,8 @@ static void read_cache(struct caches *c, bool is_key, uint16_t *to)
 {
     const qn_gpu_guarded *g = is_key ? &c->gpu_keys : &c->gpu_values;
     if (c->s.paged) {
-        qn_api_pages_read(&c->pages);
-        qn_api_pages_gather(&c->pages, is_key, to, c->s.capacity);
+        qn_paged_read(&c->pages);
+        qn_paged_gather(&c->pages, is_key, to, c->s.capacity);
         return;
     }
     qn_gpu_read(g, to);
@@ -224,8 +224,8 @@ static void check_store(struct caches *c, const struct shape *s)
     struct tokens t;
     qn_gpu_rows keys = qn_gpu_rows_random(s->dtype, n, row, s->gap, 0, 1),
                 values = qn_gpu_rows_random(s->dtype, n, row, 0, 0, 1);
-    qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu%s",
-                  n, s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap,
+    qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu%s", n,
+                  s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap,
                   s->cache.paged ? ", pages" : "");
     tokens_new(&t, n);
     for (size_t i = 0; i + 2 < n; i++) {
@@ -511,7 +511,9 @@ static void check_rope(const struct rope_shape *s)
 static void check_graph(void)
 {
     enum { STEPS = 40 };
-    static const struct rope_shape s = { { 128, 2, 256, 1, true }, 8, 128, 1, 0, QN_ROPE_NEOX, true, false, true, QN_DTYPE_BF16, 0 };
+    static const struct rope_shape s = {
+        { 128, 2, 256, 1, true }, 8, 128, 1, 0, QN_ROPE_NEOX, true, false, true, QN_DTYPE_BF16, 0
+    };
     const size_t row = s.n_heads * s.cache.dim, kv_row = s.cache.n_kv_heads * s.cache.dim;
     const float scale = 0.09f;
     struct caches c;

@@ -1,7 +1,7 @@
 /* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without distances, in all types; caches of several
  * heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
 #include "check/cuda_api.h"
-#include "check/cuda_api_pages.h"
+#include "check/cuda_paged_arrays.h"
 #include "check/cuda_aura_problem.h"
 #include "check/cuda_views.h"
 
@@ -187,13 +187,13 @@ struct store_shape {
 enum { KEY_CODES, VALUE_CODES, KEY_SCALES, VALUE_SCALES };
 
 /* Puts a cache of n_pages pages in place of a contiguous one; all are poison. */
-static void use_pages(qn_cuda_aura_cache *cache, qn_api_pages *pages, size_t n_pages)
+static void use_pages(qn_cuda_aura_cache *cache, qn_paged_arrays *pages, size_t n_pages)
 {
-    const size_t row_bytes[QN_API_PAGE_ARRAYS] = { qn_aura_words(cache->key_codec.codec) * 4,
-                                                   qn_aura_words(cache->value_codec.codec) * 4, 4, 4 };
-    qn_api_pages_new(pages, 1, n_pages, cache->n_kv_heads, row_bytes);
+    const size_t row_bytes[QN_PAGED_ARRAYS] = { qn_aura_words(cache->key_codec.codec) * 4,
+                                                qn_aura_words(cache->value_codec.codec) * 4, 4, 4 };
+    qn_paged_new(pages, 1, n_pages, cache->n_kv_heads, row_bytes);
     cache->key_codes = cache->value_codes = cache->key_scales = cache->value_scales = (qn_cuda_view){ 0 };
-    cache->tables = qn_api_pages_tables(pages);
+    cache->tables = qn_paged_tables(pages);
     cache->page_key_codes = pages->offsets[KEY_CODES];
     cache->page_value_codes = pages->offsets[VALUE_CODES];
     cache->page_key_scales = pages->offsets[KEY_SCALES];
@@ -268,19 +268,19 @@ static void store_on_cpu(const struct store_shape *s, struct side *keys, struct 
 static void check_store_in_pages(const struct store_shape *s, qn_cuda_aura_cache cache, struct side *keys, struct side *values,
                                  qn_cuda_view positions)
 {
-    qn_api_pages pages;
+    qn_paged_arrays pages;
     struct side *const sides[] = { keys, values };
-    use_pages(&cache, &pages, s->capacity / QN_API_PAGE);
+    use_pages(&cache, &pages, s->capacity / QN_ATTENTION_PAGE);
     qn_assert_ok(qn_cuda_aura_store(kernels, &cache, qn_gpu_rows_view(&keys->rows), qn_gpu_rows_view(&values->rows), positions,
                                     s->n_tokens, qn_gpu_stream()));
-    qn_api_pages_read(&pages);
+    qn_paged_read(&pages);
     for (size_t i = 0; i < 2; i++) {
-        qn_api_pages_gather(&pages, i ? VALUE_CODES : KEY_CODES, sides[i]->codes, s->capacity);
-        qn_api_pages_gather(&pages, i ? VALUE_SCALES : KEY_SCALES, sides[i]->scales, s->capacity);
+        qn_paged_gather(&pages, i ? VALUE_CODES : KEY_CODES, sides[i]->codes, s->capacity);
+        qn_paged_gather(&pages, i ? VALUE_SCALES : KEY_SCALES, sides[i]->scales, s->capacity);
         expect_codes(i ? "values in pages" : "keys in pages", sides[i]->codes, sides[i]->scales, sides[i]->expected,
                      sides[i]->expected_scales, s->n_kv_heads * s->capacity, sides[i]->codec);
     }
-    qn_api_pages_free(&pages);
+    qn_paged_free(&pages);
 }
 
 /* Tokens go to every third position, from the last one down; two of them to positions beyond the capacity. */
@@ -317,7 +317,7 @@ static void check_store(const struct store_shape *s)
     store_on_cpu(s, &keys, &values, positions);
     side_compare(&keys, "keys", rows);
     side_compare(&values, "values", rows);
-    if (s->capacity % QN_API_PAGE == 0)
+    if (s->capacity % QN_ATTENTION_PAGE == 0)
         check_store_in_pages(s, cache, &keys, &values, view(at, QN_DTYPE_U32, s->n_tokens));
     side_free(&keys);
     side_free(&values);
@@ -333,7 +333,7 @@ struct attention_check {
     qn_cuda_aura_queries queries;
     qn_gpu_rows rows; /* of the queries */
     qn_gpu_guarded workspace;
-    qn_api_pages pages; /* if the cache is in pages */
+    qn_paged_arrays pages; /* if the cache is in pages */
     size_t gap;
 };
 
@@ -353,7 +353,7 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
     qn_aura_ops_problem_new(p, s);
     qn_assert_ok(qn_cuda_aura_prepare(kernels, p->key_codec, p->value_codec)); /* compiles several sources at a time */
     c->gap = gap;
-    c->pages = (qn_api_pages){ 0 };
+    c->pages = (qn_paged_arrays){ 0 };
     const size_t rows = s->n_kv_heads * s->capacity, row = s->n_heads * s->dim;
     const qn_attention_gpu_cache *gpu = &p->gpu_cache.rows;
     c->cache = (qn_cuda_aura_cache){ .key_codec = device_codec(&p->arrays, p->key_codec),
@@ -384,7 +384,7 @@ static void attention_free(struct attention_check *c)
 {
     qn_gpu_rows_expect_unchanged(&c->rows, "queries");
     qn_gpu_rows_free(&c->rows);
-    qn_api_pages_free(&c->pages);
+    qn_paged_free(&c->pages);
     qn_aura_ops_problem_free(&c->p);
 }
 
@@ -539,14 +539,14 @@ static void check_passes(struct attention_check *c, const float *attention)
 static void attention_use_pages(struct attention_check *c)
 {
     const qn_aura_ops_shape *s = c->p.s;
-    const size_t n_pages = (s->n_keys + QN_API_PAGE - 1) / QN_API_PAGE;
+    const size_t n_pages = (s->n_keys + QN_ATTENTION_PAGE - 1) / QN_ATTENTION_PAGE;
     use_pages(&c->cache, &c->pages, n_pages);
-    c->cache.capacity = (n_pages + 1) * QN_API_PAGE;
-    qn_api_pages_scatter(&c->pages, KEY_CODES, c->p.keys, s->capacity);
-    qn_api_pages_scatter(&c->pages, VALUE_CODES, c->p.values, s->capacity);
-    qn_api_pages_scatter(&c->pages, KEY_SCALES, c->p.key_scales, s->capacity);
-    qn_api_pages_scatter(&c->pages, VALUE_SCALES, c->p.value_scales, s->capacity);
-    qn_api_pages_upload(&c->pages);
+    c->cache.capacity = (n_pages + 1) * QN_ATTENTION_PAGE;
+    qn_paged_scatter(&c->pages, KEY_CODES, c->p.keys, s->capacity);
+    qn_paged_scatter(&c->pages, VALUE_CODES, c->p.values, s->capacity);
+    qn_paged_scatter(&c->pages, KEY_SCALES, c->p.key_scales, s->capacity);
+    qn_paged_scatter(&c->pages, VALUE_SCALES, c->p.value_scales, s->capacity);
+    qn_paged_upload(&c->pages);
 }
 
 static void check_attention(const qn_aura_ops_shape *s, size_t gap, bool paged)

@@ -381,8 +381,8 @@ QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_co
  *   page_values   with page tables: that of values, the same
  *
  * A page table is i64 [capacity / 64] in device memory: the device address of each page, a multiple of 16, which holds 64
- * positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device sees tables: entries of pages
- * without a position that is stored or attended to are not read, or their value is not used. */
+ * positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device sees tables: entries of
+ * pages without a position that is stored or attended to are not read, or their value is not used. */
 typedef struct qn_cuda_kv_cache {
     qn_cuda_view keys, values;
     size_t n_sequences, n_kv_heads, capacity, head_dim;

@@ -198,19 +198,17 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
 {
     attention_call c;
     QN_TRY(begin(&c, kernels, cache, tokens, n_heads));
-    qn_attention_decode_args decode = {
-        .queries = qn_api_address(queries),
-        .partials = (uint64_t)(uintptr_t)workspace,
-        .mask = { .positions = qn_api_address(tokens->positions),
-                  .sessions = qn_api_address(tokens->sequences),
-                  .n_keys = (uint32_t)cache->capacity,
-                  .causal = 1 },
-        .splits = c.splits,
-        .n_heads = (uint32_t)n_heads,
-        .n_kv_heads = (uint32_t)cache->n_kv_heads,
-        .dtype = (uint32_t)queries.dtype,
-        .scale = scale
-    };
+    qn_attention_decode_args decode = { .queries = qn_api_address(queries),
+                                        .partials = (uint64_t)(uintptr_t)workspace,
+                                        .mask = { .positions = qn_api_address(tokens->positions),
+                                                  .sessions = qn_api_address(tokens->sequences),
+                                                  .n_keys = (uint32_t)cache->capacity,
+                                                  .causal = 1 },
+                                        .splits = c.splits,
+                                        .n_heads = (uint32_t)n_heads,
+                                        .n_kv_heads = (uint32_t)cache->n_kv_heads,
+                                        .dtype = (uint32_t)queries.dtype,
+                                        .scale = scale };
     QN_TRY(check_cache(cache, tokens, &decode.cache));
     QN_TRY(qn_api_check_float_type("queries", queries));
     QN_TRY(check_heads("queries", queries, queries.dtype, c.n_tokens, n_heads, cache->head_dim, &decode.query_stride));

@@ -87,7 +87,9 @@ static qn_attention_splits splits(const qn_cuda_rows_step *s)
 
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
 {
-    return (qn_attention_mask){ .positions = qn_cuda_step_positions(s) + s->row * sizeof(uint32_t), .n_keys = (uint32_t)s->memory->n_ctx, .causal = 1 };
+    return (qn_attention_mask){ .positions = qn_cuda_step_positions(s) + s->row * sizeof(uint32_t),
+                                .n_keys = (uint32_t)s->memory->n_ctx,
+                                .causal = 1 };
 }
 
 /* From this number of rows, blocks are distributed over rows (prefill kernel); below, over KV splits too (decode kernel). */

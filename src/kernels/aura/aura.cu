@@ -69,8 +69,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_decode(const __gri
 
 // One side of the cache, keys or values: row `row` of [n_tokens][n_kv_heads][dim] to its token's position.
 template <int bits>
-QN_DEVICE void store_side(const qn_aura_store_args &a, const qn_aura_store_side &side, const uint8_t *codes, uint64_t head_stride,
-                          const uint8_t *scales, uint32_t row, int lane)
+QN_DEVICE void store_side(const qn_aura_store_args &a, const qn_aura_store_side &side, const uint8_t *codes,
+                          uint64_t head_stride, const uint8_t *scales, uint32_t row, int lane)
 {
     const uint32_t token = row / a.n_kv_heads, head = row % a.n_kv_heads, position = a.positions[token];
     constexpr uint32_t row_bytes = (DIM * bits + 31) / 32 * 4;
@@ -82,7 +82,8 @@ QN_DEVICE void store_side(const qn_aura_store_args &a, const qn_aura_store_side 
     // The cache's pointers are const for its readers; this kernel writes it.
     const uint64_t *table = qn_kv_table(a.cache.tables, 0);
     qn_row_encode<DIM, bits>((uint32_t *)qn_kv_row(qn_kv_rows_of(table, codes, head, head_stride, 0, 0), position, row_bytes),
-                             (float *)qn_kv_row(qn_kv_rows_of(table, scales, head, a.cache.scale_head_stride, 0, 0), position, 4),
+                             (float *)qn_kv_row(qn_kv_rows_of(table, scales, head, a.cache.scale_head_stride, 0, 0), position,
+                                                4),
                              x, side.levels, lane);
 }
 
