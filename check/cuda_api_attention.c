@@ -1,6 +1,7 @@
 /* Attention over an fp16 KV cache and rope of quern/cuda.h on a GPU against the CPU's functions: several sequences, all types,
  * rows with and without distances, decode and prefill, a step of decoding in a CUDA graph. */
 #include "check/cuda_api.h"
+#include "check/cuda_paged_arrays.h"
 #include "check/cuda_views.h"
 
 #include "base/f16.h"
@@ -43,12 +44,14 @@ static void expect_guards(const qn_gpu_guarded *g, const char *name)
 
 struct cache_shape {
     size_t dim, n_kv_heads, capacity, n_sequences;
+    bool paged;
 };
 
 struct caches {
     struct cache_shape s;
     uint16_t *keys, *values; /* the CPU's, a cache for each sequence */
     qn_gpu_guarded gpu_keys, gpu_values;
+    qn_paged_arrays pages; /* instead of them, if paged */
     qn_cuda_kv_cache gpu;
 };
 
@@ -64,20 +67,30 @@ static void caches_new(struct caches *c, const struct cache_shape *s)
     *c = (struct caches){ .s = *s, .keys = qn_xcalloc(bytes, 1), .values = qn_xcalloc(bytes, 1) };
     memset(c->keys, 0xff, bytes);
     memset(c->values, 0xff, bytes);
+    c->gpu = (qn_cuda_kv_cache){
+        .n_sequences = s->n_sequences, .n_kv_heads = s->n_kv_heads, .capacity = s->capacity, .head_dim = s->dim
+    };
+    if (s->paged) {
+        const size_t row_bytes[QN_PAGED_ARRAYS] = { s->dim * sizeof(uint16_t), s->dim * sizeof(uint16_t) };
+        qn_paged_new(&c->pages, s->n_sequences, s->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+        c->gpu.tables = qn_paged_tables(&c->pages);
+        c->gpu.page_values = c->pages.offsets[0];
+        c->gpu.page_keys = c->pages.offsets[1];
+        return;
+    }
     c->gpu_keys = qn_gpu_new(bytes);
     c->gpu_values = qn_gpu_new(bytes);
-    c->gpu = (qn_cuda_kv_cache){ .keys = qn_array_view(&c->gpu_keys, QN_DTYPE_F16),
-                                 .values = qn_array_view(&c->gpu_values, QN_DTYPE_F16),
-                                 .n_sequences = s->n_sequences,
-                                 .n_kv_heads = s->n_kv_heads,
-                                 .capacity = s->capacity,
-                                 .head_dim = s->dim };
+    c->gpu.keys = qn_array_view(&c->gpu_keys, QN_DTYPE_F16);
+    c->gpu.values = qn_array_view(&c->gpu_values, QN_DTYPE_F16);
 }
 
 static void caches_free(struct caches *c)
 {
-    qn_gpu_free(&c->gpu_keys);
-    qn_gpu_free(&c->gpu_values);
+    qn_paged_free(&c->pages);
+    if (!c->s.paged) {
+        qn_gpu_free(&c->gpu_keys);
+        qn_gpu_free(&c->gpu_values);
+    }
     free(c->keys);
     free(c->values);
 }
@@ -111,8 +124,21 @@ static uint16_t cpu_value(const struct caches *c, bool is_key, size_t sequence, 
                   : c->values[first + position * s->dim + d];
 }
 
+/* Keys or values of the GPU's cache, in the order of a contiguous one. */
+static void read_cache(struct caches *c, bool is_key, uint16_t *to)
+{
+    const qn_gpu_guarded *g = is_key ? &c->gpu_keys : &c->gpu_values;
+    if (c->s.paged) {
+        qn_paged_read(&c->pages);
+        qn_paged_gather(&c->pages, is_key, to, c->s.capacity);
+        return;
+    }
+    qn_gpu_read(g, to);
+    expect_guards(g, is_key ? "keys of the cache" : "values of the cache");
+}
+
 /* All bits of keys and values are those of the CPU; bound above 0: values within it, relative to a row's norm. */
-static void compare_caches(const struct caches *c, double bound)
+static void compare_caches(struct caches *c, double bound)
 {
     const struct cache_shape *s = &c->s;
     static const char *const names[] = { "values of the cache", "keys of the cache" };
@@ -120,8 +146,7 @@ static void compare_caches(const struct caches *c, double bound)
     float *x = qn_xcalloc(s->dim, sizeof *x), *y = qn_xcalloc(s->dim, sizeof *y);
     char name[96];
     for (int is_key = 0; is_key < 2; is_key++) {
-        const qn_gpu_guarded *g = is_key ? &c->gpu_keys : &c->gpu_values;
-        qn_gpu_read(g, found);
+        read_cache(c, is_key, found);
         for (size_t row = 0; row < s->n_sequences * s->n_kv_heads * s->capacity; row++) {
             const size_t position = row % s->capacity, head = row / s->capacity % s->n_kv_heads,
                          sequence = row / s->capacity / s->n_kv_heads;
@@ -140,7 +165,6 @@ static void compare_caches(const struct caches *c, double bound)
             snprintf(name, sizeof name, "%s: sequence %zu, head %zu, position %zu", names[is_key], sequence, head, position);
             qn_expect_relative(x, y, 1, s->dim, QN_DTYPE_F16, bound, bound, name);
         }
-        expect_guards(g, names[is_key]);
     }
     free(found);
     free(x);
@@ -200,8 +224,9 @@ static void check_store(struct caches *c, const struct shape *s)
     struct tokens t;
     qn_gpu_rows keys = qn_gpu_rows_random(s->dtype, n, row, s->gap, 0, 1),
                 values = qn_gpu_rows_random(s->dtype, n, row, 0, 0, 1);
-    qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu", n,
-                  s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap);
+    qn_case_begin("api", "kv_store", "%zu tokens, %zu heads of %zu, capacity %zu of %zu sequences, type %d, gap %zu%s", n,
+                  s->cache.n_kv_heads, s->cache.dim, s->cache.capacity, s->cache.n_sequences, (int)s->dtype, s->gap,
+                  s->cache.paged ? ", pages" : "");
     tokens_new(&t, n);
     for (size_t i = 0; i + 2 < n; i++) {
         t.positions[i] = (uint32_t)(s->depth - 1 - i / s->cache.n_sequences);
@@ -244,9 +269,9 @@ static void check_attention(const struct shape *s)
     qn_assert_ok(qn_cuda_kv_prepare(kernels, s->cache.dim)); /* compiles several sources at a time */
     check_store(&c, s);
     qn_case_begin("api", s->consecutive ? "attention prefill" : "attention decode",
-                  "heads %zu of %zu over %zu, %zu tokens from position %u, capacity %zu of %zu sequences, type %d, gap %zu",
+                  "heads %zu of %zu over %zu, %zu tokens from position %u, capacity %zu of %zu sequences, type %d, gap %zu%s",
                   s->n_heads, s->cache.dim, s->cache.n_kv_heads, s->n_tokens, s->positions[0], s->cache.capacity,
-                  s->cache.n_sequences, (int)s->dtype, s->gap);
+                  s->cache.n_sequences, (int)s->dtype, s->gap, s->cache.paged ? ", pages" : "");
     tokens_new(&t, s->n_tokens);
     for (size_t i = 0; i < s->n_tokens; i++) {
         t.positions[i] = s->consecutive ? s->positions[0] + (uint32_t)i : s->positions[i % 5];
@@ -486,7 +511,9 @@ static void check_rope(const struct rope_shape *s)
 static void check_graph(void)
 {
     enum { STEPS = 40 };
-    static const struct rope_shape s = { { 128, 2, 256, 1 }, 8, 128, 1, 0, QN_ROPE_NEOX, true, false, true, QN_DTYPE_BF16, 0 };
+    static const struct rope_shape s = {
+        { 128, 2, 256, 1, true }, 8, 128, 1, 0, QN_ROPE_NEOX, true, false, true, QN_DTYPE_BF16, 0
+    };
     const size_t row = s.n_heads * s.cache.dim, kv_row = s.cache.n_kv_heads * s.cache.dim;
     const float scale = 0.09f;
     struct caches c;
@@ -553,25 +580,31 @@ void qn_check_api_attention(qn_cuda_kernels *handle)
 {
     /* Capacities are multiples of 256, as the CPU's. */
     static const struct shape shapes[] = {
-        { { 128, 2, 512, 3 }, 400, 8, 7, false, { 399, 0, 16, 63, 255 }, QN_DTYPE_BF16, 8 },
-        { { 64, 3, 256, 1 }, 256, 9, 1, false, { 255 }, QN_DTYPE_F32, 0 },
-        { { 80, 1, 256, 2 }, 100, 20, 5, false, { 99, 1, 15, 47, 48 }, QN_DTYPE_F16, 16 },
-        { { 256, 4, 4096, 1 }, 4000, 24, 2, false, { 3999, 2047 }, QN_DTYPE_F32, 40 },
-        { { 16, 2, 256, 1 }, 90, 2, 80, false, { 89, 88, 3, 2, 64 }, QN_DTYPE_BF16, 0 },
-        { { 512, 1, 256, 1 }, 33, 2, 3, false, { 32, 15, 16 }, QN_DTYPE_F16, 8 },
-        { { 128, 2, 512, 1 }, 300, 12, 150, true, { 37 }, QN_DTYPE_BF16, 24 },
-        { { 64, 1, 256, 3 }, 192, 5, 64, true, { 128 }, QN_DTYPE_F32, 0 },
-        { { 256, 2, 256, 1 }, 256, 2, 256, true, { 0 }, QN_DTYPE_F16, 8 },
-        { { 96, 2, 256, 2 }, 130, 6, 65, true, { 1 }, QN_DTYPE_F32, 16 },
-        { { 128, 2, 256, 1 }, 100, 4, 20, true, { 77 }, QN_DTYPE_F32, 0 },
+        { { 128, 2, 512, 3, false }, 400, 8, 7, false, { 399, 0, 16, 63, 255 }, QN_DTYPE_BF16, 8 },
+        { { 64, 3, 256, 1, false }, 256, 9, 1, false, { 255 }, QN_DTYPE_F32, 0 },
+        { { 80, 1, 256, 2, false }, 100, 20, 5, false, { 99, 1, 15, 47, 48 }, QN_DTYPE_F16, 16 },
+        { { 256, 4, 4096, 1, false }, 4000, 24, 2, false, { 3999, 2047 }, QN_DTYPE_F32, 40 },
+        { { 16, 2, 256, 1, false }, 90, 2, 80, false, { 89, 88, 3, 2, 64 }, QN_DTYPE_BF16, 0 },
+        { { 512, 1, 256, 1, false }, 33, 2, 3, false, { 32, 15, 16 }, QN_DTYPE_F16, 8 },
+        { { 128, 2, 512, 1, false }, 300, 12, 150, true, { 37 }, QN_DTYPE_BF16, 24 },
+        { { 64, 1, 256, 3, false }, 192, 5, 64, true, { 128 }, QN_DTYPE_F32, 0 },
+        { { 256, 2, 256, 1, false }, 256, 2, 256, true, { 0 }, QN_DTYPE_F16, 8 },
+        { { 96, 2, 256, 2, false }, 130, 6, 65, true, { 1 }, QN_DTYPE_F32, 16 },
+        { { 128, 2, 256, 1, false }, 100, 4, 20, true, { 77 }, QN_DTYPE_F32, 0 },
+        { { 128, 2, 512, 3, true }, 400, 8, 7, false, { 399, 0, 16, 63, 255 }, QN_DTYPE_BF16, 8 },
+        { { 256, 4, 4096, 2, true }, 4000, 24, 3, false, { 3999, 2047, 64 }, QN_DTYPE_F32, 40 },
+        { { 64, 1, 256, 2, true }, 90, 3, 300, false, { 89, 88, 3, 2, 64 }, QN_DTYPE_F16, 0 },
+        { { 128, 2, 512, 2, true }, 300, 12, 150, true, { 37 }, QN_DTYPE_BF16, 24 },
+        { { 64, 3, 256, 1, true }, 192, 6, 64, true, { 128 }, QN_DTYPE_F32, 0 },
     };
     static const struct rope_shape ropes[] = {
-        { { 128, 2, 256, 1 }, 8, 128, 5, 0, QN_ROPE_NEOX, true, false, false, QN_DTYPE_BF16, 8 },
-        { { 64, 3, 256, 2 }, 9, 64, 40, 100, QN_ROPE_INTERLEAVED, false, true, true, QN_DTYPE_F32, 16 },
-        { { 256, 4, 256, 1 }, 24, 64, 1, 200, QN_ROPE_NEOX, true, true, true, QN_DTYPE_F16, 0 },
-        { { 80, 5, 256, 3 }, 5, 20, 66, 62, QN_ROPE_NEOX, false, false, false, QN_DTYPE_F32, 8 },
-        { { 16, 1, 256, 1 }, 3, 16, 7, 3, QN_ROPE_INTERLEAVED, true, false, false, QN_DTYPE_BF16, 24 },
-        { { 512, 1, 256, 1 }, 2, 512, 2, 250, QN_ROPE_NEOX, true, false, false, QN_DTYPE_F32, 0 },
+        { { 128, 2, 256, 1, false }, 8, 128, 5, 0, QN_ROPE_NEOX, true, false, false, QN_DTYPE_BF16, 8 },
+        { { 64, 3, 256, 2, false }, 9, 64, 40, 100, QN_ROPE_INTERLEAVED, false, true, true, QN_DTYPE_F32, 16 },
+        { { 256, 4, 256, 1, false }, 24, 64, 1, 200, QN_ROPE_NEOX, true, true, true, QN_DTYPE_F16, 0 },
+        { { 80, 5, 256, 3, false }, 5, 20, 66, 62, QN_ROPE_NEOX, false, false, false, QN_DTYPE_F32, 8 },
+        { { 16, 1, 256, 1, false }, 3, 16, 7, 3, QN_ROPE_INTERLEAVED, true, false, false, QN_DTYPE_BF16, 24 },
+        { { 512, 1, 256, 1, false }, 2, 512, 2, 250, QN_ROPE_NEOX, true, false, false, QN_DTYPE_F32, 0 },
+        { { 64, 3, 256, 2, true }, 9, 64, 40, 100, QN_ROPE_INTERLEAVED, false, true, true, QN_DTYPE_F32, 16 },
     };
     kernels = handle;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

@@ -1,6 +1,7 @@
 /* AURA of quern/cuda.h on a GPU against the CPU's functions: rows with and without distances, in all types; caches of several
  * heads; masks, sinks, empty blocks; dense and Walsh-Hadamard rotations; a step of decoding in a CUDA graph. */
 #include "check/cuda_api.h"
+#include "check/cuda_paged_arrays.h"
 #include "check/cuda_aura_problem.h"
 #include "check/cuda_views.h"
 
@@ -182,6 +183,23 @@ struct store_shape {
     bool custom;
 };
 
+/* The arrays of a cache in pages. */
+enum { KEY_CODES, VALUE_CODES, KEY_SCALES, VALUE_SCALES };
+
+/* Puts a cache of n_pages pages in place of a contiguous one; all are poison. */
+static void use_pages(qn_cuda_aura_cache *cache, qn_paged_arrays *pages, size_t n_pages)
+{
+    const size_t row_bytes[QN_PAGED_ARRAYS] = { qn_aura_words(cache->key_codec.codec) * 4,
+                                                qn_aura_words(cache->value_codec.codec) * 4, 4, 4 };
+    qn_paged_new(pages, 1, n_pages, cache->n_kv_heads, row_bytes);
+    cache->key_codes = cache->value_codes = cache->key_scales = cache->value_scales = (qn_cuda_view){ 0 };
+    cache->tables = qn_paged_tables(pages);
+    cache->page_key_codes = pages->offsets[KEY_CODES];
+    cache->page_value_codes = pages->offsets[VALUE_CODES];
+    cache->page_key_scales = pages->offsets[KEY_SCALES];
+    cache->page_value_scales = pages->offsets[VALUE_SCALES];
+}
+
 /* Keys or values of a cache, on both sides, without any row. */
 struct side {
     qn_aura_codec *codec;
@@ -246,6 +264,25 @@ static void store_on_cpu(const struct store_shape *s, struct side *keys, struct 
                                        (qn_view){ (void *)(uintptr_t)&positions[t], QN_DTYPE_U32, 1 }, 1));
 }
 
+/* The same store in pages. */
+static void check_store_in_pages(const struct store_shape *s, qn_cuda_aura_cache cache, struct side *keys, struct side *values,
+                                 qn_cuda_view positions)
+{
+    qn_paged_arrays pages;
+    struct side *const sides[] = { keys, values };
+    use_pages(&cache, &pages, s->capacity / QN_ATTENTION_PAGE);
+    qn_assert_ok(qn_cuda_aura_store(kernels, &cache, qn_gpu_rows_view(&keys->rows), qn_gpu_rows_view(&values->rows), positions,
+                                    s->n_tokens, qn_gpu_stream()));
+    qn_paged_read(&pages);
+    for (size_t i = 0; i < 2; i++) {
+        qn_paged_gather(&pages, i ? VALUE_CODES : KEY_CODES, sides[i]->codes, s->capacity);
+        qn_paged_gather(&pages, i ? VALUE_SCALES : KEY_SCALES, sides[i]->scales, s->capacity);
+        expect_codes(i ? "values in pages" : "keys in pages", sides[i]->codes, sides[i]->scales, sides[i]->expected,
+                     sides[i]->expected_scales, s->n_kv_heads * s->capacity, sides[i]->codec);
+    }
+    qn_paged_free(&pages);
+}
+
 /* Tokens go to every third position, from the last one down; two of them to positions beyond the capacity. */
 static void check_store(const struct store_shape *s)
 {
@@ -280,6 +317,8 @@ static void check_store(const struct store_shape *s)
     store_on_cpu(s, &keys, &values, positions);
     side_compare(&keys, "keys", rows);
     side_compare(&values, "values", rows);
+    if (s->capacity % QN_ATTENTION_PAGE == 0)
+        check_store_in_pages(s, cache, &keys, &values, view(at, QN_DTYPE_U32, s->n_tokens));
     side_free(&keys);
     side_free(&values);
     free(positions);
@@ -294,6 +333,7 @@ struct attention_check {
     qn_cuda_aura_queries queries;
     qn_gpu_rows rows; /* of the queries */
     qn_gpu_guarded workspace;
+    qn_paged_arrays pages; /* if the cache is in pages */
     size_t gap;
 };
 
@@ -313,6 +353,7 @@ static void attention_new(struct attention_check *c, const qn_aura_ops_shape *s,
     qn_aura_ops_problem_new(p, s);
     qn_assert_ok(qn_cuda_aura_prepare(kernels, p->key_codec, p->value_codec)); /* compiles several sources at a time */
     c->gap = gap;
+    c->pages = (qn_paged_arrays){ 0 };
     const size_t rows = s->n_kv_heads * s->capacity, row = s->n_heads * s->dim;
     const qn_attention_gpu_cache *gpu = &p->gpu_cache.rows;
     c->cache = (qn_cuda_aura_cache){ .key_codec = device_codec(&p->arrays, p->key_codec),
@@ -343,6 +384,7 @@ static void attention_free(struct attention_check *c)
 {
     qn_gpu_rows_expect_unchanged(&c->rows, "queries");
     qn_gpu_rows_free(&c->rows);
+    qn_paged_free(&c->pages);
     qn_aura_ops_problem_free(&c->p);
 }
 
@@ -352,10 +394,10 @@ static void begin_case(const struct attention_check *c, const char *variant)
     qn_case_begin(
         "api", variant,
         "heads %zu of %zu over %zu, %zu tokens, %zu of %zu keys in %u and %u bits, blocks of %zu, types %d and %d, gap "
-        "%zu%s%s%s, window %zu",
+        "%zu%s%s%s%s, window %zu",
         s->n_heads, s->dim, s->n_kv_heads, s->n_tokens, s->n_keys, s->capacity, s->key_bits, s->value_bits, s->block,
         (int)s->dtype, (int)s->out_dtype, c->gap, s->causal ? ", causal" : "", s->sinks ? ", sinks" : "",
-        s->custom_codec ? ", custom codec" : "", s->window);
+        s->custom_codec ? ", custom codec" : "", c->pages.items ? ", pages" : "", s->window);
 }
 
 static qn_gpu_rows new_out(const struct attention_check *c)
@@ -493,11 +535,27 @@ static void check_passes(struct attention_check *c, const float *attention)
     free(combined);
 }
 
-static void check_attention(const qn_aura_ops_shape *s, size_t gap)
+/* Puts the cache in pages; the last entry of the page table is no page. */
+static void attention_use_pages(struct attention_check *c)
+{
+    const qn_aura_ops_shape *s = c->p.s;
+    const size_t n_pages = (s->n_keys + QN_ATTENTION_PAGE - 1) / QN_ATTENTION_PAGE;
+    use_pages(&c->cache, &c->pages, n_pages);
+    c->cache.capacity = (n_pages + 1) * QN_ATTENTION_PAGE;
+    qn_paged_scatter(&c->pages, KEY_CODES, c->p.keys, s->capacity);
+    qn_paged_scatter(&c->pages, VALUE_CODES, c->p.values, s->capacity);
+    qn_paged_scatter(&c->pages, KEY_SCALES, c->p.key_scales, s->capacity);
+    qn_paged_scatter(&c->pages, VALUE_SCALES, c->p.value_scales, s->capacity);
+    qn_paged_upload(&c->pages);
+}
+
+static void check_attention(const qn_aura_ops_shape *s, size_t gap, bool paged)
 {
     struct attention_check c;
     qn_random_seed(s->dim * 1000 + s->key_bits * 100 + s->n_keys);
     attention_new(&c, s, gap);
+    if (paged)
+        attention_use_pages(&c);
     const size_t n = c.p.n_queries * s->dim;
     float *expected = qn_xcalloc(n, 4);
     qn_gpu_rows out = new_out(&c);
@@ -693,6 +751,7 @@ void qn_check_api_aura(qn_cuda_kernels *handle)
         { 96, 5, 50, 1, 2, 8, QN_DTYPE_BF16, QN_DTYPE_F32, 0, false },
         { 256, 1, 300, 90, 8, 2, QN_DTYPE_F32, QN_DTYPE_F32, 16, false },
         { 64, 3, 64, 13, 6, 3, QN_DTYPE_BF16, QN_DTYPE_BF16, 0, true },
+        { 128, 2, 320, 90, 4, 3, QN_DTYPE_F32, QN_DTYPE_F16, 16, false },
     };
     static const qn_aura_ops_shape shapes[] = {
         { 128, 6, 2, 301, 303, 3, 4, 4, true, true, false, 0, 64, { 300, 20, 150 }, QN_DTYPE_BF16, QN_DTYPE_BF16, 0 },
@@ -727,7 +786,8 @@ void qn_check_api_aura(qn_cuda_kernels *handle)
     for (size_t i = 0; i < sizeof stores / sizeof *stores; i++)
         check_store(&stores[i]);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_attention(&shapes[i], i % 2 * 24);
+        for (int paged = 0; paged < 2; paged++)
+            check_attention(&shapes[i], i % 2 * 24, paged);
     check_no_keys(&shapes[0]);
     check_no_keys(&shapes[2]);
     check_graph();

@@ -369,8 +369,9 @@ static void problem_new(struct problem *p, const qn_pages_shape *s, const struct
 
 static void problem_free(struct problem *p)
 {
-    struct array *const arrays[] = { &p->keys,     &p->values,     &p->scales[0], &p->scales[1],
-                                     &p->f16_keys, &p->f16_values, &p->means };
+    struct array *const arrays[] = {
+        &p->keys, &p->values, &p->scales[0], &p->scales[1], &p->f16_keys, &p->f16_values, &p->means
+    };
     struct pool *const pools[] = { &p->pages, &p->f16_pages };
     qn_gpu_free_arrays(&p->arrays);
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
@@ -755,12 +756,12 @@ static void check_store(const qn_pages_shape *s, const struct piece *pieces, siz
 
 void qn_check_cuda_pages(bool bench)
 {
-    static const qn_pages_shape shapes[] = { { 256, 24, 4, 4, 4 },   { 128, 32, 8, 16, 16 }, { 64, 6, 2, 8, 8 },
-                                             { 80, 3, 3, 3, 6 },     { 256, 12, 2, 16, 16 }, { 128, 20, 1, 4, 2 },
+    static const qn_pages_shape shapes[] = { { 256, 24, 4, 4, 4 }, { 128, 32, 8, 16, 16 }, { 64, 6, 2, 8, 8 },
+                                             { 80, 3, 3, 3, 6 },   { 256, 12, 2, 16, 16 }, { 128, 20, 1, 4, 2 },
                                              { 64, 14, 2, 16, 16 } };
     /* Lengths at the edges of pages and tiles; one is long, two share pages of it. */
-    static const struct piece rows[] = { { 4096, 4097, 0 }, { 0, 1, 0 },       { 62, 63, 0 },    { 63, 64, 0 },
-                                         { 64, 65, 0 },     { 126, 127, 0 },   { 127, 128, 0 },  { 128, 129, 0 },
+    static const struct piece rows[] = { { 4096, 4097, 0 }, { 0, 1, 0 },        { 62, 63, 0 },   { 63, 64, 0 },
+                                         { 64, 65, 0 },     { 126, 127, 0 },    { 127, 128, 0 }, { 128, 129, 0 },
                                          { 700, 707, 10 },  { 2111, 2112, 32 }, { 191, 193, 1 }, { 300, 301, 0 } };
     static const struct piece steps[] = { { 500, 900, 0 }, { 0, 1, 0 },     { 0, 63, 0 },    { 0, 64, 0 },
                                           { 0, 65, 0 },    { 63, 130, 0 },  { 320, 321, 5 }, { 100, 300, 1 },

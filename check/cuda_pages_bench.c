@@ -146,13 +146,14 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
 void qn_bench_cuda_pages(void)
 {
     enum { MAX_ROWS = 256 };
-    static const qn_pages_shape shapes[] = { { 256, 24, 4, 4, 4 }, { 256, 24, 4, 16, 16 }, { 128, 32, 8, 16, 16 },
-                                             { 128, 32, 8, 4, 4 } };
+    static const qn_pages_shape shapes[] = {
+        { 256, 24, 4, 4, 4 }, { 256, 24, 4, 16, 16 }, { 128, 32, 8, 16, 16 }, { 128, 32, 8, 4, 4 }
+    };
     static const struct {
         size_t rows;
         uint32_t depth;
-    } same[] = { { 1, 128 },  { 1, 8192 },  { 1, 131072 }, { 8, 8192 },
-                 { 32, 128 }, { 32, 1024 }, { 32, 8192 },  { 128, 128 }, { 256, 512 } };
+    } same[] = { { 1, 128 },   { 1, 8192 },  { 1, 131072 }, { 8, 8192 }, { 32, 128 },
+                 { 32, 1024 }, { 32, 8192 }, { 128, 128 },  { 256, 512 } };
     uint32_t positions[MAX_ROWS];
     char what[64];
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

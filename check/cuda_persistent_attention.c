@@ -1,7 +1,8 @@
 /* Attention layers in the persistent decode kernel, from the RMS norm to the output's GEMV, at positions at the edges
- * of tiles and splits, over a cache that contains NaN from the position on. Stored keys and values and the attention
+ * of tiles and splits, over a cache, contiguous or in pages, that contains NaN from the position on. Stored keys and values and the attention
  * output are compared with float64 on the partials of the qkv GEMV, the last GEMV with float64 on the attention
  * partials. Benchmark: time of the attention phase. */
+#include "check/cuda_paged_arrays.h"
 #include "check/cuda_persistent.h"
 
 #include "base/f16.h"
@@ -54,6 +55,8 @@ struct problem {
     double *frequencies, *qkv; /* qkv: sums of the partials, and biases */
     uint16_t *keys, *values;   /* [kv heads][capacity][dim], expected contents of the cache */
     qn_gpu_guarded x, norm, x_out, sumsq, gemv_partials, gpu_query_weight, gpu_key_weight, gpu_cosines, gpu_sines, positions;
+    qn_paged_arrays pages; /* of keys and values, instead of gpu_keys and gpu_values */
+    bool paged;
     qn_gpu_guarded gpu_biases, gpu_keys, gpu_values, partials, maxima, out_partials, gpu_y, phases, barrier;
     qn_persistent_gemv first, last;
     qn_persistent_attention attention;
@@ -123,11 +126,17 @@ static uint32_t splits_of(const struct shape *s)
 static void attention_new(struct problem *p)
 {
     const struct shape *s = p->s;
-    const size_t dim = s->dim, splits = splits_of(s), queries = s->n_heads * p->query_stride, row = s->n_kv_heads * dim;
+    const size_t dim = s->dim, splits = splits_of(s), queries = s->n_heads * p->query_stride, row = s->n_kv_heads * dim,
+                 head_rows = p->paged ? QN_ATTENTION_PAGE : p->capacity;
     p->partials = qn_gpu_new(s->n_heads * splits * dim * sizeof(float));
     p->maxima = qn_gpu_new(s->n_heads * splits * 2 * sizeof(float));
-    p->gpu_keys = qn_gpu_new(p->capacity * row * 2);
-    p->gpu_values = qn_gpu_new(p->capacity * row * 2);
+    if (p->paged) {
+        const size_t row_bytes[QN_PAGED_ARRAYS] = { dim * 2, dim * 2 };
+        qn_paged_new(&p->pages, 1, p->capacity / QN_ATTENTION_PAGE, s->n_kv_heads, row_bytes);
+    } else {
+        p->gpu_keys = qn_gpu_new(p->capacity * row * 2);
+        p->gpu_values = qn_gpu_new(p->capacity * row * 2);
+    }
     p->attention = (qn_persistent_attention){ .qkv = { .data = p->gemv_partials.data,
                                                        .sumsq = p->sumsq.data,
                                                        .n_partials = s->synthetic ? SYNTHETIC_PARTIALS : p->first.n_slices,
@@ -151,10 +160,11 @@ static void attention_new(struct problem *p)
                                               .key_weight = s->norms ? p->gpu_key_weight.data : 0,
                                               .cosines = p->gpu_cosines.data,
                                               .sines = p->gpu_sines.data,
-                                              .cache = { .keys = p->gpu_keys.data,
-                                                         .values = p->gpu_values.data,
-                                                         .key_head_stride = p->capacity * dim * 2,
-                                                         .value_head_stride = p->capacity * dim * 2 },
+                                              .cache = { .keys = p->paged ? p->pages.offsets[0] : p->gpu_keys.data,
+                                                         .values = p->paged ? p->pages.offsets[1] : p->gpu_values.data,
+                                                         .key_head_stride = head_rows * dim * 2,
+                                                         .value_head_stride = head_rows * dim * 2,
+                                                         .tables = p->paged ? p->pages.tables.data : 0 },
                                               .partials = p->partials.data,
                                               .maxima = p->maxima.data,
                                               .eps = eps,
@@ -183,13 +193,14 @@ static void make_synthetic_partials(struct problem *p)
     free(gemv_partials);
 }
 
-static struct problem *problem_new(const struct shape *s, const qn_type_info *type, size_t capacity)
+static struct problem *problem_new(const struct shape *s, const qn_type_info *type, size_t capacity, bool paged)
 {
     struct problem *p = qn_xcalloc(1, sizeof *p);
     const qn_persistent_gpu gpu = qn_persistent_device();
     const size_t values = s->n_heads * s->dim;
     p->s = s;
     p->capacity = capacity;
+    p->paged = paged;
     p->query_stride = s->gated ? 2 * s->dim : s->dim;
     p->rows = s->n_heads * p->query_stride + 2 * s->n_kv_heads * s->dim;
     p->out_rows = s->rows ? s->rows : ROWS;
@@ -287,7 +298,9 @@ static void problem_free(struct problem *p)
     void *const all[] = { p->biases, p->query_weight, p->key_weight, p->cosines, p->sines,
                           p->y,      p->frequencies,  p->qkv,        p->keys,    p->values };
     for (size_t i = 0; i < sizeof on_gpu / sizeof *on_gpu; i++)
-        qn_gpu_free(on_gpu[i]);
+        if (on_gpu[i]->block.address)
+            qn_gpu_free(on_gpu[i]);
+    qn_paged_free(&p->pages);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     matrix_free(&p->in);
@@ -359,13 +372,37 @@ static void expect_f16(const uint16_t *found, const double *expected, size_t n, 
     }
 }
 
+/* The cache, contiguous. */
+static uint16_t *read_cache(struct problem *p, bool is_value)
+{
+    if (!p->paged)
+        return read_all(is_value ? &p->gpu_values : &p->gpu_keys, sizeof(uint16_t));
+    uint16_t *x = qn_xcalloc(p->s->n_kv_heads * p->capacity * p->s->dim, sizeof *x);
+    qn_paged_read(&p->pages);
+    qn_paged_gather(&p->pages, is_value, x, p->capacity);
+    return x;
+}
+
+static void upload_cache(struct problem *p)
+{
+    if (p->paged) {
+        qn_paged_scatter(&p->pages, 0, p->keys, p->capacity);
+        qn_paged_scatter(&p->pages, 1, p->values, p->capacity);
+        qn_paged_upload(&p->pages);
+        return;
+    }
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_keys.data, p->keys, p->gpu_keys.bytes, NULL, NULL));
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_values.data, p->values, p->gpu_values.bytes, NULL, NULL));
+}
+
 /* Checks the row's stored key and value and that nothing else in the cache has changed; adds them to p->keys and
  * p->values. */
 static void check_cache(struct problem *p, uint32_t position)
 {
     const struct shape *s = p->s;
     const size_t dim = s->dim;
-    uint16_t *keys = read_all(&p->gpu_keys, 2), *values = read_all(&p->gpu_values, 2);
+    const size_t bytes = s->n_kv_heads * p->capacity * dim * sizeof(uint16_t);
+    uint16_t *keys = read_cache(p, false), *values = read_cache(p, true);
     double expected[MAX_DIM];
     for (size_t h = 0; h < s->n_kv_heads; h++) {
         const size_t at = (h * p->capacity + position) * dim;
@@ -381,9 +418,8 @@ static void check_cache(struct problem *p, uint32_t position)
         memcpy(p->keys + at, keys + at, dim * 2);
         memcpy(p->values + at, values + at, dim * 2);
     }
-    qn_expect(!memcmp(keys, p->keys, p->gpu_keys.bytes) && !memcmp(values, p->values, p->gpu_values.bytes),
-              "other positions of the cache have changed");
-    qn_expect(qn_gpu_guards_intact(&p->gpu_keys) && qn_gpu_guards_intact(&p->gpu_values),
+    qn_expect(!memcmp(keys, p->keys, bytes) && !memcmp(values, p->values, bytes), "other positions of the cache have changed");
+    qn_expect(p->paged || (qn_gpu_guards_intact(&p->gpu_keys) && qn_gpu_guards_intact(&p->gpu_values)),
               "bytes around the cache were written");
     free(keys);
     free(values);
@@ -504,8 +540,7 @@ static void fill_cache(struct problem *p, uint32_t position)
                 p->values[at] = qn_f32_to_f16(qn_random_normal());
             }
         }
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_keys.data, p->keys, p->gpu_keys.bytes, NULL, NULL));
-    qn_assert_ok(qn_cuda_upload(qn_gpu(), p->gpu_values.data, p->values, p->gpu_values.bytes, NULL, NULL));
+    upload_cache(p);
 }
 
 static void set_position(struct problem *p, uint32_t position)
@@ -532,16 +567,16 @@ static const qn_type_info *type_for(const struct shape *s)
     return qn_type_find(s->n_heads * s->dim % 128 ? QN_TYPE_Q2_0 : QN_TYPE_Q1_0);
 }
 
-static void check_shape(const struct shape *s)
+static void check_shape(const struct shape *s, bool paged)
 {
     static const uint32_t positions[] = { 0, 1, 15, 16, 17, 63, 64, 100, 127, 128, 255, 256, 700, 1000, 1039 };
     const qn_type_info *type = type_for(s);
     qn_random_seed(s->dim * 100 + s->n_heads);
-    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits", s->n_heads,
+    qn_case_begin("persistent-attention", "cuda", "%zu heads of %zu over %zu, rope of %zu%s%s%s%s%s, %u splits%s", s->n_heads,
                   s->dim, s->n_kv_heads, s->n_rot, s->interleaved ? ", interleaved" : "", s->norms ? ", norms" : "",
                   s->gated ? ", gated" : "", s->biases ? ", biases" : "", s->synthetic ? ", synthetic partials" : "",
-                  splits_of(s));
-    struct problem *p = problem_new(s, type, 1040);
+                  splits_of(s), paged ? ", pages" : "");
+    struct problem *p = problem_new(s, type, paged ? 1088 : 1040, paged);
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         bool finite;
         fill_cache(p, positions[i]);
@@ -585,16 +620,17 @@ static qn_gpu_guarded noise(size_t bytes)
     return g;
 }
 
-/* Seconds for a layer's two GEMVs, with or without the attention phase between them. */
-static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_gpu[2], const qn_gpu_guarded *cache, bool with)
+/* Seconds for a layer's two GEMVs, with or without the attention phase between them. An array of the cache is of_cache bytes
+ * after the one before, the first at p->attention.cache.keys. */
+static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_gpu[2], size_t of_cache, bool with)
 {
     qn_persistent_phase phases[3 * LAYERS] = { 0 };
-    const size_t of_cache = cache->bytes / (2 * LAYERS);
+    const uint64_t cache = p->attention.cache.keys;
     uint32_t n = 0;
     for (uint32_t l = 0; l < LAYERS; l++) {
         p->first.weights = weights_on_gpu[0].data + weights_on_gpu[0].bytes / LAYERS * l;
         p->last.weights = weights_on_gpu[1].data + weights_on_gpu[1].bytes / LAYERS * l;
-        p->attention.cache.keys = cache->data + 2 * l * of_cache;
+        p->attention.cache.keys = cache + 2 * l * of_cache;
         p->attention.cache.values = p->attention.cache.keys + of_cache;
         phases[n++] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = p->first };
         if (with)
@@ -612,8 +648,26 @@ static double layer_seconds(struct problem *p, const qn_gpu_guarded weights_on_g
     t.args.phases = array.data;
     t.args.n_phases = n;
     const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 4) / LAYERS;
+    p->attention.cache.keys = cache;
     qn_gpu_free(&array);
     return seconds;
+}
+
+/* The address of a page table, then the table: the pages of a pool in random order. */
+static qn_gpu_guarded page_tables(const qn_gpu_guarded *pool, size_t n_pages)
+{
+    uint64_t *table = qn_xcalloc(1 + n_pages, sizeof *table);
+    qn_gpu_guarded g = qn_gpu_new((1 + n_pages) * sizeof *table);
+    table[0] = g.data + sizeof *table;
+    for (size_t i = 0; i < n_pages; i++) {
+        const size_t j = qn_random_below(i + 1);
+        table[1 + i] = table[1 + j];
+        table[1 + j] = pool->data + i * (pool->bytes / n_pages);
+    }
+    qn_gpu_synchronize();
+    qn_assert_ok(qn_cuda_upload(qn_gpu(), g.data, table, g.bytes, NULL, NULL));
+    free(table);
+    return g;
 }
 
 static void bench_model(const struct model *m)
@@ -621,22 +675,29 @@ static void bench_model(const struct model *m)
     static const uint32_t depths[] = { 0, 128, 1024, 4096, 32768 };
     const struct shape *s = &m->shape;
     qn_random_seed(1);
-    struct problem *p = problem_new(s, type_for(s), 16);
+    struct problem *p = problem_new(s, type_for(s), 16, false);
     const qn_gpu_guarded weights_on_gpu[2] = { noise(p->in.tiles.bytes * LAYERS), noise(p->out.tiles.bytes * LAYERS) };
     qn_gpu_guarded partials = noise(p->partials.bytes); /* also the input of the PLAIN prologue without attention */
     p->attention.partials = p->last.x = partials.data;
-    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
-        const size_t capacity = (depths[i] + 16) / 16 * 16, row = s->n_kv_heads * s->dim * 2;
-        qn_gpu_guarded cache = noise(2 * LAYERS * capacity * row);
+    for (size_t i = 0; i < 2 * sizeof depths / sizeof *depths; i++) {
+        const uint32_t depth = depths[i / 2];
+        const bool paged = i % 2;
+        const size_t n_pages = depth / QN_ATTENTION_PAGE + 1, capacity = n_pages * QN_ATTENTION_PAGE,
+                     row = s->n_kv_heads * s->dim * 2;
+        qn_gpu_guarded cache = noise(2 * LAYERS * capacity * row), tables = page_tables(&cache, n_pages);
         char text[96];
-        p->attention.cache.key_head_stride = p->attention.cache.value_head_stride = capacity * s->dim * 2;
-        set_position(p, depths[i]);
-        const double with = layer_seconds(p, weights_on_gpu, &cache, true),
-                     without = layer_seconds(p, weights_on_gpu, &cache, false);
-        snprintf(text, sizeof text, "%s at %u, layer %.2f us without", m->name, depths[i], without * 1e6);
-        qn_report_rate("persistent-attention", "f16", text, with - without, 2 * (double)(row * depths[i]) / (with - without),
-                       "B", qn_gpu_read_rate());
+        p->attention.cache = (qn_attention_gpu_cache){ .keys = paged ? 0 : cache.data, .tables = paged ? tables.data : 0 };
+        p->attention.cache.key_head_stride = p->attention.cache.value_head_stride =
+            (paged ? QN_ATTENTION_PAGE : capacity) * s->dim * 2;
+        set_position(p, depth);
+        const size_t of_cache = (paged ? QN_ATTENTION_PAGE : capacity) * row;
+        const double with = layer_seconds(p, weights_on_gpu, of_cache, true),
+                     without = layer_seconds(p, weights_on_gpu, of_cache, false);
+        snprintf(text, sizeof text, "%s at %u, layer %.2f us without", m->name, depth, without * 1e6);
+        qn_report_rate("persistent-attention", paged ? "f16, pages" : "f16", text, with - without,
+                       2 * (double)(row * depth) / (with - without), "B", qn_gpu_read_rate());
         qn_gpu_free(&cache);
+        qn_gpu_free(&tables);
     }
     for (size_t i = 0; i < 2; i++)
         qn_gpu_free(&(qn_gpu_guarded){ .block = weights_on_gpu[i].block });
@@ -684,7 +745,8 @@ void qn_check_cuda_persistent_attention(bool bench)
     if (!qn_persistent_supported())
         return;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_shape(&shapes[i]);
+        for (int paged = 0; paged < 2; paged++)
+            check_shape(&shapes[i], paged);
     if (bench)
         bench_all();
 }

@@ -257,12 +257,22 @@ QN_API qn_status qn_cuda_aura_decode(qn_cuda_kernels *kernels, const qn_cuda_aur
                                      qn_cuda_view scales, size_t n_rows, bool rotate_back, qn_cuda_view rows, qn_stream stream);
 
 /* A KV cache of AURA codes, as qn_aura_cache. A captured call keeps n_keys: with a causal mask it may be the capacity, if
- * scales of positions that have not been stored are finite (zeros). */
+ * scales of positions that have not been stored are finite (zeros).
+ *
+ *   key_codes, value_codes     [n_kv_heads, capacity, qn_aura_words] u32; not read with a page table
+ *   key_scales, value_scales   [n_kv_heads, capacity] f32; not read with a page table
+ *   tables                     [1] i64: the device address of a page table; an all-zero view: none, the cache is contiguous
+ *   page_key_codes, ...        with a page table: byte offsets in a page, multiples of 16, of codes [n_kv_heads, 64,
+ *                              qn_aura_words] u32 and of scales [n_kv_heads, 64] f32
+ *
+ * Page tables are as in qn_cuda_kv_cache; capacity is then a multiple of 64, and all pages below n_keys are there. */
 typedef struct qn_cuda_aura_cache {
     qn_cuda_aura_codec key_codec, value_codec;
-    qn_cuda_view key_codes, value_codes;   /* [n_kv_heads, capacity, qn_aura_words] u32 */
-    qn_cuda_view key_scales, value_scales; /* [n_kv_heads, capacity] f32 */
+    qn_cuda_view key_codes, value_codes;
+    qn_cuda_view key_scales, value_scales;
     size_t n_kv_heads, capacity, n_keys;
+    qn_cuda_view tables;
+    size_t page_key_codes, page_value_codes, page_key_scales, page_value_scales;
 } qn_cuda_aura_cache;
 
 /* qn_cuda_aura_store - qn_aura_store on the GPU, in one kernel.
@@ -359,15 +369,25 @@ QN_API qn_status qn_cuda_aura_prepare(qn_cuda_kernels *kernels, const qn_aura_co
 
 /* The f16 KV cache of one layer, of one or several sequences. Keys are in the layout of values, unlike those of qn_kv_cache.
  *
- *   keys          [n_sequences, n_kv_heads, capacity, head_dim] f16
- *   values        [n_sequences, n_kv_heads, capacity, head_dim] f16
+ *   keys          [n_sequences, n_kv_heads, capacity, head_dim] f16; not read with page tables
+ *   values        [n_sequences, n_kv_heads, capacity, head_dim] f16; not read with page tables
  *   n_sequences   at least 1
  *   n_kv_heads    at least 1
- *   capacity      positions of a sequence, a multiple of 16, at most 2^31 - 16
- *   head_dim      16 to 128 by 16, 160, 192, 224, 256 or 512 */
+ *   capacity      positions of a sequence, a multiple of 16, with page tables of 64, at most 2^31 - 64
+ *   head_dim      16 to 128 by 16, 160, 192, 224, 256 or 512
+ *   tables        [n_sequences] i64: the device address of each sequence's page table; an all-zero view: none, the cache is
+ *                 contiguous
+ *   page_keys     with page tables: byte offset of keys [n_kv_heads, 64, head_dim] f16 in a page, a multiple of 16
+ *   page_values   with page tables: that of values, the same
+ *
+ * A page table is i64 [capacity / 64] in device memory: the device address of each page, a multiple of 16, which holds 64
+ * positions of all heads; position p is in page p / 64. Sequences may share pages. Only the device sees tables: entries of
+ * pages without a position that is stored or attended to are not read, or their value is not used. */
 typedef struct qn_cuda_kv_cache {
     qn_cuda_view keys, values;
     size_t n_sequences, n_kv_heads, capacity, head_dim;
+    qn_cuda_view tables;
+    size_t page_keys, page_values;
 } qn_cuda_kv_cache;
 
 /* The places of tokens in a cache. Only the device sees them. */

@@ -124,7 +124,9 @@ static void ring_buffers(void **unused)
                 const size_t k = i / 2;
                 const bool reserves = i % 2;
                 label("dim %u bits %u, %u KiB%s", dims[d], bits[b], kib[k], reserves ? ", reserved" : "");
-                const uint32_t limit = kib[k] << 10, reserved = reserves ? qn_attention_gpu_reserved_bytes(dims[d], 8, limit) : 0, fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
+                const uint32_t limit = kib[k] << 10,
+                               reserved = reserves ? qn_attention_gpu_reserved_bytes(dims[d], 8, limit) : 0,
+                               fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
                                slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
                                tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
                 const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, limit);

@@ -388,6 +388,83 @@ static void caches(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
+/* A cache in pages: keys and values are offsets, and nothing but the page tables is read of the cache's views. */
+static void pages(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.cache.keys = c.cache.values = (qn_cuda_view){ 0 };
+    c.cache.tables = view_at(0xa0000, QN_DTYPE_I64, SEQUENCES);
+    c.cache.page_keys = 0x1230;
+    c.cache.page_values = 0x40;
+    qn_attention_gpu_cache expected = {
+        .keys = 0x1230, .values = 0x40, .key_head_stride = 64 * DIM * 2, .value_head_stride = 64 * DIM * 2, .tables = 0xa0000
+    };
+    assert_ok(attention(kernels, &c));
+    assert_memory_equal(&((const qn_attention_decode_args *)arguments(0, 2))->cache, &expected, sizeof expected);
+    assert_ok(fused(kernels, &c));
+    assert_memory_equal(&((const qn_rope_qk_norm_store_args *)arguments(0, 1))->cache, &expected, sizeof expected);
+    c.tokens.n_tokens = MANY;
+    c.tokens.consecutive = true;
+    assert_ok(attention(kernels, &c));
+    const qn_attention_prefill_args *a = arguments(0, 1);
+    assert_memory_equal(&a->cache, &expected, sizeof expected);
+    assert_int_equal(a->n_pieces, 1);
+    assert_int_equal(a->cu_seqlens, 0);
+
+    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, fused };
+    const struct call good = c;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        c = good;
+        c.cache.tables.count--;
+        refused(calls[i](kernels, &c), "tables: 2 elements, expected at least 3");
+        c = good;
+        c.cache.tables.dtype = QN_DTYPE_U32;
+        refused(calls[i](kernels, &c), "tables: data type 1000, expected 27");
+        c = good;
+        c.cache.capacity = 4096 + 16;
+        refused(calls[i](kernels, &c), "capacity: 4112, expected a multiple of 64 with page tables");
+        c = good;
+        c.cache.page_keys = 8;
+        refused(calls[i](kernels, &c), "page_keys: 8, expected a multiple of 16");
+        c = good;
+        c.cache.page_values = 0x41;
+        refused(calls[i](kernels, &c), "page_values: 65, expected a multiple of 16");
+    }
+    qn_cuda_kernels_close(kernels);
+}
+
+/* Of many tokens 256 at a time are split over keys: the workspace is for as many. */
+static void groups(void **unused)
+{
+    enum { ALL = 300 };
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.tokens.n_tokens = ALL;
+    c.tokens.positions.count = c.tokens.sequences.count = ALL;
+    c.queries.count = c.out.count = ALL * (HEADS * DIM + 8);
+    c.queries.stride = HEADS * DIM + 8;
+    assert_ok(qn_cuda_attention_workspace(kernels, &c.cache, &c.tokens, HEADS, &c.bytes));
+    assert_int_equal(c.bytes, 256 * HEADS * (CAPACITY / 128) * (DIM + 2) * sizeof(float));
+    assert_ok(attention(kernels, &c));
+    assert_int_equal(fake.launches, 4);
+    for (int i = 0; i < 2; i++) {
+        const qn_attention_decode_args *d = arguments(2 * i, 4);
+        const qn_attention_combine_args *m = arguments(2 * i + 1, 4);
+        expect_launch(2 * i + 1, 4, "qn_attention_combine", HEADS, i ? ALL - 256 : 256, true);
+        assert_int_equal(d->n_rows, i ? ALL - 256 : 256);
+        assert_int_equal(d->queries, 0x50000 + i * 256 * (HEADS * DIM + 8) * 2);
+        assert_int_equal(d->mask.positions, 0x30000 + i * 256 * 4);
+        assert_int_equal(d->mask.sessions, 0x40000 + i * 256 * 4);
+        assert_int_equal(d->partials, WORKSPACE);
+        assert_int_equal(m->out, 0x80000 + i * 256 * HEADS * DIM * 2);
+        assert_int_equal(m->mask.positions, d->mask.positions);
+    }
+    qn_cuda_kernels_close(kernels);
+}
+
 static void refusals(void **unused)
 {
     (void)unused;
@@ -527,8 +604,9 @@ static void captures(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),        cmocka_unit_test(prefill), cmocka_unit_test(stores),
-                                        cmocka_unit_test(ropes),         cmocka_unit_test(caches),  cmocka_unit_test(refusals),
-                                        cmocka_unit_test(rope_refusals), cmocka_unit_test(captures) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(decode),  cmocka_unit_test(prefill),  cmocka_unit_test(stores),
+                                        cmocka_unit_test(pages),   cmocka_unit_test(groups),   cmocka_unit_test(ropes),
+                                        cmocka_unit_test(caches),  cmocka_unit_test(refusals), cmocka_unit_test(rope_refusals),
+                                        cmocka_unit_test(captures) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

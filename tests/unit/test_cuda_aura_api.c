@@ -259,10 +259,13 @@ static void stores(void **unused)
     assert_int_equal(a->positions, 0x300);
     assert_int_equal(a->keys.rows, 0x100);
     assert_int_equal(a->values.rows, 0x200);
-    assert_int_equal(a->keys.codes, 0x30000);
-    assert_int_equal(a->values.codes, 0x40000);
-    assert_int_equal(a->keys.scales, 0x50000);
-    assert_int_equal(a->values.scales, 0x60000);
+    assert_int_equal(a->cache.keys, 0x30000);
+    assert_int_equal(a->cache.values, 0x40000);
+    assert_int_equal(a->cache.key_scales, 0x50000);
+    assert_int_equal(a->cache.value_scales, 0x60000);
+    assert_int_equal(a->cache.key_head_stride, CAPACITY * 64);
+    assert_int_equal(a->cache.scale_head_stride, CAPACITY * 4);
+    assert_int_equal(a->cache.tables, 0);
     assert_int_equal(a->keys.rotation.signs, 0x10000 + 32 * 4);
     assert_int_equal(a->values.rotation.signs, 0x20000 + 16 * 4);
     assert_int_equal(a->values.levels.boundaries, 0x20000 + 8 * 4);
@@ -641,12 +644,65 @@ static void captures(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
+/* A cache in pages: arrays are offsets, and nothing but the page table is read of the cache's views. */
+static void pages(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    struct call c = call_of();
+    c.cache.key_codes = c.cache.value_codes = c.cache.key_scales = c.cache.value_scales = (qn_cuda_view){ 0 };
+    c.cache.tables = (qn_cuda_view){ address(0xa0000), QN_DTYPE_I64, 1, 0 };
+    c.cache.capacity = 1024;
+    c.cache.page_key_codes = 0x100;
+    c.cache.page_value_codes = 0x200;
+    c.cache.page_key_scales = 0x310;
+    c.cache.page_value_scales = 0x320;
+    const qn_attention_gpu_cache expected = { .keys = 0x100,
+                                              .values = 0x200,
+                                              .key_scales = 0x310,
+                                              .value_scales = 0x320,
+                                              .key_head_stride = 64 * qn_aura_words(key_codec) * 4,
+                                              .value_head_stride = 64 * qn_aura_words(value_codec) * 4,
+                                              .scale_head_stride = 64 * 4,
+                                              .tables = 0xa0000 };
+    assert_ok(store(kernels, &c));
+    const qn_aura_store_args *s = arguments(0, 1);
+    assert_memory_equal(&s->cache, &expected, sizeof expected);
+    assert_int_equal(s->capacity, 1024);
+    assert_ok(attention(kernels, &c));
+    assert_memory_equal(&((const qn_aura_attention_args *)arguments(0, 1))->cache.rows, &expected, sizeof expected);
+
+    const struct call good = c;
+    qn_status (*const calls[])(qn_cuda_kernels *, const struct call *) = { store, attention, score, value };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        c = good;
+        c.cache.tables.count = 0;
+        refused(calls[i](kernels, &c), "tables: 0 elements, expected at least 1");
+        c = good;
+        c.cache.capacity = 1000;
+        refused(calls[i](kernels, &c), "capacity: 1000, expected a multiple of 64 with page tables");
+        c = good;
+        c.cache.page_key_codes = 1;
+        refused(calls[i](kernels, &c), "page_key_codes: 1, expected a multiple of 16");
+        c = good;
+        c.cache.page_value_codes = 2;
+        refused(calls[i](kernels, &c), "page_value_codes: 2, expected");
+        c = good;
+        c.cache.page_key_scales = 4;
+        refused(calls[i](kernels, &c), "page_key_scales: 4, expected");
+        c = good;
+        c.cache.page_value_scales = 8;
+        refused(calls[i](kernels, &c), "page_value_scales: 8, expected");
+    }
+    qn_cuda_kernels_close(kernels);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(tables),     cmocka_unit_test(rows),
-                                        cmocka_unit_test(stores),     cmocka_unit_test(caches),
-                                        cmocka_unit_test(operations), cmocka_unit_test(dense_rotations),
-                                        cmocka_unit_test(empty),      cmocka_unit_test(refusals),
-                                        cmocka_unit_test(captures) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(tables),          cmocka_unit_test(rows),
+                                        cmocka_unit_test(stores),          cmocka_unit_test(pages),
+                                        cmocka_unit_test(caches),          cmocka_unit_test(operations),
+                                        cmocka_unit_test(dense_rotations), cmocka_unit_test(empty),
+                                        cmocka_unit_test(refusals),        cmocka_unit_test(captures) };
     return cmocka_run_group_tests(tests, make_codecs, free_codecs);
 }

@@ -15,6 +15,7 @@ struct fixture {
     struct cuda_fixture cuda;
     qn_cuda_model *model;
     qn_memory *memories[MAX_SEQUENCES];
+    qn_sequence sequences[MAX_SEQUENCES]; /* as they were created: while a test runs they have other items */
     size_t n_memories;
     float *logits;
 };
@@ -37,7 +38,10 @@ static void add_memories(struct fixture *x, size_t n)
         qn_cuda_memory *memory = (qn_cuda_memory *)x->memories[i];
         memory->kv_table = 1000 + i;
         memory->f16_table = 2000 + i;
-        *memory->base.sequence = (qn_sequence){ .state = 3000 + i, .state_to = 4000 + i, .open_chunk = 5000 + i };
+        x->sequences[i] = *memory->base.sequence;
+        memory->base.sequence->state = 3000 + i;
+        memory->base.sequence->state_to = 4000 + i;
+        memory->base.sequence->open_chunk = 5000 + i;
     }
 }
 
@@ -58,8 +62,10 @@ static void set_up(struct fixture *x, const char *golden, unsigned bits, size_t 
 static void tear_down(struct fixture *x)
 {
     free(x->logits);
-    for (size_t i = 0; i < x->n_memories; i++)
+    for (size_t i = 0; i < x->n_memories; i++) {
+        *x->memories[i]->sequence = x->sequences[i];
         x->memories[i]->vtable->free(x->memories[i]);
+    }
     free_device(&x->cuda);
 }
 
@@ -71,9 +77,10 @@ struct rows {
     size_t n, n_logits;
 };
 
-/* Adds a piece; with_logits: of its last row. Token t of memory m has id m + t. */
+/* Adds a piece, whose open chunk is not full; with_logits: of its last row. Token t of memory m has id m + t. */
 static void add_piece(struct rows *r, const struct fixture *x, size_t memory, uint32_t position, size_t n, bool with_logits)
 {
+    x->memories[memory]->sequence->state_position = position / 64 * 64;
     for (size_t i = 0; i < n; i++)
         r->rows[r->n++] = (qn_row){ .token = (int32_t)(memory + position + i),
                                     .position = position + (uint32_t)i,
@@ -269,7 +276,7 @@ static void gemms_of_rows(void **unused)
     tear_down(&x);
 }
 
-/* Pieces of many rows come after those of few, each with a launch of prefill attention, and logit rows are gathered. */
+/* Pieces of many rows come after those of few, with one launch of prefill attention, and logit rows are gathered. */
 static void mixed_pieces(void **unused)
 {
     (void)unused;
@@ -302,13 +309,14 @@ static void mixed_pieces(void **unused)
         for (size_t l = 0; l < 4; l++)
             assert_int_equal(input(&x, in.logit_rows)[l], logit_rows[l]);
         assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers(&x));
-        assert_int_equal(last->grid[2], 7);
-        assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->pdl_prefetch, 0);
-        assert_int_equal(count("qn_attention_prefill", 0, &last), 2 * attention_layers(&x));
+        const qn_attention_decode_args *decode = (const void *)last->args;
+        assert_true(decode->n_rows == 7 && !decode->pdl_prefetch);
+        assert_int_equal(count("qn_attention_prefill", 0, &last), attention_layers(&x));
         const qn_attention_prefill_args *prefill = (const void *)last->args;
-        assert_int_equal(prefill->n_rows, 70);
-        assert_int_equal(prefill->positions, x.model->inputs + in.positions + 107 * sizeof(uint32_t));
-        assert_int_equal(prefill->sessions, x.model->inputs + in.sequences + 107 * sizeof(uint32_t));
+        assert_true(prefill->n_rows == 170 && prefill->n_pieces == 2);
+        assert_int_equal(prefill->positions, x.model->inputs + in.first_positions + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cu_seqlens, x.model->inputs + in.cu_seqlens + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cache.tables, x.model->inputs + in.kv_tables + 3 * sizeof(uint64_t));
         assert_int_equal(count("qn_elementwise_gather", 0, &last), 1);
         const qn_elementwise_gather_args *gather = (const void *)last->args;
         assert_int_equal(last->grid[1], 4);
@@ -348,9 +356,9 @@ static void aura_pages(void **unused)
         struct rows rows = decode_of(&x, 0, 5, 10);
         assert_ok(run(&x, &rows));
         assert_int_equal(count("qn_aura_quantize_page", 0, &last), 1);
-        assert_int_equal(last->grid[0], 1);
-        assert_int_equal(last->grid[1], heads * (unsigned)attention_layers(&x));
-        assert_int_equal(last->grid[2], 8);
+        assert_int_equal(last->grid[0], 8);
+        assert_int_equal(last->grid[1], heads);
+        assert_int_equal(last->grid[2], attention_layers(&x));
         int launches = fake.launches;
         rows = (struct rows){ .n = 0 };
         add_piece(&rows, &x, 0, 100, 1, true);
@@ -359,7 +367,7 @@ static void aura_pages(void **unused)
         assert_int_equal(count("qn_aura_quantize_page", launches, &last), attention_layers(&x));
         assert_int_equal(last->grid[0], 2);
         assert_int_equal(last->grid[1], heads);
-        assert_int_equal(last->grid[2], 2);
+        assert_int_equal(last->grid[2], 1);
         launches = fake.launches;
         rows = (struct rows){ .n = 0 };
         add_piece(&rows, &x, 0, 100, 5, true);

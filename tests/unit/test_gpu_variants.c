@@ -152,6 +152,8 @@ static void open_chunks(uint32_t head)
     qn_launch launch;
     selects(qn_gdn_gpu_open_step(&args, head, head, &gpu, &launch), &launch);
     selects(qn_gdn_gpu_open_fold(&args, head, head, &gpu, &launch), &launch);
+    if (qn_gdn_gpu_has_open_row(head, head, &gpu))
+        selects(qn_gdn_gpu_open_row(&args, &gpu, &launch), &launch);
 }
 
 static void delta_rules(void)

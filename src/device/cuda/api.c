@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/pipeline.h"
+#include "kernels/kv_cuda.h"
 #include "quant/quant.h"
 
 #include <inttypes.h>
@@ -194,6 +195,21 @@ qn_status qn_api_check_eps(float eps)
     if (eps > 0 && isfinite(eps))
         return QN_OK;
     return qn_fail(QN_ERR_INVALID, "eps: %g, expected finite and more than 0", (double)eps);
+}
+
+qn_status qn_api_check_tables(qn_cuda_view tables, size_t n_sequences, size_t capacity)
+{
+    if (capacity % QN_ATTENTION_PAGE)
+        return qn_fail(QN_ERR_INVALID, "capacity: %zu, expected a multiple of %d with page tables", capacity,
+                       (int)QN_ATTENTION_PAGE);
+    return qn_api_check_array("tables", tables, QN_DTYPE_I64, n_sequences);
+}
+
+qn_status qn_api_check_page_offset(const char *name, size_t offset)
+{
+    if (offset % QN_API_ALIGNMENT)
+        return qn_fail(QN_ERR_INVALID, "%s: %zu, expected a multiple of %d", name, offset, (int)QN_API_ALIGNMENT);
+    return QN_OK;
 }
 
 qn_status qn_api_check_in_place(const char *name, qn_cuda_view out, uint32_t out_stride, const char *of, qn_cuda_view in,

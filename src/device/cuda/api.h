@@ -36,6 +36,12 @@ qn_status qn_api_check_float_type(const char *name, qn_cuda_view view);
 /* qn_api_check_u32 - n contiguous elements of type U32, or I32 in its place. */
 qn_status qn_api_check_u32(const char *name, qn_cuda_view view, size_t n);
 
+/* qn_api_check_tables - page tables of n_sequences sequences with `capacity` positions each: type, count, whole pages. */
+qn_status qn_api_check_tables(qn_cuda_view tables, size_t n_sequences, size_t capacity);
+
+/* qn_api_check_page_offset - of an array in a page: a multiple of QN_API_ALIGNMENT. */
+qn_status qn_api_check_page_offset(const char *name, size_t offset);
+
 /* qn_api_check_in_place - an output at the address of an input has its type and distance of rows. */
 qn_status qn_api_check_in_place(const char *name, qn_cuda_view out, uint32_t out_stride, const char *of, qn_cuda_view in,
                                 uint32_t in_stride);

@@ -47,8 +47,22 @@ static qn_status check_sizes(const qn_cuda_kernels *kernels, const qn_cuda_kv_ca
     return check_head_dim(cache->head_dim);
 }
 
-/* The views of a cache and of tokens whose sizes have been checked, as the kernels read them. */
-static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens, qn_attention_gpu_cache *out)
+/* A cache in pages, as the kernels read it. */
+static qn_status check_pages(const qn_cuda_kv_cache *cache, qn_attention_gpu_cache *out)
+{
+    const size_t head = QN_ATTENTION_PAGE * cache->head_dim * sizeof(uint16_t);
+    QN_TRY(qn_api_check_tables(cache->tables, cache->n_sequences, cache->capacity));
+    QN_TRY(qn_api_check_page_offset("page_keys", cache->page_keys));
+    QN_TRY(qn_api_check_page_offset("page_values", cache->page_values));
+    *out = (qn_attention_gpu_cache){ .keys = cache->page_keys,
+                                     .values = cache->page_values,
+                                     .key_head_stride = head,
+                                     .value_head_stride = head,
+                                     .tables = qn_api_address(cache->tables) };
+    return QN_OK;
+}
+
+static qn_status check_contiguous(const qn_cuda_kv_cache *cache, qn_attention_gpu_cache *out)
 {
     const size_t head = cache->capacity * cache->head_dim, sequence = cache->n_kv_heads * head;
     size_t n;
@@ -57,9 +71,6 @@ static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tok
                        sequence);
     QN_TRY(qn_api_check_array("keys of the cache", cache->keys, QN_DTYPE_F16, n));
     QN_TRY(qn_api_check_array("values of the cache", cache->values, QN_DTYPE_F16, n));
-    QN_TRY(qn_api_check_u32("positions", tokens->positions, tokens->n_tokens));
-    if (qn_api_given(tokens->sequences))
-        QN_TRY(qn_api_check_u32("sequences", tokens->sequences, tokens->n_tokens));
     *out = (qn_attention_gpu_cache){ .keys = qn_api_address(cache->keys),
                                      .values = qn_api_address(cache->values),
                                      .key_head_stride = head * sizeof(uint16_t),
@@ -67,6 +78,14 @@ static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tok
                                      .key_session_stride = sequence * sizeof(uint16_t),
                                      .value_session_stride = sequence * sizeof(uint16_t) };
     return QN_OK;
+}
+
+/* The views of a cache and of tokens whose sizes have been checked, as the kernels read them. */
+static qn_status check_cache(const qn_cuda_kv_cache *cache, const qn_cuda_kv_tokens *tokens, qn_attention_gpu_cache *out)
+{
+    QN_TRY(qn_api_given(cache->tables) ? check_pages(cache, out) : check_contiguous(cache, out));
+    QN_TRY(qn_api_check_u32("positions", tokens->positions, tokens->n_tokens));
+    return qn_api_given(tokens->sequences) ? qn_api_check_u32("sequences", tokens->sequences, tokens->n_tokens) : QN_OK;
 }
 
 static qn_status check_heads(const char *name, qn_cuda_view view, qn_dtype dtype, size_t n_tokens, size_t n_heads,
@@ -179,19 +198,17 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
 {
     attention_call c;
     QN_TRY(begin(&c, kernels, cache, tokens, n_heads));
-    qn_attention_decode_args decode = {
-        .queries = qn_api_address(queries),
-        .partials = (uint64_t)(uintptr_t)workspace,
-        .mask = { .positions = qn_api_address(tokens->positions),
-                  .sessions = qn_api_address(tokens->sequences),
-                  .n_keys = (uint32_t)cache->capacity,
-                  .causal = 1 },
-        .splits = c.splits,
-        .n_heads = (uint32_t)n_heads,
-        .n_kv_heads = (uint32_t)cache->n_kv_heads,
-        .dtype = (uint32_t)queries.dtype,
-        .scale = scale
-    };
+    qn_attention_decode_args decode = { .queries = qn_api_address(queries),
+                                        .partials = (uint64_t)(uintptr_t)workspace,
+                                        .mask = { .positions = qn_api_address(tokens->positions),
+                                                  .sessions = qn_api_address(tokens->sequences),
+                                                  .n_keys = (uint32_t)cache->capacity,
+                                                  .causal = 1 },
+                                        .splits = c.splits,
+                                        .n_heads = (uint32_t)n_heads,
+                                        .n_kv_heads = (uint32_t)cache->n_kv_heads,
+                                        .dtype = (uint32_t)queries.dtype,
+                                        .scale = scale };
     QN_TRY(check_cache(cache, tokens, &decode.cache));
     QN_TRY(qn_api_check_float_type("queries", queries));
     QN_TRY(check_heads("queries", queries, queries.dtype, c.n_tokens, n_heads, cache->head_dim, &decode.query_stride));

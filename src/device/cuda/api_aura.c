@@ -172,19 +172,38 @@ static qn_status check_cache(const qn_cuda_aura_cache *cache)
     const size_t rows = cache->n_kv_heads * cache->capacity;
     QN_TRY(check_codec("key_codec", "tables of key_codec", &cache->key_codec));
     QN_TRY(check_codec("value_codec", "tables of value_codec", &cache->value_codec));
+    if (qn_api_given(cache->tables)) {
+        QN_TRY(qn_api_check_tables(cache->tables, 1, cache->capacity));
+        QN_TRY(qn_api_check_page_offset("page_key_codes", cache->page_key_codes));
+        QN_TRY(qn_api_check_page_offset("page_value_codes", cache->page_value_codes));
+        QN_TRY(qn_api_check_page_offset("page_key_scales", cache->page_key_scales));
+        return qn_api_check_page_offset("page_value_scales", cache->page_value_scales);
+    }
     QN_TRY(qn_api_check_u32("key_codes", cache->key_codes, rows * qn_aura_words(cache->key_codec.codec)));
     QN_TRY(qn_api_check_array("key_scales", cache->key_scales, QN_DTYPE_F32, rows));
     QN_TRY(qn_api_check_u32("value_codes", cache->value_codes, rows * qn_aura_words(cache->value_codec.codec)));
     return qn_api_check_array("value_scales", cache->value_scales, QN_DTYPE_F32, rows);
 }
 
+/* A cache that has been checked, as the kernels read it. */
+static qn_attention_gpu_cache gpu_rows(const qn_cuda_aura_cache *cache)
+{
+    const bool paged = qn_api_given(cache->tables);
+    const size_t rows = paged ? QN_ATTENTION_PAGE : cache->capacity, row = rows * sizeof(uint32_t);
+    return (qn_attention_gpu_cache){ .keys = paged ? cache->page_key_codes : qn_api_address(cache->key_codes),
+                                     .values = paged ? cache->page_value_codes : qn_api_address(cache->value_codes),
+                                     .key_scales = paged ? cache->page_key_scales : qn_api_address(cache->key_scales),
+                                     .value_scales = paged ? cache->page_value_scales : qn_api_address(cache->value_scales),
+                                     .key_head_stride = row * qn_aura_words(cache->key_codec.codec),
+                                     .value_head_stride = row * qn_aura_words(cache->value_codec.codec),
+                                     .scale_head_stride = rows * sizeof(float),
+                                     .tables = qn_api_address(cache->tables) };
+}
+
 static qn_status store_side(const char *name, const qn_cuda_aura_cache *cache, const qn_cuda_aura_codec *codec,
-                            qn_cuda_view rows, size_t n_tokens, qn_cuda_view codes, qn_cuda_view scales,
-                            qn_aura_store_side *side)
+                            qn_cuda_view rows, size_t n_tokens, qn_aura_store_side *side)
 {
     *side = (qn_aura_store_side){ .rows = qn_api_address(rows),
-                                  .codes = qn_api_address(codes),
-                                  .scales = qn_api_address(scales),
                                   .rotation = gpu_rotation(codec),
                                   .levels = gpu_levels(codec),
                                   .dtype = (uint32_t)rows.dtype };
@@ -200,12 +219,12 @@ qn_status qn_cuda_aura_store(qn_cuda_kernels *kernels, const qn_cuda_aura_cache 
     QN_TRY(check_cache_sizes(kernels, cache));
     QN_TRY(check_cache(cache));
     qn_aura_store_args args = { .positions = qn_api_address(positions),
+                                .cache = gpu_rows(cache),
                                 .n_tokens = (uint32_t)n_tokens,
                                 .n_kv_heads = (uint32_t)cache->n_kv_heads,
                                 .capacity = (uint32_t)cache->capacity };
-    QN_TRY(store_side("keys", cache, &cache->key_codec, keys, n_tokens, cache->key_codes, cache->key_scales, &args.keys));
-    QN_TRY(store_side("values", cache, &cache->value_codec, values, n_tokens, cache->value_codes, cache->value_scales,
-                      &args.values));
+    QN_TRY(store_side("keys", cache, &cache->key_codec, keys, n_tokens, &args.keys));
+    QN_TRY(store_side("values", cache, &cache->value_codec, values, n_tokens, &args.values));
     QN_TRY(qn_api_check_u32("positions", positions, n_tokens));
     if (!n_tokens)
         return QN_OK;
@@ -237,23 +256,14 @@ static qn_status begin(aura_call *c, const qn_cuda_kernels *kernels, const qn_cu
     return QN_OK;
 }
 
-/* The cache as the kernels read it. */
 static void begin_cache(aura_call *c)
 {
     const qn_cuda_aura_cache *cache = c->cache;
-    const size_t word = sizeof(uint32_t);
-    c->gpu_cache =
-        (qn_aura_gpu_cache){ .rows = { .keys = qn_api_address(cache->key_codes),
-                                       .values = qn_api_address(cache->value_codes),
-                                       .key_scales = qn_api_address(cache->key_scales),
-                                       .value_scales = qn_api_address(cache->value_scales),
-                                       .key_head_stride = cache->capacity * qn_aura_words(cache->key_codec.codec) * word,
-                                       .value_head_stride = cache->capacity * qn_aura_words(cache->value_codec.codec) * word,
-                                       .scale_head_stride = cache->capacity * sizeof(float) },
-                             .key_codec = gpu_codec(&cache->key_codec),
-                             .value_codec = gpu_codec(&cache->value_codec),
-                             .n_kv_heads = (uint32_t)cache->n_kv_heads,
-                             .n_keys = (uint32_t)cache->n_keys };
+    c->gpu_cache = (qn_aura_gpu_cache){ .rows = gpu_rows(cache),
+                                        .key_codec = gpu_codec(&cache->key_codec),
+                                        .value_codec = gpu_codec(&cache->value_codec),
+                                        .n_kv_heads = (uint32_t)cache->n_kv_heads,
+                                        .n_keys = (uint32_t)cache->n_keys };
 }
 
 /* ---- Queries ---- */

@@ -39,8 +39,8 @@ static size_t warps_of(const qn_attention_gpu *gpu)
 /* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
 static uint32_t decode_bytes(const qn_attention_gpu *gpu)
 {
-    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
-                                         true, gpu->max_shared_bytes);
+    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu), true,
+                                         gpu->max_shared_bytes);
 }
 
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
@@ -86,8 +86,8 @@ static uint32_t query_tiles(const qn_attention_gpu *gpu)
 qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys)
 {
     const size_t tiles = warps_of(gpu), min_keys = tiles * QN_ATTENTION_TILE_KV,
-                 to_fill = gpu->n_sms / (gpu->n_kv_heads * query_tiles(gpu)),
-                 needed = (max_keys + min_keys - 1) / min_keys, pages = gpu->pages ? 1 : 0;
+                 to_fill = gpu->n_sms / (gpu->n_kv_heads * query_tiles(gpu)), needed = (max_keys + min_keys - 1) / min_keys,
+                 pages = gpu->pages ? 1 : 0;
     size_t splits = to_fill > pages ? to_fill - pages : 1;
     splits = splits < needed ? splits : needed;
     return (qn_attention_splits){ .n = (uint32_t)((splits ? splits : 1) + pages), .tiles = (uint32_t)tiles };
@@ -156,13 +156,12 @@ qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, s
                              : SIZE_MAX;
     if (n_rows == 0 || n_pieces == 0 || pages > INT32_MAX / blocks)
         return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows in %zu pieces", n_rows, n_pieces);
-    *out = (qn_launch){
-        .variant = QN_GPU_VARIANT(prefill, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
-        .function = "qn_attention_prefill",
-        .grid = { (uint32_t)(pages * blocks), (uint32_t)gpu->n_kv_heads, 1 },
-        .block = { QN_ATTENTION_PREFILL_ROWS / 16 * 32, 1, 1 },
-        .shared_bytes = (uint32_t)prefill_bytes(gpu),
-        .args_bytes = sizeof(qn_attention_prefill_args)
-    };
+    *out = (qn_launch){ .variant =
+                            QN_GPU_VARIANT(prefill, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
+                        .function = "qn_attention_prefill",
+                        .grid = { (uint32_t)(pages * blocks), (uint32_t)gpu->n_kv_heads, 1 },
+                        .block = { QN_ATTENTION_PREFILL_ROWS / 16 * 32, 1, 1 },
+                        .shared_bytes = (uint32_t)prefill_bytes(gpu),
+                        .args_bytes = sizeof(qn_attention_prefill_args) };
     return QN_OK;
 }

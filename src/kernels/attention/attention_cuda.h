@@ -36,17 +36,17 @@ typedef struct qn_attention_splits {
  * qn_attention_combine computes the results from these. Splits without positions are not written. With QN_PAGES the
  * cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page 0 and the open page).
  *
- * The grid has as many blocks as the device runs at a time; each takes its part of the splits of all rows (work.cuh), so that
- * rows of very different lengths share the device evenly. QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query heads of a
- * key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
+ * The grid has as many blocks as the device runs at a time; each takes its part of the splits of all rows (work.cuh), so
+ * that rows of very different lengths share the device evenly. QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query heads
+ * of a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
 typedef struct qn_attention_decode_args {
     QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
     QN_GPU_PTR(float) partials;
     QN_GPU_PTR(float) maxima;
     qn_attention_mask mask;
     qn_attention_gpu_cache cache;
-    qn_attention_gpu_pages pages;                      /* with QN_PAGES */
-    qn_attention_gpu_codec key_codec, value_codec;     /* with codes only */
+    qn_attention_gpu_pages pages;                  /* with QN_PAGES */
+    qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
     qn_attention_splits splits;
     uint32_t n_rows, n_heads, n_kv_heads, query_stride, dtype; /* dtype: of the queries, a qn_dtype, F32, F16 or BF16 */
     float scale;                                               /* of scores */
@@ -76,9 +76,9 @@ typedef struct qn_attention_combine_args {
     float gain;                          /* of the value codec; 1 for fp16 */
 } qn_attention_combine_args;
 
-/* qn_attention_prefill - attention of pieces of rows: each of one session, at consecutive positions, with its keys and values in
- * the cache already; causal, without a window. With QN_PAGES the cache is a session's of codes, and queries are rotated
- * already; else the cache is fp16.
+/* qn_attention_prefill - attention of pieces of rows: each of one session, at consecutive positions, with its keys and
+ * values in the cache already; causal, without a window. A piece may have no rows. With QN_PAGES the cache is a session's of
+ * codes, and queries are rotated already; else the cache is fp16.
  *
  * A page's queries of a key-value head are processed by B = ceil(QN_ATTENTION_PAGE * group / QN_ATTENTION_PREFILL_ROWS)
  * blocks, where group is n_heads / n_kv_heads.
@@ -88,13 +88,12 @@ typedef struct qn_attention_combine_args {
 enum { QN_ATTENTION_PREFILL_ROWS = 128 };
 
 typedef struct qn_attention_prefill_args {
-    QN_GPU_PTR(const uint8_t) queries;     /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
-    QN_GPU_PTR(const float) gates;         /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
-    QN_GPU_PTR(uint8_t) out;               /* as queries, out_stride values from a row to the next */
-    QN_GPU_PTR(const uint32_t) positions;  /* [n_pieces] of the first row of each piece */
-    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]), maybe none. None:
-                                            * one piece, all n_rows rows */
-    QN_GPU_PTR(const uint32_t) sessions;   /* [n_pieces] index of the session of each piece; none: the piece's index */
+    QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
+    QN_GPU_PTR(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
+    QN_GPU_PTR(uint8_t) out;              /* as queries, out_stride values from a row to the next */
+    QN_GPU_PTR(const uint32_t) positions; /* [n_pieces] of the first row of each piece */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]); none: one piece */
+    QN_GPU_PTR(const uint32_t) sessions; /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;                                                    /* with QN_PAGES */
     qn_attention_gpu_codec key_codec, value_codec;                                   /* with codes only */
@@ -131,7 +130,8 @@ qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t 
 
 /* qn_attention_gpu_decode, qn_attention_gpu_combine - fill the two launches; the caller fills their arguments. gpu has
  * passed qn_attention_gpu_check. */
-qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits, qn_launch *out);
+qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
+                                  qn_launch *out);
 qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
 
 /* qn_attention_gpu_has_prefill - whether qn_attention_prefill supports this cache on this device. If not, prefill rows

@@ -212,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ shared s;
     __shared__ block_work works[2]; // while a piece is processed, the other one holds what follows it
-    static_assert(sizeof s + sizeof works <= qn_attention_gpu_static_bytes(DIM), "static memory is larger than launches assume");
+    static_assert(sizeof s + sizeof works <= qn_attention_gpu_static_bytes(DIM), "launches assume less static memory");
 
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };

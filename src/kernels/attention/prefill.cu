@@ -167,9 +167,11 @@ QN_DEVICE tile tile_of_page(const qn_attention_prefill_args &a, const query_bloc
         const qn_attention_gpu_cache &c = a.cache;
         const uint64_t *table = qn_kv_table(c.tables, b.session);
         x.keys = page_rows(table, b, c.keys, c.key_head_stride, c.key_session_stride, page, ROW_WORDS(QN_KEY_BITS) * 4);
-        x.values = page_rows(table, b, c.values, c.value_head_stride, c.value_session_stride, page, ROW_WORDS(QN_VALUE_BITS) * 4);
+        x.values =
+            page_rows(table, b, c.values, c.value_head_stride, c.value_session_stride, page, ROW_WORDS(QN_VALUE_BITS) * 4);
         if (CODES) {
-            x.key_scales = (const float *)page_rows(table, b, c.key_scales, c.scale_head_stride, c.scale_session_stride, page, 4);
+            x.key_scales =
+                (const float *)page_rows(table, b, c.key_scales, c.scale_head_stride, c.scale_session_stride, page, 4);
             x.value_scales =
                 (const float *)page_rows(table, b, c.value_scales, c.scale_head_stride, c.scale_session_stride, page, 4);
         }

@@ -68,16 +68,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_decode(const __gri
 #define VALUE_WORDS ((DIM * QN_VALUE_BITS + 31) / 32)
 
 // One side of the cache, keys or values: row `row` of [n_tokens][n_kv_heads][dim] to its token's position.
-template <int bits> QN_DEVICE void store_side(const qn_aura_store_args &a, const qn_aura_store_side &side, uint32_t row, int lane)
+template <int bits>
+QN_DEVICE void store_side(const qn_aura_store_args &a, const qn_aura_store_side &side, const uint8_t *codes,
+                          uint64_t head_stride, const uint8_t *scales, uint32_t row, int lane)
 {
     const uint32_t token = row / a.n_kv_heads, head = row % a.n_kv_heads, position = a.positions[token];
+    constexpr uint32_t row_bytes = (DIM * bits + 31) / 32 * 4;
     float x[VALUES];
     if (position >= a.capacity)
         return;
     read_row<DIM>(x, side.rows, (uint64_t)token * side.stride + head * DIM, side.dtype, lane);
     rotate_scaled(x, side.rotation, lane);
-    const uint64_t to = (uint64_t)head * a.capacity + position;
-    qn_row_encode<DIM, bits>(side.codes + to * ((DIM * bits + 31) / 32), side.scales + to, x, side.levels, lane);
+    // The cache's pointers are const for its readers; this kernel writes it.
+    const uint64_t *table = qn_kv_table(a.cache.tables, 0);
+    qn_row_encode<DIM, bits>((uint32_t *)qn_kv_row(qn_kv_rows_of(table, codes, head, head_stride, 0, 0), position, row_bytes),
+                             (float *)qn_kv_row(qn_kv_rows_of(table, scales, head, a.cache.scale_head_stride, 0, 0), position,
+                                                4),
+                             x, side.levels, lane);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid_constant__ qn_aura_store_args a)
@@ -89,9 +96,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_aura_store(const __grid
     if (row >= a.n_tokens * a.n_kv_heads)
         return;
     if (blockIdx.y == 0)
-        store_side<QN_BITS>(a, a.keys, row, lane);
+        store_side<QN_BITS>(a, a.keys, a.cache.keys, a.cache.key_head_stride, a.cache.key_scales, row, lane);
     else
-        store_side<QN_VALUE_BITS>(a, a.values, row, lane);
+        store_side<QN_VALUE_BITS>(a, a.values, a.cache.values, a.cache.value_head_stride, a.cache.value_scales, row, lane);
 }
 
 #define PAGE QN_ATTENTION_PAGE

@@ -32,13 +32,11 @@ typedef struct qn_aura_decode_args {
     uint32_t n_rows, stride, dtype;
 } qn_aura_decode_args;
 
-/* qn_aura_store - encodes keys and values of tokens, and stores codes and scales at the tokens' positions: of a head in
- * row head * capacity + position. Rows as for qn_aura_encode. A token whose position is not below the capacity is not
- * stored. grid (ceil(n_tokens * n_kv_heads / QN_AURA_GPU_WARPS), 2): keys, then values. */
+/* qn_aura_store - encodes keys and values of tokens, and stores codes and scales at the tokens' positions in the cache of
+ * session 0. Rows as for qn_aura_encode. A token whose position is not below the capacity is not stored. grid
+ * (ceil(n_tokens * n_kv_heads / QN_AURA_GPU_WARPS), 2): keys, then values. */
 typedef struct qn_aura_store_side {
     QN_GPU_PTR(const uint8_t) rows; /* [n_tokens][n_kv_heads][dim], typed, `stride` values from a token to the next */
-    QN_GPU_PTR(uint32_t) codes;     /* [n_kv_heads][capacity][words] */
-    QN_GPU_PTR(float) scales;       /* [n_kv_heads][capacity] */
     qn_aura_gpu_rotation rotation;
     qn_aura_gpu_levels levels;
     uint32_t stride, dtype;
@@ -46,6 +44,7 @@ typedef struct qn_aura_store_side {
 
 typedef struct qn_aura_store_args {
     QN_GPU_PTR(const uint32_t) positions; /* [n_tokens] */
+    qn_attention_gpu_cache cache;         /* is written */
     qn_aura_store_side keys, values;      /* codes of QN_BITS and QN_VALUE_BITS */
     uint32_t n_tokens, n_kv_heads, capacity;
 } qn_aura_store_args;
@@ -54,13 +53,13 @@ typedef struct qn_aura_store_args {
  * have been stored. The mean of page 0's keys is subtracted from keys; page 0 gets no codes: if it is among the pages, its
  * mean is written. The fp16 rows are rotated already. Rows that are not finite get a scale of NaN.
  *
- * grid (pages, key-value heads, layers), QN_AURA_GPU_WARPS warps. Blocks beyond the number of completed pages end at once: n rows in
- * k pieces complete at most n / 64 + k. QN_BITS is the width of key codes, QN_VALUE_BITS of value codes. */
+ * Pieces are those of qn_attention_prefill. grid (pages, key-value heads, layers), QN_AURA_GPU_WARPS warps. Blocks beyond the
+ * number of completed pages end at once: n rows in k pieces complete at most n / 64 + k. QN_BITS is the width of key codes,
+ * QN_VALUE_BITS of value codes. */
 typedef struct qn_aura_quantize_page_args {
     qn_attention_gpu_cache cache;          /* is written */
     qn_attention_gpu_pages pages;          /* is read, but for means */
-    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] rows of the step by piece, as for qn_attention_prefill; 0: pages
-                                            * first_page, ... of session 0, one a block */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] rows of each piece; 0: pages first_page, ... of session 0 */
     QN_GPU_PTR(const uint32_t) positions;  /* [n_pieces] of the first row of each piece */
     QN_GPU_PTR(const uint32_t) sessions;   /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_aura_gpu_levels key_levels, value_levels;
