@@ -683,7 +683,7 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
 
 void qn_check_cuda_matmul(bool with_bench)
 {
-    static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120 };
+    static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120, 20737 };
     for (int layout = QN_ACTS_INT8_N1; layout <= QN_ACTS_HILO; layout++)
         for (int op = 0; op < 3; op++)
             for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {

@@ -194,14 +194,14 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
-    /* With few tokens a warp quantises one pair of groups, for latency; with many, each row is read by one block. */
-    const size_t n_splits =
-        n_tokens > 64 ? 1 : (n_k_tiles * 4 + QN_QUANTIZE_ACTS_THREADS / 32 - 1) / (QN_QUANTIZE_ACTS_THREADS / 32);
+    /* Of one token in int8 a warp quantises one pair of groups, for latency. */
+    const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), pairs = n_k_tiles * 4, warps = threads / 32;
+    const size_t n_splits = acts->layout == QN_ACTS_INT8_N1 ? (pairs + warps - 1) / warps : 1;
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op, 0),
                     .function = "qn_matmul_quantize_acts",
                     .grid = { (uint32_t)n_splits, (uint32_t)n_tokens, 1 },
-                    .block = { QN_QUANTIZE_ACTS_THREADS, 1, 1 },
+                    .block = { (uint32_t)threads, 1, 1 },
                     .args_bytes = sizeof out->args.acts,
                     .pdl = true },
         .args.acts = { .x = x,

@@ -97,12 +97,14 @@ enum {
     QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
-    QN_QUANTIZE_ACTS_THREADS = 256,
-    QN_GEMM_TILE_M = 256, /* rows of weights per block of qn_matmul_gemm */
+    QN_GEMM_TILE_M = 256,       /* rows of weights per block of qn_matmul_gemm */
     QN_GEMM_TILE_N = 128,
     QN_GEMM_MAX_CLUSTER = 8, /* blocks; every device with clusters supports as many */
     QN_GEMM_THREADS = 384
 };
+
+/* Threads of a block of qn_matmul_quantize_acts by layout. */
+#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_INT8_N1 ? 256 : 1024)
 
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
@@ -178,8 +180,8 @@ typedef struct qn_matmul_few_args {
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. For the RMS norm and for a token's amax every block of a row reads all of
- * it; it writes its part: more splits shorten the latency. Columns beyond n_cols are written as zeros. Defines:
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_INT8_N1 has more than one split: for the RMS norm each reads all of
+ * the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;

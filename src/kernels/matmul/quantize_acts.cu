@@ -1,8 +1,13 @@
-// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. For the norm,
-// and for a token's amax, every block of a row reads all of it; it writes its part. With QN_16BIT rows are fp16 or bf16.
+// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. A token's scale needs all of
+// its row: in fp16 and hi/lo int8 a block has a row, which it reads once and holds in registers. In QN_ACTS_INT8_N1 the blocks of a
+// row share it; for the norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
-enum { WARPS = QN_QUANTIZE_ACTS_THREADS / QN_WARP_SIZE };
+enum {
+    THREADS = QN_QUANTIZE_ACTS_THREADS(QN_ACTS_LAYOUT),
+    WARPS = THREADS / QN_WARP_SIZE,
+    HELD_VEC4S = 5 /* of a row that a thread holds; the rest of longer rows is read again */
+};
 
 #ifdef QN_16BIT
 typedef uint16_t element;
@@ -66,18 +71,18 @@ template <class type> QN_DEVICE float4 load_vec4(const row_source &s, const type
 #define SECOND_INPUT x2
 #endif
 
-#if QN_OP == QN_ACTS_OP_RMS_NORM
+#if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
 
 // LOADS_IN_FLIGHT loads are issued before their first use: a row is short, and bound by latency.
 QN_DEVICE float sum_of_squares(const row_source &s)
 {
     enum { LOADS_IN_FLIGHT = 8 };
     float sum = 0;
-    for (uint32_t first = 4 * threadIdx.x; first < s.n_cols; first += 4 * LOADS_IN_FLIGHT * QN_QUANTIZE_ACTS_THREADS) {
+    for (uint32_t first = 4 * threadIdx.x; first < s.n_cols; first += 4 * LOADS_IN_FLIGHT * THREADS) {
         float4 v[LOADS_IN_FLIGHT];
 #pragma unroll
         for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
-            v[i] = load_vec4(s, s.x, first + 4 * i * QN_QUANTIZE_ACTS_THREADS);
+            v[i] = load_vec4(s, s.x, first + 4 * i * THREADS);
 #pragma unroll
         for (uint32_t i = 0; i < LOADS_IN_FLIGHT; i++)
             sum += v[i].x * v[i].x + v[i].y * v[i].y + (v[i].z * v[i].z + v[i].w * v[i].w);
@@ -113,15 +118,59 @@ QN_DEVICE uint32_t block_max(uint32_t x)
     return amax;
 }
 
-// MAGNITUDE of the row.
-QN_DEVICE uint32_t row_max(const row_source &source)
+// The values of a row that a thread holds: columns 4 i to 4 i + 3 for i = threadIdx.x, threadIdx.x + THREADS, ...
+struct held_values {
+    float4 at[HELD_VEC4S];
+};
+
+QN_DEVICE uint32_t first_after_held()
 {
+    return 4 * (threadIdx.x + HELD_VEC4S * THREADS);
+}
+
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+
+QN_DEVICE float square(float4 v)
+{
+    return v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+}
+
+#endif
+
+QN_DEVICE uint32_t magnitude(float4 v)
+{
+    return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
+}
+
+// Reads the row and applies the operation; sets source.scale. Returns the MAGNITUDE of the row.
+QN_DEVICE uint32_t load_row(held_values &held, row_source &source, float eps)
+{
+    float4 other[HELD_VEC4S] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < HELD_VEC4S; i++)
+        held.at[i] = load_vec4(source, source.x, 4 * (threadIdx.x + i * THREADS));
+#pragma unroll
+    for (uint32_t i = 0; QN_OP != QN_ACTS_OP_NONE && i < HELD_VEC4S; i++)
+        other[i] = load_vec4(source, source.SECOND_INPUT, 4 * (threadIdx.x + i * THREADS));
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    float sum = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < HELD_VEC4S; i++)
+        sum += square(held.at[i]);
+    for (uint32_t k = first_after_held(); k < source.n_cols; k += 4 * THREADS)
+        sum += square(load_vec4(source, source.x, k));
+    source.scale = 1.0f / sqrtf(qn_block_sum<WARPS>(sum) / (float)source.n_cols + eps);
+#endif
     uint32_t amax = 0;
-#pragma unroll 4
-    for (uint32_t k = 4 * threadIdx.x; k < source.n_cols; k += 4 * QN_QUANTIZE_ACTS_THREADS) {
-        const float4 v = load_values(source, k);
-        amax = max(max(amax, max(MAGNITUDE(v.x), MAGNITUDE(v.y))), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
+#pragma unroll
+    for (uint32_t i = 0; i < HELD_VEC4S; i++) {
+        float4 &v = held.at[i];
+        v = make_float4(apply_op(v.x, other[i].x, source.scale), apply_op(v.y, other[i].y, source.scale),
+                        apply_op(v.z, other[i].z, source.scale), apply_op(v.w, other[i].w, source.scale));
+        amax = max(amax, magnitude(v));
     }
+    for (uint32_t k = first_after_held(); k < source.n_cols; k += 4 * THREADS)
+        amax = max(amax, magnitude(load_values(source, k)));
     return block_max(amax);
 }
 
@@ -205,9 +254,10 @@ QN_DEVICE hilo_row begin_hilo(const qn_matmul_quantize_acts_args &a, uint32_t to
 
 #endif
 
-QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, row_source &source, uint32_t token)
 {
-    const uint32_t amax = row_max(source);
+    held_values held;
+    const uint32_t amax = load_row(held, source, a.eps), n = a.n_k_tiles * (QN_TILE_COLS / 4);
 #if QN_ACTS_LAYOUT == QN_ACTS_F16
     const f16_row f16 = begin_f16({ a.out, a.token_scale, a.capacity }, token, amax);
 #else
@@ -216,17 +266,21 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 #if QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
     const f16_row f16 = begin_f16(a.f16, token, amax);
 #endif
-    // The columns of a k-tile are a multiple of a warp's.
-    for (uint32_t i = blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x; i < a.n_k_tiles * (QN_TILE_COLS / 4);
-         i += gridDim.x * QN_QUANTIZE_ACTS_THREADS) {
-        const float4 v = load_values(source, 4 * i);
+    // Columns 4 i to 4 i + 3. The columns of a k-tile are a multiple of a warp's.
+    const auto write = [&](uint32_t i, float4 v) {
 #if QN_ACTS_LAYOUT != QN_ACTS_HILO
         write_f16(f16, i, v);
 #endif
 #if QN_ACTS_LAYOUT != QN_ACTS_F16
         write_hilo(hilo.out + i / QN_WARP_SIZE * hilo.stride, token, hilo.zero ? make_float4(0, 0, 0, 0) : v, hilo.inverse);
 #endif
-    }
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < HELD_VEC4S; i++)
+        if (threadIdx.x + i * THREADS < n)
+            write(threadIdx.x + i * THREADS, held.at[i]);
+    for (uint32_t i = first_after_held() / 4; i < n; i += THREADS)
+        write(i, load_values(source, 4 * i));
 }
 
 #else
@@ -264,7 +318,7 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_sou
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS)
     qn_matmul_quantize_acts(const __grid_constant__ qn_matmul_quantize_acts_args a)
 {
     const uint32_t token = blockIdx.y;
@@ -280,12 +334,11 @@ extern "C" __global__ void __launch_bounds__(QN_QUANTIZE_ACTS_THREADS)
     source.scale = 0;
     qn_pdl_trigger();
 #if QN_OP == QN_ACTS_OP_RMS_NORM
-    for (uint32_t k = (blockIdx.x * QN_QUANTIZE_ACTS_THREADS + threadIdx.x) * 32; k < a.n_cols;
-         k += gridDim.x * QN_QUANTIZE_ACTS_THREADS * 32)
+    for (uint32_t k = (blockIdx.x * THREADS + threadIdx.x) * 32; k < a.n_cols; k += gridDim.x * THREADS * 32)
         qn_prefetch_line(a.weight + k); // not read since the previous token: likely in HBM
 #endif
     qn_pdl_wait();
-#if QN_OP == QN_ACTS_OP_RMS_NORM
+#if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
     source.scale = 1.0f / sqrtf(sum_of_squares(source) / (float)a.n_cols + a.eps);
 #endif
     quantize_row(a, source, token);
