@@ -416,7 +416,7 @@ static void check_fold(struct open_run *r)
 static void check_run(struct open_run *r)
 {
     static const char *const names[MODES] = { "open, one row", "open, rows", "open, refused rows", "open, from states",
-                                               "open, kernel of a row" };
+                                              "open, kernel of a row" };
     run_new(r);
     const size_t n = SEQUENCES * TOKENS * r->l.values;
     float *single = floats(n);

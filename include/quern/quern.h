@@ -58,10 +58,10 @@ typedef void (*qn_log_fn)(void *user, const char *line);
 typedef struct qn_model_params {
     const char *device; /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
-    int n_threads;   /* CPU threads, at most 1024; 0: one per physical core */
+    int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
     uint64_t memory; /* bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU
                         half of what is available besides the weights, on a GPU what is free at the first session, less a tenth */
-    bool vocab_only;            /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
+    bool vocab_only; /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
     bool skip_weight_scan;      /* do not scan the weights for infinities and NaN */
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     qn_log_fn on_log;           /* NULL: none */

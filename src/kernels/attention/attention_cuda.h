@@ -92,7 +92,8 @@ typedef struct qn_attention_prefill_args {
     QN_GPU_PTR(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
     QN_GPU_PTR(uint8_t) out;              /* as queries, out_stride values from a row to the next */
     QN_GPU_PTR(const uint32_t) positions; /* [n_pieces] of the first row of each piece */
-    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]); none: one piece */
+    QN_GPU_PTR(const uint32_t)
+    cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]); none: one piece */
     QN_GPU_PTR(const uint32_t) sessions; /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;                                                    /* with QN_PAGES */

@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
         query.load_signs(a.key_codec, lane);
         kv_source from;
         kv_range rows;
-        if (piece.first < CACHE_SPLIT) {
+        if (CACHE_SPLIT > 0 && piece.first == 0) {
             find_page_rows(from, rows, a, a.mask.positions[row], session, head);
             f16_tile words = {}; // registers that only some warps load would be live in the whole loop
             attend_piece(
