@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-enum { REQUESTS = 100, SANITIZED_REQUESTS = 16, MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
+enum { REQUESTS = 40, SANITIZED_REQUESTS = 16, MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
 
 static size_t n_requests;
 
