@@ -173,9 +173,9 @@ struct problem {
     size_t filter;
     int mask; /* 0: none, 1: most tokens, 2: few tokens, 3: no token */
     qn_token recent[MAX_RECENT], generated[MAX_RECENT];
-    qn_sample_bias bias[MAX_BIAS];
+    qn_logit_bias bias[MAX_BIAS];
     uint32_t *allowed;
-    qn_sample_logprobs logprobs;
+    qn_logprobs logprobs;
 };
 
 static void fill_mask(struct problem *p, size_t n)
@@ -222,7 +222,7 @@ static qn_sample_request request_of(struct problem *p, const float *logits, size
         request.bias = p->bias;
         request.n_bias = qn_random_below(MAX_BIAS + 1);
         for (size_t i = 0; i < request.n_bias; i++)
-            p->bias[i] = (qn_sample_bias){ listed_token(logits, n), i == 3 ? -INFINITY : 4 * qn_random_normal() };
+            p->bias[i] = (qn_logit_bias){ listed_token(logits, n), i == 3 ? -INFINITY : 4 * qn_random_normal() };
     }
     if (p->mask) {
         fill_mask(p, n);
@@ -251,10 +251,10 @@ struct counts {
 };
 
 /* Log probabilities have the same bits. The device's are of `found`, with the chosen token's raw logit. */
-static void compare_logprobs(const qn_sample_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit,
+static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit,
                              size_t n)
 {
-    qn_sample_logprobs device = { .n = n_top };
+    qn_logprobs device = { .n = n_top };
     qn_sample_set_logprobs(&device, n, found->largest, found->total, found->top, logit);
     qn_expect(device.n == expected->n, "%u log probabilities, expected %u", device.n, expected->n);
     qn_expect_same(&device.chosen, &expected->chosen, 1, "log probability of the token");
@@ -521,7 +521,7 @@ static void bench_sampling(size_t n, size_t n_rows)
     qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
     qn_sample_result *results = qn_xcalloc(n_rows, sizeof *results);
     uint32_t *allowed = qn_xcalloc(qn_sample_mask_words(n), sizeof *allowed);
-    qn_sample_logprobs logprobs = { .n = QN_SAMPLE_TOP_LOGPROBS };
+    qn_logprobs logprobs = { .n = QN_SAMPLE_TOP_LOGPROBS };
     struct gpu_sampler gpu = sampler_new(n, n_rows);
     fill_logits(logits, n_rows * n, NORMAL);
     memset(allowed, 0xff, qn_sample_mask_words(n) * sizeof *allowed);

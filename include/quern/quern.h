@@ -353,6 +353,24 @@ typedef struct qn_sampling {
  * frequency_penalty 0, presence_penalty 0, seed 0. */
 QN_API qn_sampling qn_sampling_defaults(void);
 
+/* A value that is added to the logit of a token. */
+typedef struct qn_logit_bias {
+    qn_token token;
+    float value; /* finite, or -inf */
+} qn_logit_bias;
+
+enum { QN_MAX_LOGPROBS = 20 };
+
+/* Natural logarithms of probabilities: the log softmax of the logits as the model computed them, before mask, bias, penalties,
+ * temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the largest infinite,
+ * none are listed and `chosen` is NaN. The same logits give the same bits on every device. */
+typedef struct qn_logprobs {
+    uint32_t n;   /* most likely tokens that are listed, at most QN_MAX_LOGPROBS and the size of the vocabulary */
+    float chosen; /* of the sampled token, which need not be listed */
+    qn_token tokens[QN_MAX_LOGPROBS];
+    float values[QN_MAX_LOGPROBS]; /* descending; of equal ones the lower id first */
+} qn_logprobs;
+
 /* A sampler: its parameters and the state of its random number generator. One thread at a time. */
 typedef struct qn_sampler qn_sampler;
 

@@ -111,10 +111,11 @@ static bool on_text(void *user, const char *text, size_t length)
     return true;
 }
 
-static bool on_token(void *user, qn_token token)
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     qn_batch *b = ((qn_batch_job *)user)->batch;
     (void)token;
+    (void)logprobs;
     pthread_mutex_lock(&b->lock);
     b->n_tokens++;
     const bool go_on = !b->has_failed;

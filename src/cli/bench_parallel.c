@@ -22,10 +22,11 @@ struct sequence {
     size_t n_tokens;
 };
 
-static bool count_token(void *user, qn_token token)
+static bool count_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     struct sequence *s = user;
     (void)token;
+    (void)logprobs;
     s->all->n_begun += s->n_tokens++ == 0;
     return true;
 }

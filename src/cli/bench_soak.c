@@ -74,12 +74,13 @@ static bool parse_lengths(struct soak *s, char *text)
 
 /* ---- Requests ---- */
 
-static bool on_token(void *user, qn_token token)
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     struct soak_request *r = user;
     struct soak *s = r->soak;
     const double now = qn_seconds();
     (void)token;
+    (void)logprobs;
     if (r->last == 0)
         s->first[s->n_first++] = now - r->arrival;
     else if (s->n_gaps < s->cap_gaps)

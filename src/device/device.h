@@ -34,7 +34,7 @@ typedef struct qn_step {
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
     float *logits;               /* [n_logit_rows, n_vocab]; may be NULL with requests */
-    qn_sample_request *requests; /* NULL, or [n_logit_rows]: sample a token from each logit row */
+    qn_sample_request *requests; /* NULL, or [n_logit_rows]: sample a token from each logit row, and call its `check` */
 } qn_step;
 
 /* ---- Memory: the KV cache and recurrent state of a session ---- */

@@ -14,7 +14,7 @@ struct qn_sampler {
     bool has_begun;  /* the first token has been requested */
     size_t n_before; /* preceding tokens then: the generated text begins behind them */
     qn_sample_kernels kernels;
-    void *scratch; /* for qn_sampler_pick; allocated when it is first called */
+    void *scratch; /* for qn_sampler_sample; allocated when it is first called */
 };
 
 /* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
@@ -93,12 +93,18 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
     return request;
 }
 
-qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
+qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request)
 {
     if (!sampler->scratch)
         QN_TRY(qn_alloc(&sampler->scratch, qn_sample_scratch_bytes(sampler->n_vocab), 1, "sampler"));
+    qn_sample_token(&sampler->kernels, request, logits, sampler->n_vocab, sampler->scratch);
+    return QN_OK;
+}
+
+qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_token *recent, size_t n_recent, qn_token *token)
+{
     qn_sample_request request = qn_sampler_next_request(sampler, recent, n_recent);
-    qn_sample_token(&sampler->kernels, &request, logits, sampler->n_vocab, sampler->scratch);
+    QN_TRY(qn_sampler_sample(sampler, logits, &request));
     QN_TRY(qn_sample_status(request.best));
     *token = request.token;
     return QN_OK;

@@ -1,6 +1,6 @@
 /* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_request.c: what is submitted;
- * scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step; scheduler_output.c: text and
- * callbacks.
+ * scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step; scheduler_sample.c: what
+ * its samples are taken by, masks; scheduler_output.c: text and callbacks.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
  * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence that
@@ -20,15 +20,30 @@ enum { QN_MAX_SET_ASIDE = 2 };
 
 typedef struct qn_request qn_request;
 
-/* What callbacks are called with. */
+typedef enum qn_event_kind {
+    QN_EVENT_OUTPUT, /* a token, text, or both */
+    QN_EVENT_MASK,   /* a token was rejected */
+    QN_EVENT_END
+} qn_event_kind;
+
+/* What callbacks are called with. Events of the last two kinds are members of their request. */
 typedef struct qn_event {
     struct qn_event *next;
     qn_request *request;
-    qn_token token; /* or QN_NO_TOKEN */
-    bool is_end;
-    size_t length; /* of the text */
-    char *text;    /* in the same allocation */
+    qn_event_kind kind;
+    qn_token token;        /* or QN_NO_TOKEN */
+    size_t length;         /* of the text */
+    char *text;            /* in the same allocation, as are: */
+    qn_logprobs *logprobs; /* or NULL */
 } qn_event;
+
+/* What becomes of a rejected token. */
+enum qn_mask_state {
+    QN_MASK_NONE, /* no token was rejected */
+    QN_MASK_WAITING, /* until another is sampled under the mask, by the thread that calls callbacks. The request has no rows in steps,
+                        unless it was set aside: those of its tokens then, without a sample */
+    QN_MASK_SAMPLED /* the step thread adds the token */
+};
 
 struct qn_request {
     qn_request *next; /* in the queue */
@@ -38,9 +53,10 @@ struct qn_request {
     /* Constant. */
     qn_request_params params; /* what it points to is copied below, or not kept */
     qn_token *stop_tokens;
+    qn_logit_bias *bias;
     char *scope;
     uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
-    size_t n_keep, n_prompt;
+    size_t n_keep, n_prompt, n_vocab;
     double submitted, deadline; /* qn_now; INFINITY */
 
     /* Step. */
@@ -57,6 +73,17 @@ struct qn_request {
     double admitted, first_token; /* 0: not yet */
     qn_request_result result;
     char error[QN_ERROR_TEXT_MAX];
+    qn_logprobs logprobs; /* of the last token, with n_logprobs >= 0 */
+
+    /* Masks. While `mask_state` is QN_MASK_WAITING, these and `logprobs` belong to the thread that calls callbacks, and `tokens` do not
+     * change. */
+    atomic_int mask_state;
+    bool is_rejected;         /* the token that this step has sampled */
+    qn_status mask_status;    /* no memory for a mask; `error` says so */
+    float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL until one is */
+    uint32_t *allowed;        /* the mask, behind the logits in the same allocation */
+    qn_sample_request masked; /* the sample under the mask */
+    qn_event mask;
 
     /* Delivery: used by the thread that calls callbacks. */
     bool is_muted; /* a callback returned false */
@@ -133,7 +160,28 @@ size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, si
 /* qn_scheduler_run_step - returns whether there was anything to do. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
+/* ---- scheduler_sample.c ---- */
+
+/* qn_request_next_sample - what the next token is sampled by. */
+qn_sample_request qn_request_next_sample(qn_request *request);
+
+/* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */
+void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);
+
+/* qn_request_sample_masked - call the mask callback and sample under the mask. On the thread that calls callbacks. */
+void qn_request_sample_masked(qn_scheduler *s, qn_request *request);
+
+/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *sampled, or *status with the thread's
+ * error text. */
+bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_status *status);
+
+/* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or soon. */
+void qn_scheduler_await_masks(qn_scheduler *s);
+
 /* ---- scheduler_output.c ---- */
+
+/* qn_scheduler_push - queue an event. */
+void qn_scheduler_push(qn_scheduler *s, qn_event *event);
 
 /* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);

@@ -14,7 +14,7 @@ static bool has_callbacks(const qn_request *r)
     return r->params.on_token || r->params.on_text;
 }
 
-static void push(qn_scheduler *s, qn_event *event)
+void qn_scheduler_push(qn_scheduler *s, qn_event *event)
 {
     pthread_mutex_lock(&s->events_lock);
     event->next = NULL;
@@ -26,14 +26,20 @@ static void push(qn_scheduler *s, qn_event *event)
 
 static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, const char *text, size_t length)
 {
+    const bool has_logprobs = token != QN_NO_TOKEN && r->params.n_logprobs >= 0;
     qn_event *event;
     if (!has_callbacks(r))
         return QN_OK;
-    QN_TRY(qn_alloc(&event, 1, sizeof *event + length, "text of a request"));
+    QN_TRY(qn_alloc(&event, 1, sizeof *event + (has_logprobs ? sizeof *event->logprobs : 0) + length, "text of a request"));
     *event = (qn_event){ .request = r, .token = token, .length = length, .text = (char *)(event + 1) };
+    if (has_logprobs) {
+        event->logprobs = (qn_logprobs *)(void *)(event + 1);
+        *event->logprobs = r->logprobs;
+        event->text += sizeof *event->logprobs;
+    }
     if (length)
         memcpy(event->text, text, length);
-    push(s, event);
+    qn_scheduler_push(s, event);
     return QN_OK;
 }
 
@@ -88,7 +94,7 @@ void qn_request_emit_end(qn_scheduler *s, qn_request *r)
             memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
         }
     }
-    push(s, &r->end);
+    qn_scheduler_push(s, &r->end);
 }
 
 /* ---- Callbacks ---- */
@@ -101,7 +107,7 @@ static void deliver_token(qn_event *event)
         return;
     const bool has_token = event->token != QN_NO_TOKEN;
     r->n_delivered += has_token;
-    if ((has_token && p->on_token && !p->on_token(p->user, event->token)) ||
+    if ((has_token && p->on_token && !p->on_token(p->user, event->token, event->logprobs)) ||
         (event->length && p->on_text && !p->on_text(p->user, event->text, event->length))) {
         r->is_muted = true;
         atomic_store(&r->cancelled, true);
@@ -115,9 +121,8 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
         r->result.status = QN_OK;
         r->result.is_stop_string = false;
         r->result.n_generated = r->n_delivered;
-        r->error[0] = '\0';
     }
-    r->result.error = r->error;
+    r->result.error = r->result.finish == QN_FINISH_ERROR ? r->error : "";
     if (r->params.on_end)
         r->params.on_end(r->params.user, &r->result);
     qn_request_free(r);
@@ -132,11 +137,15 @@ static void deliver(qn_scheduler *s, qn_event *event)
 {
     for (qn_event *next; event; event = next) {
         next = event->next;
-        if (event->is_end) {
-            deliver_end(s, event->request); /* frees the event */
-        } else {
+        switch (event->kind) {
+        case QN_EVENT_OUTPUT:
             deliver_token(event);
             qn_free(event);
+            break;
+        case QN_EVENT_MASK: qn_request_sample_masked(s, event->request); break;
+        case QN_EVENT_END:
+            deliver_end(s, event->request); /* frees the event */
+            break;
         }
     }
 }

@@ -12,7 +12,7 @@ enum { LAST_MESSAGES = 3 };
 
 qn_request_params qn_request_defaults(void)
 {
-    return (qn_request_params){ .sampling = qn_sampling_defaults(), .max_tokens = -1 };
+    return (qn_request_params){ .sampling = qn_sampling_defaults(), .n_logprobs = -1, .max_tokens = -1 };
 }
 
 /* ---- The prompt ---- */
@@ -49,6 +49,23 @@ static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "marks: %zu without tokens, expected none", p->n_marks);
     QN_TRY(check_marks(p));
     return p->tokens ? check_tokens(s, "token", p->tokens, p->n_tokens) : QN_OK;
+}
+
+static qn_status copy_bias(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    const size_t n_vocab = s->model->hparams.n_vocab;
+    for (size_t i = 0; i < p->n_bias; i++) {
+        const qn_logit_bias *bias = &p->bias[i];
+        if (bias->token < 0 || (size_t)bias->token >= n_vocab)
+            return qn_fail(QN_ERR_INVALID, "bias %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)bias->token,
+                           n_vocab - 1);
+        if (!(bias->value < INFINITY))
+            return qn_fail(QN_ERR_INVALID, "bias %zu: %g, expected a finite value or -inf", i, (double)bias->value);
+    }
+    QN_TRY(qn_alloc(&r->bias, p->n_bias, sizeof *r->bias, "request"));
+    if (p->n_bias)
+        memcpy(r->bias, p->bias, p->n_bias * sizeof *r->bias);
+    return QN_OK;
 }
 
 static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
@@ -122,6 +139,10 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
     const qn_tokenizer *tok;
     if (!(p->deadline >= 0) || isinf(p->deadline))
         return qn_fail(QN_ERR_INVALID, "deadline: %g seconds, expected 0 or more", p->deadline);
+    if (p->n_logprobs < -1 || p->n_logprobs > QN_MAX_LOGPROBS)
+        return qn_fail(QN_ERR_INVALID, "log probabilities: %d, expected -1 to %d", p->n_logprobs, QN_MAX_LOGPROBS);
+    if (p->accepts && !p->mask)
+        return qn_fail(QN_ERR_INVALID, "accepts: it is given without mask");
     if (p->on_text || p->n_stop)
         QN_TRY(qn_model_tokenizer(s->model, &tok));
     return check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens);
@@ -133,6 +154,7 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, qn_re
     QN_TRY(find_tokens(s, p, r));
     QN_TRY(find_kept_positions(s, p, r));
     QN_TRY(qn_sampler_create(&p->sampling, s->model->hparams.n_vocab, &r->sampler));
+    QN_TRY(copy_bias(s, p, r));
     QN_TRY(qn_stop_create(p->stop, p->n_stop, &r->stop));
     QN_TRY(copy_tokens(p->stop_tokens, p->n_stop_tokens, &r->stop_tokens));
     QN_TRY(qn_alloc(&r->scope, strlen(scope) + 1, 1, "request"));
@@ -149,7 +171,9 @@ qn_status qn_request_new(const qn_scheduler *s, const qn_request_params *params,
     QN_TRY(qn_alloc(&r, 1, sizeof *r, "request"));
     r->params = *params;
     r->admitted_after = UINT64_MAX;
+    r->n_vocab = s->model->hparams.n_vocab;
     atomic_init(&r->cancelled, false);
+    atomic_init(&r->mask_state, QN_MASK_NONE);
     const qn_status status = create(s, params, r);
     if (status != QN_OK) {
         qn_request_free(r);
@@ -158,7 +182,8 @@ qn_status qn_request_new(const qn_scheduler *s, const qn_request_params *params,
     r->submitted = qn_now();
     r->deadline = params->deadline > 0 ? r->submitted + params->deadline : (double)INFINITY;
     r->result.n_prompt = r->n_prompt;
-    r->end = (qn_event){ .request = r, .token = QN_NO_TOKEN, .is_end = true };
+    r->end = (qn_event){ .request = r, .kind = QN_EVENT_END, .token = QN_NO_TOKEN };
+    r->mask = (qn_event){ .request = r, .kind = QN_EVENT_MASK, .token = QN_NO_TOKEN };
     *out = r;
     return QN_OK;
 }
@@ -171,6 +196,8 @@ void qn_request_free(qn_request *r)
         r->memory->vtable->free(r->memory);
     free(r->tokens);
     free(r->stop_tokens);
+    qn_free(r->bias);
+    qn_free(r->logits);
     qn_free(r->keep);
     qn_free(r->scope);
     qn_sampler_free(r->sampler);

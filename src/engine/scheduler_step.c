@@ -73,8 +73,10 @@ static void keep_prefix(qn_scheduler *s, qn_request *r)
 static void compose(qn_scheduler *s)
 {
     size_t n_decoding = 0, n_prompts = 0;
-    for (uint32_t i = 0; i < s->n_running; i++)
-        *(rows_left(s->running[i]) == 1 ? &n_decoding : &n_prompts) += 1;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        n_decoding += rows_left(s->running[i]) == 1;
+        n_prompts += rows_left(s->running[i]) > 1;
+    }
     if (s->params.prompts_first && n_prompts)
         n_decoding = 0;
     size_t left = s->params.max_rows - n_decoding;
@@ -152,7 +154,8 @@ static void reserve_pieces(qn_scheduler *s)
 
 static bool samples(const qn_piece *piece)
 {
-    return piece->n == rows_left(piece->request) && piece->request->params.max_tokens != 0;
+    const qn_request *r = piece->request;
+    return piece->n == rows_left(r) && r->params.max_tokens != 0 && atomic_load(&r->mask_state) == QN_MASK_NONE;
 }
 
 static size_t fill_rows(qn_scheduler *s, qn_step *step)
@@ -160,7 +163,7 @@ static size_t fill_rows(qn_scheduler *s, qn_step *step)
     size_t longest = 0;
     *step = (qn_step){ .rows = s->rows, .logit_rows = s->logit_rows };
     for (uint32_t p = 0; p < s->n_pieces; p++) {
-        const qn_request *r = s->pieces[p].request;
+        qn_request *r = s->pieces[p].request;
         const uint32_t first = r->memory->sequence->length;
         for (size_t i = 0; i < s->pieces[p].n; i++)
             s->rows[step->n_rows++] = (qn_row){ .token = r->tokens[first + i],
@@ -171,7 +174,7 @@ static size_t fill_rows(qn_scheduler *s, qn_step *step)
         longest = first + s->pieces[p].n > longest ? first + s->pieces[p].n : longest;
         if (!samples(&s->pieces[p]))
             continue;
-        s->requests[step->n_logit_rows] = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
+        s->requests[step->n_logit_rows] = qn_request_next_sample(r);
         s->logit_rows[step->n_logit_rows++] = (uint32_t)step->n_rows - 1;
     }
     step->requests = step->n_logit_rows ? s->requests : NULL;
@@ -221,27 +224,53 @@ static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_reque
     r->first_token = r->first_token > 0 ? r->first_token : qn_now();
     QN_TRY(qn_request_emit(s, r, sampled->token, !is_end, &found));
     r->result.is_stop_string = found;
-    const bool is_full = r->memory->sequence->length == s->params.n_ctx ||
-                         (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
+    const bool is_full =
+        r->n_tokens > s->params.n_ctx || (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
     *finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
     *ends = is_end || found || is_full;
     return QN_OK;
+}
+
+/* Adds a sampled token, unless `status` is an error, and ends the request with it. Returns whether a token was generated. */
+static bool take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, qn_status status)
+{
+    qn_finish finish;
+    bool ends = false;
+    if (status == QN_OK)
+        status = add_token(s, r, sampled, &ends, &finish);
+    if (status != QN_OK)
+        qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
+    else if (ends)
+        qn_scheduler_end(s, r, finish, QN_OK);
+    return status == QN_OK;
 }
 
 /* What one piece's rows have brought; `sampled` is its token, or NULL. Returns whether a token was generated. */
 static bool complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;
-    qn_finish finish = QN_FINISH_LENGTH;
-    bool ends = r->memory->sequence->length + piece->n == r->n_tokens && !sampled;
+    const bool is_complete = r->memory->sequence->length + piece->n == r->n_tokens;
     r->memory->vtable->on_append(r->memory, r->memory->sequence->length + piece->n);
     keep_prefix(s, r);
-    const qn_status status = sampled ? add_token(s, r, sampled, &ends, &finish) : QN_OK;
-    if (status != QN_OK)
-        qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
-    else if (ends)
-        qn_scheduler_end(s, r, finish, QN_OK);
-    return sampled && status == QN_OK;
+    if (sampled && !r->is_rejected)
+        return take_token(s, r, sampled, QN_OK);
+    if (sampled)
+        qn_request_reject(s, r, sampled);
+    else if (is_complete && r->params.max_tokens == 0)
+        qn_scheduler_end(s, r, QN_FINISH_LENGTH, QN_OK);
+    return false;
+}
+
+/* Tokens that were sampled under masks since the last step. Returns how many were generated. */
+static size_t take_masked_tokens(qn_scheduler *s)
+{
+    qn_sample_request sampled;
+    qn_status status;
+    size_t n = 0;
+    for (uint32_t i = s->n_running; i-- > 0;) /* one that ends leaves the list */
+        if (qn_request_take_masked(s->running[i], &sampled, &status))
+            n += take_token(s, s->running[i], &sampled, status);
+    return n;
 }
 
 static void fail_pieces(qn_scheduler *s, qn_status status)
@@ -297,8 +326,11 @@ bool qn_scheduler_run_step(qn_scheduler *s)
     if (!has_work)
         return false;
     qn_scheduler_admit(s);
+    n_generated += take_masked_tokens(s);
     compose(s);
     reserve_pieces(s);
+    if (!s->n_pieces)
+        qn_scheduler_await_masks(s);
     const qn_status status = s->n_pieces ? run(s, &step) : QN_OK;
     if (status != QN_OK)
         fail_pieces(s, status);

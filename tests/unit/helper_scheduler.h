@@ -17,6 +17,7 @@ enum { MAX_ANSWER = 256 };
 struct answer {
     qn_token tokens[MAX_ANSWER];
     size_t n_tokens;
+    qn_logprobs logprobs[MAX_ANSWER]; /* zero where a token came without */
     char text[16 * MAX_ANSWER];
     size_t n_text;
     size_t cancel_at; /* on_token returns false after so many tokens; 0: never */
@@ -30,6 +31,14 @@ static inline bool answer_token(void *user, qn_token token)
     struct answer *a = user;
     a->tokens[a->n_tokens++] = token;
     return a->n_tokens != a->cancel_at;
+}
+
+static inline bool answer_request_token(void *user, qn_token token, const qn_logprobs *logprobs)
+{
+    struct answer *a = user;
+    if (logprobs)
+        a->logprobs[a->n_tokens] = *logprobs;
+    return answer_token(user, token);
 }
 
 static inline bool answer_text(void *user, const char *text, size_t length)
@@ -50,7 +59,7 @@ static inline void answer_end(void *user, const qn_request_result *result)
 
 static inline void collect_answer(qn_request_params *params, struct answer *a)
 {
-    params->on_token = answer_token;
+    params->on_token = answer_request_token;
     params->on_text = answer_text;
     params->on_end = answer_end;
     params->user = a;

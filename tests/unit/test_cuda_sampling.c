@@ -114,9 +114,9 @@ static void play_row(const qn_sample_args *args, size_t row)
 
 static float logits[ROWS][VOCAB];
 static qn_token tokens[40];
-static qn_sample_bias bias[3] = { { 17, 9 }, { 18, -INFINITY }, { VOCAB, 3 } };
+static qn_logit_bias bias[3] = { { 17, 9 }, { 18, -INFINITY }, { VOCAB, 3 } };
 static uint32_t masks[2][(VOCAB + 31) / 32];
-static qn_sample_logprobs logprobs[ROWS];
+static qn_logprobs logprobs[ROWS];
 
 static uint32_t next_random(void)
 {
@@ -134,6 +134,15 @@ static void fill(void)
         tokens[i] = (qn_token)(next_random() % VOCAB);
     for (size_t i = 0; i < sizeof masks / sizeof **masks; i++)
         ((uint32_t *)masks)[i] = next_random() << 16 ^ next_random();
+}
+
+static float rejected[ROWS][VOCAB];
+
+/* Rejects every token. */
+static float *reject(void *row, qn_token token)
+{
+    assert_in_range(token, 0, VOCAB - 1);
+    return row;
 }
 
 /* Greedy, penalties, bias and a mask; each of them alone and together, some with log probabilities. */
@@ -165,12 +174,16 @@ static size_t fill_requests(qn_sample_request *requests)
         { .sampling = wide, .allowed = masks[1], .bias = bias, .n_bias = 2 },
     };
     memcpy(requests, all, sizeof all);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    memset(rejected, 0, sizeof rejected);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         requests[i].random = (uint64_t)next_random() << 40;
+        requests[i].check = requests[i].allowed ? NULL : reject;
+        requests[i].check_user = rejected[i];
+    }
     return sizeof all / sizeof *all;
 }
 
-static void expect_same_logprobs(const qn_sample_logprobs *found, const qn_sample_logprobs *expected)
+static void expect_same_logprobs(const qn_logprobs *found, const qn_logprobs *expected)
 {
     assert_int_equal(found->n, expected->n);
     assert_true(found->chosen == expected->chosen);
@@ -209,7 +222,7 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
         assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first));
         memcpy(expected, requests, sizeof expected);
         for (size_t row = first; row < first + n_rows; row++) {
-            qn_sample_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
+            qn_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
             label("step %d, row %zu", step, row);
             expected[row].logprobs = requests[row].logprobs ? &own : NULL;
             qn_sample_token(&kernels.sample, &expected[row], logits[row], VOCAB, scratch);
@@ -217,6 +230,8 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
             assert_int_equal(requests[row].token, expected[row].token);
             if (requests[row].logprobs)
                 expect_same_logprobs(requests[row].logprobs, &own);
+            if (requests[row].check)
+                assert_memory_equal(rejected[row], logits[row], sizeof *logits);
         }
     }
     model_free(&model);
@@ -227,7 +242,7 @@ static void no_token_is_allowed(void **unused)
     (void)unused;
     static const uint32_t none[(VOCAB + 31) / 32];
     qn_cuda_model model = model_new();
-    qn_sample_logprobs untouched = { .n = 3, .chosen = 5 };
+    qn_logprobs untouched = { .n = 3, .chosen = 5 };
     qn_sample_request request = { .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
                                   .allowed = none,
                                   .logprobs = &untouched };

@@ -237,7 +237,7 @@ static void assert_near(double found, double expected)
         fail_msg("%.9g, expected %.9g", found, expected);
 }
 
-static void check_logprobs(const qn_sample_logprobs *found, const float *logits, int token, uint32_t n_top)
+static void check_logprobs(const qn_logprobs *found, const float *logits, int token, uint32_t n_top)
 {
     static int order[VOCAB];
     for (int i = 0; i < VOCAB; i++)
@@ -260,7 +260,7 @@ static void logits_change_as_documented(void **unused)
     static uint64_t scratch[VOCAB * 3];
     static uint32_t allowed[(VOCAB + 31) / 32];
     qn_token recent[LISTED], generated[LISTED];
-    qn_sample_bias bias[LISTED];
+    qn_logit_bias bias[LISTED];
     qn_sample_kernels kernels;
     qn_sample_kernels_init(&kernels, 0);
     for (int i = 0; i < VOCAB; i++)
@@ -268,11 +268,11 @@ static void logits_change_as_documented(void **unused)
     for (int i = 0; i < LISTED; i++) { /* of 40 tokens, so that lists overlap and repeat; some are outside the vocabulary */
         recent[i] = i == 3 ? -1 : (qn_token)(random_u64() % 40);
         generated[i] = i == 4 ? VOCAB : (qn_token)(random_u64() % 40);
-        bias[i] = (qn_sample_bias){ i == 5 ? INT32_MAX : (qn_token)(random_u64() % 40), 4 * next_float() - 2 };
+        bias[i] = (qn_logit_bias){ i == 5 ? INT32_MAX : (qn_token)(random_u64() % 40), 4 * next_float() - 2 };
     }
     for (int round = 0; round < 8; round++) {
         label("round %d", round);
-        qn_sample_logprobs logprobs;
+        qn_logprobs logprobs;
         qn_sample_request request = { .sampling = { .top_p = 1,
                                                     .repeat_penalty = round & 1 ? 1.3f : 1,
                                                     .frequency_penalty = round & 2 ? 0.7f : 0,
@@ -328,8 +328,8 @@ static void changed_logits_compete(void **unused)
             .n_generated = 3 },
           2 },
         { { .sampling = { .repeat_penalty = 1 }, .generated = (const qn_token[]){ 0, 0 }, .n_generated = 2 }, 0 },
-        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_sample_bias[]){ { 3, 4 }, { 3, 2.5f } }, .n_bias = 2 }, 3 },
-        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_sample_bias[]){ { 0, -INFINITY } }, .n_bias = 1 }, 1 },
+        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_logit_bias[]){ { 3, 4 }, { 3, 2.5f } }, .n_bias = 2 }, 3 },
+        { { .sampling = { .repeat_penalty = 1 }, .bias = (const qn_logit_bias[]){ { 0, -INFINITY } }, .n_bias = 1 }, 1 },
         { { .sampling = { .repeat_penalty = 1 }, .allowed = (const uint32_t[]){ 0xfffffffc } }, 2 },
     };
     qn_sample_kernels kernels;
@@ -349,7 +349,7 @@ static void excluded_and_broken_logits(void **unused)
     static const uint32_t none[2] = { 0, 0xffffff00 }, first_eight[2] = { 0xff, 0 };
     float logits[40] = { 0 };
     qn_sample_kernels kernels;
-    qn_sample_logprobs logprobs = { .n = 20, .chosen = 7 };
+    qn_logprobs logprobs = { .n = 20, .chosen = 7 };
     qn_sample_kernels_init(&kernels, 0);
     qn_sample_request request = { .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
                                   .allowed = none,

@@ -642,11 +642,11 @@ static void sessions_evict_kept_prefixes(void **unused)
 static qn_scheduler *watched;
 
 /* Returns when all tokens of both requests have been generated. */
-static bool slow_token(void *user, qn_token token)
+static bool slow_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
     for (int i = 0; i < 6000 && qn_scheduler_get_counters(watched).generated_tokens < 60; i++)
         usleep(10000);
-    return answer_token(user, token);
+    return answer_request_token(user, token, logprobs);
 }
 
 static void slow_callbacks_block_no_step(void **unused)

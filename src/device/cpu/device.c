@@ -5,6 +5,8 @@
 #include "device/cpu/executor.h"
 #include "device/cpu/memory.h"
 
+#include <string.h>
+
 typedef struct cpu_device {
     qn_device base;
     const qn_plan *plan;
@@ -71,6 +73,18 @@ static void sample_rows(void *context, int thread)
                         s->cpu->scratch + (size_t)thread * s->cpu->scratch_bytes);
 }
 
+/* A row whose token was rejected is sampled again from its logits, by the caller. */
+static void check_rows(const cpu_device *cpu, const qn_step *step)
+{
+    const size_t n = cpu->plan->n_vocab;
+    for (size_t i = 0; i < step->n_logit_rows; i++) {
+        const qn_sample_request *request = &step->requests[i];
+        float *copy = request->check && request->token >= 0 ? request->check(request->check_user, request->token) : NULL;
+        if (copy)
+            memcpy(copy, step->logits + i * n, n * sizeof *copy);
+    }
+}
+
 static qn_status sample(cpu_device *cpu, const qn_step *step)
 {
     qn_step with_logits = *step;
@@ -80,6 +94,7 @@ static qn_status sample(cpu_device *cpu, const qn_step *step)
         with_logits.logits = cpu->logits;
     qn_executor_run(cpu->executor, &with_logits);
     qn_team_run(cpu->team, sample_rows, &sampling);
+    check_rows(cpu, &with_logits);
     return QN_OK;
 }
 

@@ -1,5 +1,5 @@
 /* Sampling at the end of a step, on the device, for many rows; rows that the kernels cannot sample are sampled on the host
- * from the same logits. */
+ * from the same logits. The logits of rejected tokens are copied to the host. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -10,8 +10,8 @@ struct qn_cuda_sampler {
     qn_cuda_buffer states;     /* [max_rows] */
     qn_sample_params *params;  /* [max_rows], pinned like all host memory here but slots */
     qn_sample_result *results; /* [max_rows] */
-    /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities, the
-     * logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
+    /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a
+     * check, the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
     uint8_t *lists;
     size_t list_bytes;           /* capacity */
     qn_cuda_buffer device_lists; /* the same masks and entries */
@@ -106,7 +106,7 @@ static void fill_row(qn_cuda_model *model, const qn_sample_request *request, siz
             qn_sample_list_entries(request, n_vocab, s->slots, (qn_sample_entry *)(void *)(s->lists + at->entries));
         p->n_entries = (uint32_t)n;
         p->entries = s->device_lists.address + at->entries;
-        p->raw = request->logprobs ? (uint64_t)(uintptr_t)(s->lists + at->raw) : 0;
+        p->raw = request->logprobs || request->check ? (uint64_t)(uintptr_t)(s->lists + at->raw) : 0;
         at->entries += n * sizeof(qn_sample_entry);
         at->raw += n * sizeof(float);
     }
@@ -166,18 +166,39 @@ static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_requ
     return QN_OK;
 }
 
+/* A row's entries, p->n_entries of them. */
+static const qn_sample_entry *entries_of(const qn_cuda_sampler *s, const qn_sample_params *p)
+{
+    return (const qn_sample_entry *)(const void *)(s->lists + (p->entries - s->device_lists.address));
+}
+
 /* The logit of a row's token before bias and penalties; `logit`: after them. A token that is sampled is not masked. */
 static float raw_logit(const qn_cuda_sampler *s, size_t row, qn_token token, float logit)
 {
     const qn_sample_params *p = &s->params[row];
     if (!p->n_entries)
         return logit;
-    const qn_sample_entry *entries = (const qn_sample_entry *)(const void *)(s->lists + (p->entries - s->device_lists.address));
+    const qn_sample_entry *entries = entries_of(s, p);
     const float *raw = (const float *)(uintptr_t)p->raw;
     for (uint32_t i = 0; i < p->n_entries; i++)
         if (entries[i].token == token)
             return raw[i];
     return logit;
+}
+
+/* A row's logits before bias and penalties. */
+static qn_status copy_logits(qn_cuda_model *model, size_t row, float *copy)
+{
+    const qn_cuda_sampler *s = model->sampler;
+    const qn_sample_params *p = &s->params[row];
+    const size_t bytes = model->plan->n_vocab * sizeof(float);
+    QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * bytes, bytes));
+    memcpy(copy, model->host_logits, bytes);
+    const qn_sample_entry *entries = p->n_entries ? entries_of(s, p) : NULL;
+    const float *raw = (const float *)(uintptr_t)p->raw;
+    for (uint32_t i = 0; i < p->n_entries; i++)
+        copy[entries[i].token] = raw[i];
+    return QN_OK;
 }
 
 static qn_status finish_row(qn_cuda_model *model, size_t row, qn_sample_request *request)
@@ -193,7 +214,8 @@ static qn_status finish_row(qn_cuda_model *model, size_t row, qn_sample_request 
     if (request->logprobs)
         qn_sample_set_logprobs(request->logprobs, model->plan->n_vocab, result->largest, result->total, result->top,
                                raw_logit(model->sampler, row, request->token, logit));
-    return QN_OK;
+    float *copy = request->check ? request->check(request->check_user, request->token) : NULL;
+    return copy ? copy_logits(model, row, copy) : QN_OK;
 }
 
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)

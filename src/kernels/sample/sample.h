@@ -24,25 +24,10 @@ size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size
 
 /* ---- Sampling ---- */
 
-/* A value that is added to the logit of a token. */
-typedef struct qn_sample_bias {
-    qn_token token;
-    float value; /* finite, or -inf */
-} qn_sample_bias;
-
-/* Natural logarithms of probabilities: the log softmax of the logits as the model computed them, before mask, bias, penalties,
- * temperature and filters, as vLLM and llama.cpp's server return them by default. If a logit is NaN or the largest infinite,
- * none are listed and `chosen` is NaN. The same logits give the same bits on every device: the sum is one of integer weights,
- * as below. */
-typedef struct qn_sample_logprobs {
-    uint32_t n;   /* most likely tokens to list, 0 to QN_SAMPLE_TOP_LOGPROBS; on return those that are listed */
-    float chosen; /* of the sampled token */
-    qn_token tokens[QN_SAMPLE_TOP_LOGPROBS];
-    float values[QN_SAMPLE_TOP_LOGPROBS]; /* descending; of equal ones the lower id first */
-} qn_sample_logprobs;
+_Static_assert((int)QN_SAMPLE_TOP_LOGPROBS == (int)QN_MAX_LOGPROBS, "the kernels list as many tokens as the interface");
 
 /* qn_sample_n_top - the number of tokens listed, of a vocabulary of n. */
-static inline uint32_t qn_sample_n_top(const qn_sample_logprobs *logprobs, size_t n)
+static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
 {
     const uint32_t n_top = logprobs->n < QN_SAMPLE_TOP_LOGPROBS ? logprobs->n : QN_SAMPLE_TOP_LOGPROBS;
     return n_top < n ? n_top : (uint32_t)n;
@@ -66,11 +51,15 @@ typedef struct qn_sample_request {
     const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
     const qn_token *generated; /* [n_generated] the generated text, which frequency_penalty and presence_penalty apply to */
     size_t n_recent, n_generated;
-    const qn_sample_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
+    const qn_logit_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
     size_t n_bias;
-    const uint32_t *allowed;      /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
-    uint64_t random;              /* uniformly distributed, 64 bits */
-    qn_sample_logprobs *logprobs; /* NULL: none; written if a token is sampled */
+    const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
+    uint64_t random;         /* uniformly distributed, 64 bits */
+    qn_logprobs *logprobs;   /* NULL: none; written if a token is sampled. On entry n is the number of tokens to list */
+    /* NULL, or called by the device after the token is sampled, one row at a time on the thread that runs the step: returns NULL,
+     * or [n] floats that the device fills with the row's logits as the model computed them. Not together with `allowed`. */
+    float *(*check)(void *user, qn_token token);
+    void *check_user;
     /* the result */
     uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
     int32_t token; /* -1 if the largest logit is not finite, as when no token is allowed */
@@ -151,7 +140,7 @@ size_t qn_sample_list_entries(const qn_sample_request *request, size_t n, uint32
  *   total     sum of the weights at temperature 1
  *   top       [logprobs->n] keys, descending; not read beyond n
  *   chosen    the logit of the sampled token */
-void qn_sample_set_logprobs(qn_sample_logprobs *logprobs, size_t n, uint64_t largest, uint64_t total, const uint64_t *top,
+void qn_sample_set_logprobs(qn_logprobs *logprobs, size_t n, uint64_t largest, uint64_t total, const uint64_t *top,
                             float chosen);
 
 /* qn_sample_scratch_bytes - scratch of qn_sample_token for a vocabulary of n, 1 to INT32_MAX. */

@@ -246,7 +246,7 @@ static size_t argmax_or_nan(const qn_sample_kernels *kernels, const float *logit
 
 /* ---- Log probabilities ---- */
 
-void qn_sample_set_logprobs(qn_sample_logprobs *logprobs, size_t n, uint64_t largest, uint64_t total, const uint64_t *top,
+void qn_sample_set_logprobs(qn_logprobs *logprobs, size_t n, uint64_t largest, uint64_t total, const uint64_t *top,
                             float chosen)
 {
     const bool is_finite = qn_sample_is_finite(largest);

@@ -1,0 +1,126 @@
+/* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of the step. If it
+ * is rejected the step leaves its logits, and the request stays out of the following steps: the thread that calls callbacks makes
+ * the mask and samples from these logits, while other requests continue. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+#include "base/splitmix.h"
+
+#include <string.h>
+#include <time.h>
+
+/* Cancelled and late requests end after at most so long. */
+enum { AWAIT_MILLISECONDS = 20 };
+
+/* ---- In a step ---- */
+
+static qn_status alloc_mask(qn_request *r)
+{
+    const size_t n = r->n_vocab, words = qn_sample_mask_words(n);
+    if (!r->logits)
+        QN_TRY(qn_alloc(&r->logits, n + words, sizeof(float), "mask of a request"));
+    r->allowed = (uint32_t *)(void *)(r->logits + n);
+    return QN_OK;
+}
+
+/* Leaves an error for qn_request_take_masked. */
+static void keep_error(qn_request *r, qn_status status)
+{
+    r->mask_status = status;
+    memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+}
+
+/* A request's qn_sample_request.check. */
+static float *check(void *request, qn_token token)
+{
+    qn_request *r = request;
+    const qn_request_params *p = &r->params;
+    if (p->accepts && p->accepts(p->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token))
+        return NULL;
+    r->is_rejected = true;
+    const qn_status status = alloc_mask(r);
+    if (status != QN_OK)
+        keep_error(r, status);
+    return status == QN_OK ? r->logits : NULL;
+}
+
+qn_sample_request qn_request_next_sample(qn_request *r)
+{
+    qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
+    request.bias = r->bias;
+    request.n_bias = r->params.n_bias;
+    r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
+    request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
+    request.check = r->params.mask ? check : NULL;
+    request.check_user = r;
+    r->is_rejected = false;
+    return request;
+}
+
+/* ---- Between steps ---- */
+
+static void set_state(qn_scheduler *s, qn_request *r, int state)
+{
+    pthread_mutex_lock(&s->lock); /* for qn_scheduler_await_masks */
+    atomic_store(&r->mask_state, state);
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void qn_request_reject(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled)
+{
+    r->masked = *sampled;
+    r->masked.check = NULL;
+    r->masked.allowed = r->allowed;
+    r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
+    /* The random number of a rejected token is not uniform any more. */
+    if (r->params.accepts)
+        r->masked.random = qn_splitmix(&r->masked.random);
+    set_state(s, r, r->mask_status == QN_OK ? QN_MASK_WAITING : QN_MASK_SAMPLED);
+    if (r->mask_status == QN_OK)
+        qn_scheduler_push(s, &r->mask);
+}
+
+void qn_request_sample_masked(qn_scheduler *s, qn_request *r)
+{
+    const qn_request_params *p = &r->params;
+    if (atomic_load(&r->cancelled))
+        return;
+    memset(r->allowed, 0, qn_sample_mask_words(r->n_vocab) * sizeof *r->allowed);
+    p->mask(p->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->allowed);
+    const qn_status status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
+    if (status != QN_OK)
+        keep_error(r, status);
+    set_state(s, r, QN_MASK_SAMPLED);
+}
+
+bool qn_request_take_masked(qn_request *r, qn_sample_request *sampled, qn_status *status)
+{
+    if (atomic_load(&r->mask_state) != QN_MASK_SAMPLED)
+        return false;
+    atomic_store(&r->mask_state, QN_MASK_NONE);
+    *sampled = r->masked;
+    *status = r->mask_status == QN_OK ? QN_OK : qn_fail(r->mask_status, "%s", r->error);
+    return true;
+}
+
+void qn_scheduler_await_masks(qn_scheduler *s)
+{
+    struct timespec until;
+    size_t n_waiting = 0, n_sampled = 0;
+    if (s->params.no_thread)
+        return;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += AWAIT_MILLISECONDS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const int state = atomic_load(&s->running[i]->mask_state);
+        n_waiting += state == QN_MASK_WAITING;
+        n_sampled += state == QN_MASK_SAMPLED;
+    }
+    if (n_waiting && !n_sampled)
+        pthread_cond_timedwait(&s->work, &s->lock, &until);
+    pthread_mutex_unlock(&s->lock);
+}

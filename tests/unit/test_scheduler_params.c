@@ -1,0 +1,433 @@
+/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Each answer is compared with one that is sampled from
+ * a session's logits, and is the same alone and beside others. */
+#include "helper_sanitizers.h"
+#include "helper_scheduler.h"
+
+#include <math.h>
+#include <unistd.h>
+
+enum { PROMPT = 70, OTHER_PROMPT = 100, TOKENS = QN_TEST_SANITIZED ? 6 : 16, MASKS = 5, NEIGHBOURS = 4 };
+
+static qn_model *model;
+static uint32_t n_vocab;
+
+static int load_demo(void **unused)
+{
+    (void)unused;
+    load_model("models/quern-demo.gguf", 0, 2, &model);
+    n_vocab = qn_model_get_info(model).n_vocab;
+    return 0;
+}
+
+static int free_demo(void **unused)
+{
+    (void)unused;
+    qn_model_free(model);
+    return 0;
+}
+
+/* ---- Requests ---- */
+
+/* What masks and their checks have been asked. Every fifth token is allowed, another fifth after each token. */
+struct constraint {
+    struct answer answer; /* first: callbacks get it */
+    size_t n_masks, n_checks, n_accepted;
+    bool all; /* every token is allowed */
+};
+
+static bool is_allowed(const struct constraint *c, const qn_token *answer, size_t n, qn_token token)
+{
+    return c->all || token % MASKS == (qn_token)(n ? (answer[n - 1] + 1) % MASKS : 0);
+}
+
+static void mask(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    struct constraint *c = user;
+    c->n_masks++;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        if (is_allowed(c, answer, n, (qn_token)i))
+            allowed[i / 32] |= 1u << i % 32;
+}
+
+static bool accepts(void *user, const qn_token *answer, size_t n, qn_token token)
+{
+    struct constraint *c = user;
+    const bool accepted = is_allowed(c, answer, n, token);
+    c->n_checks++;
+    c->n_accepted += accepted;
+    return accepted;
+}
+
+static qn_token prompt[PROMPT];
+
+static qn_request_params params_of(struct constraint *c, float temperature)
+{
+    qn_request_params params = qn_request_defaults();
+    uint64_t seed = 3;
+    for (size_t i = 0; i < PROMPT; i++)
+        prompt[i] = (qn_token)(qn_splitmix(&seed) % n_vocab);
+    memset(c, 0, sizeof *c);
+    params.tokens = prompt;
+    params.n_tokens = PROMPT;
+    params.max_tokens = TOKENS;
+    params.ignore_end = true;
+    params.sampling = (qn_sampling){ .temperature = temperature, .top_p = 1, .repeat_penalty = 1, .seed = 5 };
+    collect_answer(&params, &c->answer);
+    return params;
+}
+
+/* The answer of a scheduler, beside as many requests of random prompts. */
+static void answer_beside(const qn_request_params *params, size_t n_others, qn_scheduler_params with)
+{
+    static struct constraint others[NEIGHBOURS];
+    static qn_token tokens[NEIGHBOURS][OTHER_PROMPT];
+    uint64_t seed = 9;
+    qn_scheduler *scheduler;
+    assert_ok(qn_scheduler_create(model, &with, &scheduler));
+    for (size_t i = 0; i < n_others; i++) {
+        qn_request_params other = params_of(&others[i], 1);
+        for (size_t j = 0; j < OTHER_PROMPT; j++)
+            tokens[i][j] = (qn_token)(qn_splitmix(&seed) % n_vocab);
+        other.tokens = tokens[i];
+        other.n_tokens = OTHER_PROMPT;
+        other.mask = i % 2 ? mask : NULL;
+        other.accepts = i % 4 == 1 ? accepts : NULL;
+        other.n_logprobs = (int)i - 1;
+        assert_ok(qn_scheduler_submit(scheduler, &other, NULL));
+    }
+    assert_ok(qn_scheduler_submit(scheduler, params, NULL));
+    qn_scheduler_wait(scheduler);
+    qn_scheduler_free(scheduler);
+}
+
+static void answer_of(const qn_request_params *params)
+{
+    answer_beside(params, 0, (qn_scheduler_params){ .no_thread = true });
+}
+
+static void assert_same(const struct answer *a, const struct answer *b)
+{
+    assert_int_equal(a->result.finish, b->result.finish);
+    assert_same_answer(a, b);
+    for (size_t i = 0; i < a->n_tokens; i++) {
+        label("token %zu", i);
+        assert_memory_equal(&a->logprobs[i].chosen, &b->logprobs[i].chosen, sizeof(float));
+        assert_int_equal(a->logprobs[i].n, b->logprobs[i].n);
+        assert_memory_equal(a->logprobs[i].tokens, b->logprobs[i].tokens, a->logprobs[i].n * sizeof(qn_token));
+        assert_memory_equal(a->logprobs[i].values, b->logprobs[i].values, a->logprobs[i].n * sizeof(float));
+    }
+}
+
+/* ---- Refusals ---- */
+
+static void refuses_requests(void **unused)
+{
+    (void)unused;
+    const qn_logit_bias outside = { (qn_token)n_vocab, 1 }, nan = { 1, NAN }, infinite = { 1, INFINITY };
+    static struct constraint c;
+    const struct {
+        qn_request_params params;
+        const char *text;
+    } cases[] = {
+        { { .bias = &outside, .n_bias = 1 }, "bias 0: id 4096 is outside the vocabulary, expected 0 to 4095" },
+        { { .bias = &nan, .n_bias = 1 }, "bias 0: nan, expected a finite value or -inf" },
+        { { .bias = &infinite, .n_bias = 1 }, "bias 0: inf" },
+        { { .n_logprobs = 21 }, "log probabilities: 21, expected -1 to 20" },
+        { { .n_logprobs = -2 }, "log probabilities: -2" },
+        { { .accepts = accepts }, "accepts: it is given without mask" },
+    };
+    qn_scheduler *scheduler;
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].text);
+        qn_request_params params = params_of(&c, 0);
+        params.bias = cases[i].params.bias;
+        params.n_bias = cases[i].params.n_bias;
+        params.n_logprobs = cases[i].params.n_logprobs;
+        params.accepts = cases[i].params.accepts;
+        assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_INVALID);
+        assert_text(cases[i].text);
+    }
+    qn_scheduler_free(scheduler);
+    assert_int_equal(c.answer.n_ends, 0);
+}
+
+/* ---- Log probabilities and bias ---- */
+
+static double log_sum(const float *logits)
+{
+    double largest = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        largest = logits[i] > largest ? logits[i] : largest;
+    for (uint32_t i = 0; i < n_vocab; i++)
+        sum += exp(logits[i] - largest);
+    return largest + log(sum);
+}
+
+/* The log probabilities of a session's logits, which bias and a mask do not change. Their sum of integers has 2^-49 of a weight of 1 as
+ * its unit, and is rounded to a float at the end. */
+static void log_probabilities_are_those_of_the_logits(void **unused)
+{
+    (void)unused;
+    static const qn_logit_bias bias[] = { { 7, 100 }, { 9, 99 }, { 9, 1 } };
+    static struct constraint c;
+    float *logits = malloc(n_vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (int i = 0; i < 4; i++) {
+        label("case %d", i);
+        qn_session *session;
+        qn_request_params params = params_of(&c, 1);
+        params.n_logprobs = (int[]){ 0, 1, 20, 5 }[i];
+        params.bias = i == 2 ? bias : NULL;
+        params.n_bias = i == 2 ? 3 : 0;
+        params.mask = i == 3 ? mask : NULL;
+        params.accepts = i == 3 ? accepts : NULL;
+        answer_of(&params);
+        assert_int_equal(c.answer.n_tokens, TOKENS);
+        assert_ok(qn_session_create(model, NULL, &session));
+        for (size_t t = 0; t < TOKENS; t++) {
+            const qn_logprobs *found = &c.answer.logprobs[t];
+            if (t == 0)
+                assert_ok(qn_session_eval(session, prompt, PROMPT, QN_LOGITS_LAST, logits));
+            else
+                assert_ok(qn_session_eval(session, &c.answer.tokens[t - 1], 1, QN_LOGITS_LAST, logits));
+            const double sum = log_sum(logits);
+            assert_true(fabs(found->chosen - (logits[c.answer.tokens[t]] - sum)) < 1e-5);
+            assert_int_equal(found->n, params.n_logprobs);
+            for (uint32_t k = 0; k < found->n; k++) {
+                size_t n_larger = 0;
+                for (uint32_t v = 0; v < n_vocab; v++)
+                    n_larger += logits[v] > logits[found->tokens[k]];
+                assert_true(n_larger <= k);
+                assert_true(fabs(found->values[k] - (logits[found->tokens[k]] - sum)) < 1e-5);
+                assert_true(k == 0 || found->values[k] <= found->values[k - 1]);
+            }
+            if (i == 2)
+                assert_true(c.answer.tokens[t] == 7 || c.answer.tokens[t] == 9);
+        }
+        qn_session_free(session);
+    }
+    free(logits);
+}
+
+static void no_log_probabilities_without_being_asked(void **unused)
+{
+    (void)unused;
+    static struct constraint c, asked;
+    qn_request_params params = params_of(&c, 1);
+    answer_of(&params);
+    params = params_of(&asked, 1);
+    params.n_logprobs = 20;
+    answer_of(&params);
+    assert_true(c.answer.logprobs[0].chosen == 0 && asked.answer.logprobs[0].chosen != 0);
+    assert_same_answer(&c.answer, &asked.answer);
+}
+
+/* ---- Masks ---- */
+
+static void masks_allow_what_they_say(void **unused)
+{
+    (void)unused;
+    static struct constraint masked, checked, all, free_of_masks;
+    for (int i = 0; i < 2; i++) {
+        label("temperature %d", i);
+        qn_request_params params = params_of(&masked, (float)i);
+        params.mask = mask;
+        answer_of(&params);
+        assert_int_equal(masked.n_masks, TOKENS);
+        for (size_t t = 0; t < TOKENS; t++)
+            assert_true(is_allowed(&masked, masked.answer.tokens, t, masked.answer.tokens[t]));
+        params = params_of(&checked, (float)i);
+        params.mask = mask;
+        params.accepts = accepts;
+        answer_of(&params);
+        assert_int_equal(checked.n_checks, TOKENS);
+        assert_int_equal(checked.n_masks, TOKENS - checked.n_accepted);
+        assert_true(checked.n_masks > 0);
+        for (size_t t = 0; t < TOKENS; t++)
+            assert_true(is_allowed(&checked, checked.answer.tokens, t, checked.answer.tokens[t]));
+        if (i == 0)
+            assert_same_answer(&masked.answer, &checked.answer);
+        params = params_of(&all, (float)i);
+        params.mask = mask;
+        all.all = true;
+        answer_of(&params);
+        params = params_of(&free_of_masks, (float)i);
+        answer_of(&params);
+        assert_same_answer(&all.answer, &free_of_masks.answer);
+    }
+}
+
+static void mask_nothing(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    (void)user;
+    (void)answer;
+    (void)n;
+    (void)allowed;
+}
+
+static void an_empty_mask_is_an_error(void **unused)
+{
+    (void)unused;
+    static struct constraint c;
+    qn_request_params params = params_of(&c, 1);
+    params.mask = mask_nothing;
+    answer_of(&params);
+    assert_int_equal(c.answer.result.finish, QN_FINISH_ERROR);
+    assert_int_equal(c.answer.result.status, QN_ERR_INVALID);
+    assert_non_null(strstr(c.answer.error, "the largest of the allowed tokens is -inf"));
+    assert_int_equal(c.answer.n_tokens, 0);
+}
+
+/* ---- Neighbours ---- */
+
+/* All at once: alone, beside others, in small pieces, with threads, and when memory is given up and evaluated again. */
+static void answers_do_not_depend_on_neighbours(void **unused)
+{
+    (void)unused;
+    static const qn_logit_bias bias[] = { { 50, -INFINITY }, { 51, 3 }, { 52, 3 } };
+    static struct constraint alone, beside;
+    const qn_scheduler_params with[] = { { .no_thread = true }, { .max_rows = 16 }, { 0 }, { .max_sequences = 2 } };
+    for (int i = 0; i < 4; i++)
+        for (size_t k = 0; k < sizeof with / sizeof *with; k++) {
+            for (int j = 0; j < 2; j++) {
+                qn_request_params params = params_of(j ? &beside : &alone, i == 3 ? 0 : 1);
+                params.sampling.frequency_penalty = 0.3f;
+                params.bias = bias;
+                params.n_bias = 3;
+                params.n_logprobs = 6;
+                params.mask = i ? mask : NULL;
+                params.accepts = i > 1 ? accepts : NULL;
+                answer_beside(&params, j ? NEIGHBOURS : 0, with[k]);
+            }
+            label("case %d, scheduler %zu", i, k);
+            assert_int_equal(alone.answer.n_tokens, TOKENS);
+            assert_same(&alone.answer, &beside.answer);
+        }
+}
+
+/* A request that waits for its mask gives up its memory: it is evaluated again, and its token is sampled once. */
+static void a_request_that_waits_is_set_aside(void **unused)
+{
+    (void)unused;
+    static struct constraint c, expected;
+    qn_scheduler *scheduler;
+    bool idle = false;
+    size_t n_set_aside = 0;
+    qn_request_params params = params_of(&expected, 1);
+    params.mask = mask;
+    params.accepts = accepts;
+    answer_of(&params);
+    params = params_of(&c, 1);
+    params.mask = mask;
+    params.accepts = accepts;
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    while (!idle) {
+        idle = !qn_scheduler_run_step(scheduler);
+        qn_request *r = scheduler->n_running ? scheduler->running[0] : NULL;
+        if (r && atomic_load(&r->mask_state) == QN_MASK_WAITING && n_set_aside < QN_MAX_SET_ASIDE) {
+            qn_scheduler_set_aside(scheduler, r);
+            if (n_set_aside++)
+                (void)qn_scheduler_run_step(scheduler); /* evaluated again before there is a mask */
+        }
+        qn_scheduler_deliver(scheduler);
+    }
+    assert_int_equal(c.answer.result.n_set_aside, QN_MAX_SET_ASIDE);
+    assert_same(&c.answer, &expected.answer);
+    assert_int_equal(c.n_checks, expected.n_checks);
+    qn_scheduler_free(scheduler);
+}
+
+static qn_scheduler *watched;
+
+/* Returns when all tokens of the other request have been generated. */
+static void slow_mask(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    for (int i = 0; i < 6000 && qn_scheduler_get_counters(watched).generated_tokens < TOKENS; i++)
+        usleep(10000);
+    mask(user, answer, n, allowed);
+}
+
+static void slow_masks_block_no_other_request(void **unused)
+{
+    (void)unused;
+    static struct constraint slow, quick;
+    assert_ok(qn_scheduler_create(model, NULL, &watched));
+    qn_request_params params = params_of(&slow, 1);
+    params.mask = slow_mask;
+    params.max_tokens = 2;
+    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    params = params_of(&quick, 1);
+    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    qn_scheduler_wait(watched);
+    assert_int_equal(slow.answer.n_tokens, 2);
+    assert_true(slow.answer.result.prompt_seconds < 60);
+    assert_int_equal(quick.answer.n_tokens, TOKENS);
+    qn_scheduler_free(watched);
+}
+
+/* ---- Ends ---- */
+
+/* Cancelled from the mask's thread, late while it waits, and with the scheduler. */
+static void cancel_in_mask(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    struct constraint *c = user;
+    mask(user, answer, n, allowed);
+    if (n == 3)
+        qn_scheduler_cancel(watched, c->answer.n_ends ? 0 : 1);
+}
+
+static void ends_while_it_waits(void **unused)
+{
+    (void)unused;
+    static struct constraint c;
+    bool idle;
+    for (int i = 0; i < 2; i++) {
+        label("thread %d", i);
+        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = !i }, &watched));
+        qn_request_params params = params_of(&c, 1);
+        params.mask = cancel_in_mask;
+        assert_ok(qn_scheduler_submit(watched, &params, NULL));
+        qn_scheduler_wait(watched);
+        assert_int_equal(c.answer.result.finish, QN_FINISH_CANCELLED);
+        assert_int_equal(c.answer.n_tokens, 3);
+        assert_int_equal(c.answer.n_ends, 1);
+        qn_scheduler_free(watched);
+    }
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &watched));
+    qn_request_params params = params_of(&c, 1);
+    params.mask = mask;
+    params.deadline = 1000;
+    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    assert_ok(qn_scheduler_step(watched, &idle));
+    (void)qn_scheduler_run_step(watched);
+    assert_int_equal(atomic_load(&watched->running[0]->mask_state), QN_MASK_WAITING);
+    watched->running[0]->deadline = qn_now();
+    qn_scheduler_wait(watched);
+    assert_int_equal(c.answer.result.finish, QN_FINISH_DEADLINE);
+    assert_string_equal(c.answer.error, "");
+    params = params_of(&c, 1);
+    params.mask = mask;
+    assert_ok(qn_scheduler_submit(watched, &params, NULL));
+    (void)qn_scheduler_run_step(watched);
+    qn_scheduler_free(watched);
+    assert_int_equal(c.answer.result.finish, QN_FINISH_CANCELLED);
+    assert_int_equal(c.n_masks, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_requests),
+        cmocka_unit_test(log_probabilities_are_those_of_the_logits),
+        cmocka_unit_test(no_log_probabilities_without_being_asked),
+        cmocka_unit_test(masks_allow_what_they_say),
+        cmocka_unit_test(an_empty_mask_is_an_error),
+        cmocka_unit_test(answers_do_not_depend_on_neighbours),
+        cmocka_unit_test(a_request_that_waits_is_set_aside),
+        cmocka_unit_test(slow_masks_block_no_other_request),
+        cmocka_unit_test(ends_while_it_waits),
+    };
+    return cmocka_run_group_tests(tests, load_demo, free_demo);
+}
