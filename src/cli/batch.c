@@ -14,11 +14,13 @@
 #include <unistd.h>
 
 /* So many requests are submitted for each that is evaluated: the queue is never empty, and memory stays bounded. */
-enum { AHEAD = 4, LEAST_AHEAD = 64 };
+enum { AHEAD = 4, LEAST_AHEAD = QN_BATCH_MAX_CHOICES };
 
 typedef struct qn_batch {
     const qn_args *args;
+    const qn_model *model;
     const char *model_name;
+    qn_progress progress;
     qn_scheduler *scheduler;
     FILE *in;
     int out;
@@ -99,23 +101,68 @@ static void finish_error(qn_batch *b, const qn_batch_job *job, const qn_batch_er
 
 /* ---- Callbacks ---- */
 
+static void set_error(qn_batch *b, qn_batch_job *job, const char *code, const char *text)
+{
+    pthread_mutex_lock(&b->lock);
+    if (!job->error.code)
+        (void)qn_batch_fail(&job->error, job, code, "%s", text);
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void finish_job(qn_batch *b, const qn_batch_job *job)
+{
+    if (job->error.code) {
+        finish_error(b, job, &job->error);
+    } else if (!job->is_cancelled) {
+        finish(b, job->line, qn_batch_answer(job, b->model, b->model_name));
+        pthread_mutex_lock(&b->lock);
+        b->n_answers++;
+        pthread_mutex_unlock(&b->lock);
+    }
+}
+
+/* n choices have ended, or were not submitted. With the last one the job is finished and freed. */
+static void end_choices(qn_batch *b, qn_batch_job *job, size_t n)
+{
+    pthread_mutex_lock(&b->lock);
+    job->n_left -= n;
+    const bool is_last = !job->n_left;
+    pthread_mutex_unlock(&b->lock);
+    if (is_last) {
+        finish_job(b, job);
+        qn_batch_job_free(job);
+        qn_free(job);
+    }
+    pthread_mutex_lock(&b->lock);
+    b->n_in_flight -= n;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
 static bool on_text(void *user, const char *text, size_t length)
 {
-    qn_batch_job *job = user;
-    if (qn_realloc_array(&job->text, &job->capacity, job->length + length, 1, "text of an answer")) {
-        job->has_failed = true;
+    qn_batch_choice *choice = user;
+    if (qn_realloc_array(&choice->text, &choice->capacity, choice->length + length, 1, "text of an answer")) {
+        choice->has_failed = true;
         return false;
     }
-    memcpy(job->text + job->length, text, length);
-    job->length += length;
+    memcpy(choice->text + choice->length, text, length);
+    choice->length += length;
     return true;
 }
 
 static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
-    qn_batch *b = ((qn_batch_job *)user)->batch;
-    (void)token;
-    (void)logprobs;
+    qn_batch_choice *choice = user;
+    qn_batch *b = choice->job->batch;
+    if (logprobs) {
+        if (qn_realloc_array(&choice->tokens, &choice->cap_tokens, choice->n_tokens + 1, sizeof *choice->tokens,
+                             "log probabilities")) {
+            choice->has_failed = true;
+            return false;
+        }
+        choice->tokens[choice->n_tokens++] = (qn_batch_token){ token, *logprobs };
+    }
     pthread_mutex_lock(&b->lock);
     b->n_tokens++;
     const bool go_on = !b->has_failed;
@@ -125,24 +172,19 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 
 static void on_end(void *user, const qn_request_result *result)
 {
-    qn_batch_job *job = user;
+    qn_batch_choice *choice = user;
+    qn_batch_job *job = choice->job;
     qn_batch *b = job->batch;
-    qn_batch_error error;
-    if (result->finish == QN_FINISH_ERROR || job->has_failed) {
-        (void)qn_batch_fail(&error, job, "failed", "%s", job->has_failed ? "not enough memory for its text" : result->error);
-        finish_error(b, job, &error);
-    } else if (result->finish != QN_FINISH_CANCELLED) {
-        finish(b, job->line, qn_batch_answer(job, result, b->model_name));
+    choice->result = *result;
+    choice->result.error = NULL;
+    if (result->finish == QN_FINISH_ERROR || choice->has_failed) {
+        set_error(b, job, "failed", choice->has_failed ? "not enough memory for its answer" : result->error);
+    } else if (result->finish == QN_FINISH_CANCELLED) {
         pthread_mutex_lock(&b->lock);
-        b->n_answers++;
+        job->is_cancelled = true;
         pthread_mutex_unlock(&b->lock);
     }
-    qn_batch_job_free(job);
-    qn_free(job);
-    pthread_mutex_lock(&b->lock);
-    b->n_in_flight--;
-    pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->lock);
+    end_choices(b, job, 1);
 }
 
 /* ---- Input ---- */
@@ -162,25 +204,53 @@ static void skip(qn_batch *b, const qn_batch_job *job)
     finish(b, job->line, skipped);
 }
 
-/* Submits a request. The job belongs to its callbacks if that succeeds. */
-static bool submit(qn_batch *b, qn_batch_job *job, qn_batch_error *error)
+/* Waits until at most `most` requests are in flight, with a progress line. False after Ctrl-C or a failure. */
+static bool wait_for(qn_batch *b, size_t most)
 {
+    qn_progress *progress = &b->progress;
+    struct timespec until;
+    bool go_on = true;
+    pthread_mutex_lock(&b->lock);
+    for (;;) {
+        const double seconds = qn_seconds() - progress->started;
+        snprintf(progress->note, sizeof progress->note, "%.1f tok/s", seconds > 0 ? (double)b->n_tokens / seconds : 0.0);
+        go_on = qn_progress_update(progress, b->n_finished, b->n_lines) && !b->has_failed;
+        if (!go_on || b->n_in_flight <= most)
+            break;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&b->changed, &b->lock, &until);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return go_on;
+}
+
+/* Submits a request for each choice. The job belongs to their callbacks. */
+static void submit(qn_batch *b, qn_batch_job *job)
+{
+    const size_t n = job->n_choices;
+    const uint64_t seed = job->params.sampling.seed;
     job->batch = b;
+    job->n_left = n;
     job->params.on_text = on_text;
     job->params.on_token = on_token;
     job->params.on_end = on_end;
-    job->params.user = job;
     pthread_mutex_lock(&b->lock);
-    b->n_in_flight++;
+    b->n_in_flight += n;
     pthread_mutex_unlock(&b->lock);
-    const qn_status status = qn_scheduler_submit(b->scheduler, &job->params, NULL);
-    if (status == QN_OK)
-        return true;
-    pthread_mutex_lock(&b->lock);
-    b->n_in_flight--;
-    pthread_mutex_unlock(&b->lock);
-    return qn_batch_fail(error, job, status == QN_ERR_CONTEXT ? "context_length_exceeded" : "invalid_request", "%s",
-                         qn_error_text());
+    for (size_t i = 0; i < n; i++) {
+        job->choices[i].job = job;
+        job->params.user = &job->choices[i];
+        job->params.sampling.seed = qn_batch_seed(seed, i);
+        const qn_status status = qn_scheduler_submit(b->scheduler, &job->params, NULL);
+        if (status != QN_OK) {
+            set_error(b, job, status == QN_ERR_CONTEXT ? "context_length_exceeded" : "invalid_request", qn_error_text());
+            end_choices(b, job, n - i);
+            return;
+        }
+    }
 }
 
 /* One line of the input. False if the job cannot go on. */
@@ -195,18 +265,19 @@ static bool take_line(qn_batch *b, const char *text, size_t length, size_t numbe
     const bool is_valid = qn_batch_parse(text, length, job, &error);
     if (job->custom_id)
         is_new = qn_batch_set_add(&b->seen, job->custom_id, &failed);
-    if (is_finished(b, job))
+    if (is_finished(b, job)) {
         skip(b, job);
-    else if (!is_new && !failed)
-        finish_error(
-            b, job,
-            (qn_batch_fail(&error, job, QN_BATCH_DUPLICATE, "an earlier line has the custom_id '%s'", job->custom_id), &error));
-    else if (!is_valid)
+    } else if (!is_new && !failed) {
+        (void)qn_batch_fail(&error, job, QN_BATCH_DUPLICATE, "an earlier line has the custom_id '%s'", job->custom_id);
         finish_error(b, job, &error);
-    else if (!failed && submit(b, job, &error))
+    } else if (!is_valid) {
+        finish_error(b, job, &error);
+    } else if (!failed && wait_for(b, b->most_in_flight - job->n_choices)) {
+        submit(b, job);
         return true;
-    else if (!failed)
-        finish_error(b, job, &error);
+    } else {
+        failed = true;
+    }
     qn_batch_job_free(job);
     qn_free(job);
     return !failed;
@@ -232,29 +303,7 @@ static bool count_lines(qn_batch *b)
     return true;
 }
 
-/* Waits until at most `most` requests are in flight, with a progress line. False after Ctrl-C or a failure. */
-static bool wait_for(qn_batch *b, size_t most, qn_progress *progress)
-{
-    struct timespec until;
-    bool go_on = true;
-    pthread_mutex_lock(&b->lock);
-    for (;;) {
-        const double seconds = qn_seconds() - progress->started;
-        snprintf(progress->note, sizeof progress->note, "%.1f tok/s", seconds > 0 ? (double)b->n_tokens / seconds : 0.0);
-        go_on = qn_progress_update(progress, b->n_finished, b->n_lines) && !b->has_failed;
-        if (!go_on || b->n_in_flight <= most)
-            break;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 100000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&b->changed, &b->lock, &until);
-    }
-    pthread_mutex_unlock(&b->lock);
-    return go_on;
-}
-
-static bool run_all(qn_batch *b, qn_progress *progress)
+static bool run_all(qn_batch *b)
 {
     char *line = NULL;
     size_t capacity = 0, number = 0;
@@ -268,10 +317,10 @@ static bool run_all(qn_batch *b, qn_progress *progress)
             pthread_mutex_unlock(&b->lock);
         }
         if (!blank)
-            go_on = wait_for(b, b->most_in_flight - 1, progress) && take_line(b, line, (size_t)n, number);
+            go_on = wait_for(b, b->most_in_flight) && take_line(b, line, (size_t)n, number);
     }
     free(line);
-    return go_on && wait_for(b, 0, progress);
+    return go_on && wait_for(b, 0);
 }
 
 /* ---- The command ---- */
@@ -300,16 +349,16 @@ static int run(qn_batch *b, qn_model *model)
                                          .max_rows = (uint32_t)args->batch,
                                          .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF };
-    qn_progress progress;
+    b->model = model;
     b->model_name = qn_model_get_info(model).name;
     if (!count_lines(b))
         return QN_EXIT_FAILED;
     if (qn_scheduler_create(model, &params, &b->scheduler))
         return qn_cli_fail();
-    qn_progress_begin(&progress, "batch");
-    const bool done = run_all(b, &progress);
-    const double seconds = qn_seconds() - progress.started;
-    qn_progress_end(&progress);
+    qn_progress_begin(&b->progress, "batch");
+    const bool done = run_all(b);
+    const double seconds = qn_seconds() - b->progress.started;
+    qn_progress_end(&b->progress);
     if (done)
         print_summary(b, seconds);
     qn_scheduler_free(b->scheduler);

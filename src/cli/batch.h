@@ -9,33 +9,59 @@
 
 /* ---- batch_request.c: lines of the input ---- */
 
-/* A line of the input, and the text of its answer. */
+/* Most choices of a request (`n`). */
+enum { QN_BATCH_MAX_CHOICES = 128 };
+
+typedef struct qn_batch_token {
+    qn_token token;
+    qn_logprobs logprobs;
+} qn_batch_token;
+
+/* One of the answers to a line. */
+typedef struct qn_batch_choice {
+    struct qn_batch_job *job;
+    char *text; /* [length] */
+    size_t length, capacity;
+    qn_batch_token *tokens; /* [n_tokens] with log probabilities, else none */
+    size_t n_tokens, cap_tokens;
+    qn_request_result result; /* without its error text */
+    bool has_failed;          /* no memory */
+} qn_batch_choice;
+
+/* An error of a request: error.code and error.message of its line in the output. */
+typedef struct qn_batch_error {
+    const char *code; /* NULL: none */
+    char message[512];
+} qn_batch_error;
+
+/* A line of the input, and its answers. */
 typedef struct qn_batch_job {
     struct qn_batch *batch;
     size_t line;           /* number, from 1 */
     json_t *json;          /* the line; custom_id and params point into it. NULL if it is not JSON */
     const char *custom_id; /* NULL if there is none */
     bool is_chat;
-    qn_request_params params; /* without callbacks */
+    qn_request_params params; /* without callbacks; the seed is that of the first choice */
     qn_chat_message *messages;
     qn_token *tokens;
+    qn_logit_bias *bias;
     const char **stop;
     char **contents; /* [n_messages]: texts joined from parts, or NULL */
-    char *text;      /* [length] of the answer */
-    size_t length, capacity;
-    bool has_failed; /* no memory for the text */
+    qn_batch_choice *choices;
+    size_t n_choices;
+    /* Protected by the batch's lock. */
+    size_t n_left; /* choices that have not ended */
+    bool is_cancelled;
+    qn_batch_error error;
 } qn_batch_job;
-
-/* An error of a request: error.code and error.message of its line in the output. */
-typedef struct qn_batch_error {
-    const char *code;
-    char message[512];
-} qn_batch_error;
 
 /* qn_batch_parse - read a line of `length` bytes into a job, whose line number is set. False with the error: the job then has a custom_id
  * if the line has one. Free with qn_batch_job_free in either case. */
 bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch_error *error);
 void qn_batch_job_free(qn_batch_job *job);
+
+/* qn_batch_seed - of a choice, from that of the first. */
+uint64_t qn_batch_seed(uint64_t seed, size_t choice);
 
 /* qn_batch_fail - set an error; the message begins with the line's number. Returns false. */
 bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...) QN_PRINTF(4, 5);
@@ -58,13 +84,17 @@ void qn_batch_set_free(qn_batch_set *set);
  * last line is removed. Returns the descriptor, or -1 with an error line. */
 int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines);
 
-/* qn_batch_answer, qn_batch_error_line - a line of the output, with its newline; free() it. NULL without memory. `result` is the
- * request's. */
-char *qn_batch_answer(const qn_batch_job *job, const qn_request_result *result, const char *model);
+/* qn_batch_answer, qn_batch_error_line - a line of the output, with its newline; free() it. NULL without memory. */
+char *qn_batch_answer(const qn_batch_job *job, const qn_model *model, const char *model_name);
 char *qn_batch_error_line(const qn_batch_job *job, const qn_batch_error *error);
 
 /* qn_batch_write - append a line as a whole. False with errno. */
 bool qn_batch_write(int fd, const char *line);
+
+/* ---- batch_logprobs.c ---- */
+
+/* qn_batch_logprobs - the object `logprobs` of a choice, in the form of chat completions or of completions. NULL without memory. */
+json_t *qn_batch_logprobs(const qn_batch_choice *choice, const qn_model *model);
 
 #define QN_BATCH_DUPLICATE "duplicate_custom_id"
 

@@ -132,10 +132,10 @@ int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set
 
 /* ---- Lines ---- */
 
-/* With its newline. `line` is released. */
+/* With its newline. `line` is released. Nine digits are a float's. */
 static char *dump(json_t *line)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT) : NULL, *longer = NULL;
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL, *longer = NULL;
     if (text) {
         const size_t length = strlen(text);
         longer = realloc(text, length + 2);
@@ -158,30 +158,51 @@ char *qn_batch_error_line(const qn_batch_job *job, const qn_batch_error *error)
                           error->code, "message", message ? message : json_string("the message is not valid UTF-8")));
 }
 
-static json_t *choice_of(const qn_batch_job *job, const qn_request_result *result)
+static json_t *choice_of(const qn_batch_choice *choice, const qn_model *model, int index)
 {
-    const char *reason = result->finish == QN_FINISH_STOP ? "stop" : "length";
-    const char *text = job->text ? job->text : "";
-    return job->is_chat
-               ? json_pack("{s:i, s:{s:s, s:s%}, s:n, s:s}", "index", 0, "message", "role", "assistant", "content", text,
-                           job->length, "logprobs", "finish_reason", reason)
-               : json_pack("{s:i, s:s%, s:n, s:s}", "index", 0, "text", text, job->length, "logprobs", "finish_reason", reason);
+    const qn_batch_job *job = choice->job;
+    const char *reason = choice->result.finish == QN_FINISH_STOP ? "stop" : "length";
+    const char *text = choice->text ? choice->text : "";
+    json_t *logprobs = job->params.n_logprobs >= 0 ? qn_batch_logprobs(choice, model) : json_null();
+    return job->is_chat ? json_pack("{s:i, s:{s:s, s:s%}, s:o, s:s}", "index", index, "message", "role", "assistant", "content",
+                                    text, choice->length, "logprobs", logprobs, "finish_reason", reason)
+                        : json_pack("{s:i, s:s%, s:o, s:s}", "index", index, "text", text, choice->length, "logprobs", logprobs,
+                                    "finish_reason", reason);
 }
 
-char *qn_batch_answer(const qn_batch_job *job, const qn_request_result *result, const char *model)
+static json_t *choices_of(const qn_batch_job *job, const qn_model *model)
+{
+    json_t *choices = json_array();
+    for (size_t i = 0; choices && i < job->n_choices; i++)
+        if (json_array_append_new(choices, choice_of(&job->choices[i], model, (int)i))) {
+            json_decref(choices);
+            return NULL;
+        }
+    return choices;
+}
+
+/* The prompt counts once, the tokens of all choices do. */
+static json_t *usage_of(const qn_batch_job *job)
+{
+    const qn_request_result *first = &job->choices[0].result;
+    size_t n_generated = 0;
+    for (size_t i = 0; i < job->n_choices; i++)
+        n_generated += job->choices[i].result.n_generated;
+    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)first->n_prompt, "completion_tokens",
+                     (json_int_t)n_generated, "total_tokens", (json_int_t)(first->n_prompt + n_generated),
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)first->n_reused);
+}
+
+char *qn_batch_answer(const qn_batch_job *job, const qn_model *model, const char *model_name)
 {
     char id[40], answer_id[40];
     const json_t *asked = json_object_get(json_object_get(job->json, "body"), "model");
     snprintf(id, sizeof id, ID_PREFIX "%zu", job->line);
     snprintf(answer_id, sizeof answer_id, "%s-%zu", job->is_chat ? "chatcmpl" : "cmpl", job->line);
-    json_t *usage =
-        json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)result->n_prompt, "completion_tokens",
-                  (json_int_t)result->n_generated, "total_tokens", (json_int_t)(result->n_prompt + result->n_generated),
-                  "prompt_tokens_details", "cached_tokens", (json_int_t)result->n_reused);
-    json_t *body =
-        json_pack("{s:s, s:s, s:I, s:s, s:[o], s:o}", "id", answer_id, "object",
-                  job->is_chat ? "chat.completion" : "text_completion", "created", (json_int_t)time(NULL), "model",
-                  json_is_string(asked) ? json_string_value(asked) : model, "choices", choice_of(job, result), "usage", usage);
+    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", answer_id, "object",
+                             job->is_chat ? "chat.completion" : "text_completion", "created", (json_int_t)time(NULL), "model",
+                             json_is_string(asked) ? json_string_value(asked) : model_name, "choices", choices_of(job, model),
+                             "usage", usage_of(job));
     return dump(json_pack("{s:s, s:s, s:{s:i, s:s, s:o}, s:n}", "id", id, "custom_id", job->custom_id, "response",
                           "status_code", 200, "request_id", answer_id, "body", body, "error"));
 }

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,16 +81,78 @@ static bool get_integer(const qn_batch_job *job, const json_t *body, const char 
 static bool get_sampling(qn_batch_job *job, const json_t *body, qn_batch_error *error)
 {
     qn_sampling *s = &job->params.sampling;
-    int64_t seed = (int64_t)XXH64(job->custom_id, strlen(job->custom_id), 0), top_k = 0, n = 1;
+    int64_t seed = (int64_t)XXH64(job->custom_id, strlen(job->custom_id), 0), top_k = 0;
     *s = (qn_sampling){ .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
     if (!get_number(job, body, "temperature", 0, 2, &s->temperature, error) ||
         !get_number(job, body, "top_p", 1e-9, 1, &s->top_p, error) ||
         !get_number(job, body, "min_p", 0, 0.999999, &s->min_p, error) ||
         !get_integer(job, body, "top_k", 0, INT32_MAX, &top_k, error) ||
-        !get_integer(job, body, "seed", INT64_MIN, INT64_MAX, &seed, error) || !get_integer(job, body, "n", 1, 1, &n, error))
+        !get_number(job, body, "frequency_penalty", -2, 2, &s->frequency_penalty, error) ||
+        !get_number(job, body, "presence_penalty", -2, 2, &s->presence_penalty, error) ||
+        !get_integer(job, body, "seed", INT64_MIN, INT64_MAX, &seed, error))
         return false;
     s->top_k = (int)top_k;
     s->seed = (uint64_t)seed;
+    return true;
+}
+
+uint64_t qn_batch_seed(uint64_t seed, size_t choice)
+{
+    const uint64_t number = choice;
+    return choice ? XXH64(&number, sizeof number, seed) : seed;
+}
+
+static bool get_choices(qn_batch_job *job, const json_t *body, qn_batch_error *error)
+{
+    int64_t n = 1;
+    if (!get_integer(job, body, "n", 1, QN_BATCH_MAX_CHOICES, &n, error))
+        return false;
+    if (qn_alloc(&job->choices, (size_t)n, sizeof *job->choices, "choices"))
+        return qn_batch_fail(error, job, "out_of_memory", "%s", qn_error_text());
+    job->n_choices = (size_t)n;
+    return true;
+}
+
+/* "1234": 5. */
+static bool get_bias(qn_batch_job *job, const json_t *body, qn_batch_error *error)
+{
+    json_t *value = json_object_get(body, "logit_bias"), *bias;
+    const char *key;
+    if (!field(body, "logit_bias"))
+        return true;
+    if (!json_is_object(value))
+        return wrong(error, job, "logit_bias", value, "an object of numbers by token ids");
+    if (qn_alloc(&job->bias, json_object_size(value), sizeof *job->bias, "logit_bias"))
+        return qn_batch_fail(error, job, "out_of_memory", "%s", qn_error_text());
+    job->params.bias = job->bias;
+    json_object_foreach(value, key, bias)
+    {
+        char *end;
+        const long token = strtol(key, &end, 10);
+        if (key[0] < '0' || key[0] > '9' || *end || token > INT32_MAX)
+            return qn_batch_fail(error, job, "invalid_request", "'logit_bias' has the key '%.40s', expected a token id", key);
+        if (!json_is_number(bias))
+            return wrong(error, job, "logit_bias", bias, "a number for each token id");
+        if (fabs(json_number_value(bias)) > 100)
+            return qn_batch_fail(error, job, "invalid_request", "'logit_bias' of %ld is %g, expected -100 to 100", token,
+                                 json_number_value(bias));
+        job->bias[job->params.n_bias++] = (qn_logit_bias){ (qn_token)token, (float)json_number_value(bias) };
+    }
+    return true;
+}
+
+/* Chats have a bool and a number of tokens, completions the number alone. */
+static bool get_logprobs(qn_batch_job *job, const json_t *body, qn_batch_error *error)
+{
+    const json_t *asked = field(body, "logprobs");
+    int64_t n = job->is_chat ? 0 : -1;
+    if (job->is_chat && asked && !json_is_boolean(asked))
+        return wrong(error, job, "logprobs", asked, "true or false");
+    if (job->is_chat && !json_is_true(asked) && field(body, "top_logprobs"))
+        return qn_batch_fail(error, job, "invalid_request", "'top_logprobs' is there, expected 'logprobs' to be true");
+    if (!get_integer(job, body, job->is_chat ? "top_logprobs" : "logprobs", 0, QN_MAX_LOGPROBS, &n, error))
+        return false;
+    job->params.n_logprobs = job->is_chat && !json_is_true(asked) ? -1 : (int)n;
     return true;
 }
 
@@ -240,7 +303,8 @@ bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch
         return false;
     if (!json_is_object(body))
         return wrong(error, job, "body", body, "an object");
-    return get_sampling(job, body, error) && get_lengths(job, body, error) && get_stop(job, body, error) &&
+    return get_sampling(job, body, error) && get_choices(job, body, error) && get_bias(job, body, error) &&
+           get_logprobs(job, body, error) && get_lengths(job, body, error) && get_stop(job, body, error) &&
            (job->is_chat ? get_messages : get_prompt)(job, body, error);
 }
 
@@ -251,7 +315,12 @@ void qn_batch_job_free(qn_batch_job *job)
     qn_free(job->contents);
     qn_free(job->messages);
     qn_free(job->tokens);
+    qn_free(job->bias);
     qn_free(job->stop);
     json_decref(job->json);
-    free(job->text);
+    for (size_t i = 0; i < job->n_choices; i++) {
+        free(job->choices[i].text);
+        free(job->choices[i].tokens);
+    }
+    qn_free(job->choices);
 }

@@ -1,17 +1,8 @@
 #!/usr/bin/env bash
-# quern batch: answers in OpenAI's batch format, error lines, refusals, order, and a job that is killed three times and continued.
+# quern batch: answers in OpenAI's batch format, what requests can ask, error lines, refusals, order, Ctrl-C. batch_resume.sh kills and
+# continues it.
 . "$(dirname "$0")/lib_cli.sh"
-demo=$QN_SOURCE_DIR/models/quern-demo.gguf
-sanitized=${QN_SANITIZE:+yes}
-
-# value EXPRESSION < LINES - of each line, as Python sees it in `x`.
-value() { python3 -c "import json,sys
-for line in sys.stdin:
-    x = json.loads(line)
-    print($1)"; }
-
-# line ID BODY [URL]
-line() { printf '{"custom_id":"%s","method":"POST","url":"%s","body":%s}\n' "$1" "${3:-/v1/completions}" "$2"; }
+. "$(dirname "$0")/lib_batch.sh"
 
 # ---- Answers ----
 {
@@ -44,7 +35,7 @@ text_completion 16 length" ] || fail "batch: lengths"
 # ---- Errors of lines ----
 {
     echo 'nonsense'
-    line a '{"prompt":"a","n":2}'
+    line a '{"prompt":"a","n":0}'
     line b '{"prompt":7}'
     line b '{"prompt":"a"}'
     line c '{"prompt":"a","temperature":"hot"}'
@@ -73,6 +64,104 @@ cp "$work/bad.out" "$work/bad.before"
 quern batch -m "$demo" "$work/bad.jsonl" "$work/bad.out" --resume -c 40
 [ $status -eq 0 ] && cmp -s "$work/bad.out" "$work/bad.before" || fail "batch: --resume of a finished job changes it"
 
+# Values of a wrong type or range, each with its field in the message.
+wrong=('"n":"2"' '"n":129' '"seed":1.5' '"stop":5' '"max_tokens":"x"' '"max_completion_tokens":0' '"top_p":"1"' '"temperature":[]'
+    '"presence_penalty":"a"' '"frequency_penalty":3' '"logprobs":true' '"logprobs":21' '"logit_bias":[5]' '"logit_bias":{"x":1}'
+    '"logit_bias":{"5x":1}' '"logit_bias":{"5":"a"}' '"logit_bias":{"5":101}')
+wrong_chat=('"logprobs":1' '"top_logprobs":21,"logprobs":true' '"top_logprobs":3')
+{
+    for ((i = 0; i < ${#wrong[@]}; i++)); do line "c$i" "{\"prompt\":\"a\",${wrong[i]}}"; done
+    for ((i = 0; i < ${#wrong_chat[@]}; i++)); do
+        line "m$i" "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],${wrong_chat[i]}}" /v1/chat/completions
+    done
+    line outside '{"prompt":"a","logit_bias":{"99999":1}}'
+} >"$work/wrong.jsonl"
+quern batch -m "$demo" "$work/wrong.jsonl" "$work/wrong.out" --ordered
+[ $status -eq 0 ] || fail "batch: wrong values: status $status"
+[ "$(value 'x["error"]["code"]' <"$work/wrong.out" | sort | uniq -c | tr -s ' ')" = " 21 invalid_request" ] ||
+    fail "batch: wrong values: $(cat "$work/wrong.out")"
+fields=("${wrong[@]}" "${wrong_chat[@]}" '"bias":')
+n=0
+while read -r message; do
+    field=${fields[n++]#\"}
+    [[ $message == "line $n: "*"${field%%\"*}"* ]] || fail "batch: wrong values: line $n does not name ${field%%\"*}: $message"
+done < <(value 'x["error"]["message"]' <"$work/wrong.out")
+
+# ---- Log probabilities, choices, bias, penalties ----
+chat='"messages":[{"role":"user","content":"Tell me a story."}]'
+quern tokenize -m "$demo" --ids 'é'
+part=$(cut -d' ' -f1 "$work/out") # the first byte of a character
+{
+    line a '{"prompt":"Once upon a time","max_tokens":12,"seed":1,"logprobs":3}'
+    line b "{$chat,\"max_tokens\":12,\"seed\":1,\"logprobs\":true,\"top_logprobs\":4}" /v1/chat/completions
+    line c '{"prompt":"Once upon a time","max_tokens":12,"seed":1,"n":3}'
+    line d '{"prompt":"Once upon a time","max_tokens":12,"seed":1}'
+    line e '{"prompt":"Once upon a time","max_tokens":12,"logit_bias":{"300":100},"logprobs":0}'
+    line f '{"prompt":"Once upon a time","max_tokens":40,"temperature":0,"logprobs":0,"stop":"girl"}'
+    line g '{"prompt":"Once upon a time","max_tokens":60,"temperature":0}'
+    line h '{"prompt":"Once upon a time","max_tokens":60,"temperature":0,"presence_penalty":2,"frequency_penalty":2}'
+    line i "{\"prompt\":[10,20],\"max_tokens\":12,\"logit_bias\":{\"$part\":100},\"logprobs\":1}"
+    line j "{$chat,\"max_tokens\":3,\"logprobs\":false}" /v1/chat/completions
+    line k "{$chat,\"max_tokens\":600,\"seed\":2,\"logprobs\":true}" /v1/chat/completions
+} >"$work/asked.jsonl"
+quern batch -m "$demo" "$work/asked.jsonl" "$work/asked.out" --ordered
+[ $status -eq 0 ] && grep -q '11 answers, 0 errors' "$work/err" || fail "batch: log probabilities: status $status"
+python3 - "$work/asked.out" <<'EOF' || fail "batch: log probabilities, choices, bias or penalties"
+import json, sys
+
+x = {}
+for text in open(sys.argv[1]):
+    answer = json.loads(text)
+    x[answer["custom_id"]] = answer["response"]["body"]
+one = {name: body["choices"][0] for name, body in x.items()}
+
+def check(what, is_so):
+    if not is_so:
+        sys.exit(f"{what}: {x}")
+
+l, text = one["a"]["logprobs"], one["a"]["text"]
+check("form", sorted(l) == ["text_offset", "token_logprobs", "tokens", "top_logprobs"])
+check("lengths", {len(v) for v in l.values()} == {12})
+check("tokens", "".join(l["tokens"]) == text)
+check("offsets", all(text[o:].startswith(t) for o, t in zip(l["text_offset"], l["tokens"])))
+for token, value, top in zip(l["tokens"], l["token_logprobs"], l["top_logprobs"]):
+    check("top", top[token] == value <= 0 and 3 <= len(top) <= 4 and max(top.values()) >= value)
+check("a request without log probabilities", text == one["d"]["text"])
+
+content = one["b"]["logprobs"]["content"]
+check("chat", "".join(t["token"] for t in content) == one["b"]["message"]["content"] and len(content) == 12)
+for t in content:
+    values = [o["logprob"] for o in t["top_logprobs"]]
+    check("form of a token", sorted(t) == ["bytes", "logprob", "token", "top_logprobs"] and len(values) == 4)
+    check("bytes", bytes(t["bytes"]).decode() == t["token"])
+    check("top of a chat", values == sorted(values, reverse=True))
+    check("form of the top", all(sorted(o) == ["bytes", "logprob", "token"] for o in t["top_logprobs"]))
+    check("sampled", t["logprob"] in values or t["logprob"] <= values[-1])
+
+choices = x["c"]["choices"]
+check("choices", [c["index"] for c in choices] == [0, 1, 2] and len({c["text"] for c in choices}) == 3)
+check("the first choice", choices[0]["text"] == one["d"]["text"])
+usage, usage_alone = x["c"]["usage"], x["d"]["usage"]
+check("usage", usage["completion_tokens"] == 36 and usage["prompt_tokens"] == usage_alone["prompt_tokens"])
+check("none", all(one[name]["logprobs"] is None for name in "cdj"))
+check("bias", len(set(one["e"]["logprobs"]["tokens"])) == 1)
+
+f = one["f"]
+check("stop", f["finish_reason"] == "stop" and "girl" not in f["text"])
+check("tokens before a stop string", "".join(f["logprobs"]["tokens"]).startswith(f["text"]))
+check("no token behind it", f["logprobs"]["text_offset"][-1] < len(f["text"]))
+check("no top", all(list(top) == [t] for top, t in zip(f["logprobs"]["top_logprobs"], f["logprobs"]["tokens"])))
+check("penalties", len(set(one["h"]["text"].split())) > len(set(one["g"]["text"].split())))
+tokens = one["i"]["logprobs"]["tokens"]
+check("bytes that are no text", all(t.startswith("bytes:\\x") for t in tokens) and len(tokens) == 12)
+k = one["k"]
+check("an end token", k["finish_reason"] == "stop")
+check("no end token", "".join(t["token"] for t in k["logprobs"]["content"]) == k["message"]["content"])
+EOF
+quern batch -m "$demo" "$work/asked.jsonl" "$work/alone.out" --parallel 1 --ordered --prefix-cache off
+[ $status -eq 0 ] && cmp -s <(value 'x["response"]["body"]["choices"]' <"$work/asked.out") \
+    <(value 'x["response"]["body"]["choices"]' <"$work/alone.out") || fail "batch: answers depend on the number of sequences"
+
 # ---- Refusals ----
 refuses 2 'too few arguments' batch -m "$demo" "$work/in.jsonl"
 refuses 1 'exists and is not empty' batch -m "$demo" "$work/in.jsonl" "$work/out.jsonl"
@@ -82,41 +171,10 @@ refuses 1 "No such file" batch -m "$demo" "$work/missing" "$work/new"
 refuses 1 'not a line that quern batch has written' batch -m "$demo" "$work/out.jsonl" "$work/bad.jsonl" --resume
 refuses 2 'parallel: 0 is out of range' batch -m "$demo" "$work/in.jsonl" "$work/new" --parallel 0
 
-# ---- Killed three times ----
-count=${QN_BATCH_REQUESTS:-${sanitized:+60}}
-count=${count:-150}
-for ((i = 0; i < count; i++)); do
+# ---- Ctrl-C keeps what is finished ----
+for ((i = 0; i < 150; i++)); do
     line "request-$i" "{\"prompt\":\"Once upon a time there were $i\",\"max_tokens\":$((4 + i % 9))}"
 done >"$work/many.jsonl"
-for kill in 1 2 3; do
-    "$QN_BIN/quern" batch -m "$demo" -q "$work/many.jsonl" "$work/many.out" --resume 2>"$work/err" &
-    process=$!
-    before=$(cat "$work/many.out" 2>/dev/null | wc -l)
-    for ((tries = 0; tries < 600; tries++)); do
-        [ "$(cat "$work/many.out" 2>/dev/null | wc -l)" -lt $((before + count / 6)) ] || break
-        sleep 0.02
-    done
-    kill -KILL $process
-    wait $process 2>/dev/null
-    lines=$(wc -l <"$work/many.out")
-    [ "$lines" -gt "$before" ] && [ "$lines" -lt "$count" ] || fail "batch: killed the $kill. time: $lines lines after $before"
-    printf '{"id":"batch_req_9","custom_id":"requ' >>"$work/many.out" # as if it had been killed while writing
-done
-quern batch -m "$demo" "$work/many.jsonl" "$work/many.out" --resume
-[ $status -eq 0 ] || fail "batch --resume: status $status"
-[ "$(value 'x["custom_id"]' <"$work/many.out" | sort -u | wc -l)" -eq "$count" ] || fail "batch --resume: not all are answered"
-[ "$(wc -l <"$work/many.out")" -eq "$count" ] || fail "batch --resume: $(wc -l <"$work/many.out") lines for $count requests"
-[ "$(value 'x["error"]' <"$work/many.out" | sort -u)" = None ] || fail "batch --resume: errors"
-
-# Answers do not depend on what they were evaluated with.
-text='x["custom_id"], x["response"]["body"]["choices"][0]["text"]'
-quern batch -m "$demo" -q "$work/many.jsonl" "$work/again.out" --parallel 3 --ordered
-[ $status -eq 0 ] || fail "batch --parallel 3: status $status"
-cmp -s <(value "$text" <"$work/many.out" | sort) <(value "$text" <"$work/again.out" | sort) ||
-    fail "batch: answers depend on the number of sequences"
-[ "$(value 'x["custom_id"]' <"$work/again.out" | head -n 3 | tr '\n' ' ')" = "request-0 request-1 request-2 " ] || fail "batch --ordered"
-
-# Ctrl-C keeps what is finished.
 "$QN_BIN/quern" batch -m "$demo" "$work/many.jsonl" "$work/ctrl.out" 2>"$work/err" &
 process=$!
 for ((tries = 0; tries < 600; tries++)); do
