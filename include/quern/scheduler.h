@@ -100,7 +100,7 @@ typedef struct qn_request_params {
     qn_sampling sampling;
     const qn_logit_bias *bias; /* [n_bias] added to the logits; values of a token that occurs twice are added */
     size_t n_bias;
-    int n_logprobs; /* -1: none; 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and so many of the most likely tokens */
+    int n_logprobs; /* 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and so many of the most likely tokens; -1: none */
     int64_t max_tokens;      /* tokens to generate; < 0: no limit but the context */
     bool ignore_end;         /* continue after end tokens */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty */
@@ -118,24 +118,25 @@ typedef struct qn_request_params {
     int priority;    /* requests of higher priority are admitted first; waiting raises it by one each second */
     double deadline; /* seconds from now after which the request ends; 0: none */
 
-    /* Which tokens may follow, for answers that a grammar or a schema describes. The answer so far is [n] tokens, all that were
-     * generated.
-     *   mask      sets the bits of the tokens that may follow: bit t % 32 of allowed[t / 32], of [(n_vocab + 31) / 32] words that
-     *             are zero. A mask without a token of a finite logit ends the request with an error. NULL: all tokens are allowed
-     *   accepts   whether `token`, which was sampled from all tokens, may follow. Only if it may not, mask is called, and a token
-     *             is sampled from the same logits under the mask. NULL: mask is called for each token. Not without mask
-     * End tokens are asked about like others; so is what follows them with ignore_end.
+    /* Which tokens may follow, for answers that a grammar or a schema describes. `answer` is [n] tokens, all that were
+     * generated so far.
+     *   mask      sets the bits of the tokens that may follow: bit t % 32 of allowed[t / 32]. allowed is
+     *             [(n_vocab + 31) / 32] words that are zero. If no token of a finite logit is allowed, the request ends with an
+     *             error. NULL: all tokens are allowed
+     *   accepts   whether `token`, which was sampled from all tokens, may follow. Only if it may not, mask is called, and a
+     *             token is sampled from the same logits under the mask. NULL: mask is called for each token. Not without mask
+     * End tokens are asked about like others.
      *
-     * With accepts most tokens cost one question and no mask. Greedy answers are the same with it and without. Sampled ones follow the
-     * same distribution if top_k, top_p and min_p are off; else these filters see the whole vocabulary first, and that of the mask
-     * only after a rejection.
+     * With accepts most tokens cost one question and no mask. Greedy answers are the same with it and without. Sampled ones
+     * follow the same distribution if top_k, top_p and min_p are off; else these filters see the whole vocabulary first, and
+     * that of the mask only after a rejection.
      *
-     * accepts is called by the thread that runs steps, while the steps of all requests and sessions of the model wait: it must
-     * return in microseconds, must not block, and must not call functions of the library. mask is called as the callbacks below, by
-     * the same thread, after all of those of earlier tokens. While it runs, other requests' steps go on without this request, so
-     * it may take longer than a step; it delays what other callbacks that thread calls. The two are never called at the same time
-     * for one request, but accepts may be while on_token or on_text is. They may keep a state for the n tokens that they have seen: a
-     * token that was accepted follows, as does one of the mask; n never decreases. */
+     * accepts is called by the thread that runs steps, while all requests and sessions of the model wait: it must return in
+     * microseconds, must not block, and must not call functions of the library. mask is called as the callbacks below, by the
+     * same thread, after all of those of earlier tokens. While it runs the steps of other requests go on, so it may take longer
+     * than a step; but other callbacks wait for it. The two are never called at the same time for one request; accepts may be
+     * while on_token or on_text is. They may keep a state for the tokens that they have seen: a token that was accepted
+     * follows, as does one of the mask, and n never decreases. */
     bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token);
     void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
 

@@ -93,7 +93,7 @@ bool qn_batch_write(int fd, const char *line);
 
 /* ---- batch_logprobs.c ---- */
 
-/* qn_batch_logprobs - the object `logprobs` of a choice, in the form of chat completions or of completions. NULL without memory. */
+/* qn_batch_logprobs - the object `logprobs` of a choice, in the form of chats or of completions. NULL without memory. */
 json_t *qn_batch_logprobs(const qn_batch_choice *choice, const qn_model *model);
 
 #define QN_BATCH_DUPLICATE "duplicate_custom_id"

@@ -1,4 +1,4 @@
-/* Log probabilities in the answers of quern batch, in OpenAI's two forms: a list of objects for chats, lists beside each other for
+/* Log probabilities in the answers of quern batch, in OpenAI's two forms: a list of objects for chats, an object of lists for
  * completions. */
 #include "cli/batch.h"
 
@@ -75,8 +75,8 @@ static size_t count_characters(const char *text, size_t length)
     return n;
 }
 
-/* offsets [n_tokens]: how many characters of the text are complete before each token. *n: the tokens that are in the text: not an end
- * token, nor what a stop string cut off. False without memory. */
+/* offsets [n_tokens]: how many characters of the text are complete before each token. *n: the tokens that are in the text,
+ * without an end token and what a stop string cut off. False without memory. */
 static bool find_offsets(const qn_batch_choice *choice, const qn_model *model, size_t *offsets, size_t *n)
 {
     const qn_request_result *result = &choice->result;

@@ -24,7 +24,9 @@ const qn_command qn_commands[] = {
       "has the\n"
       "number of the line. Of a body these fields count: messages or prompt, max_tokens, max_completion_tokens, temperature, "
       "top_p,\n"
-      "top_k, min_p, seed, stop; n may only be 1; others are ignored. After Ctrl-C or a crash, --resume answers what is left.",
+      "top_k, min_p, seed, stop, n, presence_penalty, frequency_penalty, logit_bias, logprobs, top_logprobs; others are "
+      "ignored.\n"
+      "After Ctrl-C or a crash, --resume answers what is left.",
       0, 3, NULL, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed, beside the memory bandwidth of the same machine", "bench [-m] MODEL [options]",
       "Measures prefill, a prompt of random token ids (ppN), and greedy decoding from one of them on (tgN), after -d tokens "

@@ -99,8 +99,8 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
  *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
-/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host; several requests of one sampler one after another. The
- * result is that of qn_sample_token. */
+/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One thread at a
+ * time. */
 qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request);
 
 /* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets its

@@ -1,6 +1,6 @@
-/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_request.c: what is submitted;
- * scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step; scheduler_sample.c: what
- * its samples are taken by, masks; scheduler_output.c: text and callbacks.
+/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_request.c: what is
+ * submitted; scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step;
+ * scheduler_sample.c: what tokens are sampled by, masks; scheduler_output.c: text and callbacks.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
  * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence that
@@ -39,10 +39,10 @@ typedef struct qn_event {
 
 /* What becomes of a rejected token. */
 enum qn_mask_state {
-    QN_MASK_NONE, /* no token was rejected */
-    QN_MASK_WAITING, /* until another is sampled under the mask, by the thread that calls callbacks. The request has no rows in steps,
-                        unless it was set aside: those of its tokens then, without a sample */
-    QN_MASK_SAMPLED /* the step thread adds the token */
+    QN_MASK_NONE,    /* no token was rejected */
+    QN_MASK_WAITING, /* until the thread that calls callbacks has sampled under the mask. The request has no rows in steps; if it
+                        was set aside, those of its tokens, without a sample */
+    QN_MASK_SAMPLED  /* the step thread adds the token */
 };
 
 struct qn_request {
@@ -75,8 +75,7 @@ struct qn_request {
     char error[QN_ERROR_TEXT_MAX];
     qn_logprobs logprobs; /* of the last token, with n_logprobs >= 0 */
 
-    /* Masks. While `mask_state` is QN_MASK_WAITING, these and `logprobs` belong to the thread that calls callbacks, and `tokens` do not
-     * change. */
+    /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that calls callbacks, and `tokens` do not change. */
     atomic_int mask_state;
     bool is_rejected;         /* the token that this step has sampled */
     qn_status mask_status;    /* no memory for a mask; `error` says so */
@@ -171,8 +170,8 @@ void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_req
 /* qn_request_sample_masked - call the mask callback and sample under the mask. On the thread that calls callbacks. */
 void qn_request_sample_masked(qn_scheduler *s, qn_request *request);
 
-/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *sampled, or *status with the thread's
- * error text. */
+/* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *status, and *sampled or the
+ * thread's error text. */
 bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_status *status);
 
 /* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or soon. */

@@ -1,6 +1,6 @@
-/* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of the step. If it
- * is rejected the step leaves its logits, and the request stays out of the following steps: the thread that calls callbacks makes
- * the mask and samples from these logits, while other requests continue. */
+/* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of the
+ * step. If it is rejected the step leaves its logits, and the request stays out of the following steps: the thread that calls
+ * callbacks makes the mask and samples from these logits, while other requests continue. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# quern batch: answers in OpenAI's batch format, what requests can ask, error lines, refusals, order, Ctrl-C. batch_resume.sh kills and
-# continues it.
+# quern batch: answers in OpenAI's batch format, what requests can ask, error lines, refusals, order, Ctrl-C. batch_resume.sh
+# kills and continues it.
 . "$(dirname "$0")/lib_cli.sh"
 . "$(dirname "$0")/lib_batch.sh"
 

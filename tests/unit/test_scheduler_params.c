@@ -1,5 +1,5 @@
-/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Each answer is compared with one that is sampled from
- * a session's logits, and is the same alone and beside others. */
+/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared with those of
+ * a session's logits; answers are the same alone and beside others. */
 #include "helper_sanitizers.h"
 #include "helper_scheduler.h"
 
@@ -164,50 +164,80 @@ static double log_sum(const float *logits)
     return largest + log(sum);
 }
 
-/* The log probabilities of a session's logits, which bias and a mask do not change. Their sum of integers has 2^-49 of a weight of 1 as
- * its unit, and is rounded to a float at the end. */
-static void log_probabilities_are_those_of_the_logits(void **unused)
+/* Bias, penalties and masks do not change them. */
+static void check_logprobs(const qn_logprobs *found, qn_token sampled, const float *logits, double tolerance)
 {
-    (void)unused;
+    const double sum = log_sum(logits);
+    assert_true(fabs(found->chosen - (logits[sampled] - sum)) < tolerance);
+    for (uint32_t k = 0; k < found->n; k++) {
+        size_t n_larger = 0;
+        for (uint32_t v = 0; v < n_vocab; v++)
+            n_larger += logits[v] > logits[found->tokens[k]] + tolerance;
+        assert_true(n_larger <= k);
+        assert_true(fabs(found->values[k] - (logits[found->tokens[k]] - sum)) < tolerance);
+        assert_true(k == 0 || found->values[k] <= found->values[k - 1]);
+    }
+}
+
+static void check_requests(double tolerance)
+{
     static const qn_logit_bias bias[] = { { 7, 100 }, { 9, 99 }, { 9, 1 } };
+    static const int n_logprobs[] = { 0, 1, 20, 5, 20 };
     static struct constraint c;
     float *logits = malloc(n_vocab * sizeof *logits);
     assert_non_null(logits);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         label("case %d", i);
         qn_session *session;
         qn_request_params params = params_of(&c, 1);
-        params.n_logprobs = (int[]){ 0, 1, 20, 5 }[i];
-        params.bias = i == 2 ? bias : NULL;
-        params.n_bias = i == 2 ? 3 : 0;
-        params.mask = i == 3 ? mask : NULL;
-        params.accepts = i == 3 ? accepts : NULL;
+        params.n_logprobs = n_logprobs[i];
+        params.bias = bias;
+        params.n_bias = i == 2 || i == 4 ? 3 : 0;
+        params.mask = i > 2 ? mask : NULL;
+        params.accepts = i > 2 ? accepts : NULL;
+        params.sampling.frequency_penalty = i == 4 ? 1 : 0;
         answer_of(&params);
         assert_int_equal(c.answer.n_tokens, TOKENS);
+        assert_true(i < 3 || c.n_masks > 0);
         assert_ok(qn_session_create(model, NULL, &session));
         for (size_t t = 0; t < TOKENS; t++) {
-            const qn_logprobs *found = &c.answer.logprobs[t];
             if (t == 0)
                 assert_ok(qn_session_eval(session, prompt, PROMPT, QN_LOGITS_LAST, logits));
             else
                 assert_ok(qn_session_eval(session, &c.answer.tokens[t - 1], 1, QN_LOGITS_LAST, logits));
-            const double sum = log_sum(logits);
-            assert_true(fabs(found->chosen - (logits[c.answer.tokens[t]] - sum)) < 1e-5);
-            assert_int_equal(found->n, params.n_logprobs);
-            for (uint32_t k = 0; k < found->n; k++) {
-                size_t n_larger = 0;
-                for (uint32_t v = 0; v < n_vocab; v++)
-                    n_larger += logits[v] > logits[found->tokens[k]];
-                assert_true(n_larger <= k);
-                assert_true(fabs(found->values[k] - (logits[found->tokens[k]] - sum)) < 1e-5);
-                assert_true(k == 0 || found->values[k] <= found->values[k - 1]);
-            }
-            if (i == 2)
-                assert_true(c.answer.tokens[t] == 7 || c.answer.tokens[t] == 9);
+            assert_int_equal(c.answer.logprobs[t].n, n_logprobs[i]);
+            check_logprobs(&c.answer.logprobs[t], c.answer.tokens[t], logits, tolerance);
+            assert_true(i != 2 || c.answer.tokens[t] == 7 || c.answer.tokens[t] == 9);
+            assert_true(i < 3 || is_allowed(&c, c.answer.tokens, t, c.answer.tokens[t]));
         }
         qn_session_free(session);
     }
     free(logits);
+}
+
+/* The tolerance: a sum of float weights, each off by a few units in the last place, and rounding to a float. */
+static void log_probabilities_are_those_of_the_logits(void **unused)
+{
+    (void)unused;
+    check_requests(1e-5);
+}
+
+/* The tolerance: logits of a prompt that is evaluated in pieces of another size. */
+static void log_probabilities_on_a_gpu(void **unused)
+{
+    (void)unused;
+    qn_model *const on_cpu = model;
+    char path[512];
+    snprintf(path, sizeof path, "%s/models/quern-demo.gguf", QN_SOURCE_DIR);
+    const qn_status status = qn_model_load(path, &(qn_model_params){ .device = "cuda", .n_threads = 2 }, &model);
+    if (status == QN_OK) {
+        check_requests(0.02);
+        qn_model_free(model);
+    }
+    model = on_cpu;
+    if (status == QN_ERR_UNSUPPORTED)
+        skip();
+    assert_ok(status);
 }
 
 static void no_log_probabilities_without_being_asked(void **unused)
@@ -421,6 +451,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_requests),
         cmocka_unit_test(log_probabilities_are_those_of_the_logits),
+        cmocka_unit_test(log_probabilities_on_a_gpu),
         cmocka_unit_test(no_log_probabilities_without_being_asked),
         cmocka_unit_test(masks_allow_what_they_say),
         cmocka_unit_test(an_empty_mask_is_an_error),

@@ -11,7 +11,8 @@ struct qn_cuda_sampler {
     qn_sample_params *params;  /* [max_rows], pinned like all host memory here but slots */
     qn_sample_result *results; /* [max_rows] */
     /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a
-     * check, the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
+     * check, the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on
+     * them. */
     uint8_t *lists;
     size_t list_bytes;           /* capacity */
     qn_cuda_buffer device_lists; /* the same masks and entries */
