@@ -30,6 +30,17 @@ static void make_tokens(uint64_t seed, qn_token *tokens, size_t n, uint32_t n_vo
         tokens[i] = (qn_token)random_below(&seed, n_vocab);
 }
 
+static uint32_t vocabulary;
+
+/* The answer is that without a mask, but each token is sampled beside the steps. */
+static void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    (void)user;
+    (void)answer;
+    (void)n;
+    memset(allowed, 0xff, (vocabulary + 31) / 32 * sizeof *allowed);
+}
+
 /* A prompt is its own, or begins as one of a few others do. */
 static void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
 {
@@ -48,6 +59,8 @@ static void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     job->params.sampling.top_k = random_below(random, 2) ? 40 : 0;
     job->params.sampling.seed = qn_splitmix(random);
     job->params.sampling.repeat_penalty = random_below(random, 4) ? 1.0f : 1.2f;
+    job->params.n_logprobs = (int)random_below(random, 4) - 1;
+    job->params.mask = random_below(random, 4) ? NULL : allow_all;
     job->params.priority = (int)random_below(random, 3);
     marks[0] = (uint32_t)shared;
     marks[1] = (uint32_t)n;
@@ -125,6 +138,7 @@ static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_sched
     assert_non_null(jobs);
     load_model(file, memory, 2, &model);
     const uint32_t n_vocab = qn_model_get_info(model).n_vocab;
+    vocabulary = n_vocab;
     struct beside sessions = { .model = model, .kv = kv };
     params.kv = kv;
     params.n_ctx = CONTEXT;
