@@ -25,7 +25,7 @@ test:
 	@tests/run_suite.sh
 
 # A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores. Then ten thousand through
-# quern batch, which is killed three times.
+# quern batch, which is killed three times: five minutes of processor time.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
