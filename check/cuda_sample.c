@@ -251,8 +251,7 @@ struct counts {
 };
 
 /* Log probabilities have the same bits. The device's are of `found`, with the chosen token's raw logit. */
-static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit,
-                             size_t n)
+static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit, size_t n)
 {
     qn_logprobs device = { .n = n_top };
     qn_sample_set_logprobs(&device, n, found->largest, found->total, found->top, logit);
