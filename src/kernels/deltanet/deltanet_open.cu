@@ -583,7 +583,7 @@ QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows 
 {
     const open_head h = locate(a, item, read_indices(a, item / a.v_heads));
     uint32_t stored = open_rows(h), z = 0;
-    if (PASSES == 1)
+    if (PASSES == 1 && stored < CHUNK) // a fold loads both planes
         load_state(s, h, 0);
     load_stored(m, a, h);
     qn_pdl_wait();
