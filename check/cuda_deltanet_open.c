@@ -480,8 +480,10 @@ static void check_fold_lengths(void)
 
 void qn_check_cuda_deltanet_open(void)
 {
-    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 1, 3, 64, 64, 4 },   { 2, 2, 16, 16, 2 },
-                                       { 1, 2, 256, 144, 8 }, { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 } };
+    static const size_t sizes[][5] = {
+        { 2, 6, 128, 128, 4 }, { 1, 2, 128, 128, 8 }, { 3, 3, 128, 128, 1 }, { 1, 3, 64, 64, 4 },
+        { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 }, { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 }
+    };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct open_run r = run_of(sizes[i]);
         qn_random_seed(600 + i);

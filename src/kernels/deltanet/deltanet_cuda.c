@@ -439,7 +439,7 @@ static qn_status check_rows_of_open(const qn_gdn_open_args *a, size_t head_k, si
     QN_TRY(check_stride("q, k and v", a->qkv_stride, width_of(a->k_heads, a->v_heads, head_k, head_v)));
     QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
     QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
-    if ((a->qkv | a->gate | a->conv) % 16 || (a->qkv_stride | a->gate_stride) % 4)
+    if ((a->qkv | a->gate | a->conv | a->norm) % 16 || (a->qkv_stride | a->gate_stride) % 4)
         return qn_fail(
             QN_ERR_INVALID,
             "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");

@@ -226,7 +226,7 @@ enum {
 enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_SM_BLOCKS = 4 };
 #define QN_GDN_ROW_FIXED_BYTES(head_k, head_v) (QN_GDN_CHUNK_TOKENS * 2 * ((head_k) + (head_v)) + 6144)
 #define QN_GDN_ROW_BYTES(head_k, head_v, taps)                                                                                 \
-    (QN_GDN_ROW_FIXED_BYTES(head_k, head_v) + (2 * (taps)-1) * (2 * (head_k) + (head_v)) * 4)
+    (QN_GDN_ROW_FIXED_BYTES(head_k, head_v) + 2 * (taps) * (2 * (head_k) + (head_v)) * 4)
 
 typedef struct qn_gdn_open_layout {
     uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
@@ -344,7 +344,7 @@ size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v);
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
 /* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set the layout of args. Addresses, strides and offsets of slots are multiples of
- * 16 bytes, and so are the addresses and strides of qkv and gate, and the address of conv. qn_gdn_open_step loads indices, states
+ * 16 bytes, and so are the addresses and strides of qkv and gate, and the addresses of conv and norm. qn_gdn_open_step loads indices, states
  * and open chunks, and writes folded states, before it waits for the previous kernel: if a kernel that may still run writes or
  * reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the device's shared memory is too small. qn_gdn_gpu_open_row is for
  * heads and devices of which qn_gdn_gpu_has_open_row is true. */

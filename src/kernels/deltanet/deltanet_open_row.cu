@@ -1,9 +1,10 @@
 // Gated DeltaNet for decode of many sequences, one row each: qn_gdn_open_row of deltanet_cuda.h. Nothing is folded: the caller
 // folds full chunks before the launch.
 //
-// QN_HEAD_K and QN_HEAD_V are compile-time constants. A block has one value head of a sequence. It is bound by its loads: those
-// that do not depend on the previous kernel are issued before anything else, the state to registers, the rest to shared memory, so
-// that four blocks fit on an SM. A warp has 16 rows of the state, of the plane hi, as A fragments of MMAs whose B operand is the
+// QN_HEAD_K and QN_HEAD_V are compile-time constants. A block has one value head of a sequence. It is bound by its loads, which are
+// all issued before anything else, the state to registers, the rest to shared memory, so that four blocks fit on an SM. The state
+// and earlier inputs are loaded before the wait for the previous kernel; the open chunk after it, since copies complete in the
+// order in which they were issued, and the new row is used first. A warp has 16 rows of the state, of the plane hi, as A fragments of MMAs whose B operand is the
 // new key and query, each as the sum of two f16 terms; 16 rows of the chunk's keys are multiplied by the same operand. Four lanes
 // have two values: their accumulators of S k and S q, and every fourth row of the chunk's values. So there are three block
 // barriers after the loads: for the key and query, for the scores, and for the norm of the output.
@@ -42,12 +43,13 @@ struct row_smem {
     __align__(8) float scores[GROUPS][CHUNK][2]; // of the key, of the query: gated, and for scaled values
     float since[CHUNK], total;                   // sums of log decays
     float squares[ROW_WARPS], largest[ROW_WARPS];
+    float gate_inputs[4]; // alpha, beta, bias, factor
     float g, beta, kq;
 };
 
 static_assert(sizeof(row_smem) <= QN_GDN_ROW_FIXED_BYTES(QN_HEAD_K, QN_HEAD_V), "the launch's shared memory");
 
-// After row_smem, rows of CHANNELS: taps - 1 earlier inputs of the convolution, weights of each tap.
+// After row_smem, rows of CHANNELS: taps - 1 earlier inputs of the convolution, weights of each tap, the new input.
 QN_DEVICE float *inputs_in(row_smem &m)
 {
     return (float *)(&m + 1);
@@ -80,7 +82,9 @@ struct row_place {
 
 QN_DEVICE row_place place_of(const qn_gdn_open_args &a, const open_head &h)
 {
-    return { channel_of(a, h, 4 * (threadIdx.x % (CHANNELS / 4))), h.position % QN_GDN_INPUT_ROWS(a.taps) };
+    const uint32_t ring = QN_GDN_INPUT_ROWS(a.taps);
+    return { channel_of(a, h, 4 * (threadIdx.x % (CHANNELS / 4))),
+             ring & (ring - 1) ? h.position % ring : h.position & (ring - 1) };
 }
 
 // Earlier inputs of the convolution, in the open slot or before the state, and weights.
@@ -169,20 +173,23 @@ QN_DEVICE void load_state(tile_rows &s, const open_head &h)
     }
 }
 
-// What previous kernels computed: gates of the output to shared memory; the rest is returned, inputs of four channels in warps that
-// convolve, alpha and beta with the head's bias and factor in the warp of the gates.
-QN_DEVICE float4 load_new(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p)
+// What previous kernels computed, and what the gates need. To shared memory too: ptxas would count loads to registers and those of
+// the state by one scoreboard, and the first use would wait for the state.
+QN_DEVICE void load_new(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p)
 {
     const uint32_t warp = warp_id(), lane = threadIdx.x % QN_WARP_SIZE;
     const size_t row = h.first;
-    if (warp == OUTPUT_WARP)
+    if (warp < GATE_WARP) {
+        qn_cp_async_16(inputs_in(m) + (2 * a.taps - 1) * CHANNELS + 4 * threadIdx.x, a.qkv + row * a.qkv_stride + p.channel);
+    } else if (warp == OUTPUT_WARP) {
         qn_cp_async_16(m.z + 4 * lane, a.gate + row * a.gate_stride + h.head * QN_HEAD_V + 4 * lane);
-    if (warp < GATE_WARP)
-        return *(const float4 *)(a.qkv + row * a.qkv_stride + p.channel);
-    if (warp == GATE_WARP && lane == 0)
-        return make_float4(a.alpha[row * a.alpha_stride + h.head], a.beta[row * a.beta_stride + h.head], a.bias[h.head],
-                           a.factor[h.head]);
-    return make_float4(0, 0, 0, 0);
+    } else if (warp == GATE_WARP && lane < 4) {
+        const float *from = lane == 0   ? a.alpha + row * a.alpha_stride
+                            : lane == 1 ? a.beta + row * a.beta_stride
+                            : lane == 2 ? a.bias
+                                        : a.factor;
+        qn_cp_async_4(m.gate_inputs + lane, from + h.head);
+    }
 }
 
 // ---- The new row ----
@@ -193,9 +200,10 @@ QN_DEVICE float4 add_tap(float4 w, float4 x, float4 sum)
 }
 
 // Four channels. Stores the input for later rows.
-QN_DEVICE float4 convolve(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p, float4 input)
+QN_DEVICE float4 convolve(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p)
 {
     const float *inputs = inputs_in(m) + 4 * threadIdx.x, *weights = inputs + (a.taps - 1) * CHANNELS;
+    const float4 input = *(const float4 *)(weights + a.taps * CHANNELS);
     float4 x = make_float4(0, 0, 0, 0);
     if (warp_id() == VALUE_WARP || h.head < a.k_heads)
         *(float4 *)(inputs_of(a, h) + p.slot * width_of(a) + p.channel) = input;
@@ -245,14 +253,13 @@ QN_DEVICE void sum_decays(row_smem &m)
         m.total = sum;
 }
 
-// Everything up to the key, query, value and gates in shared memory. input: of load_new; row: of the chunk.
-QN_DEVICE void prepare_row(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p, uint32_t row,
-                           float4 input)
+// Everything up to the key, query, value and gates in shared memory. row: of the chunk.
+QN_DEVICE void prepare_row(row_smem &m, const qn_gdn_open_args &a, const open_head &h, const row_place &p, uint32_t row)
 {
     const uint32_t warp = warp_id(), lane = threadIdx.x % QN_WARP_SIZE;
     float4 x = make_float4(0, 0, 0, 0);
     if (warp < GATE_WARP)
-        x = convolve(m, a, h, p, input);
+        x = convolve(m, a, h, p);
     if (warp == QUERY_WARP) {
         store_operand(m, 2, m.q, x, nullptr);
     } else if (warp == KEY_WARP) {
@@ -260,8 +267,8 @@ QN_DEVICE void prepare_row(row_smem &m, const qn_gdn_open_args &a, const open_he
     } else if (warp == VALUE_WARP) {
         *(float4 *)(m.v + 4 * lane) = x;
     } else if (warp == GATE_WARP && lane == 0) {
-        m.g = fminf(qn_delta_log_decay(input.x, input.z, input.w), 0.0f);
-        m.beta = qn_sigmoid_fast(input.y);
+        m.g = fminf(qn_delta_log_decay(m.gate_inputs[0], m.gate_inputs[2], m.gate_inputs[3]), 0.0f);
+        m.beta = qn_sigmoid_fast(m.gate_inputs[1]);
         decays_of(a, h)[row] = m.g;
     } else if (warp == OUTPUT_WARP) {
         sum_decays(m);
@@ -393,21 +400,20 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, QN_GDN_ROW_SM_BLOCKS)
     const open_head h = locate_head(a, blockIdx.y, blockIdx.x, x);
     const uint32_t n = open_rows(h), warp = warp_id(), lane = threadIdx.x % QN_WARP_SIZE;
     tile_rows s;
+    load_state(s, h);
     const row_place p = place_of(a, h);
     load_inputs(m, a, h, p, n);
     load_vectors(m, a, h, n);
+    qn_pdl_wait();
+    load_new(m, a, h, p);
     qn_cp_async_commit();
-    load_state(s, h);
     load_keys(m, a, h, n);
     load_values(m, a, h, n);
     qn_cp_async_commit();
-    qn_pdl_wait();
-    const float4 input = load_new(m, a, h, p);
-    qn_cp_async_commit();
-    qn_cp_async_wait<2>();
-    __syncthreads();
-    prepare_row(m, a, h, p, n, input);
     qn_cp_async_wait<1>();
+    __syncthreads();
+    prepare_row(m, a, h, p, n);
+    qn_cp_async_wait<0>();
     __syncthreads();
     if (warp == GATE_WARP) {
         const float kq = qn_warp_sum(qn_delta_dot(*(const float4 *)(m.q + 4 * lane), *(const float4 *)(m.k + 4 * lane), 0));
@@ -417,7 +423,6 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS, QN_GDN_ROW_SM_BLOCKS)
     if (warp >= SCORE_WARP && (warp - SCORE_WARP) * TILE_ROWS < n)
         compute_scores(m, (warp - SCORE_WARP) * TILE_ROWS, n);
     const float2 reads = multiply_rows(m, s);
-    qn_cp_async_wait<0>();
     __syncthreads();
     finish_row(m, a, h, n, add_values(m, reads, n));
 }

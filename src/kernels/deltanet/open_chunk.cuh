@@ -105,7 +105,9 @@ QN_DEVICE open_head locate_head(const qn_gdn_open_args &a, uint32_t sequence, ui
     open_head h;
     h.sequence = sequence;
     h.head = head;
-    h.k_head = h.head % a.k_heads;
+    h.k_head = head;
+    while (h.k_head >= a.k_heads) // a few iterations: faster than a division
+        h.k_head -= a.k_heads;
     h.first = x.begin;
     h.n = x.end - x.begin;
     h.position = x.position;
