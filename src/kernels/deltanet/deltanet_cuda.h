@@ -207,8 +207,8 @@ enum {
 #define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
 #define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
 
-/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: the state takes half of the
- * registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
+/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: in a fold the state takes half
+ * of the registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
 #define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
 #define QN_GDN_OPEN_SM_BLOCKS(head_k, head_v) (((head_k) <= 128 ? 512 : 256) / QN_GDN_OPEN_THREADS(head_v))
 #define QN_GDN_OPEN_FIXED_BYTES(head_k, head_v)                                                                                \
