@@ -3,6 +3,7 @@
 #define QN_CHECK_CUDA_DELTANET_H
 
 #include "check/cuda.h"
+#include "check/cuda_states.h"
 
 #include "base/f16.h"
 #include "base/memory.h"

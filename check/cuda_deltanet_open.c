@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-/* Keys and v' of the chunk are f16, each rounded by at most 2^-11 of itself, 2.8e-4 in the mean square together. Measured in an
- * emulation of the kernel: 2e-4 for outputs, 3.5e-4 for states. */
+/* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4 in the mean
+ * square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part: 3e-4. Measured in an
+ * emulation of the kernels: 2e-4 for outputs, 3.5e-4 for states. */
 #define BAR_OPEN 1e-3
 /* The same rows, computed in other blocks of rows: rows of a block see each other before they are rounded. */
 #define BAR_SPLIT 5e-4
@@ -406,6 +407,7 @@ static void check_fold(struct open_run *r)
         check_history(r, s, (const float *)(const void *)(state + r->history));
     }
     const float *expected = r->l.expected_state;
+    qn_join_states(states, SEQUENCES, n_state);
     if (r->length[0] > 0)
         expect_close("folded state", states, expected, SEQUENCES * n_state, BAR_OPEN);
     else /* zeros have no relative error */
@@ -478,12 +480,16 @@ static void check_fold_lengths(void)
 
 void qn_check_cuda_deltanet_open(void)
 {
-    static const size_t sizes[][5] = { { 2, 6, 128, 128, 4 }, { 1, 3, 64, 64, 4 },   { 2, 2, 16, 16, 2 },
-                                       { 1, 2, 256, 144, 8 }, { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 } };
+    static const size_t sizes[][5] = {
+        { 2, 6, 128, 128, 4 }, { 1, 2, 128, 128, 8 }, { 3, 3, 128, 128, 1 }, { 1, 3, 64, 64, 4 },
+        { 2, 2, 16, 16, 2 },   { 1, 2, 256, 144, 8 }, { 1, 2, 208, 256, 5 }, { 3, 3, 48, 80, 1 }
+    };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct open_run r = run_of(sizes[i]);
         qn_random_seed(600 + i);
-        check_run(&r);
+        if (qn_case_selected())
+            check_run(&r);
     }
-    check_fold_lengths();
+    if (qn_case_selected())
+        check_fold_lengths();
 }

@@ -2,6 +2,7 @@
  * which carry the state and the open chunk. fp16 rows are compared with float64; the delta rule with the CPU's kernels
  * and with qn_gdn_open_step; the output with float64 on the heads of qn_gdn_open_step. */
 #include "check/cuda_persistent.h"
+#include "check/cuda_states.h"
 
 #include "base/f16.h"
 #include "check/problem.h"
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys and v' of the open chunk are f16, as in the check of qn_gdn_open_step. The first row reads none: the same operations in
+/* Keys, v' and S as it is read are f16, as in the check of qn_gdn_open_step. The first row reads none: the same operations in
  * float32 in another order. */
 #define TOLERANCE_DELTA 1e-3
 #define TOLERANCE_FIRST 1e-5
@@ -577,8 +578,9 @@ static void check_state(const struct layer *l, const float *expected)
     const uint32_t length = (uint32_t)l->n_tokens;
     fold(l, length, (length - 1) / CHUNK * CHUNK, FOLDED);
     float *states = qn_gpu_read_floats(&l->states);
-    expect_close("the state", length, states + FOLDED * (l->state_bytes / sizeof *states), expected, l->values * HEAD,
-                 TOLERANCE_DELTA);
+    float *const found = states + FOLDED * (l->state_bytes / sizeof *states);
+    qn_join_states(found, 1, l->values * HEAD);
+    expect_close("the state", length, found, expected, l->values * HEAD, TOLERANCE_DELTA);
     free(states);
 }
 
@@ -646,7 +648,8 @@ static void check_layers(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_random_seed(500 + i);
-        check_layer(cases[i].layer, cases[i].type);
+        if (qn_case_selected())
+            check_layer(cases[i].layer, cases[i].type);
     }
 }
 
@@ -701,6 +704,7 @@ static void bench_layers(const char *shape, unsigned what)
     l.gpu_head_norm = qn_gpu_floats(random, HEAD);
     l.x_out = qn_gpu_new(l.hidden * sizeof(float));
     l.o = qn_gpu_floats(random, l.values);
+    qn_split_states(random, 1, l.values * HEAD);
     l.states = qn_gpu_new(BENCH_LAYERS * l.state_bytes);
     l.open = qn_gpu_new(BENCH_LAYERS * l.layout.bytes);
     l.positions = qn_gpu_from((uint32_t[]){ CHUNK + BENCH_OPEN_ROWS }, sizeof(uint32_t));
@@ -736,7 +740,7 @@ static void bench_layers(const char *shape, unsigned what)
                                           &phases[n_phases].u.delta.open.inputs };
             for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
                 *offsets[i] += layer * l.layout.bytes;
-            bytes += l.state_bytes + BENCH_OPEN_ROWS * (l.k_heads + l.v_heads) * HEAD * sizeof(uint16_t);
+            bytes += l.values * HEAD * sizeof(uint16_t) + BENCH_OPEN_ROWS * (l.k_heads + l.v_heads) * HEAD * sizeof(uint16_t);
             n_phases++;
         }
         if (what & OUT) {
@@ -783,11 +787,15 @@ void qn_check_cuda_persistent_delta(bool bench)
 {
     if (!qn_persistent_supported())
         return;
+    static const struct {
+        const char *shape;
+        unsigned what;
+    } launches[] = { { "27B: the delta rule", DELTA },
+                     { "27B: GEMVs before and after it", IN | OUT },
+                     { "27B: ... and fp16 rows", IN | F16_ROWS | OUT },
+                     { "27B: ... and the delta rule", IN | F16_ROWS | DELTA | OUT } };
     check_layers();
-    if (!bench)
-        return;
-    bench_layers("27B: the delta rule", DELTA);
-    bench_layers("27B: GEMVs before and after it", IN | OUT);
-    bench_layers("27B: ... and fp16 rows", IN | F16_ROWS | OUT);
-    bench_layers("27B: ... and the delta rule", IN | F16_ROWS | DELTA | OUT);
+    for (size_t i = 0; bench && i < sizeof launches / sizeof *launches; i++)
+        if (qn_bench_selected(launches[i].shape))
+            bench_layers(launches[i].shape, launches[i].what);
 }

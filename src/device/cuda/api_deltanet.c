@@ -119,7 +119,7 @@ static qn_status check_state(qn_api_gdn *c, const char *name, qn_cuda_view state
         return qn_fail(QN_ERR_INVALID, "%s: the states of %zu sequences are too many", name, c->n_sequences);
     const qn_dtype dtype = state.dtype == QN_DTYPE_BF16 ? QN_DTYPE_BF16 : QN_DTYPE_F32;
     QN_TRY(qn_api_check_array(name, state, dtype, n));
-    c->args.bf16_states = dtype == QN_DTYPE_BF16;
+    c->args.state_type = dtype == QN_DTYPE_BF16 ? QN_GDN_STATE_BF16 : QN_GDN_STATE_F32;
     *address = qn_api_address(state);
     return QN_OK;
 }

@@ -57,8 +57,8 @@ static qn_status lay_out_pages(const qn_attention_gpu *a, size_t n_layers, qn_cu
 
 static void lay_out_states(const qn_recurrent_shape *r, qn_cuda_recurrent_layout *l)
 {
-    l->history = r->n_v_heads * r->head_k * r->head_v * sizeof(float);
-    l->state_layer_bytes = l->history + (r->taps - 1) * qn_recurrent_width(r) * sizeof(float);
+    l->history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
+    l->state_layer_bytes = qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
     l->open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
 }
 

@@ -221,6 +221,7 @@ static qn_status run_rule(const qn_cuda_rows_step *s, const struct delta *d, con
                                .beta = gates + c->n * r->n_v_heads * sizeof(float),
                                .initial = c->from,
                                .final = c->to,
+                               .state_type = QN_GDN_STATE_PLANES,
                                .o = row_of(s, d->delta->delta_rule.out, c->row),
                                .tokens = (uint32_t)c->n,
                                .sequences = 1,

@@ -5,6 +5,7 @@
 #include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
+#include "kernels/deltanet/state_planes.h"
 
 #include <math.h>
 #include <string.h>
@@ -227,17 +228,25 @@ static void free_pages(struct transfer *t)
 struct layers {
     qn_recurrent_view cpu;
     float *memory;
-    float *s, *history; /* NULL without a state */
+    uint16_t *s; /* both planes; NULL without a state */
+    float *history;
     uint16_t *keys, *values;
     float *scales, *decays, *inputs;
 };
 
-/* n rows of n columns each, transposed. */
-static void transpose(float *to, const float *from, size_t rows, size_t columns)
+/* A head's S: [keys][values] on the CPU, [values][keys] in the planes hi and lo of the device. */
+static void convert_head_state(const struct transfer *t, float *cpu, uint16_t *hi, uint16_t *lo)
 {
-    for (size_t r = 0; r < rows; r++)
-        for (size_t c = 0; c < columns; c++)
-            to[c * rows + r] = from[r * columns + c];
+    const qn_recurrent_shape *s = &t->f->file_recurrent->shape;
+    for (size_t value = 0; value < s->head_v; value++)
+        for (size_t key = 0; key < s->head_k; key++) {
+            float *x = &cpu[key * s->head_v + value];
+            const size_t at = value * s->head_k + key;
+            if (t->fills)
+                qn_gdn_split(*x, &hi[at], &lo[at]);
+            else
+                *x = qn_gdn_join(hi[at], lo[at]);
+        }
 }
 
 static void convert_state(const struct transfer *t, const struct layers *l, const qn_recurrent_layer *cpu)
@@ -247,10 +256,7 @@ static void convert_state(const struct transfer *t, const struct layers *l, cons
     if (!l->s)
         return;
     for (size_t h = 0; h < s->n_v_heads; h++)
-        if (t->fills)
-            transpose(l->s + h * head, cpu->state + h * head, s->head_k, s->head_v);
-        else
-            transpose(cpu->state + h * head, l->s + h * head, s->head_v, s->head_k);
+        convert_head_state(t, cpu->state + h * head, l->s + h * head, l->s + (s->n_v_heads + h) * head);
     memcpy(t->fills ? l->history : cpu->history, t->fills ? cpu->history : l->history, history);
 }
 
@@ -379,7 +385,7 @@ static qn_status transfer_recurrent(const struct transfer *t)
                         .decays = (float *)(void *)(open + r->open.decays),
                         .inputs = (float *)(void *)(open + r->open.inputs) };
     if (t->extent.state_position) {
-        l.s = (float *)(void *)t->item;
+        l.s = (uint16_t *)(void *)t->item;
         l.history = (float *)(void *)(t->item + r->history);
     }
     QN_TRY(qn_alloc(&l.memory, qn_recurrent_state_item_bytes(&one) + qn_recurrent_chunk_item_bytes(&one), 1, "session"));

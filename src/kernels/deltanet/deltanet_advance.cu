@@ -413,13 +413,13 @@ QN_DEVICE void set_identity(const work &w, float s[8 * KEY_TILES][4])
 
 QN_DEVICE qn_gdn_head_state stored_state(const qn_gdn_chunk_args &a, uint32_t slot)
 {
-    return { a.states + (size_t)slot * a.head_v * PADDED_K, false, PADDED_K, 1 };
+    return { a.states + (size_t)slot * a.head_v * PADDED_K, QN_GDN_STATE_F32, PADDED_K, 1, 0 };
 }
 
 // read_state and write_state have long code: one call of each.
 QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[8 * KEY_TILES][4])
 {
-    qn_gdn_head_state from = { nullptr, false, PADDED_K, 1 }; // zeros
+    qn_gdn_head_state from = { nullptr, QN_GDN_STATE_F32, PADDED_K, 1, 0 }; // zeros
     if (w.identity) {
         set_identity(w, s);
         return;
@@ -433,7 +433,7 @@ QN_DEVICE void begin_state(const qn_gdn_chunk_args &a, const work &w, float s[8 
 
 QN_DEVICE void end_state(const qn_gdn_chunk_args &a, const work &w, const float s[8 * KEY_TILES][4])
 {
-    qn_gdn_head_state to = { nullptr, false, PADDED_K, 1 };
+    qn_gdn_head_state to = { nullptr, QN_GDN_STATE_F32, PADDED_K, 1, 0 };
     if (w.identity)
         to.data = a.transitions + (size_t)w.piece * PADDED_K * PADDED_K;
     else if (!OUTPUTS && w.needed)

@@ -73,6 +73,8 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
         status = check_stride("g", a->g_stride, a->v_heads);
     if (!status)
         status = check_stride("beta", a->beta_stride, a->v_heads);
+    if (!status && a->state_type == QN_GDN_STATE_PLANES && a->transposed_states)
+        status = qn_fail(QN_ERR_INVALID, "delta rule over states in planes that are transposed: expected [head_v, head_k]");
     return status;
 }
 
@@ -323,6 +325,8 @@ qn_status qn_gdn_gpu_recurrent(const qn_gdn_chunk_args *a, qn_launch *launch)
     qn_gpu_variant variant = { 0 };
     QN_TRY(variant_of(a->head_k, a->head_v, a->dtype, &variant));
     QN_TRY(check_chunk_args(a));
+    if (a->state_type == QN_GDN_STATE_PLANES)
+        return qn_fail(QN_ERR_INVALID, "delta rule token by token over states in planes: expected f32 or bf16");
     *launch = step_launch(variant, "qn_gdn_recurrent", (a->head_v + QN_GDN_RECURRENT_VALUES - 1) / QN_GDN_RECURRENT_VALUES,
                           a->v_heads, a->sequences, QN_GDN_RECURRENT_VALUES * QN_GDN_ROW_LANES, sizeof *a);
     return QN_OK;
@@ -383,7 +387,7 @@ qn_status qn_gdn_gpu_norm(const qn_gdn_norm_args *a, size_t head_k, size_t head_
 
 size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v)
 {
-    return v_heads * head_k * head_v * sizeof(float);
+    return v_heads * head_k * head_v * 2 * sizeof(uint16_t);
 }
 
 size_t qn_gdn_gpu_state_bytes(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps)
@@ -435,7 +439,7 @@ static qn_status check_rows_of_open(const qn_gdn_open_args *a, size_t head_k, si
     QN_TRY(check_stride("q, k and v", a->qkv_stride, width_of(a->k_heads, a->v_heads, head_k, head_v)));
     QN_TRY(check_stride("gates", a->gate_stride, a->v_heads * head_v));
     QN_TRY(check_stride("the result", a->out_stride, a->v_heads * head_v));
-    if ((a->qkv | a->gate | a->conv) % 16 || (a->qkv_stride | a->gate_stride) % 4)
+    if ((a->qkv | a->gate | a->conv | a->norm) % 16 || (a->qkv_stride | a->gate_stride) % 4)
         return qn_fail(
             QN_ERR_INVALID,
             "delta rule over open chunks: an address or stride of q, k and v, gates or weights is no multiple of 16 bytes");
@@ -460,12 +464,13 @@ enum { ROW_HEAD = 128 };
 
 bool qn_gdn_gpu_has_open_row(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu)
 {
-    return head_k == ROW_HEAD && head_v == ROW_HEAD && QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD) <= gpu->max_shared_bytes;
+    return head_k == ROW_HEAD && head_v == ROW_HEAD &&
+           QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD, QN_GDN_MAX_TAPS) <= gpu->max_shared_bytes;
 }
 
 qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *a, const qn_gdn_gpu *gpu, qn_launch *launch)
 {
-    const size_t shared_bytes = QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD);
+    const size_t shared_bytes = QN_GDN_ROW_BYTES(ROW_HEAD, ROW_HEAD, a->taps);
     QN_TRY(open_launch(a, ROW_HEAD, ROW_HEAD, gpu, launch));
     QN_TRY(check_rows_of_open(a, ROW_HEAD, ROW_HEAD));
     if (shared_bytes > gpu->max_shared_bytes)

@@ -79,6 +79,10 @@ enum {
     (((slices) + QN_GDN_STATE_TILES(head_k)) * QN_GDN_TILE_BYTES +                                                             \
      (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 512)
 
+/* States in memory. QN_GDN_STATE_PLANES: for each state the two fp16 planes of state_planes.h, as in a state slot; not transposed,
+ * and not for qn_gdn_recurrent. */
+typedef enum qn_gdn_state_type { QN_GDN_STATE_F32, QN_GDN_STATE_BF16, QN_GDN_STATE_PLANES } qn_gdn_state_type;
+
 /* The index of a chunk among those of all sequences: c of sequence s has s n + c, if each sequence has n chunks. With cu_seqlens,
  * which the host does not read, it has t/64 + s + c, t being the sequence's first token; some indices are not used. A sequence
  * without tokens has an index too. The position of chunk c of a sequence of n chunks from index i on, in head h, is
@@ -92,11 +96,11 @@ typedef struct qn_gdn_chunk_args {
     /* [v_heads], or 0. If given, the log decay is softplus(g + gate_bias) * gate_factor; without gate_bias, of 0 */
     QN_GPU_PTR(const float) gate_factor;
     QN_GPU_PTR(const float) gate_bias;
-    QN_GPU_PTR(const void) initial; /* [states, v_heads, head_v, head_k] f32 or bf16, or 0: initial states are zeros */
+    QN_GPU_PTR(const void) initial; /* [states, v_heads, head_v, head_k] of state_type, or 0: initial states are zeros */
     QN_GPU_PTR(void) final;         /* [states, v_heads, head_v, head_k], or 0: not written; may be initial */
     QN_GPU_PTR(const int32_t)
     state_indices; /* [sequences]: of a sequence's state in initial and final, -1: the sequence is skipped; or 0: state i */
-    uint32_t bf16_states;              /* 1: the type of initial and final; else f32 */
+    uint32_t state_type;               /* of initial and final, a qn_gdn_state_type */
     uint32_t transposed_states;        /* 1: initial and final are [states, v_heads, head_k, head_v] */
     QN_GPU_PTR(void) o;                /* [tokens, v_heads, head_v], o_stride */
     QN_GPU_PTR(unsigned char) records; /* [chunks, v_heads, QN_GDN_RECORD] */
@@ -179,7 +183,8 @@ typedef struct qn_gdn_norm_args {
  *
  * A layer's part of a state slot is, in this order:
  *
- *     S        f32 [v_heads, head_v, head_k]
+ *     S        two planes of f16 [v_heads, head_v, head_k], hi and lo (state_planes.h): rows are computed from hi alone, S = hi
+ *              in the sums above; folds read and write both
  *     history  f32 [taps-1, width]                    in the order of positions
  *
  * Its part of an open slot:
@@ -202,8 +207,8 @@ enum {
 #define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
 #define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
 
-/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: the state takes half of the
- * registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
+/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: in a fold the state takes half
+ * of the registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
 #define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
 #define QN_GDN_OPEN_SM_BLOCKS(head_k, head_v) (((head_k) <= 128 ? 512 : 256) / QN_GDN_OPEN_THREADS(head_v))
 #define QN_GDN_OPEN_FIXED_BYTES(head_k, head_v)                                                                                \
@@ -216,10 +221,12 @@ enum {
 #define QN_GDN_OPEN_BYTES(head_k, head_v, taps)                                                                                \
     (QN_GDN_OPEN_FIXED_BYTES(head_k, head_v) + QN_GDN_OPEN_REUSED_BYTES(head_k, head_v, taps))
 
-/* qn_gdn_open_row: threads of a block, parts in which the state is copied, blocks on an SM; shared memory of a block, the state and
- * at most 8 KB. */
-enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_PARTS = 4, QN_GDN_ROW_SM_BLOCKS = 3 };
-#define QN_GDN_ROW_BYTES(head_k, head_v) ((head_k) * (head_v)*4 + 9216)
+/* qn_gdn_open_row: threads of a block, blocks on an SM; shared memory of a block, the open chunk with what is computed, then
+ * inputs and weights of the convolution. */
+enum { QN_GDN_ROW_THREADS = 256, QN_GDN_ROW_SM_BLOCKS = 4 };
+#define QN_GDN_ROW_FIXED_BYTES(head_k, head_v) (QN_GDN_CHUNK_TOKENS * 2 * ((head_k) + (head_v)) + 6144)
+#define QN_GDN_ROW_BYTES(head_k, head_v, taps)                                                                                 \
+    (QN_GDN_ROW_FIXED_BYTES(head_k, head_v) + 2 * (taps) * (2 * (head_k) + (head_v)) * 4)
 
 typedef struct qn_gdn_open_layout {
     uint64_t keys, values, scales, decays, inputs; /* bytes from the start of the layer's part */
@@ -337,7 +344,7 @@ size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v);
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
 /* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set the layout of args. Addresses, strides and offsets of slots are multiples of
- * 16 bytes, and so are the addresses and strides of qkv and gate, and the address of conv. qn_gdn_open_step loads indices, states
+ * 16 bytes, and so are the addresses and strides of qkv and gate, and the addresses of conv and norm. qn_gdn_open_step loads indices, states
  * and open chunks, and writes folded states, before it waits for the previous kernel: if a kernel that may still run writes or
  * reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the device's shared memory is too small. qn_gdn_gpu_open_row is for
  * heads and devices of which qn_gdn_gpu_has_open_row is true. */

@@ -2,9 +2,10 @@
 // multiple of 64 positions and the rows of the open chunk.
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. An item is one value head of a sequence; a block processes every
-// gridDim.x-th, a warp 16 of its values. Four lanes hold two rows of the state, of adjacent values, as the accumulators of an
-// MMA: so a fold adds to the registers that S k and S q are computed from. As soon as these are computed the loads of the next
-// item's state into the same registers are issued: they are in flight while this item is completed and the next one prepared.
+// gridDim.x-th, a warp 16 of its values. Four lanes have two rows of the state, of adjacent values: of the plane hi, which S k and
+// S q are computed from (state_planes.h); in a fold the sum of both planes, as the accumulators of an MMA. As soon as S k and S q
+// are computed the loads of the next item's state into the same registers are issued: they are in flight while this item is
+// completed and the next one prepared.
 // The open chunk is in shared memory. Rows are processed in blocks of QN_GDN_OPEN_ROWS; within a block, rows follow each other
 // without block barriers, since a value depends on the same value of earlier rows alone.
 //
@@ -15,8 +16,13 @@
 
 // ---- The state in registers ----
 
-// Two adjacent rows of a lane. Quad i of lane t is keys 16 i + 4 t to 16 i + 4 t + 3.
+// Two adjacent rows of a lane, of the plane hi. Quad i of lane t is keys 16 i + 4 t to 16 i + 4 t + 3.
 struct state_rows {
+    uint2 low[QUADS], high[QUADS];
+};
+
+// The same rows of S.
+struct folded_rows {
     float4 low[QUADS], high[QUADS];
 };
 
@@ -36,20 +42,60 @@ QN_DEVICE void load_state(state_rows &s, const open_head &h, int pass)
 {
     const uint32_t value = value_of(pass);
     const bool exists = h.has_state && value < QN_HEAD_V;
-    const float4 *row = (const float4 *)(h.from + value * QN_HEAD_K) + lane_id() % LANES;
+    const uint2 *row = (const uint2 *)(hi_of(h) + value * QN_HEAD_K) + lane_id() % LANES;
 #pragma unroll
     for (int i = 0; i < QUADS; i++) {
-        s.low[i] = exists ? __ldcs(row + i * LANES) : make_float4(0, 0, 0, 0);
-        s.high[i] = exists ? __ldcs(row + QN_HEAD_K / 4 + i * LANES) : make_float4(0, 0, 0, 0);
+        s.low[i] = exists ? __ldcs(row + i * LANES) : make_uint2(0, 0);
+        s.high[i] = exists ? __ldcs(row + QN_HEAD_K / 4 + i * LANES) : make_uint2(0, 0);
     }
 }
 
-QN_DEVICE void store_state(float *to, uint32_t value, const state_rows &s)
+QN_DEVICE float4 join_quad(const uint2 *hi, const uint2 *lo)
 {
+    const uint2 x = __ldcs(hi), y = __ldcs(lo);
+    const float2 low = qn_gdn_join(x.x, y.x), high = qn_gdn_join(x.y, y.y);
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+QN_DEVICE uint2 split_quad(float4 x, uint2 *lo)
+{
+    uint2 hi, rest;
+    qn_gdn_split(x.x, x.y, hi.x, rest.x);
+    qn_gdn_split(x.z, x.w, hi.y, rest.y);
+    *lo = rest;
+    return hi;
+}
+
+// Both planes. plane: as plane_of.
+QN_DEVICE void load_folded(folded_rows &s, const open_head &h, size_t plane, uint32_t value)
+{
+    const bool exists = h.has_state && value < QN_HEAD_V;
+    const uint16_t *hi = hi_of(h) + value * QN_HEAD_K + lane_id() % LANES * 4, *lo = hi + plane;
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int low = i * LANES * 4, high = low + QN_HEAD_K;
+        s.low[i] = exists ? join_quad((const uint2 *)(hi + low), (const uint2 *)(lo + low)) : make_float4(0, 0, 0, 0);
+        s.high[i] = exists ? join_quad((const uint2 *)(hi + high), (const uint2 *)(lo + high)) : make_float4(0, 0, 0, 0);
+    }
+}
+
+// Stores both planes to h.to; hi: as load_state loads it from there.
+QN_DEVICE void store_folded(state_rows &hi, const folded_rows &s, const open_head &h, size_t plane, uint32_t value)
+{
+    uint16_t *to = (uint16_t *)h.to + (h.head * QN_HEAD_V + value) * QN_HEAD_K + lane_id() % LANES * 4;
     if (value >= QN_HEAD_V)
         return;
-    qn_delta_store_row<LANES, QUADS>(to + value * QN_HEAD_K, s.low);
-    qn_delta_store_row<LANES, QUADS>(to + (value + 1) * QN_HEAD_K, s.high);
+#pragma unroll
+    for (int i = 0; i < QUADS; i++) {
+        const int low = i * LANES * 4, high = low + QN_HEAD_K;
+        *(uint2 *)(to + low) = hi.low[i] = split_quad(s.low[i], (uint2 *)(to + plane + low));
+        *(uint2 *)(to + high) = hi.high[i] = split_quad(s.high[i], (uint2 *)(to + plane + high));
+    }
+}
+
+QN_DEVICE float4 hi_quad(uint2 x)
+{
+    return make_float4(qn_f16_low(x.x), qn_f16_high(x.x), qn_f16_low(x.y), qn_f16_high(x.y));
 }
 
 QN_DEVICE uint32_t load_pair(const uint16_t *x)
@@ -67,7 +113,7 @@ QN_DEVICE void split_tf32(float x, uint32_t &hi, uint32_t &lo)
 // Adds the chunk's rows: S = e^total S + v'^T k, each v' with the decay since its row. Rows from `n` on count as zeros. An MMA
 // has 8 rows of the chunk, in the order 0 2 4 6 1 3 5 7; its row g is the lower value of lanes 4 g to 4 g + 3 and its row g +
 // 8 the higher; its columns are every other key of a pair of quads.
-QN_DEVICE void fold(state_rows &s, const open_smem &m, uint32_t n, uint32_t value)
+QN_DEVICE void fold(folded_rows &s, const open_smem &m, uint32_t n, uint32_t value)
 {
     const uint32_t group = lane_id() / LANES, t = lane_id() % LANES;
     const float decay = expf(m.total), *scales = m.scales[value / QN_GDN_SCALE_VALUES];
@@ -182,8 +228,7 @@ QN_DEVICE float4 key_quad(const open_smem &m, bool is_stored, uint32_t row, uint
 {
     if (!is_stored)
         return *(const float4 *)(m.k[row] + 4 * quad);
-    const uint2 pairs = *(const uint2 *)(m.keys + row * KEY_ROW + 4 * quad);
-    return make_float4(qn_f16_low(pairs.x), qn_f16_high(pairs.x), qn_f16_low(pairs.y), qn_f16_high(pairs.y));
+    return hi_quad(*(const uint2 *)(m.keys + row * KEY_ROW + 4 * quad));
 }
 
 // Scores of the new rows with the chunk's rows, and with the block's rows before them; and norms of the new rows. A warp has 8
@@ -256,10 +301,11 @@ QN_DEVICE void read_state(open_smem &m, const state_rows &s, const open_block &b
         for (int i = 0; i < QUADS; i++) {
             const float4 key = *(const float4 *)(m.k[row] + (i * LANES + t) * 4);
             const float4 query = *(const float4 *)(m.q[row] + (i * LANES + t) * 4);
-            x.k_low = qn_delta_dot(s.low[i], key, x.k_low);
-            x.k_high = qn_delta_dot(s.high[i], key, x.k_high);
-            x.q_low = qn_delta_dot(s.low[i], query, x.q_low);
-            x.q_high = qn_delta_dot(s.high[i], query, x.q_high);
+            const float4 low = hi_quad(s.low[i]), high = hi_quad(s.high[i]);
+            x.k_low = qn_delta_dot(low, key, x.k_low);
+            x.k_high = qn_delta_dot(high, key, x.k_high);
+            x.q_low = qn_delta_dot(low, query, x.q_low);
+            x.q_high = qn_delta_dot(high, query, x.q_high);
         }
         const float2 k = make_float2(qn_lanes_sum<1, LANES>(x.k_low), qn_lanes_sum<1, LANES>(x.k_high)),
                      q = make_float2(qn_lanes_sum<1, LANES>(x.q_low), qn_lanes_sum<1, LANES>(x.q_high));
@@ -380,7 +426,7 @@ QN_DEVICE void store_history(const qn_gdn_open_args &a, const open_head &h, uint
     for (uint32_t i = 0; i < a.taps - 1; i++) {
         const int32_t at = (int32_t)(row + i) - (int32_t)(a.taps - 1);
         const float *input = at >= 0 ? a.qkv + (size_t)(h.first + at) * a.qkv_stride : past_input(a, h, -at);
-        float *to = history_of(a, h, h.to) + i * width;
+        float *to = (float *)(h.to + history_of(a)) + i * width;
 #pragma unroll 1
         for (uint32_t c = threadIdx.x + (stores_keys ? 0 : 2 * QN_HEAD_K); c < CHANNELS; c += THREADS)
             to[channel_of(a, h, c)] = (int32_t)h.position + at >= 0 ? input[channel_of(a, h, c)] : 0.0f;
@@ -432,17 +478,23 @@ QN_DEVICE bool arrive(const qn_gdn_open_args &a, const open_head &h)
     return atomicAdd(a.arrivals + h.sequence * a.k_heads + h.k_head, 1) == a.v_heads / a.k_heads - 1;
 }
 
-// Folds the full chunk and stores the state, where the next rows find it.
-QN_DEVICE void fold_chunk(open_smem &m, open_head &head, state_rows &s)
+// The fold of n rows, from one state slot to the other. s: hi of the last values.
+QN_DEVICE void fold_state(state_rows &s, const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t n)
 {
-    const open_head h = head;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
-        if (PASSES > 1)
-            load_state(s, h, pass);
-        fold(s, m, CHUNK, value_of(pass));
-        store_state(h.to, value_of(pass), s);
+        folded_rows rows;
+        load_folded(rows, h, plane_of(a), value_of(pass));
+        fold(rows, m, n, value_of(pass));
+        store_folded(s, rows, h, plane_of(a), value_of(pass));
     }
+}
+
+// Folds the full chunk and stores the state, where the next rows find it.
+QN_DEVICE void fold_chunk(open_smem &m, const qn_gdn_open_args &a, open_head &head, state_rows &s)
+{
+    const open_head h = head;
+    fold_state(s, m, a, h, CHUNK);
     __syncthreads(); // all warps have read the chunk
     if (threadIdx.x == 0) {
         m.total = 0;
@@ -531,7 +583,7 @@ QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows 
 {
     const open_head h = locate(a, item, read_indices(a, item / a.v_heads));
     uint32_t stored = open_rows(h), z = 0;
-    if (PASSES == 1)
+    if (PASSES == 1 && stored < CHUNK) // a fold loads both planes
         load_state(s, h, 0);
     load_stored(m, a, h);
     qn_pdl_wait();
@@ -546,7 +598,7 @@ QN_DEVICE void process_long(open_smem &m, const qn_gdn_open_args &a, state_rows 
             sum_decays(m);
         if (stored == CHUNK) {
             __syncthreads();
-            fold_chunk(m, m.heads[0], s);
+            fold_chunk(m, a, m.heads[0], s);
         }
         const open_block b = next_block(m.heads[0], done, stored);
         process_rows<true>(m, a, m.heads[0], b, s, m.heads[0]);
@@ -609,7 +661,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_H
     qn_pdl_trigger();
     open_head h = locate(a, blockIdx.x, read_indices(a, blockIdx.x / a.v_heads));
     const uint32_t stored = open_rows(h);
-    const size_t layer = blockIdx.y * ((size_t)a.v_heads * QN_HEAD_V * QN_HEAD_K + (a.taps - 1) * width_of(a));
+    const size_t layer = blockIdx.y * (history_of(a) + (a.taps - 1) * width_of(a) * sizeof(float));
     h.from += layer;
     h.to += layer;
     h.open += blockIdx.y * a.layout.bytes;
@@ -622,10 +674,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, QN_GDN_OPEN_SM_BLOCKS(QN_H
     if (threadIdx.x / QN_WARP_SIZE == WARPS - 1)
         sum_decays(m);
     __syncthreads();
-#pragma unroll 1
-    for (int pass = 0; pass < PASSES; pass++) {
-        load_state(s, h, pass);
-        fold(s, m, stored, value_of(pass));
-        store_state(h.to, value_of(pass), s);
-    }
+    fold_state(s, m, a, h, stored);
 }

@@ -167,11 +167,11 @@ QN_DEVICE void load_state_row(float4 s[KEY_QUADS], const qn_gdn_head_state &from
     const size_t row = value * from.value_step;
     if (!from.data || !in_range)
         qn_delta_load_row<LANES, KEY_QUADS>(s, nullptr);
-    else if (from.key_step > 1 && from.bf16)
+    else if (from.key_step > 1 && from.type == QN_GDN_STATE_BF16)
         load_state_keys<true>(s, from, row);
     else if (from.key_step > 1)
         load_state_keys<false>(s, from, row);
-    else if (from.bf16)
+    else if (from.type == QN_GDN_STATE_BF16)
         load_bf16_row(s, (const uint16_t *)from.data + row);
     else
         qn_delta_load_row<LANES, KEY_QUADS>(s, (const float *)from.data + row);
@@ -180,11 +180,11 @@ QN_DEVICE void load_state_row(float4 s[KEY_QUADS], const qn_gdn_head_state &from
 QN_DEVICE void store_state_row(const qn_gdn_head_state &to, size_t value, const float4 s[KEY_QUADS])
 {
     const size_t row = value * to.value_step;
-    if (to.key_step > 1 && to.bf16)
+    if (to.key_step > 1 && to.type == QN_GDN_STATE_BF16)
         store_state_keys<true>(to, row, s);
     else if (to.key_step > 1)
         store_state_keys<false>(to, row, s);
-    else if (to.bf16)
+    else if (to.type == QN_GDN_STATE_BF16)
         store_bf16_row((uint16_t *)to.data + row, s);
     else
         qn_delta_store_row<LANES, KEY_QUADS>((float *)to.data + row, s);

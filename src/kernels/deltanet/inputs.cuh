@@ -4,6 +4,7 @@
 
 #include "kernels/delta.cuh"
 #include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/deltanet/state_planes.h"
 #include "kernels/typed.cuh"
 
 // The low word of a 64-bit length is all of it: tokens are counted in 32 bits.
@@ -39,11 +40,11 @@ QN_DEVICE float qn_gdn_beta(const qn_gdn_chunk_args &a, float beta)
 }
 
 // A value head's state in device memory: null for zeros, or if it is not stored. Element (value, key) is at value * value_step +
-// key * key_step.
+// key * key_step; of QN_GDN_STATE_PLANES, in hi, and `plane` elements later in lo.
 struct qn_gdn_head_state {
     void *data;
-    bool bf16;
-    uint32_t value_step, key_step;
+    uint32_t type; // a qn_gdn_state_type
+    uint32_t value_step, key_step, plane;
 };
 
 template <bool bf16> QN_DEVICE float qn_gdn_load_state(const qn_gdn_head_state &s, size_t at)
@@ -62,11 +63,14 @@ template <bool bf16> QN_DEVICE void qn_gdn_store_state(const qn_gdn_head_state &
 QN_DEVICE qn_gdn_head_state qn_gdn_state(const qn_gdn_chunk_args &a, const void *states, uint32_t sequence, uint32_t head)
 {
     const size_t elements = (size_t)a.head_v * a.head_k;
-    qn_gdn_head_state s = { nullptr, false, a.head_k, 1 };
+    qn_gdn_head_state s = { nullptr, QN_GDN_STATE_F32, a.head_k, 1, 0 };
     if (states) {
         const uint32_t index = a.state_indices ? (uint32_t)a.state_indices[sequence] : sequence;
-        s.bf16 = a.bf16_states;
-        s.data = (unsigned char *)states + ((size_t)index * a.v_heads + head) * elements * (s.bf16 ? 2 : 4);
+        s.type = a.state_type;
+        s.data = (unsigned char *)states +
+                 ((size_t)index * a.v_heads * (s.type == QN_GDN_STATE_BF16 ? 2 : 4) + head * (s.type == QN_GDN_STATE_F32 ? 4 : 2)) *
+                     elements;
+        s.plane = a.v_heads * (uint32_t)elements;
         if (a.transposed_states) {
             s.value_step = 1;
             s.key_step = a.head_v;

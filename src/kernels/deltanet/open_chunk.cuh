@@ -4,6 +4,7 @@
 #define QN_KERNELS_DELTANET_OPEN_CHUNK_CUH
 
 #include "kernels/deltanet/inputs.cuh"
+#include "kernels/deltanet/state_planes.h"
 
 #ifndef QN_HEAD_K
 #define QN_HEAD_K 128
@@ -33,8 +34,8 @@ struct open_head {
     uint32_t position, state_position;
     uint32_t first, n; // rows of the launch
     bool has_state;    // else the state at the chunk's start is zeros
-    const float *from; // the head's S
-    float *to;
+    const unsigned char *from; // the layer's part of a state slot
+    unsigned char *to;
     unsigned char *open;
 };
 
@@ -99,22 +100,28 @@ QN_DEVICE bool overlaps(const qn_gdn_open_sequence &x)
     return n > QN_GDN_DROPPED_ROWS || (n && x.position - x.state_position + n > CHUNK);
 }
 
-QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t item, const qn_gdn_open_sequence &x)
+QN_DEVICE open_head locate_head(const qn_gdn_open_args &a, uint32_t sequence, uint32_t head, const qn_gdn_open_sequence &x)
 {
     open_head h;
-    h.sequence = item / a.v_heads;
-    h.head = item % a.v_heads;
-    h.k_head = h.head % a.k_heads;
+    h.sequence = sequence;
+    h.head = head;
+    h.k_head = head;
+    while (h.k_head >= a.k_heads) // a few iterations: faster than a division
+        h.k_head -= a.k_heads;
     h.first = x.begin;
     h.n = x.end - x.begin;
     h.position = x.position;
     h.state_position = x.state_position;
     h.has_state = x.state_position > 0;
-    const size_t state = a.state_offset + (size_t)h.head * QN_HEAD_V * QN_HEAD_K * sizeof(float);
-    h.from = (const float *)(a.states + x.state_from * a.state_stride + state);
-    h.to = (float *)(a.states + x.state_to * a.state_stride + state);
+    h.from = a.states + x.state_from * a.state_stride + a.state_offset;
+    h.to = a.states + x.state_to * a.state_stride + a.state_offset;
     h.open = a.open + x.open_slot * a.open_stride + a.open_offset;
     return h;
+}
+
+QN_DEVICE open_head locate(const qn_gdn_open_args &a, uint32_t item, const qn_gdn_open_sequence &x)
+{
+    return locate_head(a, item / a.v_heads, item % a.v_heads, x);
 }
 
 // The number of rows of the open chunk before the launch's.
@@ -161,10 +168,22 @@ QN_DEVICE uint32_t width_of(const qn_gdn_open_args &a)
     return 2 * a.k_heads * QN_HEAD_K + a.v_heads * QN_HEAD_V;
 }
 
-// The layer's history in a state slot, from the head's S.
-template <typename float_type> QN_DEVICE float_type *history_of(const qn_gdn_open_args &a, const open_head &h, float_type *state)
+// The elements of the layer's S, of which each plane has one.
+QN_DEVICE size_t plane_of(const qn_gdn_open_args &a)
 {
-    return state + (size_t)(a.v_heads - h.head) * QN_HEAD_V * QN_HEAD_K;
+    return (size_t)a.v_heads * QN_HEAD_V * QN_HEAD_K;
+}
+
+// The head's S in the plane hi of a state slot; in the plane lo it is plane_of elements later.
+QN_DEVICE const uint16_t *hi_of(const open_head &h)
+{
+    return (const uint16_t *)h.from + h.head * QN_HEAD_V * QN_HEAD_K;
+}
+
+// The offset of the layer's history from its part of a state slot.
+QN_DEVICE size_t history_of(const qn_gdn_open_args &a)
+{
+    return 2 * plane_of(a) * sizeof(uint16_t);
 }
 
 // The input of the convolution `back` > 0 positions before the launch's first row, if that position exists: in the open slot, or
@@ -173,7 +192,7 @@ QN_DEVICE const float *past_input(const qn_gdn_open_args &a, const open_head &h,
 {
     const bool is_open = back <= open_rows(h);
     const uint32_t row = is_open ? (h.position - back) % QN_GDN_INPUT_ROWS(a.taps) : a.taps - 1 + open_rows(h) - back;
-    return (is_open ? inputs_of(a, h) : history_of(a, h, h.from)) + row * width_of(a);
+    return (is_open ? inputs_of(a, h) : (const float *)(h.from + history_of(a))) + row * width_of(a);
 }
 
 // ---- Loads into shared memory ----

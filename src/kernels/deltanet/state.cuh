@@ -92,9 +92,10 @@ QN_DEVICE state_rows rows_of(uint32_t slice, const qn_gdn_head_state &state, uin
 }
 
 // Types and orders are template parameters, and loads have no conditions: else they would wait for each other.
-template <bool bf16, bool transposed>
+template <uint32_t type, bool transposed>
 QN_DEVICE void load_state(float s[8 * KEY_TILES][4], const qn_gdn_head_state &from, const state_rows &r)
 {
+    constexpr bool bf16 = type == QN_GDN_STATE_BF16;
     const uint32_t step = transposed ? from.key_step : 1;
 #pragma unroll
     for (int n = 0; n < 8 * KEY_TILES; n++)
@@ -102,11 +103,14 @@ QN_DEVICE void load_state(float s[8 * KEY_TILES][4], const qn_gdn_head_state &fr
         for (int i = 0; i < 2; i++) {
             const bool exists = r.exists[i] && is_key(from, n);
             const uint32_t at = r.at[i] + (is_key(from, n) ? n * 8 * step : 0);
+            const uint16_t *half = (const uint16_t *)from.data + at;
             float2 y;
             if (transposed)
                 y = make_float2(qn_gdn_load_state<bf16>(from, at), qn_gdn_load_state<bf16>(from, at + step));
+            else if (type == QN_GDN_STATE_PLANES)
+                y = qn_gdn_join(*(const uint32_t *)half, *(const uint32_t *)(half + from.plane));
             else if (bf16)
-                y = qn_bf16x2_to_f32(*(const uint32_t *)((const uint16_t *)from.data + at));
+                y = qn_bf16x2_to_f32(*(const uint32_t *)half);
             else
                 y = *(const float2 *)((const float *)from.data + at);
             s[n][2 * i] = exists ? y.x : 0.0f;
@@ -115,24 +119,29 @@ QN_DEVICE void load_state(float s[8 * KEY_TILES][4], const qn_gdn_head_state &fr
 }
 
 // all: all values exist.
-template <bool bf16, bool transposed, bool all>
+template <uint32_t type, bool transposed, bool all>
 QN_DEVICE void store_state(const float s[8 * KEY_TILES][4], const qn_gdn_head_state &to, const state_rows &r)
 {
+    constexpr bool bf16 = type == QN_GDN_STATE_BF16;
     const uint32_t step = transposed ? to.key_step : 1;
 #pragma unroll
     for (int n = 0; n < 8 * KEY_TILES; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t at = r.at[i] + n * 8 * step;
+            const float x = s[n][2 * i], y = s[n][2 * i + 1];
+            uint16_t *half = (uint16_t *)to.data + at;
             if (!(all || r.exists[i]) || !is_key(to, n))
                 continue;
             if (transposed) {
-                qn_gdn_store_state<bf16>(to, at, s[n][2 * i]);
-                qn_gdn_store_state<bf16>(to, at + step, s[n][2 * i + 1]);
+                qn_gdn_store_state<bf16>(to, at, x);
+                qn_gdn_store_state<bf16>(to, at + step, y);
+            } else if (type == QN_GDN_STATE_PLANES) {
+                qn_gdn_split(x, y, *(uint32_t *)half, *(uint32_t *)(half + to.plane));
             } else if (bf16) {
-                *(uint32_t *)((uint16_t *)to.data + at) = qn_f32_to_bf16x2(s[n][2 * i], s[n][2 * i + 1]);
+                *(uint32_t *)half = qn_f32_to_bf16x2(x, y);
             } else {
-                *(float2 *)((float *)to.data + at) = make_float2(s[n][2 * i], s[n][2 * i + 1]);
+                *(float2 *)((float *)to.data + at) = make_float2(x, y);
             }
         }
 }
@@ -145,14 +154,16 @@ QN_DEVICE void read_state(uint32_t slice, float s[8 * KEY_TILES][4], const qn_gd
         for (int n = 0; n < 8 * KEY_TILES; n++)
             s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
     } else if (from.key_step > 1) {
-        if (from.bf16)
-            load_state<true, true>(s, from, r);
+        if (from.type == QN_GDN_STATE_BF16)
+            load_state<QN_GDN_STATE_BF16, true>(s, from, r);
         else
-            load_state<false, true>(s, from, r);
-    } else if (from.bf16) {
-        load_state<true, false>(s, from, r);
+            load_state<QN_GDN_STATE_F32, true>(s, from, r);
+    } else if (from.type == QN_GDN_STATE_BF16) {
+        load_state<QN_GDN_STATE_BF16, false>(s, from, r);
+    } else if (from.type == QN_GDN_STATE_PLANES) {
+        load_state<QN_GDN_STATE_PLANES, false>(s, from, r);
     } else {
-        load_state<false, false>(s, from, r);
+        load_state<QN_GDN_STATE_F32, false>(s, from, r);
     }
 }
 
@@ -160,16 +171,18 @@ QN_DEVICE void write_state(uint32_t slice, const float s[8 * KEY_TILES][4], cons
 {
     const state_rows r = rows_of(slice, to, n_values);
     if (to.key_step > 1) {
-        if (to.bf16)
-            store_state<true, true, false>(s, to, r);
+        if (to.type == QN_GDN_STATE_BF16)
+            store_state<QN_GDN_STATE_BF16, true, false>(s, to, r);
         else
-            store_state<false, true, false>(s, to, r);
-    } else if (to.bf16) {
-        store_state<true, false, false>(s, to, r);
+            store_state<QN_GDN_STATE_F32, true, false>(s, to, r);
+    } else if (to.type == QN_GDN_STATE_BF16) {
+        store_state<QN_GDN_STATE_BF16, false, false>(s, to, r);
+    } else if (to.type == QN_GDN_STATE_PLANES) {
+        store_state<QN_GDN_STATE_PLANES, false, false>(s, to, r);
     } else if (n_values >= (slice + 1) * SLICE) {
-        store_state<false, false, true>(s, to, r);
+        store_state<QN_GDN_STATE_F32, false, true>(s, to, r);
     } else {
-        store_state<false, false, false>(s, to, r);
+        store_state<QN_GDN_STATE_F32, false, false>(s, to, r);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/persistent/persistent.cuh"
 #include "kernels/delta.cuh"
+#include "kernels/deltanet/state_planes.h"
 
 // ---- The delta rule, over the state and the open chunk (deltanet_cuda.h) ----
 
@@ -82,9 +83,16 @@ QN_DEVICE bool delta_stores_key(const qn_persistent_delta &s, uint32_t unit)
     return unit % 2 == 0 && unit / 2 < s.k_heads;
 }
 
-QN_DEVICE const float *delta_state(const persistent_sequence &sequence, const qn_persistent_delta &s)
+// From a unit's values on, in the plane hi of the state.
+QN_DEVICE const uint16_t *delta_state(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    return (const float *)(sequence.state + s.state_offset);
+    return (const uint16_t *)(sequence.state + s.state_offset) + unit * (DELTA_VALUES * DELTA_HEAD_DIM);
+}
+
+// After both planes.
+QN_DEVICE const float *delta_history(const persistent_sequence &sequence, const qn_persistent_delta &s)
+{
+    return (const float *)(sequence.state + s.state_offset) + s.v_heads * (DELTA_HEAD_DIM * DELTA_HEAD_DIM);
 }
 
 QN_DEVICE uint16_t *delta_keys(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
@@ -122,22 +130,21 @@ QN_DEVICE const float *delta_past_inputs(const persistent_sequence &sequence, co
     const uint32_t open_rows = delta_open_rows(sequence);
     if (back <= open_rows)
         return delta_inputs(sequence, s, sequence.position - back);
-    return delta_state(sequence, s) + s.v_heads * (DELTA_HEAD_DIM * DELTA_HEAD_DIM) +
-           (s.taps - 1 + open_rows - back) * delta_width(s);
+    return delta_history(sequence, s) + (s.taps - 1 + open_rows - back) * delta_width(s);
 }
 
 // Prefetches into L2 the inputs of a block's first unit that no phase of this launch writes: state, rows of the chunk,
 // convolution weights, past inputs. By the whole block.
 QN_DEVICE void delta_prefetch(const persistent_sequence &sequence, const qn_persistent_delta &s)
 {
-    const uint32_t unit = blockIdx.x, i = threadIdx.x, state = DELTA_VALUES * DELTA_HEAD_DIM;
+    const uint32_t unit = blockIdx.x, i = threadIdx.x;
     if (unit >= 2 * s.v_heads)
         return;
     // The two units of a head prefetch half of its rows each.
     const uint32_t rows = delta_open_rows(sequence), half = (rows + 1) / 2, first = unit % 2 ? half : 0,
                    row_bytes = DELTA_HEAD_DIM * sizeof(uint16_t), bytes = (unit % 2 ? rows - half : half) * row_bytes;
     if (i == DELTA_CHANNELS && sequence.state_position)
-        prefetch_bytes(delta_state(sequence, s) + unit * state, state * sizeof(float));
+        prefetch_bytes(delta_state(sequence, s, unit), DELTA_VALUES * DELTA_HEAD_DIM * sizeof(uint16_t));
     if (i == DELTA_CHANNELS + QN_WARP_SIZE && bytes)
         prefetch_bytes(delta_values(sequence, s, unit / 2 * 2) + first * DELTA_HEAD_DIM, bytes);
     if (i == DELTA_CHANNELS + 2 * QN_WARP_SIZE && bytes && unit / 2 < s.k_heads)
@@ -202,17 +209,18 @@ template <uint32_t first, uint32_t last> QN_DEVICE float delta_add_taps(float su
 
 // What a thread loads for its part of a row of the state; of the key of a row of the chunk, and of the values of that row.
 struct delta_regs {
-    float4 state[DELTA_VECS];
-    uint2 key[DELTA_VECS];
+    uint2 state[DELTA_VECS], key[DELTA_VECS];
     uint4 values;
 };
 
 QN_DEVICE void delta_load_state(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
                                 delta_regs &regs)
 {
-    const uint32_t value = unit * DELTA_VALUES + threadIdx.x / DELTA_LANES;
-    qn_delta_load_row<DELTA_LANES, DELTA_VECS>(
-        regs.state, sequence.state_position ? delta_state(sequence, s) + (size_t)value * DELTA_HEAD_DIM : nullptr);
+    const uint32_t value = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES;
+    const uint16_t *row = delta_state(sequence, s, unit) + value * DELTA_HEAD_DIM;
+#pragma unroll
+    for (int vec = 0; vec < DELTA_VECS; vec++)
+        regs.state[vec] = sequence.state_position ? *(const uint2 *)(row + (vec * DELTA_LANES + lane) * 4) : make_uint2(0, 0);
 }
 
 QN_DEVICE void delta_load_chunk(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit,
@@ -316,25 +324,36 @@ QN_DEVICE void delta_prepare(const persistent_sequence &sequence, const qn_persi
     __syncthreads();
 }
 
-// The scores of a row of the chunk, gated: dot products of its key with the new key and query, which are not normalised. Warps
-// without rows have none.
+// A lane's part of a row of keys, of the state or of the chunk.
+QN_DEVICE float4 delta_quad(uint2 x)
+{
+    return make_float4(qn_f16_low(x.x), qn_f16_high(x.x), qn_f16_low(x.y), qn_f16_high(x.y));
+}
+
+// Its part of the dot products with the new key and query, which are not normalised.
+QN_DEVICE float2 delta_dots(const delta_shared &m, const uint2 (&row)[DELTA_VECS])
+{
+    const float *q = m.inputs, *k = q + DELTA_HEAD_DIM;
+    float2 dots = make_float2(0, 0);
+#pragma unroll
+    for (int vec = 0; vec < DELTA_VECS; vec++) {
+        const uint32_t at = (vec * DELTA_LANES + threadIdx.x % DELTA_LANES) * 4;
+        const float4 x = delta_quad(row[vec]);
+        dots.x = qn_delta_dot(x, *(const float4 *)(k + at), dots.x);
+        dots.y = qn_delta_dot(x, *(const float4 *)(q + at), dots.y);
+    }
+    return dots;
+}
+
+// The scores of a row of the chunk, gated. Warps without rows have none.
 QN_DEVICE void delta_score_row(delta_shared &m, const delta_regs &regs, uint32_t rows)
 {
     const uint32_t row = threadIdx.x / DELTA_LANES, lane = threadIdx.x % DELTA_LANES;
-    const float *q = m.inputs, *k = q + DELTA_HEAD_DIM;
     if (threadIdx.x / QN_WARP_SIZE * (QN_WARP_SIZE / DELTA_LANES) >= rows)
         return;
-    float k_score = 0, q_score = 0;
-#pragma unroll
-    for (int vec = 0; vec < DELTA_VECS; vec++) {
-        const float4 key = make_float4(qn_f16_low(regs.key[vec].x), qn_f16_high(regs.key[vec].x), qn_f16_low(regs.key[vec].y),
-                                       qn_f16_high(regs.key[vec].y));
-        k_score = qn_delta_dot(key, *(const float4 *)(k + (vec * DELTA_LANES + lane) * 4), k_score);
-        q_score = qn_delta_dot(key, *(const float4 *)(q + (vec * DELTA_LANES + lane) * 4), q_score);
-    }
+    const float2 dots = delta_dots(m, regs.key);
     const float factor = m.factors[row] * m.decay;
-    k_score = qn_lanes_sum<1, DELTA_LANES>(k_score) * factor;
-    q_score = qn_lanes_sum<1, DELTA_LANES>(q_score) * factor;
+    const float k_score = qn_lanes_sum<1, DELTA_LANES>(dots.x) * factor, q_score = qn_lanes_sum<1, DELTA_LANES>(dots.y) * factor;
     if (lane == 0)
         m.scores[row] = make_float2(k_score, q_score);
 }
@@ -354,15 +373,14 @@ QN_DEVICE void delta_unit(const persistent_sequence &sequence, const qn_persiste
     const float q_inv_norm = rsqrtf(qq.x + qq.y + (qq.z + qq.w) + 1e-6f),
                 k_inv_norm = rsqrtf(kk.x + kk.y + (kk.z + kk.w) + 1e-6f);
     const float state_decay = m.state_decay * m.decay;
-    float k_read, q_read, kq = 0;
-    qn_delta_dots<DELTA_LANES, DELTA_VECS>(regs.state, q, k, k_read, q_read);
+    const float2 reads = delta_dots(m, regs.state);
+    float kq = 0;
 #pragma unroll
     for (int vec = 0; vec < DELTA_VECS; vec++) {
         const uint32_t at = (vec * DELTA_LANES + lane) * 4;
         kq = qn_delta_dot(*(const float4 *)(k + at), *(const float4 *)(q + at), kq);
     }
-    k_read *= state_decay;
-    q_read *= state_decay;
+    float k_read = reads.x * state_decay, q_read = reads.y * state_decay;
 #pragma unroll 4
     for (uint32_t row = lane; row < rows; row += DELTA_LANES) {
         const float2 score = m.scores[row];
