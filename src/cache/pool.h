@@ -55,9 +55,19 @@ void qn_pool_remove_class(qn_pool *pool, qn_pool_class *class);
 /* qn_pool_of - the pool of a class. */
 qn_pool *qn_pool_of(const qn_pool_class *class);
 
+/* Drops items that nobody needs at once, such as those of kept prefixes. False if there are none. */
+typedef bool (*qn_pool_reclaim_fn)(void *context);
+
+/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns false. It may
+ * call all functions of the pool but qn_pool_take. */
+void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context);
+
 /* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was committed
- * is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted. */
+ * is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted.
+ *
+ * qn_pool_try_take - the same without reclaiming: for callers that hold locks which the reclaim function acquires. */
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);
+qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item);
 
 /* qn_pool_share, qn_pool_drop - add a reference; remove one. An item without references is free. The device has completed all
  * work on an item that is dropped. */

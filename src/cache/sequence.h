@@ -31,6 +31,9 @@ typedef struct qn_cache {
                                            fewer inputs of the convolution */
     /* Copies device memory; returns when the copy is complete. */
     qn_status (*copy)(void *context, uint64_t to, uint64_t from, size_t bytes);
+    /* Copies of items to host memory and back (cache/spill.h), likewise complete on return. NULL where items are in host memory. */
+    qn_status (*copy_out)(void *context, void *to, uint64_t from, size_t bytes);
+    qn_status (*copy_in)(void *context, uint64_t to, const void *from, size_t bytes);
     void *context;
 } qn_cache;
 

@@ -81,7 +81,13 @@ static qn_status find_cache(qn_scheduler *s)
     s->counters.memory_limit = qn_pool_get_usage((qn_pool *)pool).budget;
     if (!s->params.prefix_states)
         s->params.prefix_states = s->counters.memory_limit / STATES_SHARE;
-    return s->params.no_prefix_cache ? QN_OK : qn_kept_create(&s->model->kept, s->cache, s->params.prefix_states, &s->kept);
+    if (s->params.no_prefix_host || !s->cache->copy_out)
+        s->params.prefix_host = 0;
+    else if (!s->params.prefix_host)
+        s->params.prefix_host = qn_kept_host_budget();
+    return s->params.no_prefix_cache
+               ? QN_OK
+               : qn_kept_create(&s->model->kept, s->cache, s->params.prefix_states, s->params.prefix_host, &s->kept);
 }
 
 /* Until there is no work or the scheduler is freed. */
