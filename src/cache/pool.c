@@ -268,10 +268,15 @@ size_t qn_pool_stride(const qn_pool_class *class)
     return class->stride;
 }
 
+uint64_t qn_pool_granules(const qn_pool_class *class, uint64_t n)
+{
+    return n ? granules_of(class, (size_t)n - 1).end : 0;
+}
+
 qn_pool_usage qn_pool_get_usage(qn_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    qn_pool_usage usage = { .budget = pool->budget, .committed = pool->committed };
+    qn_pool_usage usage = { .budget = pool->budget, .committed = pool->committed, .granule = pool->memory.granule };
     for (size_t i = 0; i < pool->n_classes; i++)
         usage.held += (uint64_t)pool->classes[i]->n_held * pool->classes[i]->stride;
     pthread_mutex_unlock(&pool->lock);

@@ -86,9 +86,13 @@ static inline uint64_t qn_pool_address(const qn_pool_class *class, uint32_t item
     return qn_pool_base(class) + (uint64_t)item * qn_pool_stride(class);
 }
 
+/* qn_pool_granules - granules that n items of a class take when no others are held. */
+uint64_t qn_pool_granules(const qn_pool_class *class, uint64_t n);
+
 /* What a pool holds, in bytes. */
 typedef struct qn_pool_usage {
     uint64_t budget, committed;
+    size_t granule;
     uint64_t held; /* by items */
 } qn_pool_usage;
 

@@ -114,6 +114,10 @@ void qn_sequence_take_state(qn_sequence *sequence, uint32_t state);
 /* qn_sequence_share_page - add a reference to a complete page, for someone else to hold. */
 void qn_sequence_share_page(const qn_sequence *sequence, size_t index, uint32_t *page, uint32_t *f16_page);
 
+/* qn_cache_length - the greatest length that each of n sequences can have when the pool holds nothing else, and they grow by steps of few
+ * rows; 0 if they do not fit. */
+uint64_t qn_cache_length(const qn_cache *cache, uint32_t n);
+
 /* qn_sequence_bytes - bytes of the items that a sequence holds, shared or not. */
 uint64_t qn_sequence_bytes(const qn_sequence *sequence);
 

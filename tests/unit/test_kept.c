@@ -70,7 +70,7 @@ static void keep_prefixes(qn_scheduler *scheduler, int n)
     do {                                                                                                                       \
         label("%s", #call);                                                                                                    \
         drop_all(&ballast);                                                                                                    \
-        keep_prefixes(scheduler, 2);                                                                                           \
+        keep_prefixes(scheduler, 3);                                                                                           \
         take_all(&ballast, scheduler->cache);                                                                                  \
         const size_t n_pages = qn_kept_counts(scheduler->kept).pages;                                                          \
         assert_ok(call);                                                                                                       \
@@ -91,9 +91,9 @@ static void every_call_evicts(void **unused)
     assert_true(fd >= 0);
     close(fd);
     make_tokens(77, tokens, 1000);
-    load_model("models/quern-demo.gguf", 40 << 20, 1, &model);
+    load_model("models/quern-demo.gguf", 64 << 20, 1, &model);
     assert_ok(qn_scheduler_create(model, NULL, &scheduler));
-    keep_prefixes(scheduler, 12);
+    keep_prefixes(scheduler, 18);
     EVICTS(qn_session_create(model, &session_params, &session));
     EVICTS(qn_session_eval(session, tokens, 300, QN_LOGITS_NONE, NULL));
     assert_ok(qn_session_save(session, file));
@@ -170,7 +170,7 @@ static void a_spilled_prefix_is_reused(void **unused)
         qn_request_params params = prompt_of(tokens, N, 2, &found);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         qn_scheduler_wait(scheduler);
-        keep_prefixes(scheduler, 12);
+        keep_prefixes(scheduler, 10);
         assert_int_equal(qn_scheduler_get_counters(scheduler).prefix_host_bytes > 0, spills);
         params = prompt_of(tokens, N + MORE, 20, &found);
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
