@@ -249,8 +249,7 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * session of n tokens can be truncated to the lengths above (n-1)/64*64 (those of its open chunk), to the lengths that a
  * checkpoint of n tokens allows by the same rule, and to 0.
  *
- * Models with recurrent layers, on a GPU: every token is folded into the state immediately. Only the lengths of checkpoints
- * and 0 are possible.
+ * Models with recurrent layers, on a GPU: of these lengths those that drop at most 5 tokens of the session or of a checkpoint, and 0.
  *
  * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged. Checkpoints of
  * more than `length` tokens are dropped. QN_ERR_MEMORY if there is no memory to return to a checkpoint: the session is then

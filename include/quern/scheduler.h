@@ -89,7 +89,7 @@ typedef struct qn_request_result {
     size_t n_prompt;      /* tokens of the prompt */
     size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
     size_t n_generated;   /* tokens generated, an end token included */
-    uint32_t n_set_aside; /* how often it gave up its memory for older requests and was evaluated again; at most 2 */
+    uint32_t n_set_aside; /* how often it gave up its memory for older requests; at most 2 */
     double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token; the rest */
 } qn_request_result;
 

@@ -217,6 +217,18 @@ void qn_sequence_truncate(qn_sequence *s, uint32_t length)
     drop_unneeded_pages(s, end);
 }
 
+size_t qn_sequence_max_drafted(const qn_sequence *s, size_t n)
+{
+    const size_t kept = s->length + n, end = pages_of(kept) * QN_PAGE, first_chunk = pages_of(s->length) * QN_PAGE;
+    size_t most = end - kept;
+    if (!s->cache->states)
+        return has_codes(s) ? most : SIZE_MAX;
+    /* A row that completes a chunk folds it if the step contains a whole one. */
+    if (most && s->cache->folds_whole_chunks && first_chunk + QN_PAGE <= end)
+        most--;
+    return most < s->cache->max_dropped ? most : s->cache->max_dropped;
+}
+
 /* ---- Sequences ---- */
 
 qn_status qn_sequence_create(const qn_cache *cache, qn_sequence *s)

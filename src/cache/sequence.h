@@ -10,6 +10,11 @@
  * [64 a, 64 a + 64) for some a leaves the state at the last multiple of 64 that it reaches, which may be the length: the open chunk is
  * then empty. A state may be shared: it is then folded into another item.
  *
+ * Drafted rows. A step may end with rows that are dropped afterwards: tokens of a drafter that the model has to verify. They are committed
+ * as others are, and the sequence is truncated to the rows that are accepted. A drafted row must neither fold a chunk nor begin the page
+ * after one of codes, because that cannot be undone: the step has at most qn_sequence_max_drafted of them, which end with the page
+ * of the row before at the latest. A page that a drafted row completes is open again afterwards, with its fp16 rows.
+ *
  * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. One thread at a time uses a sequence;
  * sequences that share items may be used by different threads. */
 #ifndef QN_CACHE_SEQUENCE_H
@@ -77,6 +82,10 @@ uint32_t qn_sequence_shortest(const qn_sequence *sequence);
 /* qn_sequence_truncate - drop all rows from `length` on: 0, or a result of qn_sequence_rewind_length that is at least
  * qn_sequence_shortest. */
 void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
+
+/* qn_sequence_max_drafted - how many drafted rows may follow n > 0 rows in a step, so that the sequence can be truncated to any length from
+ * those n rows on; SIZE_MAX without a limit. */
+size_t qn_sequence_max_drafted(const qn_sequence *sequence, size_t n);
 
 /* What a file holds of a sequence. All but the length is 0 without recurrent layers: these cannot compute rows again, so the fp16 rows
  * of a complete page of codes belong to the contents. */
