@@ -43,9 +43,13 @@ typedef struct qn_scheduler_params {
         step_seconds; /* steps take about so long: prompts are evaluated in smaller pieces while others are decoded; 0: 0.05 */
     uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored without
                                 recurrent layers */
-    bool no_prefix_cache;   /* evaluate every prompt from its beginning */
-    bool no_thread;         /* the caller runs the steps, with qn_scheduler_step */
-    bool prompts_first;     /* decode nothing while a prompt is being evaluated, for benchmarks */
+    uint64_t
+        prefix_host; /* bytes of host memory, at least 2 MiB, to which kept prefixes and sequences that are set aside are moved
+                               when a GPU's memory is full; 0: a quarter of what is available; ignored on the CPU */
+    bool no_prefix_host;  /* drop them instead */
+    bool no_prefix_cache; /* evaluate every prompt from its beginning */
+    bool no_thread;       /* the caller runs the steps, with qn_scheduler_step */
+    bool prompts_first;   /* decode nothing while a prompt is being evaluated, for benchmarks */
 } qn_scheduler_params;
 
 /* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are requests,
@@ -85,7 +89,7 @@ typedef struct qn_request_result {
     size_t n_prompt;      /* tokens of the prompt */
     size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
     size_t n_generated;   /* tokens generated, an end token included */
-    uint32_t n_set_aside; /* how often it gave up its memory for older requests and was evaluated again; at most 2 */
+    uint32_t n_set_aside; /* how often it gave up its memory for older requests; at most 2 */
     double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token; the rest */
 } qn_request_result;
 
@@ -183,6 +187,7 @@ typedef struct qn_scheduler_counters {
     uint32_t queued, running;              /* requests that wait, those set aside included; that are evaluated */
     uint64_t memory_bytes, memory_limit;   /* of all sequences of the model and of kept prefixes; what they may take */
     uint64_t prefix_tokens, prefix_states; /* in kept prefixes */
+    uint64_t prefix_host_bytes;            /* of these, in host memory */
     /* Since the scheduler was created. */
     uint64_t submitted, finished, set_aside;
     uint64_t prompt_tokens, reused_tokens, generated_tokens; /* of admitted requests; reused: not evaluated */

@@ -26,6 +26,8 @@ struct qn_pool {
     qn_pool_memory memory;
     uint64_t budget, committed, idle_limit;
     uint64_t idle; /* bytes of committed granules without items */
+    qn_pool_reclaim_fn reclaim;
+    void *reclaim_context;
     pthread_mutex_t lock;
     qn_pool_class **classes;
     size_t n_classes, cap_classes;
@@ -184,11 +186,44 @@ static qn_status take(qn_pool_class *class, uint32_t *out)
     return QN_OK;
 }
 
-qn_status qn_pool_take(qn_pool_class *class, uint32_t *item)
+void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->reclaim = reclaim;
+    pool->reclaim_context = context;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item)
 {
     pthread_mutex_lock(&class->pool->lock);
     const qn_status status = take(class, item);
     pthread_mutex_unlock(&class->pool->lock);
+    return status;
+}
+
+/* Returns whether anything was dropped; the error text stays. */
+static bool reclaim(qn_pool *pool)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    pthread_mutex_lock(&pool->lock);
+    const qn_pool_reclaim_fn function = pool->reclaim;
+    void *context = pool->reclaim_context;
+    pthread_mutex_unlock(&pool->lock);
+    if (!function)
+        return false;
+    memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+    const bool reclaimed = function(context);
+    (void)qn_fail(QN_ERR_MEMORY, "%s", text);
+    return reclaimed;
+}
+
+qn_status qn_pool_take(qn_pool_class *class, uint32_t *item)
+{
+    qn_status status;
+    do
+        status = qn_pool_try_take(class, item);
+    while (status == QN_ERR_MEMORY && reclaim(class->pool));
     return status;
 }
 
@@ -233,10 +268,15 @@ size_t qn_pool_stride(const qn_pool_class *class)
     return class->stride;
 }
 
+uint64_t qn_pool_granules(const qn_pool_class *class, uint64_t n)
+{
+    return n ? granules_of(class, (size_t)n - 1).end : 0;
+}
+
 qn_pool_usage qn_pool_get_usage(qn_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    qn_pool_usage usage = { .budget = pool->budget, .committed = pool->committed };
+    qn_pool_usage usage = { .budget = pool->budget, .committed = pool->committed, .granule = pool->memory.granule };
     for (size_t i = 0; i < pool->n_classes; i++)
         usage.held += (uint64_t)pool->classes[i]->n_held * pool->classes[i]->stride;
     pthread_mutex_unlock(&pool->lock);

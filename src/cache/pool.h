@@ -55,9 +55,19 @@ void qn_pool_remove_class(qn_pool *pool, qn_pool_class *class);
 /* qn_pool_of - the pool of a class. */
 qn_pool *qn_pool_of(const qn_pool_class *class);
 
+/* Drops items that nobody needs at once, such as those of kept prefixes. False if there are none. */
+typedef bool (*qn_pool_reclaim_fn)(void *context);
+
+/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns false. It may
+ * call all functions of the pool but qn_pool_take. */
+void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context);
+
 /* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was committed
- * is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted. */
+ * is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted.
+ *
+ * qn_pool_try_take - the same without reclaiming: for callers that hold locks which the reclaim function acquires. */
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);
+qn_status qn_pool_try_take(qn_pool_class *class, uint32_t *item);
 
 /* qn_pool_share, qn_pool_drop - add a reference; remove one. An item without references is free. The device has completed all
  * work on an item that is dropped. */
@@ -76,9 +86,13 @@ static inline uint64_t qn_pool_address(const qn_pool_class *class, uint32_t item
     return qn_pool_base(class) + (uint64_t)item * qn_pool_stride(class);
 }
 
+/* qn_pool_granules - granules that n items of a class take when no others are held. */
+uint64_t qn_pool_granules(const qn_pool_class *class, uint64_t n);
+
 /* What a pool holds, in bytes. */
 typedef struct qn_pool_usage {
     uint64_t budget, committed;
+    size_t granule;
     uint64_t held; /* by items */
 } qn_pool_usage;
 

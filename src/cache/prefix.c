@@ -1,7 +1,9 @@
-/* Nodes in a hash table by parent and tokens; a list of all nodes and a list of those with states, in the order of use. */
+/* Nodes in a hash table by parent and tokens; lists of all nodes, of those with states and of those with pages in the pool, in the
+ * order of use. */
 #include "cache/prefix.h"
 
 #include "base/memory.h"
+#include "cache/spill.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +14,14 @@
 /* Node 0 is the anchor of both lists: between their newest and oldest nodes. */
 enum { ANCHOR = 0 };
 
-/* The lists: of all nodes, of those with a state. */
-enum { ALL, STATES, LISTS };
+/* The lists: of all nodes, of those with a state, of those whose page is in the pool. */
+enum { ALL, STATES, POOLED, LISTS };
+
+/* So many of the newest periodic states are not thinned; a periodic state counts as so many times as old as a mark. */
+enum { DENSE_STATES = 2, PERIODIC_AGE = 4 };
+
+/* Where an item is. */
+enum { IN_POOL, IN_HOST };
 
 struct link {
     uint32_t newer, older;
@@ -23,7 +31,10 @@ struct link {
 struct node {
     uint32_t parent, n_children, depth; /* depth: pages from the root, itself included; 0: a root */
     uint32_t next;                      /* in its bucket, or in the list of unused nodes */
-    uint32_t page, f16_page, state;
+    uint32_t items[QN_ITEM_KINDS];
+    uint8_t places[QN_ITEM_KINDS]; /* IN_POOL or IN_HOST */
+    qn_state_kind state_kind;
+    bool is_pinned; /* a sequence takes it over, or it is being spilled: it is not evicted */
     uint64_t key;
     char *scope; /* of a root */
     struct link links[LISTS];
@@ -32,7 +43,8 @@ struct node {
 
 struct qn_prefix {
     const qn_cache *cache;
-    uint64_t state_budget, state_bytes;
+    uint64_t state_budget, state_bytes; /* in the pool */
+    qn_spill *spill;                    /* NULL: nothing is spilled */
     struct node *nodes;
     size_t n_nodes, cap_nodes; /* node 0 is the anchor */
     uint32_t unused;
@@ -57,6 +69,12 @@ static void link_node(qn_prefix *p, int list, uint32_t at)
     p->nodes[at].links[list] = (struct link){ .newer = ANCHOR, .older = anchor->older };
     p->nodes[anchor->older].links[list].newer = at;
     anchor->older = at;
+}
+
+static void make_newest(qn_prefix *p, int list, uint32_t at)
+{
+    unlink_node(p, list, at);
+    link_node(p, list, at);
 }
 
 static uint32_t oldest(const qn_prefix *p, int list)
@@ -135,12 +153,9 @@ static qn_status new_node(qn_prefix *p, uint64_t key, uint32_t parent, uint32_t 
     } else {
         p->unused = p->nodes[at].next;
     }
-    p->nodes[at] = (struct node){ .parent = parent,
-                                  .next = *bucket_of(p, key),
-                                  .page = QN_NO_ITEM,
-                                  .f16_page = QN_NO_ITEM,
-                                  .state = QN_NO_ITEM,
-                                  .key = key };
+    p->nodes[at] = (struct node){
+        .parent = parent, .next = *bucket_of(p, key), .items = { QN_NO_ITEM, QN_NO_ITEM, QN_NO_ITEM }, .key = key
+    };
     *bucket_of(p, key) = at;
     link_node(p, ALL, at);
     if (parent != NONE) {
@@ -151,16 +166,52 @@ static qn_status new_node(qn_prefix *p, uint64_t key, uint32_t parent, uint32_t 
     return QN_OK;
 }
 
-static void drop_state(qn_prefix *p, uint32_t at)
+/* ---- Items ---- */
+
+static bool has_item(const struct node *node, qn_item_kind kind, int place)
+{
+    return node->items[kind] != QN_NO_ITEM && node->places[kind] == place;
+}
+
+static bool is_page_in(const struct node *node, int place)
+{
+    return has_item(node, QN_ITEM_PAGE, place) || has_item(node, QN_ITEM_F16_PAGE, place);
+}
+
+/* Replaces an item, or QN_NO_ITEM; its reference is the caller's. */
+static void set_item(qn_prefix *p, uint32_t at, qn_item_kind kind, uint32_t item, int place)
 {
     struct node *node = &p->nodes[at];
-    if (node->state == QN_NO_ITEM)
+    const uint64_t bytes = kind == QN_ITEM_STATE ? qn_pool_stride(p->cache->states) : 0;
+    const bool was_pooled = has_item(node, kind, IN_POOL);
+    node->items[kind] = item;
+    node->places[kind] = (uint8_t)place;
+    const bool is_pooled = has_item(node, kind, IN_POOL);
+    p->state_bytes += is_pooled ? bytes : 0;
+    p->state_bytes -= was_pooled ? bytes : 0;
+    if (kind != QN_ITEM_STATE && was_pooled)
+        unlink_node(p, POOLED, at);
+    if (kind != QN_ITEM_STATE && is_pooled)
+        link_node(p, POOLED, at);
+}
+
+static void drop_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
+{
+    const struct node *node = &p->nodes[at];
+    if (has_item(node, kind, IN_POOL))
+        qn_pool_drop(qn_item_class(p->cache, kind), node->items[kind]);
+    else if (has_item(node, kind, IN_HOST))
+        qn_spill_drop(p->spill, kind, node->items[kind]);
+    set_item(p, at, kind, QN_NO_ITEM, IN_POOL);
+}
+
+static void drop_state(qn_prefix *p, uint32_t at)
+{
+    if (p->nodes[at].items[QN_ITEM_STATE] == QN_NO_ITEM)
         return;
     unlink_node(p, STATES, at);
-    qn_pool_drop(p->cache->states, node->state);
-    node->state = QN_NO_ITEM;
+    drop_item(p, at, QN_ITEM_STATE);
     p->counts.states--;
-    p->state_bytes -= qn_pool_stride(p->cache->states);
 }
 
 /* Frees a node without children, and a root that has no more. */
@@ -170,10 +221,8 @@ static void free_node(qn_prefix *p, uint32_t at)
     const uint32_t parent = node->parent;
     uint32_t *link = bucket_of(p, node->key);
     drop_state(p, at);
-    if (node->page != QN_NO_ITEM)
-        qn_pool_drop(p->cache->pages, node->page);
-    if (node->f16_page != QN_NO_ITEM)
-        qn_pool_drop(p->cache->f16_pages, node->f16_page);
+    drop_item(p, at, QN_ITEM_PAGE);
+    drop_item(p, at, QN_ITEM_F16_PAGE);
     while (*link != at)
         link = &p->nodes[*link].next;
     *link = node->next;
@@ -204,9 +253,189 @@ static qn_status new_root(qn_prefix *p, const char *scope, uint32_t *out)
 static void touch(qn_prefix *p, uint32_t at)
 {
     for (; at != NONE; at = p->nodes[at].parent) {
-        unlink_node(p, ALL, at);
-        link_node(p, ALL, at);
+        make_newest(p, ALL, at);
+        if (is_page_in(&p->nodes[at], IN_POOL))
+            make_newest(p, POOLED, at);
     }
+}
+
+/* ---- Thinning ---- */
+
+/* The powers of two in a node's position. */
+static unsigned level_of(const struct node *node)
+{
+    return (unsigned)__builtin_ctz(node->depth);
+}
+
+/* Whether a periodic state is thinned when `newer` periodic states are newer: beyond DENSE_STATES of them multiples of two periods
+ * remain, beyond twice as many multiples of four, and so on. So a budget of n states reaches over about n * n / 3 periods. */
+static bool is_thinned(const struct node *node, size_t newer)
+{
+    const unsigned first = (unsigned)__builtin_ctz(QN_STATE_PERIOD / QN_PAGE);
+    return newer >> (level_of(node) > first ? level_of(node) - first : 0) >= DENSE_STATES;
+}
+
+static bool is_state_held(const qn_prefix *p, const struct node *node)
+{
+    return has_item(node, QN_ITEM_STATE, IN_POOL) && qn_pool_is_shared(p->cache->states, node->items[QN_ITEM_STATE]);
+}
+
+/* The state that goes first, of those in the pool or in host memory; NONE if there is none. with_held: also one that a sequence holds.
+ * *thinned: it is a periodic one that is thinned. The newest goes only if there is no other. */
+static uint32_t find_state(const qn_prefix *p, int place, bool with_held, bool *thinned)
+{
+    uint32_t found = NONE;
+    size_t age = 0, n_periodic = 0, greatest = 0;
+    *thinned = false;
+    for (uint32_t at = p->nodes[ANCHOR].links[STATES].older; p->counts.states && at != ANCHOR;
+         at = p->nodes[at].links[STATES].older, age++) {
+        const struct node *node = &p->nodes[at];
+        const bool is_periodic = node->state_kind == QN_STATE_PERIODIC, thins = is_periodic && is_thinned(node, n_periodic);
+        const size_t weighted = is_periodic ? age * PERIODIC_AGE : age;
+        n_periodic += is_periodic;
+        if (!has_item(node, QN_ITEM_STATE, place) || node->is_pinned || (!with_held && is_state_held(p, node)))
+            continue;
+        if (thins || (!*thinned && weighted >= greatest)) {
+            found = at;
+            greatest = weighted;
+            *thinned = thins;
+        }
+    }
+    return found;
+}
+
+/* ---- Spilling ---- */
+
+/* The nearest node above, less than QN_SPILL_TOKENS before, that has a state in the pool; NONE if there is none. */
+static uint32_t near_state(const qn_prefix *p, uint32_t at)
+{
+    for (size_t n = QN_PAGE; n < QN_SPILL_TOKENS; n += QN_PAGE) {
+        at = p->nodes[at].parent;
+        if (!p->nodes[at].depth)
+            break;
+        if (has_item(&p->nodes[at], QN_ITEM_STATE, IN_POOL))
+            return at;
+    }
+    return NONE;
+}
+
+/* Drops what is used least of host memory. */
+static bool free_host(qn_prefix *p)
+{
+    bool thinned;
+    uint32_t at = find_state(p, IN_HOST, false, &thinned);
+    if (thinned) {
+        drop_state(p, at);
+        return true;
+    }
+    for (uint32_t leaf = oldest(p, ALL); leaf != ANCHOR; leaf = p->nodes[leaf].links[ALL].newer) {
+        const struct node *node = &p->nodes[leaf];
+        if (is_page_in(node, IN_HOST) && !node->n_children && !node->is_pinned) {
+            free_node(p, leaf);
+            return true;
+        }
+    }
+    if (at != NONE)
+        drop_state(p, at);
+    return at != NONE;
+}
+
+/* Moves an item of the pool to host memory. Returns whether it did. */
+static bool spill_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
+{
+    struct node *node = &p->nodes[at];
+    const bool was_pinned = node->is_pinned;
+    uint32_t copy;
+    qn_status status = QN_ERR_MEMORY;
+    if (!p->spill || !qn_spill_fits(p->spill, kind))
+        return false;
+    node->is_pinned = true;
+    do
+        status = qn_spill_out(p->spill, kind, node->items[kind], &copy);
+    while (status == QN_ERR_MEMORY && free_host(p));
+    node->is_pinned = was_pinned;
+    if (status != QN_OK)
+        return false;
+    drop_item(p, at, kind);
+    set_item(p, at, kind, copy, IN_HOST);
+    return true;
+}
+
+static void spill_state(qn_prefix *p, uint32_t at)
+{
+    if (near_state(p, at) != NONE || !spill_item(p, at, QN_ITEM_STATE))
+        drop_state(p, at);
+}
+
+/* Moves an item back. Pinned nodes stay where they are; others are evicted for it. */
+static qn_status fetch_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
+{
+    uint32_t item;
+    qn_status status;
+    if (!has_item(&p->nodes[at], kind, IN_HOST))
+        return QN_OK;
+    do
+        status = qn_spill_in(p->spill, kind, p->nodes[at].items[kind], &item);
+    while (status == QN_ERR_MEMORY && qn_prefix_evict(p));
+    QN_TRY(status);
+    set_item(p, at, kind, item, IN_POOL);
+    return QN_OK;
+}
+
+/* ---- Eviction ---- */
+
+static bool is_page_shared(const qn_prefix *p, const struct node *node)
+{
+    for (qn_item_kind kind = QN_ITEM_PAGE; kind <= QN_ITEM_F16_PAGE; kind++)
+        if (has_item(node, kind, IN_POOL) && qn_pool_is_shared(qn_item_class(p->cache, kind), node->items[kind]))
+            return true;
+    return false;
+}
+
+/* Moves a node's page to host memory, and its state with it. Returns whether the page has been moved. */
+static bool spill_node(qn_prefix *p, uint32_t at)
+{
+    const struct node *node = &p->nodes[at];
+    if (!spill_item(p, at, has_item(node, QN_ITEM_PAGE, IN_POOL) ? QN_ITEM_PAGE : QN_ITEM_F16_PAGE))
+        return false;
+    if (has_item(node, QN_ITEM_STATE, IN_POOL) && !is_state_held(p, node))
+        spill_state(p, at);
+    return true;
+}
+
+/* Without attention layers a node has nothing but its state. */
+static void free_empty(qn_prefix *p, uint32_t at)
+{
+    while (!p->cache->pages && !p->nodes[at].n_children && p->nodes[at].items[QN_ITEM_STATE] == QN_NO_ITEM) {
+        const uint32_t parent = p->nodes[at].parent;
+        const bool is_last = !p->nodes[parent].depth;
+        free_node(p, at);
+        if (is_last)
+            break;
+        at = parent;
+    }
+}
+
+bool qn_prefix_evict(qn_prefix *p)
+{
+    bool thinned;
+    for (uint32_t at = oldest(p, POOLED); at != ANCHOR; at = p->nodes[at].links[POOLED].newer) {
+        const struct node *node = &p->nodes[at];
+        if (node->is_pinned || is_page_shared(p, node))
+            continue;
+        if (spill_node(p, at))
+            return true;
+        if (!node->n_children) {
+            free_node(p, at);
+            return true;
+        }
+    }
+    const uint32_t at = find_state(p, IN_POOL, false, &thinned);
+    if (at == NONE)
+        return false;
+    spill_state(p, at);
+    free_empty(p, at);
+    return true;
 }
 
 /* ---- Adopting ---- */
@@ -224,18 +453,51 @@ static uint32_t find_path(const qn_prefix *p, const char *scope, const int32_t *
     return at;
 }
 
+/* The node of a path where a sequence begins; a root if there is none. */
+static uint32_t find_beginning(const qn_prefix *p, uint32_t at)
+{
+    if (!p->cache->states)
+        return at;
+    while (p->nodes[at].depth && p->nodes[at].items[QN_ITEM_STATE] == QN_NO_ITEM)
+        at = p->nodes[at].parent;
+    if (!has_item(&p->nodes[at], QN_ITEM_STATE, IN_HOST))
+        return at;
+    const uint32_t near = near_state(p, at);
+    return near == NONE ? at : near;
+}
+
+static void pin_path(qn_prefix *p, uint32_t at, bool is_pinned)
+{
+    for (; p->nodes[at].depth; at = p->nodes[at].parent)
+        p->nodes[at].is_pinned = is_pinned;
+}
+
+static qn_status fetch_path(qn_prefix *p, uint32_t at)
+{
+    if (p->cache->states)
+        QN_TRY(fetch_item(p, at, QN_ITEM_STATE));
+    for (; p->nodes[at].depth; at = p->nodes[at].parent) {
+        QN_TRY(fetch_item(p, at, QN_ITEM_PAGE));
+        QN_TRY(fetch_item(p, at, QN_ITEM_F16_PAGE));
+    }
+    return QN_OK;
+}
+
 static qn_status adopt(qn_prefix *p, uint32_t at, qn_sequence *sequence)
 {
     const struct node *node = &p->nodes[at];
-    const uint32_t n = node->depth;
-    QN_TRY(qn_sequence_begin(sequence, n));
+    pin_path(p, at, true);
+    qn_status status = fetch_path(p, at);
+    pin_path(p, at, false);
+    if (status == QN_OK)
+        status = qn_sequence_begin(sequence, node->depth);
+    QN_TRY(status);
     if (p->cache->states) {
-        unlink_node(p, STATES, at);
-        link_node(p, STATES, at);
-        qn_sequence_take_state(sequence, node->state);
+        make_newest(p, STATES, at);
+        qn_sequence_take_state(sequence, node->items[QN_ITEM_STATE]);
     }
     for (; node->depth; node = &p->nodes[node->parent])
-        qn_sequence_take_page(sequence, node->depth - 1, node->page, node->f16_page);
+        qn_sequence_take_page(sequence, node->depth - 1, node->items[QN_ITEM_PAGE], node->items[QN_ITEM_F16_PAGE]);
     return QN_OK;
 }
 
@@ -247,22 +509,39 @@ qn_status qn_prefix_adopt(qn_prefix *p, const char *scope, const int32_t *tokens
     if (at == NONE)
         return QN_OK;
     touch(p, at);
-    while (p->cache->states && p->nodes[at].depth && p->nodes[at].state == QN_NO_ITEM)
-        at = p->nodes[at].parent;
+    at = find_beginning(p, at);
     return p->nodes[at].depth ? adopt(p, at, sequence) : QN_OK;
 }
 
 /* ---- Adding ---- */
 
-static qn_status add_page(qn_prefix *p, uint32_t parent, const int32_t *tokens, const qn_sequence *s, size_t page,
-                          uint32_t *out)
+/* Lets a node have the sequence's page in place of what it has. */
+static void share_page(qn_prefix *p, uint32_t at, const qn_sequence *s)
+{
+    uint32_t page, f16_page;
+    qn_sequence_share_page(s, p->nodes[at].depth - 1, &page, &f16_page);
+    drop_item(p, at, QN_ITEM_PAGE);
+    drop_item(p, at, QN_ITEM_F16_PAGE);
+    set_item(p, at, QN_ITEM_PAGE, page, IN_POOL);
+    set_item(p, at, QN_ITEM_F16_PAGE, f16_page, IN_POOL);
+}
+
+static qn_status add_page(qn_prefix *p, uint32_t parent, const int32_t *tokens, const qn_sequence *s, uint32_t *out)
 {
     QN_TRY(new_node(p, key_of(parent, tokens), parent, out));
     struct node *node = &p->nodes[*out];
     memcpy(node->tokens, tokens, sizeof node->tokens);
-    qn_sequence_share_page(s, page, &node->page, &node->f16_page);
+    share_page(p, *out, s);
     p->counts.pages++;
     return QN_OK;
+}
+
+/* In place of copies in host memory. */
+static void share_pages(qn_prefix *p, uint32_t at, const qn_sequence *s)
+{
+    for (; p->nodes[at].depth; at = p->nodes[at].parent)
+        if (is_page_in(&p->nodes[at], IN_HOST))
+            share_page(p, at, s);
 }
 
 void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s)
@@ -271,9 +550,10 @@ void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const
     uint32_t at = find_path(p, scope ? scope : "", tokens, n_pages);
     if (!n_pages || (at == NONE && new_root(p, scope ? scope : "", &at) != QN_OK))
         return;
+    share_pages(p, at, s);
     for (size_t i = p->nodes[at].depth; i < n_pages; i++) {
         uint32_t child;
-        if (add_page(p, at, tokens + i * QN_PAGE, s, i, &child) != QN_OK)
+        if (add_page(p, at, tokens + i * QN_PAGE, s, &child) != QN_OK)
             break;
         at = child;
     }
@@ -282,50 +562,33 @@ void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const
         free_node(p, at);
 }
 
-void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s)
+void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens, const qn_sequence *s, qn_state_kind kind)
 {
     const size_t depth = s->state_position / QN_PAGE;
+    bool thinned;
     if (!p->cache->states || !depth || qn_pool_stride(p->cache->states) > p->state_budget)
         return;
     const uint32_t at = find_path(p, scope ? scope : "", tokens, depth);
     if (at == NONE || p->nodes[at].depth != depth)
         return;
-    if (p->nodes[at].state != QN_NO_ITEM) {
-        unlink_node(p, STATES, at);
-        link_node(p, STATES, at);
-        return;
+    struct node *node = &p->nodes[at];
+    const bool is_new = node->items[QN_ITEM_STATE] == QN_NO_ITEM;
+    if (is_new || has_item(node, QN_ITEM_STATE, IN_HOST)) {
+        drop_item(p, at, QN_ITEM_STATE);
+        qn_pool_share(p->cache->states, s->state);
+        set_item(p, at, QN_ITEM_STATE, s->state, IN_POOL);
     }
-    qn_pool_share(p->cache->states, s->state);
-    p->nodes[at].state = s->state;
-    link_node(p, STATES, at);
-    p->counts.states++;
-    p->state_bytes += qn_pool_stride(p->cache->states);
+    node->state_kind = is_new || kind == QN_STATE_MARK ? kind : node->state_kind;
+    if (is_new)
+        link_node(p, STATES, at);
+    else
+        make_newest(p, STATES, at);
+    p->counts.states += is_new;
     while (p->state_bytes > p->state_budget)
-        drop_state(p, oldest(p, STATES));
+        spill_state(p, find_state(p, IN_POOL, true, &thinned));
 }
 
-/* ---- Eviction ---- */
-
-static bool is_page_shared(const qn_prefix *p, const struct node *node)
-{
-    return (node->page != QN_NO_ITEM && qn_pool_is_shared(p->cache->pages, node->page)) ||
-           (node->f16_page != QN_NO_ITEM && qn_pool_is_shared(p->cache->f16_pages, node->f16_page));
-}
-
-bool qn_prefix_evict(qn_prefix *p)
-{
-    for (uint32_t at = oldest(p, ALL); at != ANCHOR; at = p->nodes[at].links[ALL].newer)
-        if (!p->nodes[at].n_children && !is_page_shared(p, &p->nodes[at])) {
-            free_node(p, at);
-            return true;
-        }
-    for (uint32_t at = oldest(p, STATES); p->counts.states && at != ANCHOR; at = p->nodes[at].links[STATES].newer)
-        if (!qn_pool_is_shared(p->cache->states, p->nodes[at].state)) {
-            drop_state(p, at);
-            return true;
-        }
-    return false;
-}
+/* ---- All of it ---- */
 
 void qn_prefix_clear(qn_prefix *p)
 {
@@ -339,7 +602,9 @@ void qn_prefix_clear(qn_prefix *p)
 
 qn_prefix_counts qn_prefix_get_counts(const qn_prefix *p)
 {
-    return p->counts;
+    qn_prefix_counts counts = p->counts;
+    counts.host_bytes = p->spill ? qn_spill_bytes(p->spill) : 0;
+    return counts;
 }
 
 /* ---- Creation ---- */
@@ -357,13 +622,15 @@ static qn_status create(qn_prefix *p)
     return QN_OK;
 }
 
-qn_status qn_prefix_create(const qn_cache *cache, uint64_t state_budget, qn_prefix **out)
+qn_status qn_prefix_create(const qn_cache *cache, uint64_t state_budget, uint64_t host_budget, qn_prefix **out)
 {
     qn_prefix *p;
     *out = NULL;
     QN_TRY(qn_alloc(&p, 1, sizeof *p, "prefix cache"));
     *p = (qn_prefix){ .cache = cache, .state_budget = state_budget, .unused = NONE };
-    const qn_status status = create(p);
+    qn_status status = create(p);
+    if (status == QN_OK && host_budget && cache->copy_out)
+        status = qn_spill_create(cache, host_budget, &p->spill);
     if (status != QN_OK) {
         qn_prefix_free(p);
         return status;
@@ -378,6 +645,7 @@ void qn_prefix_free(qn_prefix *p)
         return;
     if (p->nodes)
         qn_prefix_clear(p);
+    qn_spill_free(p->spill);
     free(p->nodes);
     qn_free(p->buckets);
     qn_free(p);

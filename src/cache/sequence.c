@@ -217,6 +217,18 @@ void qn_sequence_truncate(qn_sequence *s, uint32_t length)
     drop_unneeded_pages(s, end);
 }
 
+size_t qn_sequence_max_drafted(const qn_sequence *s, size_t n)
+{
+    const size_t kept = s->length + n, end = pages_of(kept) * QN_PAGE, first_chunk = pages_of(s->length) * QN_PAGE;
+    size_t most = end - kept;
+    if (!s->cache->states)
+        return has_codes(s) ? most : SIZE_MAX;
+    /* A row that completes a chunk folds it if the step contains a whole one. */
+    if (most && s->cache->folds_whole_chunks && first_chunk + QN_PAGE <= end)
+        most--;
+    return most < s->cache->max_dropped ? most : s->cache->max_dropped;
+}
+
 /* ---- Sequences ---- */
 
 qn_status qn_sequence_create(const qn_cache *cache, qn_sequence *s)
@@ -380,4 +392,34 @@ uint64_t qn_sequence_bytes(const qn_sequence *s)
 {
     return bytes_of(s->cache->pages, s->pages, s->max_pages) + bytes_of(s->cache->f16_pages, s->f16_pages, s->max_pages) +
            bytes_of(s->cache->states, &s->state, 1) + bytes_of(s->cache->open_chunks, &s->open_chunk, 1);
+}
+
+/* ---- Capacity ---- */
+
+/* Granules of n sequences of `length` tokens. With codes a sequence has page 0 and the open page in fp16; the one that grows has the
+ * page before too. */
+static uint64_t granules_of(const qn_cache *cache, uint64_t n, uint64_t length)
+{
+    const uint64_t pages = (length + QN_PAGE - 1) / QN_PAGE, f16_pages = pages < 2 ? pages : 2;
+    uint64_t sum = 0;
+    if (cache->f16_pages)
+        sum += qn_pool_granules(cache->f16_pages, n * f16_pages + (pages > 2)) +
+               qn_pool_granules(cache->pages, n * (length > QN_PAGE ? length / QN_PAGE - 1 : 0));
+    else if (cache->pages)
+        sum += qn_pool_granules(cache->pages, n * pages);
+    if (cache->states)
+        sum += qn_pool_granules(cache->states, length > QN_PAGE ? n : 0) + qn_pool_granules(cache->open_chunks, n);
+    return sum;
+}
+
+uint64_t qn_cache_length(const qn_cache *cache, uint32_t n)
+{
+    const qn_pool_usage usage = qn_pool_get_usage(qn_pool_of(cache->pages ? cache->pages : cache->states));
+    const uint64_t granules = usage.budget / usage.granule;
+    uint64_t fits = 0, above = UINT32_MAX;
+    while (above - fits > 1) {
+        const uint64_t length = fits + (above - fits) / 2;
+        *(granules_of(cache, n, length) <= granules ? &fits : &above) = length;
+    }
+    return fits;
 }

@@ -10,6 +10,11 @@
  * [64 a, 64 a + 64) for some a leaves the state at the last multiple of 64 that it reaches, which may be the length: the open chunk is
  * then empty. A state may be shared: it is then folded into another item.
  *
+ * Drafted rows. A step may end with rows that are dropped afterwards: tokens of a drafter that the model has to verify. They are committed
+ * as others are, and the sequence is truncated to the rows that are accepted. A drafted row must neither fold a chunk nor begin the page
+ * after one of codes, because that cannot be undone: the step has at most qn_sequence_max_drafted of them, which end with the page
+ * of the row before at the latest. A page that a drafted row completes is open again afterwards, with its fp16 rows.
+ *
  * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. One thread at a time uses a sequence;
  * sequences that share items may be used by different threads. */
 #ifndef QN_CACHE_SEQUENCE_H
@@ -31,6 +36,9 @@ typedef struct qn_cache {
                                            fewer inputs of the convolution */
     /* Copies device memory; returns when the copy is complete. */
     qn_status (*copy)(void *context, uint64_t to, uint64_t from, size_t bytes);
+    /* Copies of items to host memory and back (cache/spill.h), likewise complete on return. NULL where items are in host memory. */
+    qn_status (*copy_out)(void *context, void *to, uint64_t from, size_t bytes);
+    qn_status (*copy_in)(void *context, uint64_t to, const void *from, size_t bytes);
     void *context;
 } qn_cache;
 
@@ -75,6 +83,10 @@ uint32_t qn_sequence_shortest(const qn_sequence *sequence);
  * qn_sequence_shortest. */
 void qn_sequence_truncate(qn_sequence *sequence, uint32_t length);
 
+/* qn_sequence_max_drafted - how many drafted rows may follow n > 0 rows in a step, so that the sequence can be truncated to any length from
+ * those n rows on; SIZE_MAX without a limit. */
+size_t qn_sequence_max_drafted(const qn_sequence *sequence, size_t n);
+
 /* What a file holds of a sequence. All but the length is 0 without recurrent layers: these cannot compute rows again, so the fp16 rows
  * of a complete page of codes belong to the contents. */
 typedef struct qn_extent {
@@ -110,6 +122,10 @@ void qn_sequence_take_state(qn_sequence *sequence, uint32_t state);
 
 /* qn_sequence_share_page - add a reference to a complete page, for someone else to hold. */
 void qn_sequence_share_page(const qn_sequence *sequence, size_t index, uint32_t *page, uint32_t *f16_page);
+
+/* qn_cache_length - the greatest length that each of n sequences can have when the pool holds nothing else, and they grow by steps of few
+ * rows; 0 if they do not fit. */
+uint64_t qn_cache_length(const qn_cache *cache, uint32_t n);
 
 /* qn_sequence_bytes - bytes of the items that a sequence holds, shared or not. */
 uint64_t qn_sequence_bytes(const qn_sequence *sequence);

@@ -32,7 +32,7 @@ typedef struct qn_args {
     const char *model; /* NULL: the demo model, in commands that take it */
     const char *device, *kv;
     const char *load, *save; /* session files */
-    uint64_t memory, prefix_cache;
+    uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
     /* Text in, text out. */
     const char *prompt, *file, *system;

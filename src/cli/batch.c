@@ -348,7 +348,9 @@ static int run(qn_batch *b, qn_model *model)
                                          .max_queued = (uint32_t)b->most_in_flight,
                                          .max_rows = (uint32_t)args->batch,
                                          .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
-                                         .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF };
+                                         .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
+                                         .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
+                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
     b->model = model;
     b->model_name = qn_model_get_info(model).name;
     if (!count_lines(b))

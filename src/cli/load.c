@@ -40,6 +40,20 @@ static int find_demo_model(qn_args *args)
     return QN_EXIT_DONE;
 }
 
+/* One line. Returns as qn_load_model. */
+static int print_capacity(const qn_args *args, qn_model *model)
+{
+    qn_capacity one, eight;
+    char limit[32], position[32], sequence[32];
+    if (qn_model_get_capacity(model, args->kv, 1, &one) || qn_model_get_capacity(model, args->kv, 8, &eight))
+        return qn_cli_fail();
+    qn_cli_error("memory for contexts %s: %s a position, %s a sequence; fits 1 sequence of %llu tokens, or 8 of %llu each",
+                 qn_print_size(limit, one.memory_limit), qn_print_size(position, one.bytes_per_position),
+                 qn_print_size(sequence, one.bytes_per_sequence), (unsigned long long)one.tokens_per_sequence,
+                 (unsigned long long)eight.tokens_per_sequence);
+    return QN_EXIT_DONE;
+}
+
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model)
 {
     *model = NULL;
@@ -66,7 +80,14 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
     };
     const qn_status loaded = qn_model_load(args->model, &params, model);
     qn_progress_end(&progress);
-    return loaded ? qn_cli_fail() : QN_EXIT_DONE;
+    if (loaded)
+        return qn_cli_fail();
+    status = args->verbose ? print_capacity(args, *model) : QN_EXIT_DONE;
+    if (status != QN_EXIT_DONE) {
+        qn_model_free(*model);
+        *model = NULL;
+    }
+    return status;
 }
 
 static void log_note(void *unused, const char *line)

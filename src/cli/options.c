@@ -177,6 +177,10 @@ const qn_option qn_options[] = {
           "again. Of "
           "hybrid models that needs a state at the place where they part; the default is a quarter of --memory. In bench it is "
           "for --soak."),
+    BYTES(BATCH | BENCH, "--prefix-host", NULL, NULL, prefix_host, "SIZE", 1 << 22,
+          "host memory to which a full GPU moves kept prefixes, or off",
+          "They and requests that are set aside are copied back when they are needed. The default is a quarter of what is "
+          "available. On the CPU it is ignored."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),
@@ -189,6 +193,7 @@ const qn_option qn_options[] = {
         "updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
+    FLAG(GENERATE | BATCH | BENCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
     FLAG(BATCH, "-q", "--quiet", NULL, quiet, "no notes and no summary", NULL),
 };

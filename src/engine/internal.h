@@ -74,6 +74,10 @@ qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_k
 /* qn_model_kv_codecs - the codecs of a cache format, created if necessary. Owned by the model. Acquires model->lock. */
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);
 
+/* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and freed. Fills the
+ * parameters of memories but n_ctx and n_batch, which are the caller's. */
+qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
+
 /* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);

@@ -1,6 +1,7 @@
 /* Prefix caches of a model under their locks, and eviction on behalf of any of its sequences. */
 #include "engine/kept.h"
 
+#include "base/available.h"
 #include "base/memory.h"
 
 #include <string.h>
@@ -22,7 +23,22 @@ void qn_kept_list_free(qn_kept_list *list)
     pthread_mutex_destroy(&list->lock);
 }
 
-qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, qn_kept **out)
+enum { HOST_SHARE = 4, ADDRESSES_SHARE = 8 };
+
+/* If addresses are limited, all kinds of items must fit in a part of them. */
+uint64_t qn_kept_host_budget(void)
+{
+    const uint64_t available = qn_available_memory(), addresses = qn_available_addresses();
+    const uint64_t budget = available == UINT64_MAX ? 0 : available / HOST_SHARE;
+    return budget < addresses / ADDRESSES_SHARE ? budget : addresses / ADDRESSES_SHARE;
+}
+
+static bool reclaim(void *list)
+{
+    return qn_kept_evict(list);
+}
+
+qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, uint64_t host_budget, qn_kept **out)
 {
     qn_kept *kept;
     *out = NULL;
@@ -32,12 +48,13 @@ qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t sta
         qn_free(kept);
         return status;
     }
-    status = qn_prefix_create(cache, state_budget, &kept->prefix);
+    status = qn_prefix_create(cache, state_budget, host_budget, &kept->prefix);
     if (status != QN_OK) {
         pthread_mutex_destroy(&kept->lock);
         qn_free(kept);
         return status;
     }
+    qn_pool_set_reclaim(qn_pool_of(cache->pages ? cache->pages : cache->states), reclaim, list);
     pthread_mutex_lock(&list->lock);
     kept->next = list->first;
     *out = list->first = kept;
@@ -60,11 +77,31 @@ void qn_kept_free(qn_kept_list *list, qn_kept *kept)
     qn_free(kept);
 }
 
-qn_status qn_kept_adopt(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n, qn_memory *memory, uint32_t *matched)
+/* Evicts from all prefix caches but one. */
+static bool evict_but(qn_kept_list *list, const qn_kept *but)
 {
-    pthread_mutex_lock(&kept->lock);
-    const qn_status status = qn_prefix_adopt(kept->prefix, scope, tokens, n, memory->sequence, matched);
-    pthread_mutex_unlock(&kept->lock);
+    bool evicted = false;
+    pthread_mutex_lock(&list->lock);
+    for (qn_kept *kept = list->first; kept && !evicted; kept = kept->next) {
+        if (kept == but)
+            continue;
+        pthread_mutex_lock(&kept->lock);
+        evicted = qn_prefix_evict(kept->prefix);
+        pthread_mutex_unlock(&kept->lock);
+    }
+    pthread_mutex_unlock(&list->lock);
+    return evicted;
+}
+
+qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, const int32_t *tokens, size_t n,
+                        qn_memory *memory, uint32_t *matched)
+{
+    qn_status status;
+    do {
+        pthread_mutex_lock(&kept->lock);
+        status = qn_prefix_adopt(kept->prefix, scope, tokens, n, memory->sequence, matched);
+        pthread_mutex_unlock(&kept->lock);
+    } while (status == QN_ERR_MEMORY && evict_but(list, kept));
     return status;
 }
 
@@ -75,11 +112,11 @@ void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const 
     pthread_mutex_unlock(&kept->lock);
 }
 
-void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory)
+void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory, qn_state_kind kind)
 {
     pthread_mutex_lock(&kept->lock);
     qn_prefix_add(kept->prefix, scope, tokens, memory->sequence);
-    qn_prefix_keep_state(kept->prefix, scope, tokens, memory->sequence);
+    qn_prefix_keep_state(kept->prefix, scope, tokens, memory->sequence, kind);
     pthread_mutex_unlock(&kept->lock);
 }
 
@@ -93,24 +130,7 @@ qn_prefix_counts qn_kept_counts(qn_kept *kept)
 
 bool qn_kept_evict(qn_kept_list *list)
 {
-    bool evicted = false;
-    pthread_mutex_lock(&list->lock);
-    for (qn_kept *kept = list->first; kept && !evicted; kept = kept->next) {
-        pthread_mutex_lock(&kept->lock);
-        evicted = qn_prefix_evict(kept->prefix);
-        pthread_mutex_unlock(&kept->lock);
-    }
-    pthread_mutex_unlock(&list->lock);
-    return evicted;
-}
-
-qn_status qn_kept_prepare(qn_kept_list *list, qn_memory *memory, size_t n)
-{
-    qn_status status;
-    do
-        status = memory->vtable->prepare(memory, n);
-    while (status == QN_ERR_MEMORY && qn_kept_evict(list));
-    return status;
+    return evict_but(list, NULL);
 }
 
 qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out)

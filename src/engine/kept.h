@@ -1,5 +1,5 @@
-/* Kept prefixes: the prefix cache of a scheduler, among those of its model. When the pool is full, any sequence of the model evicts
- * from all of them. Functions may be called from any thread; a memory is used by its own. */
+/* Kept prefixes: the prefix cache of a scheduler, among those of its model. When the pool is full, whatever takes an item of it evicts
+ * from all of them (qn_pool_set_reclaim). Functions may be called from any thread; a memory is used by its own. */
 #ifndef QN_ENGINE_KEPT_H
 #define QN_ENGINE_KEPT_H
 
@@ -23,26 +23,27 @@ typedef struct qn_kept_list {
 qn_status qn_kept_list_create(qn_kept_list *list);
 void qn_kept_list_free(qn_kept_list *list);
 
-/* qn_kept_create - an empty prefix cache in the list, which outlives it. state_budget: as for qn_prefix_create. Free with
+/* qn_kept_host_budget - the default of host_budget: a quarter of the memory that is available, 0 where nothing is known. */
+uint64_t qn_kept_host_budget(void);
+
+/* qn_kept_create - an empty prefix cache in the list, which outlives it. The budgets are those of qn_prefix_create. Free with
  * qn_kept_free, which accepts NULL. */
-qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, qn_kept **out);
+qn_status qn_kept_create(qn_kept_list *list, const qn_cache *cache, uint64_t state_budget, uint64_t host_budget, qn_kept **out);
 void qn_kept_free(qn_kept_list *list, qn_kept *kept);
 
 /* qn_kept_adopt, qn_kept_add, qn_kept_state, qn_kept_counts - qn_prefix_adopt and so on, of a memory's sequence. qn_kept_state adds the
- * pages first. */
-qn_status qn_kept_adopt(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n, qn_memory *memory,
-                        uint32_t *matched);
+ * pages first. For pages and states that are copied back, other prefix caches of the list are evicted too. */
+qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, const int32_t *tokens, size_t n,
+                        qn_memory *memory, uint32_t *matched);
 void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory);
-void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory);
+void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory, qn_state_kind kind);
 qn_prefix_counts qn_kept_counts(qn_kept *kept);
 
 /* qn_kept_evict - qn_prefix_evict of the first in the list that has something to drop. False if none has. */
 bool qn_kept_evict(qn_kept_list *list);
 
-/* qn_kept_prepare - qn_memory_vtable.prepare; kept prefixes are evicted until there is memory. */
-qn_status qn_kept_prepare(qn_kept_list *list, qn_memory *memory, size_t n);
-
-/* qn_kept_memory_new - qn_device_vtable.memory_new, likewise. */
+/* qn_kept_memory_new - qn_device_vtable.memory_new; kept prefixes are evicted until there is memory also for what a device has outside of
+ * the pool. */
 qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out);
 
 #endif

@@ -60,28 +60,24 @@ static qn_status create_locks(qn_scheduler *s)
     return error ? qn_fail(QN_ERR_MEMORY, "scheduler: no mutex: %s", strerror(error)) : QN_OK;
 }
 
-/* What sequences are made of is known from one of them. */
 static qn_status find_cache(qn_scheduler *s)
 {
     const qn_kv_format *format;
-    qn_kv_codecs codecs;
-    qn_memory *memory;
     QN_TRY(qn_model_kv_format(s->model, s->params.kv, &format));
-    QN_TRY(qn_model_kv_codecs(s->model, format, &codecs));
     s->params.kv = format->name;
-    s->memory_params = (qn_memory_params){ .n_layers = s->model->hparams.n_layers,
-                                           .n_ctx = s->params.n_ctx,
-                                           .n_batch = s->params.max_rows,
-                                           .key_codec = codecs.keys,
-                                           .value_codec = codecs.values };
-    QN_TRY(qn_kept_memory_new(&s->model->kept, s->model->device, &s->memory_params, &memory));
-    s->cache = memory->sequence->cache;
-    memory->vtable->free(memory);
+    s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx, .n_batch = s->params.max_rows };
+    QN_TRY(qn_model_find_cache(s->model, format, &s->memory_params, &s->cache));
     const qn_pool *pool = qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states);
     s->counters.memory_limit = qn_pool_get_usage((qn_pool *)pool).budget;
     if (!s->params.prefix_states)
         s->params.prefix_states = s->counters.memory_limit / STATES_SHARE;
-    return s->params.no_prefix_cache ? QN_OK : qn_kept_create(&s->model->kept, s->cache, s->params.prefix_states, &s->kept);
+    if (s->params.no_prefix_host || !s->cache->copy_out)
+        s->params.prefix_host = 0;
+    else if (!s->params.prefix_host)
+        s->params.prefix_host = qn_kept_host_budget();
+    return s->params.no_prefix_cache
+               ? QN_OK
+               : qn_kept_create(&s->model->kept, s->cache, s->params.prefix_states, s->params.prefix_host, &s->kept);
 }
 
 /* Until there is no work or the scheduler is freed. */

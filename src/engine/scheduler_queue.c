@@ -43,7 +43,7 @@ static void unlink_running(qn_scheduler *s, const qn_request *r)
 static void keep_pages(qn_scheduler *s, qn_request *r)
 {
     if (s->kept && r->memory && r->memory->sequence->length)
-        qn_kept_state(s->kept, r->scope, r->tokens, r->memory);
+        qn_kept_state(s->kept, r->scope, r->tokens, r->memory, QN_STATE_MARK);
 }
 
 static void free_memory(qn_scheduler *s, qn_request *r)
@@ -182,7 +182,7 @@ static bool may_begin(const qn_scheduler *s, const qn_request *r)
 static void adopt_prefix(qn_scheduler *s, qn_request *r)
 {
     uint32_t matched = 0;
-    if (!s->kept || qn_kept_adopt(s->kept, r->scope, r->tokens, r->n_tokens, r->memory, &matched) != QN_OK)
+    if (!s->kept || qn_kept_adopt(&s->model->kept, s->kept, r->scope, r->tokens, r->n_tokens, r->memory, &matched) != QN_OK)
         return;
     r->branch = matched > r->memory->sequence->length ? matched : 0;
 }

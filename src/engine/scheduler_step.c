@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Prompts that are evaluated while others are decoded get at least so many rows of a step. Every KEEP_STATES tokens a state is kept. */
-enum { LEAST_PROMPT_ROWS = 16, KEEP_STATES = 4096 };
+/* Prompts that are evaluated while others are decoded get at least so many rows of a step. */
+enum { LEAST_PROMPT_ROWS = 16 };
 
 static size_t rows_left(const qn_request *r)
 {
@@ -15,18 +15,18 @@ static size_t rows_left(const qn_request *r)
 
 /* ---- Kept states ---- */
 
-static bool is_kept_position(const qn_request *r, uint32_t position)
+static bool is_mark(const qn_request *r, uint32_t position)
 {
     for (size_t i = 0; i < r->n_keep; i++)
         if (r->keep[i] == position)
             return true;
-    return position && (position % KEEP_STATES == 0 || position == r->branch);
+    return position && position == r->branch;
 }
 
 /* The first position above `position` whose state is to be kept. */
 static uint32_t next_kept_position(const qn_request *r, uint32_t position)
 {
-    uint32_t next = (position / KEEP_STATES + 1) * KEEP_STATES;
+    uint32_t next = (position / QN_STATE_PERIOD + 1) * QN_STATE_PERIOD;
     for (size_t i = 0; i < r->n_keep; i++)
         if (r->keep[i] > position && r->keep[i] < next)
             next = r->keep[i];
@@ -58,8 +58,10 @@ static void keep_prefix(qn_scheduler *s, qn_request *r)
     const qn_sequence *q = r->memory->sequence;
     if (!s->kept)
         return;
-    if (s->cache->states && q->state_position != r->kept_state && is_kept_position(r, q->state_position)) {
-        qn_kept_state(s->kept, r->scope, r->tokens, r->memory);
+    const bool is_marked = is_mark(r, q->state_position);
+    if (s->cache->states && q->state_position != r->kept_state &&
+        (is_marked || (q->state_position && q->state_position % QN_STATE_PERIOD == 0))) {
+        qn_kept_state(s->kept, r->scope, r->tokens, r->memory, is_marked ? QN_STATE_MARK : QN_STATE_PERIODIC);
         r->kept_state = q->state_position;
     }
     if (!r->has_kept_prompt && q->length >= r->n_prompt)
@@ -122,7 +124,7 @@ static void reserve_piece(qn_scheduler *s, qn_piece *piece)
 {
     qn_request *r = piece->request;
     while (piece->request) {
-        const qn_status status = qn_kept_prepare(&s->model->kept, r->memory, piece->n);
+        const qn_status status = r->memory->vtable->prepare(r->memory, piece->n);
         qn_request *youngest = status == QN_ERR_MEMORY && s->n_running > 1 ? find_youngest(s) : NULL;
         if (status == QN_OK)
             return;
@@ -307,6 +309,7 @@ static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated,
     c->memory_limit = usage.budget;
     c->prefix_tokens = counts.pages * QN_PAGE;
     c->prefix_states = counts.states;
+    c->prefix_host_bytes = counts.host_bytes;
     c->generated_tokens += n_generated;
     c->steps += step->n_rows > 0;
     c->rows += step->n_rows;

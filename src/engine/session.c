@@ -276,7 +276,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
                                      .memory = session->memory };
     for (size_t i = first_logit; i < n; i++)
         session->logit_rows[step.n_logit_rows++] = (uint32_t)i;
-    QN_TRY(qn_kept_prepare(&session->model->kept, session->memory, n));
+    QN_TRY(session->memory->vtable->prepare(session->memory, n));
     qn_model_lock(session->model);
     /* Again in each batch: another session's reservation may have failed and released the workspace. */
     qn_status status = reserve(session);

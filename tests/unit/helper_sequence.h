@@ -46,7 +46,8 @@ static inline void device_release(void *context, uint64_t address)
 }
 
 struct device {
-    size_t copies, refuse_after; /* copies until one is refused; 0: never */
+    size_t copies, refuse_after; /* copies until one is refused for want of memory; 0: never */
+    size_t fails_after;          /* copies from and to host memory until one fails; 0: never */
 };
 
 static inline qn_status device_copy(void *context, uint64_t to, uint64_t from, size_t bytes)
@@ -56,6 +57,25 @@ static inline qn_status device_copy(void *context, uint64_t to, uint64_t from, s
     if (d->refuse_after && --d->refuse_after == 0)
         return qn_fail(QN_ERR_MEMORY, "refused");
     memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return QN_OK;
+}
+
+/* To and from host memory. */
+static inline qn_status device_copy_out(void *context, void *to, uint64_t from, size_t bytes)
+{
+    struct device *d = context;
+    if (d->fails_after && --d->fails_after == 0)
+        return qn_fail(QN_ERR_IO, "refused");
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return QN_OK;
+}
+
+static inline qn_status device_copy_in(void *context, uint64_t to, const void *from, size_t bytes)
+{
+    struct device *d = context;
+    if (d->fails_after && --d->fails_after == 0)
+        return qn_fail(QN_ERR_IO, "refused");
+    memcpy((void *)(uintptr_t)to, from, bytes);
     return QN_OK;
 }
 
@@ -78,6 +98,14 @@ static inline fixture new_fixture(size_t granules, bool codes, bool recurrent)
         assert_ok(qn_pool_add_class(f.pool, "open chunk", (QN_PAGE + RING) * 4, &f.cache.open_chunks));
     }
     return f;
+}
+
+/* Lets items be spilled. */
+static inline void spill(fixture *f)
+{
+    f->cache.copy_out = device_copy_out;
+    f->cache.copy_in = device_copy_in;
+    f->cache.context = &f->device;
 }
 
 /* Lets sequences fold as on a GPU. */

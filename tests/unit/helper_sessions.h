@@ -4,6 +4,7 @@
 
 #include "helper_assert.h"
 
+#include "engine/internal.h"
 #include "engine/state_file.h"
 #include "quern/quern.h"
 
@@ -72,6 +73,67 @@ static inline void close_model(void)
 static inline void assert_same_logits(void)
 {
     assert_memory_equal(expected, found, logits_bytes);
+}
+
+/* ---- Drafted rows ---- */
+
+enum { DRAFTED = 5, AFTER = 8, DRAFT_ROWS = 1 + DRAFTED + AFTER + 2 };
+
+/* Evaluates a step of one token, `drafted` drafted ones of which `accepted` are right, and drops the others; then AFTER tokens in one
+ * step and two alone. `wrong` tells the wrong tokens. logits: of the rows that stay. */
+static inline void verify_drafts(const qn_session *base, size_t drafted, size_t accepted, qn_token wrong, float *logits)
+{
+    const uint32_t length = qn_session_length(base), kept = length + 1 + (uint32_t)accepted;
+    float *all = malloc((1 + drafted) * info.n_vocab * sizeof *all);
+    qn_token tokens[1 + DRAFTED];
+    qn_session *session;
+    assert_non_null(all);
+    for (size_t i = 0; i <= drafted; i++)
+        tokens[i] = i <= accepted ? ids[length + i] : (ids[length + i] + wrong) % (qn_token)info.n_vocab;
+    assert_ok(qn_session_fork(base, &session));
+    assert_ok(qn_session_eval(session, tokens, 1 + drafted, QN_LOGITS_ALL, all));
+    memcpy(logits, all, (1 + accepted) * info.n_vocab * sizeof *all);
+    logits += (1 + accepted) * info.n_vocab;
+    assert_ok(qn_session_truncate(session, kept));
+    assert_int_equal(qn_session_length(session), kept);
+    assert_ok(qn_session_eval(session, ids + kept, AFTER, QN_LOGITS_ALL, logits));
+    for (size_t i = AFTER; i < AFTER + 2; i++)
+        assert_ok(qn_session_eval(session, ids + kept + i, 1, QN_LOGITS_LAST, logits + i * info.n_vocab));
+    qn_session_free(session);
+    free(all);
+}
+
+/* At all alignments to pages and chunks, for each number of accepted tokens: the drafted tokens that were dropped change no bit. same:
+ * nor does it change one whether there were any (`compare` otherwise gets the logits and their number). Needs DRAFT_ROWS compared rows. */
+static inline void drafts_leave_nothing(const char *kv, bool same,
+                                        void (*compare)(const float *x, const float *reference, size_t n))
+{
+    const qn_session_params params = { .n_ctx = MAX_IDS, .kv = kv };
+    qn_session *base;
+    float *plain = malloc(DRAFT_ROWS * info.n_vocab * sizeof *plain);
+    assert_non_null(plain);
+    assert_ok(qn_session_create(model, &params, &base));
+    assert_ok(qn_session_eval(base, ids, 55, QN_LOGITS_NONE, NULL));
+    for (uint32_t length = 55; length < 200; length++) {
+        const size_t allowed = qn_sequence_max_drafted(base->memory->sequence, 1),
+                     drafted = allowed < DRAFTED ? allowed : DRAFTED;
+        const bool is_near = (length + 9) % 64 < 12;
+        for (size_t accepted = 0; is_near && accepted <= drafted; accepted++) {
+            const size_t n = (1 + accepted + AFTER + 2) * info.n_vocab;
+            label("%u tokens, %zu drafted, %zu accepted", (unsigned)length, drafted, accepted);
+            verify_drafts(base, drafted, accepted, 1, found);
+            verify_drafts(base, drafted, accepted, 7, expected);
+            assert_memory_equal(found, expected, n * sizeof *found);
+            verify_drafts(base, accepted, accepted, 0, plain);
+            if (same)
+                assert_memory_equal(found, plain, n * sizeof *found);
+            else
+                compare(found, plain, n);
+        }
+        assert_ok(qn_session_eval(base, ids + length, 1, QN_LOGITS_NONE, NULL));
+    }
+    qn_session_free(base);
+    free(plain);
 }
 
 /* ---- Files ---- */

@@ -44,7 +44,7 @@ static void without_recurrent_layers(void **state)
     for (int codes = 0; codes < 2; codes++) {
         fixture f = new_fixture(1000, codes, false);
         qn_prefix *prefix;
-        assert_ok(qn_prefix_create(&f.cache, 0, &prefix));
+        assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
         fill(tokens, 600);
         history *first = run(&f, prefix, NULL, tokens, 600, &reused, &matched);
         assert_int_equal(reused, 0);
@@ -89,25 +89,25 @@ static void states(void **state)
     qn_prefix *prefix;
     (void)state;
     const size_t bytes = qn_pool_stride(f.cache.states);
-    assert_ok(qn_prefix_create(&f.cache, 2 * bytes, &prefix));
+    assert_ok(qn_prefix_create(&f.cache, 2 * bytes, 0, &prefix));
     fill(tokens, 600);
     history *first = run(&f, prefix, NULL, tokens, 300, &reused, &matched);
     history *second = run(&f, prefix, NULL, tokens, 400, &reused, &matched);
     assert_int_equal(reused, 0);
     assert_int_equal(matched, 256);
-    qn_prefix_keep_state(prefix, NULL, tokens_of(first), &first->sequence); /* at 256 */
+    qn_prefix_keep_state(prefix, NULL, tokens_of(first), &first->sequence, QN_STATE_MARK); /* at 256 */
     assert_int_equal(first->sequence.state_position, 256);
     history *third = run(&f, prefix, NULL, tokens, 600, &reused, &matched);
     assert_int_equal(reused, 256);
     assert_int_equal(matched, 384);
-    assert_int_not_equal(third->sequence.state, first->sequence.state);       /* it has folded since, into another item */
-    qn_prefix_keep_state(prefix, NULL, tokens_of(second), &second->sequence); /* at 384 */
-    qn_prefix_keep_state(prefix, NULL, tokens_of(second), &second->sequence);
+    assert_int_not_equal(third->sequence.state, first->sequence.state); /* it has folded since, into another item */
+    qn_prefix_keep_state(prefix, NULL, tokens_of(second), &second->sequence, QN_STATE_MARK); /* at 384 */
+    qn_prefix_keep_state(prefix, NULL, tokens_of(second), &second->sequence, QN_STATE_MARK);
     assert_int_equal(qn_prefix_get_counts(prefix).states, 2);
     /* The least recently used state gives way. */
     history *fourth = run(&f, prefix, NULL, tokens, 300, &reused, &matched);
     assert_int_equal(reused, 256);
-    qn_prefix_keep_state(prefix, NULL, tokens_of(third), &third->sequence); /* at 576: the one at 384 goes */
+    qn_prefix_keep_state(prefix, NULL, tokens_of(third), &third->sequence, QN_STATE_MARK); /* at 576: the one at 384 goes */
     assert_int_equal(qn_prefix_get_counts(prefix).states, 2);
     history *fifth = run(&f, prefix, NULL, tokens, 500, &reused, &matched);
     assert_int_equal(reused, 256);
@@ -130,10 +130,10 @@ static void a_state_larger_than_the_budget_is_not_kept(void **state)
     fixture f = new_fixture(1000, true, true);
     qn_prefix *prefix;
     (void)state;
-    assert_ok(qn_prefix_create(&f.cache, 100, &prefix));
+    assert_ok(qn_prefix_create(&f.cache, 100, 0, &prefix));
     fill(tokens, 200);
     history *h = run(&f, prefix, NULL, tokens, 200, &reused, &matched);
-    qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence);
+    qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
     assert_int_equal(qn_prefix_get_counts(prefix).states, 0);
     end_history(h);
     qn_prefix_free(prefix);
@@ -147,7 +147,7 @@ static void eviction(void **state)
     fixture f = new_fixture(1000, false, false);
     qn_prefix *prefix;
     (void)state;
-    assert_ok(qn_prefix_create(&f.cache, 0, &prefix));
+    assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
     fill(a, 300);
     fill(b, 300);
     memcpy(b, a, 64 * sizeof *a);
@@ -184,7 +184,7 @@ static void what_is_adopted_is_recent(void **state)
     qn_sequence sequence;
     qn_prefix *prefix;
     (void)state;
-    assert_ok(qn_prefix_create(&f.cache, 0, &prefix));
+    assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
     fill(a, 200);
     fill(b, 200);
     end_history(run(&f, prefix, NULL, a, 200, &reused, &matched));
@@ -201,20 +201,262 @@ static void what_is_adopted_is_recent(void **state)
     end_fixture(&f);
 }
 
+/* ---- Thinning ---- */
+
+enum { PERIODS = 64, LONG = PERIODS * QN_STATE_PERIOD + 1 };
+
+/* A sequence of periods, whose states are kept at the positions p of which bit p of `marks` or of `periodic` is set, in units of periods. */
+static void keep_periods(fixture *f, qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, uint64_t marks)
+{
+    qn_sequence s;
+    assert_ok(qn_sequence_create(&f->cache, &s));
+    for (size_t i = 1; i <= n; i++) {
+        assert_ok(qn_sequence_reserve(&s, QN_STATE_PERIOD));
+        qn_sequence_commit(&s, QN_STATE_PERIOD);
+        assert_int_equal(s.state_position, i * QN_STATE_PERIOD);
+        qn_prefix_add(prefix, scope, tokens, &s);
+        qn_prefix_keep_state(prefix, scope, tokens, &s, marks >> (i - 1) & 1 ? QN_STATE_MARK : QN_STATE_PERIODIC);
+    }
+    qn_sequence_free(&s);
+}
+
+/* Bit i: the state after i + 1 periods is kept. */
+static uint64_t kept_periods(fixture *f, qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n)
+{
+    uint64_t kept = 0;
+    for (size_t i = 1; i <= n; i++) {
+        qn_sequence s;
+        uint32_t matched;
+        assert_ok(qn_sequence_create(&f->cache, &s));
+        assert_ok(qn_prefix_adopt(prefix, scope, tokens, i * QN_STATE_PERIOD + 1, &s, &matched));
+        if (s.length == i * QN_STATE_PERIOD)
+            kept |= (uint64_t)1 << (i - 1);
+        qn_sequence_free(&s);
+    }
+    return kept;
+}
+
+static fixture new_long_fixture(int32_t **tokens)
+{
+    fixture f = new_fixture(4000, false, true);
+    fold_whole_chunks(&f);
+    *tokens = calloc(LONG, sizeof **tokens);
+    assert_non_null(*tokens);
+    for (size_t i = 0; i < LONG; i++)
+        (*tokens)[i] = (int32_t)i;
+    return f;
+}
+
+/* Of one long prompt all of the newest states are kept, and of older ones multiples of eight periods. */
+static void old_states_are_thinned(void **state)
+{
+    int32_t *tokens;
+    qn_prefix *prefix;
+    fixture f = new_long_fixture(&tokens);
+    (void)state;
+    assert_ok(qn_prefix_create(&f.cache, 16 * qn_pool_stride(f.cache.states), 0, &prefix));
+    keep_periods(&f, prefix, NULL, tokens, PERIODS, 0);
+    assert_int_equal(qn_prefix_get_counts(prefix).states, 16);
+    uint64_t kept = kept_periods(&f, prefix, NULL, tokens, PERIODS);
+    assert_int_equal(kept >> 54, 0x3ff);
+    assert_int_equal(kept & 0x8080808080000000, 0x8080808080000000);
+    /* Without pressure none is. */
+    qn_prefix_clear(prefix);
+    keep_periods(&f, prefix, NULL, tokens, 16, 0);
+    assert_int_equal(kept_periods(&f, prefix, NULL, tokens, 16), 0xffff);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+    free(tokens);
+}
+
+/* Marks outlive periodic states, not younger marks; among equals the least recently used goes first. */
+static void marks_outlive_periodic_states(void **state)
+{
+    int32_t *tokens;
+    qn_prefix *prefix;
+    fixture f = new_long_fixture(&tokens);
+    (void)state;
+    assert_ok(qn_prefix_create(&f.cache, 8 * qn_pool_stride(f.cache.states), 0, &prefix));
+    keep_periods(&f, prefix, "marks", tokens, 3, 7);
+    keep_periods(&f, prefix, NULL, tokens, 30, 0);
+    assert_int_equal(kept_periods(&f, prefix, "marks", tokens, 3), 7);
+    assert_int_equal(qn_prefix_get_counts(prefix).states, 8);
+    keep_periods(&f, prefix, "others", tokens, 8, 0xff);
+    assert_int_equal(kept_periods(&f, prefix, NULL, tokens, 30), 0);
+    assert_int_equal(kept_periods(&f, prefix, "marks", tokens, 3), 0);
+    assert_int_equal(kept_periods(&f, prefix, "others", tokens, 8), 0xff);
+    /* A periodic state that is kept again as a mark is one. */
+    qn_prefix_clear(prefix);
+    keep_periods(&f, prefix, NULL, tokens, 2, 0);
+    keep_periods(&f, prefix, NULL, tokens, 2, 1);
+    keep_periods(&f, prefix, "others", tokens, 7, 0x7f);
+    assert_int_equal(kept_periods(&f, prefix, NULL, tokens, 2), 1);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+    free(tokens);
+}
+
+/* ---- Spilling ---- */
+
+/* All pages and states of the pool go to host memory, and come back with their contents. */
+static void spilled_prefixes_come_back(void **state)
+{
+    uint32_t tokens[900], reused, matched;
+    (void)state;
+    for (size_t kind = 0; kind < 4; kind++) {
+        fixture f = new_fixture(1000, kind & 1, kind & 2);
+        spill(&f);
+        qn_prefix *prefix;
+        label("kind %zu", kind);
+        assert_ok(qn_prefix_create(&f.cache, 10 * 4096, 8 << 20, &prefix));
+        fill(tokens, 900);
+        history *first = run(&f, prefix, NULL, tokens, 600, &reused, &matched);
+        qn_prefix_keep_state(prefix, NULL, tokens_of(first), &first->sequence, QN_STATE_MARK);
+        end_history(first);
+        for (size_t round = 0; round < 3; round++) {
+            while (qn_prefix_evict(prefix))
+                ;
+            assert_int_equal(qn_pool_get_usage(f.pool).held, 0);
+            const qn_prefix_counts counts = qn_prefix_get_counts(prefix);
+            assert_true(counts.pages == 9 && counts.host_bytes >= 9 * QN_PAGE * 4);
+            assert_int_equal(counts.states, kind & 2 ? 1 : 0);
+            history *again = run(&f, prefix, NULL, tokens, 600, &reused, &matched);
+            assert_int_equal(reused, 576);
+            assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, 0);
+            end_history(again);
+        }
+        /* A sequence that has evaluated the same tokens again brings its pages. */
+        while (qn_prefix_evict(prefix))
+            ;
+        history *h = calloc(1, sizeof *h);
+        assert_non_null(h);
+        assert_ok(qn_sequence_create(&f.cache, &h->sequence));
+        memcpy(h->tokens, tokens, sizeof tokens);
+        assert_ok(qn_sequence_reserve(&h->sequence, 600));
+        run_step(&h->sequence, h->tokens, 600);
+        qn_sequence_commit(&h->sequence, 600);
+        qn_prefix_add(prefix, NULL, tokens_of(h), &h->sequence);
+        qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_PERIODIC);
+        assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, 0);
+        end_history(h);
+        qn_prefix_free(prefix);
+        end_fixture(&f);
+    }
+}
+
+/* What cannot be copied is dropped, or not found; nothing is lost of the pool. */
+static void refused_copies(void **state)
+{
+    uint32_t tokens[600], reused, matched;
+    fixture f = new_fixture(1000, false, true);
+    qn_sequence s;
+    qn_prefix *prefix;
+    (void)state;
+    spill(&f);
+    assert_ok(qn_prefix_create(&f.cache, 10 * 4096, 8 << 20, &prefix));
+    fill(tokens, 600);
+    history *h = run(&f, prefix, NULL, tokens, 600, &reused, &matched);
+    qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
+    end_history(h);
+    while (qn_prefix_evict(prefix))
+        ;
+    assert_ok(qn_sequence_create(&f.cache, &s));
+    f.device.fails_after = 4;
+    assert_int_equal(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 600, &s, &matched), QN_ERR_IO);
+    assert_int_equal(s.length, 0);
+    f.device.fails_after = 0;
+    assert_ok(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 600, &s, &matched));
+    assert_int_equal(s.length, 576);
+    qn_sequence_free(&s);
+    f.device.fails_after = 3;
+    while (qn_prefix_evict(prefix))
+        ;
+    assert_int_equal(qn_pool_get_usage(f.pool).held, 0);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
+/* A pool that the prefix does not fit in beside what a sequence holds: the adopting sequence stays empty, and all is found later. */
+static void no_memory_to_come_back(void **state)
+{
+    uint32_t tokens[700], other[700], reused, matched;
+    fixture f = new_fixture(1, false, false); /* 16 pages */
+    qn_sequence s;
+    qn_prefix *prefix;
+    (void)state;
+    spill(&f);
+    assert_ok(qn_prefix_create(&f.cache, 0, 8 << 20, &prefix));
+    fill(tokens, 700);
+    fill(other, 700);
+    end_history(run(&f, prefix, NULL, tokens, 700, &reused, &matched));
+    while (qn_prefix_evict(prefix))
+        ;
+    history *held = run(&f, prefix, NULL, other, 700, &reused, &matched);
+    assert_ok(qn_sequence_create(&f.cache, &s));
+    assert_int_equal(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 700, &s, &matched), QN_ERR_MEMORY);
+    assert_int_equal(s.length, 0);
+    check(held);
+    end_history(held);
+    assert_ok(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 700, &s, &matched));
+    assert_int_equal(s.length, 640);
+    qn_sequence_free(&s);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
+/* A state is not worth its copy where another is near. */
+static void near_states_are_not_copied(void **state)
+{
+    uint32_t tokens[600], reused, matched;
+    fixture f = new_fixture(1000, false, true);
+    qn_sequence s;
+    qn_prefix *prefix;
+    (void)state;
+    spill(&f);
+    assert_ok(qn_prefix_create(&f.cache, 2 * qn_pool_stride(f.cache.states), 8 << 20, &prefix));
+    fill(tokens, 600);
+    static const size_t lengths[] = { 400, 500, 600 }; /* states at 384, 448, 576 */
+    for (size_t i = 0; i < 3; i++) {
+        history *h = run(&f, prefix, NULL, tokens, lengths[i], &reused, &matched);
+        qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
+        end_history(h);
+    }
+    /* That at 384 has no other before it and was copied. */
+    assert_int_equal(qn_prefix_get_counts(prefix).states, 3);
+    assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, qn_pool_stride(f.cache.states));
+    assert_ok(qn_sequence_create(&f.cache, &s));
+    assert_ok(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 440, &s, &matched)); /* 576 is used least now */
+    assert_int_equal(s.length, 384);
+    qn_sequence_free(&s);
+    history *h = run(&f, prefix, "elsewhere", tokens, 100, &reused, &matched);
+    qn_prefix_keep_state(prefix, "elsewhere", tokens_of(h), &h->sequence, QN_STATE_MARK);
+    end_history(h);
+    assert_ok(qn_sequence_create(&f.cache, &s));
+    assert_ok(qn_prefix_adopt(prefix, NULL, (const int32_t *)tokens, 600, &s, &matched));
+    assert_int_equal(s.length, 384);
+    qn_sequence_free(&s);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
 /* Conversations from a small set of beginnings, in a pool that is too small for all of them; whatever is taken over holds the
  * right tokens, and what is found is as long as a plain search says while nothing has been evicted. */
 static void random_conversations(void **state)
 {
     enum { ROUNDS = 3000, KEPT = 40 };
     (void)state;
-    for (size_t kind = 0; kind < 4; kind++) {
+    for (size_t kind = 0; kind < 12; kind++) {
         const bool recurrent = kind & 2;
         fixture f = new_fixture(recurrent ? 200 : 60, kind & 1, recurrent);
+        const uint64_t host_budget = kind < 4 ? 0 : kind < 8 ? 16 << 20 : 2 << 20;
+        label("kind %zu", kind);
+        if (host_budget)
+            spill(&f);
         static uint32_t bases[6][MAX_LENGTH], added[KEPT][MAX_LENGTH];
         size_t lengths[KEPT] = { 0 }, evictions = 0, reuses = 0;
         qn_prefix *prefix;
         f.cache.context = &f.device;
-        assert_ok(qn_prefix_create(&f.cache, 20 * 4096, &prefix));
+        assert_ok(qn_prefix_create(&f.cache, 20 * 4096, host_budget, &prefix));
         for (size_t i = 0; i < 6; i++) {
             fill(bases[i], MAX_LENGTH);
             memcpy(bases[i], bases[i / 2 * 2], (i % 2) * 150 * sizeof(uint32_t));
@@ -229,7 +471,11 @@ static void random_conversations(void **state)
             uint32_t matched;
             while (qn_sequence_create(&f.cache, &h->sequence) != QN_OK)
                 assert_true(qn_prefix_evict(prefix));
-            assert_ok(qn_prefix_adopt(prefix, round % 3 ? NULL : "other", tokens_of(h), n, &h->sequence, &matched));
+            f.device.fails_after = random_u32() % 64 ? 0 : 1 + random_u32() % 8;
+            const qn_status status =
+                qn_prefix_adopt(prefix, round % 3 ? NULL : "other", tokens_of(h), n, &h->sequence, &matched);
+            assert_true(status == QN_OK || (f.device.fails_after == 0 && h->sequence.length == 0 && host_budget));
+            f.device.fails_after = 0;
             check(h);
             size_t longest = 0;
             for (size_t k = 0; k < KEPT && !evictions && round % 3; k++) {
@@ -251,7 +497,7 @@ static void random_conversations(void **state)
             qn_sequence_commit(&h->sequence, left);
             check(h);
             qn_prefix_add(prefix, round % 3 ? NULL : "other", tokens_of(h), &h->sequence);
-            qn_prefix_keep_state(prefix, round % 3 ? NULL : "other", tokens_of(h), &h->sequence);
+            qn_prefix_keep_state(prefix, round % 3 ? NULL : "other", tokens_of(h), &h->sequence, QN_STATE_MARK);
             if (round % 3) {
                 memcpy(added[round % KEPT], h->tokens, n * sizeof *h->tokens);
                 lengths[round % KEPT] = n;
@@ -272,6 +518,12 @@ int main(void)
         cmocka_unit_test(a_state_larger_than_the_budget_is_not_kept),
         cmocka_unit_test(eviction),
         cmocka_unit_test(what_is_adopted_is_recent),
+        cmocka_unit_test(old_states_are_thinned),
+        cmocka_unit_test(marks_outlive_periodic_states),
+        cmocka_unit_test(spilled_prefixes_come_back),
+        cmocka_unit_test(refused_copies),
+        cmocka_unit_test(no_memory_to_come_back),
+        cmocka_unit_test(near_states_are_not_copied),
         cmocka_unit_test(random_conversations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

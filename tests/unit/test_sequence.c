@@ -260,6 +260,52 @@ static void repeated_truncation(void **state)
     end_fixture(&f);
 }
 
+/* At every alignment, with as many drafted rows as are allowed: truncation to each accepted length leaves what the accepted rows alone
+ * would have left. One more drafted row could not be dropped. */
+static void drafted_rows(void **state)
+{
+    static const uint32_t counts[] = { 1, 2, 5, 60, 64, 100, 130 };
+    (void)state;
+    for (size_t kind = 0; kind < 6; kind++)
+        for (uint32_t length = 1; length < 200; length++)
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+                fixture f = new_fixture(1000, kind & 1, kind >= 2);
+                if (kind >= 4)
+                    fold_whole_chunks(&f);
+                history *h = grown(&f, length), *fork = calloc(1, sizeof *fork);
+                assert_non_null(fork);
+                const uint32_t kept = length + counts[i];
+                const size_t allowed = qn_sequence_max_drafted(&h->sequence, counts[i]);
+                const uint32_t most = allowed < 70 ? (uint32_t)allowed : 70;
+                label("kind %zu, %u tokens, %u rows, %u drafted", kind, length, counts[i], most);
+                for (uint32_t accepted = kept; accepted <= kept + most; accepted += 1 + most / 3) {
+                    memcpy(fork->tokens, h->tokens, sizeof h->tokens);
+                    assert_ok(qn_sequence_fork(&h->sequence, &fork->sequence));
+                    assert_true(append(fork, counts[i] + most));
+                    assert_true(qn_sequence_shortest(&fork->sequence) <= kept);
+                    assert_int_equal(qn_sequence_rewind_length(&fork->sequence, accepted), accepted);
+                    qn_sequence_truncate(&fork->sequence, accepted);
+                    check(fork);
+                    assert_true(append(fork, 3));
+                    check(fork);
+                    assert_true(append(fork, 70));
+                    check(fork);
+                    qn_sequence_free(&fork->sequence);
+                }
+                if (allowed < 70 && kept > QN_PAGE) { /* page 0 stays fp16 */
+                    memcpy(fork->tokens, h->tokens, sizeof h->tokens);
+                    assert_ok(qn_sequence_fork(&h->sequence, &fork->sequence));
+                    assert_true(append(fork, counts[i] + most + 1));
+                    assert_true(qn_sequence_shortest(&fork->sequence) > kept ||
+                                qn_sequence_rewind_length(&fork->sequence, kept) != kept || kept % QN_PAGE == 0);
+                    qn_sequence_free(&fork->sequence);
+                }
+                free(fork);
+                end_history(h);
+                end_fixture(&f);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +313,7 @@ int main(void)
         cmocka_unit_test(pages_of_codes),    cmocka_unit_test(a_reservation_that_is_not_used),
         cmocka_unit_test(restored_items),    cmocka_unit_test(lengths_of_recurrent_layers),
         cmocka_unit_test(whole_chunks),      cmocka_unit_test(repeated_truncation),
+        cmocka_unit_test(drafted_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

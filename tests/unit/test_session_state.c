@@ -80,6 +80,20 @@ static void write_state(const char *to, const void *data, size_t size)
     assert_int_equal(fclose(file), 0);
 }
 
+/* ---- Drafted rows ---- */
+
+static void drops_drafted_rows(void)
+{
+    drafts_leave_nothing("f16", true, NULL);
+    drafts_leave_nothing("aura4", true, NULL);
+}
+
+static void drafted_rows_leave_nothing(void **unused)
+{
+    (void)unused;
+    for_each_model(drops_drafted_rows);
+}
+
 /* ---- Memory ---- */
 
 /* A page that a fork shares is not changed by saving the fork, whose last tile has unused rows. */
@@ -724,6 +738,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saving_a_fork_leaves_shared_pages),
+        cmocka_unit_test(drafted_rows_leave_nothing),
         cmocka_unit_test(a_full_pool_changes_nothing),
         cmocka_unit_test(restored_sessions_continue),
         cmocka_unit_test(forks_continue),

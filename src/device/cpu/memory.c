@@ -4,6 +4,7 @@
 #include "base/address_space.h"
 #include "base/available.h"
 #include "base/memory.h"
+#include "cache/host_memory.h"
 #include "device/sequence_memory.h"
 
 #include <pthread.h>
@@ -210,33 +211,6 @@ static const qn_memory_vtable vtable = {
 
 /* ---- The pool ---- */
 
-static qn_status reserve_addresses(void *context, size_t bytes, uint64_t *address)
-{
-    void *at;
-    (void)context;
-    QN_TRY(qn_address_space_reserve(bytes, &at));
-    *address = (uint64_t)(uintptr_t)at;
-    return QN_OK;
-}
-
-static void free_addresses(void *context, uint64_t address, size_t bytes)
-{
-    (void)context;
-    qn_address_space_free((void *)(uintptr_t)address, bytes);
-}
-
-static qn_status commit_granule(void *context, uint64_t address)
-{
-    (void)context;
-    return qn_address_space_commit((void *)(uintptr_t)address);
-}
-
-static void release_granule(void *context, uint64_t address)
-{
-    (void)context;
-    qn_address_space_release((void *)(uintptr_t)address);
-}
-
 static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t bytes)
 {
     (void)context;
@@ -262,11 +236,7 @@ static uint64_t default_budget(const qn_plan *plan)
 
 static qn_status create_pool(qn_cpu_caches *c, uint64_t budget)
 {
-    const qn_pool_memory memory = { .granule = QN_COMMIT_GRANULE,
-                                    .reserve = reserve_addresses,
-                                    .unreserve = free_addresses,
-                                    .commit = commit_granule,
-                                    .release = release_granule };
+    const qn_pool_memory memory = qn_host_pool_memory();
     budget = budget ? budget : default_budget(c->plan);
     QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
     if (!c->plan->recurrent.n_v_heads)

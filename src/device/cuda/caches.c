@@ -205,6 +205,19 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
     return status;
 }
 
+/* Spilled items: nothing in the model's stream uses an item that no sequence holds, so that these copies need not wait for steps. */
+static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
+{
+    const qn_cuda_model *model = context;
+    return qn_cuda_download_staged(model->cuda, to, from, bytes);
+}
+
+static qn_status copy_in(void *context, uint64_t to, const void *from, size_t bytes)
+{
+    const qn_cuda_model *model = context;
+    return qn_cuda_upload(model->cuda, to, from, bytes, NULL, NULL);
+}
+
 static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)
 {
     qn_cache *cache = &f->cache;
@@ -249,6 +262,8 @@ static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
                            .folds_whole_chunks = f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->model->gdn),
                            .max_dropped = QN_GDN_DROPPED_ROWS,
                            .copy = copy_item,
+                           .copy_out = copy_out,
+                           .copy_in = copy_in,
                            .context = c->model };
     if (f->key_codec)
         QN_TRY(create_tables(f, c->model->cuda));

@@ -33,7 +33,7 @@ typedef struct qn_kernel {
     uint32_t max_dynamic_shared; /* current limit of dynamic shared memory */
 } qn_kernel;
 
-/* Double-buffered staging of an upload: one buffer is filled while the copy of the other is in flight. */
+/* Double-buffered staging of a copy: one buffer is filled while the copy of the other is in flight. */
 enum { QN_MAX_UPLOADS = 4, QN_STAGING_BUFFERS = 2, QN_STAGING_BYTES = 16 << 20 };
 
 typedef struct qn_staging {

@@ -80,7 +80,7 @@ qn_status qn_cuda_download(qn_cuda *device, qn_cuda_stream stream, void *to, uin
     return qn_cuda_stream_synchronize(device, stream);
 }
 
-/* ---- Uploads ---- */
+/* ---- Copies through staging buffers ---- */
 
 static qn_staging *acquire_staging(qn_cuda *device)
 {
@@ -139,12 +139,9 @@ static qn_status upload(qn_cuda *device, qn_staging *staging, uint64_t to, const
     return QN_OK;
 }
 
-qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
-                         bool (*on_progress)(void *user, size_t done), void *user)
+/* Waits after a failure too, because the next copy reuses the staging buffers. Returns the first failure. */
+static qn_status end_staging(qn_cuda *device, qn_staging *staging, qn_status status)
 {
-    qn_staging *staging = acquire_staging(device);
-    qn_status status = upload(device, staging, to, from, bytes, on_progress, user);
-    /* Wait after a failure too, because the next upload reuses the staging buffers. Report the first failure. */
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
     if (staging->stream) {
@@ -153,4 +150,40 @@ qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t 
     }
     release_staging(device, staging);
     return status;
+}
+
+qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
+                         bool (*on_progress)(void *user, size_t done), void *user)
+{
+    qn_staging *staging = acquire_staging(device);
+    const qn_status status = upload(device, staging, to, from, bytes, on_progress, user);
+    return end_staging(device, staging, status);
+}
+
+/* The copy of a piece is in flight while the one before it leaves its staging buffer. */
+static qn_status download(qn_cuda *device, qn_staging *staging, uint8_t *to, uint64_t from, size_t bytes)
+{
+    const size_t n_pieces = bytes / QN_STAGING_BYTES + (bytes % QN_STAGING_BYTES != 0);
+    QN_TRY(init_staging(device, staging));
+    for (size_t piece = 0; piece <= n_pieces; piece++) {
+        const size_t at = piece * QN_STAGING_BYTES, slot = piece % QN_STAGING_BUFFERS;
+        if (piece < n_pieces) {
+            const size_t n = bytes - at < QN_STAGING_BYTES ? bytes - at : QN_STAGING_BYTES;
+            QN_TRY(qn_cuda_copy_d2h(device, staging->stream, staging->buffers[slot], from + at, n));
+            QN_TRY(qn_cuda_event_record(device, staging->copied[slot], staging->stream));
+        }
+        if (piece > 0) {
+            const size_t before = at - QN_STAGING_BYTES, other = (piece - 1) % QN_STAGING_BUFFERS;
+            QN_TRY(qn_cuda_event_synchronize(device, staging->copied[other]));
+            memcpy(to + before, staging->buffers[other], bytes < at ? bytes - before : QN_STAGING_BYTES);
+        }
+    }
+    return QN_OK;
+}
+
+qn_status qn_cuda_download_staged(qn_cuda *device, void *to, uint64_t from, size_t bytes)
+{
+    qn_staging *staging = acquire_staging(device);
+    const qn_status status = download(device, staging, to, from, bytes);
+    return end_staging(device, staging, status);
 }

@@ -1,0 +1,238 @@
+/* Kept prefixes of a scheduler: every way to take memory evicts them; what is spilled to host memory is copied back for requests that
+ * begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied as a GPU's. */
+#include "helper_scheduler.h"
+
+#include <unistd.h>
+
+enum { VOCAB = 400 };
+
+static void make_tokens(uint64_t seed, qn_token *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (qn_token)(qn_splitmix(&seed) % VOCAB);
+}
+
+static qn_request_params prompt_of(const qn_token *tokens, size_t n, int64_t max_tokens, struct answer *a)
+{
+    qn_request_params params = qn_request_defaults();
+    memset(a, 0, sizeof *a);
+    params.tokens = tokens;
+    params.n_tokens = n;
+    params.max_tokens = max_tokens;
+    params.sampling.temperature = 0;
+    params.ignore_end = true;
+    collect_answer(&params, a);
+    return params;
+}
+
+/* ---- Eviction ---- */
+
+/* Items that take all memory that kept prefixes leave. */
+struct ballast {
+    qn_pool_class *classes[3];
+    uint32_t items[3][4096];
+    size_t counts[3];
+};
+
+static void take_all(struct ballast *b, const qn_cache *cache)
+{
+    qn_pool_class *const classes[3] = { cache->states, cache->open_chunks, cache->pages };
+    memcpy(b->classes, classes, sizeof classes);
+    for (size_t k = 0; k < 3; k++)
+        while (qn_pool_try_take(classes[k], &b->items[k][b->counts[k]]) == QN_OK)
+            assert_in_range(++b->counts[k], 1, 4095);
+}
+
+static void drop_all(struct ballast *b)
+{
+    for (size_t k = 0; k < 3; k++)
+        while (b->counts[k])
+            qn_pool_drop(b->classes[k], b->items[k][--b->counts[k]]);
+}
+
+/* New prompts whose prefixes are kept. */
+static void keep_prefixes(qn_scheduler *scheduler, int n)
+{
+    enum { LENGTH = 300 };
+    static qn_token tokens[LENGTH];
+    static struct answer a;
+    static uint64_t seed = 1000;
+    for (int i = 0; i < n; i++) {
+        make_tokens(seed++, tokens, LENGTH);
+        const qn_request_params params = prompt_of(tokens, LENGTH, 2, &a);
+        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        qn_scheduler_wait(scheduler);
+        assert_int_equal(a.result.finish, QN_FINISH_LENGTH);
+    }
+}
+
+#define EVICTS(call)                                                                                                           \
+    do {                                                                                                                       \
+        label("%s", #call);                                                                                                    \
+        drop_all(&ballast);                                                                                                    \
+        keep_prefixes(scheduler, 3);                                                                                           \
+        take_all(&ballast, scheduler->cache);                                                                                  \
+        const size_t n_pages = qn_kept_counts(scheduler->kept).pages;                                                          \
+        assert_ok(call);                                                                                                       \
+        assert_true(qn_kept_counts(scheduler->kept).pages < n_pages);                                                          \
+    } while (0)
+
+static void every_call_evicts(void **unused)
+{
+    (void)unused;
+    static struct ballast ballast;
+    static qn_token tokens[1000];
+    char file[] = "/tmp/quern-kept-XXXXXX";
+    const qn_session_params session_params = { .n_ctx = 1000 };
+    qn_model *model;
+    qn_scheduler *scheduler;
+    qn_session *session, *fork, *restored;
+    const int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    close(fd);
+    make_tokens(77, tokens, 1000);
+    load_model("models/quern-demo.gguf", 64 << 20, 1, &model);
+    assert_ok(qn_scheduler_create(model, NULL, &scheduler));
+    keep_prefixes(scheduler, 18);
+    EVICTS(qn_session_create(model, &session_params, &session));
+    EVICTS(qn_session_eval(session, tokens, 300, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_save(session, file));
+    EVICTS(qn_session_checkpoint(session));
+    EVICTS(qn_session_fork(session, &fork));
+    EVICTS(qn_session_eval(session, tokens, 100, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_truncate(session, 300));
+    EVICTS(qn_session_restore(model, file, &session_params, &restored));
+    /* What nothing can be evicted for fails, and says why. */
+    while (qn_kept_evict(&model->kept))
+        ;
+    take_all(&ballast, scheduler->cache);
+    qn_session *none;
+    assert_int_equal(qn_session_create(model, &session_params, &none), QN_ERR_MEMORY);
+    assert_text("open chunk: ");
+    drop_all(&ballast);
+    qn_session_free(session);
+    qn_session_free(fork);
+    qn_session_free(restored);
+    const qn_cache *cache = scheduler->cache;
+    qn_scheduler_free(scheduler);
+    assert_int_equal(items_held(cache), 0);
+    qn_model_free(model);
+    unlink(file);
+}
+
+/* ---- Spilling ---- */
+
+static size_t n_out, n_in;
+
+static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
+{
+    (void)context;
+    n_out++;
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return QN_OK;
+}
+
+static qn_status copy_in(void *context, uint64_t to, const void *from, size_t bytes)
+{
+    (void)context;
+    n_in++;
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return QN_OK;
+}
+
+/* A model whose sequences are copied as a GPU's are. */
+static void load_spilling(uint64_t memory, qn_model **model)
+{
+    qn_session *session;
+    load_model("models/quern-demo.gguf", memory, 1, model);
+    assert_ok(qn_session_create(*model, NULL, &session));
+    qn_cache *cache = (qn_cache *)session->memory->sequence->cache;
+    cache->copy_out = copy_out;
+    cache->copy_in = copy_in;
+    qn_session_free(session);
+    n_out = n_in = 0;
+}
+
+/* A second turn, after prompts that need all memory, evaluates its own tokens alone. */
+static void a_spilled_prefix_is_reused(void **unused)
+{
+    (void)unused;
+    enum { N = 500, MORE = 100 };
+    static qn_token tokens[N + MORE];
+    static struct answer found, expected;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    make_tokens(5, tokens, N + MORE);
+    for (int spills = 0; spills < 2; spills++) {
+        load_spilling(32 << 20, &model);
+        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_prefix_host = !spills },
+                                      &scheduler));
+        qn_request_params params = prompt_of(tokens, N, 2, &found);
+        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        qn_scheduler_wait(scheduler);
+        keep_prefixes(scheduler, 10);
+        assert_int_equal(qn_scheduler_get_counters(scheduler).prefix_host_bytes > 0, spills);
+        params = prompt_of(tokens, N + MORE, 20, &found);
+        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        qn_scheduler_wait(scheduler);
+        assert_int_equal(found.result.n_reused, spills ? 448 : 0);
+        assert_int_equal(n_in > 0, spills);
+        memset(&expected, 0, sizeof expected);
+        params.user = &expected;
+        qn_scheduler_free(scheduler);
+        answer_alone(model, NULL, 2048, &params, &expected);
+        assert_same_answer(&found, &expected);
+        qn_model_free(model);
+    }
+}
+
+/* A sequence that was set aside, and needs no memory of the pool then, evaluates less than two chunks again. */
+static void a_sequence_set_aside_is_spilled(void **unused)
+{
+    (void)unused;
+    enum { PROMPT = 700, ANSWER = 60 };
+    static qn_token tokens[PROMPT];
+    static struct answer found, expected;
+    make_tokens(9, tokens, PROMPT);
+    for (int spills = 0; spills < 2; spills++) {
+        qn_model *model;
+        qn_scheduler *scheduler;
+        bool idle = false;
+        label("%d", spills);
+        load_spilling(64 << 20, &model);
+        const qn_scheduler_params scheduler_params = { .prefix_host = 256 << 20, .no_prefix_host = !spills, .no_thread = true };
+        assert_ok(qn_scheduler_create(model, &scheduler_params, &scheduler));
+        qn_request_params params = prompt_of(tokens, PROMPT, ANSWER, &found);
+        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        while (found.n_tokens < ANSWER / 2)
+            assert_ok(qn_scheduler_step(scheduler, &idle));
+        const uint64_t rows = qn_scheduler_get_counters(scheduler).rows;
+        qn_scheduler_set_aside(scheduler, scheduler->running[0]);
+        while (qn_kept_evict(&model->kept))
+            ;
+        assert_int_equal(items_held(scheduler->cache), 0);
+        qn_scheduler_wait(scheduler);
+        assert_int_equal(found.result.n_set_aside, 1);
+        assert_int_equal(n_in > 0, spills);
+        const uint64_t later = qn_scheduler_get_counters(scheduler).rows - rows - ANSWER / 2;
+        assert_true(spills ? later < 2 * QN_PAGE : later >= PROMPT);
+        const qn_cache *cache = scheduler->cache;
+        qn_scheduler_free(scheduler);
+        assert_int_equal(items_held(cache), 0);
+        memset(&expected, 0, sizeof expected);
+        params.user = &expected;
+        answer_alone(model, NULL, 2048, &params, &expected);
+        assert_same_answer(&found, &expected);
+        qn_model_free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_call_evicts),
+        cmocka_unit_test(a_spilled_prefix_is_reused),
+        cmocka_unit_test(a_sequence_set_aside_is_spilled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
