@@ -1,8 +1,8 @@
 // The persistent decode kernel: one cooperative launch, one block an SM, one grid barrier after each phase. Read the
 // head comment of persistent_cuda.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and memory
 // ordering. Here are the loop over phases (at the end of the file), the weight pipeline, work descriptors, the GEMV and
-// store phases. persistent_delta.cuh and persistent_attention.cuh have the other phases, bit_planes.cuh the inner
-// product of the GEMV.
+// store phases. persistent_delta.cuh and persistent_attention.cuh have the other phases, plane_acts.cuh the activations and
+// matmul/bit_planes.cuh the inner product of the GEMV.
 //
 // A GEMV phase, in one block:
 //
@@ -41,7 +41,7 @@
 #include "kernels/butterflies.cuh"
 #include "kernels/persistent/persistent_attention.cuh"
 #include "kernels/persistent/persistent_delta.cuh"
-#include "kernels/persistent/bit_planes.cuh"
+#include "kernels/persistent/plane_acts.cuh"
 
 enum {
     WARPS = QN_PERSISTENT_THREADS / QN_WARP_SIZE,
