@@ -628,6 +628,9 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         begin_gemv(stream, control, warp, lane);
     issue_steps(stream, control, warp, lane); // phases and weights do not depend on the previous launch
     qn_pdl_wait();
+    // All blocks are resident, and hold all registers: blocks of the next kernel begin where one of these has ended. After the
+    // wait, so that all work before this launch is complete for what they load early.
+    qn_pdl_trigger();
     if (threadIdx.x == 0)
         control.sequence = load_sequence(a);
     __syncthreads();
