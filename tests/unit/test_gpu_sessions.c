@@ -423,8 +423,8 @@ static double error_of_rows(const char *name, size_t n_rows)
     return sqrt(square / (double)(n_logits * n_rows));
 }
 
-/* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16 caches of at
- * most 5e-4. 10% are for roundings that fall out differently. */
+/* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16 caches of
+ * at most 5e-4. 10% are for roundings that fall out differently. */
 static void test_precision_does_not_depend_on_rows(void **unused)
 {
     (void)unused;

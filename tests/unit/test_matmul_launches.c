@@ -175,8 +175,8 @@ static void workspace_refused(void **unused)
 
 /* ---- qn_matmul_gemv ---- */
 
-/* Stages of weights, partials and the operands of all columns are what the shared memory holds: 64 KB of operands for 30000
- * columns. */
+/* Stages of weights, partials and the operands of all columns are what the shared memory holds: 64 KB of operands for
+ * 30000 columns. */
 static void one_token_is_covered(void **unused)
 {
     (void)unused;

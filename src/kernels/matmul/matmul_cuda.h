@@ -66,8 +66,8 @@
  * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
  * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
  * above has its bits, scales and offset, it also needs rows of gemv, gemm and, with 1 or 2 bits, few in variants.def, and cases
- * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode kernel
- * takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, plane_acts.cuh. */
+ * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode
+ * kernel takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, plane_acts.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
@@ -181,8 +181,8 @@ typedef struct qn_matmul_few_args {
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 has more than one split: for the RMS norm each reads all of
- * the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 has more than one split: for the RMS norm each reads
+ * all of the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;

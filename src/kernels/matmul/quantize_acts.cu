@@ -1,6 +1,6 @@
-// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. A token's scale needs all of
-// its row: in fp16 and hi/lo int8 a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a
-// row share it; for the norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
+// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. A token's scale needs
+// all of its row: in fp16 and hi/lo int8 a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the
+// blocks of a row share it; for the norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum {
