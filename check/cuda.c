@@ -16,6 +16,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "aura-ops", qn_check_cuda_aura_ops },
     { "rope", qn_check_cuda_rope },
     { "matmul", qn_check_cuda_matmul },
+    { "precision", qn_check_cuda_precision },
     { "deltanet", qn_check_cuda_deltanet },
     { "api", qn_check_cuda_api },
     { "api-stages", qn_check_cuda_api_stages },

@@ -88,6 +88,7 @@ void qn_check_cuda_aura(bool bench);
 void qn_check_cuda_aura_ops(bool bench);
 void qn_check_cuda_rope(bool bench);
 void qn_check_cuda_matmul(bool bench);
+void qn_check_cuda_precision(bool bench);
 void qn_check_cuda_deltanet(bool bench);
 void qn_check_cuda_api(bool bench);
 void qn_check_cuda_api_stages(bool bench);

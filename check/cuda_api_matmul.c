@@ -6,7 +6,6 @@
 
 #include "check/problem.h"
 #include "quant/quant.h"
-#include "quern/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ struct shape {
     qn_dtype weights, x, y;
     size_t n_cols, n_matrices, n_rows[MATRICES], n_tokens;
     qn_cuda_matmul_op op;
-    bool f16, is_aligned; /* f16: of qn_cuda_matmul_acts; is_aligned: rows at multiples of 16 bytes */
+    bool is_aligned; /* rows at multiples of 16 bytes */
 };
 
 struct problem {
@@ -32,7 +31,6 @@ struct problem {
     qn_gpu_guarded stored_gpu[MATRICES], norm_gpu, packed, workspace;
     qn_gpu_rows x, up, out[MATRICES];
     double *acts; /* [n_tokens][n_cols]: after the operation */
-    float *int8;  /* [n_tokens][rows of all matrices]: of qn_matmul, if the kernels compute with the same integers; or NULL */
     qn_cuda_matmul_weights api;
     qn_cuda_matmul_acts api_acts;
     qn_cuda_matmul_out outs[MATRICES];
@@ -44,23 +42,10 @@ static bool is_low_bit(qn_dtype t)
            t == QN_DTYPE_TQ2_0;
 }
 
-/* Whether activations are int8, or integers of 16 bits, by the rule of quern/cuda.h. */
-static bool is_int8(const struct shape *s)
-{
-    return is_low_bit(s->weights) && s->n_tokens == 1 && !s->f16;
-}
-
+/* Whether activations are integers of 16 bits, by the rule of quern/cuda.h. */
 static bool is_hilo(const struct shape *s)
 {
-    return is_low_bit(s->weights) && s->n_tokens <= 64 && !is_int8(s);
-}
-
-static size_t total_rows(const struct shape *s)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s->n_matrices; i++)
-        n += s->n_rows[i];
-    return n;
+    return is_low_bit(s->weights) && s->n_tokens <= 64;
 }
 
 /* Random blocks of plain types would be numbers of any exponent, most of them far too small to matter. */
@@ -98,26 +83,6 @@ static void apply_op(struct problem *p)
     }
 }
 
-/* Without an operation the integers of activations are the CPU's. */
-static void multiply_int8(struct problem *p)
-{
-    const struct shape *s = &p->s;
-    size_t first = 0;
-    if (!is_int8(s) || s->op != QN_CUDA_MATMUL_X)
-        return;
-    p->int8 = qn_xcalloc(s->n_tokens * total_rows(s), sizeof *p->int8);
-    for (size_t i = 0; i < s->n_matrices; first += s->n_rows[i], i++) {
-        const size_t n = s->n_rows[i];
-        float *out = qn_xcalloc(s->n_tokens * n, sizeof *out);
-        qn_assert_ok(qn_matmul((qn_view){ p->stored[i], s->weights, n * s->n_cols }, n, s->n_cols,
-                               (qn_view){ p->x.values, QN_DTYPE_F32, s->n_tokens * s->n_cols }, s->n_tokens,
-                               (qn_view){ out, QN_DTYPE_F32, s->n_tokens * n }));
-        for (size_t token = 0; token < s->n_tokens; token++)
-            memcpy(p->int8 + token * total_rows(s) + first, out + token * n, n * sizeof *out);
-        free(out);
-    }
-}
-
 static void problem_new(struct problem *p, qn_cuda_kernels *kernels, const struct shape *s)
 {
     size_t bytes;
@@ -140,8 +105,7 @@ static void problem_new(struct problem *p, qn_cuda_kernels *kernels, const struc
                                          .x = qn_gpu_rows_view(&p->x),
                                          .up = qn_gpu_rows_view(&p->up),
                                          .weight = qn_array_view(&p->norm_gpu, QN_DTYPE_F32),
-                                         .eps = 1e-5f,
-                                         .f16 = s->f16 };
+                                         .eps = 1e-5f };
     qn_assert_ok(qn_cuda_matmul_packed_bytes(&p->api, &bytes));
     p->packed = qn_gpu_new(bytes);
     p->api.packed = (void *)(uintptr_t)p->packed.data;
@@ -149,7 +113,6 @@ static void problem_new(struct problem *p, qn_cuda_kernels *kernels, const struc
     qn_assert_ok(qn_cuda_matmul_workspace(kernels, &p->api, &p->api_acts, &bytes));
     p->workspace = qn_gpu_new(bytes);
     apply_op(p);
-    multiply_int8(p);
 }
 
 static void problem_free(struct problem *p)
@@ -162,7 +125,6 @@ static void problem_free(struct problem *p)
     }
     free(p->norm);
     free(p->acts);
-    free(p->int8);
     qn_gpu_free(&p->norm_gpu);
     qn_gpu_free(&p->packed);
     qn_gpu_free(&p->workspace);
@@ -187,49 +149,36 @@ static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
 /* Expected results of a row of weights by a token, and the largest error of them:
  *
  *   3e-5 of the terms' magnitudes        float32 additions in any order, some truncated by the tensor cores, and the operation
- *   int8: half a step of each value      amax / 127 of its group; none against the CPU's own integers
- *   16 bits: half a step of each value   amax / 32639 of the token
+ *   16 bits: half a step of each value   at most amax / 32639 of the token
  *   fp16: 2^-11 of each value            and half a step of the smallest values, which is 2^-25 of the token's scale
  *   fp16 weights: 2^-11 of each weight   of types whose values are not fp16; half a step of subnormal ones is 2^-25 */
 static double bound_of(const struct problem *p, const float *w, const double *x)
 {
-    const bool int8 = is_int8(&p->s), exact = is_low_bit(p->s.weights) || p->s.weights == QN_DTYPE_F16;
-    double terms = 0, weights = 0, values = 0, steps = 0, amax = 0;
+    const bool exact = is_low_bit(p->s.weights) || p->s.weights == QN_DTYPE_F16;
+    double terms = 0, weights = 0, values = 0, amax = 0;
     for (size_t k = 0; k < p->s.n_cols; k++) {
         terms += fabs((double)w[k] * x[k]);
         weights += fabs((double)w[k]);
         values += fabs(x[k]);
         amax = fmax(amax, fabs(x[k]));
     }
-    for (size_t first = 0; int8 && !p->int8 && first < p->s.n_cols; first += 32) {
-        double group = 0, sum = 0;
-        for (size_t k = first; k < p->s.n_cols && k < first + 32; k++) {
-            group = fmax(group, fabs(x[k]));
-            sum += fabs((double)w[k]);
-        }
-        steps += sum * group * (0.5 / 127) * 1.01;
-    }
-    if (int8)
-        return 3e-5 * terms + steps;
     if (is_hilo(&p->s))
         return 3e-5 * terms + weights * amax * (0.5 / 32639) * 1.01;
     return terms * (3e-5 + 1.01 * (0x1p-11 + (exact ? 0 : 0x1p-11))) + weights * amax * 0x1p-24 + values * 0x1p-25;
 }
 
-static void compare_matrix(const struct problem *p, size_t i, size_t first, const char *what)
+static void compare_matrix(const struct problem *p, size_t i, const char *what)
 {
     const struct shape *s = &p->s;
-    const size_t n = s->n_rows[i], n_all = total_rows(s);
+    const size_t n = s->n_rows[i];
     double *expected = qn_xcalloc(s->n_tokens * n, sizeof *expected), *bound = qn_xcalloc(s->n_tokens * n, sizeof *bound);
     for (size_t token = 0; token < s->n_tokens; token++)
         for (size_t row = 0; row < n; row++) {
             const float *w = p->weights[i] + row * s->n_cols;
             const double *x = p->acts + token * s->n_cols;
             double sum = 0;
-            for (size_t k = 0; k < s->n_cols && !p->int8; k++)
+            for (size_t k = 0; k < s->n_cols; k++)
                 sum += (double)w[k] * x[k];
-            if (p->int8)
-                sum = (double)p->int8[token * n_all + first + row];
             expected[token * n + row] = sum + (i == ADDED ? (double)p->out[i].values[token * n + row] : 0);
             bound[token * n + row] = bound_of(p, w, x) + fabs(expected[token * n + row]) * 0x1p-22;
         }
@@ -241,9 +190,8 @@ static void compare_matrix(const struct problem *p, size_t i, size_t first, cons
 static void compare(const struct problem *p)
 {
     static const char *const names[MATRICES] = { "outs[0]", "outs[1], added", "outs[2]" };
-    size_t first = 0;
-    for (size_t i = 0; i < p->s.n_matrices; first += p->s.n_rows[i], i++)
-        compare_matrix(p, i, first, names[i]);
+    for (size_t i = 0; i < p->s.n_matrices; i++)
+        compare_matrix(p, i, names[i]);
     qn_expect(qn_gpu_guards_intact(&p->packed) && qn_gpu_guards_intact(&p->workspace),
               "bytes around the packed weights or the workspace were written");
 }
@@ -252,9 +200,9 @@ static void begin_case(const struct problem *p, const char *variant)
 {
     static const char *const ops[] = { "x", "rms norm", "swiglu" };
     const struct shape *s = &p->s;
-    qn_case_begin("api", variant, "%s %zux%zu of %zu matrices by %zu tokens, %s of %s to %s%s%s", p->type->name, s->n_rows[0],
+    qn_case_begin("api", variant, "%s %zux%zu of %zu matrices by %zu tokens, %s of %s to %s%s", p->type->name, s->n_rows[0],
                   s->n_cols, s->n_matrices, s->n_tokens, ops[s->op], qn_float_name(s->x), qn_float_name(s->y),
-                  s->f16 ? ", fp16" : "", s->is_aligned ? "" : ", unaligned");
+                  s->is_aligned ? "" : ", unaligned");
 }
 
 static void check_shape(qn_cuda_kernels *kernels, const struct shape *s)
@@ -298,13 +246,10 @@ static void check_types(qn_cuda_kernels *kernels)
             s.op = (qn_cuda_matmul_op)(i % 4 == 3 ? QN_CUDA_MATMUL_X : i % 4);
             s.is_aligned = i % 2;
             check_shape(kernels, &s);
-            s.op = QN_CUDA_MATMUL_X;
-            s.f16 = true;
-            check_shape(kernels, &s);
         }
 }
 
-/* All types of arrays with all operations, in int8, 16 bits and fp16. */
+/* All types of arrays with all operations, in 16 bits and fp16. */
 static void check_arrays(qn_cuda_kernels *kernels)
 {
     static const qn_dtype weights[] = { QN_DTYPE_Q1_0, QN_DTYPE_Q4_0 };
@@ -323,11 +268,11 @@ static void check_arrays(qn_cuda_kernels *kernels)
 static void check_large(qn_cuda_kernels *kernels)
 {
     static const struct shape shapes[] = {
-        { QN_DTYPE_Q1_0, QN_DTYPE_BF16, QN_DTYPE_BF16, 1536, 2, { 1100, 30 }, 150, QN_CUDA_MATMUL_RMS_NORM, false, true },
-        { QN_DTYPE_Q4_K, QN_DTYPE_F16, QN_DTYPE_F16, 2048, 1, { 300 }, 33, QN_CUDA_MATMUL_SWIGLU, false, true },
-        { QN_DTYPE_BF16, QN_DTYPE_BF16, QN_DTYPE_F32, 264, 1, { 5000 }, 1, QN_CUDA_MATMUL_X, false, true },
-        { QN_DTYPE_PTQ1_0, QN_DTYPE_F32, QN_DTYPE_F16, 4096, 1, { 700 }, 1, QN_CUDA_MATMUL_SWIGLU, false, true },
-        { QN_DTYPE_Q1_0, QN_DTYPE_F16, QN_DTYPE_BF16, 128, 2, { 7, 17 }, 32768 + 5, QN_CUDA_MATMUL_RMS_NORM, false, false },
+        { QN_DTYPE_Q1_0, QN_DTYPE_BF16, QN_DTYPE_BF16, 1536, 2, { 1100, 30 }, 150, QN_CUDA_MATMUL_RMS_NORM, true },
+        { QN_DTYPE_Q4_K, QN_DTYPE_F16, QN_DTYPE_F16, 2048, 1, { 300 }, 33, QN_CUDA_MATMUL_SWIGLU, true },
+        { QN_DTYPE_BF16, QN_DTYPE_BF16, QN_DTYPE_F32, 264, 1, { 5000 }, 1, QN_CUDA_MATMUL_X, true },
+        { QN_DTYPE_PTQ1_0, QN_DTYPE_F32, QN_DTYPE_F16, 4096, 1, { 700 }, 1, QN_CUDA_MATMUL_SWIGLU, true },
+        { QN_DTYPE_Q1_0, QN_DTYPE_F16, QN_DTYPE_BF16, 128, 2, { 7, 17 }, 32768 + 5, QN_CUDA_MATMUL_RMS_NORM, false },
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(kernels, &shapes[i]);

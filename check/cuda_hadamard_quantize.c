@@ -1,5 +1,5 @@
 /* Fused Hadamard transform and quantisation of one token on the GPU: every value within half a step of the row computed
- * in float64 with the CPU's transform, and the scales, sums and zeros of QN_ACTS_INT8_N1. */
+ * in float64 with the CPU's transform, and the scales of QN_ACTS_HILO_N1. */
 #include "check/cuda.h"
 
 #include "base/memory.h"
@@ -62,7 +62,7 @@ static void row_free(struct row *r)
 
 static qn_status plan(const struct row *r, bool with_signs, qn_launch *launch, qn_hadamard_quantize_args *args)
 {
-    const qn_matmul_acts acts = { .layout = QN_ACTS_INT8_N1, .address = r->acts.data, .n_cols = r->n, .capacity = 1 };
+    const qn_matmul_acts acts = { .layout = QN_ACTS_HILO_N1, .address = r->acts.data, .n_cols = r->n, .capacity = 1 };
     return qn_matmul_gpu_hadamard_quantize(&acts, r->op, r->gpu_x.data, r->gpu_other.data, r->gpu_other.data, eps,
                                            with_signs ? r->gpu_signs.data : 0, r->block, launch, args);
 }
@@ -84,28 +84,22 @@ static void expect_row(struct row *r, bool with_signs)
         reference.block(r->expected + i, r->block, with_signs ? r->signs + i : NULL, NULL);
 }
 
-/* Groups 2p and 2p+1 of a k-tile. */
-static void check_pair(const struct row *r, const uint8_t *k_tile, size_t column)
+/* 128 columns from `column` on, which share a scale: half a step, and 1e-5 for the float32 of operation and transform. */
+static void check_columns(const struct row *r, const uint8_t *acts, size_t column)
 {
-    float scales_and_sum[4], minus_sum = 0;
-    const size_t pair = column % QN_TILE_COLS / 64;
-    memcpy(scales_and_sum, k_tile + QN_FRAGMENT_BYTES + 16 * pair, sizeof scales_and_sum);
-    for (size_t i = 0; i < 64; i++) {
-        const size_t group = 2 * pair + i / 32, odd = i / 32, t = i % 16 / 4, in_words = i % 32 / 16 * 4 + i % 4;
-        const uint8_t *words = k_tile + 64 * group + 16 * t + in_words;
-        const int code = (int8_t)words[8 * odd];
-        const float scale = scales_and_sum[odd], value = (float)code * scale, expected = r->expected[column + i];
-        minus_sum -= (float)code * scale;
-        qn_expect(words[8 * (1 - odd)] == 0, "the byte next to column %zu is %d", column + i, words[8 * (1 - odd)]);
-        /* Half a step, and the float32 error of sums of QN_BLOCK values: far below a hundredth of a step. */
-        qn_expect(fabsf(value - expected) <= 0.51f * scale, "column %zu is %g, expected %g within half of %g", column + i,
-                  (double)value, (double)expected, (double)scale);
+    const uint8_t *k_tile = acts + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, *codes = k_tile + column % QN_TILE_COLS;
+    float scale, amax = 0;
+    memcpy(&scale, k_tile + 2 * QN_TILE_COLS + column % QN_TILE_COLS / QN_ACTS_HILO_COLS * sizeof scale, sizeof scale);
+    for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
+        amax = fmaxf(amax, fabsf(r->expected[column + i]));
+    qn_expect(fabsf(scale * (float)QN_HILO_MAX - amax) <= amax * 1e-5f, "the scale of columns %zu on is %g, expected %g",
+              column, (double)scale, (double)amax / QN_HILO_MAX);
+    for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++) {
+        const int code = 256 * (int8_t)codes[i] + (int8_t)codes[QN_TILE_COLS + i];
+        const double value = code * (double)scale, expected = (double)r->expected[column + i];
+        qn_expect(fabs(value - expected) <= 0.51 * (double)scale + 1e-5 * (double)amax,
+                  "column %zu is %g, expected %g within half of %g", column + i, value, expected, (double)scale);
     }
-    /* Both are sums of 64 products of at most 127 steps. */
-    const float unit = 127 * 64 * (scales_and_sum[0] + scales_and_sum[1]) * 0x1p-23f;
-    qn_expect(fabsf(scales_and_sum[2] - minus_sum) <= unit && scales_and_sum[3] == 0,
-              "the sum and padding of columns %zu on are %g and %g, expected %g and 0", column, (double)scales_and_sum[2],
-              (double)scales_and_sum[3], (double)minus_sum);
 }
 
 static void check_row(size_t block, size_t n_blocks, int op, bool with_signs)
@@ -121,8 +115,8 @@ static void check_row(size_t block, size_t n_blocks, int op, bool with_signs)
     qn_gpu_launch(&launch, &args);
     qn_gpu_read(&r.acts, found);
     expect_row(&r, with_signs);
-    for (size_t column = 0; column < r.n; column += 64)
-        check_pair(&r, found + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, column);
+    for (size_t column = 0; column < r.n; column += QN_ACTS_HILO_COLS)
+        check_columns(&r, found, column);
     qn_expect(qn_gpu_guards_intact(&r.acts) && qn_gpu_guards_intact(&r.gpu_x), "bytes outside the activations were written");
     qn_free(found);
     row_free(&r);

@@ -44,7 +44,7 @@ static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
 {
     struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens } };
     size_t bytes;
-    if (layout != QN_ACTS_INT8_N1)
+    if (layout != QN_ACTS_HILO_N1)
         a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
     qn_assert_ok(qn_matmul_gpu_acts_bytes(layout, n_cols, a.acts.capacity, &bytes));
     a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
@@ -66,13 +66,6 @@ static void acts_free(struct gpu_acts *a)
     qn_gpu_free(&a->workspace);
 }
 
-/* Activations of a layout, dequantised: values [n_tokens, n_cols rounded up to k-tiles], and the sums that
- * QN_ACTS_INT8_N1 stores for each pair of groups. */
-struct dequantized_acts {
-    double *values;
-    float *minus_sum; /* [n_tokens][pairs of groups]; not set for the other layouts */
-};
-
 static float float_at(const uint8_t *at)
 {
     float x;
@@ -88,19 +81,19 @@ static int hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t 
     return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
 }
 
-static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_tokens)
+/* Activations of a layout, dequantised: [n_tokens, n_cols rounded up to k-tiles]. */
+static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
     const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
     uint8_t *all = xalloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
     float *scales = xalloc(a->acts.capacity, sizeof *scales);
-    struct dequantized_acts dequantized_acts = { xalloc(n_tokens * width, sizeof *dequantized_acts.values),
-                                                 xalloc(n_tokens * width / 64, sizeof *dequantized_acts.minus_sum) };
+    double *values = xalloc(n_tokens * width, sizeof *values);
     qn_gpu_read(&a->data, all);
     qn_gpu_read(&a->scale, scales);
     for (size_t token = 0; token < n_tokens; token++)
         for (size_t k = 0; k < width; k++) {
-            double *to = &dequantized_acts.values[token * width + k];
-            const size_t k_tile = k / 256, group = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4, pair = group / 2;
+            double *to = &values[token * width + k];
+            const size_t group = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4;
             if (a->acts.layout == QN_ACTS_F16) {
                 const size_t at = group % 2 * 32 + i % 2 * 16 + 8 * h + 2 * t + i / 2, piece = (at / 8) ^ (token % 8);
                 uint16_t f16;
@@ -111,57 +104,54 @@ static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_toke
             } else if (a->acts.layout == QN_ACTS_HILO) {
                 *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * (double)scales[token];
             } else {
-                const uint8_t *from = bytes + k_tile * QN_ACTS_N1_TILE_BYTES, *words = from + 64 * group + 16 * t + 4 * h + i;
-                *to = (int8_t)words[group % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (group % 2));
-                qn_expect(words[8 - group % 2 * 8] == 0, "byte next to column %zu is %d", k, words[8 - group % 2 * 8]);
-                dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
+                const uint8_t *from = bytes + k / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, *code = from + k % QN_TILE_COLS;
+                const size_t scale = k % QN_TILE_COLS / QN_ACTS_HILO_COLS;
+                *to = (256 * (int8_t)code[0] + (int8_t)code[QN_TILE_COLS]) *
+                      (double)float_at(from + 2 * QN_TILE_COLS + scale * sizeof(float));
             }
         }
     qn_free(all);
     qn_free(scales);
-    return dequantized_acts;
+    return values;
 }
 
-static void dequantized_free(struct dequantized_acts *dequantized_acts)
+/* The largest magnitude of the values that share a scale with value k of a token. */
+static float amax_of_scale(int layout, const float *x, size_t n_cols, size_t k)
 {
-    qn_free(dequantized_acts->values);
-    qn_free(dequantized_acts->minus_sum);
+    const bool all = layout != QN_ACTS_HILO_N1;
+    const size_t first = all ? 0 : k / QN_ACTS_HILO_COLS * QN_ACTS_HILO_COLS;
+    float amax = 0;
+    for (size_t i = first; i < n_cols && (all || i < first + QN_ACTS_HILO_COLS); i++)
+        amax = fmaxf(amax, fabsf(x[i]));
+    return amax;
 }
 
 /* The same values quantised by the layout's rule and dequantised: values [n_cols] of a token. */
 static void quantize_dequantize(int layout, const float *x, size_t n_cols, double *values)
 {
-    float largest = 0;
-    for (size_t k = 0; k < n_cols; k++)
-        largest = fmaxf(largest, fabsf(x[k]));
-    if (layout == QN_ACTS_HILO) {
-        const float inverse = largest < 1e-30f ? 0 : (float)QN_HILO_MAX / largest;
-        const float scale = largest * (1.0f / (64.0f * (float)QN_HILO_MAX));
-        for (size_t k = 0; k < n_cols; k++)
-            values[k] = (double)rintf(x[k] * inverse) * 64 * (double)scale;
-        return;
+    const size_t n = layout == QN_ACTS_HILO_N1 ? QN_ACTS_HILO_COLS : n_cols; /* values of one scale */
+    for (size_t first = 0; first < n_cols; first += n) {
+        const float amax = amax_of_scale(layout, x, n_cols, first);
+        if (layout == QN_ACTS_F16) {
+            int exponent = 0;
+            frexpf(amax, &exponent);
+            exponent = exponent < -125 ? -125 : exponent;
+            for (size_t k = first; k < n_cols && k < first + n; k++)
+                values[k] = ldexp((double)qn_f16_to_f32(qn_f32_to_f16(ldexpf(x[k], -exponent))), exponent);
+            continue;
+        }
+        /* Each with the roundings of its kernels. */
+        const float inverse = amax < 1e-30f ? 0 : (float)QN_HILO_MAX / amax;
+        const double scale = layout == QN_ACTS_HILO ? 64 * (double)(amax * (1.0f / (64.0f * (float)QN_HILO_MAX)))
+                                                    : (double)(amax * (1.0f / (float)QN_HILO_MAX));
+        for (size_t k = first; k < n_cols && k < first + n; k++)
+            values[k] = (double)rintf(x[k] * inverse) * scale;
     }
-    if (layout == QN_ACTS_F16) {
-        int exponent = 0;
-        frexpf(largest, &exponent);
-        exponent = exponent < -125 ? -125 : exponent;
-        for (size_t k = 0; k < n_cols; k++)
-            values[k] = ldexp((double)qn_f16_to_f32(qn_f32_to_f16(ldexpf(x[k], -exponent))), exponent);
-        return;
-    }
-    qn_matmul_kernels ref;
-    qn_acts acts;
-    qn_matmul_kernels_init(&ref, 0);
-    qn_assert_ok(qn_acts_create(&acts, 1, n_cols, 1u << QN_ACT_PLAIN, false));
-    qn_quantize_rows(&ref, &acts, x, 1);
-    for (size_t k = 0; k < n_cols; k++)
-        values[k] = acts.codes[QN_ACT_PLAIN][k] * (double)acts.scale[k / QN_QUANT_GROUP];
-    qn_acts_free(&acts);
 }
 
 static const char *layout_name(int layout)
 {
-    return layout == QN_ACTS_INT8_N1 ? "int8" : layout == QN_ACTS_HILO ? "hi/lo" : "fp16";
+    return layout == QN_ACTS_HILO_N1 ? "hi/lo of one token" : layout == QN_ACTS_HILO ? "hi/lo" : "fp16";
 }
 
 /* Without an operation the values equal the CPU's exactly; after a norm or SwiGLU, whose last bits differ, they are
@@ -191,7 +181,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
                                             : "");
     qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
     launch(&l);
-    struct dequantized_acts dequantized_acts = acts_read(&a, n_tokens);
+    double *values = acts_read(&a, n_tokens);
     for (size_t token = 0; token < n_tokens; token++) {
         float largest = 0;
         memcpy(y, x + token * stride, n_cols * sizeof *y);
@@ -200,37 +190,25 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
         else if (op == QN_ACTS_OP_SWIGLU)
             elementwise.swiglu(y, y, x2 + token * stride, n_cols);
         quantize_dequantize(layout, y, n_cols, expected);
-        for (size_t k = 0; k < n_cols; k++)
-            largest = fmaxf(largest, fabsf(y[k]));
         for (size_t k = 0; k < width; k++) {
-            const double found = dequantized_acts.values[token * width + k];
+            const double found = values[token * width + k];
             double bound = 0;
             if (k < n_cols && op != QN_ACTS_OP_NONE) {
+                if (k == 0 || (layout == QN_ACTS_HILO_N1 && k % QN_ACTS_HILO_COLS == 0))
+                    largest = amax_of_scale(layout, y, n_cols, k);
                 float group = 0;
                 for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
                     group = fmaxf(group, fabsf(y[i]));
                 /* Half a code, or half a unit in the last place of fp16; 1e-5 for the error of the operation itself. */
-                bound = layout == QN_ACTS_F16    ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
-                        : layout == QN_ACTS_HILO ? (double)largest * (0.5 / QN_HILO_MAX)
-                                                 : (double)group * (0.5 / 127);
+                bound = layout == QN_ACTS_F16 ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
+                                              : (double)largest * (0.5 / QN_HILO_MAX);
                 bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller groups are zeros */
             }
             qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
         }
-        for (size_t pair = 0; layout == QN_ACTS_INT8_N1 && pair < width / 64; pair++) {
-            double sum = 0, size = 0;
-            for (size_t k = pair * 64; k < pair * 64 + 64; k++) {
-                sum -= dequantized_acts.values[token * width + k];
-                size += fabs(dequantized_acts.values[token * width + k]);
-            }
-            /* two products and a sum, each rounded once */
-            qn_expect(fabs((double)dequantized_acts.minus_sum[token * width / 64 + pair] - sum) <= size * 0x1p-22,
-                      "token %zu, pair %zu: %g for %g", token, pair,
-                      (double)dequantized_acts.minus_sum[token * width / 64 + pair], sum);
-        }
     }
-    dequantized_free(&dequantized_acts);
+    qn_free(values);
     acts_free(&a);
     qn_gpu_free(&gx);
     qn_gpu_free(&gx2);
@@ -413,7 +391,7 @@ static void check_not_finite(const qn_type_info *type)
     for (int kind = 0; kind < 6; kind++) {
         const size_t n_tokens = kind < 3 ? 3 : 40;
         const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
-        struct gpu_acts a = acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), COLS, n_tokens);
+        struct gpu_acts a = acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
         float *x = xalloc(n_tokens * COLS, sizeof *x), *y = xalloc(n_tokens * ROWS, sizeof *y);
         qn_matmul_launch l;
         qn_random_floats(x, n_tokens * COLS, 1);
@@ -445,12 +423,14 @@ static void check_refusals(void)
                                .n_tiles = 4,
                                .n_cols = 512,
                                .n_outs = 1 };
-    qn_matmul_acts acts = { .layout = QN_ACTS_INT8_N1, .address = 1024, .n_cols = 512, .capacity = 1 };
+    qn_matmul_acts acts = { .layout = QN_ACTS_HILO_N1, .address = 1024, .n_cols = 512, .capacity = 1 };
     qn_matmul_launch l;
     qn_case_begin("matmul", "cuda", "rejected arguments");
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "int8 by Q8_0 was accepted");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID,
+              "hi/lo int8 of one token by Q8_0 was accepted");
     acts = (qn_matmul_acts){ .layout = QN_ACTS_HILO, .address = 1024, .n_cols = 512, .capacity = 128 };
-    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 2, &l) == QN_ERR_INVALID, "hi/lo int8 by Q8_0 was accepted");
+    qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 2, &l) == QN_ERR_INVALID,
+              "hi/lo int8 of two tokens by Q8_0 was accepted");
     acts = (qn_matmul_acts){ .layout = QN_ACTS_F16, .address = 1024, .n_cols = 256, .capacity = 128 };
     qn_expect(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, 1, &l) == QN_ERR_INVALID, "different widths were accepted");
     acts.n_cols = 512;
@@ -494,7 +474,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
 {
     const qn_matmul_gpu gpu = device();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
-    const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens, false);
+    const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
     double weights = 0;
     for (size_t i = 0; i < n_shapes; i++) {
@@ -609,7 +589,7 @@ static void check_many_rows(void)
         if (!qn_case_selected())
             continue;
         struct gpu_weights w = weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
-        check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, cases[i].tokens, true), cases[i].tokens);
+        check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, cases[i].tokens), cases[i].tokens);
         weights_free(&w);
     }
 }
@@ -627,7 +607,7 @@ static void check_token_counts(void)
             const size_t cols = type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
             const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
             struct gpu_weights w = weights_new(type, cols, 3, n_rows);
-            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, true), n_tokens);
+            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
             weights_free(&w);
         }
 }
@@ -684,14 +664,14 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
 void qn_check_cuda_matmul(bool with_bench)
 {
     static const size_t widths[] = { 1, 31, 32, 100, 256, 257, 1000, 2048, 5120, 20737 };
-    for (int layout = QN_ACTS_INT8_N1; layout <= QN_ACTS_HILO; layout++)
+    for (int layout = QN_ACTS_HILO_N1; layout <= QN_ACTS_HILO; layout++)
         for (int op = 0; op < 3; op++)
             for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
                 qn_random_seed(100 * i + 10 * layout + op);
                 if (qn_case_selected())
                     check_acts(
                         layout, op, widths[i],
-                        layout == QN_ACTS_INT8_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
+                        layout == QN_ACTS_HILO_N1 ? 1 : 1 + qn_random_below(layout == QN_ACTS_HILO ? QN_FEW_MAX_TOKENS : 140));
             }
     for (int op = 0; op < 3; op++)
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
@@ -711,14 +691,14 @@ void qn_check_cuda_matmul(bool with_bench)
                 continue;
             struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
-            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), n_tokens);
-            if (draw % 3 == 0) { /* more than int8 requested; fp16 in any number */
+            check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
+            if (draw % 3 == 0) { /* fp16 in any number */
                 const size_t few = 1 + qn_random_below(20);
-                check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, few, true), few);
+                check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, few), few);
                 check_matmul(&w, QN_ACTS_F16, few);
             }
             if (draw % 3 == 1)
-                check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1, false), 1);
+                check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1), 1);
             weights_free(&w);
         }
         if (qn_case_selected())

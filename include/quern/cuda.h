@@ -523,7 +523,6 @@ typedef struct qn_cuda_matmul_acts {
     qn_cuda_view up;     /* [n_tokens, n_cols], type and distance of rows as x; read with QN_CUDA_MATMUL_SWIGLU */
     qn_cuda_view weight; /* [n_cols] f32; read with QN_CUDA_MATMUL_RMS_NORM, as eps: finite, > 0 */
     float eps;
-    bool f16; /* one token by weights of 1 or 2 bits: activations of 16 bits instead of int8 */
 } qn_cuda_matmul_acts;
 
 typedef struct qn_cuda_matmul_out {
@@ -545,7 +544,7 @@ QN_API qn_status qn_cuda_matmul_packed_bytes(const qn_cuda_matmul_weights *weigh
 QN_API qn_status qn_cuda_matmul_pack(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights, size_t matrix,
                                      qn_cuda_view rows, qn_stream stream);
 
-/* qn_cuda_matmul_workspace - bytes of the workspace of qn_cuda_matmul; 0 is possible. Of acts, n_tokens and f16 are read. It
+/* qn_cuda_matmul_workspace - bytes of the workspace of qn_cuda_matmul; 0 is possible. Of acts, n_tokens is read. It
  * grows with the tokens, up to 32768 of them. */
 QN_API qn_status qn_cuda_matmul_workspace(const qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                           const qn_cuda_matmul_acts *acts, size_t *bytes);
@@ -555,18 +554,17 @@ QN_API qn_status qn_cuda_matmul_workspace(const qn_cuda_kernels *kernels, const 
  *   outs        [n_matrices]
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
- * Activations are converted once for all matrices. By weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0, TQ2_0), one
- * token to int8 in groups of 32 with one scale each, as by qn_matmul; 2 to 64 tokens to integers of 16 bits, each token with
- * one scale, amax / 32639; else to fp16, each token scaled by a power of two. A
- * token with an infinity or a NaN gets NaN in results that it affects; other tokens are not affected. Sums are float32. More
- * than 32768 tokens are computed in as many passes. One token of int8 needs shared memory for all of its columns: about
- * 90000 with 227 KiB a block, and more are QN_ERR_UNSUPPORTED; f16 allows them. */
+ * Activations are converted once for all matrices. By weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0, TQ2_0), up to
+ * 64 tokens to integers of 16 bits, whose scale is amax / 32639 of a token, and of 128 columns where there is one token; else
+ * to fp16, each token scaled by a power of two. A token with an infinity or a NaN gets NaN in results that it affects; other
+ * tokens are not affected. Sums are float32. More than 32768 tokens are computed in as many passes. One token by weights of 1
+ * or 2 bits needs shared memory for all of its columns: about 90000 with 227 KiB a block, and more are QN_ERR_UNSUPPORTED. */
 QN_API qn_status qn_cuda_matmul(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                 const qn_cuda_matmul_acts *acts, const qn_cuda_matmul_out *outs, void *workspace, size_t bytes,
                                 qn_stream stream);
 
 /* qn_cuda_matmul_prepare - load the code of qn_cuda_matmul_pack for these weights, and of qn_cuda_matmul for these activations
- * too, in the current context. Of acts, op, n_tokens, f16 and the type of x are read. */
+ * too, in the current context. Of acts, op, n_tokens and the type of x are read. */
 QN_API qn_status qn_cuda_matmul_prepare(qn_cuda_kernels *kernels, const qn_cuda_matmul_weights *weights,
                                         const qn_cuda_matmul_acts *acts);
 

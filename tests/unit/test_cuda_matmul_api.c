@@ -197,7 +197,7 @@ static void packing(void **unused)
 
 /* ---- Launches ---- */
 
-/* One token of 1-bit weights: int8, and a GEMV. */
+/* One token of 1-bit weights: a GEMV, without scales of tokens. */
 static void one_token(void **unused)
 {
     (void)unused;
@@ -227,9 +227,9 @@ static void one_token(void **unused)
     const qn_matmul_out *o = g->outs;
     assert_true(o[0].data == 3 << 20 && o[0].first_tile == 0 && o[0].n_rows == ROWS && o[0].stride == ROWS && !o[0].accumulate);
     assert_true(o[1].data == 4 << 20 && o[1].first_tile == 3 && o[1].n_rows == 16 && o[1].stride == 100 && o[1].accumulate);
-    /* 16 bits on request, which need scales of tokens */
-    c.acts.op = QN_CUDA_MATMUL_X;
-    c.acts.f16 = true;
+    /* Two tokens, which need scales of tokens. */
+    c = call_of(QN_DTYPE_Q1_0, 2, QN_DTYPE_F32, QN_DTYPE_F32);
+    c.workspace = address((6 << 20) + 16);
     assert_ok(matmul(k, &c));
     expect_launch(1, 2, "qn_matmul_gemm_few", 2, 1, true);
     q = arguments(0, 2);
@@ -241,7 +241,7 @@ static void one_token(void **unused)
     assert_int_equal(few->token_scale, q->token_scale);
     assert_true(few->counters == q->counters && few->counters >= few->token_scale + QN_GEMM_TILE_N * sizeof(float));
     assert_true(few->counters % 256 == 0 && few->partials > few->counters);
-    assert_true(few->n_tiles == 4 && few->n_tokens == 1 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
+    assert_true(few->n_tiles == 4 && few->n_tokens == 2 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
     assert_int_equal(few->out_dtype, QN_DTYPE_F32);
     assert_memory_equal(few->outs, o, sizeof few->outs);
     qn_cuda_kernels_close(k);

@@ -3,7 +3,7 @@
  * any number of threads and any split of the tokens over calls. Uses only the public header.
  *
  * SPDX-License-Identifier: Apache-2.0 */
-#include "helper_assert.h"
+#include "helper_golden.h"
 
 #include "quern/quern.h"
 
@@ -70,16 +70,6 @@ static void *allocate(size_t count, size_t size)
     return memory;
 }
 
-static FILE *open_golden(const char *name, const char *extension)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tests/golden/%s%s", QN_SOURCE_DIR, name, extension);
-    FILE *file = fopen(path, "rb");
-    if (!file)
-        fail_msg("%s: cannot be opened", path);
-    return file;
-}
-
 static qn_model *load(const char *name, int n_threads)
 {
     char path[4096];
@@ -93,11 +83,7 @@ static qn_model *load(const char *name, int n_threads)
 /* Fills ids with the golden ids, then repeats them, shifted by one in each repetition. Returns the number of golden ids. */
 static size_t read_ids(const char *name, uint32_t n_vocab, qn_token ids[N_LONG])
 {
-    FILE *file = open_golden(name, ".ids");
-    size_t n = 0;
-    for (int id; n < N_LONG && fscanf(file, "%d", &id) == 1; n++)
-        ids[n] = id;
-    fclose(file);
+    const size_t n = read_golden_ids(name, ids, N_LONG);
     assert_in_range(n, 32, N_LONG);
     for (size_t i = n; i < N_LONG; i++)
         ids[i] = (qn_token)(((uint32_t)ids[i - n] + 1) % n_vocab);
@@ -106,11 +92,9 @@ static size_t read_ids(const char *name, uint32_t n_vocab, qn_token ids[N_LONG])
 
 static float *read_logits(const char *name, size_t n_ids, size_t n_vocab)
 {
-    FILE *file = open_golden(name, ".logits.f32");
-    float *logits = allocate(n_ids * n_vocab, sizeof *logits);
-    assert_int_equal(fread(logits, sizeof *logits, n_ids * n_vocab, file), n_ids * n_vocab);
-    assert_int_equal(fgetc(file), EOF);
-    fclose(file);
+    size_t n_rows;
+    float *logits = read_golden_logits(name, n_vocab, &n_rows);
+    assert_int_equal(n_rows, n_ids);
     return logits;
 }
 

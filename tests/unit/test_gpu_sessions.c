@@ -1,6 +1,7 @@
 /* Sessions on a GPU: a session that is restored, forked, rolled back or generated in parts continues with the same bits
- * as one that only executed the same steps; steps with rows of many sequences. Skipped without a GPU; QN_TEST_DEVICE selects
- * another device, and all tests hold on "cpu" too. */
+ * as one that only executed the same steps; steps with rows of many sequences, and their precision. Skipped
+ * without a GPU; QN_TEST_DEVICE selects another device, and all tests hold on "cpu" too. */
+#include "helper_golden.h"
 #include "helper_sessions.h"
 
 #include "engine/internal.h"
@@ -290,7 +291,7 @@ static void is_not_disturbed(void)
 
 /* ---- Steps with rows of many sequences ---- */
 
-enum { MAX_TOGETHER = 33, ROUNDS = 4 };
+enum { MAX_TOGETHER = 64, ROUNDS = 4 };
 
 /* Every sequence has other tokens: rows of another one are noticed. */
 static void tokens_of(size_t sequence, size_t first, size_t n, qn_token *tokens)
@@ -306,8 +307,10 @@ static void append_alone(qn_session *session, size_t sequence, size_t n, float *
     assert_ok(qn_session_eval(session, tokens, n, logits ? QN_LOGITS_LAST : QN_LOGITS_NONE, logits));
 }
 
-/* Appends n[i] tokens to each session in one step; logits: of the last row of each. */
-static void append_together(qn_session *const *sessions, const size_t *n, size_t n_sessions, float *logits)
+/* Appends n[i] tokens to each session in one step; logits: of the last row of each. same: the tokens of all sessions, or NULL
+ * for those of tokens_of. */
+static void append_together(qn_session *const *sessions, const size_t *n, size_t n_sessions, const qn_token *same,
+                            float *logits)
 {
     qn_device *gpu = model->device;
     qn_row rows[N_CTX];
@@ -316,7 +319,10 @@ static void append_together(qn_session *const *sessions, const size_t *n, size_t
     for (size_t i = 0; i < n_sessions; i++) {
         qn_memory *memory = sessions[i]->memory;
         qn_token tokens[N_CTX];
-        tokens_of(i, sessions[i]->length, n[i], tokens);
+        if (same)
+            memcpy(tokens, same + sessions[i]->length, n[i] * sizeof *tokens);
+        else
+            tokens_of(i, sessions[i]->length, n[i], tokens);
         assert_ok(memory->vtable->prepare(memory, n[i]));
         for (size_t t = 0; t < n[i]; t++) {
             assert_in_range(step.n_rows, 0, N_CTX - 1);
@@ -356,7 +362,7 @@ static void check_together(size_t n_sessions, const size_t *n, size_t rounds)
         for (size_t i = 0; i < n_sessions; i++)
             append_alone(alone[i], i, n[i], logits[2] + i * row);
         for (size_t k = 0; k < 2; k++)
-            append_together(together[k], n, n_sessions, logits[k]);
+            append_together(together[k], n, n_sessions, NULL, logits[k]);
         assert_memory_equal(logits[0], logits[1], n_sessions * row * sizeof **logits);
         for (size_t i = 0; i < n_sessions; i++) {
             const double error = distance(logits[0] + i * row, logits[2] + i * row, row);
@@ -373,15 +379,14 @@ static void check_together(size_t n_sessions, const size_t *n, size_t rounds)
         free(logits[k]);
 }
 
+static size_t ones[MAX_TOGETHER];
+
 /* Decode steps, in buckets of 4, 8 and 48 rows; within them pages and chunks are completed. */
 static void decodes_together(void)
 {
     static const size_t counts[] = { 3, 8, 33 };
-    size_t n[MAX_TOGETHER];
-    for (size_t i = 0; i < MAX_TOGETHER; i++)
-        n[i] = 1;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        check_together(counts[i], n, ROUNDS);
+        check_together(counts[i], ones, ROUNDS);
 }
 
 /* Single rows, pieces below and above the number of rows of the prefill kernel of attention, and on both sides of a chunk. */
@@ -389,6 +394,60 @@ static void mixes_pieces(void)
 {
     static const size_t n[] = { 70, 1, 5, 1, 64, 63, 100, 2, 1 };
     check_together(sizeof n / sizeof *n, n, 2);
+}
+
+/* The relative error of a golden model's logits against float64, decoded from the first token on in steps of n_rows sequences
+ * of the same tokens: of all rows. */
+static double error_of_rows(const char *name, size_t n_rows)
+{
+    qn_token golden[MAX_IDS];
+    qn_session *sessions[MAX_TOGETHER];
+    const size_t n_vocab = qn_model_get_info(model).n_vocab, n_tokens = read_golden_ids(name, golden, MAX_IDS);
+    size_t n_logits;
+    float *reference = read_golden_logits(name, n_vocab, &n_logits), *logits = malloc(n_rows * n_vocab * sizeof *logits);
+    double square = 0;
+    assert_non_null(logits);
+    for (size_t i = 0; i < n_rows; i++)
+        sessions[i] = new_session(0);
+    for (size_t t = 0; t < n_tokens; t++) {
+        append_together(sessions, ones, n_rows, golden, logits);
+        for (size_t i = 0; t + n_logits >= n_tokens && i < n_rows; i++) {
+            const double error = distance(logits + i * n_vocab, reference + (t + n_logits - n_tokens) * n_vocab, n_vocab);
+            square += error * error;
+        }
+    }
+    for (size_t i = 0; i < n_rows; i++)
+        qn_session_free(sessions[i]);
+    free(reference);
+    free(logits);
+    return sqrt(square / (double)(n_logits * n_rows));
+}
+
+/* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16 caches of
+ * at most 5e-4. 10% are for roundings that fall out differently. */
+static void test_precision_does_not_depend_on_rows(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = { "llama.q1_0",  "llama.q2_0",  "qwen3.q1_0",          "qwen3.pq2_0",
+                                         "qwen35.q1_0", "qwen35.q2_0", "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0" };
+    static const size_t counts[] = { 1, 2, 8, 16, 17, 64 };
+    kv = "f16";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        double errors[sizeof counts / sizeof *counts], best = INFINITY;
+        const qn_model_params params = params_of_models();
+        assert_ok(load_golden(names[i], params));
+        printf("%-22s", names[i]);
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
+            errors[k] = error_of_rows(names[i], counts[k]);
+            best = fmin(best, errors[k]);
+            printf(" %3zu rows %.3e", counts[k], errors[k]);
+        }
+        printf("\n");
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+            if (!(errors[k] <= 1.1 * best))
+                fail_msg("%s: relative error %g in steps of %zu rows, %g in others", names[i], errors[k], counts[k], best);
+        qn_model_free(model);
+    }
 }
 
 static void generates_the_same(void)
@@ -432,13 +491,21 @@ OVER_CASES(generates_the_same)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_is_deterministic),    cmocka_unit_test(test_is_restored),
-        cmocka_unit_test(test_is_forked),           cmocka_unit_test(test_rolls_back_to_a_checkpoint),
-        cmocka_unit_test(test_rolls_back_anywhere), cmocka_unit_test(test_reports_truncatable_length),
-        cmocka_unit_test(test_is_not_disturbed),    cmocka_unit_test(test_decodes_together),
-        cmocka_unit_test(test_mixes_pieces),        cmocka_unit_test(test_drops_drafted_rows),
+        cmocka_unit_test(test_is_deterministic),
+        cmocka_unit_test(test_is_restored),
+        cmocka_unit_test(test_is_forked),
+        cmocka_unit_test(test_rolls_back_to_a_checkpoint),
+        cmocka_unit_test(test_rolls_back_anywhere),
+        cmocka_unit_test(test_reports_truncatable_length),
+        cmocka_unit_test(test_is_not_disturbed),
+        cmocka_unit_test(test_decodes_together),
+        cmocka_unit_test(test_mixes_pieces),
+        cmocka_unit_test(test_drops_drafted_rows),
         cmocka_unit_test(test_generates_the_same),
+        cmocka_unit_test(test_precision_does_not_depend_on_rows),
     };
+    for (size_t i = 0; i < MAX_TOGETHER; i++)
+        ones[i] = 1;
     device = getenv("QN_TEST_DEVICE") ? getenv("QN_TEST_DEVICE") : "cuda";
     if (load_golden(cases[0].name, params_of_models()) == QN_ERR_UNSUPPORTED && !getenv("QN_TEST_DEVICE")) {
         printf("skipped: %s\n", qn_error_text());

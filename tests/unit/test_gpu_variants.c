@@ -184,25 +184,24 @@ static void matmuls(void)
             .tiles = qn_matmul_gpu_tile_layout(&types[type]), .address = 128, .n_cols = 4096, .n_outs = 1
         };
         for (matrix.n_tiles = 256; matrix.n_tiles <= 1024; matrix.n_tiles *= 2)
-            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++)
-                for (int hilo = 0; hilo < 2; hilo++) {
-                    qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
-                    acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t], hilo);
-                    acts.capacity = acts.layout == QN_ACTS_INT8_N1 ? 1 : 4096;
-                    selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
-                    for (int op = QN_ACTS_OP_NONE; op <= QN_ACTS_OP_SWIGLU; op++) {
-                        selects(qn_matmul_gpu_quantize(&acts, op, 0, 0, 0, 0, 4096, tokens[t], &matmul), &matmul.launch);
-                        qn_matmul_gpu_quantize_16bit(&matmul, true);
+            for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+                qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
+                acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t]);
+                acts.capacity = acts.layout == QN_ACTS_HILO_N1 ? 1 : 4096;
+                selects(qn_matmul_gpu_matmul(&gpu, &matrix, &acts, tokens[t], &matmul), &matmul.launch);
+                for (int op = QN_ACTS_OP_NONE; op <= QN_ACTS_OP_SWIGLU; op++) {
+                    selects(qn_matmul_gpu_quantize(&acts, op, 0, 0, 0, 0, 4096, tokens[t], &matmul), &matmul.launch);
+                    qn_matmul_gpu_quantize_16bit(&matmul, true);
+                    expect_built_in(&matmul.launch);
+                    if (acts.layout == QN_ACTS_HILO) {
+                        qn_matmul_gpu_quantize_f16_too(&matmul, &acts);
                         expect_built_in(&matmul.launch);
-                        if (acts.layout == QN_ACTS_HILO) {
-                            qn_matmul_gpu_quantize_f16_too(&matmul, &acts);
-                            expect_built_in(&matmul.launch);
-                        }
-                        qn_hadamard_quantize_args args;
-                        if (acts.layout == QN_ACTS_INT8_N1)
-                            selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);
                     }
+                    qn_hadamard_quantize_args args;
+                    if (acts.layout == QN_ACTS_HILO_N1)
+                        selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);
                 }
+            }
         if (qn_persistent_gpu_supports(&persistent, &matrix.tiles))
             selects(qn_persistent_gpu_launch(&persistent, &matrix.tiles, &launch), &launch);
         selects(qn_matmul_gpu_pack(&matrix, 0, 64, 16, 0, &matmul), &matmul.launch);

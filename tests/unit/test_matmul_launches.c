@@ -1,6 +1,6 @@
 /* The launches of qn_matmul_gemm: blocks cover all rows and tokens; clusters use split-K only if each block gets a
  * k-tile, if the device supports clusters, and if SMs would be idle otherwise. Those of qn_matmul_gemm_few:
- * blocks for all tokens, each with work, within the workspace and the shared memory. */
+ * blocks for all tokens, each with work, within the workspace and the shared memory. Those of qn_matmul_gemv for one token. */
 #include "helper_assert.h"
 
 #include "kernels/matmul/matmul_cuda.h"
@@ -22,12 +22,13 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
                                      .n_cols = n_cols,
                                      .n_outs = 1,
                                      .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
-    const qn_matmul_acts acts = { .layout = qn_matmul_gpu_acts_layout(tiles, n_tokens, true),
+    const int layout = qn_matmul_gpu_acts_layout(tiles, n_tokens);
+    const qn_matmul_acts acts = { .layout = layout,
                                   .address = 1024,
                                   .token_scale = 256,
                                   .workspace = 2048,
                                   .n_cols = n_cols,
-                                  .capacity = 4096 };
+                                  .capacity = layout == QN_ACTS_HILO_N1 ? 1 : 4096 };
     qn_matmul_launch made;
     assert_ok(qn_matmul_gpu_matmul(gpu, &matrix, &acts, n_tokens, &made));
     assert_int_equal(made.launch.cluster ? made.launch.cluster : 1, made.launch.grid[2]);
@@ -41,15 +42,21 @@ static qn_matmul_launch launch_of(const qn_matmul_gpu *gpu, size_t n_rows, size_
     return made;
 }
 
-static size_t tokens_of(const qn_launch *launch)
+/* The value of a parameter of the variant, by its definition's text up to the value. */
+static size_t value_of(const qn_launch *launch, const char *definition)
 {
-    unsigned tokens = 0;
+    unsigned value = 0;
     char defines[QN_GPU_DEFINES_MAX];
     qn_gpu_defines(&launch->variant, defines);
-    const char *define = strstr(defines, "-DQN_TILE_N=");
-    assert_non_null(define);
-    assert_int_equal(sscanf(define, "-DQN_TILE_N=%u", &tokens), 1);
-    return tokens;
+    const char *at = strstr(defines, definition);
+    assert_non_null(at);
+    assert_int_equal(sscanf(at + strlen(definition), "%u", &value), 1);
+    return value;
+}
+
+static size_t tokens_of(const qn_launch *launch)
+{
+    return value_of(launch, "-DQN_TILE_N=");
 }
 
 static void cover_everything(const qn_matmul_gpu *gpu)
@@ -125,7 +132,7 @@ static void few_tokens_are_covered(void **unused)
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 }, large = { 300, 232448, true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older, &large };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
-    static const size_t tokens[] = { 1, 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
+    static const size_t tokens[] = { 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
     static const size_t rows[] = { 1, 17, 256, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 1000, 5120, 17408 };
     for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
         for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
@@ -166,10 +173,41 @@ static void workspace_refused(void **unused)
     }
 }
 
+/* ---- qn_matmul_gemv ---- */
+
+/* Stages of weights, partials and the operands of all columns are what the shared memory holds: 64 KB of operands for
+ * 30000 columns. */
+static void one_token_is_covered(void **unused)
+{
+    (void)unused;
+    static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120 };
+    static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
+    static const size_t rows[] = { 1, 17, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 5120, 17408, 30000 };
+    for (size_t g = 0; g < 2; g++)
+        for (size_t l = 0; l < 2; l++)
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+                for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+                    label("GPU %zu, %u bits, %zu rows, %zu columns", g, layouts[l]->bits, rows[r], cols[c]);
+                    const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], 1);
+                    const qn_matmul_gemv_args *a = &made.args.gemv;
+                    assert_string_equal(made.launch.function, "qn_matmul_gemv");
+                    const size_t warps = made.launch.block[0] / 32, partials = a->n_k_warps * a->reduce_tiles;
+                    const size_t tile = layouts[l]->bits * QN_FRAGMENT_BYTES + layouts[l]->n_scales * 32;
+                    const size_t step = value_of(&made.launch, "-DQN_STEP_TILES=") * tile;
+                    assert_in_range(warps, 1, QN_GEMV_MAX_WARPS);
+                    assert_in_range(made.launch.grid[0], 1, a->n_tiles);
+                    assert_true(warps % a->n_k_warps == 0 && a->n_k_warps <= a->n_k_tiles);
+                    assert_int_equal(made.launch.shared_bytes, warps * value_of(&made.launch, "-DQN_STAGES=") * (step + 8) +
+                                                                   2 * partials * QN_TILE_ROWS * sizeof(float) +
+                                                                   (cols[c] + 255) / 256 * QN_GEMV_N1_TILE_BYTES);
+                    assert_true(made.launch.shared_bytes <= gpus[g]->max_shared_bytes);
+                }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(blocks_cover_everything), cmocka_unit_test(k_is_split_where_that_pays),
-                                        cmocka_unit_test(few_tokens_are_covered), cmocka_unit_test(few_tokens_fill_the_device),
-                                        cmocka_unit_test(workspace_refused) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),       cmocka_unit_test(blocks_cover_everything),
+                                        cmocka_unit_test(k_is_split_where_that_pays), cmocka_unit_test(few_tokens_are_covered),
+                                        cmocka_unit_test(few_tokens_fill_the_device), cmocka_unit_test(workspace_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

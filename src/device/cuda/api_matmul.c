@@ -128,9 +128,9 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     c->pass_tokens = acts->n_tokens < PASS_TOKENS ? acts->n_tokens : PASS_TOKENS;
     if (!c->pass_tokens)
         return QN_OK;
-    c->pass.layout = qn_matmul_gpu_acts_layout(&c->matrix.tiles, c->pass_tokens, acts->f16);
+    c->pass.layout = qn_matmul_gpu_acts_layout(&c->matrix.tiles, c->pass_tokens);
     c->pass.n_cols = c->matrix.n_cols;
-    c->pass.capacity = c->pass.layout == QN_ACTS_INT8_N1 ? 1 : qn_round_up(c->pass_tokens, QN_GEMM_TILE_N);
+    c->pass.capacity = c->pass.layout == QN_ACTS_HILO_N1 ? 1 : qn_round_up(c->pass_tokens, QN_GEMM_TILE_N);
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }
 
@@ -143,7 +143,7 @@ static size_t matmul_workspace_at(const matmul_call *c)
 /* Activations, the scales of tokens, the workspace of the matmul; before them what aligns them. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
-    const size_t scales = c->pass.layout == QN_ACTS_INT8_N1 ? 0 : c->pass.capacity * sizeof(float);
+    const size_t scales = c->pass.layout == QN_ACTS_HILO_N1 ? 0 : c->pass.capacity * sizeof(float);
     const size_t others =
         c->pass.layout == QN_ACTS_HILO ? scales + ACTS_ALIGNMENT + qn_matmul_gpu_workspace_bytes(&c->gpu) : scales;
     *bytes = 0;
@@ -226,7 +226,7 @@ static qn_status pass_launches(const matmul_call *c, size_t first, qn_matmul_lau
     qn_matmul_acts pass = c->pass;
     for (size_t i = 0; i < matrix.n_outs; i++)
         matrix.outs[i].data += (uint64_t)first * matrix.outs[i].stride * c->out_element;
-    if (pass.layout == QN_ACTS_INT8_N1 && n != 1)
+    if (pass.layout == QN_ACTS_HILO_N1 && n != 1)
         return qn_fail(QN_ERR_INVALID, "a pass of %zu tokens, expected 1", n);
     QN_TRY(qn_matmul_gpu_quantize(
         &pass, (int)a->op, qn_api_address(a->x) + offset, a->op == QN_CUDA_MATMUL_SWIGLU ? qn_api_address(a->up) + offset : 0,
@@ -253,7 +253,7 @@ static qn_status all_launches(const matmul_call *c, qn_launch out[2 * PASS_LAUNC
 static void place(matmul_call *c, uint64_t workspace)
 {
     c->pass.address = qn_round_up(workspace, ACTS_ALIGNMENT);
-    c->pass.token_scale = c->pass.layout == QN_ACTS_INT8_N1 ? 0 : c->pass.address + c->acts_bytes;
+    c->pass.token_scale = c->pass.layout == QN_ACTS_HILO_N1 ? 0 : c->pass.address + c->acts_bytes;
     c->pass.workspace = c->pass.layout == QN_ACTS_HILO ? c->pass.address + matmul_workspace_at(c) : 0;
 }
 

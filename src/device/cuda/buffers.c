@@ -48,7 +48,7 @@ static qn_status alloc_floats(qn_cuda_model *model, size_t rows, size_t width, q
 static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
 {
     qn_cuda_acts *acts = &model->acts[id];
-    const size_t capacities[QN_CUDA_ACTS_LAYOUTS] = { [QN_ACTS_INT8_N1] = 1,
+    const size_t capacities[QN_CUDA_ACTS_LAYOUTS] = { [QN_ACTS_HILO_N1] = 1,
                                                       [QN_ACTS_F16] = qn_round_up(max_rows, QN_GEMM_TILE_N),
                                                       [QN_ACTS_HILO] = qn_round_up(QN_FEW_MAX_TOKENS, QN_GEMM_TILE_N) };
     QN_TRY(alloc_floats(model, capacities[QN_ACTS_F16] + capacities[QN_ACTS_HILO], 1, &acts->token_scale));

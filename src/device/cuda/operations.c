@@ -49,15 +49,15 @@ static unsigned layouts_read(const qn_cuda_rows_step *s, const qn_op *reader, in
     unsigned layouts = 0;
     for (size_t i = 0; i < op->n_gemms; i++)
         if (op->gemms[i].acts == acts)
-            layouts |= 1u << qn_matmul_gpu_acts_layout(&op->gemms[i].tiled_matrix.tiles, s->n, s->model->plan->acts[acts].hilo);
+            layouts |= 1u << qn_matmul_gpu_acts_layout(&op->gemms[i].tiled_matrix.tiles, s->n);
     return layouts;
 }
 
-/* Whether operation, Hadamard transform and quantisation are one launch: for one row read only by int8 GEMVs, and block sizes
- * with a kernel variant. */
+/* Whether operation, Hadamard transform and quantisation are one launch: for one row read only by GEMVs of 1 and 2 bits, and
+ * block sizes with a kernel variant. */
 static bool fuses_hadamard(const qn_cuda_rows_step *s, const qn_plan_rotation *rotation, unsigned layouts)
 {
-    return s->n == 1 && layouts == 1u << QN_ACTS_INT8_N1 && qn_matmul_gpu_has_hadamard_quantize(rotation->block);
+    return s->n == 1 && layouts == 1u << QN_ACTS_HILO_N1 && qn_matmul_gpu_has_hadamard_quantize(rotation->block);
 }
 
 static qn_status hadamard_quantize(const qn_cuda_rows_step *s, const struct acts_source *from, const qn_cuda_acts *acts,
@@ -65,7 +65,7 @@ static qn_status hadamard_quantize(const qn_cuda_rows_step *s, const struct acts
 {
     qn_launch config;
     qn_hadamard_quantize_args args;
-    QN_TRY(qn_matmul_gpu_hadamard_quantize(&acts->layouts[QN_ACTS_INT8_N1], from->op, from->x, from->x2, from->weight,
+    QN_TRY(qn_matmul_gpu_hadamard_quantize(&acts->layouts[QN_ACTS_HILO_N1], from->op, from->x, from->x2, from->weight,
                                            from->eps, acts->signs, block, &config, &args));
     return qn_cuda_step_launch(s, &config, &args);
 }
@@ -146,7 +146,6 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
  * rows alone. */
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
-    const qn_plan_acts *plan = &s->model->plan->acts[gemm->acts];
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
     if (gemm->launch_rows == s->n && gemm->launch_generation == s->model->generation)
         return QN_OK;
@@ -156,7 +155,7 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
         tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_rows(s->model, out);
         tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
     }
-    const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix.tiles, s->n, plan->hilo);
+    const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix.tiles, s->n);
     gemm->launch_rows = 0;
     QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n,
                                 &gemm->launch));

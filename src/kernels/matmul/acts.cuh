@@ -1,5 +1,4 @@
-// What the kernels that quantise activations share: the operation fused before the matmul, and the quantisation of a
-// group to int8. Defines: QN_OP.
+// What the kernels that quantise activations share: the operation fused before the matmul, and hi/lo int8. Defines: QN_OP.
 #ifndef QN_KERNELS_MATMUL_ACTS_CUH
 #define QN_KERNELS_MATMUL_ACTS_CUH
 
@@ -10,7 +9,7 @@
 #define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
 #define INF_BITS 0x7f800000u
 
-// Groups with a smaller amax are quantised as zeros: 127 / amax would overflow (QN_MIN_GROUP_ABSMAX of matmul.h).
+// What has a smaller amax is quantised as zeros: the factor would overflow (QN_MIN_GROUP_ABSMAX of matmul.h).
 #define MIN_GROUP_ABSMAX 1e-30f
 
 // QN_OP of one element. other: its norm weight or its second factor; scale: 1 / RMS of the row.
@@ -25,17 +24,44 @@ QN_DEVICE float apply_op(float x, float other, float scale)
 #endif
 }
 
-// Quantises a group of 32 values, one per lane, by the rule of matmul.h; every lane gets the scale and the sum of
-// codes.
-QN_DEVICE int quantize_group(float x, float *scale, int *sum)
+QN_DEVICE uint32_t magnitude(float4 v)
 {
-    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, MAGNITUDE(x));
+    return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
+}
+
+// Words of hi and lo of four columns; a byte each.
+struct hilo_words {
+    uint32_t hi, lo;
+};
+
+QN_DEVICE hilo_words quantize_hilo(float4 v, float inverse)
+{
+    const int codes[4] = { __float2int_rn(v.x * inverse), __float2int_rn(v.y * inverse), __float2int_rn(v.z * inverse),
+                           __float2int_rn(v.w * inverse) };
+    hilo_words words = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int hi = (codes[i] + 128) >> 8, lo = codes[i] - 256 * hi;
+        words.hi |= (uint32_t)(hi & 255) << 8 * i;
+        words.lo |= (uint32_t)(lo & 255) << 8 * i;
+    }
+    return words;
+}
+
+// Quantises 128 columns of QN_ACTS_HILO_N1, from `column` (a multiple of 128) on, four a lane, by a full warp.
+QN_DEVICE void write_hilo_n1(uint8_t *acts, uint32_t column, float4 v)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, part = column / QN_ACTS_HILO_COLS % 2;
+    const uint32_t bits = __reduce_max_sync(QN_FULL_MASK, magnitude(v));
     const float amax = __uint_as_float(bits);
     const bool finite = bits < INF_BITS, zero = !finite || amax < MIN_GROUP_ABSMAX;
-    const int code = zero ? 0 : __float2int_rn(x * (127.0f / amax));
-    *scale = finite ? (zero ? 0 : amax * (1.0f / 127)) : QN_NAN;
-    *sum = __reduce_add_sync(QN_FULL_MASK, code);
-    return code;
+    const hilo_words words = quantize_hilo(zero ? make_float4(0, 0, 0, 0) : v, zero ? 0 : QN_HILO_MAX / amax);
+    uint8_t *k_tile = acts + (uint64_t)(column / QN_TILE_COLS) * QN_ACTS_N1_TILE_BYTES;
+    uint32_t *to = (uint32_t *)k_tile + 32 * part + lane;
+    to[0] = words.hi;
+    to[64] = words.lo;
+    if (lane == 0)
+        ((float *)(k_tile + 2 * QN_TILE_COLS))[part] = finite ? (zero ? 0 : amax * (1.0f / QN_HILO_MAX)) : QN_NAN;
 }
 
 #endif

@@ -1,22 +1,16 @@
-// GEMV: one token in int8 by weights of 1 or 2 bits, up to 8 tokens in fp16 by weights of more bits. Weights stream through
-// shared memory, QN_STAGES steps in flight per warp; the tensor cores are not the limit. The first weights are issued before
-// the grid dependency is waited for (PDL): the previous kernel may still be running.
-//
-// Int8: an A fragment is `word & mask`, with no bit shifted. All codes of a group have the same mask, so that its sum is
-// scaled by a power of two, which is folded into the group's scale. The eight columns (N) of the mma are the eight groups of
-// a k-tile. Of a group's B fragment all columns but one are zeros, so that eight mma into one accumulator compute a k-tile,
-// and its columns are the sums of the groups. Integer accumulators start at the bits of the float 1.5 * 2^23, which makes
-// them floats after one subtraction.
+// GEMV: one token in hi/lo int8 by weights of 1 or 2 bits (gemv_acts.cuh), up to 8 tokens in fp16 by weights of more bits.
+// Weights stream through shared memory, QN_STAGES steps in flight per warp; the tensor cores are not the limit. The first
+// weights are issued before the grid dependency is waited for (PDL): the previous kernel may still be running.
 #include "kernels/matmul/tiles.cuh"
 
-#define INT8_N1 (QN_ACTS_LAYOUT == QN_ACTS_INT8_N1)
-#if INT8_N1
-#include "kernels/matmul/gemv.cuh"
+#define HILO_N1 (QN_ACTS_LAYOUT == QN_ACTS_HILO_N1)
+#if HILO_N1
+#include "kernels/matmul/gemv_acts.cuh"
 #endif
 
-// Weight copies: cp.async by each thread for int8, which was measured to be faster than bulk copies (a 27B layer in 39
+// Weight copies: cp.async by each thread for one token, which was measured to be faster than bulk copies (a 27B layer in 39
 // instead of 41 us); bulk copies for fp16, whose steps are several times larger.
-#define BULK_COPY (__CUDA_ARCH__ >= 900 && !INT8_N1)
+#define BULK_COPY (__CUDA_ARCH__ >= 900 && !HILO_N1)
 
 enum {
     STEP_TILES = QN_STEP_TILES, /* tiles per step */
@@ -24,8 +18,8 @@ enum {
     SCALE_BYTES = QN_BITS == 16 ? 0 : QN_SCALES * (1 + QN_OFFSET) * 2 * QN_TILE_ROWS,
     STEP_BYTES = STEP_TILES * (CODE_BYTES + SCALE_BYTES),
     GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
-    TILE_N = INT8_N1 ? 1 : QN_MMA_N,
-    ACCUMULATORS = INT8_N1 ? 2 : 4 /* per lane and tile */
+    TILE_N = HILO_N1 ? 1 : QN_MMA_N,
+    ACCUMULATORS = HILO_N1 ? 2 : 4 /* per lane and tile */
 };
 
 // ---- The weight pipeline ----
@@ -128,35 +122,45 @@ QN_DEVICE void wait_for_step(const weight_stream &s, uint32_t stage, uint32_t ph
 #endif
 }
 
-// ---- One token in int8 ----
+// ---- One token ----
 
-#if INT8_N1
+#if HILO_N1
 
 QN_DEVICE void step_n1(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t count, const acts_n1 &x, uint32_t lane)
 {
-    const uint32_t g = lane / 4, t = lane % 4;
-    const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + 2 * t / GROUPS_PER_SCALE * 32 + 4 * g;
+    const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + lane / 4 * 4;
 #pragma unroll
     for (int m = 0; m < STEP_TILES; m += 2) {
         if (m + 1 < STEP_TILES && m + 1 < count)
-            mma_n1<2>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x);
+            mma_n1<2>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
         else if (m < count)
-            mma_n1<1>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x);
+            mma_n1<1>(acc + m, codes + m * CODE_BYTES, scales + m * SCALE_BYTES, x, lane);
     }
 }
 
-// Copies the activations to shared memory: each warp those k-tiles of its k_warp that it reads; with several m_warps
-// they share the copies.
-QN_DEVICE void copy_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &a, const warp_split &split, uint32_t lane)
+// Converts the activations to operands in shared memory: each warp those k-tiles of its k_warp that it reads; with several
+// m_warps they share the work. Loads of LOADS k-tiles are in flight. They go to registers: cp.async would arrive behind all
+// weights that the warp has issued.
+QN_DEVICE void convert_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &a, const warp_split &split, uint32_t lane)
 {
-    for (uint32_t c = split.m_warp; c < split.n_k_tiles; c += split.tile_step / STEP_TILES) {
-        const uint32_t k_tile = split.k_warp + c * a.n_k_warps;
-        for (uint32_t at = 16 * lane; at < QN_ACTS_N1_TILE_BYTES; at += 16 * QN_WARP_SIZE)
-            qn_cp_async_16(shared_acts + k_tile * QN_ACTS_N1_TILE_BYTES + at, a.acts + k_tile * QN_ACTS_N1_TILE_BYTES + at);
+    enum { LOADS = 4 };
+    const uint32_t m_warps = split.tile_step / STEP_TILES;
+    for (uint32_t first = split.m_warp; first < split.n_k_tiles; first += LOADS * m_warps) {
+        stored_acts x[LOADS] = {};
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS; i++) {
+            const uint32_t c = first + i * m_warps;
+            if (c < split.n_k_tiles)
+                x[i] = load_stored_acts(a.acts + (uint64_t)(split.k_warp + c * a.n_k_warps) * QN_ACTS_N1_TILE_BYTES, lane);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < LOADS; i++) {
+            const uint32_t c = first + i * m_warps;
+            if (c < split.n_k_tiles)
+                store_operands(shared_acts + (split.k_warp + c * a.n_k_warps) * QN_GEMV_N1_TILE_BYTES, x[i], lane);
+        }
     }
-    qn_cp_async_commit();
-    qn_cp_async_wait<0>();
-    if (blockDim.x / QN_WARP_SIZE == a.n_k_warps)
+    if (m_warps == 1)
         __syncwarp();
     else
         __syncthreads();
@@ -166,7 +170,7 @@ QN_DEVICE void copy_acts_n1(uint8_t *shared_acts, const qn_matmul_gemv_args &a, 
 
 // ---- fp16 ----
 
-#if !INT8_N1
+#if !HILO_N1
 
 // B fragments of both halves of a group, token g.
 QN_DEVICE void load_acts_f16(uint32_t b[4], const uint8_t *acts, uint64_t step_bytes, int group, uint32_t lane)
@@ -217,7 +221,7 @@ QN_DEVICE void step_f16(float (*acc)[ACCUMULATORS], uint32_t step, uint32_t coun
 // Stores a step's accumulators of a warp to its partials, [tile][16 rows][TILE_N].
 QN_DEVICE void store_partials(float *to, float (*acc)[ACCUMULATORS], uint32_t count, uint32_t lane)
 {
-#if INT8_N1
+#if HILO_N1
     reduce_store_n1<STEP_TILES>(to, acc, count, lane);
 #else
     const uint32_t g = lane / 4, t = lane % 4;
@@ -250,7 +254,7 @@ QN_DEVICE void reduce_partials(const qn_matmul_gemv_args &a, const float *acc, u
 #pragma unroll 4
         for (uint32_t w = 0; w < a.n_k_warps; w++)
             sum += from[w * a.reduce_tiles * QN_TILE_ROWS * TILE_N];
-#if !INT8_N1
+#if !HILO_N1
         sum *= a.token_scale[token];
 #endif
         store_output(to, before + sum);
@@ -271,7 +275,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     float *partials = (float *)(shared + n_warps * QN_STAGES * STEP_BYTES);
     const uint32_t n_partials = a.n_k_warps * a.reduce_tiles * QN_TILE_ROWS * TILE_N;
     uint8_t *shared_acts = (uint8_t *)(partials + 2 * n_partials);
-    const uint32_t acts_bytes = INT8_N1 ? a.n_k_tiles * QN_ACTS_N1_TILE_BYTES : 0;
+    const uint32_t acts_bytes = HILO_N1 ? a.n_k_tiles * QN_GEMV_N1_TILE_BYTES : 0;
     weight_stream stream = weight_stream_of(a, split, first_tile);
     stream.shared = qn_shared_address(shared) + warp * QN_STAGES * STEP_BYTES;
     stream.mbarriers = qn_shared_address(shared_acts + acts_bytes) + warp * QN_STAGES * 8;
@@ -282,11 +286,11 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
     qn_pdl_trigger();
     qn_pdl_wait();
 
-#if INT8_N1
-    copy_acts_n1(shared_acts, a, split, lane);
+#if HILO_N1
+    convert_acts_n1(shared_acts, a, split, lane);
     acts_n1 x = {};
     bool loaded = false;
-    const uint32_t acts_address = qn_shared_address(shared_acts) + k_warp * QN_ACTS_N1_TILE_BYTES;
+    const uint32_t acts_address = qn_shared_address(shared_acts) + k_warp * QN_GEMV_N1_TILE_BYTES;
 #else
     const uint64_t step_bytes = (uint64_t)a.capacity * 128;
     const uint8_t *acts = a.acts + k_warp * 4 * step_bytes;
@@ -299,14 +303,14 @@ extern "C" __global__ void __launch_bounds__(QN_GEMV_MAX_WARPS *QN_WARP_SIZE, 1)
             const uint32_t count = n_tiles - tile < STEP_TILES ? n_tiles - tile : STEP_TILES;
             float acc[STEP_TILES][ACCUMULATORS] = {};
             for (uint32_t c = 0; c < n_k_tiles; c++) {
-#if INT8_N1
+#if HILO_N1
                 if (!loaded)
-                    load_acts_n1(x, acts_address + c * a.n_k_warps * QN_ACTS_N1_TILE_BYTES, lane);
+                    load_acts_n1(x, acts_address + c * a.n_k_warps * QN_GEMV_N1_TILE_BYTES, lane);
                 loaded = n_k_tiles == 1; // stays loaded
 #endif
                 wait_for_step(stream, stage, phase);
                 const uint32_t step = stream.shared + stage * STEP_BYTES;
-#if INT8_N1
+#if HILO_N1
                 step_n1(acc, step, count, x, lane);
 #else
                 step_f16(acc, step, count, acts + c * a.n_k_warps * 4 * step_bytes, step_bytes, lane);

@@ -1,6 +1,6 @@
-// RMS norm or SwiGLU, signed Walsh-Hadamard transform and int8 quantisation of one token's row, fused. Butterflies:
-// strides within a thread's values, then over the lanes of a warp, and after one exchange through shared memory over
-// the four warps. A warp then has consecutive groups of 32, one value per lane, which are quantised.
+// RMS norm or SwiGLU, signed Walsh-Hadamard transform and hi/lo int8 quantisation of one token's row, fused. Butterflies:
+// strides within a thread's values, then over the lanes of a warp, and after an exchange through shared memory over the four
+// warps. After another exchange a warp quantises 128 adjacent columns at a time, four a lane.
 #include "kernels/butterflies.cuh"
 #include "kernels/matmul/acts.cuh"
 #include "kernels/matmul/hadamard_quantize_cuda.h"
@@ -10,7 +10,6 @@ enum {
     WARPS = THREADS / QN_WARP_SIZE,
     PER_THREAD = QN_BLOCK / THREADS,         // values per thread
     WARP_VALUES = QN_WARP_SIZE * PER_THREAD, // transformed before the exchange
-    GROUPS = QN_BLOCK / 32,
     VEC4S = PER_THREAD / 4
 };
 
@@ -37,8 +36,6 @@ QN_DEVICE float norm_scale(const qn_hadamard_quantize_args &a)
 extern "C" __global__ void __launch_bounds__(THREADS) qn_hadamard_quantize(const __grid_constant__ qn_hadamard_quantize_args a)
 {
     __shared__ __align__(16) float exchange[QN_BLOCK];
-    __shared__ float scales[GROUPS];
-    __shared__ int sums[GROUPS];
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, first = blockIdx.x * QN_BLOCK;
     const uint32_t first_value = first + threadIdx.x * PER_THREAD;
     float v[PER_THREAD];
@@ -89,28 +86,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_hadamard_quantize(const
     qn_butterflies<1, PER_THREAD>(v);
     qn_butterflies<2, PER_THREAD>(v);
 
-    const uint32_t in_words = lane / 16 * 4 + lane % 4;
+    // Each thread to where it has read from.
 #pragma unroll
-    for (int i = 0; i < PER_THREAD; i++) {
-        const uint32_t group = i % 4 * PER_THREAD + i / 4 * WARPS + warp, column = first + group * 32, odd = group % 2;
-        float scale_of_group;
-        int sum;
-        const int code = quantize_group(v[i] * a.scale, &scale_of_group, &sum);
-        uint8_t *words =
-            a.out + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES + column % QN_TILE_COLS * 2 + 16 * (lane % 16 / 4) + in_words;
-        words[8 * odd] = (uint8_t)code;
-        words[8 * (1 - odd)] = 0;
-        if (lane == 0) {
-            scales[group] = scale_of_group;
-            sums[group] = sum;
-        }
-    }
+    for (int i = 0; i < PER_THREAD; i++)
+        exchange[i % 4 * WARP_VALUES + i / 4 * THREADS + threadIdx.x] = v[i] * a.scale;
     __syncthreads();
-    if (threadIdx.x < GROUPS / 2) {
-        const uint32_t group = 2 * threadIdx.x, column = first + group * 32;
-        const float minus_sum = -(scales[group] * (float)sums[group] + scales[group + 1] * (float)sums[group + 1]);
-        uint8_t *to =
-            a.out + column / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES + QN_FRAGMENT_BYTES + column % QN_TILE_COLS / 64 * 16;
-        *(float4 *)to = make_float4(scales[group], scales[group + 1], minus_sum, 0);
-    }
+#pragma unroll
+    for (uint32_t at = warp * QN_ACTS_HILO_COLS; at < QN_BLOCK; at += WARPS * QN_ACTS_HILO_COLS)
+        write_hilo_n1(a.out, first + at, ((const float4 *)(exchange + at))[lane]);
 }

@@ -15,7 +15,7 @@ qn_status qn_matmul_gpu_hadamard_quantize(const qn_matmul_acts *acts, int op, ui
                                           float eps, uint64_t signs, size_t block, qn_launch *launch,
                                           qn_hadamard_quantize_args *args)
 {
-    if (!qn_matmul_gpu_has_hadamard_quantize(block) || acts->layout != QN_ACTS_INT8_N1 || acts->n_cols == 0 ||
+    if (!qn_matmul_gpu_has_hadamard_quantize(block) || acts->layout != QN_ACTS_HILO_N1 || acts->n_cols == 0 ||
         acts->n_cols % block || acts->n_cols > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "rotated activations on the GPU: a row of %zu in blocks of %zu, in layout %d",
                        acts->n_cols, block, acts->layout);

@@ -1,5 +1,5 @@
 /* One token's activations for rotated weights: the operation QN_OP (matmul_cuda.h), the signed Walsh-Hadamard transform
- * of the row's blocks, and quantisation to QN_ACTS_INT8_N1, in one launch instead of three. Shared by C and CUDA. */
+ * of the row's blocks, and quantisation to QN_ACTS_HILO_N1, in one launch instead of three. Shared by C and CUDA. */
 #ifndef QN_KERNELS_MATMUL_HADAMARD_QUANTIZE_CUDA_H
 #define QN_KERNELS_MATMUL_HADAMARD_QUANTIZE_CUDA_H
 
@@ -14,7 +14,7 @@ typedef struct qn_hadamard_quantize_args {
     QN_GPU_PTR(const float) x2;     /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM */
     QN_GPU_PTR(const float) signs;  /* +-1, applied before the transform, or null */
-    QN_GPU_PTR(uint8_t) out;        /* QN_ACTS_INT8_N1 */
+    QN_GPU_PTR(uint8_t) out;        /* QN_ACTS_HILO_N1 */
     uint32_t n_cols;
     float eps;
     float scale; /* 1/sqrt(QN_BLOCK) */
@@ -25,7 +25,7 @@ typedef struct qn_hadamard_quantize_args {
 /* qn_matmul_gpu_has_hadamard_quantize - whether there is a kernel for blocks of `block` values. */
 bool qn_matmul_gpu_has_hadamard_quantize(size_t block);
 
-/* qn_matmul_gpu_hadamard_quantize - acts have the layout QN_ACTS_INT8_N1; op, x, x2, weight and eps as for
+/* qn_matmul_gpu_hadamard_quantize - acts have the layout QN_ACTS_HILO_N1; op, x, x2, weight and eps as for
  * qn_matmul_gpu_quantize; signs [n_cols] or 0. QN_ERR_INVALID unless n_cols is a multiple of a block size with a
  * kernel, and all addresses are multiples of 16. */
 qn_status qn_matmul_gpu_hadamard_quantize(const qn_matmul_acts *acts, int op, uint64_t x, uint64_t x2, uint64_t weight,

@@ -129,21 +129,21 @@ qn_status qn_matmul_gpu_bytes(const qn_tile_layout *tiles, size_t n_tiles, size_
     return QN_OK;
 }
 
-int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens, bool hilo)
+int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens)
 {
     if (tiles->bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return QN_ACTS_F16;
-    return n_tokens > 1 || hilo ? QN_ACTS_HILO : QN_ACTS_INT8_N1;
+    return n_tokens > 1 ? QN_ACTS_HILO : QN_ACTS_HILO_N1;
 }
 
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes)
 {
     const size_t n_k_tiles = k_tiles_of(n_cols), n_batches = capacity / QN_MMA_N + (capacity % QN_MMA_N != 0);
-    const size_t each = layout == QN_ACTS_INT8_N1 ? (size_t)QN_ACTS_N1_TILE_BYTES
+    const size_t each = layout == QN_ACTS_HILO_N1 ? (size_t)QN_ACTS_N1_TILE_BYTES
                         : layout == QN_ACTS_F16   ? (size_t)QN_MMA_N * QN_TILE_COLS * 2
                                                   : (size_t)QN_TILE_COLS / QN_ACTS_HILO_COLS * QN_ACTS_HILO_BYTES;
-    if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS || (layout == QN_ACTS_INT8_N1 ? capacity != 1 : capacity == 0) ||
-        (layout != QN_ACTS_INT8_N1 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
+    if (n_cols == 0 || n_k_tiles > INT32_MAX / QN_TILE_COLS || (layout == QN_ACTS_HILO_N1 ? capacity != 1 : capacity == 0) ||
+        (layout != QN_ACTS_HILO_N1 && capacity % QN_GEMM_TILE_N) || capacity > INT32_MAX ||
         __builtin_mul_overflow(n_k_tiles, n_batches, bytes) || __builtin_mul_overflow(*bytes, each, bytes))
         return qn_fail(QN_ERR_INVALID, "activations of %zu tokens and %zu columns: not allowed in this layout", capacity,
                        n_cols);
@@ -194,9 +194,10 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
-    /* Of one token in int8 a warp quantises one pair of groups, for latency. */
-    const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), pairs = n_k_tiles * 4, warps = threads / 32;
-    const size_t n_splits = acts->layout == QN_ACTS_INT8_N1 ? (pairs + warps - 1) / warps : 1;
+    /* Of one token a warp quantises what has one scale, for latency. */
+    const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), warps = threads / 32;
+    const size_t n_scales = n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+    const size_t n_splits = acts->layout == QN_ACTS_HILO_N1 ? (n_scales + warps - 1) / warps : 1;
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op, 0),
                     .function = "qn_matmul_quantize_acts",
@@ -244,7 +245,7 @@ struct block {
 /* Tiles per reduction: enough that reductions are rare, few enough that the partials need little shared memory. */
 static size_t choose_reduce_tiles(int layout, size_t step_tiles, size_t m_warps, size_t tiles)
 {
-    const size_t step = step_tiles * m_warps, wanted = layout == QN_ACTS_INT8_N1 ? 16 : 2;
+    const size_t step = step_tiles * m_warps, wanted = layout == QN_ACTS_HILO_N1 ? 16 : 2;
     const size_t most = (tiles + step - 1) / step * step, reduce_tiles = (wanted + step - 1) / step * step;
     return reduce_tiles < most ? reduce_tiles : most;
 }
@@ -255,7 +256,7 @@ static bool choose_gemv_block(const struct gemv_variant *variant, int layout, co
                               size_t tiles_per_block, size_t max_shared, struct block *best)
 {
     const size_t step_bytes = variant->step_tiles * (code_bytes(tiles) + scale_bytes(tiles));
-    const size_t tile_n = layout == QN_ACTS_INT8_N1 ? 1 : QN_MMA_N,
+    const size_t tile_n = layout == QN_ACTS_HILO_N1 ? 1 : QN_MMA_N,
                  n_batches = (tiles_per_block + variant->step_tiles - 1) / variant->step_tiles;
     size_t best_cost = SIZE_MAX;
     for (size_t k_warps = 1; k_warps <= QN_GEMV_MAX_WARPS && k_warps <= n_k_tiles; k_warps++)
@@ -266,7 +267,7 @@ static bool choose_gemv_block(const struct gemv_variant *variant, int layout, co
             const size_t reduce_tiles = choose_reduce_tiles(layout, variant->step_tiles, m_warps, tiles_per_block);
             const size_t shared = warps * variant->stages * (step_bytes + 8) +
                                   2 * k_warps * reduce_tiles * QN_TILE_ROWS * tile_n * sizeof(float) +
-                                  (layout == QN_ACTS_INT8_N1 ? n_k_tiles * QN_ACTS_N1_TILE_BYTES : 0);
+                                  (layout == QN_ACTS_HILO_N1 ? n_k_tiles * QN_GEMV_N1_TILE_BYTES : 0);
             if (cost < best_cost && shared <= max_shared) {
                 best_cost = cost;
                 *best = (struct block){ k_warps, m_warps, reduce_tiles, shared };
@@ -282,7 +283,8 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     const size_t n_k_tiles = k_tiles_of(matrix->n_cols), blocks = matrix->n_tiles < gpu->n_sms ? matrix->n_tiles : gpu->n_sms;
     struct block block;
     if (!gemv)
-        return qn_fail(QN_ERR_INVALID, "int8 activations for weights of %u bits: expected fp16", matrix->tiles.bits);
+        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of one token for weights of %u bits: expected fp16",
+                       matrix->tiles.bits);
     if (!choose_gemv_block(gemv, acts->layout, &matrix->tiles, n_k_tiles, (matrix->n_tiles + blocks - 1) / blocks,
                            gpu->max_shared_bytes, &block))
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMV of %zu columns needs more shared memory than the %u bytes of this device",

@@ -8,7 +8,7 @@
  *   codes  [n_k_tiles][n_tiles][b fragments][32 lanes][16 bytes]
  *   scales [n_k_tiles][n_tiles][QN_SCALES][16 rows] fp16, then as many offsets if the type has them; directly after all codes
  *
- * A group is 32 columns with one activation scale; a k-tile has 8 (QN_TILE_GROUPS). Lane 4g+t (g 0-7, t 0-3) of a
+ * A group is 32 columns; a k-tile has 8 (QN_TILE_GROUPS). Lane 4g+t (g 0-7, t 0-3) of a
  * fragment has four 32-bit words, as mma.m16n8k32 expects them: row g and row g+8 of the first 16 columns of the
  * groups, then of the last 16. A word has columns 4t to 4t+3 of its 16 columns, column 4t+i in byte i:
  *
@@ -31,9 +31,9 @@
  *
  * Activations. qn_matmul_quantize_acts writes one of three layouts (QN_ACTS_LAYOUT):
  *
- * QN_ACTS_INT8_N1: one token, int8 with one scale per group (rule: matmul.h), [n_k_tiles][576 bytes]. Group r's words t
- * and t+4 (columns 4t.. and 16+4t..) are at byte 64r + 16t + 8(r odd); the 8 bytes next to them are zeros. From byte
- * 512 on, for each pair of groups 2p, 2p+1, four floats: both scales, minus the sum of both groups' values, 0.
+ * QN_ACTS_HILO_N1: one token as integers of 16 bits, 256 hi + lo with hi and lo in int8, with a scale for each 128 columns:
+ * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [n_k_tiles][528 bytes]: hi of the 256 columns in order,
+ * lo of them, two float scales, and 8 bytes that are neither written nor read.
  *
  * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that brings its amax into [0.5, 1):
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
@@ -51,8 +51,8 @@
  * Kernels by weights, number of tokens and activations (qn_matmul_gpu_acts_layout, qn_matmul_gpu_matmul):
  *
  *   b        tokens           layout            kernel
- *   1, 2     1                QN_ACTS_INT8_N1   qn_matmul_gemv
- *   1, 2     1 if hilo, 2..64 QN_ACTS_HILO      qn_matmul_gemm_few
+ *   1, 2     1                QN_ACTS_HILO_N1   qn_matmul_gemv
+ *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few
  *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
@@ -66,14 +66,14 @@
  * its bits, it needs a line in QN_TILED_TYPES, whose code is a function of quant/layout.h. b must divide 8, and the zero point
  * follows from b (QN_TILE_ZERO): a 3-bit format is stored as 4-bit tiles with an offset. If no row of the table of types
  * above has its bits, scales and offset, it also needs rows of gemv, gemm and, with 1 or 2 bits, few in variants.def, and cases
- * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv.cuh and gemm.cu. The persistent decode kernel
- * takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, bit_planes.cuh. */
+ * in dequantize_fragment (tiles.cuh), dequantize_8 (embed.cu), gemv.cu, gemv_acts.cuh and gemm.cu. The persistent decode
+ * kernel takes tiles of 1 and 2 bits without offset: a row of persistent/variants.def, plane_acts.cuh. */
 #ifndef QN_KERNELS_MATMUL_MATMUL_CUDA_H
 #define QN_KERNELS_MATMUL_MATMUL_CUDA_H
 
 #include "kernels/launch.h"
 
-#define QN_ACTS_INT8_N1 0
+#define QN_ACTS_HILO_N1 0
 #define QN_ACTS_F16 1
 #define QN_ACTS_HILO 2
 #define QN_ACTS_HILO_F16 3 /* of qn_matmul_quantize_acts: both */
@@ -88,7 +88,8 @@ enum {
     QN_TILE_COLS = 256,
     QN_TILE_GROUPS = 8,
     QN_FRAGMENT_BYTES = 512,     /* 32 lanes of 16 bytes */
-    QN_ACTS_N1_TILE_BYTES = 576, /* per k-tile */
+    QN_ACTS_N1_TILE_BYTES = 528, /* per k-tile */
+    QN_GEMV_N1_TILE_BYTES = 544, /* of the operands that qn_matmul_gemv makes of a k-tile in shared memory */
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
     QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
@@ -104,7 +105,7 @@ enum {
 };
 
 /* Threads of a block of qn_matmul_quantize_acts by layout. */
-#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_INT8_N1 ? 256 : 1024)
+#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_HILO_N1 ? 256 : 1024)
 
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
@@ -123,12 +124,12 @@ typedef struct qn_matmul_out {
     uint32_t accumulate; /* 1: added to data, 0: stored */
 } qn_matmul_out;
 
-/* qn_matmul_gemv - one token in int8, up to 8 in fp16; bound by reading the weights.
+/* qn_matmul_gemv - one token in hi/lo int8, up to 8 in fp16; bound by reading the weights.
  *
  * grid (blocks). A block computes tiles [n_tiles * x / blocks, n_tiles * (x+1) / blocks). Its
  * warps are split over K and M: warp w processes the k-tiles c with c mod n_k_warps = w mod n_k_warps, and every (warps
  * / n_k_warps)-th step of QN_STEP_TILES tiles, starting at step w / n_k_warps. Defines: QN_ACTS_LAYOUT, QN_BITS,
- * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). int8 is for 1 and 2 bits, fp16
+ * QN_SCALES, QN_OFFSET, QN_STEP_TILES, QN_STAGES (steps of weights in flight per warp). Hi/lo int8 is for 1 and 2 bits, fp16
  * for more. */
 typedef struct qn_matmul_gemv_args {
     QN_GPU_PTR(const uint8_t) weights;
@@ -180,8 +181,8 @@ typedef struct qn_matmul_few_args {
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_INT8_N1 has more than one split: for the RMS norm each reads all of
- * the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 has more than one split: for the RMS norm each reads
+ * all of the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;
@@ -194,7 +195,7 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_INT8_N1 */
+    QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_HILO_N1 */
     QN_GPU_PTR(uint32_t) counters; /* with QN_ACTS_HILO: [QN_FEW_MAX_BLOCKS] of qn_matmul_gemm_few, set to zeros */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
@@ -297,14 +298,14 @@ typedef struct qn_matmul_acts {
     uint64_t address, token_scale; /* address a multiple of 1024 */
     uint64_t workspace;            /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
                                       that are used one after another may share */
-    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_INT8_N1 */
+    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
 /* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO. Its contents are arbitrary. */
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
-/* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. hilo: more accuracy than int8 is required. */
-int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens, bool hilo);
+/* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. */
+int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens);
 
 /* qn_matmul_gpu_acts_bytes - bytes of activations in a layout. QN_ERR_INVALID for a capacity that the layout does not
  * allow. */

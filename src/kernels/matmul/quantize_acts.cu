@@ -1,6 +1,6 @@
-// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. A token's scale needs all of
-// its row: in fp16 and hi/lo int8 a block has a row, which it reads once and holds in registers. In QN_ACTS_INT8_N1 the blocks of a
-// row share it; for the norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
+// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. A token's scale needs
+// all of its row: in fp16 and hi/lo int8 a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the
+// blocks of a row share it; for the norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum {
@@ -36,8 +36,6 @@ QN_DEVICE float load_element(const uint16_t *x, uint32_t k, bool is_bf16)
 }
 #endif
 
-#if QN_ACTS_LAYOUT != QN_ACTS_INT8_N1 || QN_OP == QN_ACTS_OP_RMS_NORM
-
 QN_DEVICE float4 load_aligned(const float *x, bool)
 {
     return *(const float4 *)x;
@@ -63,15 +61,13 @@ template <class type> QN_DEVICE float4 load_vec4(const row_source &s, const type
                        k + 2 < n ? load_element(x, k + 2, s.is_bf16) : 0, k + 3 < n ? load_element(x, k + 3, s.is_bf16) : 0);
 }
 
-#endif
-
 #if QN_OP == QN_ACTS_OP_RMS_NORM
 #define SECOND_INPUT weight
 #else
 #define SECOND_INPUT x2
 #endif
 
-#if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
+#if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_HILO_N1
 
 // LOADS_IN_FLIGHT loads are issued before their first use: a row is short, and bound by latency.
 QN_DEVICE float sum_of_squares(const row_source &s)
@@ -92,8 +88,6 @@ QN_DEVICE float sum_of_squares(const row_source &s)
 
 #endif
 
-#if QN_ACTS_LAYOUT != QN_ACTS_INT8_N1
-
 QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
 {
     const float4 x = load_vec4(s, s.x, k);
@@ -103,6 +97,8 @@ QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
     return make_float4(apply_op(x.x, other.x, s.scale), apply_op(x.y, other.y, s.scale), apply_op(x.z, other.z, s.scale),
                        apply_op(x.w, other.w, s.scale));
 }
+
+#if QN_ACTS_LAYOUT != QN_ACTS_HILO_N1
 
 QN_DEVICE uint32_t block_max(uint32_t x)
 {
@@ -136,11 +132,6 @@ QN_DEVICE float square(float4 v)
 }
 
 #endif
-
-QN_DEVICE uint32_t magnitude(float4 v)
-{
-    return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
-}
 
 // Reads the row and applies the operation; sets source.scale. Returns the MAGNITUDE of the row.
 QN_DEVICE uint32_t load_row(held_values &held, row_source &source, float eps)
@@ -218,18 +209,10 @@ QN_DEVICE void write_f16(const f16_row &row, uint32_t i, float4 v)
 QN_DEVICE void write_hilo(uint8_t *block, uint32_t token, float4 v, float inverse)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    const int codes[4] = { __float2int_rn(v.x * inverse), __float2int_rn(v.y * inverse), __float2int_rn(v.z * inverse),
-                           __float2int_rn(v.w * inverse) };
-    uint32_t hi_word = 0, lo_word = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int hi = (codes[i] + 128) >> 8, lo = codes[i] - 256 * hi;
-        hi_word |= (uint32_t)(hi & 255) << 8 * i;
-        lo_word |= (uint32_t)(lo & 255) << 8 * i;
-    }
+    const hilo_words words = quantize_hilo(v, inverse);
     uint8_t *to = block + token % 8 * 128 + ((lane / 4 ^ token % 8) * 16) + 4 * (lane % 4);
-    *(uint32_t *)to = hi_word;
-    *(uint32_t *)(to + 1024) = lo_word;
+    *(uint32_t *)to = words.hi;
+    *(uint32_t *)(to + 1024) = words.lo;
 }
 
 // A token's row of hi/lo int8; its blocks of 128 columns are `stride` bytes apart.
@@ -285,35 +268,12 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, row_source &s
 
 #else
 
-QN_DEVICE float load_value(const row_source &s, uint32_t k)
-{
-    return k < s.n_cols ? apply_op(load_element(s.x, k, s.is_bf16),
-                                   QN_OP == QN_ACTS_OP_NONE ? 0 : load_element(s.SECOND_INPUT, k, s.is_bf16), s.scale)
-                        : 0;
-}
-
+// A warp quantises 128 columns.
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, t = lane % 16 / 4, in_words = lane / 16 * 4 + lane % 4;
-    // A warp quantises a pair of groups.
-    for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE; i < a.n_k_tiles * 4; i += gridDim.x * WARPS) {
-        const uint32_t k_tile = i / 4, pair = i % 4;
-        float scale[2];
-        int sum[2], code[2];
-#pragma unroll
-        for (uint32_t odd = 0; odd < 2; odd++)
-            code[odd] = quantize_group(load_value(source, i * 64 + odd * 32 + lane), &scale[odd], &sum[odd]);
-        const float minus_sum = -(scale[0] * (float)sum[0] + scale[1] * (float)sum[1]);
-        uint8_t *to = a.out + k_tile * QN_ACTS_N1_TILE_BYTES;
-#pragma unroll
-        for (uint32_t odd = 0; odd < 2; odd++) {
-            uint8_t *words = to + 64 * (2 * pair + odd) + 16 * t + in_words;
-            words[8 * odd] = (uint8_t)code[odd];
-            words[8 * (1 - odd)] = 0;
-        }
-        if (lane == 0)
-            *(float4 *)(to + QN_FRAGMENT_BYTES + 16 * pair) = make_float4(scale[0], scale[1], minus_sum, 0);
-    }
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+    for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE; i < n; i += gridDim.x * WARPS)
+        write_hilo_n1(a.out, i * QN_ACTS_HILO_COLS, load_values(source, i * QN_ACTS_HILO_COLS + 4 * lane));
 }
 
 #endif
@@ -338,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         qn_prefetch_line(a.weight + k); // not read since the previous token: likely in HBM
 #endif
     qn_pdl_wait();
-#if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_INT8_N1
+#if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_HILO_N1
     source.scale = 1.0f / sqrtf(sum_of_squares(source) / (float)a.n_cols + a.eps);
 #endif
     quantize_row(a, source, token);

@@ -1,8 +1,8 @@
 // The persistent decode kernel: one cooperative launch, one block an SM, one grid barrier after each phase. Read the
 // head comment of persistent_cuda.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and memory
 // ordering. Here are the loop over phases (at the end of the file), the weight pipeline, work descriptors, the GEMV and
-// store phases. persistent_delta.cuh and persistent_attention.cuh have the other phases, bit_planes.cuh the inner
-// product of the GEMV.
+// store phases. persistent_delta.cuh and persistent_attention.cuh have the other phases, plane_acts.cuh the activations and
+// matmul/bit_planes.cuh the inner product of the GEMV.
 //
 // A GEMV phase, in one block:
 //
@@ -41,7 +41,7 @@
 #include "kernels/butterflies.cuh"
 #include "kernels/persistent/persistent_attention.cuh"
 #include "kernels/persistent/persistent_delta.cuh"
-#include "kernels/persistent/bit_planes.cuh"
+#include "kernels/persistent/plane_acts.cuh"
 
 enum {
     WARPS = QN_PERSISTENT_THREADS / QN_WARP_SIZE,
@@ -628,6 +628,9 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         begin_gemv(stream, control, warp, lane);
     issue_steps(stream, control, warp, lane); // phases and weights do not depend on the previous launch
     qn_pdl_wait();
+    // All blocks are resident, and hold all registers: blocks of the next kernel begin where one of these has ended. After the
+    // wait, so that all work before this launch is complete for what they load early.
+    qn_pdl_trigger();
     if (threadIdx.x == 0)
         control.sequence = load_sequence(a);
     __syncthreads();

@@ -83,7 +83,7 @@ enum {
 /* Weight tiles of a stage of a ring buffer, at most. */
 #define QN_PERSISTENT_STEP_TILES(bits) (4 / (bits))
 
-/* Bytes of the activations of a K tile, as bit planes (bit_planes.cuh), for n_scales weight scales a row and K tile. */
+/* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
 
 /* Split-K partial sums of a GEMV, as later phases read them; the head comment has the formula. */

@@ -1,0 +1,49 @@
+/* Token ids and logits of tests/golden. */
+#ifndef QN_TESTS_HELPER_GOLDEN_H
+#define QN_TESTS_HELPER_GOLDEN_H
+
+#include "helper_assert.h"
+
+#include "quern/quern.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static inline FILE *open_golden(const char *name, const char *extension)
+{
+    char file_path[4096];
+    snprintf(file_path, sizeof file_path, "%s/tests/golden/%s%s", QN_SOURCE_DIR, name, extension);
+    FILE *file = fopen(file_path, "rb");
+    if (!file)
+        fail_msg("%s: cannot be opened", file_path);
+    return file;
+}
+
+/* Up to `max` ids; returns their number. */
+static inline size_t read_golden_ids(const char *name, qn_token *to, size_t max)
+{
+    FILE *file = open_golden(name, ".ids");
+    size_t n = 0;
+    for (int id; n < max && fscanf(file, "%d", &id) == 1; n++)
+        to[n] = id;
+    fclose(file);
+    return n;
+}
+
+/* Logits [*n_rows][n_vocab] of the last *n_rows ids, which the caller frees. */
+static inline float *read_golden_logits(const char *name, size_t n_vocab, size_t *n_rows)
+{
+    FILE *file = open_golden(name, ".logits.f32");
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    const size_t count = (size_t)ftell(file) / sizeof(float);
+    float *logits = malloc(count * sizeof *logits);
+    assert_non_null(logits);
+    rewind(file);
+    assert_int_equal(fread(logits, sizeof *logits, count, file), count);
+    assert_int_equal(count % n_vocab, 0);
+    *n_rows = count / n_vocab;
+    fclose(file);
+    return logits;
+}
+
+#endif
