@@ -397,9 +397,9 @@ QN_DEVICE void begin_softmax(softmax_state &state, float (*acc)[4])
 }
 
 // Attention of a block's queries over the tiles of one warp, in rows.n_parts parts of rows.part_tiles tiles each, of all warps
-// together: the first ends before tile rows.part_end. After each part end_part(i) is called, with unnormalised outputs in acc
-// and the softmax state in `state`; they begin anew with the next part. A warp without tiles of a part has tiles of no later
-// one. The ring streams on over the ends of parts; the caller has filled it with the tiles, and it is empty at the end.
+// together: the first ends before tile rows.part_end. After each part but the last end_part(i) is called, with unnormalised
+// outputs in acc and the softmax state in `state`, where those of the last part are left. The ring streams on over the ends of
+// parts; the caller has filled it with the tiles, and it is empty at the end. Without reserved memory there is one part.
 // per_query: each query has its own range of rows (shared.begin, end), and true_max is computed.
 template <int key_bits, int value_bits, int reserved, bool per_query, class part_sink>
 QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, reserved> &ring,
@@ -410,10 +410,11 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
     uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
     // If registers allow, slots are released before their contents are used, and values are loaded before scores are computed.
     constexpr bool in_registers = DIM <= 256, together = in_registers && sizeof k + sizeof v <= 64 * sizeof(uint32_t);
-    // Scores that end_part must keep are reduced before it; others after the values' MMAs have been issued.
-    constexpr bool reduces_early = reserved > 0;
+    constexpr bool has_parts = reserved > 0;
     float score[SCORE_ACCUMULATORS][4], key_scales[2] = { 1, 1 };
     tile_scores scores = { {}, { 1, 1 }, 0 };
+    uint32_t weights[2], tile = rows.tile;
+    bool first;
     const auto load_keys = [&]() {
         ring.wait();
 #pragma unroll
@@ -431,9 +432,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         for (int i = 0; i < 4; i++)
             load_fragment<value_bits, 8>(v[i], slot_row<value_bits, false>{ ring.at, 2u * p.t, i / 2 * 8 + i % 2 }, p.g);
     };
-
-    uint32_t tile = rows.tile, part_end = rows.part_end;
-    if (tile < rows.last_tile) {
+    // Scores of the first tile; of the others, which are independent of the values of the tile before: software pipeline.
+    const auto score_first = [&]() {
         load_keys();
         if (!in_registers)
             compute_scores<key_bits>(score, k, c, s, table, p.lane);
@@ -441,48 +441,60 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         ring.template advance<false, true>(tile - rows.step, rows.last_tile, rows.step);
         if (in_registers)
             compute_scores<key_bits>(score, k, c, s, table, p.lane);
-        if (reduces_early)
-            reduce_scores(scores.x, score, key_scales, c);
-    }
-    for (uint32_t part = 0; part < rows.n_parts; part++, part_end += rows.part_tiles) {
-        bool first = true;
-        begin_softmax(state, acc);
-        // The scores of `tile` are there.
-        while (tile < min(part_end, rows.last_tile)) {
-            uint32_t weights[2];
-            if (!reduces_early)
-                reduce_scores(scores.x, score, key_scales, c);
-            softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, scores, s, rows, p, tile);
-            tile += rows.step;
-            if (tile >= rows.last_tile) {
-                ring.wait_for_last_values(tile, rows.last_tile, rows.step);
-                load_values();
-                accumulate_values<value_bits>(acc, v, weights, table);
-                break;
-            }
-            // Software pipeline: the scores of a tile and the values of the previous tile are independent.
-            load_keys();
-            if (in_registers)
-                ring.template advance<true, false>(tile, rows.last_tile, rows.step);
-            if (together) {
-                load_values();
-                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            }
-            compute_scores<key_bits>(score, k, c, s, table, p.lane);
-            if (!in_registers)
-                ring.template advance<true, false>(tile, rows.last_tile, rows.step);
-            if (!together)
-                load_values();
-            if (!together && in_registers)
-                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            accumulate_values<value_bits>(acc, v, weights, table);
-            if (!in_registers)
-                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            if (reduces_early)
-                reduce_scores(scores.x, score, key_scales, c);
+    };
+    const auto score_and_accumulate = [&]() {
+        load_keys();
+        if (in_registers)
+            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+        if (together) {
+            load_values();
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
         }
-        end_part(part);
+        compute_scores<key_bits>(score, k, c, s, table, p.lane);
+        if (!in_registers)
+            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+        if (!together)
+            load_values();
+        if (!together && in_registers)
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+        accumulate_values<value_bits>(acc, v, weights, table);
+        if (!in_registers)
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+    };
+    const auto accumulate_last = [&]() {
+        ring.wait_for_last_values(tile, rows.last_tile, rows.step);
+        load_values();
+        accumulate_values<value_bits>(acc, v, weights, table);
+    };
+    const auto softmax = [&]() {
+        softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, scores, s, rows, p, tile);
+    };
+    const auto reduce = [&]() { reduce_scores(scores.x, score, key_scales, c); };
+
+    uint32_t part = 0, part_end = rows.part_end;
+    const auto next_part = [&]() {
+        end_part(part++);
+        part_end += rows.part_tiles;
+        first = true;
+        begin_softmax(state, acc);
+    };
+    first = true;
+    begin_softmax(state, acc);
+    if (tile < rows.last_tile) {
+        score_first();
+        reduce();
+        softmax();
+        for (tile += rows.step; tile < rows.last_tile; tile += rows.step) {
+            score_and_accumulate();
+            reduce();
+            if (has_parts && tile >= part_end)
+                next_part();
+            softmax();
+        }
+        accumulate_last();
     }
+    while (has_parts && part + 1 < rows.n_parts)
+        next_part();
 }
 
 // The same over one part, whose results are left in `state` and acc.
@@ -490,11 +502,7 @@ template <int key_bits, int value_bits, bool per_query>
 QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, 0> &ring, const query_fragment &c,
                       const shared &s, const kv_range &rows, const thread_coord &p, uint32_t table)
 {
-    kv_range all = rows;
-    all.n_parts = 1;
-    all.part_end = 0xffffffff;
-    all.part_tiles = 0;
-    attend_parts<key_bits, value_bits, 0, per_query>(state, acc, ring, c, s, all, p, table, [](uint32_t) {});
+    attend_parts<key_bits, value_bits, 0, per_query>(state, acc, ring, c, s, rows, p, table, [](uint32_t) {});
 }
 
 // The same over a single tile of fp16, or none, which the caller has loaded if f16_tile::prefetches.

@@ -127,7 +127,8 @@ QN_DEVICE const uint8_t *keep_pointer(const void *p)
 template <int key_bits, int value_bits, int reserved> struct kv_ring {
     static constexpr uint32_t slot_bytes = qn_attention_gpu_slot_bytes(DIM, key_bits, value_bits);
     static constexpr uint32_t table_bytes = TABLE_BYTES;
-    static constexpr qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, SHARED_LIMIT);
+    static constexpr qn_attention_gpu_ring_space space =
+        qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, SHARED_LIMIT);
     static constexpr int slots = qn_attention_gpu_ring_slots(space, slot_bytes, QN_WARPS);
     static constexpr bool scaled = key_bits != 16;
     static constexpr int key_bytes = QN_ATTENTION_TILE_KV * ROW_WORDS(key_bits) * 4; // of a tile
@@ -160,7 +161,7 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     const uint64_t *table;
     // Pages of the next keys and values: if registers allow, their entries of the page table are loaded when the previous ones
     // are issued.
-    static constexpr bool looks_ahead = DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4);
+    static constexpr bool looks_ahead = reserved == 0 || (DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4));
     uint64_t key_page, value_page;
     uint32_t last_row;
     uint32_t first, at; // shared addresses: the first slot, the next to use

@@ -3,6 +3,7 @@
 
 #include "helper_launch.h"
 
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
 
@@ -155,6 +156,47 @@ static void ring_buffers(void **unused)
     assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 8), 3);
 }
 
+/* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not on
+ * lengths. */
+static void many_rows(void **unused)
+{
+    (void)unused;
+    const qn_attention_gpu gpu = { .head_dim = 256,
+                                   .n_heads = 24,
+                                   .n_kv_heads = 4,
+                                   .key_bits = 4,
+                                   .value_bits = 4,
+                                   .pages = true,
+                                   .n_sms = 132,
+                                   .max_shared_bytes = 227 << 10 };
+    qn_launch launch;
+    qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 1000);
+    assert_int_equal(splits.n, 8 + 1); /* of 128 positions, and the fp16 pages */
+    assert_int_equal(splits.tiles, 8);
+    assert_ok(qn_attention_gpu_decode(&gpu, 1, &splits, &launch));
+    assert_int_equal(launch.grid[0], 4 * 9);
+    splits = qn_attention_gpu_splits(&gpu, 262144);
+    assert_int_equal(splits.n, 33);
+    for (size_t rows = 1; rows <= 256; rows *= 4) {
+        assert_ok(qn_attention_gpu_decode(&gpu, rows, &splits, &launch));
+        assert_true(launch.grid[0] == 132 && launch.grid[1] == 1 && launch.grid[2] == 1);
+    }
+    refused(qn_attention_gpu_decode(&gpu, 0, &splits, &launch), QN_ERR_INVALID, "0 rows in 33 splits of 8 tiles");
+    splits.tiles = 12;
+    refused(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), QN_ERR_INVALID, "1 rows in 33 splits of 12 tiles");
+    splits = (qn_attention_splits){ .n = 1, .tiles = 8 };
+    refused(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), QN_ERR_INVALID, "1 rows in 1 splits of 8 tiles");
+    /* 6 query heads a key-value head: 3 blocks a page; a piece of 65 rows may have rows of 2 pages, of 66 of 3. */
+    assert_ok(qn_attention_gpu_prefill(&gpu, 65, 1, &launch));
+    assert_true(launch.grid[0] == 3 * 2 && launch.grid[1] == 4);
+    assert_ok(qn_attention_gpu_prefill(&gpu, 66, 1, &launch));
+    assert_int_equal(launch.grid[0], 3 * 3);
+    assert_ok(qn_attention_gpu_prefill(&gpu, 1000, 10, &launch));
+    assert_int_equal(launch.grid[0], 3 * ((1000 + 10 * 126) / 64));
+    refused(qn_attention_gpu_prefill(&gpu, 100, 0, &launch), QN_ERR_INVALID, "100 rows in 0 pieces");
+    refused(qn_attention_gpu_prefill(&gpu, (size_t)1 << 40, 1, &launch), QN_ERR_INVALID, "rows in 1 pieces");
+}
+
 static void refusals(void **unused)
 {
     (void)unused;
@@ -196,8 +238,8 @@ static void variants(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(splits), cmocka_unit_test(shared_memory),
-                                        cmocka_unit_test(ring_buffers), cmocka_unit_test(refusals),
-                                        cmocka_unit_test(variants) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(splits),       cmocka_unit_test(shared_memory),
+                                        cmocka_unit_test(ring_buffers), cmocka_unit_test(many_rows),
+                                        cmocka_unit_test(refusals),     cmocka_unit_test(variants) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,10 +61,9 @@ QN_DEVICE void write_maxima(const qn_attention_decode_args &a, const shared &s, 
 using ring_of_warp = kv_ring<QN_KEY_BITS, QN_VALUE_BITS, RESERVED>;
 
 // Reduces and writes a split. is_last: the rings are empty, and the reduction may overwrite them.
-template <int value_bits>
+template <int value_bits, bool is_last>
 QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, const thread_coord &p, const query_tile &query_tile,
-                           uint8_t *dynamic, float value_gain, softmax_state &state, const float (*acc)[4], uint32_t split,
-                           bool is_last)
+                           uint8_t *dynamic, float value_gain, softmax_state &state, const float (*acc)[4], uint32_t split)
 {
     float factor[2];
     store_maxima(s, state, p);
@@ -74,11 +73,9 @@ QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, const t
     const auto store = [&](uint32_t column, uint32_t dim, const auto &x) {
         store_floats(a.partials + ((uint64_t)(query_tile.first_query + column) * a.splits.n + split) * DIM + dim, x);
     };
-    if (is_last)
-        reduce_warps<value_bits, ring_of_warp::reduce_bytes>(ring_of_warp::reduce_buffer(dynamic), acc, factor,
-                                                             query_tile.n_columns, p, store);
-    else
-        reduce_warps<value_bits, RESERVED>(ring_of_warp::reserved_buffer(dynamic), acc, factor, query_tile.n_columns, p, store);
+    constexpr int bytes = is_last ? ring_of_warp::reduce_bytes : RESERVED;
+    float *buffer = is_last ? ring_of_warp::reduce_buffer(dynamic) : ring_of_warp::reserved_buffer(dynamic);
+    reduce_warps<value_bits, bytes>(buffer, acc, factor, query_tile.n_columns, p, store);
 }
 
 // ---- A piece of a block's work ----
@@ -261,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
                     softmax_state state;
                     float acc[DIM / 16][4];
                     attend_f16_tile(state, acc, words, c, s, from, rows, p);
-                    write_split<16>(a, s, p, query_tile, dynamic, a.value_codec.gain, state, acc, 0, true);
+                    write_split<16, true>(a, s, p, query_tile, dynamic, a.value_codec.gain, state, acc, 0);
                 },
                 [&]() { query.load(a, first_value, 0, has_query, lane); },
                 [&]() { query.rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, p); });
@@ -286,9 +283,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(con
                 float acc[DIM / 16][4];
                 attend_parts<QN_KEY_BITS, QN_VALUE_BITS, RESERVED, false>(
                     state, acc, ring, c, s, rows, p, LANE_TABLE(dynamic, lane), [&](uint32_t part) {
-                        write_split<QN_VALUE_BITS>(a, s, p, query_tile, dynamic, 1.0f, state, acc, piece.first + part,
-                                                   part + 1 == rows.n_parts);
+                        write_split<QN_VALUE_BITS, false>(a, s, p, query_tile, dynamic, 1.0f, state, acc, piece.first + part);
                     });
+                write_split<QN_VALUE_BITS, true>(a, s, p, query_tile, dynamic, 1.0f, state, acc, piece.last - 1);
             },
             [&]() { query.load(a, first_value, means, has_query, lane); },
             [&]() {
