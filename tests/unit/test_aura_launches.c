@@ -121,39 +121,43 @@ static void ring_buffers(void **unused)
     static const uint32_t kib[] = { 227, 163, 99 };
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
-            for (size_t i = 0; i < 2 * sizeof kib / sizeof *kib; i++) {
-                const size_t k = i / 2;
-                const bool reserves = i % 2;
-                label("dim %u bits %u, %u KiB%s", dims[d], bits[b], kib[k], reserves ? ", reserved" : "");
+            for (size_t i = 0; i < 3 * sizeof kib / sizeof *kib; i++) {
+                const size_t k = i / 3;
+                const uint32_t teams = (uint32_t)i % 3, n = teams ? teams : 1; /* 0: not decode attention */
+                label("dim %u bits %u, %u KiB, %u teams", dims[d], bits[b], kib[k], teams);
                 const uint32_t limit = kib[k] << 10,
-                               reserved = reserves ? qn_attention_gpu_reserved_bytes(dims[d], 8, limit) : 0,
-                               fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
+                               reserved = teams ? qn_attention_gpu_reserved_bytes(dims[d], bits[b], 8, teams, limit) : 0,
+                               fixed = n * qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
                                slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
                                tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
-                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, limit);
-                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8);
+                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, n, limit);
+                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8 * n);
                 const uint32_t expected = slots ? dynamic : 0;
-                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, reserves, limit), expected);
+                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, teams, limit), expected);
                 if (space.below) {
                     assert_true(QN_ATTENTION_RESERVED_BYTES + fixed + space.below <= QN_ATTENTION_TABLE_BASE);
-                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * dims[d]);
+                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * n * dims[d]);
                 } else {
                     assert_true(tables + space.above + (slots ? reserved : 0) <= dynamic);
                 }
                 if (slots && slots < QN_ATTENTION_MAX_SLOTS) { /* as many as fit */
                     const uint32_t ring = (slots + 1) * slot;
-                    assert_true(space.below / ring + space.above / ring < 8);
+                    assert_true(space.below / ring + space.above / ring < 8 * n);
                 }
-                assert_true(slots || kib[k] == 99);
+                assert_true(slots || kib[k] == 99 || teams == 2);
             }
-    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 0, 227 << 10),
-                                      decode = qn_attention_gpu_ring_space_of(256, 64 << 10, 16 << 10, 227 << 10),
-                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 16 << 10, 227 << 10);
-    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 8, 227 << 10), 16 << 10);
+    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 0, 1, 227 << 10),
+                                      decode = qn_attention_gpu_ring_space_of(256, 64 << 10, 16 * 784, 2, 227 << 10),
+                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 16 << 10, 1, 227 << 10);
+    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 4, 8, 2, 227 << 10), 16 * 784);
+    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 16, 8, 1, 227 << 10), 16 << 10);
     assert_int_equal(qn_attention_gpu_slot_bytes(256, 4, 4), 2176);
     assert_int_equal(qn_attention_gpu_ring_slots(codes, 2176, 8), 9);
-    assert_int_equal(qn_attention_gpu_ring_slots(decode, 2176, 8), 7);
+    assert_int_equal(qn_attention_gpu_ring_slots(decode, 2176, 16), 3);
     assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 8), 3);
+    assert_int_equal(qn_attention_gpu_teams(256, 4, 4, 8, 227 << 10), 2);
+    assert_int_equal(qn_attention_gpu_teams(256, 8, 8, 8, 227 << 10), 1); /* too little memory */
+    assert_int_equal(qn_attention_gpu_teams(256, 16, 16, 8, 227 << 10), 1);
 }
 
 /* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not on
@@ -180,6 +184,7 @@ static void many_rows(void **unused)
     for (size_t rows = 1; rows <= 256; rows *= 4) {
         assert_ok(qn_attention_gpu_decode(&gpu, rows, &splits, &launch));
         assert_true(launch.grid[0] == 132 && launch.grid[1] == 1 && launch.grid[2] == 1);
+        assert_int_equal(launch.block[0], 2 * 256); /* two teams */
     }
     refused(qn_attention_gpu_decode(&gpu, 0, &splits, &launch), QN_ERR_INVALID, "0 rows in 33 splits of 8 tiles");
     splits.tiles = 12;

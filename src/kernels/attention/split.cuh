@@ -1,4 +1,4 @@
-// Partition of the visible positions of a query row into KV splits. decode.cu computes the splits, combine.cu combines
+// Partition of the visible positions of a query row into KV splits. decode.cu and decode_codes.cu compute the splits, combine.cu combines
 // their results; both use this header. work.cuh distributes the splits over blocks.
 #ifndef QN_KERNELS_ATTENTION_SPLIT_CUH
 #define QN_KERNELS_ATTENTION_SPLIT_CUH
