@@ -23,7 +23,7 @@ typedef struct qn_attention_mask {
  * its results. */
 typedef struct qn_attention_splits {
     uint32_t n;
-    uint32_t tiles; /* the tiles of a split are a multiple of this number, the warps of a block */
+    uint32_t tiles; /* the tiles of a split are a multiple of this number, QN_WARPS of the kernel */
 } qn_attention_splits;
 
 /* qn_attention_decode - attention of query rows, each over its session's cache, in KV splits. For each query head of a
@@ -37,8 +37,10 @@ typedef struct qn_attention_splits {
  * cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page 0 and the open page).
  *
  * The grid has as many blocks as the device runs at a time; each takes its part of the splits of all rows (work.cuh), so
- * that rows of very different lengths share the device evenly. QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query heads
- * of a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
+ * that rows of very different lengths share the device evenly. A query tile is QN_ATTENTION_TILE_Q query heads of a
+ * key-value head. Two sources: over fp16 (decode.cu) a block has QN_WARPS warps, over codes (decode_codes.cu)
+ * qn_attention_gpu_teams times as many. Defines: QN_HEAD_DIM, QN_WARPS (at least 8); over codes also QN_KEY_BITS,
+ * QN_VALUE_BITS, QN_PAGES, and QN_WARPS is a multiple of the head's slices of 64 dimensions. */
 typedef struct qn_attention_decode_args {
     QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
     QN_GPU_PTR(float) partials;
