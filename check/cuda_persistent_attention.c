@@ -1,7 +1,7 @@
 /* Attention layers in the persistent decode kernel, from the RMS norm to the output's GEMV, at positions at the edges
- * of tiles and splits, over a cache, contiguous or in pages, that contains NaN from the position on. Stored keys and values and the attention
- * output are compared with float64 on the partials of the qkv GEMV, the last GEMV with float64 on the attention
- * partials. Benchmark: time of the attention phase. */
+ * of tiles and splits, over a cache, contiguous or in pages, that contains NaN from the position on. Stored keys and
+ * values and the attention output are compared with float64 on the partials of the qkv GEMV, the last GEMV with float64
+ * on the attention partials. Benchmark: time of the attention phase. */
 #include "check/cuda_paged_arrays.h"
 #include "check/cuda_persistent.h"
 

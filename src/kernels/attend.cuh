@@ -29,6 +29,9 @@
 #define TABLE_ENTRIES                                                                                                          \
     (1 << (index_bits(QN_KEY_BITS) > index_bits(QN_VALUE_BITS) ? index_bits(QN_KEY_BITS) : index_bits(QN_VALUE_BITS)))
 #define TABLE_BYTES (CODES ? TABLE_ENTRIES << ENTRY_SHIFT : 0)
+#ifndef TEAMS
+#define TEAMS 1 // of decode attention over codes: groups of QN_WARPS warps with work of their own
+#endif
 
 #include "kernels/codes.cuh"
 #include "kernels/kv_ring.cuh"
@@ -66,14 +69,14 @@ QN_DEVICE void store_table_entry(uint32_t tables, uint32_t i, uint32_t key, uint
 
 // ---- Operand A of the second MMA: values ----
 
-// A fragments of value codes. Tile i of 16 dimensions: codes 2i and 2i+1 of the lane's fragments of four keys.
-template <int bits> struct value_fragments {
+// A fragments of value codes of `dims` adjacent dimensions. Tile i of 16 of them: codes 2i and 2i+1 of the lane's fragments of four keys.
+template <int bits, int dims = DIM> struct value_fragments {
     // Codes that are processed together, in one 32-bit word.
-    static constexpr int chunk = bits == 2 ? (DIM / 8 % 16 == 0 ? 16 : 8) : 8;
+    static constexpr int chunk = bits == 2 ? (dims / 8 % 16 == 0 ? 16 : 8) : 8;
     static constexpr int tiles = bits == 16 || bits > 4 ? 1 : chunk / 2;
 
     // Dequantises tiles first to first + tiles - 1.
-    QN_DEVICE void dequantize(uint32_t (*a)[4], uint32_t table, const uint32_t (*words)[lane_fragment<bits, 8>::words],
+    QN_DEVICE void dequantize(uint32_t (*a)[4], uint32_t table, const uint32_t (*words)[lane_fragment<bits, 8, dims>::words],
                               int first)
     {
         if (bits == 16) {
@@ -99,7 +102,7 @@ template <int bits> struct value_fragments {
             for (int i = 0; i < tiles; i++)
                 mask |= ((1u << bits) - 1) << (2 * bits * i);
             const int at = first * 2 * bits;
-            const int n = min(chunk, DIM / 8 - first * 2) * bits;
+            const int n = min(chunk, dims / 8 - first * 2) * bits;
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const uint32_t *left = words[2 * half], *right = words[2 * half + 1];
@@ -112,7 +115,7 @@ template <int bits> struct value_fragments {
                 const uint32_t odd = ((x >> bits) & mask) | (y & (mask << bits));
 #pragma unroll
                 for (int i = 0; i < tiles; i++) {
-                    if (2 * (first + i) < DIM / 8) {
+                    if (2 * (first + i) < dims / 8) {
                         a[i][2 * half] = lut_load<index_bits(bits), VALUE_ENTRY>(table, even, i * 2 * bits);
                         a[i][2 * half + 1] = lut_load<index_bits(bits), VALUE_ENTRY>(table, odd, i * 2 * bits);
                     }
@@ -167,7 +170,7 @@ struct softmax_state {
 };
 
 // Raises the maximum in use, and the scale of values, so that the tile fits; rescales the accumulators.
-template <bool scaled, bool single_tile>
+template <bool scaled>
 QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value_scales[2], float (*acc)[4], bool first)
 {
     float largest[2] = { fmaxf(x[0], x[2]), fmaxf(x[1], x[3]) }, value = fmaxf(value_scales[0], value_scales[1]);
@@ -195,7 +198,7 @@ QN_DEVICE void rescale(softmax_state &state, const float x[4], const float value
         state.value_scale_unit = is_normal ? __uint_as_float(exponent << 23) : 1;
     }
 #pragma unroll
-    for (int i = 0; !single_tile && i < DIM / 16; i++) { // with a single tile the accumulators are still zeros
+    for (int i = 0; i < DIM / 16; i++) {
         acc[i][0] *= factor[0];
         acc[i][1] *= factor[1];
         acc[i][2] *= factor[0];
@@ -217,41 +220,24 @@ struct thread_coord {
     int warp, lane, g, t;
 };
 
-// A tile of fp16 in registers, loaded from global memory: keys of rows g and g + 8; values of rows 2t, 2t + 1, 2t + 8, 2t + 9.
-// For warps that have a single tile.
-struct f16_tile {
-    static constexpr bool prefetches = DIM <= 256; // loaded before the queries are there, if registers allow
-    uint32_t k[2][lane_fragment<16, 4>::words], v[4][lane_fragment<16, 8>::words];
-
-    // Reads past the last row are redirected to it; their scores are masked.
-    __device__ __forceinline__ void load_keys(const kv_source &from, const thread_coord &p, uint32_t tile)
-    {
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            load_lane_fragment<16, 4>(k[i], from.keys, min(tile * TILE_KV + 8 * i + p.g, from.last_row), p.t);
-    }
-
-    __device__ __forceinline__ void load_values(const kv_source &from, const thread_coord &p, uint32_t tile)
-    {
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            load_lane_fragment<16, 8>(v[i], from.values, min(tile * TILE_KV + i / 2 * 8 + 2 * p.t + i % 2, from.last_row), p.g);
-    }
-};
-
 // The block's queries as operand B of the scores: in registers, or loaded from shared memory at each use.
 struct query_fragment {
     float factors[2], biases[2];
     uint32_t query[QUERIES_IN_REGISTERS ? DIM / 16 : 1][2];
 };
 
-QN_DEVICE void load_query_fragment(query_fragment &c, const shared &s, const thread_coord &p)
+QN_DEVICE void load_query_factors(query_fragment &c, const shared &s, const thread_coord &p)
 {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         c.factors[j] = s.factors[2 * p.t + j];
         c.biases[j] = s.biases[2 * p.t + j];
     }
+}
+
+QN_DEVICE void load_query_fragment(query_fragment &c, const shared &s, const thread_coord &p)
+{
+    load_query_factors(c, s, p);
 #pragma unroll
     for (int i = 0; QUERIES_IN_REGISTERS && i < DIM / 16; i++)
         *(uint2 *)c.query[QUERIES_IN_REGISTERS ? i : 0] = *(const uint2 *)s.queries[i][p.lane];
@@ -283,20 +269,20 @@ QN_DEVICE void compute_scores(float score[SCORE_ACCUMULATORS][4], const uint32_t
     }
 }
 
-// acc += values of 16 keys times their weights.
-template <int value_bits>
-QN_DEVICE void accumulate_values(float (*acc)[4], const uint32_t (*v)[lane_fragment<value_bits, 8>::words],
+// acc += values of 16 keys times their weights; `dims` adjacent dimensions.
+template <int value_bits, int dims = DIM>
+QN_DEVICE void accumulate_values(float (*acc)[4], const uint32_t (*v)[lane_fragment<value_bits, 8, dims>::words],
                                  const uint32_t weights[2], uint32_t table)
 {
-    using tiles = value_fragments<value_bits>;
+    using tiles = value_fragments<value_bits, dims>;
 #pragma unroll
-    for (int i = 0; i < DIM / 16; i += tiles::tiles) {
+    for (int i = 0; i < dims / 16; i += tiles::tiles) {
         uint32_t m[tiles::tiles][4];
         tiles::dequantize(m, table, v, i);
 #pragma unroll
         for (int j = 0; j < tiles::tiles; j++)
-            if (i + j < DIM / 16)
-                qn_mma_m16n8k16_f16(acc[i + j < DIM / 16 ? i + j : 0], m[j], weights);
+            if (i + j < dims / 16)
+                qn_mma_m16n8k16_f16(acc[i + j < dims / 16 ? i + j : 0], m[j], weights);
     }
 }
 
@@ -370,7 +356,7 @@ QN_DEVICE void compute_weights(uint32_t weights[2], softmax_state &state, const 
 }
 
 // Softmax of a tile: scores to weights.
-template <bool scaled, bool per_query, bool single_tile>
+template <bool scaled, bool per_query>
 QN_DEVICE void softmax_tile(uint32_t weights[2], softmax_state &state, float (*acc)[4], bool &first, tile_scores &scores,
                             const shared &s, const kv_range &rows, const thread_coord &p, uint32_t tile)
 {
@@ -382,7 +368,7 @@ QN_DEVICE void softmax_tile(uint32_t weights[2], softmax_state &state, float (*a
                       x[2] > state.m[0] + RESCALE_THRESHOLD || x[3] > state.m[1] + RESCALE_THRESHOLD ||
                       (scaled && fmaxf(scale[0], scale[1]) * state.value_scale_factor > MAX_SCALED_VALUE);
     if (__any_sync(QN_FULL_MASK, high || first)) {
-        rescale<scaled, single_tile>(state, x, scale, acc, first);
+        rescale<scaled>(state, x, scale, acc, first);
         first = false;
     }
     compute_weights<scaled, per_query>(weights, state, scores);
@@ -397,9 +383,9 @@ QN_DEVICE void begin_softmax(softmax_state &state, float (*acc)[4])
 }
 
 // Attention of a block's queries over the tiles of one warp, in rows.n_parts parts of rows.part_tiles tiles each, of all warps
-// together: the first ends before tile rows.part_end. After each part end_part(i) is called, with unnormalised outputs in acc
-// and the softmax state in `state`; they begin anew with the next part. A warp without tiles of a part has tiles of no later
-// one. The ring streams on over the ends of parts; the caller has filled it with the tiles, and it is empty at the end.
+// together: the first ends before tile rows.part_end. After each part but the last end_part(i) is called, with unnormalised
+// outputs in acc and the softmax state in `state`, where those of the last part are left. The ring streams on over the ends of
+// parts; the caller has filled it with the tiles, and it is empty at the end. Without reserved memory there is one part.
 // per_query: each query has its own range of rows (shared.begin, end), and true_max is computed.
 template <int key_bits, int value_bits, int reserved, bool per_query, class part_sink>
 QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, reserved> &ring,
@@ -410,10 +396,11 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
     uint32_t k[2][lane_fragment<key_bits, 4>::words], v[4][lane_fragment<value_bits, 8>::words];
     // If registers allow, slots are released before their contents are used, and values are loaded before scores are computed.
     constexpr bool in_registers = DIM <= 256, together = in_registers && sizeof k + sizeof v <= 64 * sizeof(uint32_t);
-    // Scores that end_part must keep are reduced before it; others after the values' MMAs have been issued.
-    constexpr bool reduces_early = reserved > 0;
+    constexpr bool has_parts = reserved > 0;
     float score[SCORE_ACCUMULATORS][4], key_scales[2] = { 1, 1 };
     tile_scores scores = { {}, { 1, 1 }, 0 };
+    uint32_t weights[2], tile = rows.tile;
+    bool first;
     const auto load_keys = [&]() {
         ring.wait();
 #pragma unroll
@@ -431,9 +418,8 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         for (int i = 0; i < 4; i++)
             load_fragment<value_bits, 8>(v[i], slot_row<value_bits, false>{ ring.at, 2u * p.t, i / 2 * 8 + i % 2 }, p.g);
     };
-
-    uint32_t tile = rows.tile, part_end = rows.part_end;
-    if (tile < rows.last_tile) {
+    // Scores of the first tile; of the others, which are independent of the values of the tile before: software pipeline.
+    const auto score_first = [&]() {
         load_keys();
         if (!in_registers)
             compute_scores<key_bits>(score, k, c, s, table, p.lane);
@@ -441,48 +427,60 @@ QN_DEVICE void attend_parts(softmax_state &state, float (*acc)[4], kv_ring<key_b
         ring.template advance<false, true>(tile - rows.step, rows.last_tile, rows.step);
         if (in_registers)
             compute_scores<key_bits>(score, k, c, s, table, p.lane);
-        if (reduces_early)
-            reduce_scores(scores.x, score, key_scales, c);
-    }
-    for (uint32_t part = 0; part < rows.n_parts; part++, part_end += rows.part_tiles) {
-        bool first = true;
-        begin_softmax(state, acc);
-        // The scores of `tile` are there.
-        while (tile < min(part_end, rows.last_tile)) {
-            uint32_t weights[2];
-            if (!reduces_early)
-                reduce_scores(scores.x, score, key_scales, c);
-            softmax_tile<kv_slots::scaled, per_query, false>(weights, state, acc, first, scores, s, rows, p, tile);
-            tile += rows.step;
-            if (tile >= rows.last_tile) {
-                ring.wait_for_last_values(tile, rows.last_tile, rows.step);
-                load_values();
-                accumulate_values<value_bits>(acc, v, weights, table);
-                break;
-            }
-            // Software pipeline: the scores of a tile and the values of the previous tile are independent.
-            load_keys();
-            if (in_registers)
-                ring.template advance<true, false>(tile, rows.last_tile, rows.step);
-            if (together) {
-                load_values();
-                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            }
-            compute_scores<key_bits>(score, k, c, s, table, p.lane);
-            if (!in_registers)
-                ring.template advance<true, false>(tile, rows.last_tile, rows.step);
-            if (!together)
-                load_values();
-            if (!together && in_registers)
-                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            accumulate_values<value_bits>(acc, v, weights, table);
-            if (!in_registers)
-                ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
-            if (reduces_early)
-                reduce_scores(scores.x, score, key_scales, c);
+    };
+    const auto score_and_accumulate = [&]() {
+        load_keys();
+        if (in_registers)
+            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+        if (together) {
+            load_values();
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
         }
-        end_part(part);
+        compute_scores<key_bits>(score, k, c, s, table, p.lane);
+        if (!in_registers)
+            ring.template advance<true, false>(tile, rows.last_tile, rows.step);
+        if (!together)
+            load_values();
+        if (!together && in_registers)
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+        accumulate_values<value_bits>(acc, v, weights, table);
+        if (!in_registers)
+            ring.template advance<false, false>(tile - rows.step, rows.last_tile, rows.step);
+    };
+    const auto accumulate_last = [&]() {
+        ring.wait_for_last_values(tile, rows.last_tile, rows.step);
+        load_values();
+        accumulate_values<value_bits>(acc, v, weights, table);
+    };
+    const auto softmax = [&]() {
+        softmax_tile<kv_slots::scaled, per_query>(weights, state, acc, first, scores, s, rows, p, tile);
+    };
+    const auto reduce = [&]() { reduce_scores(scores.x, score, key_scales, c); };
+
+    uint32_t part = 0, part_end = rows.part_end;
+    const auto next_part = [&]() {
+        end_part(part++);
+        part_end += rows.part_tiles;
+        first = true;
+        begin_softmax(state, acc);
+    };
+    first = true;
+    begin_softmax(state, acc);
+    if (tile < rows.last_tile) {
+        score_first();
+        reduce();
+        softmax();
+        for (tile += rows.step; tile < rows.last_tile; tile += rows.step) {
+            score_and_accumulate();
+            reduce();
+            if (has_parts && tile >= part_end)
+                next_part();
+            softmax();
+        }
+        accumulate_last();
     }
+    while (has_parts && part + 1 < rows.n_parts)
+        next_part();
 }
 
 // The same over one part, whose results are left in `state` and acc.
@@ -490,33 +488,7 @@ template <int key_bits, int value_bits, bool per_query>
 QN_DEVICE void attend(softmax_state &state, float (*acc)[4], kv_ring<key_bits, value_bits, 0> &ring, const query_fragment &c,
                       const shared &s, const kv_range &rows, const thread_coord &p, uint32_t table)
 {
-    kv_range all = rows;
-    all.n_parts = 1;
-    all.part_end = 0xffffffff;
-    all.part_tiles = 0;
-    attend_parts<key_bits, value_bits, 0, per_query>(state, acc, ring, c, s, all, p, table, [](uint32_t) {});
-}
-
-// The same over a single tile of fp16, or none, which the caller has loaded if f16_tile::prefetches.
-QN_DEVICE void attend_f16_tile(softmax_state &state, float (*acc)[4], f16_tile &w, const query_fragment &c, const shared &s,
-                               const kv_source &from, const kv_range &rows, const thread_coord &p)
-{
-    const float key_scales[2] = { 1, 1 };
-    float score[SCORE_ACCUMULATORS][4];
-    tile_scores scores = { {}, { 1, 1 }, 0 };
-    uint32_t weights[2];
-    bool first = true;
-    begin_softmax(state, acc);
-    if (rows.tile >= rows.last_tile)
-        return;
-    if (!w.prefetches)
-        w.load_keys(from, p, rows.tile);
-    compute_scores<16>(score, w.k, c, s, 0, p.lane);
-    if (!w.prefetches)
-        w.load_values(from, p, rows.tile);
-    reduce_scores(scores.x, score, key_scales, c);
-    softmax_tile<false, false, true>(weights, state, acc, first, scores, s, rows, p, rows.tile);
-    accumulate_values<16>(acc, w.v, weights, 0);
+    attend_parts<key_bits, value_bits, 0, per_query>(state, acc, ring, c, s, rows, p, table, [](uint32_t) {});
 }
 
 // ---- Reduction over the warps of a block ----

@@ -63,11 +63,17 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsi
     return ((keys > values ? keys : values) + 127) / 128 * 128;
 }
 
-/* qn_attention_gpu_reserved_bytes - shared memory of decode attention for the reduction over warps while rings are filled:
- * an accumulator of four or eight dimensions of each lane. */
-QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, uint32_t warps, uint32_t shared_bytes)
+/* Decode attention over codes: a team of warps has the work of a block of its own; the teams of a block share the tables.
+ * Shared memory of a warp beside its ring: its tile's softmax weights, an accumulator of sixteen dimensions, a scale. */
+enum { QN_ATTENTION_MAX_TEAMS = 2, QN_ATTENTION_WARP_BYTES = 256 + 512 + 16 };
+
+/* qn_attention_gpu_reserved_bytes - shared memory of decode attention that is not part of a ring: over codes as above; over
+ * fp16, for the reduction over warps while rings are filled, an accumulator of four or eight dimensions of each lane. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, unsigned key_bits, uint32_t warps,
+                                                             uint32_t teams, uint32_t shared_bytes)
 {
-    return (head_dim <= 256 && shared_bytes >= 227u << 10 ? 2 : 1) * warps * 1024;
+    return key_bits != 16 ? teams * warps * (uint32_t)QN_ATTENTION_WARP_BYTES
+                          : (head_dim <= 256 && shared_bytes >= 227u << 10 ? 2 : 1) * warps * 1024;
 }
 
 /* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above` where
@@ -77,13 +83,14 @@ typedef struct qn_attention_gpu_ring_space {
 } qn_attention_gpu_ring_space;
 
 QN_ATTENTION_LAYOUT qn_attention_gpu_ring_space qn_attention_gpu_ring_space_of(uint32_t head_dim, uint32_t table_bytes,
-                                                                               uint32_t reserved, uint32_t shared_bytes)
+                                                                               uint32_t reserved, uint32_t teams,
+                                                                               uint32_t shared_bytes)
 {
-    const uint32_t begin = QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(head_dim);
+    const uint32_t begin = QN_ATTENTION_RESERVED_BYTES + teams * qn_attention_gpu_static_bytes(head_dim);
     qn_attention_gpu_ring_space space = { 0, 0 };
     if (table_bytes && qn_attention_gpu_has_large_smem(shared_bytes)) {
         /* dynamic shared memory begins after the queries at least */
-        const uint32_t end = shared_bytes - begin + QN_ATTENTION_TILE_Q * head_dim * 2;
+        const uint32_t end = shared_bytes - begin + teams * QN_ATTENTION_TILE_Q * head_dim * 2;
         space.below = QN_ATTENTION_TABLE_BASE - begin;
         space.above = end - QN_ATTENTION_TABLE_BASE - table_bytes - reserved;
     } else if (shared_bytes > begin + table_bytes + reserved) {
@@ -102,6 +109,24 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_s
     return n;
 }
 
+/* qn_attention_gpu_teams - teams of decode attention: as many as have rings of three slots for each warp; one of fp16, which
+ * has no tables to share. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_teams(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
+                                                    uint32_t shared_bytes)
+{
+    const bool large = qn_attention_gpu_has_large_smem(shared_bytes);
+    const uint32_t teams = QN_ATTENTION_MAX_TEAMS, key = qn_attention_gpu_table_bytes(key_bits, large),
+                   value = qn_attention_gpu_table_bytes(value_bits, large);
+    if (key_bits == 16 || warps > 8)
+        return 1;
+    const uint32_t reserved = qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, shared_bytes);
+    const qn_attention_gpu_ring_space space =
+        qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, teams, shared_bytes);
+    return qn_attention_gpu_ring_slots(space, qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits), teams * warps) >= 3
+               ? teams
+               : 1;
+}
+
 #ifndef __CUDACC__
 
 #include <math.h>
@@ -115,20 +140,20 @@ static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
 }
 
 /* qn_attention_gpu_shared_bytes - dynamic shared memory of a launch of attention with ring buffers; 0 if the device has too
- * little. reserves: qn_attention_gpu_reserved_bytes too. */
+ * little. teams: of decode attention, `warps` warps each; 0: another kernel, without reserved bytes. */
 static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
-                                                     bool reserves, uint32_t max_shared_bytes)
+                                                     uint32_t teams, uint32_t max_shared_bytes)
 {
-    const uint32_t limit = qn_attention_gpu_shared_limit(max_shared_bytes);
+    const uint32_t limit = qn_attention_gpu_shared_limit(max_shared_bytes), n = teams ? teams : 1;
     const bool large = qn_attention_gpu_has_large_smem(limit);
     const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large), value = qn_attention_gpu_table_bytes(value_bits, large);
-    const uint32_t reserved = reserves ? qn_attention_gpu_reserved_bytes(head_dim, warps, limit) : 0;
+    const uint32_t reserved = teams ? qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, limit) : 0;
     const qn_attention_gpu_ring_space space =
-        qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, limit);
+        qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, n, limit);
     const uint32_t slot = qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits);
-    return limit > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, warps) == 0
+    return limit > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, n * warps) == 0
                ? 0
-               : limit - qn_attention_gpu_static_bytes(head_dim);
+               : limit - n * qn_attention_gpu_static_bytes(head_dim);
 }
 
 /* qn_attention_gpu_gain - qn_attention_gpu_codec.gain of a codebook [n]. */

@@ -13,10 +13,11 @@
 
 #define ROW_WORDS(bits) ((DIM * (bits) + 31) / 32)
 
-// ---- A lane's fragment of a row: DIM / lanes codes, as 32-bit words ----
+// ---- A lane's fragment of `dims` adjacent dimensions of a row: dims / lanes codes, as 32-bit words ----
 
-template <int bits, int lanes> struct lane_fragment {
-    static constexpr int codes = DIM / lanes;
+template <int bits, int lanes, int dims = DIM> struct lane_fragment {
+    static constexpr int codes = dims / lanes;
+    static constexpr int all_words = (dims * bits + 31) / 32;
     static constexpr bool word_aligned = codes * bits % 32 == 0; // no word is shared between lanes
     static constexpr int words = (codes * bits + 31) / 32;
     static constexpr bool divides_word = bits == 2 || bits == 4 || bits == 8 || bits == 16;
@@ -54,9 +55,10 @@ struct global_row {
 };
 
 // Loads a lane's fragment of a row. Word indices are the sum of one that is constant after unrolling and one of the lane.
-template <int bits, int lanes, class row> QN_DEVICE void load_fragment(uint32_t *to, const row &from, int lane)
+template <int bits, int lanes, int dims = DIM, class row>
+QN_DEVICE void load_fragment(uint32_t *to, const row &from, int lane)
 {
-    using p = lane_fragment<bits, lanes>;
+    using p = lane_fragment<bits, lanes, dims>;
     if (p::word_aligned && p::divides_word) {
 #pragma unroll
         for (int i = 0; i < p::words / p::width; i++)
@@ -72,16 +74,18 @@ template <int bits, int lanes, class row> QN_DEVICE void load_fragment(uint32_t 
         from.template load<1>(&low, 0, first);
 #pragma unroll
         for (int i = 0; i < p::words; i++) {
-            from.template load<1>(&high, 0, min(first + i + 1, ROW_WORDS(bits) - 1));
+            from.template load<1>(&high, 0, min(first + i + 1, p::all_words - 1));
             to[i] = __funnelshift_r(low, high, begin % 32);
             low = high;
         }
     }
 }
 
-template <int bits, int lanes> QN_DEVICE void load_lane_fragment(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
+// The same of row `row` of rows in global memory.
+template <int bits, int lanes, int dims = DIM>
+QN_DEVICE void load_lane_fragment(uint32_t *to, const uint8_t *rows, uint32_t row, int lane)
 {
-    load_fragment<bits, lanes>(to, global_row{ (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4)) }, lane);
+    load_fragment<bits, lanes, dims>(to, global_row{ (const uint32_t *)(rows + (uint64_t)row * (ROW_WORDS(bits) * 4)) }, lane);
 }
 
 // `n` bits from bit `at` of the words on, in the low bits of the result. The bits above are not masked.

@@ -127,8 +127,10 @@ QN_DEVICE const uint8_t *keep_pointer(const void *p)
 template <int key_bits, int value_bits, int reserved> struct kv_ring {
     static constexpr uint32_t slot_bytes = qn_attention_gpu_slot_bytes(DIM, key_bits, value_bits);
     static constexpr uint32_t table_bytes = TABLE_BYTES;
-    static constexpr qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, SHARED_LIMIT);
-    static constexpr int slots = qn_attention_gpu_ring_slots(space, slot_bytes, QN_WARPS);
+    static constexpr qn_attention_gpu_ring_space space =
+        qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, TEAMS, SHARED_LIMIT);
+    static constexpr int slots = qn_attention_gpu_ring_slots(space, slot_bytes, TEAMS * QN_WARPS);
+    static constexpr uint32_t begin_below = QN_ATTENTION_RESERVED_BYTES + TEAMS * qn_attention_gpu_static_bytes(DIM);
     static constexpr bool scaled = key_bits != 16;
     static constexpr int key_bytes = QN_ATTENTION_TILE_KV * ROW_WORDS(key_bits) * 4; // of a tile
     static_assert(slots > 0, "a launch needs qn_attention_gpu_shared_bytes");
@@ -139,7 +141,7 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     static __device__ __forceinline__ float *reduce_buffer(uint8_t *dynamic)
     {
         const uint32_t begin = space.above > space.below ? begin_above(qn_shared_address(dynamic))
-                                                         : QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(DIM);
+                                                         : begin_below;
         return (float *)(dynamic + (begin - qn_shared_address(dynamic)));
     }
 
@@ -154,13 +156,21 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
         return (table_bytes && LARGE_SMEM ? (uint32_t)QN_ATTENTION_TABLE_BASE : dynamic) + table_bytes;
     }
 
+    // The first slot of a warp of the block.
+    static __device__ __forceinline__ uint32_t first_of(uint32_t dynamic, int warp)
+    {
+        constexpr int below = space.below / (slots * slot_bytes);
+        return warp < below ? begin_below + warp * (slots * slot_bytes)
+                            : begin_above(dynamic) + (warp - below) * (slots * slot_bytes);
+    }
+
     tile_copy<key_bits, true> keys;
     tile_copy<value_bits, false> values;
     const float *lane_scale; // half of the lanes copy scales of keys, the others of values
     const uint64_t *table;
     // Pages of the next keys and values: if registers allow, their entries of the page table are loaded when the previous ones
     // are issued.
-    static constexpr bool looks_ahead = DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4);
+    static constexpr bool looks_ahead = reserved == 0 || (DIM <= 256 && !(QN_WARPS > 8 && DIM > 64 && key_bits > 4));
     uint64_t key_page, value_page;
     uint32_t last_row;
     uint32_t first, at; // shared addresses: the first slot, the next to use
@@ -170,10 +180,7 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     __device__ __forceinline__ kv_ring(const kv_source &from, uint32_t dynamic, int warp, int lane_) : lane(lane_)
     {
         static_assert(QN_WARP_SIZE == 2 * QN_ATTENTION_TILE_KV, "a lane copies one scale");
-        constexpr int below = space.below / (slots * slot_bytes);
-        first = warp < below ? QN_ATTENTION_RESERVED_BYTES + qn_attention_gpu_static_bytes(DIM) + warp * (slots * slot_bytes)
-                             : begin_above(dynamic) + (warp - below) * (slots * slot_bytes);
-        at = first;
+        first = at = first_of(dynamic, warp);
         keys.lane_from = keep_pointer(from.keys + lane * keys.bytes);
         values.lane_from = keep_pointer(from.values + lane * values.bytes);
         if (scaled)

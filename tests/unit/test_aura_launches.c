@@ -3,6 +3,7 @@
 
 #include "helper_launch.h"
 
+#include "kernels/attention/attention_cuda.h"
 #include "kernels/aura/aura_attention_cuda.h"
 #include "kernels/aura/aura_cuda.h"
 
@@ -120,39 +121,85 @@ static void ring_buffers(void **unused)
     static const uint32_t kib[] = { 227, 163, 99 };
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
         for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
-            for (size_t i = 0; i < 2 * sizeof kib / sizeof *kib; i++) {
-                const size_t k = i / 2;
-                const bool reserves = i % 2;
-                label("dim %u bits %u, %u KiB%s", dims[d], bits[b], kib[k], reserves ? ", reserved" : "");
+            for (size_t i = 0; i < 3 * sizeof kib / sizeof *kib; i++) {
+                const size_t k = i / 3;
+                const uint32_t teams = (uint32_t)i % 3, n = teams ? teams : 1; /* 0: not decode attention */
+                label("dim %u bits %u, %u KiB, %u teams", dims[d], bits[b], kib[k], teams);
                 const uint32_t limit = kib[k] << 10,
-                               reserved = reserves ? qn_attention_gpu_reserved_bytes(dims[d], 8, limit) : 0,
-                               fixed = qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
+                               reserved = teams ? qn_attention_gpu_reserved_bytes(dims[d], bits[b], 8, teams, limit) : 0,
+                               fixed = n * qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
                                slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
                                tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
-                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, limit);
-                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8);
+                const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, n, limit);
+                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8 * n);
                 const uint32_t expected = slots ? dynamic : 0;
-                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, reserves, limit), expected);
+                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, teams, limit), expected);
                 if (space.below) {
                     assert_true(QN_ATTENTION_RESERVED_BYTES + fixed + space.below <= QN_ATTENTION_TABLE_BASE);
-                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * dims[d]);
+                    assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * n * dims[d]);
                 } else {
                     assert_true(tables + space.above + (slots ? reserved : 0) <= dynamic);
                 }
                 if (slots && slots < QN_ATTENTION_MAX_SLOTS) { /* as many as fit */
                     const uint32_t ring = (slots + 1) * slot;
-                    assert_true(space.below / ring + space.above / ring < 8);
+                    assert_true(space.below / ring + space.above / ring < 8 * n);
                 }
-                assert_true(slots || kib[k] == 99);
+                assert_true(slots || kib[k] == 99 || teams == 2);
             }
-    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 0, 227 << 10),
-                                      decode = qn_attention_gpu_ring_space_of(256, 64 << 10, 16 << 10, 227 << 10),
-                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 16 << 10, 227 << 10);
-    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 8, 227 << 10), 16 << 10);
+    const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 0, 1, 227 << 10),
+                                      decode = qn_attention_gpu_ring_space_of(256, 64 << 10, 16 * 784, 2, 227 << 10),
+                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 16 << 10, 1, 227 << 10);
+    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 4, 8, 2, 227 << 10), 16 * 784);
+    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 16, 8, 1, 227 << 10), 16 << 10);
     assert_int_equal(qn_attention_gpu_slot_bytes(256, 4, 4), 2176);
     assert_int_equal(qn_attention_gpu_ring_slots(codes, 2176, 8), 9);
-    assert_int_equal(qn_attention_gpu_ring_slots(decode, 2176, 8), 7);
+    assert_int_equal(qn_attention_gpu_ring_slots(decode, 2176, 16), 3);
     assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 8), 3);
+    assert_int_equal(qn_attention_gpu_teams(256, 4, 4, 8, 227 << 10), 2);
+    assert_int_equal(qn_attention_gpu_teams(256, 8, 8, 8, 227 << 10), 1); /* too little memory */
+    assert_int_equal(qn_attention_gpu_teams(256, 16, 16, 8, 227 << 10), 1);
+}
+
+/* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not on
+ * lengths. */
+static void many_rows(void **unused)
+{
+    (void)unused;
+    const qn_attention_gpu gpu = { .head_dim = 256,
+                                   .n_heads = 24,
+                                   .n_kv_heads = 4,
+                                   .key_bits = 4,
+                                   .value_bits = 4,
+                                   .pages = true,
+                                   .n_sms = 132,
+                                   .max_shared_bytes = 227 << 10 };
+    qn_launch launch;
+    qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 1000);
+    assert_int_equal(splits.n, 8 + 1); /* of 128 positions, and the fp16 pages */
+    assert_int_equal(splits.tiles, 8);
+    assert_ok(qn_attention_gpu_decode(&gpu, 1, &splits, &launch));
+    assert_int_equal(launch.grid[0], 4 * 9);
+    splits = qn_attention_gpu_splits(&gpu, 262144);
+    assert_int_equal(splits.n, 33);
+    for (size_t rows = 1; rows <= 256; rows *= 4) {
+        assert_ok(qn_attention_gpu_decode(&gpu, rows, &splits, &launch));
+        assert_true(launch.grid[0] == 132 && launch.grid[1] == 1 && launch.grid[2] == 1);
+        assert_int_equal(launch.block[0], 2 * 256); /* two teams */
+    }
+    refused(qn_attention_gpu_decode(&gpu, 0, &splits, &launch), QN_ERR_INVALID, "0 rows in 33 splits of 8 tiles");
+    splits.tiles = 12;
+    refused(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), QN_ERR_INVALID, "1 rows in 33 splits of 12 tiles");
+    splits = (qn_attention_splits){ .n = 1, .tiles = 8 };
+    refused(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), QN_ERR_INVALID, "1 rows in 1 splits of 8 tiles");
+    /* 6 query heads a key-value head: 3 blocks a page; a piece of 65 rows may have rows of 2 pages, of 66 of 3. */
+    assert_ok(qn_attention_gpu_prefill(&gpu, 65, 1, &launch));
+    assert_true(launch.grid[0] == 3 * 2 && launch.grid[1] == 4);
+    assert_ok(qn_attention_gpu_prefill(&gpu, 66, 1, &launch));
+    assert_int_equal(launch.grid[0], 3 * 3);
+    assert_ok(qn_attention_gpu_prefill(&gpu, 1000, 10, &launch));
+    assert_int_equal(launch.grid[0], 3 * ((1000 + 10 * 126) / 64));
+    refused(qn_attention_gpu_prefill(&gpu, 100, 0, &launch), QN_ERR_INVALID, "100 rows in 0 pieces");
+    refused(qn_attention_gpu_prefill(&gpu, (size_t)1 << 40, 1, &launch), QN_ERR_INVALID, "rows in 1 pieces");
 }
 
 static void refusals(void **unused)
@@ -196,8 +243,8 @@ static void variants(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(splits), cmocka_unit_test(shared_memory),
-                                        cmocka_unit_test(ring_buffers), cmocka_unit_test(refusals),
-                                        cmocka_unit_test(variants) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(splits),       cmocka_unit_test(shared_memory),
+                                        cmocka_unit_test(ring_buffers), cmocka_unit_test(many_rows),
+                                        cmocka_unit_test(refusals),     cmocka_unit_test(variants) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

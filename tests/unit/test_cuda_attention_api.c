@@ -9,11 +9,9 @@
 
 #define HEAD_SIZE(dim)                                                                                                         \
     FAKE_CUBIN("rope/rope.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                                          \
-        FAKE_CUBIN("attention/decode.cu",                                                                                      \
-                   "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0 -DQN_WARPS=8"),                     \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=8"),                                               \
         FAKE_CUBIN("attention/combine.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                              \
-        FAKE_CUBIN("attention/prefill.cu",                                                                                     \
-                   "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0 -DQN_WARPS=8")
+        FAKE_CUBIN("attention/prefill.cu", "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0")
 static const qn_gpu_cubin cubins[] = { HEAD_SIZE("128"), HEAD_SIZE("512"), FAKE_CUBIN("rope/rope.cu", "") };
 
 static size_t args_bytes(const char *function)

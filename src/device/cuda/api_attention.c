@@ -96,8 +96,8 @@ static qn_status check_heads(const char *name, qn_cuda_view view, qn_dtype dtype
 
 /* ---- Attention ---- */
 
-/* From this number of tokens on, blocks are distributed over tokens only; below, over KV splits too, of GROUP_TOKENS tokens at a
- * time: the workspace has their partials. */
+/* From this number of tokens on, blocks are distributed over tokens only; below, over KV splits too, of GROUP_TOKENS tokens at
+ * a time: the workspace has their partials. */
 enum { PREFILL_TOKENS = 64, GROUP_TOKENS = 256 };
 
 typedef struct attention_call {

@@ -1,13 +1,14 @@
 /* Launches of attention on the GPU. */
 #include "kernels/attention/attention_cuda.h"
 
-/* Warps of a block. Kernels over codes use more for small heads, which need fewer registers. */
-#define WARPS(head_dim, key_bits) ((key_bits) != 16 && (head_dim) <= 128 ? 12 : 8)
+/* Warps of a block of decode attention, or of a team of a block over codes: a multiple of a head's slices of 64 dimensions. */
+#define WARPS(head_dim, key_bits) ((key_bits) != 16 && (head_dim) == 192 ? 12 : 8)
 
 #define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
-#define CHECK_decode(head_dim, key_bits, value_bits, pages, warps)                                                             \
+#define CHECK_decode(head_dim, warps) CHECK_decode_codes(head_dim, 16, 16, 0, warps)
+#define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps)                                                       \
     _Static_assert((warps) == WARPS(head_dim, key_bits), "a launch selects another number of warps than a built-in variant");
-#define CHECK_prefill CHECK_decode
+#define CHECK_prefill(head_dim, key_bits, value_bits, pages)
 #define CHECK_combine(head_dim, pages)
 #include "kernels/variants.h"
 #include "kernels/attention/variants.def"
@@ -36,11 +37,18 @@ static size_t warps_of(const qn_attention_gpu *gpu)
     return WARPS(gpu->head_dim, gpu->key_bits);
 }
 
+/* Of a block, with work of their own each. */
+static uint32_t teams_of(const qn_attention_gpu *gpu)
+{
+    return qn_attention_gpu_teams((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
+                                  qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
+}
+
 /* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
 static uint32_t decode_bytes(const qn_attention_gpu *gpu)
 {
-    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu), true,
-                                         gpu->max_shared_bytes);
+    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
+                                         teams_of(gpu), gpu->max_shared_bytes);
 }
 
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
@@ -100,11 +108,12 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits of %u tiles", n_rows, splits->n,
                        splits->tiles);
     const size_t n = n_rows * tiles * splits->n, blocks = n < gpu->n_sms ? n : gpu->n_sms;
-    *out = (qn_launch){ .variant =
-                            QN_GPU_VARIANT(decode, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
+    *out = (qn_launch){ .variant = is_f16(gpu) ? QN_GPU_VARIANT(decode, gpu->head_dim, warps_of(gpu))
+                                               : QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits, gpu->value_bits,
+                                                                gpu->pages, warps_of(gpu)),
                         .function = "qn_attention_decode",
                         .grid = { (uint32_t)blocks, 1, 1 },
-                        .block = { (uint32_t)warps_of(gpu) * 32, 1, 1 },
+                        .block = { teams_of(gpu) * (uint32_t)warps_of(gpu) * 32, 1, 1 },
                         .shared_bytes = decode_bytes(gpu),
                         .args_bytes = sizeof(qn_attention_decode_args) };
     return QN_OK;
@@ -156,8 +165,7 @@ qn_status qn_attention_gpu_prefill(const qn_attention_gpu *gpu, size_t n_rows, s
                              : SIZE_MAX;
     if (n_rows == 0 || n_pieces == 0 || pages > INT32_MAX / blocks)
         return qn_fail(QN_ERR_INVALID, "prefill attention on the GPU: %zu rows in %zu pieces", n_rows, n_pieces);
-    *out = (qn_launch){ .variant =
-                            QN_GPU_VARIANT(prefill, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages, warps_of(gpu)),
+    *out = (qn_launch){ .variant = QN_GPU_VARIANT(prefill, gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->pages),
                         .function = "qn_attention_prefill",
                         .grid = { (uint32_t)(pages * blocks), (uint32_t)gpu->n_kv_heads, 1 },
                         .block = { QN_ATTENTION_PREFILL_ROWS / 16 * 32, 1, 1 },

@@ -23,7 +23,7 @@ typedef struct qn_attention_mask {
  * its results. */
 typedef struct qn_attention_splits {
     uint32_t n;
-    uint32_t tiles; /* the tiles of a split are a multiple of this number, the warps of a block */
+    uint32_t tiles; /* the tiles of a split are a multiple of this number, QN_WARPS of the kernel */
 } qn_attention_splits;
 
 /* qn_attention_decode - attention of query rows, each over its session's cache, in KV splits. For each query head of a
@@ -37,8 +37,10 @@ typedef struct qn_attention_splits {
  * cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page 0 and the open page).
  *
  * The grid has as many blocks as the device runs at a time; each takes its part of the splits of all rows (work.cuh), so
- * that rows of very different lengths share the device evenly. QN_WARPS warps; a query tile is QN_ATTENTION_TILE_Q query heads
- * of a key-value head. Defines: QN_HEAD_DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS (at least 8), QN_PAGES. */
+ * that rows of very different lengths share the device evenly. A query tile is QN_ATTENTION_TILE_Q query heads of a
+ * key-value head. Two sources: over fp16 (decode.cu) a block has QN_WARPS warps, over codes (decode_codes.cu)
+ * qn_attention_gpu_teams times as many. Defines: QN_HEAD_DIM, QN_WARPS (at least 8); over codes also QN_KEY_BITS,
+ * QN_VALUE_BITS, QN_PAGES, and QN_WARPS is a multiple of the head's slices of 64 dimensions. */
 typedef struct qn_attention_decode_args {
     QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
     QN_GPU_PTR(float) partials;
@@ -50,15 +52,17 @@ typedef struct qn_attention_decode_args {
     qn_attention_splits splits;
     uint32_t n_rows, n_heads, n_kv_heads, query_stride, dtype; /* dtype: of the queries, a qn_dtype, F32, F16 or BF16 */
     float scale;                                               /* of scores */
-    /* Set if the previous launch writes no rows of the cache but those at the queries' own positions: all others are then
-     * loaded before the PDL wait. Needs causal rows and one row per session. */
+    /* Set if launches that may still be running write no rows of the caches but those at the queries' own positions, and the
+     * codes of the pages that these complete: all others are then loaded before the PDL wait. Needs causal rows and one row
+     * per session. */
     uint32_t pdl_prefetch;
 } qn_attention_decode_args;
 
 /* qn_attention_combine - combines the splits of qn_attention_decode in ascending order, normalises, and rotates back to
  * the model's basis.
  *
- * A query without visible keys or without a session gets zeros. With gates, each result is multiplied by the sigmoid of its gate.
+ * A query without visible keys or without a session gets zeros. With gates, each result is multiplied by the sigmoid of its
+ * gate.
  *
  * grid (n_heads, n_rows), QN_ATTENTION_COMBINE_THREADS threads. Defines: QN_HEAD_DIM, QN_PAGES. */
 enum { QN_ATTENTION_COMBINE_THREADS = 256 };
@@ -88,13 +92,12 @@ typedef struct qn_attention_combine_args {
 enum { QN_ATTENTION_PREFILL_ROWS = 128 };
 
 typedef struct qn_attention_prefill_args {
-    QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
-    QN_GPU_PTR(const float) gates;        /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
-    QN_GPU_PTR(uint8_t) out;              /* as queries, out_stride values from a row to the next */
-    QN_GPU_PTR(const uint32_t) positions; /* [n_pieces] of the first row of each piece */
-    QN_GPU_PTR(const uint32_t)
-    cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]); none: one piece */
-    QN_GPU_PTR(const uint32_t) sessions; /* [n_pieces] index of the session of each piece; none: the piece's index */
+    QN_GPU_PTR(const uint8_t) queries;     /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
+    QN_GPU_PTR(const float) gates;         /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
+    QN_GPU_PTR(uint8_t) out;               /* as queries, out_stride values from a row to the next */
+    QN_GPU_PTR(const uint32_t) positions;  /* [n_pieces] of the first row of each piece */
+    QN_GPU_PTR(const uint32_t) cu_seqlens; /* [n_pieces + 1] piece i is rows [cu_seqlens[i], cu_seqlens[i + 1]); none: one */
+    QN_GPU_PTR(const uint32_t) sessions;   /* [n_pieces] index of the session of each piece; none: the piece's index */
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;                                                    /* with QN_PAGES */
     qn_attention_gpu_codec key_codec, value_codec;                                   /* with codes only */
@@ -124,9 +127,8 @@ size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits);
  * if the device has too little shared memory; QN_ERR_INVALID for inconsistent counts of heads. */
 qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu);
 
-/* qn_attention_gpu_splits - the KV splits of a row of a session with up to max_keys positions: as many as fill the device once
- * with a single row. Of results of the same row with another max_keys the bits are the same. Partials and maxima have room
- * for n splits of each query head of each row. */
+/* qn_attention_gpu_splits - the KV splits of rows of sessions with up to max_keys positions: as many as fill the device once
+ * with a single row. The bits of a row's results do not depend on max_keys. */
 qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys);
 
 /* qn_attention_gpu_decode, qn_attention_gpu_combine - fill the two launches; the caller fills their arguments. gpu has

@@ -1,7 +1,7 @@
-// Distribution of the KV splits of all rows of decode.cu over the blocks of the launch. The order of splits is: rows, their
-// query tiles, the splits of a row in ascending order. Each split has a weight, an estimate of its time. Of the sum of weights
-// W, block b of G processes the splits whose middle is in [b * W / G, (b + 1) * W / G): adjacent splits of a query tile in one
-// piece of work, whose rows of the cache stream without a gap. The launch depends on neither the number of splits nor the
+// Distribution of the KV splits of all rows over the blocks of the launch, or over their teams. The order of splits is: rows,
+// their query tiles, the splits of a row in ascending order. Each split has a weight, an estimate of its time. Of the sum of
+// weights W, block b of G processes the splits whose middle is in [b * W / G, (b + 1) * W / G): adjacent splits of a query tile
+// in one piece of work, whose rows of the cache stream without a gap. The launch depends on neither the number of splits nor the
 // lengths of rows, so that a captured graph serves all. Results do not depend on the distribution.
 #ifndef QN_KERNELS_ATTENTION_WORK_CUH
 #define QN_KERNELS_ATTENTION_WORK_CUH
@@ -52,9 +52,9 @@ struct block_work {
     uint32_t done;            // its splits below this one have been returned
     bool alone;
 
-    // False if the block has no work.
+    // The work of block `block` of n_blocks; false if it has none.
     __device__ __forceinline__ bool find(const qn_attention_mask &mask, const qn_attention_splits &splits, uint32_t n_rows,
-                                         uint32_t n_query_tiles)
+                                         uint32_t n_query_tiles, uint32_t block, uint32_t n_blocks)
     {
         uint64_t n = 0, weight = 0;
         for (uint32_t i = threadIdx.x % QN_WARP_SIZE; i < n_rows; i += QN_WARP_SIZE) {
@@ -63,16 +63,16 @@ struct block_work {
             weight += w.weight();
         }
         n = qn_warp_sum_u64(n) * n_query_tiles;
-        alone = n <= gridDim.x;
+        alone = n <= n_blocks;
         if (alone) {
-            begin = 2 * blockIdx.x;
+            begin = 2 * block;
             end = begin + 2;
         } else {
             weight = qn_warp_sum_u64(weight) * n_query_tiles;
-            const uint64_t part = weight / gridDim.x;
-            const uint32_t rest = (uint32_t)(weight - part * gridDim.x);
-            begin = part * blockIdx.x + rest * blockIdx.x / gridDim.x;
-            end = part * (blockIdx.x + 1) + rest * (blockIdx.x + 1) / gridDim.x;
+            const uint64_t part = weight / n_blocks;
+            const uint32_t rest = (uint32_t)(weight - part * n_blocks);
+            begin = part * block + rest * block / n_blocks;
+            end = part * (block + 1) + rest * (block + 1) / n_blocks;
         }
         const qn_range range = qn_find_range(n_rows, begin, [&](uint32_t i) {
             return (uint64_t)n_query_tiles * tile_work_of(qn_attention_span_of(mask, splits, i), alone).weight();

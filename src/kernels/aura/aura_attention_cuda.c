@@ -35,7 +35,7 @@ static size_t shared_bytes(const qn_aura_gpu *gpu, size_t tables, size_t behind)
 static uint32_t flash_bytes(const qn_aura_gpu *gpu)
 {
     return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits,
-                                         QN_AURA_FLASH_WARPS(gpu->head_dim), false, gpu->max_shared_bytes);
+                                         QN_AURA_FLASH_WARPS(gpu->head_dim), 0, gpu->max_shared_bytes);
 }
 
 qn_status qn_aura_gpu_check(const qn_aura_gpu *gpu)

@@ -81,6 +81,7 @@ struct persistent_control {
     uint32_t n_finished;          // GEMVs whose phases have ended: also the index of the current GEMV
     uint32_t next_to_schedule;    // index of the phase of the next GEMV to schedule, or n_phases
     uint32_t words[QN_WARP_SIZE]; // load_descriptor_word of that phase
+    attention_pages pages;
 };
 
 static_assert(sizeof(persistent_control) <= QN_PERSISTENT_CONTROL_BYTES, "QN_PERSISTENT_CONTROL_BYTES is too small");
@@ -633,6 +634,10 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
     qn_pdl_trigger();
     if (threadIdx.x == 0)
         control.sequence = load_sequence(a);
+    if (threadIdx.x < 2) {
+        control.pages.first[threadIdx.x] = 1;
+        control.pages.last[threadIdx.x] = 0;
+    }
     __syncthreads();
 
     for (uint32_t i = 0; i < a.n_phases; i++) {
@@ -647,7 +652,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
             if (kind == QN_PHASE_GEMV)
                 gemv_phase(a, i, control, phase_at(control, i).u.gemv, scratch, stream, control.n_finished, warp, lane);
             else if (kind == QN_PHASE_ATTENTION)
-                attention_phase(phase_at(control, i).u.attention, control.sequence.position, scratch);
+                attention_phase(phase_at(control, i).u.attention, control.pages, control.sequence.position, scratch);
             else if (kind == QN_PHASE_STORE)
                 store_phase(phase_at(control, i).u.store);
             end_phase(a, i);
@@ -655,7 +660,7 @@ extern "C" __global__ void __launch_bounds__(QN_PERSISTENT_THREADS, 1)
         if (i + 1 == a.n_phases)
             break;
         if (phase_at(control, i + 1).kind == QN_PHASE_ATTENTION)
-            attention_prefetch(phase_at(control, i + 1).u.attention, control.sequence.position);
+            attention_prefetch(phase_at(control, i + 1).u.attention, control.pages, control.sequence.position);
         const uint32_t word = threadIdx.x - 2 * QN_WARP_SIZE;
         if (word < PHASE_WORDS && i + 2 < a.n_phases) // into the slot of phase i - 1
             ((uint32_t *)&control.phases[(i + 2) % 3])[word] = ((const uint32_t *)(a.phases + i + 2))[word];

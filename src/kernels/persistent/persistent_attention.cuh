@@ -20,6 +20,7 @@
 #include "kernels/persistent/persistent.cuh"
 
 #define ATTENTION_TILE_KV 16 // positions of a tile
+#define ATTENTION_PAGE_TILES (QN_ATTENTION_PAGE / ATTENTION_TILE_KV)
 #define ATTENTION_TILE_Q QN_PERSISTENT_MAX_GROUP
 #define ATTENTION_LOG_SLICE 6 // log2 of the dimensions of a warp
 #define ATTENTION_SLICE (1 << ATTENTION_LOG_SLICE)
@@ -85,11 +86,32 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
     return r;
 }
 
-// The keys or values of a key-value head. The session of the row is 0.
-QN_DEVICE qn_kv_rows attention_rows(const qn_persistent_attention &s, const uint8_t *array, uint64_t head_stride,
-                                    uint32_t kv_head)
+// Page table entries of a block's first pages, in shared memory. Loaded by the first call of attention_prefetch, and again only
+// where the range of tiles differs. Each of the two warps that prefetch has a copy of its own; the phase reads the first.
+struct attention_pages {
+    uint64_t entries[2][QN_WARP_SIZE];
+    uint32_t first[2], last[2]; // the range of tiles; first > last: nothing is loaded
+};
+
+QN_DEVICE uint64_t attention_page(const qn_persistent_attention &s, const attention_range &r, const attention_pages &pages,
+                                  uint32_t tile)
 {
-    return qn_kv_rows_of(qn_kv_table(s.cache.tables, 0), array, kv_head, head_stride, 0, 0);
+    const uint32_t page = tile / ATTENTION_PAGE_TILES, i = page - r.first / ATTENTION_PAGE_TILES;
+    if (!s.cache.tables)
+        return 0;
+    return i < QN_WARP_SIZE ? pages.entries[0][i] : qn_kv_table(s.cache.tables, 0)[page];
+}
+
+// The keys or values of a key-value head, without a page's address. The row's session is 0.
+QN_DEVICE const uint8_t *attention_rows(const uint8_t *array, uint64_t head_stride, uint32_t kv_head)
+{
+    return array + kv_head * head_stride;
+}
+
+// A position's row in a page, or in a contiguous cache.
+QN_DEVICE uint32_t attention_row(const qn_persistent_attention &s, uint32_t position)
+{
+    return s.cache.tables ? position % QN_ATTENTION_PAGE : position;
 }
 
 // ---- Biases, qk_norm, rope, kv_store of the row ----
@@ -136,7 +158,8 @@ QN_DEVICE float4 attention_apply_rope(float4 x, float4 cosine, float4 sine, cons
 // Stores four dimensions of the row's key (row 0) or value (row 1) from d on, to the cache and to shared.new_kv. A NaN
 // in the value is stored as 0, and the whole key as NaN: the row then makes scores NaN.
 QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const qn_persistent_attention &s,
-                                      const attention_range &r, uint32_t position, uint32_t row, uint32_t d)
+                                      const attention_range &r, const attention_pages &pages, uint32_t position,
+                                      uint32_t row, uint32_t d)
 {
     const attention_inputs &inputs = shared.u.inputs;
     const bool is_value = row == 1;
@@ -150,9 +173,11 @@ QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const 
                    attention_to_f16(x.z, is_nan, replacement) | attention_to_f16(x.w, is_nan, replacement) << 16);
     *(uint2 *)&shared.new_kv[row][d] = packed;
     // The cache's pointers are const for its readers; this phase writes it.
-    const qn_kv_rows rows = is_value ? attention_rows(s, s.cache.values, s.cache.value_head_stride, r.kv_head)
-                                     : attention_rows(s, s.cache.keys, s.cache.key_head_stride, r.kv_head);
-    *(uint2 *)((uint8_t *)qn_kv_row(rows, position, s.head_dim * 2) + d * 2) = packed;
+    const uint8_t *rows = is_value ? attention_rows(s.cache.values, s.cache.value_head_stride, r.kv_head)
+                                   : attention_rows(s.cache.keys, s.cache.key_head_stride, r.kv_head);
+    const uint64_t at = attention_page(s, r, pages, position / ATTENTION_TILE_KV) +
+                        (uint64_t)attention_row(s, position) * s.head_dim * 2 + d * 2;
+    *(uint2 *)((uint8_t *)rows + at) = packed;
 }
 
 // The queries of n heads from `first_head` on, to shared memory as fp16, divided by a power of two near their norm
@@ -160,8 +185,8 @@ QN_DEVICE void attention_store_new_kv(attention_shared &shared, float4 x, const 
 // them (rope/rope.cu), and to shared.new_kv. A thread processes four dimensions of a row; rows 0 and 1 are then the key
 // and the value.
 QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_persistent_attention &s,
-                                            const attention_range &r, uint32_t position, uint32_t first_head, uint32_t n,
-                                            bool new_kv)
+                                            const attention_range &r, const attention_pages &pages,
+                                            uint32_t position, uint32_t first_head, uint32_t n, bool new_kv)
 {
     attention_inputs &inputs = shared.u.inputs;
     const uint32_t log_quads = 4 + attention_log_slices(s.head_dim);
@@ -228,7 +253,7 @@ QN_DEVICE void attention_qk_norm_rope_store(attention_shared &shared, const qn_p
             x = scale_4(x, scale * __uint_as_float((254 - exponent) << 23));
             *(uint2 *)&inputs.queries[column][d] = make_uint2(qn_f32_to_f16x2(x.x, x.y), qn_f32_to_f16x2(x.z, x.w));
         } else {
-            attention_store_new_kv(shared, scale_4(x, scale), s, r, position, row, d);
+            attention_store_new_kv(shared, scale_4(x, scale), s, r, pages, position, row, d);
         }
     }
     __syncthreads();
@@ -436,30 +461,45 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
 
 // ---- The phase ----
 
-// Prefetches into L2 the cache rows that the block's warps load first. Called while the block waits at the grid barrier
-// before the phase. By two warps, for keys and values; with page tables by a lane a page.
-QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, uint32_t position)
+// Prefetches into L2 the cache rows that the block's warps load first, and makes the page table's entries ready in `pages`.
+// Called while the block waits at the grid barrier before the phase. By two warps, for keys and values; with page tables by a
+// lane a page.
+QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pages &pages, uint32_t position)
 {
     constexpr uint32_t max_bytes = 4 * ATTENTION_TILE_STRIDE; // four tiles of each group
-    constexpr uint32_t page_tiles = QN_ATTENTION_PAGE / ATTENTION_TILE_KV;
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     if (warp > 1 || (lane > 0 && !s.cache.tables))
         return;
     const attention_range r = attention_range_of(s, position);
     const uint32_t tile_bytes = ATTENTION_TILE_KV * 2 * s.head_dim, n_tiles = min(r.last - r.first, max_bytes / tile_bytes);
-    const qn_kv_rows rows = warp ? attention_rows(s, s.cache.values, s.cache.value_head_stride, r.kv_head)
-                                 : attention_rows(s, s.cache.keys, s.cache.key_head_stride, r.kv_head);
+    const uint8_t *rows = warp ? attention_rows(s.cache.values, s.cache.value_head_stride, r.kv_head)
+                               : attention_rows(s.cache.keys, s.cache.key_head_stride, r.kv_head);
     uint32_t first = r.first, last = r.first + n_tiles;
+    uint64_t page_address = 0;
     if (s.cache.tables) {
-        const uint32_t page = r.first / page_tiles + lane;
-        first = max(first, page * page_tiles);
-        last = min(last, (page + 1) * page_tiles);
+        const uint32_t page = r.first / ATTENTION_PAGE_TILES + lane;
+        if (pages.first[warp] == r.first && pages.last[warp] == r.last) {
+            page_address = pages.entries[warp][lane];
+        } else {
+            if (page * ATTENTION_PAGE_TILES < r.last)
+                page_address = qn_kv_table(s.cache.tables, 0)[page];
+            pages.entries[warp][lane] = page_address;
+            __syncwarp();
+            if (lane == 0) {
+                pages.first[warp] = r.first;
+                pages.last[warp] = r.last;
+            }
+        }
+        first = max(first, page * ATTENTION_PAGE_TILES);
+        last = min(last, (page + 1) * ATTENTION_PAGE_TILES);
     }
     if (first < last)
-        prefetch_bytes(qn_kv_row(rows, first * ATTENTION_TILE_KV, 2 * s.head_dim), (last - first) * tile_bytes);
+        prefetch_bytes(rows + page_address + (uint64_t)attention_row(s, first * ATTENTION_TILE_KV) * 2 * s.head_dim,
+                       (last - first) * tile_bytes);
 }
 
-QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t position, uint8_t *scratch)
+QN_DEVICE void attention_phase(const qn_persistent_attention &s, const attention_pages &pages, uint32_t position,
+                               uint8_t *scratch)
 {
     attention_shared &shared = *(attention_shared *)scratch;
     const attention_range r = attention_range_of(s, position);
@@ -471,15 +511,12 @@ QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t positi
     const uint32_t n = (uint32_t)__fdividef(s.n_heads + 0.5f, s.n_kv_heads), first_head = r.kv_head * n;
     const uint32_t n_groups = ATTENTION_WARPS >> log_slices;
     uint32_t tile = r.first + group;
-    const uint64_t *table = qn_kv_table(s.cache.tables, 0);
-    const uint32_t row = qn_kv_row_in_page(table, tile * ATTENTION_TILE_KV), stride = table ? 0 : ATTENTION_TILE_STRIDE;
-    const auto page_of = [&](uint32_t at) {
-        return at < r.last ? qn_kv_page(table, at / (QN_ATTENTION_PAGE / ATTENTION_TILE_KV)) : 0;
-    };
+    const uint32_t row = attention_row(s, tile * ATTENTION_TILE_KV), stride = s.cache.tables ? 0 : ATTENTION_TILE_STRIDE;
+    const auto page_of = [&](uint32_t at) { return at < r.last ? attention_page(s, r, pages, at) : 0; };
     uint64_t page = page_of(tile); // of the tile whose keys and values are loaded next
-    const uint8_t *keys = attention_rows(s, s.cache.keys, s.cache.key_head_stride, r.kv_head).first +
-                          slice * (ATTENTION_SLICE * 2) + t * 16 + (uint64_t)(row + g) * row_bytes;
-    const uint8_t *values = attention_rows(s, s.cache.values, s.cache.value_head_stride, r.kv_head).first +
+    const uint8_t *keys = attention_rows(s.cache.keys, s.cache.key_head_stride, r.kv_head) + slice * (ATTENTION_SLICE * 2) +
+                          t * 16 + (uint64_t)(row + g) * row_bytes;
+    const uint8_t *values = attention_rows(s.cache.values, s.cache.value_head_stride, r.kv_head) +
                             slice * (ATTENTION_SLICE * 2) + g * 16 + (uint64_t)(row + 2 * t) * row_bytes;
     attention_fragments w = {};
     if (tile < r.last) {
@@ -487,7 +524,7 @@ QN_DEVICE void attention_phase(const qn_persistent_attention &s, uint32_t positi
         attention_load_values(w, values + page, row_bytes);
     }
     page = page_of(tile + n_groups);
-    attention_qk_norm_rope_store(shared, s, r, position, first_head, n, r.last == r.n_tiles);
+    attention_qk_norm_rope_store(shared, s, r, pages, position, first_head, n, r.last == r.n_tiles);
     uint4 query[2];
 #pragma unroll
     for (int j = 0; j < 2; j++)

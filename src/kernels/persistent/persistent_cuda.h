@@ -175,7 +175,8 @@ typedef struct qn_persistent_delta {
  *
  * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
  * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
- * own queries. */
+ * own queries. It is never the first phase: page table entries are loaded while a block waits for the phase before. All of
+ * a launch have the same page table. */
 typedef struct qn_persistent_attention {
     qn_persistent_partials qkv;
     uint32_t q_row, k_row, v_row;         /* first elements in qkv; query head h is at q_row + h * query_stride */

@@ -163,8 +163,8 @@ QN_DEVICE row_place find_place(const qn_rope_qk_norm_store_args &a, uint32_t row
 #endif
 }
 
-// Stores a key and its value at their place. A NaN in the value is stored as 0, and the whole key as NaN. has_nan: of each team,
-// in shared memory, 0. By all threads of the block; stores: the thread holds elements of a key that has a place.
+// Stores a key and its value at their place. A NaN in the value is stored as 0, and the whole key as NaN. has_nan: of each
+// team, in shared memory, 0. By all threads of the block; stores: the thread holds elements of a key that has a place.
 QN_DEVICE void store_key_value(const row_place &place, const pair &key, const pair &value, int thread, bool stores,
                                int *has_nan, int team)
 {
