@@ -207,10 +207,9 @@ QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *par
 
 /* What fits in the memory of sessions (qn_model_params.memory). */
 typedef struct qn_capacity {
-    uint64_t memory_limit;       /* bytes of caches and states of all sessions and schedulers */
-    uint64_t bytes_per_position; /* of the cache, in all layers; of AURA codes where a page is complete */
-    uint64_t
-        bytes_per_sequence; /* of recurrent state, and with AURA codes of the two pages that stay f16; independent of the length */
+    uint64_t memory_limit;        /* bytes of caches and states of all sessions and schedulers */
+    uint64_t bytes_per_position;  /* of the cache, in all layers; of AURA codes where a page is complete */
+    uint64_t bytes_per_sequence;  /* of recurrent state, with AURA codes of two f16 pages too; independent of the length */
     uint64_t tokens_per_sequence; /* the most tokens that each of the sequences can have at the same time; 0: not all fit */
 } qn_capacity;
 
@@ -219,8 +218,8 @@ typedef struct qn_capacity {
  *   kv            format of the KV cache, as in qn_session_params
  *   n_sequences   at least 1: sequences that share nothing, of the same length. Checkpoints and forks take memory too
  *
- * What sessions and schedulers hold now does not count. On a GPU the memory's limit is fixed by the first session, scheduler or call of this
- * function.
+ * What sessions and schedulers hold now does not count. On a GPU the first session, scheduler or call of this
+ * function fixes the memory's limit.
  *
  * QN_ERR_INVALID       n_sequences is 0, or the model was loaded with vocab_only
  * QN_ERR_UNSUPPORTED   unknown cache format
@@ -249,7 +248,8 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * session of n tokens can be truncated to the lengths above (n-1)/64*64 (those of its open chunk), to the lengths that a
  * checkpoint of n tokens allows by the same rule, and to 0.
  *
- * Models with recurrent layers, on a GPU: of these lengths those that drop at most 5 tokens of the session or of a checkpoint, and 0.
+ * Models with recurrent layers, on a GPU: of these lengths those that drop at most 5 tokens of the session or of a
+ * checkpoint, and 0.
  *
  * Any other length is QN_ERR_UNSUPPORTED: the text lists the possible lengths, and the session is unchanged. Checkpoints of
  * more than `length` tokens are dropped. QN_ERR_MEMORY if there is no memory to return to a checkpoint: the session is then

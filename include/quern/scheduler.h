@@ -43,13 +43,12 @@ typedef struct qn_scheduler_params {
         step_seconds; /* steps take about so long: prompts are evaluated in smaller pieces while others are decoded; 0: 0.05 */
     uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored without
                                 recurrent layers */
-    uint64_t
-        prefix_host; /* bytes of host memory, at least 2 MiB, to which kept prefixes and sequences that are set aside are moved
+    uint64_t prefix_host;   /* bytes of host memory, at least 2 MiB, to which kept prefixes and what is set aside are moved
                                when a GPU's memory is full; 0: a quarter of what is available; ignored on the CPU */
-    bool no_prefix_host;  /* drop them instead */
-    bool no_prefix_cache; /* evaluate every prompt from its beginning */
-    bool no_thread;       /* the caller runs the steps, with qn_scheduler_step */
-    bool prompts_first;   /* decode nothing while a prompt is being evaluated, for benchmarks */
+    bool no_prefix_host;    /* drop them instead */
+    bool no_prefix_cache;   /* evaluate every prompt from its beginning */
+    bool no_thread;         /* the caller runs the steps, with qn_scheduler_step */
+    bool prompts_first;     /* decode nothing while a prompt is being evaluated, for benchmarks */
 } qn_scheduler_params;
 
 /* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are requests,

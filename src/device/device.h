@@ -31,8 +31,8 @@ typedef struct qn_row {
 typedef struct qn_step {
     const qn_row *rows; /* rows of one memory are contiguous, at consecutive positions */
     size_t n_rows;
-    /* The last rows of a memory may be drafted tokens to verify, with logits for each: after on_append the caller truncates the memory to
-     * the accepted ones. There are at most qn_sequence_max_drafted of them. */
+    /* The last rows of a memory may be drafted tokens to verify, with logits for each: after on_append the caller truncates
+     * the memory to the accepted ones. There are at most qn_sequence_max_drafted of them. */
     const uint32_t *logit_rows; /* [n_logit_rows] indices of the rows whose logits are computed, ascending */
     size_t n_logit_rows;
     float *logits;               /* [n_logit_rows, n_vocab]; may be NULL with requests */

@@ -25,6 +25,11 @@ grep -qE '^quern: prompt 1 tokens, .* tok/s; generated 13 tokens, .* tok/s; peak
     fail "run: the line with the speed"
 quern run -m "$parrot" -p 'x' -q
 [ ! -s "$work/err" ] || fail "run -q: printed something on standard error"
+for command in "run -p x" "bench -p 8 -n 0 -r 1"; do
+    quern $command -m "$model" -v --memory 8M
+    grep -qE '^quern: memory for contexts 8.0 MiB: .* a position, .* a sequence; fits 1 sequence of [1-9][0-9]* tokens, or 8 of [1-9][0-9]* each$' \
+        "$work/err" || fail "$command --verbose"
+done
 # The context fills: that is success, and said.
 quern run -m "$parrot" -p 'x' -c 8 --ignore-eos
 { [ $status -eq 0 ] && grep -q 'context full' "$work/err"; } || fail "run: a full context"

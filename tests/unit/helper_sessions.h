@@ -114,10 +114,10 @@ static inline void drafts_leave_nothing(const char *kv, bool same,
     assert_non_null(plain);
     assert_ok(qn_session_create(model, &params, &base));
     assert_ok(qn_session_eval(base, ids, 55, QN_LOGITS_NONE, NULL));
-    for (uint32_t length = 55; length < 200; length++) {
+    for (uint32_t length = 55; length < 140; length++) {
         const size_t allowed = qn_sequence_max_drafted(base->memory->sequence, 1),
                      drafted = allowed < DRAFTED ? allowed : DRAFTED;
-        const bool is_near = (length + 9) % 64 < 12;
+        const bool is_near = (length + 6) % 64 < 8;
         for (size_t accepted = 0; is_near && accepted <= drafted; accepted++) {
             const size_t n = (1 + accepted + AFTER + 2) * info.n_vocab;
             label("%u tokens, %zu drafted, %zu accepted", (unsigned)length, drafted, accepted);
