@@ -787,15 +787,11 @@ void qn_check_cuda_persistent_delta(bool bench)
 {
     if (!qn_persistent_supported())
         return;
-    static const struct {
-        const char *shape;
-        unsigned what;
-    } launches[] = { { "27B: the delta rule", DELTA },
-                     { "27B: GEMVs before and after it", IN | OUT },
-                     { "27B: ... and fp16 rows", IN | F16_ROWS | OUT },
-                     { "27B: ... and the delta rule", IN | F16_ROWS | DELTA | OUT } };
+    static const char *const shapes[] = { "27B: the delta rule", "27B: GEMVs before and after it", "27B: ... and fp16 rows",
+                                          "27B: ... and the delta rule" };
+    static const unsigned parts[] = { DELTA, IN | OUT, IN | F16_ROWS | OUT, IN | F16_ROWS | DELTA | OUT };
     check_layers();
-    for (size_t i = 0; bench && i < sizeof launches / sizeof *launches; i++)
-        if (qn_bench_selected(launches[i].shape))
-            bench_layers(launches[i].shape, launches[i].what);
+    for (size_t i = 0; bench && i < sizeof shapes / sizeof *shapes; i++)
+        if (qn_bench_selected(shapes[i]))
+            bench_layers(shapes[i], parts[i]);
 }

@@ -39,8 +39,8 @@ QN_DEVICE float qn_gdn_beta(const qn_gdn_chunk_args &a, float beta)
     return a.sigmoid_beta ? qn_sigmoid(beta) : beta;
 }
 
-// A value head's state in device memory: null for zeros, or if it is not stored. Element (value, key) is at value * value_step +
-// key * key_step; of QN_GDN_STATE_PLANES, in hi, and `plane` elements later in lo.
+// A value head's state in device memory: null for zeros, or if it is not stored. Element (value, key) is at value * value_step
+// + key * key_step; of QN_GDN_STATE_PLANES, in hi, and `plane` elements later in lo.
 struct qn_gdn_head_state {
     void *data;
     uint32_t type; // a qn_gdn_state_type
@@ -67,9 +67,8 @@ QN_DEVICE qn_gdn_head_state qn_gdn_state(const qn_gdn_chunk_args &a, const void 
     if (states) {
         const uint32_t index = a.state_indices ? (uint32_t)a.state_indices[sequence] : sequence;
         s.type = a.state_type;
-        s.data = (unsigned char *)states +
-                 ((size_t)index * a.v_heads * (s.type == QN_GDN_STATE_BF16 ? 2 : 4) + head * (s.type == QN_GDN_STATE_F32 ? 4 : 2)) *
-                     elements;
+        const uint32_t planes = s.type == QN_GDN_STATE_PLANES ? 2 : 1, bytes = s.type == QN_GDN_STATE_F32 ? 4 : 2;
+        s.data = (unsigned char *)states + ((size_t)index * a.v_heads * planes + head) * elements * bytes;
         s.plane = a.v_heads * (uint32_t)elements;
         if (a.transposed_states) {
             s.value_step = 1;
