@@ -39,8 +39,9 @@ typedef struct qn_scheduler_params {
         max_sequences; /* most requests that are evaluated at the same time, at most max_rows; 0: 16 on the CPU, 64 on a GPU */
     uint32_t max_queued; /* most requests that wait; 0: 1024 */
     uint32_t max_rows;   /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
-    double
-        step_seconds; /* steps take about so long: prompts are evaluated in smaller pieces while others are decoded; 0: 0.05 */
+    /* A step that decodes takes at most about so long: prompts are evaluated in smaller pieces beside it. 0: about twice as long as
+     * without prompts, or 8 ms. */
+    double step_seconds;
     uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored without
                                 recurrent layers */
     bool no_prefix_cache;   /* evaluate every prompt from its beginning */

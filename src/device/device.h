@@ -148,8 +148,9 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
-    char name[32]; /* "cpu", "cuda:0" */
-    size_t batch;  /* default number of rows of a step */
+    char name[32];          /* "cpu", "cuda:0" */
+    size_t batch;           /* default number of rows of a step */
+    size_t prompt_multiple; /* prompts are evaluated faster if cut at positions that are multiples of it; 0: anywhere */
 };
 
 #endif

@@ -7,16 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_ROWS = 4096,
-    MAX_QUEUED = 1024,
-    MAX_SEQUENCES = 64,
-    ROWS_OF_SEQUENCE = 8,
-    STATES_SHARE = 4,
-    FIRST_PROMPT_ROWS = 256
-};
-
-static const double STEP_SECONDS = 0.05;
+enum { MAX_ROWS = 4096, MAX_QUEUED = 1024, MAX_SEQUENCES = 64, ROWS_OF_SEQUENCE = 8, STATES_SHARE = 4 };
 
 /* ---- Parameters ---- */
 
@@ -30,7 +21,7 @@ static void fill_params(const qn_model *model, qn_scheduler_params *p)
         p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
     p->max_sequences = p->max_sequences ? p->max_sequences : 1;
     p->max_queued = p->max_queued ? p->max_queued : MAX_QUEUED;
-    p->step_seconds = p->step_seconds > 0 ? p->step_seconds : STEP_SECONDS;
+    p->step_seconds = p->step_seconds > 0 ? p->step_seconds : INFINITY;
 }
 
 static qn_status check_params(const qn_scheduler_params *p)
@@ -139,7 +130,7 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     s->params = *params;
     fill_params(model, &s->params);
     s->last_event = &s->first_event;
-    s->prompt_rows = FIRST_PROMPT_ROWS;
+    s->now = qn_now;
     const qn_status status = create(s);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];

@@ -11,6 +11,7 @@
 #define QN_ENGINE_SCHEDULER_H
 
 #include "engine/internal.h"
+#include "engine/step_time.h"
 #include "quern/scheduler.h"
 #include "text/stop.h"
 #include "text/utf8_stream.h"
@@ -93,7 +94,8 @@ struct qn_scheduler {
     qn_row *rows;         /* [max_rows] */
     uint32_t *logit_rows; /* [max_sequences] */
     qn_sample_request *requests;
-    size_t prompt_rows;  /* most rows of prompts in a step that decodes */
+    qn_step_times times;
+    double (*now)(void); /* the clock of `times`: qn_now */
     uint64_t n_released; /* how often a sequence was freed */
 
     /* Events, for the thread that calls callbacks. */

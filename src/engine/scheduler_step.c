@@ -5,8 +5,9 @@
 
 #include <string.h>
 
-/* Prompts that are evaluated while others are decoded get at least so many rows of a step. Every KEEP_STATES tokens a state is kept. */
-enum { LEAST_PROMPT_ROWS = 16, KEEP_STATES = 4096 };
+/* Rows of prompts beside sequences that are decoded are a multiple of PROMPT_ROWS, or of what the device prefers. Every KEEP_STATES
+ * tokens a state is kept. */
+enum { PROMPT_ROWS = 16, KEEP_STATES = 4096 };
 
 static size_t rows_left(const qn_request *r)
 {
@@ -69,6 +70,36 @@ static void keep_prefix(qn_scheduler *s, qn_request *r)
 
 /* ---- Composition ---- */
 
+/* Most rows of prompts in a step beside n_decoding sequences. */
+static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
+{
+    const size_t multiple = s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS,
+                 left = s->params.max_rows - n_decoding;
+    if (!n_decoding)
+        return left;
+    const size_t rows = qn_step_times_prompt_rows(&s->times, n_decoding, s->params.step_seconds, multiple);
+    return rows < left ? rows : left;
+}
+
+/* Of n rows, fewer than are left of the prompt, those up to the last position where the device prefers a cut. */
+static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
+{
+    const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
+    return multiple ? (begin + n) / multiple * multiple > begin ? (begin + n) / multiple * multiple - begin : 0 : n;
+}
+
+/* The rows of a prompt in a step that has `left` rows for it. The first prompt of a step gets rows in any case. */
+static size_t piece_of_prompt(const qn_scheduler *s, const qn_request *r, size_t left, bool is_first)
+{
+    const size_t wanted = rows_left(r);
+    size_t n = wanted < left ? wanted : left;
+    if (n < wanted) {
+        const size_t cut = rows_to_cut(s, r, n);
+        n = cut || !is_first ? cut : n;
+    }
+    return n ? rows_to_kept_state(s, r, n) : 0;
+}
+
 /* A row for each sequence that is being decoded; the rest of the step is pieces of prompts, the oldest first. */
 static void compose(qn_scheduler *s)
 {
@@ -77,18 +108,17 @@ static void compose(qn_scheduler *s)
         *(rows_left(s->running[i]) == 1 ? &n_decoding : &n_prompts) += 1;
     if (s->params.prompts_first && n_prompts)
         n_decoding = 0;
-    size_t left = s->params.max_rows - n_decoding;
-    if (n_decoding && left > s->prompt_rows)
-        left = s->prompt_rows;
+    size_t left = n_prompts ? prompt_rows(s, n_decoding) : 0;
+    bool is_first = true;
     s->n_pieces = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
         qn_request *r = s->running[i];
-        const size_t wanted = rows_left(r), most = wanted < left ? wanted : left;
-        const bool is_decoding = wanted == 1;
-        const size_t n = is_decoding ? n_decoding > 0 : most ? rows_to_kept_state(s, r, most) : 0;
+        const bool is_decoding = rows_left(r) == 1;
+        const size_t n = is_decoding ? n_decoding > 0 : piece_of_prompt(s, r, left, is_first);
         if (n)
             s->pieces[s->n_pieces++] = (qn_piece){ r, n };
         left -= is_decoding ? 0 : n;
+        is_first = is_first && (is_decoding || !n);
     }
 }
 
@@ -255,17 +285,13 @@ static void fail_pieces(qn_scheduler *s, qn_status status)
     }
 }
 
-/* The rows of prompts in the next steps that decode: towards the time that a step is to take. */
-static void adapt_prompt_rows(qn_scheduler *s, const qn_step *step, double seconds)
+/* A piece of one row that samples is a sequence that is decoded; so is the last token of a prompt, which costs as much. */
+static size_t count_decoding(const qn_scheduler *s)
 {
-    const size_t n_prompt_rows = step->n_rows - step->n_logit_rows;
-    if (step->n_logit_rows && n_prompt_rows && seconds > s->params.step_seconds) {
-        const double rows = (double)s->prompt_rows * s->params.step_seconds / seconds;
-        s->prompt_rows = rows > LEAST_PROMPT_ROWS ? (size_t)rows : LEAST_PROMPT_ROWS;
-    } else if (n_prompt_rows * 2 > s->prompt_rows && seconds < 0.8 * s->params.step_seconds) {
-        s->prompt_rows += s->prompt_rows / 4 + 1;
-    }
-    s->prompt_rows = s->prompt_rows < s->params.max_rows ? s->prompt_rows : s->params.max_rows;
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_pieces; i++)
+        n += s->pieces[i].n == 1;
+    return n;
 }
 
 static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated, double seconds)
@@ -288,7 +314,7 @@ static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated,
 
 bool qn_scheduler_run_step(qn_scheduler *s)
 {
-    const double start = qn_now();
+    const double start = s->now();
     qn_step step = { 0 };
     size_t n_generated = 0, logit_row = 0;
     pthread_mutex_lock(&s->lock);
@@ -299,6 +325,7 @@ bool qn_scheduler_run_step(qn_scheduler *s)
     qn_scheduler_admit(s);
     compose(s);
     reserve_pieces(s);
+    const size_t n_decoding = count_decoding(s);
     const qn_status status = s->n_pieces ? run(s, &step) : QN_OK;
     if (status != QN_OK)
         fail_pieces(s, status);
@@ -307,8 +334,9 @@ bool qn_scheduler_run_step(qn_scheduler *s)
         n_generated += complete_piece(s, &s->pieces[i], has_token ? &s->requests[logit_row] : NULL);
         logit_row += has_token;
     }
-    const double seconds = qn_now() - start;
-    adapt_prompt_rows(s, &step, seconds);
+    const double seconds = s->now() - start;
+    if (status == QN_OK && step.n_rows)
+        qn_step_times_add(&s->times, n_decoding, step.n_rows - n_decoding, seconds);
     count_step(s, &step, n_generated, seconds);
     return true;
 }
