@@ -26,6 +26,7 @@ static size_t args_bytes(const char *function)
            : !strcmp(function, "qn_attention_prefill")  ? sizeof(qn_attention_prefill_args)
            : !strcmp(function, "qn_elementwise_gather") ? sizeof(qn_elementwise_gather_args)
            : !strcmp(function, "qn_matmul_gemm_few")    ? sizeof(qn_matmul_few_args)
+           : !strcmp(function, "qn_sample_argmax")      ? sizeof(qn_sample_args)
                                                         : FAKE_ARGS_BYTES;
 }
 
@@ -326,6 +327,41 @@ static void mixed_pieces(void **unused)
     }
 }
 
+/* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but for one row. */
+static void parameters_are_inputs(void **unused)
+{
+    (void)unused;
+    static const size_t n_sequences[] = { 3, 5 };
+    for (size_t mixed = 0; mixed < 2; mixed++) {
+        struct fixture x;
+        qn_sample_request requests[MAX_SEQUENCES];
+        const struct fake_launch *last = NULL;
+        const size_t n = n_sequences[mixed];
+        label("%zu sequences", n);
+        set_up(&x, models[0], 0, n);
+        struct rows rows = decode_of(&x, 0, n - mixed, 10);
+        if (mixed)
+            add_piece(&rows, &x, n - 1, 0, 70, true);
+        for (size_t i = 0; i < n; i++)
+            requests[i] = (qn_sample_request){ .sampling = { .top_p = 0.5f + 0.01f * (float)i, .repeat_penalty = 1 } };
+        const qn_step step = {
+            .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = n, .requests = requests
+        };
+        const int copies = fake.copies_in;
+        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
+        assert_int_equal(fake.copies_in - copies, 1);
+        const size_t bucket = mixed ? rows.n : qn_cuda_bucket(n);
+        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
+        assert_int_equal(count("qn_sample_argmax", 0, &last), 1);
+        const qn_sample_args *args = (const void *)last->args;
+        assert_int_equal(args->params, x.model->inputs + in.sampling);
+        const qn_sample_params *params = (const void *)(uintptr_t)args->params;
+        for (size_t i = 0; i < n; i++)
+            assert_true(params[i].top_p == requests[i].sampling.top_p && params[i].kind == QN_SAMPLE_ARGMAX);
+        tear_down(&x);
+    }
+}
+
 /* All logits of a prompt need no gathering. */
 static void consecutive_logits(void **unused)
 {
@@ -447,9 +483,16 @@ static void small_workspace(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_of_many), cmocka_unit_test(graphs_are_shared),  cmocka_unit_test(mixed_pieces),
-        cmocka_unit_test(gemms_of_rows),  cmocka_unit_test(consecutive_logits), cmocka_unit_test(aura_pages),
-        cmocka_unit_test(formats),        cmocka_unit_test(failures),           cmocka_unit_test(small_workspace),
+        cmocka_unit_test(parameters_are_inputs),
+        cmocka_unit_test(decode_of_many),
+        cmocka_unit_test(graphs_are_shared),
+        cmocka_unit_test(mixed_pieces),
+        cmocka_unit_test(gemms_of_rows),
+        cmocka_unit_test(consecutive_logits),
+        cmocka_unit_test(aura_pages),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(small_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

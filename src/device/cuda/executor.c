@@ -29,6 +29,7 @@ struct batch {
     size_t first, n_logits;      /* first: index of rows[0] in the caller's step */
     float *logits;               /* [n_logits, n_vocab], or NULL */
     qn_sample_request *requests; /* [n_logits], or NULL */
+    qn_cuda_sampling sampling;   /* of all logit rows; with requests */
 };
 
 /* The number of rows of the first sequence. */
@@ -112,6 +113,9 @@ static qn_status prepare(struct batch *b)
     if (s->is_decode)
         pad(s);
     qn_cuda_fill_inputs(s);
+    s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0; /* a graph always uploads as many */
+    if (b->requests)
+        QN_TRY(qn_cuda_fill_sampling(s->model, b->requests, b->n_logits, s->inputs.sampling, &b->sampling));
     return s->is_decode || s->n == 1 ? qn_cuda_fold_full_chunks(s) : QN_OK;
 }
 
@@ -123,18 +127,15 @@ static qn_status run_decode(struct batch *b)
     qn_cuda_model *model = b->step.model;
     const size_t bytes = b->n_logits * model->plan->n_vocab * sizeof *b->logits;
     const bool one = b->n_logits == 1, samples_in_graph = one && b->requests && !b->logits;
-    qn_cuda_sampling sampling;
-    if (b->requests)
-        QN_TRY(qn_cuda_upload_sampling(model, b->requests, b->n_logits, &sampling));
-    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &sampling : NULL));
+    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL));
     if (b->logits && !one)
         QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address, bytes));
     if (b->requests && !samples_in_graph)
-        QN_TRY(qn_cuda_run_sampler(model, &sampling));
+        QN_TRY(qn_cuda_run_sampler(model, &b->sampling));
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
     if (b->logits && one)
         memcpy(b->logits, model->host_logits, bytes);
-    return b->requests ? qn_cuda_finish_sampling(model, &sampling, b->requests) : QN_OK;
+    return b->requests ? qn_cuda_finish_sampling(model, &b->sampling, b->requests) : QN_OK;
 }
 
 /* ---- Other steps ---- */
@@ -159,11 +160,12 @@ static qn_status run_logits(const struct batch *b, size_t i, size_t n)
 static qn_status sample(const struct batch *b, size_t i, size_t n)
 {
     qn_cuda_model *model = b->step.model;
-    qn_cuda_sampling sampling;
-    QN_TRY(qn_cuda_upload_sampling(model, b->requests + i, n, &sampling));
+    qn_cuda_sampling sampling = b->sampling;
+    sampling.first = i;
+    sampling.n = n;
     QN_TRY(qn_cuda_run_sampler(model, &sampling));
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return qn_cuda_finish_sampling(model, &sampling, b->requests + i);
+    return qn_cuda_finish_sampling(model, &sampling, b->requests);
 }
 
 static qn_status run_launches(const struct batch *b)

@@ -57,7 +57,8 @@ typedef struct qn_cuda_inputs {
     /* u32 by row. sequences: index of the row's piece, QN_ATTENTION_NO_SESSION for padding. */
     size_t tokens, positions, sequences;
     size_t logit_rows; /* u32 by logit row: its row */
-    size_t bytes;
+    size_t bytes;      /* of all these */
+    size_t sampling;   /* behind them: qn_sample_params by logit row that is sampled */
 } qn_cuda_inputs;
 
 /* The embedding table in tiles; with tied embeddings, the output matrix. */
@@ -181,26 +182,28 @@ struct qn_cuda_piece {
 /* What a step samples: its launches depend on nothing else. */
 typedef struct qn_cuda_sampling {
     qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
-    size_t n;
+    size_t first, n;     /* rows that are sampled together, of the step's */
+    size_t params;       /* offset of the step's parameters in its inputs */
 } qn_cuda_sampling;
 
 /* sampling.c: the tokens of rows from their logits. */
 
-/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows. */
-qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows);
+/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows, of which logit_rows are sampled together. */
+qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows, size_t logit_rows);
 void qn_cuda_sampling_free(qn_cuda_model *model);
 
-/* qn_cuda_upload_sampling - the parameters of requests [n] into pinned memory, which the kernels read; masks, bias and
- * penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not before the step that
- * used them last has ended. Sets *what. */
-qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what);
+/* qn_cuda_fill_sampling - the parameters of requests [n] into host_inputs, at offset `params`; the step's inputs are uploaded
+ * afterwards. Masks, bias and penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not
+ * before the step that used them last has ended. Sets *what. */
+qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                qn_cuda_sampling *what);
 
-/* qn_cuda_run_sampler - launches: sample from rows [0, what->n) of model->logits, to which mask, bias and penalties are
+/* qn_cuda_run_sampler - launches: sample from the first what->n rows of model->logits, to which mask, bias and penalties are
  * applied in place. */
 qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what);
 
-/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of the requests that were uploaded. Samples
- * rows on the host that the kernels could not sample, from model->logits. */
+/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of requests [n] of a step, those from what->first on.
+ * Samples rows on the host that the kernels could not sample, from model->logits. */
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
 
 #endif
