@@ -146,8 +146,9 @@ QN_API qn_status qn_scheduler_submit(qn_scheduler *scheduler, const qn_request_p
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
 QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
 
-/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes. By one thread at a time. Sets *idle to whether
- * there was nothing to do. QN_ERR_INVALID if the scheduler has a thread. */
+/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the next step,
+ * before one that is idle. By one thread at a time. Sets *idle to whether there was nothing to do. QN_ERR_INVALID if the scheduler has a
+ * thread. */
 QN_API qn_status qn_scheduler_step(qn_scheduler *scheduler, bool *idle);
 
 /* qn_scheduler_wait - wait until all requests have ended and their last callbacks have returned; with no_thread, run steps until then.

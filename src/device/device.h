@@ -134,6 +134,13 @@ typedef struct qn_device_vtable {
      * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 
+    /* The same in two calls, between which the device computes and the host is free. NULL for devices that compute on the host.
+     *   launch   queues the step. Its rows and memories, and what it points to, stay as they are until `finish` returns; `reserve`, `run`
+     *            and `launch` are not called before. After an error nothing is queued, and `finish` is not called
+     *   finish   waits for the step; then logits and sampled tokens are written */
+    qn_status (*launch)(qn_device *device, const qn_step *step);
+    qn_status (*finish)(qn_device *device);
+
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
     /* Copies all weight matrices of the plan whose rows begin at `data` to the device. *uploaded: whether there were any,

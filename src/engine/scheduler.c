@@ -131,6 +131,7 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     fill_params(model, &s->params);
     s->last_event = &s->first_event;
     s->now = qn_now;
+    s->overlaps = model->device->vtable->launch != NULL;
     const qn_status status = create(s);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
@@ -163,8 +164,10 @@ static void stop(qn_scheduler *s)
     pthread_mutex_unlock(&s->lock);
     if (s->has_step_thread)
         pthread_join(s->step_thread, NULL);
-    else if (s->n_queued || s->n_running)
+    else if (s->n_queued || s->n_running) {
+        qn_scheduler_catch_up(s);
         qn_scheduler_admit(s);
+    }
     pthread_mutex_lock(&s->events_lock);
     s->no_more_events = true;
     pthread_cond_signal(&s->has_events);

@@ -11,7 +11,7 @@ enum { PROMPT_ROWS = 16, KEEP_STATES = 4096 };
 
 static size_t rows_left(const qn_request *r)
 {
-    return r->n_tokens - r->memory->sequence->length;
+    return r->is_over ? 0 : r->n_tokens - r->memory->sequence->length;
 }
 
 /* ---- Kept states ---- */
@@ -93,7 +93,7 @@ static size_t piece_of_prompt(const qn_scheduler *s, const qn_request *r, size_t
 {
     const size_t wanted = rows_left(r);
     size_t n = wanted < left ? wanted : left;
-    if (n < wanted) {
+    if (n && n < wanted) {
         const size_t cut = rows_to_cut(s, r, n);
         n = cut || !is_first ? cut : n;
     }
@@ -104,8 +104,11 @@ static size_t piece_of_prompt(const qn_scheduler *s, const qn_request *r, size_t
 static void compose(qn_scheduler *s)
 {
     size_t n_decoding = 0, n_prompts = 0;
-    for (uint32_t i = 0; i < s->n_running; i++)
-        *(rows_left(s->running[i]) == 1 ? &n_decoding : &n_prompts) += 1;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const size_t n = rows_left(s->running[i]);
+        n_decoding += n == 1;
+        n_prompts += n > 1;
+    }
     if (s->params.prompts_first && n_prompts)
         n_decoding = 0;
     size_t left = n_prompts ? prompt_rows(s, n_decoding) : 0;
@@ -144,16 +147,28 @@ static qn_request *find_youngest(const qn_scheduler *s)
     return youngest;
 }
 
-/* Reserves memory for a piece; kept prefixes go first, then the youngest sequences, then rows of the piece. A request that does not
- * fit by itself ends. */
+static bool has_finished(const qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->is_over)
+            return true;
+    return false;
+}
+
+/* Reserves memory for a piece; kept prefixes go first, then requests that are over, then the youngest sequences, then rows of the piece.
+ * A request that does not fit by itself ends. */
 static void reserve_piece(qn_scheduler *s, qn_piece *piece)
 {
     qn_request *r = piece->request;
     while (piece->request) {
         const qn_status status = qn_kept_prepare(&s->model->kept, r->memory, piece->n);
-        qn_request *youngest = status == QN_ERR_MEMORY && s->n_running > 1 ? find_youngest(s) : NULL;
         if (status == QN_OK)
             return;
+        if (status == QN_ERR_MEMORY && has_finished(s)) {
+            qn_scheduler_catch_up(s);
+            continue;
+        }
+        qn_request *youngest = status == QN_ERR_MEMORY && s->n_running > 1 ? find_youngest(s) : NULL;
         if (youngest) {
             drop_from_step(s, youngest);
             qn_scheduler_set_aside(s, youngest);
@@ -217,6 +232,7 @@ static size_t workspace_positions(const qn_scheduler *s, size_t longest)
     return positions < s->params.n_ctx ? positions : s->params.n_ctx;
 }
 
+/* Runs a step. While the device computes it, the host does what is left of the step before, and admits requests. */
 static qn_status run(qn_scheduler *s, qn_step *step)
 {
     qn_device *device = s->model->device;
@@ -224,7 +240,12 @@ static qn_status run(qn_scheduler *s, qn_step *step)
     qn_model_lock(s->model);
     qn_status status = device->vtable->reserve(device, s->params.max_rows, workspace_positions(s, longest));
     if (status == QN_OK)
-        status = device->vtable->run(device, step);
+        status = s->overlaps ? device->vtable->launch(device, step) : device->vtable->run(device, step);
+    if (status == QN_OK && s->overlaps) {
+        qn_scheduler_catch_up(s);
+        qn_scheduler_admit_beside(s);
+        status = device->vtable->finish(device);
+    }
     qn_model_unlock(s->model);
     return status;
 }
@@ -239,22 +260,39 @@ static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
     return !r->params.ignore_end && qn_token_is_end(s->model, token);
 }
 
-/* Adds a sampled token. Sets *ends if it is the last, and why. */
-static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, bool *ends, qn_finish *finish)
+/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request. First tokens
+ * are emitted at once. */
+static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
 {
-    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
-    bool found;
+    return s->overlaps && !r->params.n_stop && r->result.n_generated > 1;
+}
+
+/* Emits the last token. Sets *found to whether a stop string ended the request. */
+static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
+{
+    const qn_token token = r->tokens[r->n_tokens - 1];
+    r->has_output = false;
+    return qn_request_emit(s, r, token, !(token >= 0 && ends_at(s, r, token)), found);
+}
+
+/* Adds a sampled token. Sets is_over and result.finish if it is the last. */
+static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled)
+{
+    bool found = false;
     QN_TRY(qn_sample_status(sampled->best));
     QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
     r->tokens[r->n_tokens++] = sampled->token;
     r->result.n_generated++;
     r->first_token = r->first_token > 0 ? r->first_token : qn_now();
-    QN_TRY(qn_request_emit(s, r, sampled->token, !is_end, &found));
+    r->has_output = can_emit_later(s, r);
+    if (!r->has_output)
+        QN_TRY(emit_token(s, r, &found));
     r->result.is_stop_string = found;
+    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
     const bool is_full = r->memory->sequence->length == s->params.n_ctx ||
                          (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
-    *finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
-    *ends = is_end || found || is_full;
+    r->result.finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+    r->is_over = is_end || found || is_full;
     return QN_OK;
 }
 
@@ -262,16 +300,40 @@ static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_reque
 static bool complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;
-    qn_finish finish = QN_FINISH_LENGTH;
-    bool ends = r->memory->sequence->length + piece->n == r->n_tokens && !sampled;
+    const bool ends = r->memory->sequence->length + piece->n == r->n_tokens && !sampled;
     r->memory->vtable->on_append(r->memory, r->memory->sequence->length + piece->n);
     keep_prefix(s, r);
-    const qn_status status = sampled ? add_token(s, r, sampled, &ends, &finish) : QN_OK;
-    if (status != QN_OK)
+    const qn_status status = r->output_status == QN_OK && sampled ? add_token(s, r, sampled) : r->output_status;
+    if (status != QN_OK) {
         qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
-    else if (ends)
-        qn_scheduler_end(s, r, finish, QN_OK);
+    } else if (ends) {
+        r->result.finish = QN_FINISH_LENGTH;
+        r->is_over = true;
+    }
     return sampled && status == QN_OK;
+}
+
+/* A request whose text fails ends with its next step, since that may be computed now. */
+void qn_request_emit_last(qn_scheduler *s, qn_request *r)
+{
+    bool found;
+    r->output_status = emit_token(s, r, &found);
+    if (r->output_status != QN_OK)
+        memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+}
+
+void qn_scheduler_catch_up(qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->has_output)
+            qn_request_emit_last(s, s->running[i]);
+    for (uint32_t i = 0; i < s->n_running;) {
+        qn_request *r = s->running[i];
+        if (r->is_over)
+            qn_scheduler_end(s, r, r->result.finish, QN_OK);
+        else
+            i++;
+    }
 }
 
 static void fail_pieces(qn_scheduler *s, qn_status status)
@@ -334,6 +396,8 @@ bool qn_scheduler_run_step(qn_scheduler *s)
         n_generated += complete_piece(s, &s->pieces[i], has_token ? &s->requests[logit_row] : NULL);
         logit_row += has_token;
     }
+    if (!s->overlaps || !s->n_pieces)
+        qn_scheduler_catch_up(s);
     const double seconds = s->now() - start;
     if (status == QN_OK && step.n_rows)
         qn_step_times_add(&s->times, n_decoding, step.n_rows - n_decoding, seconds);

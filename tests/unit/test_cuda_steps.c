@@ -362,6 +362,45 @@ static void parameters_are_inputs(void **unused)
     }
 }
 
+/* Launching a step waits for nothing: what was sampled is there when it is finished. */
+static void launching_does_not_wait(void **unused)
+{
+    (void)unused;
+    for (size_t mixed = 0; mixed < 2; mixed++) {
+        struct fixture x;
+        qn_sample_request requests[5] = { { .token = 0 } };
+        label("%s", mixed ? "mixed" : "decode");
+        set_up(&x, models[1], 0, 5);
+        struct rows rows = decode_of(&x, 0, 5 - mixed, 10);
+        if (mixed)
+            add_piece(&rows, &x, 4, 0, 70, true);
+        const qn_step step = {
+            .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = 5, .requests = requests
+        };
+        for (int i = 0; i < 2; i++) {
+            const int synchronizations = fake.synchronizations;
+            for (size_t row = 0; row < 5; row++)
+                requests[row] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
+            assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+            assert_int_equal(fake.synchronizations, synchronizations);
+            assert_int_equal(fake.event_synchronizations, i);
+            assert_int_equal(requests[4].token, 77);
+            assert_int_equal(pthread_mutex_trylock(&x.model->stream_lock), 0); /* others may queue work */
+            pthread_mutex_unlock(&x.model->stream_lock);
+            assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
+            assert_int_equal(fake.event_synchronizations, i + 1);
+            assert_int_equal(requests[4].token, -1); /* there are no kernels */
+        }
+        fake.fails = "cuEventSynchronize";
+        assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_IO);
+        assert_text("cuEventSynchronize");
+        fake.fails = NULL;
+        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
+        tear_down(&x);
+    }
+}
+
 /* All logits of a prompt need no gathering. */
 static void consecutive_logits(void **unused)
 {
@@ -483,6 +522,7 @@ static void small_workspace(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(launching_does_not_wait),
         cmocka_unit_test(parameters_are_inputs),
         cmocka_unit_test(decode_of_many),
         cmocka_unit_test(graphs_are_shared),

@@ -122,20 +122,20 @@ static qn_status prepare(struct batch *b)
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
 
 /* Sampling may change the logits: they are copied before it. */
-static qn_status run_decode(struct batch *b)
+static qn_status queue_decode(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
-    const size_t bytes = b->n_logits * model->plan->n_vocab * sizeof *b->logits;
     const bool one = b->n_logits == 1, samples_in_graph = one && b->requests && !b->logits;
     QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL));
     if (b->logits && !one)
-        QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address, bytes));
+        QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address,
+                                b->n_logits * model->plan->n_vocab * sizeof *b->logits));
     if (b->requests && !samples_in_graph)
         QN_TRY(qn_cuda_run_sampler(model, &b->sampling));
-    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    if (b->logits && one)
-        memcpy(b->logits, model->host_logits, bytes);
-    return b->requests ? qn_cuda_finish_sampling(model, &b->sampling, b->requests) : QN_OK;
+    model->flight = (qn_cuda_flight){
+        .logits = one ? b->logits : NULL, .requests = b->requests, .sampling = b->sampling, .is_queued = true
+    };
+    return QN_OK;
 }
 
 /* ---- Other steps ---- */
@@ -157,18 +157,37 @@ static qn_status run_logits(const struct batch *b, size_t i, size_t n)
     return qn_cuda_run_logits(&s);
 }
 
-static qn_status sample(const struct batch *b, size_t i, size_t n)
+static qn_status queue_sampling(const struct batch *b, size_t i, size_t n)
 {
     qn_cuda_model *model = b->step.model;
     qn_cuda_sampling sampling = b->sampling;
     sampling.first = i;
     sampling.n = n;
     QN_TRY(qn_cuda_run_sampler(model, &sampling));
-    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return qn_cuda_finish_sampling(model, &sampling, b->requests);
+    model->flight = (qn_cuda_flight){ .requests = b->requests, .sampling = sampling, .is_queued = true };
+    return QN_OK;
 }
 
-static qn_status run_launches(const struct batch *b)
+/* What was queued has been computed. */
+static qn_status finish_flight(qn_cuda_model *model)
+{
+    const qn_cuda_flight flight = model->flight;
+    model->flight.is_queued = false;
+    if (flight.logits)
+        memcpy(flight.logits, model->host_logits, model->plan->n_vocab * sizeof *flight.logits);
+    return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests) : QN_OK;
+}
+
+/* Before inputs and logits of what was queued are overwritten. */
+static qn_status wait_for_flight(qn_cuda_model *model)
+{
+    if (!model->flight.is_queued)
+        return QN_OK;
+    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
+    return finish_flight(model);
+}
+
+static qn_status queue_launches(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
     const size_t n_vocab = model->plan->n_vocab;
@@ -176,48 +195,78 @@ static qn_status run_launches(const struct batch *b)
         QN_TRY(qn_cuda_prepare_decode(&b->step));
     QN_TRY(qn_cuda_upload_inputs(&b->step));
     QN_TRY(qn_cuda_run_trunk(&b->step));
+    model->flight = (qn_cuda_flight){ .is_queued = true };
     for (size_t i = 0, n; i < b->n_logits; i += n) {
         n = b->n_logits - i < model->logit_rows ? b->n_logits - i : model->logit_rows;
+        if (i)
+            QN_TRY(wait_for_flight(model));
         QN_TRY(run_logits(b, i, n));
         if (b->logits)
             QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits + i * n_vocab, model->logits.address,
                                     n * n_vocab * sizeof *b->logits));
         if (b->requests)
-            QN_TRY(sample(b, i, n));
-    }
-    return qn_cuda_stream_synchronize(model->cuda, model->stream);
-}
-
-static qn_status run_batch(struct batch *b)
-{
-    QN_TRY(prepare(b));
-    return b->step.is_decode ? run_decode(b) : run_launches(b);
-}
-
-static qn_status run_step(qn_cuda_model *model, const qn_step *step)
-{
-    for (size_t row = 0, logit = 0; row < step->n_rows;) {
-        struct batch b = batch_of(model, step, row, logit);
-        const qn_status status = run_batch(&b);
-        if (status != QN_OK) {
-            char text[QN_ERROR_TEXT_MAX];
-            memcpy(text, qn_error_text(), sizeof text);
-            (void)qn_cuda_stream_synchronize(model->cuda, model->stream); /* the caller may free what queued kernels access */
-            return qn_fail(status, "%s", text);
-        }
-        row += b.n_rows;
-        logit += b.n_logits;
+            QN_TRY(queue_sampling(b, i, n));
     }
     return QN_OK;
 }
 
-static qn_status device_run(qn_device *device, const qn_step *step)
+static qn_status queue_batch(struct batch *b)
+{
+    QN_TRY(wait_for_flight(b->step.model));
+    QN_TRY(prepare(b));
+    return b->step.is_decode ? queue_decode(b) : queue_launches(b);
+}
+
+/* Queues all batches of a step, and waits for all but the last. */
+static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
+{
+    for (size_t row = 0, logit = 0; row < step->n_rows;) {
+        struct batch b = batch_of(model, step, row, logit);
+        QN_TRY(queue_batch(&b));
+        row += b.n_rows;
+        logit += b.n_logits;
+    }
+    return qn_cuda_event_record(model->cuda, model->computed, model->stream);
+}
+
+/* After a failure: the caller may free what queued kernels access. */
+static qn_status abandon_step(qn_cuda_model *model, qn_status status)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    memcpy(text, qn_error_text(), sizeof text);
+    (void)qn_cuda_stream_synchronize(model->cuda, model->stream);
+    model->flight.is_queued = false;
+    return qn_fail(status, "%s", text);
+}
+
+static qn_status device_launch(qn_device *device, const qn_step *step)
 {
     qn_cuda_model *model = cuda_model_of(device);
     pthread_mutex_lock(&model->stream_lock);
-    const qn_status status = run_step(model, step);
+    qn_status status = queue_step(model, step);
+    if (status != QN_OK)
+        status = abandon_step(model, status);
     pthread_mutex_unlock(&model->stream_lock);
     return status;
+}
+
+static qn_status device_finish(qn_device *device)
+{
+    qn_cuda_model *model = cuda_model_of(device);
+    qn_status status = qn_cuda_event_synchronize(model->cuda, model->computed);
+    pthread_mutex_lock(&model->stream_lock);
+    if (status == QN_OK)
+        status = finish_flight(model);
+    if (status != QN_OK)
+        status = abandon_step(model, status);
+    pthread_mutex_unlock(&model->stream_lock);
+    return status;
+}
+
+static qn_status device_run(qn_device *device, const qn_step *step)
+{
+    QN_TRY(device_launch(device, step));
+    return device_finish(device);
 }
 
 /* ---- The device ---- */
@@ -230,6 +279,7 @@ static void device_free(qn_device *device)
         qn_cuda_graphs_free(model);
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
+        qn_cuda_event_free(model->cuda, model->computed);
         if (model->stream)
             qn_cuda_stream_free(model->cuda, model->stream);
         qn_cuda_close(model->cuda);
@@ -268,6 +318,8 @@ static const qn_device_vtable vtable = {
     .free = device_free,
     .reserve = device_reserve,
     .run = device_run,
+    .launch = device_launch,
+    .finish = device_finish,
     .memory_new = qn_cuda_memory_new,
     .upload = device_upload,
     .read_rate = device_read_rate,
@@ -309,6 +361,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .max_shared_bytes = info->max_shared_bytes };
     QN_TRY(qn_attention_gpu_check(&model->attention));
     QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
+    QN_TRY(qn_cuda_event_create(model->cuda, &model->computed));
     QN_TRY(qn_cuda_caches_create(model, &model->caches));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
     QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));

@@ -68,6 +68,21 @@ typedef struct qn_cuda_table {
     uint64_t signs;
 } qn_cuda_table;
 
+/* What a step samples: its launches depend on nothing else. */
+typedef struct qn_cuda_sampling {
+    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
+    size_t first, n;     /* rows that are sampled together, of the step's */
+    size_t params;       /* offset of the step's parameters in its inputs */
+} qn_cuda_sampling;
+
+/* Work that is queued, and what becomes of its results. */
+typedef struct qn_cuda_flight {
+    float *logits;               /* receives those of the only row, from host_logits; NULL: none */
+    qn_sample_request *requests; /* of the step, of which `sampling` are to be finished; NULL: none */
+    qn_cuda_sampling sampling;
+    bool is_queued;
+} qn_cuda_flight;
+
 typedef struct qn_cuda_graphs qn_cuda_graphs;
 typedef struct qn_cuda_sampler qn_cuda_sampler; /* sampling.c */
 typedef struct qn_cuda_piece qn_cuda_piece;
@@ -79,9 +94,10 @@ typedef struct qn_cuda_model {
     const qn_kernels *kernels;
     qn_cuda *cuda;
     qn_cuda_stream stream;
-    pthread_mutex_t
-        stream_lock; /* held while work is queued in `stream`, also by memories from other threads; and from beginning
-                                    to end of a capture */
+    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not while a
+     * step is computed. Work of other threads may then be queued behind a step that is in flight: it must not change what that step
+     * uses, which is what its rows' memories hold. */
+    pthread_mutex_t stream_lock;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
     qn_persistent_gpu persistent_gpu;
@@ -116,6 +132,8 @@ typedef struct qn_cuda_model {
     qn_cuda_piece *pieces; /* [QN_CUDA_MAX_SEQUENCES] of the current step */
     float *host_logits;    /* pinned: [n_vocab] */
     qn_cuda_sampler *sampler;
+    qn_cuda_flight flight;  /* the last batch of a step that was launched */
+    qn_cuda_event computed; /* after it */
 } qn_cuda_model;
 
 /* qn_cuda_rows - the address of the first row of a buffer of the plan. */
@@ -178,13 +196,6 @@ struct qn_cuda_piece {
     uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
     const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
 };
-
-/* What a step samples: its launches depend on nothing else. */
-typedef struct qn_cuda_sampling {
-    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
-    size_t first, n;     /* rows that are sampled together, of the step's */
-    size_t params;       /* offset of the step's parameters in its inputs */
-} qn_cuda_sampling;
 
 /* sampling.c: the tokens of rows from their logits. */
 
