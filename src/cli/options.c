@@ -177,6 +177,10 @@ const qn_option qn_options[] = {
           "again. Of "
           "hybrid models that needs a state at the place where they part; the default is a quarter of --memory. In bench it is "
           "for --soak."),
+    FLAG(EVALUATE, "--deterministic", NULL, NULL, deterministic, "on a GPU, the same bits whatever is evaluated beside a text",
+         "Slower: tokens are decoded as rows of larger steps are, and prompts are evaluated 64 tokens at a time. On the CPU it "
+         "is always "
+         "so."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),

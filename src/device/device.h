@@ -120,6 +120,7 @@ typedef struct qn_device_params {
     /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
+    bool deterministic; /* results of a row do not depend on the other rows of a step, nor on steps; on the CPU always so */
 } qn_device_params;
 
 typedef struct qn_device_vtable {
@@ -155,9 +156,17 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
+    size_t piece;           /* rows of a sequence in a step end at the next multiple of it, as a position; 0: anywhere */
     char name[32];          /* "cpu", "cuda:0" */
     size_t batch;           /* default number of rows of a step */
     size_t prompt_multiple; /* prompts are evaluated faster if cut at positions that are multiples of it; 0: anywhere */
 };
+
+/* qn_device_piece - of n > 0 rows of a sequence from `position` on, those that a step may have. */
+static inline size_t qn_device_piece(const qn_device *device, size_t position, size_t n)
+{
+    const size_t most = device->piece ? device->piece - position % device->piece : n;
+    return n < most ? n : most;
+}
 
 #endif

@@ -20,6 +20,8 @@ static void fill_params(const qn_model *model, qn_scheduler_params *p)
     if (!p->max_sequences)
         p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
     p->max_sequences = p->max_sequences ? p->max_sequences : 1;
+    if (model->device->piece && p->max_rows < p->max_sequences + model->device->piece)
+        p->max_rows = p->max_sequences + (uint32_t)model->device->piece; /* no piece is cut for want of rows */
     p->max_queued = p->max_queued ? p->max_queued : MAX_QUEUED;
     p->step_seconds = p->step_seconds > 0 ? p->step_seconds : INFINITY;
 }

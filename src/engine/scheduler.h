@@ -133,6 +133,10 @@ void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
  * `status` with the thread's error text, and its pages are dropped. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
+/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it is of a prompt,
+ * those with generated tokens may not. */
+bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
+
 /* ---- scheduler_step.c ---- */
 
 /* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most that at

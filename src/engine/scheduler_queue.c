@@ -40,9 +40,14 @@ static void unlink_running(qn_scheduler *s, const qn_request *r)
 
 /* ---- The end of a sequence ---- */
 
+bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r)
+{
+    return !s->model->device->piece || r->memory->sequence->length <= r->n_prompt;
+}
+
 static void keep_pages(qn_scheduler *s, qn_request *r)
 {
-    if (s->kept && r->memory && r->memory->sequence->length)
+    if (s->kept && r->memory && r->memory->sequence->length && qn_request_is_keepable(s, r))
         qn_kept_state(s->kept, r->scope, r->tokens, r->memory);
 }
 

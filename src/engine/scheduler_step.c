@@ -57,7 +57,7 @@ static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, siz
 static void keep_prefix(qn_scheduler *s, qn_request *r)
 {
     const qn_sequence *q = r->memory->sequence;
-    if (!s->kept)
+    if (!s->kept || !qn_request_is_keepable(s, r))
         return;
     if (s->cache->states && q->state_position != r->kept_state && is_kept_position(r, q->state_position)) {
         qn_kept_state(s->kept, r->scope, r->tokens, r->memory);
@@ -88,10 +88,21 @@ static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
     return multiple ? (begin + n) / multiple * multiple > begin ? (begin + n) / multiple * multiple - begin : 0 : n;
 }
 
+/* The same for devices whose pieces are fixed: one of a prompt is not cut, and generated tokens of a sequence that was set aside are
+ * evaluated one by one again. */
+static size_t fixed_piece(const qn_scheduler *s, const qn_request *r, size_t left)
+{
+    const size_t length = r->memory->sequence->length;
+    const size_t n = length < r->n_prompt ? qn_device_piece(s->model->device, length, r->n_prompt - length) : 1;
+    return n <= left ? n : 0;
+}
+
 /* The rows of a prompt in a step that has `left` rows for it. The first prompt of a step gets rows in any case. */
 static size_t piece_of_prompt(const qn_scheduler *s, const qn_request *r, size_t left, bool is_first)
 {
     const size_t wanted = rows_left(r);
+    if (wanted && s->model->device->piece)
+        return fixed_piece(s, r, left);
     size_t n = wanted < left ? wanted : left;
     if (n && n < wanted) {
         const size_t cut = rows_to_cut(s, r, n);
@@ -100,7 +111,7 @@ static size_t piece_of_prompt(const qn_scheduler *s, const qn_request *r, size_t
     return n ? rows_to_kept_state(s, r, n) : 0;
 }
 
-/* A row for each sequence that is being decoded; the rest of the step is pieces of prompts, the oldest first. */
+/* A row for each sequence that is being decoded; behind them pieces of prompts, the oldest first. */
 static void compose(qn_scheduler *s)
 {
     size_t n_decoding = 0, n_prompts = 0;
@@ -114,14 +125,16 @@ static void compose(qn_scheduler *s)
     size_t left = n_prompts ? prompt_rows(s, n_decoding) : 0;
     bool is_first = true;
     s->n_pieces = 0;
+    for (uint32_t i = 0; n_decoding && i < s->n_running; i++)
+        if (rows_left(s->running[i]) == 1)
+            s->pieces[s->n_pieces++] = (qn_piece){ s->running[i], 1 };
     for (uint32_t i = 0; i < s->n_running; i++) {
         qn_request *r = s->running[i];
-        const bool is_decoding = rows_left(r) == 1;
-        const size_t n = is_decoding ? n_decoding > 0 : piece_of_prompt(s, r, left, is_first);
+        const size_t n = rows_left(r) > 1 ? piece_of_prompt(s, r, left, is_first) : 0;
         if (n)
             s->pieces[s->n_pieces++] = (qn_piece){ r, n };
-        left -= is_decoding ? 0 : n;
-        is_first = is_first && (is_decoding || !n);
+        left -= n;
+        is_first = is_first && !n;
     }
 }
 
@@ -173,7 +186,7 @@ static void reserve_piece(qn_scheduler *s, qn_piece *piece)
             drop_from_step(s, youngest);
             qn_scheduler_set_aside(s, youngest);
         } else if (status == QN_ERR_MEMORY && piece->n > QN_PAGE) {
-            piece->n = piece->n / 2 > QN_PAGE ? piece->n / 2 : QN_PAGE;
+            piece->n = piece->n / 2 > QN_PAGE ? piece->n / 2 / QN_PAGE * QN_PAGE : QN_PAGE;
         } else {
             piece->request = NULL;
             qn_scheduler_end(s, r, QN_FINISH_ERROR, status);

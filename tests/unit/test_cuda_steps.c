@@ -7,7 +7,7 @@
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
-enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 40, MAX_ROWS = 256 };
+enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 80, MAX_ROWS = 256 };
 
 /* ---- Sequences ---- */
 
@@ -401,6 +401,40 @@ static void launching_does_not_wait(void **unused)
     }
 }
 
+/* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its own. */
+static void deterministic_passes(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    struct rows rows = { .n = 0 };
+    const struct fake_launch *last = NULL;
+    set_up(&x, models[1], 0, 80);
+    x.model->deterministic = true;
+    rows = decode_of(&x, 0, 1, 10);
+    assert_ok(run(&x, &rows));
+    assert_int_equal(fake.graph_launches, 1);
+    assert_int_equal(count_gemms(0), gemms(&x));
+    assert_int_equal(count("qn_matmul_gemm_few", 0, &last), gemms(&x));
+    assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, 2);
+    int from = fake.launches;
+    rows = decode_of(&x, 0, 70, 10); /* 64 and 6, in a bucket of 8 */
+    assert_ok(run(&x, &rows));
+    assert_int_equal(fake.graph_launches, 3);
+    assert_int_equal(count("qn_attention_decode", from, &last), 2 * attention_layers(&x));
+    assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->n_rows, 8);
+    from = fake.launches;
+    rows = decode_of(&x, 0, 3, 10);
+    add_piece(&rows, &x, 3, 64, 64, false);
+    add_piece(&rows, &x, 4, 128, 20, true);
+    add_piece(&rows, &x, 5, 70, 1, false);
+    add_piece(&rows, &x, 6, 70, 1, true);
+    assert_ok(run(&x, &rows)); /* 3; 64; 20; 1; 1 */
+    assert_int_equal(fake.graph_launches, 6);
+    assert_int_equal(count("qn_attention_prefill", from, &last), attention_layers(&x));
+    assert_int_equal(((const qn_attention_prefill_args *)(const void *)last->args)->n_rows, 64);
+    tear_down(&x);
+}
+
 /* All logits of a prompt need no gathering. */
 static void consecutive_logits(void **unused)
 {
@@ -522,6 +556,7 @@ static void small_workspace(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(deterministic_passes),
         cmocka_unit_test(launching_does_not_wait),
         cmocka_unit_test(parameters_are_inputs),
         cmocka_unit_test(decode_of_many),

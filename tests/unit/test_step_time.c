@@ -117,7 +117,11 @@ static qn_status simulated_reserve(qn_device *device, size_t max_rows, size_t ma
 static qn_status simulated_run(qn_device *device, const qn_step *step)
 {
     size_t n_decode = 0;
-    (void)device;
+    for (size_t i = 0, n = 1; device->piece && i < step->n_rows; i++) {
+        const bool continues = i && step->rows[i - 1].memory == step->rows[i].memory;
+        n = continues ? n + 1 : 1;
+        assert_true(n <= device->piece && (!continues || step->rows[i].position % device->piece));
+    }
     for (size_t i = 0; i < step->n_rows; i++) {
         const bool begins = i == 0 || step->rows[i - 1].memory != step->rows[i].memory;
         n_decode += begins && (i + 1 == step->n_rows || step->rows[i + 1].memory != step->rows[i].memory);
@@ -289,12 +293,29 @@ static void prompts_are_not_starved(void **unused)
     assert_true(percentile(first_tokens, n_first_tokens, 1) <= 2 * 4 * 4096 / PROMPT_RATE + 1);
 }
 
+/* Prompts in pieces of 64, which the rows that are left never cut. */
+static void pieces_are_fixed(void **unused)
+{
+    (void)unused;
+    model->device->piece = 64;
+    for (size_t i = 0; i < 40; i++)
+        clients[i] = (struct client){ .n_prompt = 100 * i + 30, .n_answer = 20, .start = 0.02 * (double)i, .n_requests = 2 };
+    run_clients(40);
+    assert_int_equal(n_first_tokens, 80);
+    assert_int_equal(n_gaps, 80 * 19);
+    model->device->piece = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_take_as_long_as_decoding),      cmocka_unit_test(a_limit_holds),
-        cmocka_unit_test(steps_without_prompts_are_measured), cmocka_unit_test(outliers_are_forgotten),
-        cmocka_unit_test(latencies_of_eight_clients),         cmocka_unit_test(prompts_are_not_starved),
+        cmocka_unit_test(rows_take_as_long_as_decoding),
+        cmocka_unit_test(a_limit_holds),
+        cmocka_unit_test(steps_without_prompts_are_measured),
+        cmocka_unit_test(outliers_are_forgotten),
+        cmocka_unit_test(latencies_of_eight_clients),
+        cmocka_unit_test(prompts_are_not_starved),
+        cmocka_unit_test(pieces_are_fixed),
     };
     return cmocka_run_group_tests(tests, load, unload);
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2048 }; /* rows of a prefill step */
+enum { BATCH = 2048 /* rows of a prefill step */, MANY_POSITIONS = 1 << 20 };
 
 static qn_cuda_model *cuda_model_of(qn_device *device)
 {
@@ -46,6 +46,21 @@ static qn_cuda_memory *memory_of(const qn_row *row)
     return (qn_cuda_memory *)row->memory;
 }
 
+/* A decode step has logits of all rows. */
+static bool has_logits(const qn_step *step, size_t row, size_t logit)
+{
+    return logit < step->n_logit_rows && step->logit_rows[logit] == row;
+}
+
+/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Kernels of few rows compute a row by the same
+ * operations for any number of rows; others take part in no pass with rows of other sequences. */
+static bool may_join(const struct batch *b, const qn_step *step, size_t n, size_t logit)
+{
+    const size_t row = b->first + b->n_rows;
+    return !b->n_rows || (n == 1 && b->n_rows == b->step.n_pieces && b->n_rows < QN_FEW_MAX_TOKENS &&
+                          has_logits(step, row - 1, logit + b->n_rows - 1) && has_logits(step, row, logit + b->n_rows));
+}
+
 /* The rows from `row` on that can be executed together, and their logit rows from `logit` on. */
 static struct batch batch_of(qn_cuda_model *model, const qn_step *step, size_t row, size_t logit)
 {
@@ -59,11 +74,15 @@ static struct batch batch_of(qn_cuda_model *model, const qn_step *step, size_t r
                        .requests = step->requests ? step->requests + logit : NULL };
     while (row + b.n_rows < step->n_rows && b.step.n_pieces < QN_CUDA_MAX_SEQUENCES &&
            qn_cuda_same_format(memory_of(&rows[b.n_rows]), memory_of(rows))) {
-        b.n_rows += first_piece(rows + b.n_rows, step->n_rows - row - b.n_rows);
+        const size_t n = first_piece(rows + b.n_rows, step->n_rows - row - b.n_rows);
+        if (model->deterministic && !may_join(&b, step, n, logit))
+            break;
+        b.n_rows += n;
         b.step.n_pieces++;
     }
     while (logit + b.n_logits < step->n_logit_rows && step->logit_rows[logit + b.n_logits] < row + b.n_rows)
         b.n_logits++;
+    b.requests = b.n_logits ? b.requests : NULL;
     return b;
 }
 
@@ -88,10 +107,15 @@ static void add_pieces(struct batch *b, bool prefill, size_t *n_pieces)
     }
 }
 
-/* Pads a decode step to its bucket. */
+/* The rows of a decode step of n: another one beside a single row, if it is to be computed as rows of larger steps are. */
+static size_t padded(const qn_cuda_model *model, size_t n)
+{
+    return qn_cuda_bucket(n == 1 && model->deterministic ? 2 : n);
+}
+
 static void pad(qn_cuda_rows_step *s)
 {
-    for (size_t n = qn_cuda_bucket(s->n); s->n < n; s->n++)
+    for (size_t n = padded(s->model, s->n); s->n < n; s->n++)
         s->model->pieces[s->n_pieces++] = (qn_cuda_piece){ .memory = s->pieces->memory, .row = (uint32_t)s->n, .n = 1 };
     s->n_few = s->n;
 }
@@ -101,10 +125,11 @@ static qn_status prepare(struct batch *b)
 {
     qn_cuda_rows_step *s = &b->step;
     size_t n_pieces = 0;
-    s->is_decode = s->n_pieces == b->n_rows && b->n_logits == b->n_rows;
+    const size_t n_padded = padded(s->model, b->n_rows);
+    s->is_decode = s->n_pieces == b->n_rows && (b->n_logits == b->n_rows || (b->n_rows == 1 && s->model->deterministic));
     QN_TRY(qn_cuda_graphs_of(s->model, memory_of(b->rows), &s->graphs));
     if (s->is_decode)
-        s->inputs = qn_cuda_inputs_of(qn_cuda_bucket(b->n_rows), qn_cuda_bucket(b->n_rows), 0);
+        s->inputs = qn_cuda_inputs_of(n_padded, n_padded, 0);
     else
         s->inputs = qn_cuda_inputs_of(b->n_rows, s->n_pieces, b->n_logits);
     add_pieces(b, false, &n_pieces);
@@ -125,7 +150,7 @@ static qn_status prepare(struct batch *b)
 static qn_status queue_decode(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
-    const bool one = b->n_logits == 1, samples_in_graph = one && b->requests && !b->logits;
+    const bool one = b->step.n == 1, samples_in_graph = one && b->requests && !b->logits;
     QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL));
     if (b->logits && !one)
         QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address,
@@ -294,6 +319,10 @@ static void device_free(qn_device *device)
 static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
 {
     qn_cuda_model *model = cuda_model_of(device);
+    if (model->deterministic) { /* attention is divided by max_positions; from some number on no further */
+        max_rows = max_rows > 2 ? max_rows : 2;
+        max_positions = max_positions > MANY_POSITIONS ? max_positions : MANY_POSITIONS;
+    }
     pthread_mutex_lock(&model->stream_lock);
     const qn_status status = qn_cuda_buffers_reserve(model, max_rows, max_positions);
     pthread_mutex_unlock(&model->stream_lock);
@@ -376,9 +405,11 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
     *model = (qn_cuda_model){ .base = { .vtable = &vtable, .batch = BATCH, .prompt_multiple = QN_GDN_CHUNK_TOKENS },
                               .plan = params->base.plan,
+                              .deterministic = params->base.deterministic,
                               .memory_limit = params->base.memory,
                               .team = params->base.team,
                               .kernels = params->base.kernels };
+    model->base.piece = model->deterministic ? QN_GDN_CHUNK_TOKENS : 0;
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
     const int error = pthread_mutex_init(&model->stream_lock, NULL);
     if (error) {
