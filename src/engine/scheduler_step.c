@@ -245,24 +245,6 @@ static size_t workspace_positions(const qn_scheduler *s, size_t longest)
     return positions < s->params.n_ctx ? positions : s->params.n_ctx;
 }
 
-/* Runs a step. While the device computes it, the host does what is left of the step before, and admits requests. */
-static qn_status run(qn_scheduler *s, qn_step *step)
-{
-    qn_device *device = s->model->device;
-    const size_t longest = fill_rows(s, step);
-    qn_model_lock(s->model);
-    qn_status status = device->vtable->reserve(device, s->params.max_rows, workspace_positions(s, longest));
-    if (status == QN_OK)
-        status = s->overlaps ? device->vtable->launch(device, step) : device->vtable->run(device, step);
-    if (status == QN_OK && s->overlaps) {
-        qn_scheduler_catch_up(s);
-        qn_scheduler_admit_beside(s);
-        status = device->vtable->finish(device);
-    }
-    qn_model_unlock(s->model);
-    return status;
-}
-
 /* ---- After the step ---- */
 
 static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
@@ -335,11 +317,15 @@ void qn_request_emit_last(qn_scheduler *s, qn_request *r)
         memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
 }
 
-void qn_scheduler_catch_up(qn_scheduler *s)
+static void emit_outputs(qn_scheduler *s)
 {
     for (uint32_t i = 0; i < s->n_running; i++)
         if (s->running[i]->has_output)
             qn_request_emit_last(s, s->running[i]);
+}
+
+static void end_requests(qn_scheduler *s)
+{
     for (uint32_t i = 0; i < s->n_running;) {
         qn_request *r = s->running[i];
         if (r->is_over)
@@ -347,6 +333,40 @@ void qn_scheduler_catch_up(qn_scheduler *s)
         else
             i++;
     }
+}
+
+void qn_scheduler_catch_up(qn_scheduler *s)
+{
+    emit_outputs(s);
+    end_requests(s);
+}
+
+/* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were waiting for it. */
+static void work_beside(qn_scheduler *s)
+{
+    emit_outputs(s);
+    qn_scheduler_admit_beside(s);
+    end_requests(s);
+    qn_scheduler_admit_beside(s);
+}
+
+/* ---- A step ---- */
+
+/* Runs a step. While the device computes it, the host does what is left of the step before, and admits requests. */
+static qn_status run(qn_scheduler *s, qn_step *step)
+{
+    qn_device *device = s->model->device;
+    const size_t longest = fill_rows(s, step);
+    qn_model_lock(s->model);
+    qn_status status = device->vtable->reserve(device, s->params.max_rows, workspace_positions(s, longest));
+    if (status == QN_OK)
+        status = s->overlaps ? device->vtable->launch(device, step) : device->vtable->run(device, step);
+    if (status == QN_OK && s->overlaps) {
+        work_beside(s);
+        status = device->vtable->finish(device);
+    }
+    qn_model_unlock(s->model);
+    return status;
 }
 
 static void fail_pieces(qn_scheduler *s, qn_status status)
