@@ -16,7 +16,7 @@
  *
  * What a request answers depends on the request alone: on its tokens, sampling parameters and seed. Other requests, the order in which
  * they come, prefix reuse and the memory that is left change its speed only. On the CPU that holds to the bit; on a GPU up to the
- * rounding of other batch sizes.
+ * rounding of other batch sizes, or to the bit with qn_model_params.deterministic.
  *
  * Threads: all functions may be called from any thread, also from callbacks, except where a comment says otherwise.
  *
@@ -39,8 +39,9 @@ typedef struct qn_scheduler_params {
         max_sequences; /* most requests that are evaluated at the same time, at most max_rows; 0: 16 on the CPU, 64 on a GPU */
     uint32_t max_queued; /* most requests that wait; 0: 1024 */
     uint32_t max_rows;   /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
-    double
-        step_seconds; /* steps take about so long: prompts are evaluated in smaller pieces while others are decoded; 0: 0.05 */
+    /* A step that decodes takes at most about so long: prompts are evaluated in smaller pieces beside it. 0: about twice as long as
+     * without prompts, or 8 ms. */
+    double step_seconds;
     uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored without
                                 recurrent layers */
     uint64_t prefix_host;   /* bytes of host memory, at least 2 MiB, to which kept prefixes and what is set aside are moved
@@ -173,8 +174,9 @@ QN_API qn_status qn_scheduler_submit(qn_scheduler *scheduler, const qn_request_p
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
 QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
 
-/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes. By one thread at a time. Sets *idle to whether
- * there was nothing to do. QN_ERR_INVALID if the scheduler has a thread. */
+/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the next step,
+ * before one that is idle. By one thread at a time. Sets *idle to whether there was nothing to do. QN_ERR_INVALID if the scheduler has a
+ * thread. */
 QN_API qn_status qn_scheduler_step(qn_scheduler *scheduler, bool *idle);
 
 /* qn_scheduler_wait - wait until all requests have ended and their last callbacks have returned; with no_thread, run steps until then.

@@ -27,7 +27,7 @@ typedef struct qn_texts {
 typedef struct qn_args {
     const char *operands[QN_MAX_OPERANDS];
     size_t n_operands;
-    bool quiet, verbose;
+    bool quiet, verbose, deterministic;
     /* The model and its session. */
     const char *model; /* NULL: the demo model, in commands that take it */
     const char *device, *kv;

@@ -74,6 +74,7 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
         .n_threads = (int)args->threads,
         .memory = args->memory,
         .vocab_only = vocab_only,
+        .deterministic = args->deterministic,
         .on_progress = qn_progress_update,
         .on_log = args->quiet ? NULL : qn_progress_log,
         .user = &progress,

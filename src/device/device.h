@@ -122,6 +122,7 @@ typedef struct qn_device_params {
     /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
+    bool deterministic; /* results of a row do not depend on the other rows of a step, nor on steps; on the CPU always so */
 } qn_device_params;
 
 typedef struct qn_device_vtable {
@@ -135,6 +136,13 @@ typedef struct qn_device_vtable {
     /* Executes one step, within the reserved sizes. Returns when the memories, and the logits or the sampled tokens, are
      * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
+
+    /* The same in two calls, between which the device computes and the host is free. NULL for devices that compute on the host.
+     *   launch   queues the step. Its rows and memories, and what it points to, stay as they are until `finish` returns; `reserve`, `run`
+     *            and `launch` are not called before. After an error nothing is queued, and `finish` is not called
+     *   finish   waits for the step; then logits and sampled tokens are written */
+    qn_status (*launch)(qn_device *device, const qn_step *step);
+    qn_status (*finish)(qn_device *device);
 
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
@@ -150,8 +158,17 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
-    char name[32]; /* "cpu", "cuda:0" */
-    size_t batch;  /* default number of rows of a step */
+    size_t piece;           /* rows of a sequence in a step end at the next multiple of it, as a position; 0: anywhere */
+    char name[32];          /* "cpu", "cuda:0" */
+    size_t batch;           /* default number of rows of a step */
+    size_t prompt_multiple; /* prompts are evaluated faster if cut at positions that are multiples of it; 0: anywhere */
 };
+
+/* qn_device_piece - of n > 0 rows of a sequence from `position` on, those that a step may have. */
+static inline size_t qn_device_piece(const qn_device *device, size_t position, size_t n)
+{
+    const size_t most = device->piece ? device->piece - position % device->piece : n;
+    return n < most ? n : most;
+}
 
 #endif

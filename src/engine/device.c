@@ -10,6 +10,7 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params)
                                       .team = model->team,
                                       .kernels = &model->kernels,
                                       .memory = params->memory,
+                                      .deterministic = params->deterministic,
                                       .on_log = params->on_log,
                                       .user = params->user };
     qn_device_name name;

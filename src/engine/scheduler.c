@@ -7,16 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_ROWS = 4096,
-    MAX_QUEUED = 1024,
-    MAX_SEQUENCES = 64,
-    ROWS_OF_SEQUENCE = 8,
-    STATES_SHARE = 4,
-    FIRST_PROMPT_ROWS = 256
-};
-
-static const double STEP_SECONDS = 0.05;
+enum { MAX_ROWS = 4096, MAX_QUEUED = 1024, MAX_SEQUENCES = 64, ROWS_OF_SEQUENCE = 8, STATES_SHARE = 4 };
 
 /* ---- Parameters ---- */
 
@@ -29,8 +20,10 @@ static void fill_params(const qn_model *model, qn_scheduler_params *p)
     if (!p->max_sequences)
         p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
     p->max_sequences = p->max_sequences ? p->max_sequences : 1;
+    if (model->device->piece && p->max_rows < p->max_sequences + model->device->piece)
+        p->max_rows = p->max_sequences + (uint32_t)model->device->piece; /* no piece is cut for want of rows */
     p->max_queued = p->max_queued ? p->max_queued : MAX_QUEUED;
-    p->step_seconds = p->step_seconds > 0 ? p->step_seconds : STEP_SECONDS;
+    p->step_seconds = p->step_seconds > 0 ? p->step_seconds : INFINITY;
 }
 
 static qn_status check_params(const qn_scheduler_params *p)
@@ -135,7 +128,8 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     s->params = *params;
     fill_params(model, &s->params);
     s->last_event = &s->first_event;
-    s->prompt_rows = FIRST_PROMPT_ROWS;
+    s->now = qn_now;
+    s->overlaps = model->device->vtable->launch != NULL;
     const qn_status status = create(s);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
@@ -168,8 +162,10 @@ static void stop(qn_scheduler *s)
     pthread_mutex_unlock(&s->lock);
     if (s->has_step_thread)
         pthread_join(s->step_thread, NULL);
-    else if (s->n_queued || s->n_running)
+    else if (s->n_queued || s->n_running) {
+        qn_scheduler_catch_up(s);
         qn_scheduler_admit(s);
+    }
     pthread_mutex_lock(&s->events_lock);
     s->no_more_events = true;
     pthread_cond_signal(&s->has_events);

@@ -11,6 +11,7 @@
 #define QN_ENGINE_SCHEDULER_H
 
 #include "engine/internal.h"
+#include "engine/step_time.h"
 #include "quern/scheduler.h"
 #include "text/stop.h"
 #include "text/utf8_stream.h"
@@ -69,6 +70,9 @@ struct qn_request {
     uint32_t branch;              /* another position whose state is kept, or 0 */
     uint32_t kept_state;          /* the last position whose state was kept */
     bool has_kept_prompt;         /* the pages of the prompt were added to the kept prefixes */
+    bool has_output;              /* the last token is not yet emitted */
+    bool is_over;                 /* result.finish says why; qn_scheduler_end follows in qn_scheduler_catch_up */
+    qn_status output_status;      /* of emitting; its text is `error` */
     uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
     double admitted, first_token; /* 0: not yet */
     qn_request_result result;
@@ -119,7 +123,9 @@ struct qn_scheduler {
     qn_row *rows;         /* [max_rows] */
     uint32_t *logit_rows; /* [max_sequences] */
     qn_sample_request *requests;
-    size_t prompt_rows;  /* most rows of prompts in a step that decodes */
+    bool overlaps; /* the device has `launch` */
+    qn_step_times times;
+    double (*now)(void); /* the clock of `times`: qn_now */
     uint64_t n_released; /* how often a sequence was freed */
 
     /* Events, for the thread that calls callbacks. */
@@ -140,8 +146,11 @@ void qn_request_free(qn_request *request);
 
 /* ---- scheduler_queue.c ---- */
 
-/* qn_scheduler_admit - end what was cancelled or is late, and let requests of the queue begin. */
+/* qn_scheduler_admit - end what was cancelled or is late, and let requests of the queue begin. Not while a step is computed. */
 void qn_scheduler_admit(qn_scheduler *s);
+
+/* qn_scheduler_admit_beside - let requests of the queue begin, also while a step of others is computed. */
+void qn_scheduler_admit_beside(qn_scheduler *s);
 
 /* qn_scheduler_set_aside - free a running request's sequence and queue it again. Its pages are kept for reuse as long as there is memory. */
 void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
@@ -150,14 +159,25 @@ void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
  * `status` with the thread's error text, and its pages are dropped. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
+/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it is of a prompt,
+ * those with generated tokens may not. */
+bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
+
 /* ---- scheduler_step.c ---- */
 
 /* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most that at
  * `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece (qn_sequence.state_position). */
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
-/* qn_scheduler_run_step - returns whether there was anything to do. */
+/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what follows from a
+ * step and the next does not depend on is left for qn_scheduler_catch_up, which the next step calls. */
 bool qn_scheduler_run_step(qn_scheduler *s);
+
+/* qn_scheduler_catch_up - emit tokens, and end requests that are over. */
+void qn_scheduler_catch_up(qn_scheduler *s);
+
+/* qn_request_emit_last - emit the last token with has_output. An error is output_status, with its text in `error`. */
+void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
 /* ---- scheduler_sample.c ---- */
 

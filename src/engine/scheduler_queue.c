@@ -40,9 +40,14 @@ static void unlink_running(qn_scheduler *s, const qn_request *r)
 
 /* ---- The end of a sequence ---- */
 
+bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r)
+{
+    return !s->model->device->piece || r->memory->sequence->length <= r->n_prompt;
+}
+
 static void keep_pages(qn_scheduler *s, qn_request *r)
 {
-    if (s->kept && r->memory && r->memory->sequence->length)
+    if (s->kept && r->memory && r->memory->sequence->length && qn_request_is_keepable(s, r))
         qn_kept_state(s->kept, r->scope, r->tokens, r->memory, QN_STATE_MARK);
 }
 
@@ -57,6 +62,8 @@ static void free_memory(qn_scheduler *s, qn_request *r)
 
 void qn_scheduler_set_aside(qn_scheduler *s, qn_request *r)
 {
+    if (r->has_output)
+        qn_request_emit_last(s, r);
     keep_pages(s, r);
     free_memory(s, r);
     r->admitted_after = s->n_released;
@@ -74,11 +81,17 @@ void qn_scheduler_set_aside(qn_scheduler *s, qn_request *r)
 void qn_scheduler_end(qn_scheduler *s, qn_request *r, qn_finish finish, qn_status status)
 {
     const double now = qn_now();
+    if (r->has_output && finish != QN_FINISH_ERROR)
+        qn_request_emit_last(s, r);
+    if (r->output_status != QN_OK) {
+        finish = QN_FINISH_ERROR;
+        status = r->output_status;
+    } else if (finish == QN_FINISH_ERROR) {
+        memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+    }
     r->result.finish = finish;
     r->result.status = finish == QN_FINISH_ERROR ? status : QN_OK;
-    if (finish == QN_FINISH_ERROR)
-        memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
-    else
+    if (finish != QN_FINISH_ERROR)
         keep_pages(s, r);
     free_memory(s, r);
     pthread_mutex_lock(&s->lock);
@@ -128,7 +141,7 @@ static void end_running(qn_scheduler *s, double now)
 {
     qn_finish finish;
     for (uint32_t i = s->n_running; i-- > 0;)
-        if (is_over(s->running[i], now, &finish))
+        if (!s->running[i]->is_over && is_over(s->running[i], now, &finish))
             qn_scheduler_end(s, s->running[i], finish, QN_OK);
 }
 
@@ -255,11 +268,17 @@ static bool admit_next(qn_scheduler *s, double now)
     return true;
 }
 
+void qn_scheduler_admit_beside(qn_scheduler *s)
+{
+    const double now = qn_now();
+    while (s->n_running < s->params.max_sequences && admit_next(s, now))
+        ;
+}
+
 void qn_scheduler_admit(qn_scheduler *s)
 {
     const double now = qn_now();
     end_queued(s, now);
     end_running(s, now);
-    while (s->n_running < s->params.max_sequences && admit_next(s, now))
-        ;
+    qn_scheduler_admit_beside(s);
 }

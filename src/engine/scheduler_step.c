@@ -5,12 +5,12 @@
 
 #include <string.h>
 
-/* Prompts that are evaluated while others are decoded get at least so many rows of a step. */
-enum { LEAST_PROMPT_ROWS = 16 };
+/* Rows of prompts beside sequences that are decoded are a multiple of PROMPT_ROWS, or of what the device prefers. */
+enum { PROMPT_ROWS = 16 };
 
 static size_t rows_left(const qn_request *r)
 {
-    return r->n_tokens - r->memory->sequence->length;
+    return r->is_over ? 0 : r->n_tokens - r->memory->sequence->length;
 }
 
 /* ---- Kept states ---- */
@@ -56,7 +56,7 @@ static size_t rows_to_kept_state(const qn_scheduler *s, const qn_request *r, siz
 static void keep_prefix(qn_scheduler *s, qn_request *r)
 {
     const qn_sequence *q = r->memory->sequence;
-    if (!s->kept)
+    if (!s->kept || !qn_request_is_keepable(s, r))
         return;
     const bool is_marked = is_mark(r, q->state_position);
     if (s->cache->states && q->state_position != r->kept_state &&
@@ -71,28 +71,71 @@ static void keep_prefix(qn_scheduler *s, qn_request *r)
 
 /* ---- Composition ---- */
 
-/* A row for each sequence that is being decoded; the rest of the step is pieces of prompts, the oldest first. */
+/* Most rows of prompts in a step beside n_decoding sequences. */
+static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
+{
+    const size_t multiple = s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS,
+                 left = s->params.max_rows - n_decoding;
+    if (!n_decoding)
+        return left;
+    const size_t rows = qn_step_times_prompt_rows(&s->times, n_decoding, s->params.step_seconds, multiple);
+    return rows < left ? rows : left;
+}
+
+/* Of n rows, fewer than are left of the prompt, those up to the last position where the device prefers a cut. */
+static size_t rows_to_cut(const qn_scheduler *s, const qn_request *r, size_t n)
+{
+    const size_t multiple = s->model->device->prompt_multiple, begin = r->memory->sequence->length;
+    return multiple ? (begin + n) / multiple * multiple > begin ? (begin + n) / multiple * multiple - begin : 0 : n;
+}
+
+/* The same for devices whose pieces are fixed: one of a prompt is not cut, and generated tokens of a sequence that was set aside are
+ * evaluated one by one again. */
+static size_t fixed_piece(const qn_scheduler *s, const qn_request *r, size_t left)
+{
+    const size_t length = r->memory->sequence->length;
+    const size_t n = length < r->n_prompt ? qn_device_piece(s->model->device, length, r->n_prompt - length) : 1;
+    return n <= left ? n : 0;
+}
+
+/* The rows of a prompt in a step that has `left` rows for it. The first prompt of a step gets rows in any case. */
+static size_t piece_of_prompt(const qn_scheduler *s, const qn_request *r, size_t left, bool is_first)
+{
+    const size_t wanted = rows_left(r);
+    if (wanted && s->model->device->piece)
+        return fixed_piece(s, r, left);
+    size_t n = wanted < left ? wanted : left;
+    if (n && n < wanted) {
+        const size_t cut = rows_to_cut(s, r, n);
+        n = cut || !is_first ? cut : n;
+    }
+    return n ? rows_to_kept_state(s, r, n) : 0;
+}
+
+/* A row for each sequence that is being decoded; behind them pieces of prompts, the oldest first. */
 static void compose(qn_scheduler *s)
 {
     size_t n_decoding = 0, n_prompts = 0;
     for (uint32_t i = 0; i < s->n_running; i++) {
-        n_decoding += rows_left(s->running[i]) == 1;
-        n_prompts += rows_left(s->running[i]) > 1;
+        const size_t n = rows_left(s->running[i]);
+        n_decoding += n == 1;
+        n_prompts += n > 1;
     }
     if (s->params.prompts_first && n_prompts)
         n_decoding = 0;
-    size_t left = s->params.max_rows - n_decoding;
-    if (n_decoding && left > s->prompt_rows)
-        left = s->prompt_rows;
+    size_t left = n_prompts ? prompt_rows(s, n_decoding) : 0;
+    bool is_first = true;
     s->n_pieces = 0;
+    for (uint32_t i = 0; n_decoding && i < s->n_running; i++)
+        if (rows_left(s->running[i]) == 1)
+            s->pieces[s->n_pieces++] = (qn_piece){ s->running[i], 1 };
     for (uint32_t i = 0; i < s->n_running; i++) {
         qn_request *r = s->running[i];
-        const size_t wanted = rows_left(r), most = wanted < left ? wanted : left;
-        const bool is_decoding = wanted == 1;
-        const size_t n = is_decoding ? n_decoding > 0 : most ? rows_to_kept_state(s, r, most) : 0;
+        const size_t n = rows_left(r) > 1 ? piece_of_prompt(s, r, left, is_first) : 0;
         if (n)
             s->pieces[s->n_pieces++] = (qn_piece){ r, n };
-        left -= is_decoding ? 0 : n;
+        left -= n;
+        is_first = is_first && !n;
     }
 }
 
@@ -118,21 +161,33 @@ static qn_request *find_youngest(const qn_scheduler *s)
     return youngest;
 }
 
-/* Reserves memory for a piece; kept prefixes go first, then the youngest sequences, then rows of the piece. A request that does not
- * fit by itself ends. */
+static bool has_finished(const qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->is_over)
+            return true;
+    return false;
+}
+
+/* Reserves memory for a piece; kept prefixes go first, then requests that are over, then the youngest sequences, then rows of the piece.
+ * A request that does not fit by itself ends. */
 static void reserve_piece(qn_scheduler *s, qn_piece *piece)
 {
     qn_request *r = piece->request;
     while (piece->request) {
         const qn_status status = r->memory->vtable->prepare(r->memory, piece->n);
-        qn_request *youngest = status == QN_ERR_MEMORY && s->n_running > 1 ? find_youngest(s) : NULL;
         if (status == QN_OK)
             return;
+        if (status == QN_ERR_MEMORY && has_finished(s)) {
+            qn_scheduler_catch_up(s);
+            continue;
+        }
+        qn_request *youngest = status == QN_ERR_MEMORY && s->n_running > 1 ? find_youngest(s) : NULL;
         if (youngest) {
             drop_from_step(s, youngest);
             qn_scheduler_set_aside(s, youngest);
         } else if (status == QN_ERR_MEMORY && piece->n > QN_PAGE) {
-            piece->n = piece->n / 2 > QN_PAGE ? piece->n / 2 : QN_PAGE;
+            piece->n = piece->n / 2 > QN_PAGE ? piece->n / 2 / QN_PAGE * QN_PAGE : QN_PAGE;
         } else {
             piece->request = NULL;
             qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
@@ -192,18 +247,6 @@ static size_t workspace_positions(const qn_scheduler *s, size_t longest)
     return positions < s->params.n_ctx ? positions : s->params.n_ctx;
 }
 
-static qn_status run(qn_scheduler *s, qn_step *step)
-{
-    qn_device *device = s->model->device;
-    const size_t longest = fill_rows(s, step);
-    qn_model_lock(s->model);
-    qn_status status = device->vtable->reserve(device, s->params.max_rows, workspace_positions(s, longest));
-    if (status == QN_OK)
-        status = device->vtable->run(device, step);
-    qn_model_unlock(s->model);
-    return status;
-}
-
 /* ---- After the step ---- */
 
 static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
@@ -214,36 +257,49 @@ static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
     return !r->params.ignore_end && qn_token_is_end(s->model, token);
 }
 
-/* Adds a sampled token. Sets *ends if it is the last, and why. */
-static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, bool *ends, qn_finish *finish)
+/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, and the step does
+ * not replace what is emitted. First tokens are emitted at once. */
+static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
 {
-    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
-    bool found;
+    return s->overlaps && !r->params.n_stop && r->params.n_logprobs < 0 && r->result.n_generated > 1;
+}
+
+/* Emits the last token. Sets *found to whether a stop string ended the request. */
+static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
+{
+    const qn_token token = r->tokens[r->n_tokens - 1];
+    r->has_output = false;
+    return qn_request_emit(s, r, token, !(token >= 0 && ends_at(s, r, token)), found);
+}
+
+/* Adds a sampled token. Sets is_over and result.finish if it is the last. */
+static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled)
+{
+    bool found = false;
     QN_TRY(qn_sample_status(sampled->best));
     QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
     r->tokens[r->n_tokens++] = sampled->token;
     r->result.n_generated++;
     r->first_token = r->first_token > 0 ? r->first_token : qn_now();
-    QN_TRY(qn_request_emit(s, r, sampled->token, !is_end, &found));
+    r->has_output = can_emit_later(s, r);
+    if (!r->has_output)
+        QN_TRY(emit_token(s, r, &found));
     r->result.is_stop_string = found;
+    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
     const bool is_full =
         r->n_tokens > s->params.n_ctx || (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
-    *finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
-    *ends = is_end || found || is_full;
+    r->result.finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+    r->is_over = is_end || found || is_full;
     return QN_OK;
 }
 
-/* Adds a sampled token, unless `status` is an error, and ends the request with it. Returns whether a token was generated. */
+/* Adds a sampled token, unless `status` is an error, with which the request ends. Returns whether a token was generated. */
 static bool take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, qn_status status)
 {
-    qn_finish finish;
-    bool ends = false;
     if (status == QN_OK)
-        status = add_token(s, r, sampled, &ends, &finish);
+        status = add_token(s, r, sampled);
     if (status != QN_OK)
         qn_scheduler_end(s, r, QN_FINISH_ERROR, status);
-    else if (ends)
-        qn_scheduler_end(s, r, finish, QN_OK);
     return status == QN_OK;
 }
 
@@ -254,12 +310,14 @@ static bool complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
     const bool is_complete = r->memory->sequence->length + piece->n == r->n_tokens;
     r->memory->vtable->on_append(r->memory, r->memory->sequence->length + piece->n);
     keep_prefix(s, r);
-    if (sampled && !r->is_rejected)
-        return take_token(s, r, sampled, QN_OK);
-    if (sampled)
+    if (r->output_status != QN_OK || (sampled && !r->is_rejected))
+        return take_token(s, r, sampled, r->output_status);
+    if (sampled) {
         qn_request_reject(s, r, sampled);
-    else if (is_complete && r->params.max_tokens == 0)
-        qn_scheduler_end(s, r, QN_FINISH_LENGTH, QN_OK);
+    } else if (is_complete && r->params.max_tokens == 0) {
+        r->result.finish = QN_FINISH_LENGTH;
+        r->is_over = true;
+    }
     return false;
 }
 
@@ -275,6 +333,67 @@ static size_t take_masked_tokens(qn_scheduler *s)
     return n;
 }
 
+/* A request whose text fails ends with its next step, since that may be computed now. */
+void qn_request_emit_last(qn_scheduler *s, qn_request *r)
+{
+    bool found;
+    r->output_status = emit_token(s, r, &found);
+    if (r->output_status != QN_OK)
+        memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+}
+
+static void emit_outputs(qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->has_output)
+            qn_request_emit_last(s, s->running[i]);
+}
+
+static void end_requests(qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running;) {
+        qn_request *r = s->running[i];
+        if (r->is_over)
+            qn_scheduler_end(s, r, r->result.finish, QN_OK);
+        else
+            i++;
+    }
+}
+
+void qn_scheduler_catch_up(qn_scheduler *s)
+{
+    emit_outputs(s);
+    end_requests(s);
+}
+
+/* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were waiting for it. */
+static void work_beside(qn_scheduler *s)
+{
+    emit_outputs(s);
+    qn_scheduler_admit_beside(s);
+    end_requests(s);
+    qn_scheduler_admit_beside(s);
+}
+
+/* ---- A step ---- */
+
+/* Runs a step. While the device computes it, the host does what is left of the step before, and admits requests. */
+static qn_status run(qn_scheduler *s, qn_step *step)
+{
+    qn_device *device = s->model->device;
+    const size_t longest = fill_rows(s, step);
+    qn_model_lock(s->model);
+    qn_status status = device->vtable->reserve(device, s->params.max_rows, workspace_positions(s, longest));
+    if (status == QN_OK)
+        status = s->overlaps ? device->vtable->launch(device, step) : device->vtable->run(device, step);
+    if (status == QN_OK && s->overlaps) {
+        work_beside(s);
+        status = device->vtable->finish(device);
+    }
+    qn_model_unlock(s->model);
+    return status;
+}
+
 static void fail_pieces(qn_scheduler *s, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -286,17 +405,13 @@ static void fail_pieces(qn_scheduler *s, qn_status status)
     }
 }
 
-/* The rows of prompts in the next steps that decode: towards the time that a step is to take. */
-static void adapt_prompt_rows(qn_scheduler *s, const qn_step *step, double seconds)
+/* A piece of one row that samples is a sequence that is decoded; so is the last token of a prompt, which costs as much. */
+static size_t count_decoding(const qn_scheduler *s)
 {
-    const size_t n_prompt_rows = step->n_rows - step->n_logit_rows;
-    if (step->n_logit_rows && n_prompt_rows && seconds > s->params.step_seconds) {
-        const double rows = (double)s->prompt_rows * s->params.step_seconds / seconds;
-        s->prompt_rows = rows > LEAST_PROMPT_ROWS ? (size_t)rows : LEAST_PROMPT_ROWS;
-    } else if (n_prompt_rows * 2 > s->prompt_rows && seconds < 0.8 * s->params.step_seconds) {
-        s->prompt_rows += s->prompt_rows / 4 + 1;
-    }
-    s->prompt_rows = s->prompt_rows < s->params.max_rows ? s->prompt_rows : s->params.max_rows;
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_pieces; i++)
+        n += s->pieces[i].n == 1;
+    return n;
 }
 
 static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated, double seconds)
@@ -320,7 +435,7 @@ static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated,
 
 bool qn_scheduler_run_step(qn_scheduler *s)
 {
-    const double start = qn_now();
+    const double start = s->now();
     qn_step step = { 0 };
     size_t n_generated = 0, logit_row = 0;
     pthread_mutex_lock(&s->lock);
@@ -334,6 +449,7 @@ bool qn_scheduler_run_step(qn_scheduler *s)
     reserve_pieces(s);
     if (!s->n_pieces)
         qn_scheduler_await_masks(s);
+    const size_t n_decoding = count_decoding(s);
     const qn_status status = s->n_pieces ? run(s, &step) : QN_OK;
     if (status != QN_OK)
         fail_pieces(s, status);
@@ -342,8 +458,11 @@ bool qn_scheduler_run_step(qn_scheduler *s)
         n_generated += complete_piece(s, &s->pieces[i], has_token ? &s->requests[logit_row] : NULL);
         logit_row += has_token;
     }
-    const double seconds = qn_now() - start;
-    adapt_prompt_rows(s, &step, seconds);
+    if (!s->overlaps || !s->n_pieces)
+        qn_scheduler_catch_up(s);
+    const double seconds = s->now() - start;
+    if (status == QN_OK && step.n_rows)
+        qn_step_times_add(&s->times, n_decoding, step.n_rows - n_decoding, seconds);
     count_step(s, &step, n_generated, seconds);
     return true;
 }

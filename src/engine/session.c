@@ -332,7 +332,8 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
     for (size_t done = 0; done < n;) {
         if (atomic_load(&session->cancelled))
             return qn_fail(QN_ERR_CANCELLED, "evaluation was cancelled after %zu of %zu tokens", done, n);
-        const size_t batch = n - done < session->n_batch ? n - done : session->n_batch;
+        const size_t batch =
+            qn_device_piece(session->model->device, session->length, n - done < session->n_batch ? n - done : session->n_batch);
         const bool last = done + batch == n;
         QN_TRY(
             append_batch(session, tokens + done, batch, last, eval_request,
@@ -392,8 +393,9 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
     session->length = rewind_length;
     while (session->length < length) {
         const uint32_t left = length - session->length;
-        QN_TRY(eval_batch(session, session->tokens + session->length, left < session->n_batch ? left : session->n_batch, left,
-                          NULL, NULL));
+        const size_t n =
+            qn_device_piece(session->model->device, session->length, left < session->n_batch ? left : session->n_batch);
+        QN_TRY(eval_batch(session, session->tokens + session->length, n, left, NULL, NULL));
     }
     return QN_OK;
 }

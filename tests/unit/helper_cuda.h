@@ -45,7 +45,7 @@ static struct {
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
-    int graph_launches, synchronizations; /* synchronizations: of streams */
+    int graph_launches, synchronizations, event_synchronizations; /* synchronizations: of streams */
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
@@ -453,6 +453,7 @@ static qn_cu_result fake_event_synchronize(qn_cu_event event)
 {
     (void)event;
     FAKE_TRY("cuEventSynchronize");
+    fake_count(&fake.event_synchronizations, 1);
     return 0;
 }
 

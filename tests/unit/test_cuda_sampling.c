@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { VOCAB = 6001, ROWS = 8, TOP_K = 5000 /* more than the kernels sort */ };
+enum { VOCAB = 6001, ROWS = 8, PARAMS = 48 /* offset in the inputs */, TOP_K = 5000 /* more than the kernels sort */ };
 
 static const struct {
     unsigned char header[64];
@@ -26,6 +26,7 @@ static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = ""
 
 static qn_plan plan;
 static qn_kernels kernels;
+static qn_cuda_buffer inputs;
 
 static size_t args_bytes(const char *function)
 {
@@ -45,7 +46,10 @@ static qn_cuda_model model_new(void)
     assert_ok(qn_cuda_stream_create(model.cuda, &model.stream));
     assert_ok(qn_cuda_alloc(model.cuda, ROWS * VOCAB, sizeof(float), "logits", &model.logits));
     assert_ok(qn_cuda_alloc_host(model.cuda, VOCAB * sizeof(float), "logits", (void **)&model.host_logits));
-    assert_ok(qn_cuda_sampling_alloc(&model, ROWS));
+    assert_ok(qn_cuda_alloc_host(model.cuda, PARAMS + ROWS * sizeof(qn_sample_params), "inputs", (void **)&model.host_inputs));
+    assert_ok(qn_cuda_alloc(model.cuda, PARAMS + ROWS * sizeof(qn_sample_params), 1, "inputs", &inputs));
+    model.inputs = inputs.address;
+    assert_ok(qn_cuda_sampling_alloc(&model, ROWS, ROWS));
     return model;
 }
 
@@ -55,9 +59,17 @@ static void model_free(qn_cuda_model *model)
     qn_cuda_sampling_free(model); /* as after a failed reservation */
     qn_cuda_free(model->cuda, &model->logits);
     qn_cuda_free_host(model->cuda, model->host_logits);
+    qn_cuda_free_host(model->cuda, model->host_inputs);
+    qn_cuda_free(model->cuda, &inputs);
     qn_cuda_stream_free(model->cuda, model->stream);
     qn_cuda_close(model->cuda);
     fake_expect_empty();
+}
+
+/* As with a step's other inputs. */
+static void upload_params(const qn_cuda_model *model)
+{
+    memcpy((void *)(uintptr_t)(model->inputs + PARAMS), model->host_inputs + PARAMS, ROWS * sizeof(qn_sample_params));
 }
 
 /* ---- The kernels' part ---- */
@@ -210,9 +222,10 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
         for (size_t row = 0; row < n_rows; row++)
             logprobs[first + row].n = (uint32_t)(7 * row % 21);
         const int launches = fake.launches;
-        assert_ok(qn_cuda_upload_sampling(&model, requests + first, n_rows, &what));
+        assert_ok(qn_cuda_fill_sampling(&model, requests + first, n_rows, PARAMS, &what));
         assert_int_equal(what.n, n_rows);
         assert_int_equal(what.mode, step == 0 ? QN_SAMPLE_ARGMAX : QN_SAMPLE_TOP_K + QN_SAMPLE_LOGPROBS);
+        upload_params(&model);
         assert_ok(qn_cuda_run_sampler(&model, &what));
         assert_int_equal(fake.launches - launches, step == 0 ? 1 : 4);
         const struct fake_launch *log = &fake.log[(fake.launches - 1) % FAKE_LAUNCHES];
@@ -249,8 +262,9 @@ static void no_token_is_allowed(void **unused)
     qn_cuda_sampling what;
     fill();
     memcpy((void *)(uintptr_t)model.logits.address, logits[0], sizeof *logits);
-    assert_ok(qn_cuda_upload_sampling(&model, &request, 1, &what));
+    assert_ok(qn_cuda_fill_sampling(&model, &request, 1, PARAMS, &what));
     assert_int_equal(what.mode, QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS);
+    upload_params(&model);
     assert_ok(qn_cuda_run_sampler(&model, &what));
     play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0);
     assert_ok(qn_cuda_finish_sampling(&model, &what, &request));
@@ -274,10 +288,10 @@ static void failed_allocations_leave_the_sampler_usable(void **unused)
         label("%s", calls[i]);
         fake.fails = calls[i];
         fake.fails_after = 0;
-        assert_int_not_equal(qn_cuda_upload_sampling(&model, requests, n, &what), QN_OK);
+        assert_int_not_equal(qn_cuda_fill_sampling(&model, requests, n, PARAMS, &what), QN_OK);
     }
     fake.fails = NULL;
-    assert_ok(qn_cuda_upload_sampling(&model, requests, n, &what));
+    assert_ok(qn_cuda_fill_sampling(&model, requests, n, PARAMS, &what));
     model_free(&model);
 }
 

@@ -7,7 +7,7 @@
 #include "kernels/elementwise/elementwise_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 
-enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 40, MAX_ROWS = 256 };
+enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 80, MAX_ROWS = 256 };
 
 /* ---- Sequences ---- */
 
@@ -26,6 +26,7 @@ static size_t args_bytes(const char *function)
            : !strcmp(function, "qn_attention_prefill")  ? sizeof(qn_attention_prefill_args)
            : !strcmp(function, "qn_elementwise_gather") ? sizeof(qn_elementwise_gather_args)
            : !strcmp(function, "qn_matmul_gemm_few")    ? sizeof(qn_matmul_few_args)
+           : !strcmp(function, "qn_sample_argmax")      ? sizeof(qn_sample_args)
                                                         : FAKE_ARGS_BYTES;
 }
 
@@ -326,6 +327,114 @@ static void mixed_pieces(void **unused)
     }
 }
 
+/* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but for one row. */
+static void parameters_are_inputs(void **unused)
+{
+    (void)unused;
+    static const size_t n_sequences[] = { 3, 5 };
+    for (size_t mixed = 0; mixed < 2; mixed++) {
+        struct fixture x;
+        qn_sample_request requests[MAX_SEQUENCES];
+        const struct fake_launch *last = NULL;
+        const size_t n = n_sequences[mixed];
+        label("%zu sequences", n);
+        set_up(&x, models[0], 0, n);
+        struct rows rows = decode_of(&x, 0, n - mixed, 10);
+        if (mixed)
+            add_piece(&rows, &x, n - 1, 0, 70, true);
+        for (size_t i = 0; i < n; i++)
+            requests[i] = (qn_sample_request){ .sampling = { .top_p = 0.5f + 0.01f * (float)i, .repeat_penalty = 1 } };
+        const qn_step step = {
+            .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = n, .requests = requests
+        };
+        const int copies = fake.copies_in;
+        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
+        assert_int_equal(fake.copies_in - copies, 1);
+        const size_t bucket = mixed ? rows.n : qn_cuda_bucket(n);
+        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
+        assert_int_equal(count("qn_sample_argmax", 0, &last), 1);
+        const qn_sample_args *args = (const void *)last->args;
+        assert_int_equal(args->params, x.model->inputs + in.sampling);
+        const qn_sample_params *params = (const void *)(uintptr_t)args->params;
+        for (size_t i = 0; i < n; i++)
+            assert_true(params[i].top_p == requests[i].sampling.top_p && params[i].kind == QN_SAMPLE_ARGMAX);
+        tear_down(&x);
+    }
+}
+
+/* Launching a step waits for nothing: what was sampled is there when it is finished. */
+static void launching_does_not_wait(void **unused)
+{
+    (void)unused;
+    for (size_t mixed = 0; mixed < 2; mixed++) {
+        struct fixture x;
+        qn_sample_request requests[5] = { { .token = 0 } };
+        label("%s", mixed ? "mixed" : "decode");
+        set_up(&x, models[1], 0, 5);
+        struct rows rows = decode_of(&x, 0, 5 - mixed, 10);
+        if (mixed)
+            add_piece(&rows, &x, 4, 0, 70, true);
+        const qn_step step = {
+            .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = 5, .requests = requests
+        };
+        for (int i = 0; i < 2; i++) {
+            const int synchronizations = fake.synchronizations;
+            for (size_t row = 0; row < 5; row++)
+                requests[row] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
+            assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+            assert_int_equal(fake.synchronizations, synchronizations);
+            assert_int_equal(fake.event_synchronizations, i);
+            assert_int_equal(requests[4].token, 77);
+            assert_int_equal(pthread_mutex_trylock(&x.model->stream_lock), 0); /* others may queue work */
+            pthread_mutex_unlock(&x.model->stream_lock);
+            assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
+            assert_int_equal(fake.event_synchronizations, i + 1);
+            assert_int_equal(requests[4].token, -1); /* there are no kernels */
+        }
+        fake.fails = "cuEventSynchronize";
+        assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_IO);
+        assert_text("cuEventSynchronize");
+        fake.fails = NULL;
+        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
+        tear_down(&x);
+    }
+}
+
+/* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its own. */
+static void deterministic_passes(void **unused)
+{
+    (void)unused;
+    struct fixture x;
+    struct rows rows = { .n = 0 };
+    const struct fake_launch *last = NULL;
+    set_up(&x, models[1], 0, 80);
+    x.model->deterministic = true;
+    rows = decode_of(&x, 0, 1, 10);
+    assert_ok(run(&x, &rows));
+    assert_int_equal(fake.graph_launches, 1);
+    assert_int_equal(count_gemms(0), gemms(&x));
+    assert_int_equal(count("qn_matmul_gemm_few", 0, &last), gemms(&x));
+    assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, 2);
+    int from = fake.launches;
+    rows = decode_of(&x, 0, 70, 10); /* 64 and 6, in a bucket of 8 */
+    assert_ok(run(&x, &rows));
+    assert_int_equal(fake.graph_launches, 3);
+    assert_int_equal(count("qn_attention_decode", from, &last), 2 * attention_layers(&x));
+    assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->n_rows, 8);
+    from = fake.launches;
+    rows = decode_of(&x, 0, 3, 10);
+    add_piece(&rows, &x, 3, 64, 64, false);
+    add_piece(&rows, &x, 4, 128, 20, true);
+    add_piece(&rows, &x, 5, 70, 1, false);
+    add_piece(&rows, &x, 6, 70, 1, true);
+    assert_ok(run(&x, &rows)); /* 3; 64; 20; 1; 1 */
+    assert_int_equal(fake.graph_launches, 6);
+    assert_int_equal(count("qn_attention_prefill", from, &last), attention_layers(&x));
+    assert_int_equal(((const qn_attention_prefill_args *)(const void *)last->args)->n_rows, 64);
+    tear_down(&x);
+}
+
 /* All logits of a prompt need no gathering. */
 static void consecutive_logits(void **unused)
 {
@@ -447,9 +556,18 @@ static void small_workspace(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(decode_of_many), cmocka_unit_test(graphs_are_shared),  cmocka_unit_test(mixed_pieces),
-        cmocka_unit_test(gemms_of_rows),  cmocka_unit_test(consecutive_logits), cmocka_unit_test(aura_pages),
-        cmocka_unit_test(formats),        cmocka_unit_test(failures),           cmocka_unit_test(small_workspace),
+        cmocka_unit_test(deterministic_passes),
+        cmocka_unit_test(launching_does_not_wait),
+        cmocka_unit_test(parameters_are_inputs),
+        cmocka_unit_test(decode_of_many),
+        cmocka_unit_test(graphs_are_shared),
+        cmocka_unit_test(mixed_pieces),
+        cmocka_unit_test(gemms_of_rows),
+        cmocka_unit_test(consecutive_logits),
+        cmocka_unit_test(aura_pages),
+        cmocka_unit_test(formats),
+        cmocka_unit_test(failures),
+        cmocka_unit_test(small_workspace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "helper_sessions.h"
 
 #include "engine/internal.h"
+#include "quern/scheduler.h"
 #include "quern/quern.h"
 
 #include <math.h>
@@ -450,6 +451,123 @@ static void test_precision_does_not_depend_on_rows(void **unused)
     }
 }
 
+/* ---- With `deterministic` ---- */
+
+/* The rows of sequence i in a step: some decode, others evaluate a prompt. */
+static size_t rows_of(const qn_session *session, size_t i)
+{
+    return i % 8 == 1 ? qn_device_piece(model->device, session->length, 64) : 1;
+}
+
+/* Sequences alone and with others have the same bits. */
+static void rows_are_independent(void)
+{
+    static const size_t counts[] = { 2, 9, MAX_TOGETHER };
+    const size_t row = info.n_vocab;
+    float *logits[2];
+    for (size_t k = 0; k < 2; k++)
+        assert_non_null(logits[k] = malloc(MAX_TOGETHER * row * sizeof **logits));
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        qn_session *alone[MAX_TOGETHER], *together[MAX_TOGETHER];
+        size_t n[MAX_TOGETHER];
+        for (size_t i = 0; i < counts[c]; i++) {
+            alone[i] = new_session(0);
+            append_alone(alone[i], i, 1 + (i * 37 + 60) % 150, NULL);
+            assert_ok(qn_session_fork(alone[i], &together[i]));
+        }
+        for (size_t round = 0; round < 3; round++) {
+            for (size_t i = 0; i < counts[c]; i++) {
+                n[i] = rows_of(alone[i], i);
+                append_alone(alone[i], i, n[i], logits[0] + i * row);
+            }
+            append_together(together, n, counts[c], logits[1]);
+            for (size_t i = 0; i < counts[c]; i++)
+                if (memcmp(logits[0] + i * row, logits[1] + i * row, row * sizeof **logits) != 0)
+                    fail_msg("%zu sequences, step %zu: other bits of sequence %zu", counts[c], round, i);
+        }
+        for (size_t i = 0; i < counts[c]; i++) {
+            qn_session_free(alone[i]);
+            qn_session_free(together[i]);
+        }
+    }
+    for (size_t k = 0; k < 2; k++)
+        free(logits[k]);
+}
+
+enum { N_REQUESTS = 12, N_ANSWER = 20, N_SHARED = 150 };
+
+struct answer {
+    qn_token tokens[N_ANSWER];
+    size_t n;
+};
+
+static bool add_answer(void *user, qn_token token, const qn_logprobs *logprobs)
+{
+    (void)logprobs;
+    struct answer *a = user;
+    a->tokens[a->n++] = token;
+    return true;
+}
+
+/* Answers requests [first, end), which share a beginning: those after the first reuse it if `reuse`. */
+static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
+{
+    qn_scheduler *scheduler;
+    assert_ok(
+        qn_scheduler_create(model, &(qn_scheduler_params){ .kv = kv, .n_ctx = N_CTX, .no_prefix_cache = !reuse }, &scheduler));
+    for (size_t i = first; i < end; i++) {
+        qn_token tokens[N_CTX];
+        qn_request_params params = qn_request_defaults();
+        tokens_of(0, 0, N_SHARED, tokens);
+        tokens_of(i, N_SHARED, 7 * i + 1, tokens + N_SHARED);
+        answers[i].n = 0;
+        params.tokens = tokens;
+        params.n_tokens = N_SHARED + 7 * i + 1;
+        params.max_tokens = N_ANSWER;
+        params.ignore_end = true;
+        params.sampling = (qn_sampling){ .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = i };
+        params.on_token = add_answer;
+        params.user = &answers[i];
+        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        if (i == first)
+            qn_scheduler_wait(scheduler);
+    }
+    qn_scheduler_wait(scheduler);
+    qn_scheduler_free(scheduler);
+}
+
+/* Requests alone, and with others whose beginning they reuse. Tokens of a high temperature follow small differences of logits. */
+static void requests_are_independent(void)
+{
+    static struct answer together[N_REQUESTS], alone[N_REQUESTS];
+    answer(0, N_REQUESTS, true, together);
+    for (size_t i = 0; i < N_REQUESTS; i++) {
+        answer(i, i + 1, false, alone);
+        assert_int_equal(alone[i].n, N_ANSWER);
+        assert_int_equal(together[i].n, N_ANSWER);
+        if (memcmp(alone[i].tokens, together[i].tokens, sizeof alone[i].tokens) != 0)
+            fail_msg("other tokens of request %zu", i);
+    }
+}
+
+/* Kernels for few rows are those of weights of one or two bits. */
+static void test_deterministic(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_model_params params = params_of_models();
+        if (strstr(cases[i].name, "f16"))
+            continue;
+        label("%s, %s", cases[i].name, cases[i].kv);
+        kv = cases[i].kv;
+        params.deterministic = true;
+        open_model(cases[i].name, params, N_MORE);
+        rows_are_independent();
+        requests_are_independent();
+        close_model();
+    }
+}
+
 static void generates_the_same(void)
 {
     qn_session *at_once = new_session(0);
@@ -503,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_drops_drafted_rows),
         cmocka_unit_test(test_generates_the_same),
         cmocka_unit_test(test_precision_does_not_depend_on_rows),
+        cmocka_unit_test(test_deterministic),
     };
     for (size_t i = 0; i < MAX_TOGETHER; i++)
         ones[i] = 1;

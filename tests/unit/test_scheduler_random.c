@@ -127,8 +127,12 @@ static void *run_sessions(void *context)
     return NULL;
 }
 
-static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_scheduler_params params, size_t n, bool beside)
+/* BESIDE: sessions are used at the same time. OVERLAPPING: the device computes beside the host. */
+enum how { ALONE, BESIDE = 1, OVERLAPPING = 2 };
+
+static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_scheduler_params params, size_t n, enum how how)
 {
+    const bool beside = how & BESIDE;
     label("%s, %s, %zu requests", file, kv, n);
     uint64_t random = 1;
     qn_model *model;
@@ -137,6 +141,8 @@ static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_sched
     pthread_t thread;
     assert_non_null(jobs);
     load_model(file, memory, 2, &model);
+    if (how & OVERLAPPING)
+        let_overlap(model);
     const uint32_t n_vocab = qn_model_get_info(model).n_vocab;
     vocabulary = n_vocab;
     struct beside sessions = { .model = model, .kv = kv };
@@ -186,29 +192,40 @@ static void run_jobs(const char *file, const char *kv, uint64_t memory, qn_sched
 static void hybrid_in_little_memory(void **unused)
 {
     (void)unused;
-    run_jobs("models/quern-demo.gguf", "f16", 24 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests / 4, false);
+    run_jobs("models/quern-demo.gguf", "f16", 24 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests / 4, ALONE);
 }
 
 static void hybrid_with_codes(void **unused)
 {
     (void)unused;
     run_jobs("models/quern-demo.gguf", "aura4", 64 << 20, (qn_scheduler_params){ .max_rows = 96, .no_thread = true },
-             n_requests / 4, true);
+             n_requests / 4, BESIDE);
+}
+
+static void beside_the_device(void **unused)
+{
+    (void)unused;
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 8 << 20, (qn_scheduler_params){ .max_sequences = 8 }, n_requests,
+             BESIDE | OVERLAPPING);
+    run_jobs("tests/golden/qwen3.q2_0.gguf", "aura4v3", 6 << 20, (qn_scheduler_params){ .max_rows = 256 }, n_requests,
+             OVERLAPPING);
+    run_jobs("models/quern-demo.gguf", "aura4", 64 << 20, (qn_scheduler_params){ .max_rows = 96, .no_thread = true },
+             n_requests / 8, OVERLAPPING);
 }
 
 static void attention_only(void **unused)
 {
     (void)unused;
-    run_jobs("tests/golden/qwen3.q2_0.gguf", "f16", 4 << 20, (qn_scheduler_params){ .step_seconds = 1e-3 }, n_requests, true);
-    run_jobs("tests/golden/qwen3.q2_0.gguf", "aura4v3", 6 << 20, (qn_scheduler_params){ .max_rows = 256 }, n_requests, false);
+    run_jobs("tests/golden/qwen3.q2_0.gguf", "f16", 4 << 20, (qn_scheduler_params){ .step_seconds = 1e-3 }, n_requests, BESIDE);
+    run_jobs("tests/golden/qwen3.q2_0.gguf", "aura4v3", 6 << 20, (qn_scheduler_params){ .max_rows = 256 }, n_requests, ALONE);
 }
 
 static void small_hybrid(void **unused)
 {
     (void)unused;
-    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 8 << 20, (qn_scheduler_params){ .max_sequences = 32 }, n_requests, true);
-    run_jobs("tests/golden/qwen35.q1_0.gguf", "aura4", 0, (qn_scheduler_params){ .max_sequences = 3 }, n_requests, false);
-    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 0, (qn_scheduler_params){ .no_prefix_cache = true }, n_requests, false);
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 8 << 20, (qn_scheduler_params){ .max_sequences = 32 }, n_requests, BESIDE);
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "aura4", 0, (qn_scheduler_params){ .max_sequences = 3 }, n_requests, ALONE);
+    run_jobs("tests/golden/qwen35.q1_0.gguf", "f16", 0, (qn_scheduler_params){ .no_prefix_cache = true }, n_requests, ALONE);
 }
 
 int main(void)
@@ -216,10 +233,8 @@ int main(void)
     const char *soak = getenv("QN_SOAK");
     n_requests = soak ? strtoul(soak, NULL, 10) : QN_TEST_SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hybrid_in_little_memory),
-        cmocka_unit_test(hybrid_with_codes),
-        cmocka_unit_test(attention_only),
-        cmocka_unit_test(small_hybrid),
+        cmocka_unit_test(hybrid_in_little_memory), cmocka_unit_test(hybrid_with_codes), cmocka_unit_test(beside_the_device),
+        cmocka_unit_test(attention_only),          cmocka_unit_test(small_hybrid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,9 +86,11 @@ static qn_status alloc_inputs(qn_cuda_model *model, int embeddings, size_t max_r
 {
     const size_t width = model->plan->buffers[embeddings].width;
     size_t bytes;
-    model->input_bytes = qn_round_up(
-        qn_cuda_inputs_of(max_rows, max_rows < QN_CUDA_MAX_SEQUENCES ? max_rows : QN_CUDA_MAX_SEQUENCES, max_rows).bytes,
-        ALIGN);
+    const size_t n_pieces = max_rows < QN_CUDA_MAX_SEQUENCES ? max_rows : QN_CUDA_MAX_SEQUENCES;
+    if (!qn_mul_size(max_rows, sizeof(qn_sample_params), &bytes) ||
+        !qn_add_size(bytes, qn_cuda_inputs_of(max_rows, n_pieces, max_rows).sampling + ALIGN - 1, &bytes))
+        return qn_fail(QN_ERR_MEMORY, "step: %zu rows do not fit in memory", max_rows);
+    model->input_bytes = bytes / ALIGN * ALIGN;
     if (!qn_mul_size(max_rows, width * sizeof(float), &bytes) || !qn_add_size(bytes, model->input_bytes, &bytes))
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows of %zu do not fit in memory", max_rows, width);
     QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->buffers[embeddings]));
@@ -150,7 +152,7 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     }
     QN_TRY(alloc_attention(model, max_rows, max_positions));
     QN_TRY(alloc_persistent(model));
-    QN_TRY(qn_cuda_sampling_alloc(model, QN_CUDA_LOGIT_ROWS));
+    QN_TRY(qn_cuda_sampling_alloc(model, max_rows, QN_CUDA_LOGIT_ROWS));
     return qn_cuda_stream_synchronize(model->cuda, model->stream);
 }
 

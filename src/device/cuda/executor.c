@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2048 }; /* rows of a prefill step */
+enum { BATCH = 2048 /* rows of a prefill step */, MANY_POSITIONS = 1 << 20 };
 
 static qn_cuda_model *cuda_model_of(qn_device *device)
 {
@@ -29,6 +29,7 @@ struct batch {
     size_t first, n_logits;      /* first: index of rows[0] in the caller's step */
     float *logits;               /* [n_logits, n_vocab], or NULL */
     qn_sample_request *requests; /* [n_logits], or NULL */
+    qn_cuda_sampling sampling;   /* of all logit rows; with requests */
 };
 
 /* The number of rows of the first sequence. */
@@ -45,6 +46,21 @@ static qn_cuda_memory *memory_of(const qn_row *row)
     return (qn_cuda_memory *)row->memory;
 }
 
+/* A decode step has logits of all rows. */
+static bool has_logits(const qn_step *step, size_t row, size_t logit)
+{
+    return logit < step->n_logit_rows && step->logit_rows[logit] == row;
+}
+
+/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Kernels of few rows compute a row by the same
+ * operations for any number of rows; others take part in no pass with rows of other sequences. */
+static bool may_join(const struct batch *b, const qn_step *step, size_t n, size_t logit)
+{
+    const size_t row = b->first + b->n_rows;
+    return !b->n_rows || (n == 1 && b->n_rows == b->step.n_pieces && b->n_rows < QN_FEW_MAX_TOKENS &&
+                          has_logits(step, row - 1, logit + b->n_rows - 1) && has_logits(step, row, logit + b->n_rows));
+}
+
 /* The rows from `row` on that can be executed together, and their logit rows from `logit` on. */
 static struct batch batch_of(qn_cuda_model *model, const qn_step *step, size_t row, size_t logit)
 {
@@ -58,11 +74,15 @@ static struct batch batch_of(qn_cuda_model *model, const qn_step *step, size_t r
                        .requests = step->requests ? step->requests + logit : NULL };
     while (row + b.n_rows < step->n_rows && b.step.n_pieces < QN_CUDA_MAX_SEQUENCES &&
            qn_cuda_same_format(memory_of(&rows[b.n_rows]), memory_of(rows))) {
-        b.n_rows += first_piece(rows + b.n_rows, step->n_rows - row - b.n_rows);
+        const size_t n = first_piece(rows + b.n_rows, step->n_rows - row - b.n_rows);
+        if (model->deterministic && !may_join(&b, step, n, logit))
+            break;
+        b.n_rows += n;
         b.step.n_pieces++;
     }
     while (logit + b.n_logits < step->n_logit_rows && step->logit_rows[logit + b.n_logits] < row + b.n_rows)
         b.n_logits++;
+    b.requests = b.n_logits ? b.requests : NULL;
     return b;
 }
 
@@ -87,10 +107,15 @@ static void add_pieces(struct batch *b, bool prefill, size_t *n_pieces)
     }
 }
 
-/* Pads a decode step to its bucket. */
+/* The rows of a decode step of n: another one beside a single row, if it is to be computed as rows of larger steps are. */
+static size_t padded(const qn_cuda_model *model, size_t n)
+{
+    return qn_cuda_bucket(n == 1 && model->deterministic ? 2 : n);
+}
+
 static void pad(qn_cuda_rows_step *s)
 {
-    for (size_t n = qn_cuda_bucket(s->n); s->n < n; s->n++)
+    for (size_t n = padded(s->model, s->n); s->n < n; s->n++)
         s->model->pieces[s->n_pieces++] = (qn_cuda_piece){ .memory = s->pieces->memory, .row = (uint32_t)s->n, .n = 1 };
     s->n_few = s->n;
 }
@@ -100,10 +125,11 @@ static qn_status prepare(struct batch *b)
 {
     qn_cuda_rows_step *s = &b->step;
     size_t n_pieces = 0;
-    s->is_decode = s->n_pieces == b->n_rows && b->n_logits == b->n_rows;
+    const size_t n_padded = padded(s->model, b->n_rows);
+    s->is_decode = s->n_pieces == b->n_rows && (b->n_logits == b->n_rows || (b->n_rows == 1 && s->model->deterministic));
     QN_TRY(qn_cuda_graphs_of(s->model, memory_of(b->rows), &s->graphs));
     if (s->is_decode)
-        s->inputs = qn_cuda_inputs_of(qn_cuda_bucket(b->n_rows), qn_cuda_bucket(b->n_rows), 0);
+        s->inputs = qn_cuda_inputs_of(n_padded, n_padded, 0);
     else
         s->inputs = qn_cuda_inputs_of(b->n_rows, s->n_pieces, b->n_logits);
     add_pieces(b, false, &n_pieces);
@@ -112,29 +138,29 @@ static qn_status prepare(struct batch *b)
     if (s->is_decode)
         pad(s);
     qn_cuda_fill_inputs(s);
+    s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0; /* a graph always uploads as many */
+    if (b->requests)
+        QN_TRY(qn_cuda_fill_sampling(s->model, b->requests, b->n_logits, s->inputs.sampling, &b->sampling));
     return s->is_decode || s->n == 1 ? qn_cuda_fold_full_chunks(s) : QN_OK;
 }
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
 
 /* Sampling may change the logits: they are copied before it. */
-static qn_status run_decode(struct batch *b)
+static qn_status queue_decode(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
-    const size_t bytes = b->n_logits * model->plan->n_vocab * sizeof *b->logits;
-    const bool one = b->n_logits == 1, samples_in_graph = one && b->requests && !b->logits;
-    qn_cuda_sampling sampling;
-    if (b->requests)
-        QN_TRY(qn_cuda_upload_sampling(model, b->requests, b->n_logits, &sampling));
-    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &sampling : NULL));
+    const bool one = b->step.n == 1, samples_in_graph = one && b->requests && !b->logits;
+    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL));
     if (b->logits && !one)
-        QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address, bytes));
+        QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address,
+                                b->n_logits * model->plan->n_vocab * sizeof *b->logits));
     if (b->requests && !samples_in_graph)
-        QN_TRY(qn_cuda_run_sampler(model, &sampling));
-    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    if (b->logits && one)
-        memcpy(b->logits, model->host_logits, bytes);
-    return b->requests ? qn_cuda_finish_sampling(model, &sampling, b->requests) : QN_OK;
+        QN_TRY(qn_cuda_run_sampler(model, &b->sampling));
+    model->flight = (qn_cuda_flight){
+        .logits = one ? b->logits : NULL, .requests = b->requests, .sampling = b->sampling, .is_queued = true
+    };
+    return QN_OK;
 }
 
 /* ---- Other steps ---- */
@@ -156,17 +182,37 @@ static qn_status run_logits(const struct batch *b, size_t i, size_t n)
     return qn_cuda_run_logits(&s);
 }
 
-static qn_status sample(const struct batch *b, size_t i, size_t n)
+static qn_status queue_sampling(const struct batch *b, size_t i, size_t n)
 {
     qn_cuda_model *model = b->step.model;
-    qn_cuda_sampling sampling;
-    QN_TRY(qn_cuda_upload_sampling(model, b->requests + i, n, &sampling));
+    qn_cuda_sampling sampling = b->sampling;
+    sampling.first = i;
+    sampling.n = n;
     QN_TRY(qn_cuda_run_sampler(model, &sampling));
-    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return qn_cuda_finish_sampling(model, &sampling, b->requests + i);
+    model->flight = (qn_cuda_flight){ .requests = b->requests, .sampling = sampling, .is_queued = true };
+    return QN_OK;
 }
 
-static qn_status run_launches(const struct batch *b)
+/* What was queued has been computed. */
+static qn_status finish_flight(qn_cuda_model *model)
+{
+    const qn_cuda_flight flight = model->flight;
+    model->flight.is_queued = false;
+    if (flight.logits)
+        memcpy(flight.logits, model->host_logits, model->plan->n_vocab * sizeof *flight.logits);
+    return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests) : QN_OK;
+}
+
+/* Before inputs and logits of what was queued are overwritten. */
+static qn_status wait_for_flight(qn_cuda_model *model)
+{
+    if (!model->flight.is_queued)
+        return QN_OK;
+    QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
+    return finish_flight(model);
+}
+
+static qn_status queue_launches(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
     const size_t n_vocab = model->plan->n_vocab;
@@ -174,48 +220,78 @@ static qn_status run_launches(const struct batch *b)
         QN_TRY(qn_cuda_prepare_decode(&b->step));
     QN_TRY(qn_cuda_upload_inputs(&b->step));
     QN_TRY(qn_cuda_run_trunk(&b->step));
+    model->flight = (qn_cuda_flight){ .is_queued = true };
     for (size_t i = 0, n; i < b->n_logits; i += n) {
         n = b->n_logits - i < model->logit_rows ? b->n_logits - i : model->logit_rows;
+        if (i)
+            QN_TRY(wait_for_flight(model));
         QN_TRY(run_logits(b, i, n));
         if (b->logits)
             QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits + i * n_vocab, model->logits.address,
                                     n * n_vocab * sizeof *b->logits));
         if (b->requests)
-            QN_TRY(sample(b, i, n));
-    }
-    return qn_cuda_stream_synchronize(model->cuda, model->stream);
-}
-
-static qn_status run_batch(struct batch *b)
-{
-    QN_TRY(prepare(b));
-    return b->step.is_decode ? run_decode(b) : run_launches(b);
-}
-
-static qn_status run_step(qn_cuda_model *model, const qn_step *step)
-{
-    for (size_t row = 0, logit = 0; row < step->n_rows;) {
-        struct batch b = batch_of(model, step, row, logit);
-        const qn_status status = run_batch(&b);
-        if (status != QN_OK) {
-            char text[QN_ERROR_TEXT_MAX];
-            memcpy(text, qn_error_text(), sizeof text);
-            (void)qn_cuda_stream_synchronize(model->cuda, model->stream); /* the caller may free what queued kernels access */
-            return qn_fail(status, "%s", text);
-        }
-        row += b.n_rows;
-        logit += b.n_logits;
+            QN_TRY(queue_sampling(b, i, n));
     }
     return QN_OK;
 }
 
-static qn_status device_run(qn_device *device, const qn_step *step)
+static qn_status queue_batch(struct batch *b)
+{
+    QN_TRY(wait_for_flight(b->step.model));
+    QN_TRY(prepare(b));
+    return b->step.is_decode ? queue_decode(b) : queue_launches(b);
+}
+
+/* Queues all batches of a step, and waits for all but the last. */
+static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
+{
+    for (size_t row = 0, logit = 0; row < step->n_rows;) {
+        struct batch b = batch_of(model, step, row, logit);
+        QN_TRY(queue_batch(&b));
+        row += b.n_rows;
+        logit += b.n_logits;
+    }
+    return qn_cuda_event_record(model->cuda, model->computed, model->stream);
+}
+
+/* After a failure: the caller may free what queued kernels access. */
+static qn_status abandon_step(qn_cuda_model *model, qn_status status)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    memcpy(text, qn_error_text(), sizeof text);
+    (void)qn_cuda_stream_synchronize(model->cuda, model->stream);
+    model->flight.is_queued = false;
+    return qn_fail(status, "%s", text);
+}
+
+static qn_status device_launch(qn_device *device, const qn_step *step)
 {
     qn_cuda_model *model = cuda_model_of(device);
     pthread_mutex_lock(&model->stream_lock);
-    const qn_status status = run_step(model, step);
+    qn_status status = queue_step(model, step);
+    if (status != QN_OK)
+        status = abandon_step(model, status);
     pthread_mutex_unlock(&model->stream_lock);
     return status;
+}
+
+static qn_status device_finish(qn_device *device)
+{
+    qn_cuda_model *model = cuda_model_of(device);
+    qn_status status = qn_cuda_event_synchronize(model->cuda, model->computed);
+    pthread_mutex_lock(&model->stream_lock);
+    if (status == QN_OK)
+        status = finish_flight(model);
+    if (status != QN_OK)
+        status = abandon_step(model, status);
+    pthread_mutex_unlock(&model->stream_lock);
+    return status;
+}
+
+static qn_status device_run(qn_device *device, const qn_step *step)
+{
+    QN_TRY(device_launch(device, step));
+    return device_finish(device);
 }
 
 /* ---- The device ---- */
@@ -228,6 +304,7 @@ static void device_free(qn_device *device)
         qn_cuda_graphs_free(model);
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
+        qn_cuda_event_free(model->cuda, model->computed);
         if (model->stream)
             qn_cuda_stream_free(model->cuda, model->stream);
         qn_cuda_close(model->cuda);
@@ -242,6 +319,10 @@ static void device_free(qn_device *device)
 static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
 {
     qn_cuda_model *model = cuda_model_of(device);
+    if (model->deterministic) { /* attention is divided by max_positions; from some number on no further */
+        max_rows = max_rows > 2 ? max_rows : 2;
+        max_positions = max_positions > MANY_POSITIONS ? max_positions : MANY_POSITIONS;
+    }
     pthread_mutex_lock(&model->stream_lock);
     const qn_status status = qn_cuda_buffers_reserve(model, max_rows, max_positions);
     pthread_mutex_unlock(&model->stream_lock);
@@ -266,6 +347,8 @@ static const qn_device_vtable vtable = {
     .free = device_free,
     .reserve = device_reserve,
     .run = device_run,
+    .launch = device_launch,
+    .finish = device_finish,
     .memory_new = qn_cuda_memory_new,
     .upload = device_upload,
     .read_rate = device_read_rate,
@@ -307,6 +390,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .max_shared_bytes = info->max_shared_bytes };
     QN_TRY(qn_attention_gpu_check(&model->attention));
     QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
+    QN_TRY(qn_cuda_event_create(model->cuda, &model->computed));
     QN_TRY(qn_cuda_caches_create(model, &model->caches));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
     QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));
@@ -319,11 +403,13 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     qn_cuda_model *model;
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
-    *model = (qn_cuda_model){ .base = { .vtable = &vtable, .batch = BATCH },
+    *model = (qn_cuda_model){ .base = { .vtable = &vtable, .batch = BATCH, .prompt_multiple = QN_GDN_CHUNK_TOKENS },
                               .plan = params->base.plan,
+                              .deterministic = params->base.deterministic,
                               .memory_limit = params->base.memory,
                               .team = params->base.team,
                               .kernels = params->base.kernels };
+    model->base.piece = model->deterministic ? QN_GDN_CHUNK_TOKENS : 0;
     snprintf(model->base.name, sizeof model->base.name, "cuda:%d", params->ordinal);
     const int error = pthread_mutex_init(&model->stream_lock, NULL);
     if (error) {

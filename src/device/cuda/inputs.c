@@ -32,6 +32,7 @@ qn_cuda_inputs qn_cuda_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.positions);
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.sequences);
     add(&in.bytes, n_logits, sizeof(uint32_t), &in.logit_rows);
+    in.sampling = in.bytes;
     return in;
 }
 
@@ -76,6 +77,11 @@ static void embed_rows(const qn_cuda_model *model, const int32_t *tokens, size_t
 
 /* ---- Embeddings on the device ---- */
 
+static size_t used_bytes(const qn_cuda_rows_step *s)
+{
+    return s->inputs.bytes + s->n_samples * sizeof(qn_sample_params);
+}
+
 /* For one row the embedding kernel reads the token from pinned host memory and copies the inputs to the device: no separate
  * copy is queued. */
 static qn_status embed_on_device(const qn_cuda_rows_step *s)
@@ -91,7 +97,7 @@ static qn_status embed_on_device(const qn_cuda_rows_step *s)
     if (s->n == 1) {
         args.from = host;
         args.to = model->inputs;
-        args.n_words = (uint32_t)(s->inputs.bytes / sizeof(uint32_t));
+        args.n_words = (uint32_t)(used_bytes(s) / sizeof(uint32_t));
     }
     return qn_cuda_step_launch(s, &config, &args);
 }
@@ -147,7 +153,7 @@ qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s)
     qn_cuda_model *model = s->model;
     const bool on_device = model->table.tiled_matrix != NULL;
     const size_t rows = s->n * model->plan->ops[0].embed.table.n_cols * sizeof(float);
-    const size_t bytes = on_device ? s->inputs.bytes : model->input_bytes + rows;
+    const size_t bytes = on_device ? used_bytes(s) : model->input_bytes + rows;
     if (!on_device || s->n > 1)
         QN_TRY(qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs, model->host_inputs, bytes));
     return on_device ? embed_on_device(s) : QN_OK;

@@ -57,7 +57,8 @@ typedef struct qn_cuda_inputs {
     /* u32 by row. sequences: index of the row's piece, QN_ATTENTION_NO_SESSION for padding. */
     size_t tokens, positions, sequences;
     size_t logit_rows; /* u32 by logit row: its row */
-    size_t bytes;
+    size_t bytes;      /* of all these */
+    size_t sampling;   /* behind them: qn_sample_params by logit row that is sampled */
 } qn_cuda_inputs;
 
 /* The embedding table in tiles; with tied embeddings, the output matrix. */
@@ -66,6 +67,21 @@ typedef struct qn_cuda_table {
     size_t first_tile;
     uint64_t signs;
 } qn_cuda_table;
+
+/* What a step samples: its launches depend on nothing else. */
+typedef struct qn_cuda_sampling {
+    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
+    size_t first, n;     /* rows that are sampled together, of the step's */
+    size_t params;       /* offset of the step's parameters in its inputs */
+} qn_cuda_sampling;
+
+/* Work that is queued, and what becomes of its results. */
+typedef struct qn_cuda_flight {
+    float *logits;               /* receives those of the only row, from host_logits; NULL: none */
+    qn_sample_request *requests; /* of the step, of which `sampling` are to be finished; NULL: none */
+    qn_cuda_sampling sampling;
+    bool is_queued;
+} qn_cuda_flight;
 
 typedef struct qn_cuda_graphs qn_cuda_graphs;
 typedef struct qn_cuda_sampler qn_cuda_sampler; /* sampling.c */
@@ -78,14 +94,16 @@ typedef struct qn_cuda_model {
     const qn_kernels *kernels;
     qn_cuda *cuda;
     qn_cuda_stream stream;
-    pthread_mutex_t
-        stream_lock; /* held while work is queued in `stream`, also by memories from other threads; and from beginning
-                                    to end of a capture */
+    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not while a
+     * step is computed. Work of other threads may then be queued behind a step that is in flight: it must not change what that step
+     * uses, which is what its rows' memories hold. */
+    pthread_mutex_t stream_lock;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
     bool launches_only;    /* do not use the persistent decode kernel */
+    bool deterministic;    /* single rows in passes of 2 to 64 rows, each other piece in one of its own */
     uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
     qn_cuda_caches *caches;
     qn_cuda_graphs *graphs; /* of the cache formats of the steps so far: a list */
@@ -115,6 +133,8 @@ typedef struct qn_cuda_model {
     qn_cuda_piece *pieces; /* [QN_CUDA_MAX_SEQUENCES] of the current step */
     float *host_logits;    /* pinned: [n_vocab] */
     qn_cuda_sampler *sampler;
+    qn_cuda_flight flight;  /* the last batch of a step that was launched */
+    qn_cuda_event computed; /* after it */
 } qn_cuda_model;
 
 /* qn_cuda_rows - the address of the first row of a buffer of the plan. */
@@ -178,29 +198,24 @@ struct qn_cuda_piece {
     const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
 };
 
-/* What a step samples: its launches depend on nothing else. */
-typedef struct qn_cuda_sampling {
-    qn_sample_mode mode; /* the most general one that a row needs; QN_SAMPLE_NONE: no token is sampled */
-    size_t n;
-} qn_cuda_sampling;
-
 /* sampling.c: the tokens of rows from their logits. */
 
-/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows. */
-qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows);
+/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows, of which logit_rows are sampled together. */
+qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows, size_t logit_rows);
 void qn_cuda_sampling_free(qn_cuda_model *model);
 
-/* qn_cuda_upload_sampling - the parameters of requests [n] into pinned memory, which the kernels read; masks, bias and
- * penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not before the step that
- * used them last has ended. Sets *what. */
-qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what);
+/* qn_cuda_fill_sampling - the parameters of requests [n] into host_inputs, at offset `params`; the step's inputs are uploaded
+ * afterwards. Masks, bias and penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not
+ * before the step that used them last has ended. Sets *what. */
+qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                qn_cuda_sampling *what);
 
-/* qn_cuda_run_sampler - launches: sample from rows [0, what->n) of model->logits, to which mask, bias and penalties are
+/* qn_cuda_run_sampler - launches: sample from the first what->n rows of model->logits, to which mask, bias and penalties are
  * applied in place. */
 qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what);
 
-/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of the requests that were uploaded. Samples
- * rows on the host that the kernels could not sample, from model->logits. */
+/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of requests [n] of a step, those from what->first on.
+ * Samples rows on the host that the kernels could not sample, from model->logits. */
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
 
 #endif

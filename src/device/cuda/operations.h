@@ -20,6 +20,7 @@ typedef struct qn_cuda_rows_step {
     size_t n_few;  /* rows [0, n_few) are of pieces of few rows, whose attention is one launch */
     bool is_decode;
     qn_cuda_inputs inputs;
+    size_t n_samples;  /* parameters of sampling that are uploaded with them */
     uint64_t logit_in; /* logit rows: address of the gathered rows; 0: they are rows of the buffer */
 } qn_cuda_rows_step;
 

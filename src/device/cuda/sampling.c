@@ -7,9 +7,8 @@
 #include <string.h>
 
 struct qn_cuda_sampler {
-    qn_cuda_buffer states;     /* [max_rows] */
-    qn_sample_params *params;  /* [max_rows], pinned like all host memory here but slots */
-    qn_sample_result *results; /* [max_rows] */
+    qn_cuda_buffer states;     /* [logit_rows] */
+    qn_sample_result *results; /* [max_rows], pinned like all host memory here but slots */
     /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a
      * check, the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on
      * them. */
@@ -21,14 +20,13 @@ struct qn_cuda_sampler {
 
 /* ---- Buffers ---- */
 
-qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows)
+qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows, size_t logit_rows)
 {
     qn_cuda_sampler *s;
     QN_TRY(qn_alloc(&model->sampler, 1, sizeof *model->sampler, "sampler"));
     s = model->sampler;
-    QN_TRY(qn_cuda_alloc(model->cuda, max_rows, sizeof(qn_sample_state), "step buffer on the GPU", &s->states));
+    QN_TRY(qn_cuda_alloc(model->cuda, logit_rows, sizeof(qn_sample_state), "step buffer on the GPU", &s->states));
     QN_TRY(qn_cuda_memset(model->cuda, model->stream, s->states.address, 0, s->states.bytes));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof *s->params, "sampler", (void **)&s->params));
     QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof *s->results, "sampler", (void **)&s->results));
     return qn_alloc(&s->slots, model->plan->n_vocab, sizeof *s->slots, "sampler");
 }
@@ -49,7 +47,6 @@ void qn_cuda_sampling_free(qn_cuda_model *model)
         return;
     free_lists(model);
     qn_cuda_free(model->cuda, &s->states);
-    qn_cuda_free_host(model->cuda, s->params);
     qn_cuda_free_host(model->cuda, s->results);
     qn_free(s->slots);
     qn_free(s);
@@ -57,6 +54,12 @@ void qn_cuda_sampling_free(qn_cuda_model *model)
 }
 
 /* ---- Before the step ---- */
+
+/* The parameters of a step on the host, at this offset of its inputs. */
+static qn_sample_params *host_params(const qn_cuda_model *model, size_t at)
+{
+    return (qn_sample_params *)(void *)(model->host_inputs + at);
+}
 
 /* Sizes of the lists of a step. */
 struct list_sizes {
@@ -91,11 +94,10 @@ static qn_status reserve_lists(qn_cuda_model *model, const struct list_sizes *si
 }
 
 /* Fills the parameters of a row, and its mask and entries at these offsets of the lists, which are advanced. */
-static void fill_row(qn_cuda_model *model, const qn_sample_request *request, size_t row, struct list_sizes *at)
+static void fill_row(qn_cuda_model *model, const qn_sample_request *request, qn_sample_params *p, struct list_sizes *at)
 {
     qn_cuda_sampler *s = model->sampler;
     const size_t n_vocab = model->plan->n_vocab;
-    qn_sample_params *p = &s->params[row];
     *p = qn_sample_gpu_params(request, n_vocab);
     if (request->allowed) {
         memcpy(s->lists + at->masks, request->allowed, qn_sample_mask_words(n_vocab) * sizeof *request->allowed);
@@ -111,18 +113,19 @@ static void fill_row(qn_cuda_model *model, const qn_sample_request *request, siz
         at->entries += n * sizeof(qn_sample_entry);
         at->raw += n * sizeof(float);
     }
-    s->results[row] = (qn_sample_result){ .token = -1 };
 }
 
-qn_status qn_cuda_upload_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, qn_cuda_sampling *what)
+qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                qn_cuda_sampling *what)
 {
     const struct list_sizes sizes = measure_lists(model, requests, n);
     struct list_sizes at = { .mask = sizes.mask, .entries = sizes.masks, .raw = sizes.masks + sizes.entries };
-    *what = (qn_cuda_sampling){ .n = n };
+    *what = (qn_cuda_sampling){ .n = n, .params = params };
     QN_TRY(reserve_lists(model, &sizes));
     for (size_t i = 0; i < n; i++) {
         what->mode = qn_sample_gpu_join(what->mode, qn_sample_gpu_mode(&requests[i], model->plan->n_vocab));
-        fill_row(model, &requests[i], i, &at);
+        fill_row(model, &requests[i], host_params(model, params) + i, &at);
+        model->sampler->results[i] = (qn_sample_result){ .token = -1 };
     }
     if (!at.entries)
         return QN_OK;
@@ -136,9 +139,9 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
 {
     const qn_cuda_sampler *s = model->sampler;
     const qn_sample_args args = { .logits = model->logits.address,
-                                  .params = (uint64_t)(uintptr_t)s->params,
+                                  .params = model->inputs + what->params + what->first * sizeof(qn_sample_params),
                                   .states = s->states.address,
-                                  .results = (uint64_t)(uintptr_t)s->results,
+                                  .results = (uint64_t)(uintptr_t)(s->results + what->first),
                                   .n = (uint32_t)model->plan->n_vocab };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n_launches;
@@ -148,8 +151,8 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
     return QN_OK;
 }
 
-/* Samples a row that the kernels did not sample. Mask, bias and penalties are applied to its logits already. *logit: of the
- * token. */
+/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already. *logit: of
+ * the token. */
 static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_request *request, float *logit)
 {
     const size_t n = model->plan->n_vocab;
@@ -174,9 +177,8 @@ static const qn_sample_entry *entries_of(const qn_cuda_sampler *s, const qn_samp
 }
 
 /* The logit of a row's token before bias and penalties; `logit`: after them. A token that is sampled is not masked. */
-static float raw_logit(const qn_cuda_sampler *s, size_t row, qn_token token, float logit)
+static float raw_logit(const qn_cuda_sampler *s, const qn_sample_params *p, qn_token token, float logit)
 {
-    const qn_sample_params *p = &s->params[row];
     if (!p->n_entries)
         return logit;
     const qn_sample_entry *entries = entries_of(s, p);
@@ -188,10 +190,9 @@ static float raw_logit(const qn_cuda_sampler *s, size_t row, qn_token token, flo
 }
 
 /* A row's logits before bias and penalties. */
-static qn_status copy_logits(qn_cuda_model *model, size_t row, float *copy)
+static qn_status copy_logits(qn_cuda_model *model, size_t row, const qn_sample_params *p, float *copy)
 {
     const qn_cuda_sampler *s = model->sampler;
-    const qn_sample_params *p = &s->params[row];
     const size_t bytes = model->plan->n_vocab * sizeof(float);
     QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * bytes, bytes));
     memcpy(copy, model->host_logits, bytes);
@@ -202,9 +203,11 @@ static qn_status copy_logits(qn_cuda_model *model, size_t row, float *copy)
     return QN_OK;
 }
 
-static qn_status finish_row(qn_cuda_model *model, size_t row, qn_sample_request *request)
+/* row: of those that were sampled together. */
+static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
 {
-    const qn_sample_result *result = &model->sampler->results[row];
+    const qn_sample_result *result = &model->sampler->results[what->first + row];
+    const qn_sample_params *p = host_params(model, what->params) + what->first + row;
     float logit = result->logit;
     request->best = result->best;
     request->token = result->token;
@@ -214,14 +217,14 @@ static qn_status finish_row(qn_cuda_model *model, size_t row, qn_sample_request 
         QN_TRY(sample_on_host(model, row, request, &logit));
     if (request->logprobs)
         qn_sample_set_logprobs(request->logprobs, model->plan->n_vocab, result->largest, result->total, result->top,
-                               raw_logit(model->sampler, row, request->token, logit));
+                               raw_logit(model->sampler, p, request->token, logit));
     float *copy = request->check ? request->check(request->check_user, request->token) : NULL;
-    return copy ? copy_logits(model, row, copy) : QN_OK;
+    return copy ? copy_logits(model, row, p, copy) : QN_OK;
 }
 
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)
 {
     for (size_t i = 0; i < what->n; i++)
-        QN_TRY(finish_row(model, i, &requests[i]));
+        QN_TRY(finish_row(model, what, i, &requests[what->first + i]));
     return QN_OK;
 }

@@ -6,7 +6,7 @@ enum { BINS = QN_SAMPLE_BINS };
 
 QN_DEVICE softmax_scale scale_of(const row &r, uint64_t best)
 {
-    return { logit_of(best), r.state->params.inverse, r.state->params.weight_unit };
+    return { logit_of(best), r.params->inverse, r.params->weight_unit };
 }
 
 // The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result BINS.
@@ -67,10 +67,8 @@ QN_DEVICE uint64_t apply_mask(const row &r, const uint32_t *allowed)
 // The state of a row for the kernels that follow.
 QN_DEVICE void prepare_state(const row &r, const qn_sample_params &p)
 {
-    if (row_thread() == 0) {
-        r.state->params = p;
+    if (row_thread() == 0)
         r.state->n_candidates = 0;
-    }
     for (uint32_t i = row_thread(); p.kind == QN_SAMPLE_HISTOGRAM && i < BINS; i += row_threads()) {
         r.state->weights[i] = 0;
         r.state->counts[i] = 0;
@@ -138,7 +136,7 @@ QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
 QN_DEVICE void choose_candidates(const row &r, uint32_t *counts, uint64_t *weights)
 {
     __shared__ uint32_t cutoff_bin, low, high;
-    const qn_sample_params p = r.state->params;
+    const qn_sample_params p = *r.params;
     if (threadIdx.x == 0)
         cutoff_bin = low = high = BINS - 1;
     inclusive_scan(counts, weights);
@@ -182,11 +180,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_h
     }
     __syncthreads();
     qn_pdl_wait();
-    if (r.state->params.kind != QN_SAMPLE_HISTOGRAM)
+    if (r.params->kind != QN_SAMPLE_HISTOGRAM)
         return;
     const softmax_scale s = scale_of(r, block_max_key(load_slice(r, 1)));
-    const float bins_per_unit = r.state->params.bins_per_unit;
-    const bool sum_weights = !r.state->params.top_k;
+    const float bins_per_unit = r.params->bins_per_unit;
+    const bool sum_weights = !r.params->top_k;
     for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t) {
         const uint32_t bin = bin_of(s, bins_per_unit, x);
         if (bin == BINS)
@@ -226,7 +224,7 @@ QN_DEVICE void draw(const row &r, const softmax_scale &s, const candidates &c, u
 {
     __shared__ uint32_t end;
     __shared__ uint64_t kept;
-    const qn_sample_params p = r.state->params;
+    const qn_sample_params p = *r.params;
     const uint32_t m = p.top_k && p.top_k < c.n ? p.top_k : c.n, per_thread = (m + THREADS - 1) / THREADS;
     const uint32_t begin = min(m, threadIdx.x * per_thread), stop = min(m, begin + per_thread);
     uint64_t own = 0, all;
@@ -274,7 +272,7 @@ QN_DEVICE void draw(const row &r, const softmax_scale &s, const candidates &c, u
 // All logits that may be sampled, to the row's candidates.
 QN_DEVICE void collect_candidates(const row &r, const softmax_scale &s, bool is_top_k, uint64_t threshold)
 {
-    const float bins_per_unit = r.state->params.bins_per_unit;
+    const float bins_per_unit = r.params->bins_per_unit;
     const uint32_t low = r.state->first, high = r.state->last, cutoff_bin = r.state->cutoff_bin;
     for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t at) {
         const uint64_t key = key_of(x, at);
@@ -292,7 +290,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_d
     const row r = row_of(a);
     qn_pdl_trigger();
     qn_pdl_wait();
-    const uint32_t kind = r.state->params.kind;
+    const uint32_t kind = r.params->kind;
     if (kind <= QN_SAMPLE_ARGMAX)
         return;
     const bool is_top_k = kind == QN_SAMPLE_TOP_K;
@@ -300,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_d
     const uint64_t own = load_slice(r, slices);
     keys[threadIdx.x] = own;
     const uint64_t best = block_max_key(own); // its barrier also makes keys visible
-    const uint64_t threshold = is_top_k ? kth_slice(keys, own, gridDim.x * slices, r.state->params.top_k) : 0;
+    const uint64_t threshold = is_top_k ? kth_slice(keys, own, gridDim.x * slices, r.params->top_k) : 0;
     const softmax_scale s = scale_of(r, best);
     collect_candidates(r, s, is_top_k, threshold);
     if (!is_last(&r.state->tickets[2]))

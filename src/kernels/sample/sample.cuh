@@ -52,6 +52,7 @@ struct row {
     float *logits;  // [n]
     uint32_t shift; // logits before the row in its first vector
     uint32_t n;
+    const qn_sample_params *params;
     qn_sample_state *state;
     qn_sample_result *result;
 };
@@ -59,14 +60,19 @@ struct row {
 QN_DEVICE row row_of(const qn_sample_args &a)
 {
     float *logits = a.logits + (uint64_t)blockIdx.y * a.n;
-    return { logits, (uint32_t)((uint64_t)logits / sizeof(float) % VECTOR), a.n, a.states + blockIdx.y, a.results + blockIdx.y };
+    return { logits,
+             (uint32_t)((uint64_t)logits / sizeof(float) % VECTOR),
+             a.n,
+             a.params + blockIdx.y,
+             a.states + blockIdx.y,
+             a.results + blockIdx.y };
 }
 
 // The parameters of the block's row into shared memory; a block barrier makes them visible. The previous kernel does not write
 // them, so this may precede qn_pdl_wait.
 QN_DEVICE void load_params(qn_sample_params *shared, const qn_sample_args &a)
 {
-    const volatile uint32_t *from = (const volatile uint32_t *)(a.params + blockIdx.y);
+    const uint32_t *from = (const uint32_t *)(a.params + blockIdx.y);
     if (threadIdx.x < sizeof *shared / sizeof *from)
         ((uint32_t *)shared)[threadIdx.x] = from[threadIdx.x];
 }

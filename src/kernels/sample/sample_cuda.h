@@ -62,7 +62,6 @@ typedef struct qn_sample_params {
 
 /* State of a row between the kernels, in device memory: 57 KiB. The caller zeroes it before the first use. */
 typedef struct qn_sample_state {
-    qn_sample_params params;
     uint64_t best[QN_SAMPLE_SLICES];  /* the largest key of each slice, or of each block */
     uint64_t weights[QN_SAMPLE_BINS]; /* only without top_k */
     uint32_t counts[QN_SAMPLE_BINS];
@@ -89,7 +88,7 @@ typedef struct qn_sample_result {
 /* Arguments of all kernels. */
 typedef struct qn_sample_args {
     QN_GPU_PTR(float) logits;                  /* [rows][n] */
-    QN_GPU_PTR(const qn_sample_params) params; /* [rows] written before the launches are queued; also pinned host memory */
+    QN_GPU_PTR(const qn_sample_params) params; /* [rows] device memory, not written by the kernel before the first launch */
     QN_GPU_PTR(qn_sample_state) states;        /* [rows] */
     QN_GPU_PTR(qn_sample_result) results;      /* [rows] device-writable memory, also pinned host memory */
     uint32_t n;
