@@ -48,9 +48,10 @@ static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
         a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
     qn_assert_ok(qn_matmul_gpu_acts_bytes(layout, n_cols, a.acts.capacity, &bytes));
     a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
-    a.scale = qn_gpu_new(a.acts.capacity * sizeof(float));
+    const size_t scale_bytes = qn_matmul_gpu_scale_bytes(layout, n_cols, a.acts.capacity);
+    a.scale = qn_gpu_new(scale_bytes ? scale_bytes : 1);
     a.acts.address = qn_round_up(a.data.data, 1024);
-    a.acts.token_scale = a.scale.data;
+    a.acts.scale = a.scale.data;
     const qn_matmul_gpu gpu = device();
     a.workspace = qn_gpu_new(layout == QN_ACTS_HILO ? qn_matmul_gpu_workspace_bytes(&gpu) : 1);
     a.acts.workspace = a.workspace.data;
@@ -66,7 +67,7 @@ static void acts_free(struct gpu_acts *a)
     qn_gpu_free(&a->workspace);
 }
 
-/* Activations of a layout, dequantised: values [n_tokens, n_cols rounded up to k-tiles], and the sums that
+/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: values [n_tokens, n_cols rounded up to k-tiles], and the sums that
  * QN_ACTS_INT8_N1 stores for each pair of groups. */
 struct dequantized_acts {
     double *values;
@@ -88,16 +89,27 @@ static int hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t 
     return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
 }
 
+/* What the matmul multiplies a token's results by. scales: of QN_ACTS_HILO. */
+static double rms_factor(const struct gpu_acts *a, const float *scales, size_t token)
+{
+    const size_t n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS;
+    double sum = 0;
+    for (size_t block = 0; a->acts.rms_norm && block < n_blocks; block++)
+        sum += (double)scales[(n_blocks + block) * a->acts.capacity + token];
+    return a->acts.rms_norm ? 1 / sqrt(sum / (double)a->acts.n_cols + (double)a->acts.eps) : 1;
+}
+
 static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
     const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
     uint8_t *all = xalloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
-    float *scales = xalloc(a->acts.capacity, sizeof *scales);
+    float *scales = xalloc(a->scale.bytes, 1);
     struct dequantized_acts dequantized_acts = { xalloc(n_tokens * width, sizeof *dequantized_acts.values),
                                                  xalloc(n_tokens * width / 64, sizeof *dequantized_acts.minus_sum) };
     qn_gpu_read(&a->data, all);
     qn_gpu_read(&a->scale, scales);
-    for (size_t token = 0; token < n_tokens; token++)
+    for (size_t token = 0; token < n_tokens; token++) {
+        const double factor = a->acts.layout == QN_ACTS_HILO ? rms_factor(a, scales, token) : 1;
         for (size_t k = 0; k < width; k++) {
             double *to = &dequantized_acts.values[token * width + k];
             const size_t k_tile = k / 256, group = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4, pair = group / 2;
@@ -109,7 +121,8 @@ static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_toke
                        2);
                 *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
             } else if (a->acts.layout == QN_ACTS_HILO) {
-                *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * (double)scales[token];
+                *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * factor *
+                      (double)scales[k / QN_ACTS_HILO_COLS * a->acts.capacity + token];
             } else {
                 const uint8_t *from = bytes + k_tile * QN_ACTS_N1_TILE_BYTES, *words = from + 64 * group + 16 * t + 4 * h + i;
                 *to = (int8_t)words[group % 2 * 8] * (double)float_at(from + 512 + 16 * pair + 4 * (group % 2));
@@ -117,6 +130,7 @@ static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_toke
                 dequantized_acts.minus_sum[token * width / 64 + k / 64] = float_at(from + 512 + 16 * pair + 8);
             }
         }
+    }
     qn_free(all);
     qn_free(scales);
     return dequantized_acts;
@@ -128,19 +142,27 @@ static void dequantized_free(struct dequantized_acts *dequantized_acts)
     qn_free(dequantized_acts->minus_sum);
 }
 
+static float largest_of(const float *x, size_t begin, size_t end)
+{
+    float largest = 0;
+    for (size_t k = begin; k < end; k++)
+        largest = fmaxf(largest, fabsf(x[k]));
+    return largest;
+}
+
 /* The same values quantised by the layout's rule and dequantised: values [n_cols] of a token. */
 static void quantize_dequantize(int layout, const float *x, size_t n_cols, double *values)
 {
-    float largest = 0;
-    for (size_t k = 0; k < n_cols; k++)
-        largest = fmaxf(largest, fabsf(x[k]));
-    if (layout == QN_ACTS_HILO) {
-        const float inverse = largest < 1e-30f ? 0 : (float)QN_HILO_MAX / largest;
-        const float scale = largest * (1.0f / (64.0f * (float)QN_HILO_MAX));
-        for (size_t k = 0; k < n_cols; k++)
+    const float largest = largest_of(x, 0, n_cols);
+    for (size_t block = 0; layout == QN_ACTS_HILO && block < n_cols; block += QN_ACTS_HILO_COLS) {
+        const size_t end = block + QN_ACTS_HILO_COLS < n_cols ? block + QN_ACTS_HILO_COLS : n_cols;
+        const float amax = largest_of(x, block, end), inverse = amax < 1e-30f ? 0 : (float)QN_HILO_MAX / amax;
+        const float scale = amax * (1.0f / (64.0f * (float)QN_HILO_MAX));
+        for (size_t k = block; k < end; k++)
             values[k] = (double)rintf(x[k] * inverse) * 64 * (double)scale;
-        return;
     }
+    if (layout == QN_ACTS_HILO)
+        return;
     if (layout == QN_ACTS_F16) {
         int exponent = 0;
         frexpf(largest, &exponent);
@@ -184,6 +206,8 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
     qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
     struct gpu_acts a = acts_new(layout, n_cols, n_tokens);
+    a.acts.rms_norm = op == QN_ACTS_OP_RMS_NORM;
+    a.acts.eps = 1e-6f;
     qn_matmul_launch l;
     qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", layout_name(layout), n_tokens, n_cols,
                   op == QN_ACTS_OP_RMS_NORM ? ", normalised"
@@ -193,27 +217,26 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     launch(&l);
     struct dequantized_acts dequantized_acts = acts_read(&a, n_tokens);
     for (size_t token = 0; token < n_tokens; token++) {
-        float largest = 0;
         memcpy(y, x + token * stride, n_cols * sizeof *y);
         if (op == QN_ACTS_OP_RMS_NORM)
             qn_rms_norm_row(&norm, y, y, weight, n_cols, 1e-6f);
         else if (op == QN_ACTS_OP_SWIGLU)
             elementwise.swiglu(y, y, x2 + token * stride, n_cols);
         quantize_dequantize(layout, y, n_cols, expected);
-        for (size_t k = 0; k < n_cols; k++)
-            largest = fmaxf(largest, fabsf(y[k]));
+        const float largest = largest_of(y, 0, n_cols);
         for (size_t k = 0; k < width; k++) {
             const double found = dequantized_acts.values[token * width + k];
             double bound = 0;
             if (k < n_cols && op != QN_ACTS_OP_NONE) {
-                float group = 0;
-                for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
-                    group = fmaxf(group, fabsf(y[i]));
+                const size_t group_end = k / 32 * 32 + 32, block_end = (k / QN_ACTS_HILO_COLS + 1) * QN_ACTS_HILO_COLS;
+                const float group = largest_of(y, k / 32 * 32, group_end < n_cols ? group_end : n_cols);
+                const float block = largest_of(y, block_end - QN_ACTS_HILO_COLS, block_end < n_cols ? block_end : n_cols);
                 /* Half a code, or half a unit in the last place of fp16; 1e-5 for the error of the operation itself. */
                 bound = layout == QN_ACTS_F16    ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
-                        : layout == QN_ACTS_HILO ? (double)largest * (0.5 / QN_HILO_MAX)
+                        : layout == QN_ACTS_HILO ? (double)block * (0.5 / QN_HILO_MAX)
                                                  : (double)group * (0.5 / 127);
-                bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller groups are zeros */
+                /* Smaller groups are zeros, hi/lo int8 before it is divided by an RMS as small as sqrt(eps). */
+                bound = bound * 1.01 + (double)group * 1e-5 + (layout == QN_ACTS_HILO ? 1e-27 : 1e-30);
             }
             qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);

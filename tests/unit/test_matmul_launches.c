@@ -24,7 +24,7 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
                                      .outs = { { .data = 256, .n_rows = (uint32_t)n_rows, .stride = (uint32_t)n_rows } } };
     const qn_matmul_acts acts = { .layout = qn_matmul_gpu_acts_layout(tiles, n_tokens, true),
                                   .address = 1024,
-                                  .token_scale = 256,
+                                  .scale = 256,
                                   .workspace = 2048,
                                   .n_cols = n_cols,
                                   .capacity = 4096 };
@@ -114,8 +114,9 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
                 2048 + qn_matmul_gpu_workspace_bytes(gpu));
     const size_t stage = (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
     assert_in_range(a->weight_stages, 2, 8);
-    assert_int_equal(launch->shared_bytes, QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 16) +
-                                               a->weight_stages * (stage + 16) + 16);
+    /* Each stage of activations has their scales. */
+    assert_int_equal(launch->shared_bytes, QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
+                                               a->weight_stages * (stage + 16) + QN_FEW_END_BYTES(tile_n));
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
 
@@ -157,8 +158,12 @@ static void workspace_refused(void **unused)
 {
     (void)unused;
     const qn_tiled_matrix matrix = { .tiles = q1_0, .address = 1024, .n_tiles = 4, .n_cols = 256, .n_outs = 1 };
-    qn_matmul_acts acts = { .layout = QN_ACTS_HILO, .address = 1024, .token_scale = 256, .n_cols = 256, .capacity = 128 };
+    qn_matmul_acts acts = { .layout = QN_ACTS_HILO, .address = 1024, .scale = 256, .n_cols = 256, .capacity = 128 };
     qn_matmul_launch made;
+    acts.workspace = 256;
+    acts.scale = 248;
+    assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "scales at one of 16"));
     for (acts.workspace = 0; acts.workspace <= 128; acts.workspace += 128) {
         assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), "workspace"));

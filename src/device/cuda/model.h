@@ -40,7 +40,7 @@ enum { QN_CUDA_ACTS_LAYOUTS = 3 };
 /* A qn_plan_acts on the device, in every layout that its matmuls read for some number of rows. */
 typedef struct qn_cuda_acts {
     qn_matmul_acts layouts[QN_CUDA_ACTS_LAYOUTS];
-    qn_cuda_buffer memory[QN_CUDA_ACTS_LAYOUTS], token_scale;
+    qn_cuda_buffer memory[QN_CUDA_ACTS_LAYOUTS], scale[QN_CUDA_ACTS_LAYOUTS];
     uint64_t signs; /* of its rotation; 0: none */
 } qn_cuda_acts;
 

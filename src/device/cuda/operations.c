@@ -102,6 +102,12 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : qn_cuda_step_buffer(s, x) };
 }
 
+/* Whether the matmuls of an operation's hi/lo activations do the division of its RMS norm. */
+static bool has_rms(const qn_op *writer, const qn_plan_acts *acts)
+{
+    return (writer->kind == QN_OP_NORM || writer->kind == QN_OP_LOGIT_NORM) && !acts->rotation.block;
+}
+
 /* Quantises rows into these layouts, hi/lo int8 and fp16 in one launch. */
 static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts, size_t width,
                           unsigned layouts)
@@ -157,9 +163,11 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
         tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
     }
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix.tiles, s->n, plan->hilo);
+    qn_matmul_acts acts = s->model->acts[gemm->acts].layouts[layout];
+    acts.rms_norm = has_rms(op - 1, plan);
+    acts.eps = acts.rms_norm ? op[-1].norm.eps : 0;
     gemm->launch_rows = 0;
-    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n,
-                                &gemm->launch));
+    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &acts, s->n, &gemm->launch));
     gemm->launch_rows = s->n;
     gemm->launch_generation = s->model->generation;
     return QN_OK;

@@ -3,15 +3,8 @@
 #ifndef QN_KERNELS_MATMUL_ACTS_CUH
 #define QN_KERNELS_MATMUL_ACTS_CUH
 
-#include "kernels/matmul/matmul_cuda.h"
+#include "kernels/matmul/hilo.cuh"
 #include "kernels/sigmoid.cuh"
-
-// The bits of |x|: ordered as the magnitudes are, with infinity and NaN above all numbers.
-#define MAGNITUDE(x) (__float_as_uint(x) & 0x7fffffffu)
-#define INF_BITS 0x7f800000u
-
-// Groups with a smaller amax are quantised as zeros: 127 / amax would overflow (QN_MIN_GROUP_ABSMAX of matmul.h).
-#define MIN_GROUP_ABSMAX 1e-30f
 
 // QN_OP of one element. other: its norm weight or its second factor; scale: 1 / RMS of the row.
 QN_DEVICE float apply_op(float x, float other, float scale)

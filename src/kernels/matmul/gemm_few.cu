@@ -18,7 +18,9 @@ enum {
     WEIGHT_STAGE_BYTES = QN_FEW_WEIGHT_STAGE_BYTES(QN_BITS, QN_SCALES),
     UNIT_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
     STEP_BYTES = QN_TILE_N / QN_MMA_N * QN_ACTS_HILO_BYTES, /* of activations */
+    ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
+    ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
     SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
     ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
@@ -85,7 +87,7 @@ QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group, uin
     }
 }
 
-// What token_scale, which is for codes times 64, has to be multiplied by.
+// What the scales of activations, which are for codes times 64, have to be multiplied by.
 #define CODE_FACTOR (QN_BITS == 1 ? 1.0f : 2.0f)
 
 // A lane's weights of a unit.
@@ -94,18 +96,65 @@ struct unit_weights {
     uint32_t scales[QN_SCALES]; // rows g and g+8
 };
 
+// threadIdx.x. What follows from it is computed where it is used, not once for all units: registers for it are lacking.
+QN_DEVICE uint32_t opaque_thread()
+{
+    uint32_t thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
+// A lane's scales of activations, of tokens 8 i + 2 t and the next. scales: shared memory address.
+QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales)
+{
+#pragma unroll
+    for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
+        const float2 pair = load_shared_float2(scales + 32 * octet + threadIdx.x % 4 * 8);
+        acts_scales[2 * octet] = pair.x;
+        acts_scales[2 * octet + 1] = pair.y;
+    }
+}
+
 // sums += scales * (256 hi + lo), of the columns of a span.
-QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uint32_t scales)
+QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uint32_t scales,
+                        const float (&acts_scales)[SUMS / 2])
 {
 #pragma unroll
     for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales),
-                                       (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]), sums[4 * octet + i]);
+            sums[4 * octet + i] =
+                fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales),
+                     (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2], sums[4 * octet + i]);
 }
 
 // ---- Outputs ----
+
+// Shared memory, after the stages of activations: what the ends of segments need.
+struct segment_end {
+    float factors[QN_TILE_N]; // of tokens: the results are the sums times these
+    uint64_t factors_ready;   // mbarrier, sm_90a only
+    uint32_t arrived, unused; // arrived: of the block
+};
+static_assert(sizeof(segment_end) == QN_FEW_END_BYTES(QN_TILE_N), "");
+
+extern __shared__ __align__(1024) uint8_t shared[];
+
+QN_DEVICE segment_end &end_memory()
+{
+    return *(segment_end *)(shared + ACTS_BYTES);
+}
+
+// 1 / RMS of the row of activations, if there was a norm; the sums of squares are added in the order of the columns.
+QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
+{
+    const float *sumsq = a.sumsq + blockIdx.y * QN_TILE_N + token;
+    float sum = 0;
+#pragma unroll 8
+    for (uint32_t block = 0; a.sumsq && block < UNIT_STEPS * a.n_k_tiles; block++)
+        sum += sumsq[(uint64_t)block * a.capacity];
+    end_memory().factors[token] = CODE_FACTOR * (a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f);
+}
 
 // The tile of this thread's warp in the block of rows.
 QN_DEVICE uint32_t warp_tile()
@@ -113,9 +162,10 @@ QN_DEVICE uint32_t warp_tile()
     return threadIdx.x / QN_WARP_SIZE;
 }
 
-template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
+template <class type>
+QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
-    const uint32_t g = threadIdx.x % QN_WARP_SIZE / 4, first_token = blockIdx.y * QN_TILE_N + 2 * (threadIdx.x % 4);
+    const uint32_t g = threadIdx.x % QN_WARP_SIZE / 4, first = 2 * (threadIdx.x % 4);
     const uint32_t tile = row_block * BLOCK_TILES + warp_tile();
     if (tile >= a.n_tiles)
         return;
@@ -128,7 +178,8 @@ template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uin
         for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                store_element(a, out, first_token + 8 * octet + e, CODE_FACTOR * sums[4 * octet + 2 * h + e]);
+                store_value(a, out, blockIdx.y * QN_TILE_N + first + 8 * octet + e,
+                            end_memory().factors[first + 8 * octet + e] * sums[4 * octet + 2 * h + e]);
     }
 }
 
@@ -154,7 +205,7 @@ QN_DEVICE uint32_t arrive(uint32_t *counter)
 }
 
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
-QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, const segment &s, uint32_t *arrived,
+QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, const segment &s,
                             float (&sums)[SUMS])
 {
     const uint32_t first = block_of(w.n_units, s.row_block * a.n_k_tiles),
@@ -166,12 +217,12 @@ QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, co
     consumer_barrier();
     if (threadIdx.x == 0) {
         uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
-        *arrived = arrive(counter);
-        if (*arrived == last - first)
+        end_memory().arrived = arrive(counter);
+        if (end_memory().arrived == last - first)
             *counter = 0; // for the next launch
     }
     consumer_barrier();
-    if (*arrived != last - first)
+    if (end_memory().arrived != last - first)
         return false;
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
@@ -192,11 +243,15 @@ QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, co
 }
 
 // The end of a segment.
-QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, const segment &s, uint32_t *arrived,
+QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, const segment &s,
                               float (&sums)[SUMS])
 {
-    if (s.n_units == a.n_k_tiles || add_partials(a, w, s, arrived, sums))
+    if (s.n_units == a.n_k_tiles || add_partials(a, w, s, sums)) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        qn_mbarrier_wait(qn_shared_address(&end_memory().factors_ready), 0);
+#endif
         WITH_OUTPUT_TYPE(a.out_dtype, store_sums, a, s.row_block, sums);
+    }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
@@ -209,9 +264,21 @@ QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
                         QN_ACTS_HILO_BYTES;
 }
 
+// The scales of a step, counted from k-tile 0.
+QN_DEVICE const float *acts_scales_of(const qn_matmul_few_args &a, uint32_t step)
+{
+    return a.acts_scale + (uint64_t)step * a.capacity + blockIdx.y * QN_TILE_N;
+}
+
 QN_DEVICE uint64_t acts_step_stride(const qn_matmul_few_args &a)
 {
     return (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+}
+
+// The scales of a stage of activations in shared memory. acts: the first stage.
+QN_DEVICE uint32_t stage_scales(uint32_t acts, uint32_t stage)
+{
+    return acts + ACTS_STAGES * STEP_BYTES + stage * ACTS_SCALE_BYTES;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -275,8 +342,10 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
         const uint8_t *from = acts_of(a, k_tile);
         for (uint32_t step = 0; step < UNIT_STEPS; step++) {
             qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
-            mbarrier_arrive_expect_tx(r.full + 8 * r.stage, STEP_BYTES);
+            mbarrier_arrive_expect_tx(r.full + 8 * r.stage, STEP_BYTES + ACTS_SCALE_BYTES);
             cp_async_bulk(r.shared + r.stage * STEP_BYTES, from + step * stride, STEP_BYTES, r.full + 8 * r.stage);
+            cp_async_bulk(stage_scales(r.shared, r.stage), acts_scales_of(a, k_tile * UNIT_STEPS + step), ACTS_SCALE_BYTES,
+                          r.full + 8 * r.stage);
             advance(r);
         }
         if (++k_tile == a.n_k_tiles)
@@ -327,9 +396,9 @@ QN_DEVICE void wgmma(int (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b, in
 // Loads a unit's weights from their stage and frees it.
 QN_DEVICE void load_weights(unit_weights &x, ring &r)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, stage = r.shared + r.stage * r.stage_bytes,
-                   codes = stage + warp_tile() * CODE_BYTES + 16 * lane,
-                   scales = stage + BLOCK_TILES * CODE_BYTES + warp_tile() * SCALE_BYTES + lane / 4 * 4;
+    const uint32_t thread = opaque_thread(), tile = thread / QN_WARP_SIZE, lane = thread % QN_WARP_SIZE,
+                   stage = r.shared + r.stage * r.stage_bytes, codes = stage + tile * CODE_BYTES + 16 * lane,
+                   scales = stage + BLOCK_TILES * CODE_BYTES + tile * SCALE_BYTES + lane / 4 * 4;
     qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
 #pragma unroll
     for (int i = 0; i < QN_BITS; i++)
@@ -369,13 +438,14 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
 }
 
 // While a span is multiplied, the codes of the next one are unpacked, which may be the next unit's first.
-QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts, uint32_t *arrived)
+QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
     // The compiler cannot prove that it is a constant, and keeps it in a register.
     const uint32_t high_bits = 0x80808080u + (a.n_k_tiles >> 31);
     float sums[SUMS] = {};
     int acc[ACCUMULATORS];
     uint32_t codes[2][SPAN_GROUPS][4];
+    float acts_scales[SUMS / 2];
     unit_weights x;
     segment s = segment_at(a, w, w.begin);
     uint32_t left = s.n_units;
@@ -399,16 +469,18 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
                 unpack_span(codes[0], x, 0, high_bits);
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            // Not before: while registers of codes are in use, there are none for them.
+            load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
             if (span % SPANS == SPANS - 1) {
                 if (threadIdx.x % 128 == 0)
                     qn_mbarrier_arrive(acts.empty + 8 * acts.stage);
                 advance(acts);
             }
-            add_span(sums, acc, scales[span]);
+            add_span(sums, acc, scales[span], acts_scales);
         }
         if (--left)
             continue;
-        finish_segment(a, w, s, arrived, sums);
+        finish_segment(a, w, s, sums);
         if (unit + 1 < w.end) {
             s = segment_at(a, w, unit + 1);
             left = s.n_units;
@@ -419,15 +491,15 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
-    extern __shared__ __align__(1024) uint8_t shared[];
     const block_work w = block_work_of(a);
-    const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_STAGES * STEP_BYTES,
-                   mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES;
+    const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_BYTES + QN_FEW_END_BYTES(QN_TILE_N),
+                   mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES, weights_mbarriers = mbarriers + 16 * ACTS_STAGES;
     const ring acts = ring_at(acts_at, mbarriers, ACTS_STAGES, STEP_BYTES),
-               weights = ring_at(weights_at, mbarriers + 16 * ACTS_STAGES, a.weight_stages, WEIGHT_STAGE_BYTES);
+               weights = ring_at(weights_at, weights_mbarriers, a.weight_stages, WEIGHT_STAGE_BYTES);
     if (threadIdx.x == 0) {
         init_ring(acts, CONSUMER_THREADS / 128);
         init_ring(weights, CONSUMER_THREADS / QN_WARP_SIZE);
+        qn_mbarrier_init(qn_shared_address(&end_memory().factors_ready), QN_TILE_N);
         fence_mbarrier_init();
     }
     __syncthreads();
@@ -438,10 +510,15 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
             produce_weights(a, w, weights);
         else if (threadIdx.x == CONSUMER_THREADS + QN_WARP_SIZE)
             produce_acts(a, w, acts);
+        else if (threadIdx.x >= CONSUMER_THREADS + 2 * QN_WARP_SIZE && threadIdx.x < CONSUMER_THREADS + 2 * QN_WARP_SIZE + QN_TILE_N) {
+            qn_pdl_wait();
+            compute_factor(a, threadIdx.x % QN_WARP_SIZE);
+            qn_mbarrier_arrive(qn_shared_address(&end_memory().factors_ready));
+        }
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         qn_pdl_wait(); // outputs and the workspace may be in use by the previous kernel
-        consume(a, w, weights, acts, (uint32_t *)(shared + (mbarriers - acts_at) + 16 * (ACTS_STAGES + a.weight_stages)));
+        consume(a, w, weights, acts);
     }
 }
 
@@ -455,6 +532,9 @@ QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint3
         const uint8_t *from = acts_of(a, unit % a.n_k_tiles) + step % UNIT_STEPS * acts_step_stride(a);
         for (uint32_t at = 16 * threadIdx.x; at < STEP_BYTES; at += 16 * CONSUMER_THREADS)
             cp_async_16(shared + step % ACTS_STAGES * STEP_BYTES + at, from + at);
+        if (16 * threadIdx.x < ACTS_SCALE_BYTES)
+            cp_async_16(stage_scales(shared, step % ACTS_STAGES) + 16 * threadIdx.x,
+                        acts_scales_of(a, unit % a.n_k_tiles * UNIT_STEPS + step % UNIT_STEPS) + 4 * threadIdx.x);
     }
     qn_cp_async_commit();
 }
@@ -499,8 +579,6 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
-    extern __shared__ __align__(1024) uint8_t shared[];
-    __shared__ uint32_t arrived;
     if (threadIdx.x >= CONSUMER_THREADS)
         return;
     const block_work w = block_work_of(a);
@@ -509,12 +587,14 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     uint32_t step = 0;
     qn_pdl_trigger();
     qn_pdl_wait();
+    if (threadIdx.x < QN_TILE_N)
+        compute_factor(a, threadIdx.x); // a segment ends after a barrier
     for (uint32_t i = 0; i < ACTS_STAGES - 1; i++)
         load_step(a, w, to, i);
     for (uint32_t unit = w.begin; unit < w.end;) {
         const segment s = segment_at(a, w, unit);
 #pragma unroll 1
-        for (uint32_t end = unit + s.n_units; unit < end; unit++) {
+        for (uint32_t left = s.n_units; left; left--, unit++) {
             unit_weights x;
             load_weights(x, a, s.row_block, unit % a.n_k_tiles);
 #pragma unroll
@@ -522,15 +602,17 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
                 qn_cp_async_wait<ACTS_STAGES - 2>();
                 consumer_barrier(); // the step has arrived, and the stage before it is free
                 load_step(a, w, to, step + ACTS_STAGES - 1);
+                float acts_scales[SUMS / 2];
+                load_acts_scales(acts_scales, stage_scales(to, step % ACTS_STAGES));
 #pragma unroll
                 for (int span = half * SPANS; span < (half + 1) * SPANS; span++) {
                     int acc[ACCUMULATORS];
                     multiply_span(acc, x, shared + step % ACTS_STAGES * STEP_BYTES, span);
-                    add_span(sums, acc, x.scales[span]);
+                    add_span(sums, acc, x.scales[span], acts_scales);
                 }
             }
         }
-        finish_segment(a, w, s, &arrived, sums);
+        finish_segment(a, w, s, sums);
     }
 }
 

@@ -150,6 +150,17 @@ qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, s
     return QN_OK;
 }
 
+/* Blocks of QN_ACTS_HILO_COLS columns, each with its scales. */
+static size_t hilo_blocks_of(size_t n_cols)
+{
+    return k_tiles_of(n_cols) * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+}
+
+size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
+{
+    return layout == QN_ACTS_INT8_N1 ? 0 : (layout == QN_ACTS_HILO ? 2 * hilo_blocks_of(n_cols) : 1) * capacity * sizeof(float);
+}
+
 /* ---- Packing and quantisation ---- */
 
 qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows, size_t first_tile,
@@ -194,9 +205,12 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
-    /* Of one token in int8 a warp quantises one pair of groups, for latency. */
-    const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), pairs = n_k_tiles * 4, warps = threads / 32;
-    const size_t n_splits = acts->layout == QN_ACTS_INT8_N1 ? (pairs + warps - 1) / warps : 1;
+    /* For latency a warp quantises one pair of groups of int8, or one block of hi/lo int8. */
+    const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), warps = threads / 32;
+    const size_t parts = acts->layout == QN_ACTS_INT8_N1 ? n_k_tiles * 4
+                         : acts->layout == QN_ACTS_HILO  ? hilo_blocks_of(acts->n_cols)
+                                                         : 1;
+    const size_t n_splits = (parts + warps - 1) / warps;
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op, 0),
                     .function = "qn_matmul_quantize_acts",
@@ -208,7 +222,7 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .x2 = x2,
                        .weight = weight,
                        .out = acts->address,
-                       .token_scale = acts->token_scale,
+                       .scale = acts->scale,
                        .counters = acts->workspace,
                        .n_cols = (uint32_t)acts->n_cols,
                        .n_k_tiles = (uint32_t)n_k_tiles,
@@ -230,8 +244,10 @@ void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16)
 void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16)
 {
     quantize->launch.variant = QN_GPU_VARIANT(quantize_acts, QN_ACTS_HILO_F16, quantize->launch.variant.values[1], 0);
+    quantize->launch.grid[0] = 1; /* a scale of fp16 needs all of the row */
+    quantize->launch.block[0] = QN_QUANTIZE_ACTS_THREADS(QN_ACTS_HILO_F16);
     quantize->args.acts.f16 =
-        (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->token_scale, .capacity = (uint32_t)f16->capacity };
+        (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->scale, .capacity = (uint32_t)f16->capacity };
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -297,7 +313,7 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                     .pdl = true },
         .args.gemv = { .weights = matrix->address,
                        .acts = acts->address,
-                       .token_scale = acts->token_scale,
+                       .token_scale = acts->scale,
                        .n_tiles = (uint32_t)matrix->n_tiles,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -394,7 +410,7 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                     .pdl = true },
         .args.gemm = { .weights = matrix->address,
                        .acts = acts->address,
-                       .token_scale = acts->token_scale,
+                       .token_scale = acts->scale,
                        .n_tiles = (uint32_t)matrix->n_tiles,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -424,11 +440,11 @@ size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
     return COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
-/* Of the activations' ring with its mbarriers; of a stage of weights with its; and of a word for all threads. */
+/* Of the rings of activations and weights, each stage with two mbarriers; of the ends of segments. */
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
-    return QN_FEW_ACTS_STAGES(tokens) * (tokens / QN_MMA_N * (size_t)QN_ACTS_HILO_BYTES + 16) +
-           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + 16;
+    return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
+           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + QN_FEW_END_BYTES(tokens);
 }
 
 static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
@@ -445,8 +461,9 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16", n_tokens,
                        matrix->tiles.bits);
-    if (!acts->workspace || acts->workspace % 256)
-        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
+    if (!acts->workspace || acts->workspace % 256 || acts->scale % 16)
+        return qn_fail(QN_ERR_INVALID,
+                       "hi/lo int8 activations need a workspace at a multiple of 256 bytes, scales at one of 16");
     if (shared > gpu->max_shared_bytes || !most || units > UINT32_MAX / 2)
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
                        shared, gpu->max_shared_bytes, passes, gpu->n_sms);
@@ -460,13 +477,16 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                     .pdl = true },
         .args.few = { .weights = matrix->address,
                       .acts = acts->address,
-                      .token_scale = acts->token_scale,
+                      .acts_scale = acts->scale,
+                      .sumsq = acts->rms_norm ? acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float) : 0,
                       .counters = acts->workspace,
                       .partials = acts->workspace + COUNTERS_BYTES,
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
                       .capacity = (uint32_t)acts->capacity,
+                      .n_cols = (uint32_t)acts->n_cols,
+                      .eps = acts->eps,
                       .weight_stages = (uint32_t)stages,
                       .n_outs = (uint32_t)matrix->n_outs,
                       .out_dtype = matrix->out_dtype },

@@ -42,9 +42,11 @@
  * far more accurate than int8 (2^-11 of each value).
  *
  * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
- * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a
- * token's columns in order, sixteen bytes i of them stored at i ^ (token % 8), the 128-byte swizzle of wgmma. token_scale
- * [capacity]: the factor of each token's results by codes times 64.
+ * values times QN_HILO_MAX / amax of a block of 128 columns, rounded; all zeros if amax < 1e-30.
+ * [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a token's columns in order, sixteen bytes i of them stored at
+ * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a block by codes
+ * times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results: the sums of squares of each
+ * token and block, [K/128][capacity] floats, follow the scales. So every block can be quantised by itself.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -91,8 +93,8 @@ enum {
     QN_ACTS_N1_TILE_BYTES = 576, /* per k-tile */
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
-    QN_ACTS_HILO_COLS = 128,
+    QN_GEMV_MAX_WARPS = 16,     /* upper bound per block of qn_matmul_gemv */
+    QN_ACTS_HILO_COLS = 128,    /* of a scale */
     QN_ACTS_HILO_BYTES = 2048,  /* of 8 tokens by as many columns */
     QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
@@ -104,17 +106,21 @@ enum {
 };
 
 /* Threads of a block of qn_matmul_quantize_acts by layout. */
-#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_INT8_N1 ? 256 : 1024)
+#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_INT8_N1 || (layout) == QN_ACTS_HILO ? 256 : 1024)
 
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
 /* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
- * each) by tokens of a block; bytes of a stage of weights (QN_TILE_COLS columns). */
+ * each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
+#define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
+
+/* Shared memory of the ends of its segments: a factor for each token, and words for all threads. */
+#define QN_FEW_END_BYTES(tokens) ((tokens)*4 + 16)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
@@ -170,18 +176,21 @@ typedef struct qn_matmul_gemm_args {
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
-    QN_GPU_PTR(const float) token_scale;
+    QN_GPU_PTR(const float) acts_scale;
+    QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
     QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before the launch, and after it */
     QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
+    uint32_t n_cols; /* of the RMS norm, with its eps */
+    float eps;
     uint32_t weight_stages;     /* sm_90a only: of the ring */
     uint32_t n_outs, out_dtype; /* as for the GEMV */
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_INT8_N1 has more than one split: for the RMS norm each reads all of
- * the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_INT8_N1 and QN_ACTS_HILO have more than one split; for the RMS norm
+ * each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;
@@ -194,7 +203,7 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_INT8_N1 */
+    QN_GPU_PTR(float) scale;       /* of the layout; QN_ACTS_INT8_N1 has none */
     QN_GPU_PTR(uint32_t) counters; /* with QN_ACTS_HILO: [QN_FEW_MAX_BLOCKS] of qn_matmul_gemm_few, set to zeros */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
@@ -293,11 +302,13 @@ typedef struct qn_tiled_matrix {
 
 /* The activations of a step. */
 typedef struct qn_matmul_acts {
-    int layout;                    /* QN_ACTS_* */
-    uint64_t address, token_scale; /* address a multiple of 1024 */
-    uint64_t workspace;            /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
+    int layout;              /* QN_ACTS_* */
+    uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
+    bool rms_norm;           /* of a matmul by QN_ACTS_HILO: QN_ACTS_OP_RMS_NORM with this eps has written them */
+    float eps;
+    uint64_t workspace;      /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
                                       that are used one after another may share */
-    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_INT8_N1 */
+    size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_INT8_N1 */
 } qn_matmul_acts;
 
 /* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO. Its contents are arbitrary. */
@@ -309,6 +320,10 @@ int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens, bool
 /* qn_matmul_gpu_acts_bytes - bytes of activations in a layout. QN_ERR_INVALID for a capacity that the layout does not
  * allow. */
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes);
+
+/* qn_matmul_gpu_scale_bytes - bytes of their scales, with sums of squares if the layout has them. 0 for QN_ACTS_INT8_N1. Of
+ * arguments that qn_matmul_gpu_acts_bytes accepts. */
+size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity);
 
 /* A launch with its arguments. */
 typedef struct qn_matmul_launch {
