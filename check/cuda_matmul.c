@@ -1,6 +1,6 @@
 /* Matmul on the GPU: activations in every layout against the CPU's reference; GEMV and GEMM of every type, layout and
  * awkward shape against float64 on the same quantised values; and their speed on the shapes of real models. */
-#include "check/cuda.h"
+#include "check/cuda_matmul_problem.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -14,61 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *xalloc(size_t count, size_t size)
-{
-    void *p;
-    qn_assert_ok(qn_alloc(&p, count, size, "check"));
-    return p;
-}
-
-static qn_matmul_gpu device(void)
-{
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_matmul_gpu){ info->n_sms, info->max_shared_bytes, info->major >= 9 };
-}
-
-static void launch(const qn_matmul_launch *l)
-{
-    qn_gpu_launch(&l->launch, &l->args);
-}
-
 /* ---- Activations ---- */
 
-/* Buffers for tokens in one layout. */
-struct gpu_acts {
-    qn_matmul_acts acts;
-    qn_gpu_guarded data, scale, workspace;
-};
-
-static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
-{
-    struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens } };
-    size_t bytes;
-    if (layout != QN_ACTS_INT8_N1)
-        a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
-    qn_assert_ok(qn_matmul_gpu_acts_bytes(layout, n_cols, a.acts.capacity, &bytes));
-    a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
-    const size_t scale_bytes = qn_matmul_gpu_scale_bytes(layout, n_cols, a.acts.capacity);
-    a.scale = qn_gpu_new(scale_bytes ? scale_bytes : 1);
-    a.acts.address = qn_round_up(a.data.data, 1024);
-    a.acts.scale = a.scale.data;
-    const qn_matmul_gpu gpu = device();
-    a.workspace = qn_gpu_new(layout == QN_ACTS_HILO ? qn_matmul_gpu_workspace_bytes(&gpu) : 1);
-    a.acts.workspace = a.workspace.data;
-    return a;
-}
-
-static void acts_free(struct gpu_acts *a)
-{
-    qn_expect(qn_gpu_guards_intact(&a->data) && qn_gpu_guards_intact(&a->scale) && qn_gpu_guards_intact(&a->workspace),
-              "bytes around the activations were written");
-    qn_gpu_free(&a->data);
-    qn_gpu_free(&a->scale);
-    qn_gpu_free(&a->workspace);
-}
-
-/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: values [n_tokens, n_cols rounded up to k-tiles], and the sums that
- * QN_ACTS_INT8_N1 stores for each pair of groups. */
+/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: values [n_tokens, n_cols
+ * rounded up to k-tiles], and the sums that QN_ACTS_INT8_N1 stores for each pair of groups. */
 struct dequantized_acts {
     double *values;
     float *minus_sum; /* [n_tokens][pairs of groups]; not set for the other layouts */
@@ -102,10 +51,10 @@ static double rms_factor(const struct gpu_acts *a, const float *scales, size_t t
 static struct dequantized_acts acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
     const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
-    uint8_t *all = xalloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
-    float *scales = xalloc(a->scale.bytes, 1);
-    struct dequantized_acts dequantized_acts = { xalloc(n_tokens * width, sizeof *dequantized_acts.values),
-                                                 xalloc(n_tokens * width / 64, sizeof *dequantized_acts.minus_sum) };
+    uint8_t *all = qn_check_alloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
+    float *scales = qn_check_alloc(a->scale.bytes, 1);
+    struct dequantized_acts dequantized_acts = { qn_check_alloc(n_tokens * width, sizeof *dequantized_acts.values),
+                                                 qn_check_alloc(n_tokens * width / 64, sizeof *dequantized_acts.minus_sum) };
     qn_gpu_read(&a->data, all);
     qn_gpu_read(&a->scale, scales);
     for (size_t token = 0; token < n_tokens; token++) {
@@ -191,9 +140,9 @@ static const char *layout_name(int layout)
 static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
 {
     const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
-    float *x = xalloc(n_tokens * stride, sizeof *x), *x2 = xalloc(n_tokens * stride, sizeof *x2);
-    float *weight = xalloc(n_cols, sizeof *weight), *y = xalloc(n_cols, sizeof *y);
-    double *expected = xalloc(n_cols, sizeof *expected);
+    float *x = qn_check_alloc(n_tokens * stride, sizeof *x), *x2 = qn_check_alloc(n_tokens * stride, sizeof *x2);
+    float *weight = qn_check_alloc(n_cols, sizeof *weight), *y = qn_check_alloc(n_cols, sizeof *y);
+    double *expected = qn_check_alloc(n_cols, sizeof *expected);
     qn_norm_kernels norm;
     qn_elementwise_kernels elementwise;
     qn_norm_init_ref(&norm);
@@ -205,7 +154,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
     qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
-    struct gpu_acts a = acts_new(layout, n_cols, n_tokens);
+    struct gpu_acts a = qn_check_acts_new(layout, n_cols, n_tokens);
     a.acts.rms_norm = op == QN_ACTS_OP_RMS_NORM;
     a.acts.eps = 1e-6f;
     qn_matmul_launch l;
@@ -214,7 +163,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
                   : op == QN_ACTS_OP_SWIGLU ? ", SwiGLU"
                                             : "");
     qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
-    launch(&l);
+    qn_check_launch(&l);
     struct dequantized_acts dequantized_acts = acts_read(&a, n_tokens);
     for (size_t token = 0; token < n_tokens; token++) {
         memcpy(y, x + token * stride, n_cols * sizeof *y);
@@ -254,7 +203,7 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
         }
     }
     dequantized_free(&dequantized_acts);
-    acts_free(&a);
+    qn_check_acts_free(&a);
     qn_gpu_free(&gx);
     qn_gpu_free(&gx2);
     qn_gpu_free(&gw);
@@ -263,71 +212,6 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     qn_free(weight);
     qn_free(y);
     qn_free(expected);
-}
-
-/* ---- Weights ---- */
-
-/* Up to three matrices of a type that share activations, as stored in files and as tiles. */
-struct gpu_weights {
-    const qn_type_info *type;
-    size_t n_cols, n_matrices, n_rows[3], row_bytes;
-    uint8_t *stored[3];
-    qn_tiled_matrix matrix;
-    qn_gpu_guarded tiles;
-};
-
-/* Packs rows into their tiles; types that the kernels cannot read are converted to F16 first. */
-static void pack(const struct gpu_weights *w, size_t matrix_index, size_t first_tile)
-{
-    const size_t n_rows = w->n_rows[matrix_index];
-    qn_matmul_launch l;
-    uint8_t *rows = w->stored[matrix_index];
-    size_t row_bytes = w->row_bytes;
-    if (w->matrix.tiles.as_f16) {
-        float *scratch = xalloc(w->n_cols, sizeof *scratch);
-        row_bytes = w->n_cols * 2;
-        rows = xalloc(n_rows, row_bytes);
-        for (size_t r = 0; r < n_rows; r++)
-            qn_matmul_gpu_f16_row(w->type, w->stored[matrix_index] + r * w->row_bytes, w->n_cols, scratch,
-                                  (uint16_t *)(void *)(rows + r * row_bytes));
-        qn_free(scratch);
-    }
-    qn_gpu_guarded stored = qn_gpu_from(rows, n_rows * row_bytes);
-    qn_assert_ok(qn_matmul_gpu_pack(&w->matrix, stored.data, row_bytes, n_rows, first_tile, &l));
-    launch(&l);
-    qn_gpu_synchronize();
-    qn_gpu_free(&stored);
-    if (rows != w->stored[matrix_index])
-        qn_free(rows);
-}
-
-static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices, const size_t n_rows[3])
-{
-    struct gpu_weights w = { .type = type, .n_cols = n_cols, .n_matrices = n_matrices };
-    size_t bytes, first_tile = 0;
-    w.matrix = (qn_tiled_matrix){ .tiles = qn_matmul_gpu_tile_layout(type), .n_cols = n_cols, .n_outs = n_matrices };
-    if (!qn_row_bytes(type, n_cols, &w.row_bytes))
-        exit(1);
-    for (size_t i = 0; i < n_matrices; i++) {
-        w.n_rows[i] = n_rows[i];
-        w.stored[i] = xalloc(n_rows[i], w.row_bytes);
-        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* within the range of fp16 */
-        w.matrix.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
-    }
-    qn_assert_ok(qn_matmul_gpu_bytes(&w.matrix.tiles, w.matrix.n_tiles, n_cols, &bytes));
-    w.tiles = qn_gpu_new(bytes);
-    w.matrix.address = w.tiles.data;
-    for (size_t i = 0; i < n_matrices; first_tile += qn_matmul_gpu_tile_count(n_rows[i]), i++)
-        pack(&w, i, first_tile);
-    qn_expect(qn_gpu_guards_intact(&w.tiles), "bytes around the tiles were written");
-    return w;
-}
-
-static void weights_free(struct gpu_weights *w)
-{
-    for (size_t i = 0; i < w->n_matrices; i++)
-        qn_free(w->stored[i]);
-    qn_gpu_free(&w->tiles);
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -344,8 +228,8 @@ static double matmul_bound(const struct gpu_weights *w, int layout)
 static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int layout, const float *x, size_t n_tokens,
                          const float *found, bool accumulate)
 {
-    float *weights = xalloc(w->n_cols, sizeof *weights);
-    double *values = xalloc(n_tokens * w->n_cols, sizeof *values);
+    float *weights = qn_check_alloc(w->n_cols, sizeof *weights);
+    double *values = qn_check_alloc(n_tokens * w->n_cols, sizeof *values);
     const double bound = matmul_bound(w, layout);
     for (size_t token = 0; token < n_tokens; token++)
         quantize_dequantize(layout, x + token * w->n_cols, w->n_cols, values + token * w->n_cols);
@@ -375,9 +259,9 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
 /* Two executions give the same bits; padding between the rows of tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
-    const qn_matmul_gpu gpu = device();
-    struct gpu_acts a = acts_new(layout, w->n_cols, n_tokens);
-    float *x = xalloc(n_tokens * w->n_cols, sizeof *x);
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
+    struct gpu_acts a = qn_check_acts_new(layout, w->n_cols, n_tokens);
+    float *x = qn_check_alloc(n_tokens * w->n_cols, sizeof *x);
     qn_gpu_guarded out[3];
     float *before[3], *found[3], *again[3];
     qn_matmul_launch quantize, matmul;
@@ -387,9 +271,9 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
                   w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
     for (size_t i = 0, tile = 0; i < w->n_matrices; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
         const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
-        before[i] = xalloc(count, sizeof(float));
-        found[i] = xalloc(count, sizeof(float));
-        again[i] = xalloc(count, sizeof(float));
+        before[i] = qn_check_alloc(count, sizeof(float));
+        found[i] = qn_check_alloc(count, sizeof(float));
+        again[i] = qn_check_alloc(count, sizeof(float));
         for (size_t k = 0; k < count; k++)
             before[i][k] = i == 1 ? (float)(k % stride) : NAN;
         out[i] = qn_gpu_from(before[i], count * sizeof(float));
@@ -401,8 +285,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         if (time)
             for (size_t i = 0; i < w->n_matrices; i++)
                 qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
-        launch(&quantize);
-        launch(&matmul);
+        qn_check_launch(&quantize);
+        qn_check_launch(&matmul);
         for (size_t i = 0; i < w->n_matrices; i++)
             qn_gpu_read(&out[i], time ? again[i] : found[i]);
     }
@@ -420,7 +304,7 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         qn_free(found[i]);
         qn_free(again[i]);
     }
-    acts_free(&a);
+    qn_check_acts_free(&a);
     qn_gpu_free(&gx);
     qn_free(x);
 }
@@ -431,13 +315,13 @@ static void check_not_finite(const qn_type_info *type)
 {
     enum { COLS = 768, ROWS = 20 };
     const size_t rows[3] = { ROWS, 0, 0 };
-    const qn_matmul_gpu gpu = device();
-    struct gpu_weights w = weights_new(type, COLS, 1, rows);
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
+    struct gpu_weights w = qn_check_weights_new(type, COLS, 1, rows);
     for (int kind = 0; kind < 6; kind++) {
         const size_t n_tokens = kind < 3 ? 3 : 40;
         const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
-        struct gpu_acts a = acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), COLS, n_tokens);
-        float *x = xalloc(n_tokens * COLS, sizeof *x), *y = xalloc(n_tokens * ROWS, sizeof *y);
+        struct gpu_acts a = qn_check_acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), COLS, n_tokens);
+        float *x = qn_check_alloc(n_tokens * COLS, sizeof *x), *y = qn_check_alloc(n_tokens * ROWS, sizeof *y);
         qn_matmul_launch l;
         qn_random_floats(x, n_tokens * COLS, 1);
         x[COLS + qn_random_below(COLS)] = bad;
@@ -445,24 +329,24 @@ static void check_not_finite(const qn_type_info *type)
         w.matrix.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
         qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, layout_name(a.acts.layout));
         qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, COLS, n_tokens, &l));
-        launch(&l);
+        qn_check_launch(&l);
         qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w.matrix, &a.acts, n_tokens, &l));
-        launch(&l);
+        qn_check_launch(&l);
         qn_gpu_read(&out, y);
         for (size_t i = 0; i < n_tokens * ROWS; i++)
             qn_expect(isfinite(y[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS, (double)y[i]);
-        acts_free(&a);
+        qn_check_acts_free(&a);
         qn_gpu_free(&gx);
         qn_gpu_free(&out);
         qn_free(x);
         qn_free(y);
     }
-    weights_free(&w);
+    qn_check_weights_free(&w);
 }
 
 static void check_refusals(void)
 {
-    const qn_matmul_gpu gpu = device();
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     qn_tiled_matrix matrix = { .tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q8_0)),
                                .address = 1024,
                                .n_tiles = 4,
@@ -500,7 +384,7 @@ static void timed_copy(void *context, size_t copy)
 {
     const struct timed *t = context;
     for (size_t i = 0; i < t->each; i++)
-        launch(&t->launches[copy * t->each + i]);
+        qn_check_launch(&t->launches[copy * t->each + i]);
 }
 
 struct shape {
@@ -515,7 +399,7 @@ enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
                         size_t n_tokens, enum norm_mode norm_mode)
 {
-    const qn_matmul_gpu gpu = device();
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
     const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens, false);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
@@ -530,15 +414,15 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     const size_t n_copies = qn_gpu_bench_copies(layer), each = n_shapes * (norm_mode == NORM_IN_LAUNCH ? 2 : 1);
     qn_gpu_guarded matrix = qn_gpu_new(layer * n_copies), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
-    struct gpu_acts *acts = xalloc(n_shapes, sizeof *acts);
-    qn_matmul_launch *launches = xalloc(n_copies * each, sizeof *launches);
+    struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
+    qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
     char shape[80];
     qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
     uint64_t at = matrix.data;
     for (size_t i = 0; i < n_shapes; i++)
-        acts[i] = acts_new(layout, shapes[i].n_cols, n_tokens);
+        acts[i] = qn_check_acts_new(layout, shapes[i].n_cols, n_tokens);
     for (size_t copy = 0, n = 0; copy < n_copies; copy++)
         for (size_t i = 0; i < n_shapes; i++) {
             qn_tiled_matrix a = { .tiles = tiles,
@@ -552,7 +436,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
             if (norm_mode == NORM_IN_LAUNCH)
                 n++;
             else if (copy == 0)
-                launch(&launches[n]);
+                qn_check_launch(&launches[n]);
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
@@ -566,7 +450,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
         qn_gpu_bench("matmul", "cuda", shape, 2 * weights * (double)n_tokens, "FLOP", 0, timed_copy,
                      &(struct timed){ launches, each }, n_copies);
     for (size_t i = 0; i < n_shapes; i++)
-        acts_free(&acts[i]);
+        qn_check_acts_free(&acts[i]);
     qn_gpu_free(&matrix);
     qn_gpu_free(&out);
     qn_gpu_free(&x);
@@ -631,9 +515,9 @@ static void check_many_rows(void)
         qn_random_seed(77 + i);
         if (!qn_case_selected())
             continue;
-        struct gpu_weights w = weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
+        struct gpu_weights w = qn_check_weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
         check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, cases[i].tokens, true), cases[i].tokens);
-        weights_free(&w);
+        qn_check_weights_free(&w);
     }
 }
 
@@ -649,9 +533,9 @@ static void check_token_counts(void)
                 continue;
             const size_t cols = type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
             const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
-            struct gpu_weights w = weights_new(type, cols, 3, n_rows);
+            struct gpu_weights w = qn_check_weights_new(type, cols, 3, n_rows);
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, true), n_tokens);
-            weights_free(&w);
+            qn_check_weights_free(&w);
         }
 }
 
@@ -659,7 +543,7 @@ static void check_token_counts(void)
 static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
 {
     const size_t count = n_tokens * n_cols;
-    float *x = xalloc(count, sizeof *x);
+    float *x = qn_check_alloc(count, sizeof *x);
     qn_random_floats(x, count, 3);
     x[count - 1] = n_tokens > 2 ? INFINITY : 1; /* a token that is not finite */
     qn_gpu_guarded gx = qn_gpu_from(x, count * sizeof *x), gw = qn_gpu_from(x, count * sizeof *x);
@@ -668,14 +552,14 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
     struct gpu_acts found[2], expected[2];
     qn_case_begin("matmul", "cuda", "hi/lo and fp16 of %zu tokens, width %zu, operation %d", n_tokens, n_cols, op);
     for (size_t i = 0; i < 2; i++) {
-        found[i] = acts_new(layouts[i], n_cols, n_tokens);
-        expected[i] = acts_new(layouts[i], n_cols, n_tokens);
+        found[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
+        expected[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
         qn_assert_ok(qn_matmul_gpu_quantize(&expected[i].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
-        launch(&l);
+        qn_check_launch(&l);
     }
     qn_assert_ok(qn_matmul_gpu_quantize(&found[0].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
     qn_matmul_gpu_quantize_f16_too(&l, &found[1].acts);
-    launch(&l);
+    qn_check_launch(&l);
     for (size_t i = 0; i < 2; i++) {
         struct gpu_acts *const pair[2] = { &found[i], &expected[i] };
         uint8_t *data[2];
@@ -683,8 +567,8 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
         size_t bytes;
         qn_assert_ok(qn_matmul_gpu_acts_bytes(layouts[i], n_cols, found[i].acts.capacity, &bytes));
         for (size_t p = 0; p < 2; p++) {
-            data[p] = xalloc(pair[p]->data.bytes, 1);
-            scales[p] = xalloc(pair[p]->acts.capacity, sizeof(float));
+            data[p] = qn_check_alloc(pair[p]->data.bytes, 1);
+            scales[p] = qn_check_alloc(pair[p]->acts.capacity, sizeof(float));
             qn_gpu_read(&pair[p]->data, data[p]);
             qn_gpu_read(&pair[p]->scale, scales[p]);
         }
@@ -696,8 +580,8 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
             qn_free(data[p]);
             qn_free(scales[p]);
         }
-        acts_free(&found[i]);
-        acts_free(&expected[i]);
+        qn_check_acts_free(&found[i]);
+        qn_check_acts_free(&expected[i]);
     }
     qn_gpu_free(&gx);
     qn_gpu_free(&gw);
@@ -732,7 +616,7 @@ void qn_check_cuda_matmul(bool with_bench)
                                        draw == 13 ? 5000 : rows[qn_random_below(7)] };
             if (!qn_case_selected())
                 continue;
-            struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
+            struct gpu_weights w = qn_check_weights_new(&types[t], cols, 3, n_rows);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens, false), n_tokens);
             if (draw % 3 == 0) { /* more than int8 requested; fp16 in any number */
@@ -742,7 +626,7 @@ void qn_check_cuda_matmul(bool with_bench)
             }
             if (draw % 3 == 1)
                 check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1, false), 1);
-            weights_free(&w);
+            qn_check_weights_free(&w);
         }
         if (qn_case_selected())
             check_not_finite(&types[t]);
@@ -750,6 +634,7 @@ void qn_check_cuda_matmul(bool with_bench)
     check_token_counts();
     check_many_rows();
     check_refusals();
+    qn_check_cuda_matmul_fused(with_bench);
     if (with_bench)
         bench();
 }

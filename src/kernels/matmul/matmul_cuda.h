@@ -119,8 +119,9 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
 
-/* Shared memory of the ends of its segments: a factor for each token, and words for all threads. */
-#define QN_FEW_END_BYTES(tokens) ((tokens)*4 + 16)
+/* Shared memory of its outputs: a factor for each token; words for all threads; amax and sum of squares of a token and each warp;
+ * 128 rows of f32. */
+#define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + 16 * (tokens)*8 + 128 * (tokens)*4)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
@@ -166,13 +167,29 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
+/* Activations of QN_ACTS_HILO that the epilogue of qn_matmul_gemm_few writes for the next matmul. */
+typedef struct qn_matmul_few_next {
+    QN_GPU_PTR(uint8_t) acts;
+    QN_GPU_PTR(float) scale;
+    QN_GPU_PTR(float) sumsq;        /* QN_ACTS_OP_RMS_NORM */
+    QN_GPU_PTR(const float) weight; /* of the norm */
+    uint32_t capacity;
+    uint32_t op; /* QN_ACTS_OP_NONE: there are none */
+} qn_matmul_few_next;
+
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = ceil(n_tiles / 16) * n_k_tiles units of
- * QN_FEW_TILE_M rows by one k-tile, numbered along the columns of one block of rows after another, block x has the units
- * [U * x / blocks, U * (x+1) / blocks), at least one. Sums of a block of rows that several blocks share are added in the order of
- * the columns by whichever block is the last to have stored its part. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
- * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N). */
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M rows by
+ * one k-tile, numbered along the columns of one row block after another, part p has the units [U * p / n_parts, U * (p+1) / n_parts),
+ * at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row block that several blocks
+ * share are added by whichever block is the last to have stored its part, in an order that follows from U and n_parts: results of
+ * a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
+ * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
+ *
+ * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next is the
+ * norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows; nothing is
+ * stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and n_row_blocks is even. Columns of next
+ * up to the end of its last k-tile are written, as zeros where there are no rows. */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -181,11 +198,14 @@ typedef struct qn_matmul_few_args {
     QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before the launch, and after it */
     QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
-    uint32_t n_cols; /* of the RMS norm, with its eps */
+    uint32_t n_row_blocks, n_parts, block_parts;
+    uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
+    uint32_t n_cols;  /* of the RMS norm of the activations, with its eps */
     float eps;
     uint32_t weight_stages;     /* sm_90a only: of the ring */
     uint32_t n_outs, out_dtype; /* as for the GEMV */
     qn_matmul_out outs[QN_MATMUL_OUTS];
+    qn_matmul_few_next next;
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
@@ -359,6 +379,22 @@ void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_
  * the device has too little shared memory. */
 qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                size_t n_tokens, qn_matmul_launch *out);
+
+/* The activations of the next matmul that a matmul computes in its epilogue. */
+typedef struct qn_matmul_next {
+    int op;                     /* QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU */
+    const qn_matmul_acts *acts; /* QN_ACTS_HILO, other memory than the activations that are read */
+    uint64_t weight;            /* of the norm */
+} qn_matmul_next;
+
+/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one output
+ * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits. */
+bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op);
+
+/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul, to the bits of those that
+ * qn_matmul_gpu_quantize would write from its outputs. QN_ERR_INVALID for what cannot be fused. */
+qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                                     size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
 
 #endif
 #endif
