@@ -12,7 +12,8 @@
 // and tiles of more tokens only have more columns.
 //
 // Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
-// cores. One thread of a fifth copies weights, another one activations, both by bulk copies into rings. Architectures other than sm_90a use mma.sync, with the same division and order of additions.
+// cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies into rings; a third
+// warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same division and order of additions.
 #include "kernels/matmul/hilo.cuh"
 #include "kernels/matmul/tiles.cuh"
 #include "kernels/sigmoid.cuh"
@@ -144,9 +145,9 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
     for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            sums[4 * octet + i] =
-                fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales),
-                     (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2], sums[4 * octet + i]);
+            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales),
+                                       (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2],
+                                       sums[4 * octet + i]);
 }
 
 #include "kernels/matmul/gemm_few_outputs.cuh"

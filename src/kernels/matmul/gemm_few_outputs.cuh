@@ -1,6 +1,6 @@
 // What gemm_few.cu, which includes this file, does with the sums of a row block: stores them, or computes the activations of the
 // next matmul from them: adds them to the residual stream and multiplies by the weight of its RMS norm, or applies SwiGLU, and
-// quantises. Values and their sums of squares have the bits of the same steps by separate launches (quantize_acts.cu).
+// quantises. From equal sums, values and their sums of squares have the bits of separate launches (quantize_acts.cu).
 #ifndef QN_KERNELS_MATMUL_GEMM_FEW_OUTPUTS_CUH
 #define QN_KERNELS_MATMUL_GEMM_FEW_OUTPUTS_CUH
 

@@ -391,8 +391,9 @@ typedef struct qn_matmul_next {
  * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits. */
 bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op);
 
-/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul, to the bits of those that
- * qn_matmul_gpu_quantize would write from its outputs. QN_ERR_INVALID for what cannot be fused. */
+/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the bits that
+ * qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their last bits. QN_ERR_INVALID
+ * for what cannot be fused. */
 qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                      size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
 
