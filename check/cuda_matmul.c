@@ -16,8 +16,8 @@
 
 /* ---- Activations ---- */
 
-/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: values [n_tokens, n_cols
- * rounded up to k-tiles], and the sums that QN_ACTS_INT8_N1 stores for each pair of groups. */
+/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: values [n_tokens,
+ * n_cols rounded up to k-tiles], and the sums that QN_ACTS_INT8_N1 stores for each pair of groups. */
 struct dequantized_acts {
     double *values;
     float *minus_sum; /* [n_tokens][pairs of groups]; not set for the other layouts */

@@ -1,5 +1,5 @@
-/* Matmuls of few tokens that compute the activations of the next matmul: after a norm against separate launches, bit by bit; after
- * SwiGLU against float64; and the time of a layer's matmuls with and without. */
+/* Matmuls of few tokens that compute the activations of the next matmul: after a norm against separate launches, bit by
+ * bit; after SwiGLU against float64; and the time of a layer's matmuls with and without. */
 #include "check/cuda_matmul_problem.h"
 
 #include "base/memory.h"
@@ -151,8 +151,8 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
     host_acts_free(&y);
 }
 
-/* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32: 1e-5 of the
- * block's amax, which the many terms of a sum stay far below, and half a code. Columns beyond the matrix are zeros. */
+/* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32: 1e-5
+ * of the block's amax, which the many terms of a sum stay far below, and half a code. Columns beyond the matrix are zeros. */
 static void expect_swiglu(const struct results *fused, const struct results *separate, size_t ff)
 {
     struct host_acts h = host_acts_of(&fused->swiglu);
@@ -176,7 +176,8 @@ static void expect_swiglu(const struct results *fused, const struct results *sep
     host_acts_free(&h);
 }
 
-/* gate and up of the values on which they depend, in float64. Errors: half a code of each value, and f32 as in cuda_matmul.c. */
+/* gate and up of the values on which they depend, in float64. Errors: half a code of each value, and f32 as in
+ * cuda_matmul.c. */
 static void expect_gate_up(const struct layer *layer, const struct results *r)
 {
     float *weights = qn_check_alloc(layer->width, sizeof *weights);

@@ -143,7 +143,8 @@ static int gemms(const struct fixture *x)
     return n;
 }
 
-/* Activations of a step of up to 64 rows that no GEMM computes; those that are read in two layouts are written by one launch. */
+/* Activations of a step of up to 64 rows that no GEMM computes; those that are read in two layouts are written by one
+ * launch. */
 static int acts(const struct fixture *x)
 {
     int n = 0;
@@ -278,8 +279,8 @@ static void gemms_of_rows(void **unused)
     tear_down(&x);
 }
 
-/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU but the
- * first and the last norm, and in recurrent layers those for matrices in fp16. */
+/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
+ * but the first and the last norm, and in recurrent layers those for matrices in fp16. */
 static void fused_activations(void **unused)
 {
     (void)unused;

@@ -84,7 +84,8 @@ static int fused_op(const qn_op *writer)
                                           : QN_ACTS_OP_NONE;
 }
 
-/* Whether the writer's input is what the GEMM computes. Gate and up are not stored then: no other kind of operation reads them. */
+/* Whether the writer's input is what the GEMM computes. Gate and up are not stored then: no other kind of operation reads
+ * them. */
 static bool computes_input(const qn_plan *plan, const qn_op *matmul, const qn_cuda_gemm *gemm, const qn_op *writer)
 {
     const qn_op_matrix *first = &matmul->matmul.matrices.at[gemm->matrices[0]];

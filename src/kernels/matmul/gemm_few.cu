@@ -2,18 +2,20 @@
 // wgmma's layout (B, QN_ACTS_HILO), int32 accumulators over the columns of a weight scale. hi and lo of a token are columns of
 // one B, so that codes are unpacked once for both.
 //
-// A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by row block,
-// are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then whole ones, then the
-// beginning of another. Of a row block that several blocks share, each stores its sums to global memory, and the last one to arrive
-// adds them in the order of the columns: results do not depend on which one that is, and no block waits for another.
+// A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by row
+// block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then whole
+// ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global memory, and
+// the last one to arrive adds them in the order of the columns: results do not depend on which one that is, and no block waits
+// for another.
 //
-// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row block are
-// added as if every block had two parts: those of parts 2i and 2i + 1 first, then those of the pairs. Sums of a unit are integers,
-// and tiles of more tokens only have more columns.
+// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row block
+// are added as if every block had two parts: those of parts 2i and 2i + 1 first, then those of the pairs. Sums of a unit are
+// integers, and tiles of more tokens only have more columns.
 //
 // Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
-// cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies into rings; a third
-// warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same division and order of additions.
+// cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies into rings; a
+// third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same division and order of
+// additions.
 #include "kernels/matmul/hilo.cuh"
 #include "kernels/matmul/tiles.cuh"
 #include "kernels/sigmoid.cuh"
@@ -144,10 +146,10 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
 #pragma unroll
     for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales),
-                                       (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2],
-                                       sums[4 * octet + i]);
+        for (int i = 0; i < 4; i++) {
+            const float sum = (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2];
+            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales), sum, sums[4 * octet + i]);
+        }
 }
 
 #include "kernels/matmul/gemm_few_outputs.cuh"
@@ -180,8 +182,8 @@ QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
     }
 }
 
-// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all its
-// threads (PTX ISA, "Causality Order").
+// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all
+// its threads (PTX ISA, "Causality Order").
 QN_DEVICE uint32_t arrive(uint32_t *counter)
 {
     uint32_t before;
@@ -502,7 +504,8 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
 {
     const block_work w = block_work_of(a);
     const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_BYTES + QN_FEW_OUTPUT_BYTES(QN_TILE_N),
-                   mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES, weights_mbarriers = mbarriers + 16 * ACTS_STAGES;
+                   mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES,
+                   weights_mbarriers = mbarriers + 16 * ACTS_STAGES;
     const ring acts = ring_at(acts_at, mbarriers, ACTS_STAGES, STEP_BYTES),
                weights = ring_at(weights_at, weights_mbarriers, a.weight_stages, WEIGHT_STAGE_BYTES);
     if (threadIdx.x == 0) {
@@ -547,8 +550,8 @@ QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint3
 
 QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32_t row_block, uint32_t k_tile)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, piece = warp_tile() / piece_tiles(a), in_piece = warp_tile() % piece_tiles(a);
-    const uint32_t wanted = piece * a.up_tile + row_block * piece_tiles(a) + in_piece; // beyond its piece the sums are not used
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = piece_tiles(a), piece = warp_tile() / n;
+    const uint32_t wanted = piece * a.up_tile + row_block * n + warp_tile() % n; // beyond its piece the sums are not used
     const uint64_t tile = (uint64_t)k_tile * a.n_tiles + (wanted < a.n_tiles ? wanted : a.n_tiles - 1);
     const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + tile * SCALE_BYTES;
 #pragma unroll

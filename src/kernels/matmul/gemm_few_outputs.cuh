@@ -1,6 +1,6 @@
-// What gemm_few.cu, which includes this file, does with the sums of a row block: stores them, or computes the activations of the
-// next matmul from them: adds them to the residual stream and multiplies by the weight of its RMS norm, or applies SwiGLU, and
-// quantises. From equal sums, values and their sums of squares have the bits of separate launches (quantize_acts.cu).
+// What gemm_few.cu, which includes this file, does with the sums of a row block: stores them, or computes the activations of
+// the next matmul from them: adds them to the residual stream and multiplies by the weight of its RMS norm, or applies SwiGLU,
+// and quantises. From equal sums, values and their sums of squares have the bits of separate launches (quantize_acts.cu).
 #ifndef QN_KERNELS_MATMUL_GEMM_FEW_OUTPUTS_CUH
 #define QN_KERNELS_MATMUL_GEMM_FEW_OUTPUTS_CUH
 
@@ -179,7 +179,7 @@ QN_DEVICE void write_sumsq(const qn_matmul_few_args &a, uint32_t block)
 // Adds the results to the residual stream; the next activations are its values times the weight of the norm, by all warps.
 QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block, float (&sums)[SUMS])
 {
-    const uint32_t tile = row_block * BLOCK_TILES + warp_tile(), block = row_block * (WARPS / HALF_WARPS) + warp_tile() / HALF_WARPS;
+    const uint32_t tile = row_block * BLOCK_TILES + warp_tile(), block = tile / HALF_WARPS;
     const qn_matmul_out &out = a.outs[0];
     float squares[SUMS / 2] = {};
 #pragma unroll
@@ -208,8 +208,8 @@ QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block
     write_sumsq(a, block);
 }
 
-// The next activations are silu(gate) * up, of which the upper half of the warps has up; the lower one quantises. The upper one does
-// as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
+// The next activations are silu(gate) * up, of which the upper half of the warps has up; the lower one quantises. The upper
+// one does as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
 QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, float (&sums)[SUMS])
 {
     const bool is_up = threadIdx.x >= HALF_THREADS;

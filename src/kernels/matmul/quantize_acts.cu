@@ -1,7 +1,7 @@
 // Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. In hi/lo int8 a warp
 // quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A token's scale in fp16 needs all of its
-// row: a block has a row, which it reads once and holds in registers. In QN_ACTS_INT8_N1 the blocks of a row share it; for the norm
-// each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
+// row: a block has a row, which it reads once and holds in registers. In QN_ACTS_INT8_N1 the blocks of a row share it; for the
+// norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum {
@@ -204,8 +204,8 @@ QN_DEVICE float square(float4 v)
 
 #endif
 
-// Reads the row and applies the operation; sets source.scale. Writes hi/lo int8 if that is wanted too. Returns the MAGNITUDE of
-// the row.
+// Reads the row and applies the operation; sets source.scale. Writes hi/lo int8 if that is wanted too. Returns the MAGNITUDE
+// of the row.
 QN_DEVICE uint32_t load_row(const qn_matmul_quantize_acts_args &a, uint32_t token, held_values &held, row_source &source)
 {
     float4 other[HELD_VEC4S] = {};
