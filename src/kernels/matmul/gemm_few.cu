@@ -133,7 +133,7 @@ QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales)
 {
 #pragma unroll
     for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
-        const float2 pair = load_shared_float2(scales + 32 * octet + threadIdx.x % 4 * 8);
+        const float2 pair = load_shared_float2(scales + 32 * octet + opaque_thread() % 4 * 8);
         acts_scales[2 * octet] = pair.x;
         acts_scales[2 * octet + 1] = pair.y;
     }
