@@ -188,7 +188,7 @@ static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
  *
  *   3e-5 of the terms' magnitudes        float32 additions in any order, some truncated by the tensor cores, and the operation
  *   int8: half a step of each value      amax / 127 of its group; none against the CPU's own integers
- *   16 bits: half a step of each value   amax / 32639 of the token
+ *   16 bits: half a step of each value   amax / 32639 of its 128 columns
  *   fp16: 2^-11 of each value            and half a step of the smallest values, which is 2^-25 of the token's scale
  *   fp16 weights: 2^-11 of each weight   of types whose values are not fp16; half a step of subnormal ones is 2^-25 */
 static double bound_of(const struct problem *p, const float *w, const double *x)
@@ -201,18 +201,17 @@ static double bound_of(const struct problem *p, const float *w, const double *x)
         values += fabs(x[k]);
         amax = fmax(amax, fabs(x[k]));
     }
-    for (size_t first = 0; int8 && !p->int8 && first < p->s.n_cols; first += 32) {
+    const size_t step_cols = int8 ? 32 : 128;
+    for (size_t first = 0; (is_hilo(&p->s) || (int8 && !p->int8)) && first < p->s.n_cols; first += step_cols) {
         double group = 0, sum = 0;
-        for (size_t k = first; k < p->s.n_cols && k < first + 32; k++) {
+        for (size_t k = first; k < p->s.n_cols && k < first + step_cols; k++) {
             group = fmax(group, fabs(x[k]));
             sum += fabs((double)w[k]);
         }
-        steps += sum * group * (0.5 / 127) * 1.01;
+        steps += sum * group * (0.5 / (int8 ? 127 : 32639)) * 1.01;
     }
-    if (int8)
+    if (int8 || is_hilo(&p->s))
         return 3e-5 * terms + steps;
-    if (is_hilo(&p->s))
-        return 3e-5 * terms + weights * amax * (0.5 / 32639) * 1.01;
     return terms * (3e-5 + 1.01 * (0x1p-11 + (exact ? 0 : 0x1p-11))) + weights * amax * 0x1p-24 + values * 0x1p-25;
 }
 
