@@ -149,21 +149,29 @@ static void multiply(const struct problem *p, qn_cuda_kernels *kernels)
 /* Expected results of a row of weights by a token, and the largest error of them:
  *
  *   3e-5 of the terms' magnitudes        float32 additions in any order, some truncated by the tensor cores, and the operation
- *   16 bits: half a step of each value   at most amax / 32639 of the token
+ *   16 bits: half a step of each value   amax / 32639 of its 128 columns
  *   fp16: 2^-11 of each value            and half a step of the smallest values, which is 2^-25 of the token's scale
  *   fp16 weights: 2^-11 of each weight   of types whose values are not fp16; half a step of subnormal ones is 2^-25 */
 static double bound_of(const struct problem *p, const float *w, const double *x)
 {
     const bool exact = is_low_bit(p->s.weights) || p->s.weights == QN_DTYPE_F16;
-    double terms = 0, weights = 0, values = 0, amax = 0;
+    double terms = 0, weights = 0, values = 0, amax = 0, steps = 0;
     for (size_t k = 0; k < p->s.n_cols; k++) {
         terms += fabs((double)w[k] * x[k]);
         weights += fabs((double)w[k]);
         values += fabs(x[k]);
         amax = fmax(amax, fabs(x[k]));
     }
+    for (size_t first = 0; is_hilo(&p->s) && first < p->s.n_cols; first += 128) {
+        double group = 0, sum = 0;
+        for (size_t k = first; k < p->s.n_cols && k < first + 128; k++) {
+            group = fmax(group, fabs(x[k]));
+            sum += fabs((double)w[k]);
+        }
+        steps += sum * group * (0.5 / 32639) * 1.01;
+    }
     if (is_hilo(&p->s))
-        return 3e-5 * terms + weights * amax * (0.5 / 32639) * 1.01;
+        return 3e-5 * terms + steps;
     return terms * (3e-5 + 1.01 * (0x1p-11 + (exact ? 0 : 0x1p-11))) + weights * amax * 0x1p-24 + values * 0x1p-25;
 }
 

@@ -1,6 +1,6 @@
 /* Matmul on the GPU: activations in every layout against the CPU's reference; GEMV and GEMM of every type, layout and
  * awkward shape against float64 on the same quantised values; and their speed on the shapes of real models. */
-#include "check/cuda.h"
+#include "check/cuda_matmul_problem.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -14,57 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *xalloc(size_t count, size_t size)
-{
-    void *p;
-    qn_assert_ok(qn_alloc(&p, count, size, "check"));
-    return p;
-}
-
-static qn_matmul_gpu device(void)
-{
-    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
-    return (qn_matmul_gpu){ info->n_sms, info->max_shared_bytes, info->major >= 9 };
-}
-
-static void launch(const qn_matmul_launch *l)
-{
-    qn_gpu_launch(&l->launch, &l->args);
-}
-
 /* ---- Activations ---- */
-
-/* Buffers for tokens in one layout. */
-struct gpu_acts {
-    qn_matmul_acts acts;
-    qn_gpu_guarded data, scale, workspace;
-};
-
-static struct gpu_acts acts_new(int layout, size_t n_cols, size_t n_tokens)
-{
-    struct gpu_acts a = { .acts = { .layout = layout, .n_cols = n_cols, .capacity = n_tokens } };
-    size_t bytes;
-    if (layout != QN_ACTS_HILO_N1)
-        a.acts.capacity = qn_round_up(n_tokens, QN_GEMM_TILE_N);
-    qn_assert_ok(qn_matmul_gpu_acts_bytes(layout, n_cols, a.acts.capacity, &bytes));
-    a.data = qn_gpu_new(qn_round_up(bytes + 1024, 256));
-    a.scale = qn_gpu_new(a.acts.capacity * sizeof(float));
-    a.acts.address = qn_round_up(a.data.data, 1024);
-    a.acts.token_scale = a.scale.data;
-    const qn_matmul_gpu gpu = device();
-    a.workspace = qn_gpu_new(layout == QN_ACTS_HILO ? qn_matmul_gpu_workspace_bytes(&gpu) : 1);
-    a.acts.workspace = a.workspace.data;
-    return a;
-}
-
-static void acts_free(struct gpu_acts *a)
-{
-    qn_expect(qn_gpu_guards_intact(&a->data) && qn_gpu_guards_intact(&a->scale) && qn_gpu_guards_intact(&a->workspace),
-              "bytes around the activations were written");
-    qn_gpu_free(&a->data);
-    qn_gpu_free(&a->scale);
-    qn_gpu_free(&a->workspace);
-}
 
 static float float_at(const uint8_t *at)
 {
@@ -81,16 +31,28 @@ static int hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t 
     return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
 }
 
-/* Activations of a layout, dequantised: [n_tokens, n_cols rounded up to k-tiles]. */
+/* What the matmul multiplies a token's results by. scales: of QN_ACTS_HILO. */
+static double rms_factor(const struct gpu_acts *a, const float *scales, size_t token)
+{
+    const size_t n_blocks = qn_round_up(a->acts.n_cols, QN_TILE_COLS) / QN_ACTS_HILO_COLS;
+    double sum = 0;
+    for (size_t block = 0; a->acts.rms_norm && block < n_blocks; block++)
+        sum += (double)scales[(n_blocks + block) * a->acts.capacity + token];
+    return a->acts.rms_norm ? 1 / sqrt(sum / (double)a->acts.n_cols + (double)a->acts.eps) : 1;
+}
+
+/* Activations of a layout, dequantised, divided by the RMS of their rows if that is left to the matmul: [n_tokens, n_cols
+ * rounded up to k-tiles]. */
 static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
 {
     const size_t n_k_tiles = (a->acts.n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS, width = n_k_tiles * QN_TILE_COLS;
-    uint8_t *all = xalloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
-    float *scales = xalloc(a->acts.capacity, sizeof *scales);
-    double *values = xalloc(n_tokens * width, sizeof *values);
+    uint8_t *all = qn_check_alloc(a->data.bytes, 1), *bytes = all + (a->acts.address - a->data.data);
+    float *scales = qn_check_alloc(a->scale.bytes, 1);
+    double *values = qn_check_alloc(n_tokens * width, sizeof *values);
     qn_gpu_read(&a->data, all);
     qn_gpu_read(&a->scale, scales);
-    for (size_t token = 0; token < n_tokens; token++)
+    for (size_t token = 0; token < n_tokens; token++) {
+        const double factor = a->acts.layout == QN_ACTS_HILO ? rms_factor(a, scales, token) : 1;
         for (size_t k = 0; k < width; k++) {
             double *to = &values[token * width + k];
             const size_t group = k % 256 / 32, h = k % 32 / 16, t = k % 16 / 4, i = k % 4;
@@ -102,7 +64,8 @@ static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
                        2);
                 *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
             } else if (a->acts.layout == QN_ACTS_HILO) {
-                *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * (double)scales[token];
+                *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * factor *
+                      (double)scales[k / QN_ACTS_HILO_COLS * a->acts.capacity + token];
             } else {
                 const uint8_t *from = bytes + k / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, *code = from + k % QN_TILE_COLS;
                 const size_t scale = k % QN_TILE_COLS / QN_ACTS_HILO_COLS;
@@ -110,41 +73,40 @@ static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
                       (double)float_at(from + 2 * QN_TILE_COLS + scale * sizeof(float));
             }
         }
+    }
     qn_free(all);
     qn_free(scales);
     return values;
 }
 
-/* The largest magnitude of the values that share a scale with value k of a token. */
-static float amax_of_scale(int layout, const float *x, size_t n_cols, size_t k)
+/* The largest magnitude of columns [begin, end). */
+static float largest_of(const float *x, size_t begin, size_t end)
 {
-    const bool all = layout != QN_ACTS_HILO_N1;
-    const size_t first = all ? 0 : k / QN_ACTS_HILO_COLS * QN_ACTS_HILO_COLS;
-    float amax = 0;
-    for (size_t i = first; i < n_cols && (all || i < first + QN_ACTS_HILO_COLS); i++)
-        amax = fmaxf(amax, fabsf(x[i]));
-    return amax;
+    float largest = 0;
+    for (size_t k = begin; k < end; k++)
+        largest = fmaxf(largest, fabsf(x[k]));
+    return largest;
 }
 
 /* The same values quantised by the layout's rule and dequantised: values [n_cols] of a token. */
 static void quantize_dequantize(int layout, const float *x, size_t n_cols, double *values)
 {
-    const size_t n = layout == QN_ACTS_HILO_N1 ? QN_ACTS_HILO_COLS : n_cols; /* values of one scale */
+    /* Hi/lo int8 has a scale for each QN_ACTS_HILO_COLS columns, fp16 one a token. */
+    const size_t n = layout == QN_ACTS_F16 ? n_cols : QN_ACTS_HILO_COLS;
     for (size_t first = 0; first < n_cols; first += n) {
-        const float amax = amax_of_scale(layout, x, n_cols, first);
+        const size_t end = first + n < n_cols ? first + n : n_cols;
+        const float amax = largest_of(x, first, end);
         if (layout == QN_ACTS_F16) {
             int exponent = 0;
             frexpf(amax, &exponent);
             exponent = exponent < -125 ? -125 : exponent;
-            for (size_t k = first; k < n_cols && k < first + n; k++)
+            for (size_t k = first; k < end; k++)
                 values[k] = ldexp((double)qn_f16_to_f32(qn_f32_to_f16(ldexpf(x[k], -exponent))), exponent);
             continue;
         }
-        /* Each with the roundings of its kernels. */
         const float inverse = amax < 1e-30f ? 0 : (float)QN_HILO_MAX / amax;
-        const double scale = layout == QN_ACTS_HILO ? 64 * (double)(amax * (1.0f / (64.0f * (float)QN_HILO_MAX)))
-                                                    : (double)(amax * (1.0f / (float)QN_HILO_MAX));
-        for (size_t k = first; k < n_cols && k < first + n; k++)
+        const double scale = 64 * (double)(amax * (1.0f / (64.0f * (float)QN_HILO_MAX)));
+        for (size_t k = first; k < end; k++)
             values[k] = (double)rintf(x[k] * inverse) * scale;
     }
 }
@@ -159,9 +121,9 @@ static const char *layout_name(int layout)
 static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
 {
     const size_t stride = n_cols + 3, width = qn_round_up(n_cols, QN_TILE_COLS);
-    float *x = xalloc(n_tokens * stride, sizeof *x), *x2 = xalloc(n_tokens * stride, sizeof *x2);
-    float *weight = xalloc(n_cols, sizeof *weight), *y = xalloc(n_cols, sizeof *y);
-    double *expected = xalloc(n_cols, sizeof *expected);
+    float *x = qn_check_alloc(n_tokens * stride, sizeof *x), *x2 = qn_check_alloc(n_tokens * stride, sizeof *x2);
+    float *weight = qn_check_alloc(n_cols, sizeof *weight), *y = qn_check_alloc(n_cols, sizeof *y);
+    double *expected = qn_check_alloc(n_cols, sizeof *expected);
     qn_norm_kernels norm;
     qn_elementwise_kernels elementwise;
     qn_norm_init_ref(&norm);
@@ -173,43 +135,44 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
         x[i] *= i / 32 % 5 == 1 ? 1e-38f : i / 32 % 5 == 2 ? 1e4f : i / 32 % 5 == 3 ? 0 : 1;
     qn_gpu_guarded gx = qn_gpu_from(x, n_tokens * stride * sizeof *x), gx2 = qn_gpu_from(x2, n_tokens * stride * sizeof *x);
     qn_gpu_guarded gw = qn_gpu_from(weight, n_cols * sizeof *x);
-    struct gpu_acts a = acts_new(layout, n_cols, n_tokens);
+    struct gpu_acts a = qn_check_acts_new(layout, n_cols, n_tokens);
+    a.acts.rms_norm = op == QN_ACTS_OP_RMS_NORM;
+    a.acts.eps = 1e-6f;
     qn_matmul_launch l;
     qn_case_begin("matmul", "cuda", "%s of %zu tokens, width %zu%s", layout_name(layout), n_tokens, n_cols,
                   op == QN_ACTS_OP_RMS_NORM ? ", normalised"
                   : op == QN_ACTS_OP_SWIGLU ? ", SwiGLU"
                                             : "");
     qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, op, gx.data, gx2.data, gw.data, 1e-6f, stride, n_tokens, &l));
-    launch(&l);
+    qn_check_launch(&l);
     double *values = acts_read(&a, n_tokens);
     for (size_t token = 0; token < n_tokens; token++) {
-        float largest = 0;
         memcpy(y, x + token * stride, n_cols * sizeof *y);
         if (op == QN_ACTS_OP_RMS_NORM)
             qn_rms_norm_row(&norm, y, y, weight, n_cols, 1e-6f);
         else if (op == QN_ACTS_OP_SWIGLU)
             elementwise.swiglu(y, y, x2 + token * stride, n_cols);
         quantize_dequantize(layout, y, n_cols, expected);
+        const float largest = largest_of(y, 0, n_cols);
         for (size_t k = 0; k < width; k++) {
             const double found = values[token * width + k];
             double bound = 0;
             if (k < n_cols && op != QN_ACTS_OP_NONE) {
-                if (k == 0 || (layout == QN_ACTS_HILO_N1 && k % QN_ACTS_HILO_COLS == 0))
-                    largest = amax_of_scale(layout, y, n_cols, k);
-                float group = 0;
-                for (size_t i = k / 32 * 32; i < n_cols && i < k / 32 * 32 + 32; i++)
-                    group = fmaxf(group, fabsf(y[i]));
+                const size_t group_end = k / 32 * 32 + 32, block_end = (k / QN_ACTS_HILO_COLS + 1) * QN_ACTS_HILO_COLS;
+                const float group = largest_of(y, k / 32 * 32, group_end < n_cols ? group_end : n_cols);
+                const float block = largest_of(y, block_end - QN_ACTS_HILO_COLS, block_end < n_cols ? block_end : n_cols);
                 /* Half a code, or half a unit in the last place of fp16; 1e-5 for the error of the operation itself. */
                 bound = layout == QN_ACTS_F16 ? fabs((double)y[k]) * 0x1p-11 + (double)largest * 0x1p-24
-                                              : (double)largest * (0.5 / QN_HILO_MAX);
-                bound = bound * 1.01 + (double)group * 1e-5 + 1e-30; /* smaller groups are zeros */
+                                              : (double)block * (0.5 / QN_HILO_MAX);
+                /* Smaller groups are zeros, QN_ACTS_HILO before it is divided by an RMS as small as sqrt(eps). */
+                bound = bound * 1.01 + (double)group * 1e-5 + (layout == QN_ACTS_HILO ? 1e-27 : 1e-30);
             }
             qn_expect(fabs(found - (k < n_cols ? bound > 0 ? (double)y[k] : expected[k] : 0)) <= bound,
                       "token %zu, column %zu: %.9g, expected %.9g", token, k, found, k < n_cols ? expected[k] : 0);
         }
     }
     qn_free(values);
-    acts_free(&a);
+    qn_check_acts_free(&a);
     qn_gpu_free(&gx);
     qn_gpu_free(&gx2);
     qn_gpu_free(&gw);
@@ -218,71 +181,6 @@ static void check_acts(int layout, int op, size_t n_cols, size_t n_tokens)
     qn_free(weight);
     qn_free(y);
     qn_free(expected);
-}
-
-/* ---- Weights ---- */
-
-/* Up to three matrices of a type that share activations, as stored in files and as tiles. */
-struct gpu_weights {
-    const qn_type_info *type;
-    size_t n_cols, n_matrices, n_rows[3], row_bytes;
-    uint8_t *stored[3];
-    qn_tiled_matrix matrix;
-    qn_gpu_guarded tiles;
-};
-
-/* Packs rows into their tiles; types that the kernels cannot read are converted to F16 first. */
-static void pack(const struct gpu_weights *w, size_t matrix_index, size_t first_tile)
-{
-    const size_t n_rows = w->n_rows[matrix_index];
-    qn_matmul_launch l;
-    uint8_t *rows = w->stored[matrix_index];
-    size_t row_bytes = w->row_bytes;
-    if (w->matrix.tiles.as_f16) {
-        float *scratch = xalloc(w->n_cols, sizeof *scratch);
-        row_bytes = w->n_cols * 2;
-        rows = xalloc(n_rows, row_bytes);
-        for (size_t r = 0; r < n_rows; r++)
-            qn_matmul_gpu_f16_row(w->type, w->stored[matrix_index] + r * w->row_bytes, w->n_cols, scratch,
-                                  (uint16_t *)(void *)(rows + r * row_bytes));
-        qn_free(scratch);
-    }
-    qn_gpu_guarded stored = qn_gpu_from(rows, n_rows * row_bytes);
-    qn_assert_ok(qn_matmul_gpu_pack(&w->matrix, stored.data, row_bytes, n_rows, first_tile, &l));
-    launch(&l);
-    qn_gpu_synchronize();
-    qn_gpu_free(&stored);
-    if (rows != w->stored[matrix_index])
-        qn_free(rows);
-}
-
-static struct gpu_weights weights_new(const qn_type_info *type, size_t n_cols, size_t n_matrices, const size_t n_rows[3])
-{
-    struct gpu_weights w = { .type = type, .n_cols = n_cols, .n_matrices = n_matrices };
-    size_t bytes, first_tile = 0;
-    w.matrix = (qn_tiled_matrix){ .tiles = qn_matmul_gpu_tile_layout(type), .n_cols = n_cols, .n_outs = n_matrices };
-    if (!qn_row_bytes(type, n_cols, &w.row_bytes))
-        exit(1);
-    for (size_t i = 0; i < n_matrices; i++) {
-        w.n_rows[i] = n_rows[i];
-        w.stored[i] = xalloc(n_rows[i], w.row_bytes);
-        qn_random_blocks(type, w.stored[i], n_rows[i] * w.row_bytes / type->block_bytes, 100); /* within the range of fp16 */
-        w.matrix.n_tiles += qn_matmul_gpu_tile_count(n_rows[i]);
-    }
-    qn_assert_ok(qn_matmul_gpu_bytes(&w.matrix.tiles, w.matrix.n_tiles, n_cols, &bytes));
-    w.tiles = qn_gpu_new(bytes);
-    w.matrix.address = w.tiles.data;
-    for (size_t i = 0; i < n_matrices; first_tile += qn_matmul_gpu_tile_count(n_rows[i]), i++)
-        pack(&w, i, first_tile);
-    qn_expect(qn_gpu_guards_intact(&w.tiles), "bytes around the tiles were written");
-    return w;
-}
-
-static void weights_free(struct gpu_weights *w)
-{
-    for (size_t i = 0; i < w->n_matrices; i++)
-        qn_free(w->stored[i]);
-    qn_gpu_free(&w->tiles);
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -299,8 +197,8 @@ static double matmul_bound(const struct gpu_weights *w, int layout)
 static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int layout, const float *x, size_t n_tokens,
                          const float *found, bool accumulate)
 {
-    float *weights = xalloc(w->n_cols, sizeof *weights);
-    double *values = xalloc(n_tokens * w->n_cols, sizeof *values);
+    float *weights = qn_check_alloc(w->n_cols, sizeof *weights);
+    double *values = qn_check_alloc(n_tokens * w->n_cols, sizeof *values);
     const double bound = matmul_bound(w, layout);
     for (size_t token = 0; token < n_tokens; token++)
         quantize_dequantize(layout, x + token * w->n_cols, w->n_cols, values + token * w->n_cols);
@@ -330,9 +228,9 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
 /* Two executions give the same bits; padding between the rows of tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
-    const qn_matmul_gpu gpu = device();
-    struct gpu_acts a = acts_new(layout, w->n_cols, n_tokens);
-    float *x = xalloc(n_tokens * w->n_cols, sizeof *x);
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
+    struct gpu_acts a = qn_check_acts_new(layout, w->n_cols, n_tokens);
+    float *x = qn_check_alloc(n_tokens * w->n_cols, sizeof *x);
     qn_gpu_guarded out[3];
     float *before[3], *found[3], *again[3];
     qn_matmul_launch quantize, matmul;
@@ -342,9 +240,9 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
                   w->n_rows[2], w->n_cols, n_tokens, layout_name(layout));
     for (size_t i = 0, tile = 0; i < w->n_matrices; tile += qn_matmul_gpu_tile_count(w->n_rows[i]), i++) {
         const size_t stride = w->n_rows[i] + 5, count = n_tokens * stride;
-        before[i] = xalloc(count, sizeof(float));
-        found[i] = xalloc(count, sizeof(float));
-        again[i] = xalloc(count, sizeof(float));
+        before[i] = qn_check_alloc(count, sizeof(float));
+        found[i] = qn_check_alloc(count, sizeof(float));
+        again[i] = qn_check_alloc(count, sizeof(float));
         for (size_t k = 0; k < count; k++)
             before[i][k] = i == 1 ? (float)(k % stride) : NAN;
         out[i] = qn_gpu_from(before[i], count * sizeof(float));
@@ -356,8 +254,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         if (time)
             for (size_t i = 0; i < w->n_matrices; i++)
                 qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
-        launch(&quantize);
-        launch(&matmul);
+        qn_check_launch(&quantize);
+        qn_check_launch(&matmul);
         for (size_t i = 0; i < w->n_matrices; i++)
             qn_gpu_read(&out[i], time ? again[i] : found[i]);
     }
@@ -375,7 +273,7 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         qn_free(found[i]);
         qn_free(again[i]);
     }
-    acts_free(&a);
+    qn_check_acts_free(&a);
     qn_gpu_free(&gx);
     qn_free(x);
 }
@@ -386,13 +284,13 @@ static void check_not_finite(const qn_type_info *type)
 {
     enum { COLS = 768, ROWS = 20 };
     const size_t rows[3] = { ROWS, 0, 0 };
-    const qn_matmul_gpu gpu = device();
-    struct gpu_weights w = weights_new(type, COLS, 1, rows);
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
+    struct gpu_weights w = qn_check_weights_new(type, COLS, 1, rows);
     for (int kind = 0; kind < 6; kind++) {
         const size_t n_tokens = kind < 3 ? 3 : 40;
         const float bad = kind % 3 == 0 ? NAN : kind % 3 == 1 ? INFINITY : -INFINITY;
-        struct gpu_acts a = acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
-        float *x = xalloc(n_tokens * COLS, sizeof *x), *y = xalloc(n_tokens * ROWS, sizeof *y);
+        struct gpu_acts a = qn_check_acts_new(qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), COLS, n_tokens);
+        float *x = qn_check_alloc(n_tokens * COLS, sizeof *x), *y = qn_check_alloc(n_tokens * ROWS, sizeof *y);
         qn_matmul_launch l;
         qn_random_floats(x, n_tokens * COLS, 1);
         x[COLS + qn_random_below(COLS)] = bad;
@@ -400,24 +298,24 @@ static void check_not_finite(const qn_type_info *type)
         w.matrix.outs[0] = (qn_matmul_out){ out.data, 0, ROWS, ROWS, 0 };
         qn_case_begin("matmul", "cuda", "%s with %g, %s", type->name, (double)bad, layout_name(a.acts.layout));
         qn_assert_ok(qn_matmul_gpu_quantize(&a.acts, QN_ACTS_OP_NONE, gx.data, 0, 0, 0, COLS, n_tokens, &l));
-        launch(&l);
+        qn_check_launch(&l);
         qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &w.matrix, &a.acts, n_tokens, &l));
-        launch(&l);
+        qn_check_launch(&l);
         qn_gpu_read(&out, y);
         for (size_t i = 0; i < n_tokens * ROWS; i++)
             qn_expect(isfinite(y[i]) == (i / ROWS != 1), "element %zu of token %zu is %g", i % ROWS, i / ROWS, (double)y[i]);
-        acts_free(&a);
+        qn_check_acts_free(&a);
         qn_gpu_free(&gx);
         qn_gpu_free(&out);
         qn_free(x);
         qn_free(y);
     }
-    weights_free(&w);
+    qn_check_weights_free(&w);
 }
 
 static void check_refusals(void)
 {
-    const qn_matmul_gpu gpu = device();
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     qn_tiled_matrix matrix = { .tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q8_0)),
                                .address = 1024,
                                .n_tiles = 4,
@@ -457,7 +355,7 @@ static void timed_copy(void *context, size_t copy)
 {
     const struct timed *t = context;
     for (size_t i = 0; i < t->each; i++)
-        launch(&t->launches[copy * t->each + i]);
+        qn_check_launch(&t->launches[copy * t->each + i]);
 }
 
 struct shape {
@@ -472,7 +370,7 @@ enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
                         size_t n_tokens, enum norm_mode norm_mode)
 {
-    const qn_matmul_gpu gpu = device();
+    const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
     const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
@@ -487,15 +385,15 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     const size_t n_copies = qn_gpu_bench_copies(layer), each = n_shapes * (norm_mode == NORM_IN_LAUNCH ? 2 : 1);
     qn_gpu_guarded matrix = qn_gpu_new(layer * n_copies), out = qn_gpu_new(n_tokens * tallest * sizeof(float));
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
-    struct gpu_acts *acts = xalloc(n_shapes, sizeof *acts);
-    qn_matmul_launch *launches = xalloc(n_copies * each, sizeof *launches);
+    struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
+    qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
     char shape[80];
     qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
     uint64_t at = matrix.data;
     for (size_t i = 0; i < n_shapes; i++)
-        acts[i] = acts_new(layout, shapes[i].n_cols, n_tokens);
+        acts[i] = qn_check_acts_new(layout, shapes[i].n_cols, n_tokens);
     for (size_t copy = 0, n = 0; copy < n_copies; copy++)
         for (size_t i = 0; i < n_shapes; i++) {
             qn_tiled_matrix a = { .tiles = tiles,
@@ -509,7 +407,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
             if (norm_mode == NORM_IN_LAUNCH)
                 n++;
             else if (copy == 0)
-                launch(&launches[n]);
+                qn_check_launch(&launches[n]);
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
@@ -523,7 +421,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
         qn_gpu_bench("matmul", "cuda", shape, 2 * weights * (double)n_tokens, "FLOP", 0, timed_copy,
                      &(struct timed){ launches, each }, n_copies);
     for (size_t i = 0; i < n_shapes; i++)
-        acts_free(&acts[i]);
+        qn_check_acts_free(&acts[i]);
     qn_gpu_free(&matrix);
     qn_gpu_free(&out);
     qn_gpu_free(&x);
@@ -588,9 +486,9 @@ static void check_many_rows(void)
         qn_random_seed(77 + i);
         if (!qn_case_selected())
             continue;
-        struct gpu_weights w = weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
+        struct gpu_weights w = qn_check_weights_new(qn_type_find(cases[i].type), cases[i].cols, 3, n_rows);
         check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, cases[i].tokens), cases[i].tokens);
-        weights_free(&w);
+        qn_check_weights_free(&w);
     }
 }
 
@@ -606,9 +504,9 @@ static void check_token_counts(void)
                 continue;
             const size_t cols = type->block_weights * (1 + qn_random_below((n_tokens % 8 ? 1000 : 4000) / type->block_weights));
             const size_t n_rows[3] = { 1 + qn_random_below(300), 1 + qn_random_below(40), 1 + qn_random_below(700) };
-            struct gpu_weights w = weights_new(type, cols, 3, n_rows);
+            struct gpu_weights w = qn_check_weights_new(type, cols, 3, n_rows);
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
-            weights_free(&w);
+            qn_check_weights_free(&w);
         }
 }
 
@@ -616,7 +514,7 @@ static void check_token_counts(void)
 static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
 {
     const size_t count = n_tokens * n_cols;
-    float *x = xalloc(count, sizeof *x);
+    float *x = qn_check_alloc(count, sizeof *x);
     qn_random_floats(x, count, 3);
     x[count - 1] = n_tokens > 2 ? INFINITY : 1; /* a token that is not finite */
     qn_gpu_guarded gx = qn_gpu_from(x, count * sizeof *x), gw = qn_gpu_from(x, count * sizeof *x);
@@ -625,14 +523,14 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
     struct gpu_acts found[2], expected[2];
     qn_case_begin("matmul", "cuda", "hi/lo and fp16 of %zu tokens, width %zu, operation %d", n_tokens, n_cols, op);
     for (size_t i = 0; i < 2; i++) {
-        found[i] = acts_new(layouts[i], n_cols, n_tokens);
-        expected[i] = acts_new(layouts[i], n_cols, n_tokens);
+        found[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
+        expected[i] = qn_check_acts_new(layouts[i], n_cols, n_tokens);
         qn_assert_ok(qn_matmul_gpu_quantize(&expected[i].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
-        launch(&l);
+        qn_check_launch(&l);
     }
     qn_assert_ok(qn_matmul_gpu_quantize(&found[0].acts, op, gx.data, gx.data, gw.data, 1e-6f, n_cols, n_tokens, &l));
     qn_matmul_gpu_quantize_f16_too(&l, &found[1].acts);
-    launch(&l);
+    qn_check_launch(&l);
     for (size_t i = 0; i < 2; i++) {
         struct gpu_acts *const pair[2] = { &found[i], &expected[i] };
         uint8_t *data[2];
@@ -640,8 +538,8 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
         size_t bytes;
         qn_assert_ok(qn_matmul_gpu_acts_bytes(layouts[i], n_cols, found[i].acts.capacity, &bytes));
         for (size_t p = 0; p < 2; p++) {
-            data[p] = xalloc(pair[p]->data.bytes, 1);
-            scales[p] = xalloc(pair[p]->acts.capacity, sizeof(float));
+            data[p] = qn_check_alloc(pair[p]->data.bytes, 1);
+            scales[p] = qn_check_alloc(pair[p]->acts.capacity, sizeof(float));
             qn_gpu_read(&pair[p]->data, data[p]);
             qn_gpu_read(&pair[p]->scale, scales[p]);
         }
@@ -653,8 +551,8 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
             qn_free(data[p]);
             qn_free(scales[p]);
         }
-        acts_free(&found[i]);
-        acts_free(&expected[i]);
+        qn_check_acts_free(&found[i]);
+        qn_check_acts_free(&expected[i]);
     }
     qn_gpu_free(&gx);
     qn_gpu_free(&gw);
@@ -689,7 +587,7 @@ void qn_check_cuda_matmul(bool with_bench)
                                        draw == 13 ? 5000 : rows[qn_random_below(7)] };
             if (!qn_case_selected())
                 continue;
-            struct gpu_weights w = weights_new(&types[t], cols, 3, n_rows);
+            struct gpu_weights w = qn_check_weights_new(&types[t], cols, 3, n_rows);
             const size_t n_tokens = draw == 13 ? 2 : draw < 12 ? tokens[draw] : tokens[qn_random_below(12)];
             check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, n_tokens), n_tokens);
             if (draw % 3 == 0) { /* fp16 in any number */
@@ -699,7 +597,7 @@ void qn_check_cuda_matmul(bool with_bench)
             }
             if (draw % 3 == 1)
                 check_matmul(&w, qn_matmul_gpu_acts_layout(&w.matrix.tiles, 1), 1);
-            weights_free(&w);
+            qn_check_weights_free(&w);
         }
         if (qn_case_selected())
             check_not_finite(&types[t]);
@@ -707,6 +605,7 @@ void qn_check_cuda_matmul(bool with_bench)
     check_token_counts();
     check_many_rows();
     check_refusals();
+    qn_check_cuda_matmul_fused(with_bench);
     if (with_bench)
         bench();
 }

@@ -214,7 +214,7 @@ static void one_token(void **unused)
     assert_int_equal(q->weight, 2 << 20);
     assert_true(q->eps == 1e-6f);
     assert_int_equal(q->out, (6 << 20) + 1024);
-    assert_int_equal(q->token_scale, 0);
+    assert_int_equal(q->scale, 0);
     assert_int_equal(q->n_cols, COLS);
     assert_int_equal(q->stride, COLS);
     assert_int_equal(q->n_tokens, 1);
@@ -234,12 +234,14 @@ static void one_token(void **unused)
     expect_launch(1, 2, "qn_matmul_gemm_few", 2, 1, true);
     q = arguments(0, 2);
     assert_int_equal(q->weight, 0);
-    assert_int_equal(q->token_scale, q->out + 2 * 2 * QN_GEMM_TILE_N / 8 * QN_ACTS_HILO_BYTES);
+    assert_int_equal(q->scale, q->out + 2 * 2 * QN_GEMM_TILE_N / 8 * QN_ACTS_HILO_BYTES);
     const qn_matmul_few_args *few = arguments(1, 2);
     assert_int_equal(few->weights, 128);
     assert_int_equal(few->acts, q->out);
-    assert_int_equal(few->token_scale, q->token_scale);
-    assert_true(few->counters == q->counters && few->counters >= few->token_scale + QN_GEMM_TILE_N * sizeof(float));
+    assert_int_equal(few->acts_scale, q->scale);
+    assert_int_equal(few->sumsq, 0);
+    /* Scales and sums of squares of four blocks of columns. */
+    assert_true(few->counters == q->counters && few->counters >= few->acts_scale + 2 * 4 * QN_GEMM_TILE_N * sizeof(float));
     assert_true(few->counters % 256 == 0 && few->partials > few->counters);
     assert_true(few->n_tiles == 4 && few->n_tokens == 2 && few->capacity == QN_GEMM_TILE_N && few->n_outs == 2);
     assert_int_equal(few->out_dtype, QN_DTYPE_F32);
@@ -435,7 +437,7 @@ static void outputs(void **unused)
     assert_ok(matmul(k, &c));
     const qn_matmul_quantize_acts_args *q = arguments(0, 2);
     assert_int_equal(q->out % 1024, 0);
-    assert_true(q->out + (q->token_scale - q->out) + QN_GEMM_TILE_N * sizeof(float) <= (6 << 20) + 1024 + 16 + bytes);
+    assert_true(q->out + (q->scale - q->out) + QN_GEMM_TILE_N * sizeof(float) <= (6 << 20) + 1024 + 16 + bytes);
     c.weights.bytes = 1;
     refused(matmul(k, &c), "packed: 1 bytes");
     refused(qn_cuda_matmul_workspace(k, &valid.weights, &valid.acts, NULL), "bytes: NULL");

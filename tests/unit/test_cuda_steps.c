@@ -144,10 +144,13 @@ static int gemms(const struct fixture *x)
     return n;
 }
 
-/* Activations of a step; those that are read in two layouts are written by one launch. */
+/* Activations of a step of up to 64 rows that no GEMM computes; those that are read in two layouts are written by one
+ * launch. */
 static int acts(const struct fixture *x)
 {
     int n = 0;
+    for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
+        n -= x->model->ops[i].fuses_next;
     for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
         n += qn_op_acts_of(&x->cuda.plan.ops[i]) ? (int)qn_op_acts_of(&x->cuda.plan.ops[i])->n : 0;
     return n;
@@ -275,6 +278,47 @@ static void gemms_of_rows(void **unused)
         assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
     }
     tear_down(&x);
+}
+
+/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
+ * but the first and the last norm, and in recurrent layers those for matrices in fp16. */
+static void fused_activations(void **unused)
+{
+    (void)unused;
+    static const size_t rows[] = { 2, 33, 64, 70 };
+    for (size_t m = 0; m < N_MODELS; m++)
+        for (size_t i = 0; i < 4; i++) {
+            struct fixture x;
+            struct rows r = { .n = 0 };
+            const qn_matmul_few_args *before = NULL;
+            int n = 0, expected = 0;
+            label("%s, %zu rows", models[m], rows[i]);
+            set_up(&x, models[m], 0, 1);
+            add_piece(&r, &x, 0, 0, rows[i], true);
+            assert_ok(run(&x, &r));
+            for (int k = 0; k < fake.launches; k++) {
+                const bool quantizes = !strcmp(launch(k)->function, "qn_matmul_quantize_acts");
+                if (strcmp(launch(k)->function, "qn_matmul_gemm_few") && !quantizes)
+                    continue;
+                const qn_matmul_few_args *args = quantizes ? NULL : (const void *)launch(k)->args;
+                if (before && before->next.op) { /* what it computes is read at once, and is not quantised again */
+                    assert_non_null(args);
+                    assert_int_equal(args->acts, before->next.acts);
+                    assert_int_equal(args->acts_scale, before->next.scale);
+                    assert_int_equal(args->sumsq, before->next.op == QN_ACTS_OP_RMS_NORM ? before->next.sumsq : 0);
+                    assert_true(before->acts != before->next.acts);
+                    assert_true((before->next.weight != 0) == (before->next.op == QN_ACTS_OP_RMS_NORM));
+                    n++;
+                }
+                before = args;
+            }
+            for (size_t k = 0; k < x.cuda.plan.n_ops; k++)
+                expected += x.model->ops[k].fuses_next;
+            assert_int_equal(n, rows[i] <= QN_FEW_MAX_TOKENS ? expected : 0);
+            if (!strcmp(models[m], "qwen3.q1_0"))
+                assert_int_equal(expected, 3 * (int)x.cuda.plan.n_layers - 1);
+            tear_down(&x);
+        }
 }
 
 /* Pieces of many rows come after those of few, with one launch of prefill attention, and logit rows are gathered. */
@@ -562,6 +606,7 @@ int main(void)
         cmocka_unit_test(decode_of_many),
         cmocka_unit_test(graphs_are_shared),
         cmocka_unit_test(mixed_pieces),
+        cmocka_unit_test(fused_activations),
         cmocka_unit_test(gemms_of_rows),
         cmocka_unit_test(consecutive_logits),
         cmocka_unit_test(aura_pages),

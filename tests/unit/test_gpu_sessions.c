@@ -480,7 +480,7 @@ static void rows_are_independent(void)
                 n[i] = rows_of(alone[i], i);
                 append_alone(alone[i], i, n[i], logits[0] + i * row);
             }
-            append_together(together, n, counts[c], logits[1]);
+            append_together(together, n, counts[c], NULL, logits[1]);
             for (size_t i = 0; i < counts[c]; i++)
                 if (memcmp(logits[0] + i * row, logits[1] + i * row, row * sizeof **logits) != 0)
                     fail_msg("%zu sequences, step %zu: other bits of sequence %zu", counts[c], round, i);

@@ -25,7 +25,7 @@ static qn_matmul_launch launch_with(const qn_matmul_gpu *gpu, const qn_tile_layo
     const int layout = qn_matmul_gpu_acts_layout(tiles, n_tokens);
     const qn_matmul_acts acts = { .layout = layout,
                                   .address = 1024,
-                                  .token_scale = 256,
+                                  .scale = 256,
                                   .workspace = 2048,
                                   .n_cols = n_cols,
                                   .capacity = layout == QN_ACTS_HILO_N1 ? 1 : 4096 };
@@ -113,6 +113,10 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     assert_true(launch->grid[1] * tile_n >= n_tokens && (launch->grid[1] - 1) * tile_n < n_tokens);
     assert_true(launch->grid[1] * tile_n <= a->capacity);
     assert_in_range(launch->grid[0], 1, row_blocks * a->n_k_tiles);
+    assert_int_equal(a->n_row_blocks, row_blocks);
+    assert_in_range(a->block_parts, 1, 2);
+    assert_in_range(a->n_parts, (launch->grid[0] - 1) * a->block_parts + 1, launch->grid[0] * a->block_parts);
+    assert_true(a->n_parts <= row_blocks * a->n_k_tiles);
     /* Counters and partials are in the workspace. */
     const size_t n_blocks = (size_t)launch->grid[0] * launch->grid[1];
     assert_true(n_blocks <= QN_FEW_MAX_BLOCKS && n_blocks <= gpu->n_sms);
@@ -120,9 +124,10 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     assert_true(a->partials + n_blocks * 2 * QN_FEW_TILE_M * tile_n * sizeof(float) <=
                 2048 + qn_matmul_gpu_workspace_bytes(gpu));
     const size_t stage = (size_t)QN_FEW_TILE_M / QN_TILE_ROWS * (tiles->bits * QN_FRAGMENT_BYTES + tiles->n_scales * 32);
-    assert_in_range(a->weight_stages, 2, 8);
-    assert_int_equal(launch->shared_bytes, QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 16) +
-                                               a->weight_stages * (stage + 16) + 16);
+    assert_in_range(a->weight_stages, 1, 8);
+    /* Each stage of activations has their scales. */
+    assert_int_equal(launch->shared_bytes, QN_FEW_ACTS_STAGES(tile_n) * (tile_n / 8 * QN_ACTS_HILO_BYTES + 4 * tile_n + 16) +
+                                               a->weight_stages * (stage + 16) + QN_FEW_OUTPUT_BYTES(tile_n));
     assert_true(launch->shared_bytes <= gpu->max_shared_bytes);
 }
 
@@ -160,12 +165,81 @@ static void few_tokens_fill_the_device(void **unused)
     assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function, "qn_matmul_gemm");
 }
 
+/* The bits of a token's results follow from the parts: they are the same for any number of tokens. */
+static void parts_do_not_depend_on_tokens(void **unused)
+{
+    (void)unused;
+    static const qn_matmul_gpu odd = { .n_sms = 35, .max_shared_bytes = 232448, .clusters = true };
+    static const qn_matmul_gpu *const gpus[] = { &h200, &odd };
+    static const size_t rows[] = { 1, 300, 5120, 34816 }, cols[] = { 256, 1000, 5120, 17408 };
+    for (size_t i = 0; i < 2 * 4 * 4; i++) {
+        const qn_matmul_gpu *gpu = gpus[i / 16];
+        const uint32_t parts = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], 1).args.few.n_parts;
+        for (size_t n = 2; n <= QN_FEW_MAX_TOKENS; n++) {
+            label("%u SMs, %zu rows, %zu columns, %zu tokens", gpu->n_sms, rows[i / 4 % 4], cols[i % 4], n);
+            const qn_matmul_launch made = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], n);
+            assert_int_equal(made.args.few.n_parts, parts);
+            few_covers(gpu, &q1_0, &made, n);
+        }
+    }
+}
+
+static qn_matmul_acts hilo_acts(uint64_t address, size_t n_cols)
+{
+    return (qn_matmul_acts){
+        .layout = QN_ACTS_HILO, .address = address, .scale = 256, .workspace = 2048, .n_cols = n_cols, .capacity = 128
+    };
+}
+
+static void fused_launches(void **unused)
+{
+    (void)unused;
+    enum { ROWS = 17408, COLS = 5120, TILES = ROWS / QN_TILE_ROWS };
+    const qn_matmul_acts from = hilo_acts(1024, COLS), to = hilo_acts(4096, ROWS), same = hilo_acts(1024, ROWS);
+    qn_tiled_matrix matrix = { .tiles = q1_0,
+                               .address = 1024,
+                               .n_tiles = 2 * TILES,
+                               .n_cols = COLS,
+                               .n_outs = 2,
+                               .outs = { { .n_rows = ROWS }, { .first_tile = TILES, .n_rows = ROWS } } };
+    qn_matmul_next next = { QN_ACTS_OP_SWIGLU, &to, 0 };
+    qn_matmul_launch made;
+    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made));
+    assert_true(made.args.few.up_tile == TILES && made.args.few.n_row_blocks == ROWS / 128);
+    assert_true(made.args.few.next.acts == 4096 && made.args.few.next.op == QN_ACTS_OP_SWIGLU);
+    next.acts = &same; /* what it reads */
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made), QN_ERR_INVALID);
+    next.acts = &from;
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made), QN_ERR_INVALID);
+    next.acts = &to;
+    next.op = QN_ACTS_OP_RMS_NORM; /* of two outputs */
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made), QN_ERR_INVALID);
+    next.op = QN_ACTS_OP_SWIGLU;
+    matrix.outs[1].n_rows--;
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_SWIGLU));
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made), QN_ERR_INVALID);
+    matrix.n_outs = 1;
+    matrix.n_tiles = TILES;
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM)); /* it is not added */
+    matrix.outs[0].accumulate = 1;
+    next = (qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &to, 512 };
+    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made));
+    assert_true(made.args.few.next.weight == 512 && made.args.few.up_tile == 0);
+    assert_int_equal(made.args.few.next.sumsq, 256 + ROWS / 128 * 128 * sizeof(float));
+    matrix.tiles = q8_0;
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM));
+}
+
 static void workspace_refused(void **unused)
 {
     (void)unused;
     const qn_tiled_matrix matrix = { .tiles = q1_0, .address = 1024, .n_tiles = 4, .n_cols = 256, .n_outs = 1 };
-    qn_matmul_acts acts = { .layout = QN_ACTS_HILO, .address = 1024, .token_scale = 256, .n_cols = 256, .capacity = 128 };
+    qn_matmul_acts acts = { .layout = QN_ACTS_HILO, .address = 1024, .scale = 256, .n_cols = 256, .capacity = 128 };
     qn_matmul_launch made;
+    acts.workspace = 256;
+    acts.scale = 248;
+    assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
+    assert_non_null(strstr(qn_error_text(), "scales at one of 16"));
     for (acts.workspace = 0; acts.workspace <= 128; acts.workspace += 128) {
         assert_int_equal(qn_matmul_gpu_matmul(&h200, &matrix, &acts, 2, &made), QN_ERR_INVALID);
         assert_non_null(strstr(qn_error_text(), "workspace"));
@@ -206,8 +280,13 @@ static void one_token_is_covered(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),       cmocka_unit_test(blocks_cover_everything),
-                                        cmocka_unit_test(k_is_split_where_that_pays), cmocka_unit_test(few_tokens_are_covered),
-                                        cmocka_unit_test(few_tokens_fill_the_device), cmocka_unit_test(workspace_refused) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
+                                        cmocka_unit_test(blocks_cover_everything),
+                                        cmocka_unit_test(k_is_split_where_that_pays),
+                                        cmocka_unit_test(few_tokens_are_covered),
+                                        cmocka_unit_test(few_tokens_fill_the_device),
+                                        cmocka_unit_test(parts_do_not_depend_on_tokens),
+                                        cmocka_unit_test(fused_launches),
+                                        cmocka_unit_test(workspace_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,8 +175,9 @@ static qn_token prompt[MAX_PROMPT];
 static double first_tokens[MAX_GAPS], gaps[MAX_GAPS]; /* seconds until first tokens, and between tokens */
 static size_t n_first_tokens, n_gaps;
 
-static bool on_token(void *user, qn_token token)
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
+    (void)logprobs;
     struct client *c = user;
     (void)token;
     assert_in_range(n_gaps, 0, MAX_GAPS - 1);

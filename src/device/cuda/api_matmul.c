@@ -26,7 +26,7 @@ typedef struct matmul_call {
     const qn_cuda_matmul_acts *acts;
     size_t pass_tokens;
     qn_matmul_acts pass;
-    size_t acts_bytes;
+    size_t acts_bytes, scale_bytes;
     uint32_t stride; /* of x and up */
     size_t element, out_element;
 } matmul_call;
@@ -131,21 +131,23 @@ static qn_status check_tokens(matmul_call *c, const qn_cuda_kernels *kernels, co
     c->pass.layout = qn_matmul_gpu_acts_layout(&c->matrix.tiles, c->pass_tokens);
     c->pass.n_cols = c->matrix.n_cols;
     c->pass.capacity = c->pass.layout == QN_ACTS_HILO_N1 ? 1 : qn_round_up(c->pass_tokens, QN_GEMM_TILE_N);
+    c->pass.rms_norm = acts->op == QN_CUDA_MATMUL_RMS_NORM;
+    c->pass.eps = acts->eps;
+    c->scale_bytes = qn_matmul_gpu_scale_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity);
     return qn_matmul_gpu_acts_bytes(c->pass.layout, c->pass.n_cols, c->pass.capacity, &c->acts_bytes);
 }
 
-/* Bytes of activations and scales of tokens, padded: the workspace of the matmul follows. */
+/* Bytes of activations and their scales, padded: the workspace of the matmul follows. */
 static size_t matmul_workspace_at(const matmul_call *c)
 {
-    return qn_round_up(c->acts_bytes + c->pass.capacity * sizeof(float), ACTS_ALIGNMENT);
+    return qn_round_up(c->acts_bytes + c->scale_bytes, ACTS_ALIGNMENT);
 }
 
-/* Activations, the scales of tokens, the workspace of the matmul; before them what aligns them. */
+/* Activations, their scales, the workspace of the matmul; before them what aligns them. */
 static qn_status workspace_bytes(const matmul_call *c, size_t *bytes)
 {
-    const size_t scales = c->pass.layout == QN_ACTS_HILO_N1 ? 0 : c->pass.capacity * sizeof(float);
     const size_t others =
-        c->pass.layout == QN_ACTS_HILO ? scales + ACTS_ALIGNMENT + qn_matmul_gpu_workspace_bytes(&c->gpu) : scales;
+        c->scale_bytes + (c->pass.layout == QN_ACTS_HILO ? ACTS_ALIGNMENT + qn_matmul_gpu_workspace_bytes(&c->gpu) : 0);
     *bytes = 0;
     if (!c->pass_tokens)
         return QN_OK;
@@ -253,7 +255,7 @@ static qn_status all_launches(const matmul_call *c, qn_launch out[2 * PASS_LAUNC
 static void place(matmul_call *c, uint64_t workspace)
 {
     c->pass.address = qn_round_up(workspace, ACTS_ALIGNMENT);
-    c->pass.token_scale = c->pass.layout == QN_ACTS_HILO_N1 ? 0 : c->pass.address + c->acts_bytes;
+    c->pass.scale = c->scale_bytes ? c->pass.address + c->acts_bytes : 0;
     c->pass.workspace = c->pass.layout == QN_ACTS_HILO ? c->pass.address + matmul_workspace_at(c) : 0;
 }
 

@@ -11,9 +11,10 @@ enum { ALIGN = 256 };
 
 static void release_acts(qn_cuda_model *model, qn_cuda_acts *acts)
 {
-    for (size_t layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++)
-        qn_cuda_free(model->cuda, &acts->memory[layout]);
-    qn_cuda_free(model->cuda, &acts->token_scale);
+    for (size_t copy = 0; copy < QN_CUDA_ACTS_COPIES; copy++) {
+        qn_cuda_free(model->cuda, &acts->memory[copy]);
+        qn_cuda_free(model->cuda, &acts->scale[copy]);
+    }
 }
 
 void qn_cuda_buffers_free(qn_cuda_model *model)
@@ -51,19 +52,22 @@ static qn_status alloc_acts(qn_cuda_model *model, size_t id, size_t max_rows)
     const size_t capacities[QN_CUDA_ACTS_LAYOUTS] = { [QN_ACTS_HILO_N1] = 1,
                                                       [QN_ACTS_F16] = qn_round_up(max_rows, QN_GEMM_TILE_N),
                                                       [QN_ACTS_HILO] = qn_round_up(QN_FEW_MAX_TOKENS, QN_GEMM_TILE_N) };
-    QN_TRY(alloc_floats(model, capacities[QN_ACTS_F16] + capacities[QN_ACTS_HILO], 1, &acts->token_scale));
-    for (int layout = 0; layout < QN_CUDA_ACTS_LAYOUTS; layout++) {
+    for (int copy = 0; copy < QN_CUDA_ACTS_COPIES; copy++) {
+        const int layout = copy == QN_CUDA_ACTS_FUSED ? QN_ACTS_HILO : copy;
         size_t bytes;
-        qn_matmul_acts *to = &acts->layouts[layout];
+        qn_matmul_acts *to = &acts->layouts[copy];
         *to = (qn_matmul_acts){ .layout = layout,
                                 .workspace = model->matmul_workspace.address,
                                 .n_cols = model->plan->acts[id].width,
                                 .capacity = capacities[layout] };
         QN_TRY(qn_matmul_gpu_acts_bytes(layout, to->n_cols, to->capacity, &bytes));
-        QN_TRY(qn_cuda_alloc(model->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[layout]));
-        QN_TRY(qn_cuda_memset(model->cuda, model->stream, acts->memory[layout].address, 0, bytes + 1024));
-        to->address = (acts->memory[layout].address + 1023) / 1024 * 1024;
-        to->token_scale = acts->token_scale.address + (layout == QN_ACTS_HILO ? capacities[QN_ACTS_F16] * sizeof(float) : 0);
+        QN_TRY(qn_cuda_alloc(model->cuda, bytes + 1024, 1, "activations on the GPU", &acts->memory[copy]));
+        QN_TRY(qn_cuda_memset(model->cuda, model->stream, acts->memory[copy].address, 0, bytes + 1024));
+        to->address = (acts->memory[copy].address + 1023) / 1024 * 1024;
+        bytes = qn_matmul_gpu_scale_bytes(layout, to->n_cols, to->capacity);
+        if (bytes)
+            QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "activations on the GPU", &acts->scale[copy]));
+        to->scale = acts->scale[copy].address;
     }
     return QN_OK;
 }

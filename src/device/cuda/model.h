@@ -33,14 +33,17 @@ typedef struct qn_cuda_op {
     qn_cuda_gemm gemms[QN_OP_MATRICES];
     size_t n_gemms;
     qn_op_addresses vectors;
+    bool fuses_next; /* for 2 to QN_FEW_MAX_TOKENS rows its GEMM computes the activations of the next operation */
 } qn_cuda_op;
 
-enum { QN_CUDA_ACTS_LAYOUTS = 3 };
+/* Activations are in one of three layouts; those of GEMMs' epilogues are a copy of their own in QN_ACTS_HILO, because the
+ * GEMM that writes them may read activations of the same width. */
+enum { QN_CUDA_ACTS_LAYOUTS = 3, QN_CUDA_ACTS_FUSED = QN_CUDA_ACTS_LAYOUTS, QN_CUDA_ACTS_COPIES };
 
 /* A qn_plan_acts on the device, in every layout that its matmuls read for some number of rows. */
 typedef struct qn_cuda_acts {
-    qn_matmul_acts layouts[QN_CUDA_ACTS_LAYOUTS];
-    qn_cuda_buffer memory[QN_CUDA_ACTS_LAYOUTS], token_scale;
+    qn_matmul_acts layouts[QN_CUDA_ACTS_COPIES];
+    qn_cuda_buffer memory[QN_CUDA_ACTS_COPIES], scale[QN_CUDA_ACTS_COPIES];
     uint64_t signs; /* of its rotation; 0: none */
 } qn_cuda_acts;
 
@@ -143,7 +146,8 @@ static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
     return model->buffers[buffer].address + (buffer == model->plan->ops[0].embed.out ? model->input_bytes : 0);
 }
 
-/* The most rows whose logits are computed in one pass, and whose attention by the decode kernel is: there are buffers for as many. */
+/* The most rows whose logits are computed in one pass, and whose attention by the decode kernel is: there are buffers for
+ * as many. */
 enum { QN_CUDA_LOGIT_ROWS = 256, QN_CUDA_ATTENTION_ROWS = 256 };
 
 /* The most sequences of a step on the device. */

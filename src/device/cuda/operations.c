@@ -102,6 +102,12 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : qn_cuda_step_buffer(s, x) };
 }
 
+/* Whether the matmuls of an operation's hi/lo activations do the division of its RMS norm. */
+static bool has_rms(const qn_op *writer, const qn_plan_acts *acts)
+{
+    return (writer->kind == QN_OP_NORM || writer->kind == QN_OP_LOGIT_NORM) && !acts->rotation.block;
+}
+
 /* Quantises rows into these layouts, hi/lo int8 and fp16 in one launch. */
 static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts, size_t width,
                           unsigned layouts)
@@ -119,12 +125,18 @@ static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *
     return QN_OK;
 }
 
+/* Whether the operation before, a matmul, computes this operation's activations. */
+static bool is_fused(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && op > s->model->plan->ops && qn_cuda_step_op(s, op - 1)->fuses_next;
+}
+
 /* Writes the operation's activations, in the layouts that the next operation reads. */
 static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const struct acts_source from = acts_source_of(s, op);
     const qn_op_acts *outs = qn_op_acts_of(op);
-    for (size_t a = 0; outs && a < outs->n; a++) {
+    for (size_t a = 0; outs && !is_fused(s, op) && a < outs->n; a++) {
         const qn_plan_acts *plan = &s->model->plan->acts[outs->at[a]];
         const qn_cuda_acts *acts = &s->model->acts[outs->at[a]];
         const unsigned layouts = layouts_read(s, op + 1, outs->at[a]);
@@ -142,6 +154,23 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
+/* The launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if that is fused. */
+static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm,
+                             const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
+{
+    const qn_plan_acts *plan = &s->model->plan->acts[gemm->acts];
+    const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix->tiles, s->n);
+    qn_matmul_acts acts = s->model->acts[gemm->acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
+    acts.rms_norm = has_rms(op - 1, plan);
+    acts.eps = acts.rms_norm ? op[-1].norm.eps : 0;
+    if (!is_fused(s, op + 1))
+        return qn_matmul_gpu_matmul(&s->model->matmul, tiled_matrix, &acts, s->n, launch);
+    const struct acts_source source = acts_source_of(s, op + 1);
+    const qn_matmul_acts *next_acts = &s->model->acts[qn_op_acts_of(op + 1)->at[0]].layouts[QN_CUDA_ACTS_FUSED];
+    const qn_matmul_next next = { .op = source.op, .acts = next_acts, .weight = source.weight };
+    return qn_matmul_gpu_matmul_fused(&s->model->matmul, tiled_matrix, &acts, s->n, &next, launch);
+}
+
 /* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of
  * rows alone. */
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
@@ -155,10 +184,8 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
         tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_rows(s->model, out);
         tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
     }
-    const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix.tiles, s->n);
     gemm->launch_rows = 0;
-    QN_TRY(qn_matmul_gpu_matmul(&s->model->matmul, &tiled_matrix, &s->model->acts[gemm->acts].layouts[layout], s->n,
-                                &gemm->launch));
+    QN_TRY(gemm_launch(s, op, gemm, &tiled_matrix, &gemm->launch));
     gemm->launch_rows = s->n;
     gemm->launch_generation = s->model->generation;
     return QN_OK;

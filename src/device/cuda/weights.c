@@ -74,6 +74,49 @@ static qn_status create_tiled_matrices(qn_cuda_model *model, const qn_op_matrice
     return QN_OK;
 }
 
+/* ---- Fusion ---- */
+
+/* The operation on the floats that these activations are quantised from, if a GEMM before can compute it. */
+static int fused_op(const qn_op *writer)
+{
+    return writer->kind == QN_OP_NORM     ? QN_ACTS_OP_RMS_NORM
+           : writer->kind == QN_OP_SWIGLU ? QN_ACTS_OP_SWIGLU
+                                          : QN_ACTS_OP_NONE;
+}
+
+/* Whether the writer's input is what the GEMM computes. Gate and up are not stored then: no other kind of operation reads
+ * them. */
+static bool computes_input(const qn_plan *plan, const qn_op *matmul, const qn_cuda_gemm *gemm, const qn_op *writer)
+{
+    const qn_op_matrix *first = &matmul->matmul.matrices.at[gemm->matrices[0]];
+    if (writer->kind == QN_OP_NORM)
+        return first->out == writer->norm.in;
+    for (size_t i = 0; i < plan->n_ops; i++)
+        if (plan->ops[i].kind != QN_OP_SWIGLU &&
+            ((qn_op_access(&plan->ops[i], writer->swiglu.gate) | qn_op_access(&plan->ops[i], writer->swiglu.up)) & QN_READS))
+            return false;
+    return first->out == writer->swiglu.gate && matmul->matmul.matrices.at[gemm->matrices[1]].out == writer->swiglu.up;
+}
+
+/* Sets fuses_next of operation i, a matmul: whether the one after the next is a matmul too that reads what the next writes in
+ * QN_ACTS_HILO only. */
+static void decide_fusion(qn_cuda_model *model, size_t i)
+{
+    const qn_plan *plan = model->plan;
+    const qn_op *op = &plan->ops[i], *writer = op + 1;
+    qn_cuda_op *cuda_op = &model->ops[i];
+    if (op->kind != QN_OP_MATMUL || i + 2 >= plan->n_ops || writer[1].kind != QN_OP_MATMUL || cuda_op->n_gemms != 1 ||
+        !qn_matmul_gpu_can_fuse(&cuda_op->gemms[0].tiled_matrix, fused_op(writer)) ||
+        !computes_input(plan, op, &cuda_op->gemms[0], writer))
+        return;
+    const int acts = qn_op_acts_of(writer)->at[0];
+    bool fuses = qn_op_acts_of(writer)->n == 1 && !plan->acts[acts].rotation.block;
+    for (size_t k = 0; k < cuda_op[2].n_gemms; k++)
+        fuses = fuses && cuda_op[2].gemms[k].tiled_matrix.tiles.bits <= 2;
+    /* The GEMM does not overwrite what it reads. */
+    cuda_op->fuses_next = fuses && !(i >= 2 && cuda_op[-2].fuses_next && cuda_op->gemms[0].acts == acts);
+}
+
 /* ---- Vectors ---- */
 
 /* Vectors are counted in a first pass, copied to a host buffer in a second, and uploaded together. */
@@ -155,6 +198,8 @@ qn_status qn_cuda_weights_create(qn_cuda_model *model)
         const qn_op_matrices matrices = tiled_matrices(model->plan, &model->plan->ops[i]);
         QN_TRY(create_tiled_matrices(model, &matrices, &model->ops[i]));
     }
+    for (size_t i = 0; i < model->plan->n_ops; i++)
+        decide_fusion(model, i);
     QN_TRY(create_vectors(model));
     find_table(model);
     return QN_OK;

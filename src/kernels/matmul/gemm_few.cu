@@ -2,14 +2,23 @@
 // wgmma's layout (B, QN_ACTS_HILO), int32 accumulators over the columns of a weight scale. hi and lo of a token are columns of
 // one B, so that codes are unpacked once for both.
 //
-// A unit is 256 rows by 256 columns of weights. The units, row block by row block, are divided evenly over the blocks: a block
-// has the end of one row block, then whole ones, then the beginning of another. Of a row block that several blocks
-// share, each stores its sums to global memory, and the last one to arrive adds them in the order of the columns: results
-// do not depend on which one that is, and no block waits for another.
+// A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by row
+// block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then whole
+// ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global memory, and
+// the last one to arrive adds them in the order of the columns: results do not depend on which one that is, and no block waits
+// for another.
+//
+// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row block
+// are added as if every block had two parts: those of parts 2i and 2i + 1 first, then those of the pairs. Sums of a unit are
+// integers, and tiles of more tokens only have more columns.
 //
 // Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
-// cores. One thread of a fifth copies weights, another one activations, both by bulk copies into rings. Architectures other than sm_90a use mma.sync, with the same division and order of additions.
+// cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies into rings; a
+// third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same division and order of
+// additions.
+#include "kernels/matmul/hilo.cuh"
 #include "kernels/matmul/tiles.cuh"
+#include "kernels/sigmoid.cuh"
 
 enum {
     CODE_BYTES = QN_BITS * QN_FRAGMENT_BYTES,
@@ -18,7 +27,9 @@ enum {
     WEIGHT_STAGE_BYTES = QN_FEW_WEIGHT_STAGE_BYTES(QN_BITS, QN_SCALES),
     UNIT_STEPS = QN_TILE_COLS / QN_ACTS_HILO_COLS,
     STEP_BYTES = QN_TILE_N / QN_MMA_N * QN_ACTS_HILO_BYTES, /* of activations */
+    ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
+    ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
     SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
     ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
@@ -26,44 +37,67 @@ enum {
     CONSUMER_THREADS = QN_FEW_THREADS - 128
 };
 
+// threadIdx.x. What follows from it is computed where it is used, not once for all units: registers for it are lacking.
+QN_DEVICE uint32_t opaque_thread()
+{
+    uint32_t thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
 // ---- The division of the work ----
 
 struct block_work {
     uint32_t n_units, begin, end; // of the token pass; of this block
+    uint32_t split;               // where its second part begins; 0: it has one
 };
 
-QN_DEVICE uint32_t first_unit(uint32_t n_units, uint32_t block)
+QN_DEVICE uint32_t first_unit(const qn_matmul_few_args &a, uint32_t n_units, uint32_t part)
 {
-    return (uint64_t)n_units * block / gridDim.x;
+    return (uint64_t)n_units * (part < a.n_parts ? part : a.n_parts) / a.n_parts;
 }
 
 // The block that has a unit.
-QN_DEVICE uint32_t block_of(uint32_t n_units, uint32_t unit)
+QN_DEVICE uint32_t block_of(const qn_matmul_few_args &a, uint32_t n_units, uint32_t unit)
 {
-    return ((uint64_t)(unit + 1) * gridDim.x + n_units - 1) / n_units - 1;
+    return (((uint64_t)(unit + 1) * a.n_parts + n_units - 1) / n_units - 1) / a.block_parts;
 }
 
 QN_DEVICE block_work block_work_of(const qn_matmul_few_args &a)
 {
+    const uint32_t part = blockIdx.x * a.block_parts;
     block_work w;
-    w.n_units = (a.n_tiles + BLOCK_TILES - 1) / BLOCK_TILES * a.n_k_tiles;
-    w.begin = first_unit(w.n_units, blockIdx.x);
-    w.end = first_unit(w.n_units, blockIdx.x + 1);
+    w.n_units = a.n_row_blocks * a.n_k_tiles;
+    w.begin = first_unit(a, w.n_units, part);
+    w.end = first_unit(a, w.n_units, part + a.block_parts);
+    w.split = part + 1 < a.n_parts && a.block_parts > 1 ? first_unit(a, w.n_units, part + 1) : 0;
     return w;
 }
 
-// The units of one row block that this block has.
-struct segment {
-    uint32_t row_block, n_units;
-};
-
-QN_DEVICE segment segment_at(const qn_matmul_few_args &a, const block_work &w, uint32_t unit)
+// The units of a part and a row block, a segment, from the unit at which it begins.
+QN_DEVICE uint32_t segment_units(const qn_matmul_few_args &a, const block_work &w, uint32_t unit)
 {
-    segment s;
-    s.row_block = unit / a.n_k_tiles;
-    const uint32_t end = (s.row_block + 1) * a.n_k_tiles;
-    s.n_units = (end < w.end ? end : w.end) - unit;
-    return s;
+    const uint32_t row_end = (unit / a.n_k_tiles + 1) * a.n_k_tiles, part_end = unit < w.split ? w.split : w.end;
+    return (row_end < part_end ? row_end : part_end) - unit;
+}
+
+// The tiles of a row block are one contiguous piece, or before SwiGLU two: of gate, and from up_tile on of up.
+
+QN_DEVICE uint32_t pieces_of(const qn_matmul_few_args &a)
+{
+    return a.up_tile ? 2 : 1;
+}
+
+QN_DEVICE uint32_t piece_tiles(const qn_matmul_few_args &a)
+{
+    return BLOCK_TILES / pieces_of(a);
+}
+
+// The tiles of a row block's piece that the matrix has: gate and up have as many rows.
+QN_DEVICE uint32_t piece_count(const qn_matmul_few_args &a, uint32_t row_block)
+{
+    const uint32_t first = row_block * piece_tiles(a), end = a.n_tiles / pieces_of(a), left = first < end ? end - first : 0;
+    return left < piece_tiles(a) ? left : piece_tiles(a);
 }
 
 // ---- Codes ----
@@ -85,7 +119,7 @@ QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group, uin
     }
 }
 
-// What token_scale, which is for codes times 64, has to be multiplied by.
+// What the scales of activations, which are for codes times 64, have to be multiplied by.
 #define CODE_FACTOR (QN_BITS == 1 ? 1.0f : 2.0f)
 
 // A lane's weights of a unit.
@@ -94,43 +128,33 @@ struct unit_weights {
     uint32_t scales[QN_SCALES]; // rows g and g+8
 };
 
+// A lane's scales of activations, of tokens 8 i + 2 t and the next. scales: shared memory address.
+QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales)
+{
+#pragma unroll
+    for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
+        const float2 pair = load_shared_float2(scales + 32 * octet + opaque_thread() % 4 * 8);
+        acts_scales[2 * octet] = pair.x;
+        acts_scales[2 * octet + 1] = pair.y;
+    }
+}
+
 // sums += scales * (256 hi + lo), of the columns of a span.
-QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uint32_t scales)
+QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uint32_t scales,
+                        const float (&acts_scales)[SUMS / 2])
 {
 #pragma unroll
     for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales),
-                                       (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]), sums[4 * octet + i]);
+        for (int i = 0; i < 4; i++) {
+            const float sum = (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2];
+            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales), sum, sums[4 * octet + i]);
+        }
 }
 
-// ---- Outputs ----
+#include "kernels/matmul/gemm_few_outputs.cuh"
 
-// The tile of this thread's warp in the block of rows.
-QN_DEVICE uint32_t warp_tile()
-{
-    return threadIdx.x / QN_WARP_SIZE;
-}
-
-template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
-{
-    const uint32_t g = threadIdx.x % QN_WARP_SIZE / 4, first_token = blockIdx.y * QN_TILE_N + 2 * (threadIdx.x % 4);
-    const uint32_t tile = row_block * BLOCK_TILES + warp_tile();
-    if (tile >= a.n_tiles)
-        return;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const output_row<type> out = find_output_row<type>(a, tile, g + 8 * h);
-        if (!out.at)
-            continue;
-#pragma unroll
-        for (int octet = 0; octet < QN_TILE_N / 8; octet++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                store_element(a, out, first_token + 8 * octet + e, CODE_FACTOR * sums[4 * octet + 2 * h + e]);
-    }
-}
+// ---- Row blocks that blocks share ----
 
 // A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
 QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
@@ -139,13 +163,27 @@ QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begi
            (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
 }
 
-QN_DEVICE void consumer_barrier()
+QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
 {
-    asm volatile("bar.sync 1, %0;" ::"r"((uint32_t)CONSUMER_THREADS) : "memory");
+#pragma unroll
+    for (int i = 0; i < SUMS / 4; i++)
+        __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
 }
 
-// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all its
-// threads (PTX ISA, "Causality Order").
+QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
+{
+#pragma unroll
+    for (int i = 0; i < SUMS / 4; i++) {
+        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
+        sums[4 * i] += v.x;
+        sums[4 * i + 1] += v.y;
+        sums[4 * i + 2] += v.z;
+        sums[4 * i + 3] += v.w;
+    }
+}
+
+// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all
+// its threads (PTX ISA, "Causality Order").
 QN_DEVICE uint32_t arrive(uint32_t *counter)
 {
     uint32_t before;
@@ -154,49 +192,65 @@ QN_DEVICE uint32_t arrive(uint32_t *counter)
 }
 
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
-QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, const segment &s, uint32_t *arrived,
-                            float (&sums)[SUMS])
+QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {
-    const uint32_t first = block_of(w.n_units, s.row_block * a.n_k_tiles),
-                   last = block_of(w.n_units, (s.row_block + 1) * a.n_k_tiles - 1);
-    float4 *slot = slot_of(a, blockIdx.x, blockIdx.x == first);
-#pragma unroll
-    for (int i = 0; i < SUMS / 4; i++)
-        __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+    const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
+                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1), pair_blocks = 3 - a.block_parts;
+    store_slot(slot_of(a, blockIdx.x, blockIdx.x == first), sums);
     consumer_barrier();
     if (threadIdx.x == 0) {
         uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
-        *arrived = arrive(counter);
-        if (*arrived == last - first)
+        outputs().arrived = arrive(counter);
+        if (outputs().arrived == last - first)
             *counter = 0; // for the next launch
     }
     consumer_barrier();
-    if (*arrived != last - first)
+    if (outputs().arrived != last - first)
         return false;
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
-#pragma unroll 4
-    for (uint32_t block = first; block <= last; block++) {
-        const float4 *from = slot_of(a, block, block == first);
+#pragma unroll 2
+    for (uint32_t block = first / pair_blocks * pair_blocks; block <= last; block += pair_blocks) {
+        float pair[SUMS] = {};
+        if (block >= first)
+            add_slot(pair, slot_of(a, block, block == first));
+        if (pair_blocks > 1 && block < last)
+            add_slot(pair, slot_of(a, block + 1, block + 1 == first));
 #pragma unroll
-        for (int i = 0; i < SUMS / 4; i++) {
-            const float4 v = __ldcg(from + i * CONSUMER_THREADS);
-            sums[4 * i] += v.x;
-            sums[4 * i + 1] += v.y;
-            sums[4 * i + 2] += v.z;
-            sums[4 * i + 3] += v.w;
-        }
+        for (int i = 0; i < SUMS; i++)
+            sums[i] += pair[i];
     }
     return true;
 }
 
-// The end of a segment.
-QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, const segment &s, uint32_t *arrived,
-                              float (&sums)[SUMS])
+// Waits for the factors of tokens.
+QN_DEVICE void finish_row_block(const qn_matmul_few_args &a, uint32_t row_block, float (&sums)[SUMS])
 {
-    if (s.n_units == a.n_k_tiles || add_partials(a, w, s, arrived, sums))
-        WITH_OUTPUT_TYPE(a.out_dtype, store_sums, a, s.row_block, sums);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    qn_mbarrier_wait(qn_shared_address(&outputs().factors_ready), 0);
+#endif
+    if (a.next.op == QN_ACTS_OP_RMS_NORM)
+        add_and_normalize(a, row_block, sums);
+    else if (a.next.op == QN_ACTS_OP_SWIGLU)
+        apply_swiglu(a, row_block, sums);
+    else
+        WITH_OUTPUT_TYPE(a.out_dtype, store_sums, a, row_block, sums);
+}
+
+// The end of a segment, whose last unit is before `end`.
+QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, uint32_t end, float (&sums)[SUMS])
+{
+    const uint32_t row_block = (end - 1) / a.n_k_tiles, row_begin = row_block * a.n_k_tiles, row_end = row_begin + a.n_k_tiles;
+    float4 *const slot = slot_of(a, blockIdx.x, w.begin <= row_begin);
+    if (end == w.split && end < row_end) {
+        store_slot(slot, sums); // until the block's second part of this row block is there
+    } else {
+        if (w.split > row_begin && w.split < end)
+            add_slot(sums, slot);
+        if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
+            finish_row_block(a, row_block, sums);
+    }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
@@ -209,9 +263,21 @@ QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
                         QN_ACTS_HILO_BYTES;
 }
 
+// The scales of a step, counted from k-tile 0.
+QN_DEVICE const float *acts_scales_of(const qn_matmul_few_args &a, uint32_t step)
+{
+    return a.acts_scale + (uint64_t)step * a.capacity + blockIdx.y * QN_TILE_N;
+}
+
 QN_DEVICE uint64_t acts_step_stride(const qn_matmul_few_args &a)
 {
     return (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+}
+
+// The scales of a stage of activations in shared memory. acts: the first stage.
+QN_DEVICE uint32_t stage_scales(uint32_t acts, uint32_t stage)
+{
+    return acts + ACTS_STAGES * STEP_BYTES + stage * ACTS_SCALE_BYTES;
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -251,13 +317,15 @@ QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w,
     const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES;
     uint32_t row_block = w.begin / a.n_k_tiles, k_tile = w.begin % a.n_k_tiles;
     for (uint32_t unit = w.begin; unit < w.end; unit++) {
-        const uint32_t first = row_block * BLOCK_TILES, left = a.n_tiles - first, n = left < BLOCK_TILES ? left : BLOCK_TILES;
-        const uint64_t tile = (uint64_t)k_tile * a.n_tiles + first;
-        const uint32_t to = r.shared + r.stage * r.stage_bytes, full = r.full + 8 * r.stage;
+        const uint32_t n = piece_count(a, row_block), to = r.shared + r.stage * r.stage_bytes, full = r.full + 8 * r.stage;
         qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
-        mbarrier_arrive_expect_tx(full, n * (CODE_BYTES + SCALE_BYTES));
-        cp_async_bulk(to, a.weights + tile * CODE_BYTES, n * CODE_BYTES, full);
-        cp_async_bulk(to + BLOCK_TILES * CODE_BYTES, scales + tile * SCALE_BYTES, n * SCALE_BYTES, full);
+        mbarrier_arrive_expect_tx(full, pieces_of(a) * n * (CODE_BYTES + SCALE_BYTES));
+        for (uint32_t piece = 0; n && piece < pieces_of(a); piece++) {
+            const uint32_t at = piece * piece_tiles(a);
+            const uint64_t tile = (uint64_t)k_tile * a.n_tiles + piece * a.up_tile + row_block * piece_tiles(a);
+            cp_async_bulk(to + at * CODE_BYTES, a.weights + tile * CODE_BYTES, n * CODE_BYTES, full);
+            cp_async_bulk(to + BLOCK_TILES * CODE_BYTES + at * SCALE_BYTES, scales + tile * SCALE_BYTES, n * SCALE_BYTES, full);
+        }
         advance(r);
         if (++k_tile == a.n_k_tiles) {
             k_tile = 0;
@@ -275,12 +343,27 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
         const uint8_t *from = acts_of(a, k_tile);
         for (uint32_t step = 0; step < UNIT_STEPS; step++) {
             qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
-            mbarrier_arrive_expect_tx(r.full + 8 * r.stage, STEP_BYTES);
+            mbarrier_arrive_expect_tx(r.full + 8 * r.stage, STEP_BYTES + ACTS_SCALE_BYTES);
             cp_async_bulk(r.shared + r.stage * STEP_BYTES, from + step * stride, STEP_BYTES, r.full + 8 * r.stage);
+            cp_async_bulk(stage_scales(r.shared, r.stage), acts_scales_of(a, k_tile * UNIT_STEPS + step), ACTS_SCALE_BYTES,
+                          r.full + 8 * r.stage);
             advance(r);
         }
         if (++k_tile == a.n_k_tiles)
             k_tile = 0;
+    }
+}
+
+// By a warp: what the outputs need, while weights are multiplied.
+QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    if (a.next.op == QN_ACTS_OP_RMS_NORM)
+        prefetch_norm(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
+    qn_pdl_wait();
+    if (lane < QN_TILE_N) {
+        compute_factor(a, lane);
+        qn_mbarrier_arrive(qn_shared_address(&outputs().factors_ready));
     }
 }
 
@@ -327,9 +410,9 @@ QN_DEVICE void wgmma(int (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b, in
 // Loads a unit's weights from their stage and frees it.
 QN_DEVICE void load_weights(unit_weights &x, ring &r)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, stage = r.shared + r.stage * r.stage_bytes,
-                   codes = stage + warp_tile() * CODE_BYTES + 16 * lane,
-                   scales = stage + BLOCK_TILES * CODE_BYTES + warp_tile() * SCALE_BYTES + lane / 4 * 4;
+    const uint32_t thread = opaque_thread(), tile = thread / QN_WARP_SIZE, lane = thread % QN_WARP_SIZE,
+                   stage = r.shared + r.stage * r.stage_bytes, codes = stage + tile * CODE_BYTES + 16 * lane,
+                   scales = stage + BLOCK_TILES * CODE_BYTES + tile * SCALE_BYTES + lane / 4 * 4;
     qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
 #pragma unroll
     for (int i = 0; i < QN_BITS; i++)
@@ -369,16 +452,16 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
 }
 
 // While a span is multiplied, the codes of the next one are unpacked, which may be the next unit's first.
-QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts, uint32_t *arrived)
+QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
     // The compiler cannot prove that it is a constant, and keeps it in a register.
     const uint32_t high_bits = 0x80808080u + (a.n_k_tiles >> 31);
     float sums[SUMS] = {};
     int acc[ACCUMULATORS];
     uint32_t codes[2][SPAN_GROUPS][4];
+    float acts_scales[SUMS / 2];
     unit_weights x;
-    segment s = segment_at(a, w, w.begin);
-    uint32_t left = s.n_units;
+    uint32_t left = segment_units(a, w, w.begin);
     load_weights(x, weights);
     unpack_span(codes[0], x, 0, high_bits);
 #pragma unroll 1
@@ -399,35 +482,36 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
                 unpack_span(codes[0], x, 0, high_bits);
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            // Not before: while registers of codes are in use, there are none for them.
+            load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
             if (span % SPANS == SPANS - 1) {
                 if (threadIdx.x % 128 == 0)
                     qn_mbarrier_arrive(acts.empty + 8 * acts.stage);
                 advance(acts);
             }
-            add_span(sums, acc, scales[span]);
+            add_span(sums, acc, scales[span], acts_scales);
         }
         if (--left)
             continue;
-        finish_segment(a, w, s, arrived, sums);
-        if (unit + 1 < w.end) {
-            s = segment_at(a, w, unit + 1);
-            left = s.n_units;
-        }
+        finish_segment(a, w, unit + 1, sums);
+        if (unit + 1 < w.end)
+            left = segment_units(a, w, unit + 1);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
-    extern __shared__ __align__(1024) uint8_t shared[];
     const block_work w = block_work_of(a);
-    const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_STAGES * STEP_BYTES,
-                   mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES;
+    const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_BYTES + QN_FEW_OUTPUT_BYTES(QN_TILE_N),
+                   mbarriers = weights_at + a.weight_stages * WEIGHT_STAGE_BYTES,
+                   weights_mbarriers = mbarriers + 16 * ACTS_STAGES;
     const ring acts = ring_at(acts_at, mbarriers, ACTS_STAGES, STEP_BYTES),
-               weights = ring_at(weights_at, mbarriers + 16 * ACTS_STAGES, a.weight_stages, WEIGHT_STAGE_BYTES);
+               weights = ring_at(weights_at, weights_mbarriers, a.weight_stages, WEIGHT_STAGE_BYTES);
     if (threadIdx.x == 0) {
         init_ring(acts, CONSUMER_THREADS / 128);
         init_ring(weights, CONSUMER_THREADS / QN_WARP_SIZE);
+        qn_mbarrier_init(qn_shared_address(&outputs().factors_ready), QN_TILE_N);
         fence_mbarrier_init();
     }
     __syncthreads();
@@ -438,10 +522,12 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
             produce_weights(a, w, weights);
         else if (threadIdx.x == CONSUMER_THREADS + QN_WARP_SIZE)
             produce_acts(a, w, acts);
+        else if (warp_tile() == WARPS + 2)
+            prepare_outputs(a, w);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         qn_pdl_wait(); // outputs and the workspace may be in use by the previous kernel
-        consume(a, w, weights, acts, (uint32_t *)(shared + (mbarriers - acts_at) + 16 * (ACTS_STAGES + a.weight_stages)));
+        consume(a, w, weights, acts);
     }
 }
 
@@ -455,13 +541,17 @@ QN_DEVICE void load_step(const qn_matmul_few_args &a, const block_work &w, uint3
         const uint8_t *from = acts_of(a, unit % a.n_k_tiles) + step % UNIT_STEPS * acts_step_stride(a);
         for (uint32_t at = 16 * threadIdx.x; at < STEP_BYTES; at += 16 * CONSUMER_THREADS)
             cp_async_16(shared + step % ACTS_STAGES * STEP_BYTES + at, from + at);
+        if (16 * threadIdx.x < ACTS_SCALE_BYTES)
+            cp_async_16(stage_scales(shared, step % ACTS_STAGES) + 16 * threadIdx.x,
+                        acts_scales_of(a, unit % a.n_k_tiles * UNIT_STEPS + step % UNIT_STEPS) + 4 * threadIdx.x);
     }
     qn_cp_async_commit();
 }
 
 QN_DEVICE void load_weights(unit_weights &x, const qn_matmul_few_args &a, uint32_t row_block, uint32_t k_tile)
 {
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, wanted = row_block * BLOCK_TILES + warp_tile();
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = piece_tiles(a), piece = warp_tile() / n;
+    const uint32_t wanted = piece * a.up_tile + row_block * n + warp_tile() % n; // beyond its piece the sums are not used
     const uint64_t tile = (uint64_t)k_tile * a.n_tiles + (wanted < a.n_tiles ? wanted : a.n_tiles - 1);
     const uint8_t *scales = a.weights + (uint64_t)a.n_k_tiles * a.n_tiles * CODE_BYTES + tile * SCALE_BYTES;
 #pragma unroll
@@ -499,8 +589,6 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
-    extern __shared__ __align__(1024) uint8_t shared[];
-    __shared__ uint32_t arrived;
     if (threadIdx.x >= CONSUMER_THREADS)
         return;
     const block_work w = block_work_of(a);
@@ -509,28 +597,31 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     uint32_t step = 0;
     qn_pdl_trigger();
     qn_pdl_wait();
+    if (threadIdx.x < QN_TILE_N)
+        compute_factor(a, threadIdx.x); // a segment ends after a barrier
     for (uint32_t i = 0; i < ACTS_STAGES - 1; i++)
         load_step(a, w, to, i);
     for (uint32_t unit = w.begin; unit < w.end;) {
-        const segment s = segment_at(a, w, unit);
 #pragma unroll 1
-        for (uint32_t end = unit + s.n_units; unit < end; unit++) {
+        for (uint32_t left = segment_units(a, w, unit); left; left--, unit++) {
             unit_weights x;
-            load_weights(x, a, s.row_block, unit % a.n_k_tiles);
+            load_weights(x, a, unit / a.n_k_tiles, unit % a.n_k_tiles);
 #pragma unroll
             for (int half = 0; half < UNIT_STEPS; half++, step++) {
                 qn_cp_async_wait<ACTS_STAGES - 2>();
                 consumer_barrier(); // the step has arrived, and the stage before it is free
                 load_step(a, w, to, step + ACTS_STAGES - 1);
+                float acts_scales[SUMS / 2];
+                load_acts_scales(acts_scales, stage_scales(to, step % ACTS_STAGES));
 #pragma unroll
                 for (int span = half * SPANS; span < (half + 1) * SPANS; span++) {
                     int acc[ACCUMULATORS];
                     multiply_span(acc, x, shared + step % ACTS_STAGES * STEP_BYTES, span);
-                    add_span(sums, acc, x.scales[span]);
+                    add_span(sums, acc, x.scales[span], acts_scales);
                 }
             }
         }
-        finish_segment(a, w, s, &arrived, sums);
+        finish_segment(a, w, unit, sums);
     }
 }
 

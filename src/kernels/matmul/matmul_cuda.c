@@ -150,6 +150,17 @@ qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, s
     return QN_OK;
 }
 
+/* Blocks of QN_ACTS_HILO_COLS columns, each with its scales. */
+static size_t hilo_blocks_of(size_t n_cols)
+{
+    return k_tiles_of(n_cols) * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+}
+
+size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity)
+{
+    return layout == QN_ACTS_HILO_N1 ? 0 : (layout == QN_ACTS_HILO ? 2 * hilo_blocks_of(n_cols) : 1) * capacity * sizeof(float);
+}
+
 /* ---- Packing and quantisation ---- */
 
 qn_status qn_matmul_gpu_pack(const qn_tiled_matrix *matrix, uint64_t rows, size_t row_bytes, size_t n_rows, size_t first_tile,
@@ -194,10 +205,10 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
     if (acts->layout == QN_ACTS_HILO && (!acts->workspace || acts->workspace % 256))
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
     const size_t n_k_tiles = k_tiles_of(acts->n_cols);
-    /* Of one token a warp quantises what has one scale, for latency. */
+    /* For latency a warp quantises what has one scale of hi/lo int8. */
     const size_t threads = QN_QUANTIZE_ACTS_THREADS(acts->layout), warps = threads / 32;
-    const size_t n_scales = n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
-    const size_t n_splits = acts->layout == QN_ACTS_HILO_N1 ? (n_scales + warps - 1) / warps : 1;
+    const bool is_hilo = acts->layout == QN_ACTS_HILO_N1 || acts->layout == QN_ACTS_HILO;
+    const size_t n_splits = ((is_hilo ? hilo_blocks_of(acts->n_cols) : 1) + warps - 1) / warps;
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(quantize_acts, acts->layout, op, 0),
                     .function = "qn_matmul_quantize_acts",
@@ -209,7 +220,7 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .x2 = x2,
                        .weight = weight,
                        .out = acts->address,
-                       .token_scale = acts->token_scale,
+                       .scale = acts->scale,
                        .counters = acts->workspace,
                        .n_cols = (uint32_t)acts->n_cols,
                        .n_k_tiles = (uint32_t)n_k_tiles,
@@ -231,8 +242,10 @@ void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16)
 void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16)
 {
     quantize->launch.variant = QN_GPU_VARIANT(quantize_acts, QN_ACTS_HILO_F16, quantize->launch.variant.values[1], 0);
+    quantize->launch.grid[0] = 1; /* a scale of fp16 needs all of the row */
+    quantize->launch.block[0] = QN_QUANTIZE_ACTS_THREADS(QN_ACTS_HILO_F16);
     quantize->args.acts.f16 =
-        (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->token_scale, .capacity = (uint32_t)f16->capacity };
+        (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->scale, .capacity = (uint32_t)f16->capacity };
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -299,7 +312,7 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                     .pdl = true },
         .args.gemv = { .weights = matrix->address,
                        .acts = acts->address,
-                       .token_scale = acts->token_scale,
+                       .token_scale = acts->scale,
                        .n_tiles = (uint32_t)matrix->n_tiles,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -396,7 +409,7 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                     .pdl = true },
         .args.gemm = { .weights = matrix->address,
                        .acts = acts->address,
-                       .token_scale = acts->token_scale,
+                       .token_scale = acts->scale,
                        .n_tiles = (uint32_t)matrix->n_tiles,
                        .n_k_tiles = (uint32_t)n_k_tiles,
                        .n_tokens = (uint32_t)n_tokens,
@@ -426,20 +439,72 @@ size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
     return COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
-/* Of the activations' ring with its mbarriers; of a stage of weights with its; and of a word for all threads. */
+/* Of the rings of activations and weights, each stage with two mbarriers; of the outputs. */
 static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_t weight_stages)
 {
-    return QN_FEW_ACTS_STAGES(tokens) * (tokens / QN_MMA_N * (size_t)QN_ACTS_HILO_BYTES + 16) +
-           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + 16;
+    return QN_FEW_ACTS_STAGES(tokens) * (QN_FEW_ACTS_STAGE_BYTES(tokens) + 16) +
+           weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + QN_FEW_OUTPUT_BYTES(tokens);
 }
 
-static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
-                            size_t n_tokens, qn_matmul_launch *out)
+/* The division of the work. Parts are the same for any number of tokens; blocks of two passes have two parts each, if all blocks
+ * with one would be too many. */
+struct few_division {
+    size_t passes, row_blocks, parts, block_parts, blocks;
+};
+
+_Static_assert(QN_FEW_MAX_TOKENS <= 2 * QN_FEW_TILE_N, "a block has up to two parts");
+
+static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes, bool swiglu)
 {
-    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 2 };
-    const size_t tokens = n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N, passes = (n_tokens + tokens - 1) / tokens;
-    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), tiles = QN_FEW_TILE_M / QN_TILE_ROWS;
-    const size_t units = (matrix->n_tiles + tiles - 1) / tiles * n_k_tiles, most = most_few_blocks(gpu) / passes;
+    const size_t most = most_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
+    struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix) };
+    if (swiglu) /* of whole k-tiles of the next matmul */
+        d.row_blocks = (matrix->outs[0].n_rows + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+    const size_t units = d.row_blocks * k_tiles_of(matrix->n_cols);
+    d.parts = units < even ? units : even;
+    d.block_parts = d.parts * passes > most ? 2 : 1;
+    d.blocks = (d.parts + d.block_parts - 1) / d.block_parts;
+    return d;
+}
+
+bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op)
+{
+    const qn_matmul_out *outs = matrix->outs;
+    if (matrix->tiles.bits > 2 || matrix->out_dtype)
+        return false;
+    if (op == QN_ACTS_OP_RMS_NORM)
+        return matrix->n_outs == 1 && outs[0].accumulate;
+    return op == QN_ACTS_OP_SWIGLU && matrix->n_outs == 2 && outs[0].n_rows == outs[1].n_rows &&
+           outs[1].first_tile == qn_matmul_gpu_tile_count(outs[0].n_rows) && !outs[0].accumulate && !outs[1].accumulate;
+}
+
+static qn_status check_next(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, const qn_matmul_next *next)
+{
+    if (!qn_matmul_gpu_can_fuse(matrix, next->op))
+        return qn_fail(QN_ERR_INVALID, "a matmul of %u bits with %zu outputs cannot compute activations of operation %d",
+                       matrix->tiles.bits, matrix->n_outs, next->op);
+    if (next->acts->layout != QN_ACTS_HILO || next->acts->n_cols != matrix->outs[0].n_rows ||
+        next->acts->capacity < acts->capacity || next->acts->address == acts->address)
+        return qn_fail(QN_ERR_INVALID,
+                       "activations of %zu columns and %zu tokens: expected hi/lo int8 of %u columns and %zu tokens",
+                       next->acts->n_cols, next->acts->capacity, matrix->outs[0].n_rows, acts->capacity);
+    return QN_OK;
+}
+
+/* The sums of squares of activations in QN_ACTS_HILO. */
+static uint64_t sumsq_of(const qn_matmul_acts *acts)
+{
+    return acts->scale + hilo_blocks_of(acts->n_cols) * acts->capacity * sizeof(float);
+}
+
+/* next: NULL for outputs. */
+static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                            size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
+{
+    enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 1 };
+    const size_t tokens = n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N, n_k_tiles = k_tiles_of(matrix->n_cols);
+    const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
+    const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
     size_t stages = MAX_WEIGHT_STAGES;
     while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
         stages--;
@@ -447,38 +512,53 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
     if (matrix->tiles.bits > 2 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations of %zu tokens by weights of %u bits: expected fp16", n_tokens,
                        matrix->tiles.bits);
-    if (!acts->workspace || acts->workspace % 256)
-        return qn_fail(QN_ERR_INVALID, "hi/lo int8 activations need a workspace at a multiple of 256 bytes");
-    if (shared > gpu->max_shared_bytes || !most || units > UINT32_MAX / 2)
+    if (!acts->workspace || acts->workspace % 256 || acts->scale % 16)
+        return qn_fail(QN_ERR_INVALID,
+                       "hi/lo int8 activations need a workspace at a multiple of 256 bytes, scales at one of 16");
+    if (shared > gpu->max_shared_bytes || d.blocks * d.passes > most_few_blocks(gpu) ||
+        d.row_blocks * n_k_tiles > UINT32_MAX / 2)
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
-                       shared, gpu->max_shared_bytes, passes, gpu->n_sms);
+                       shared, gpu->max_shared_bytes, d.passes, gpu->n_sms);
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
-                    .grid = { (uint32_t)(units < most ? units : most), (uint32_t)passes, 1 },
+                    .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
                     .block = { QN_FEW_THREADS, 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.few,
                     .pdl = true },
         .args.few = { .weights = matrix->address,
                       .acts = acts->address,
-                      .token_scale = acts->token_scale,
+                      .acts_scale = acts->scale,
+                      .sumsq = acts->rms_norm ? sumsq_of(acts) : 0,
                       .counters = acts->workspace,
                       .partials = acts->workspace + COUNTERS_BYTES,
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
                       .capacity = (uint32_t)acts->capacity,
+                      .n_row_blocks = (uint32_t)d.row_blocks,
+                      .n_parts = (uint32_t)d.parts,
+                      .block_parts = (uint32_t)d.block_parts,
+                      .up_tile = swiglu ? matrix->outs[1].first_tile : 0,
+                      .n_cols = (uint32_t)acts->n_cols,
+                      .eps = acts->eps,
                       .weight_stages = (uint32_t)stages,
                       .n_outs = (uint32_t)matrix->n_outs,
                       .out_dtype = matrix->out_dtype },
     };
     memcpy(out->args.few.outs, matrix->outs, sizeof matrix->outs);
+    if (next)
+        out->args.few.next = (qn_matmul_few_next){ .acts = next->acts->address,
+                                                   .scale = next->acts->scale,
+                                                   .sumsq = sumsq_of(next->acts),
+                                                   .weight = next->weight,
+                                                   .capacity = (uint32_t)next->acts->capacity,
+                                                   .op = (uint32_t)next->op };
     return QN_OK;
 }
 
-qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
-                               size_t n_tokens, qn_matmul_launch *out)
+static qn_status check_matmul(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, size_t n_tokens)
 {
     size_t bytes;
     QN_TRY(qn_matmul_gpu_bytes(&matrix->tiles, matrix->n_tiles, matrix->n_cols, &bytes));
@@ -491,8 +571,26 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
                        QN_MATMUL_OUTS);
     if (matrix->address % 128 || acts->address % 1024)
         return qn_fail(QN_ERR_INVALID, "tiles begin at multiples of 128 bytes, activations of 1024");
+    return QN_OK;
+}
+
+qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                                     size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
+{
+    QN_TRY(check_matmul(matrix, acts, n_tokens));
+    if (acts->layout != QN_ACTS_HILO)
+        return qn_fail(QN_ERR_INVALID, "activations in layout %d: a matmul that computes others reads hi/lo int8",
+                       acts->layout);
+    QN_TRY(check_next(matrix, acts, next));
+    return few_launch(gpu, matrix, acts, n_tokens, next, out);
+}
+
+qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                               size_t n_tokens, qn_matmul_launch *out)
+{
+    QN_TRY(check_matmul(matrix, acts, n_tokens));
     if (acts->layout == QN_ACTS_HILO)
-        return few_launch(gpu, matrix, acts, n_tokens, out);
+        return few_launch(gpu, matrix, acts, n_tokens, NULL, out);
     /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. Of 1 and 2 bits it has the only fp16 kernels. */
     const bool by_gemm = matrix->tiles.bits <= 2 || (matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms);
     if (acts->layout == QN_ACTS_F16 && (by_gemm || n_tokens > QN_GEMV_F16_MAX_TOKENS))

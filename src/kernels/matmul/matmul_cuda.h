@@ -42,9 +42,11 @@
  * far more accurate than int8 (2^-11 of each value).
  *
  * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
- * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a
- * token's columns in order, sixteen bytes i of them stored at i ^ (token % 8), the 128-byte swizzle of wgmma. token_scale
- * [capacity]: the factor of each token's results by codes times 64.
+ * values times QN_HILO_MAX / amax of a block of 128 columns, rounded; all zeros if amax < 1e-30.
+ * [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a token's columns in order, sixteen bytes i of them stored at
+ * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a block by codes
+ * times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results: the sums of squares of each
+ * token and block, [K/128][capacity] floats, follow the scales. So every block can be quantised by itself.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -92,8 +94,8 @@ enum {
     QN_GEMV_N1_TILE_BYTES = 544, /* of the operands that qn_matmul_gemv makes of a k-tile in shared memory */
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16, /* upper bound per block of qn_matmul_gemv */
-    QN_ACTS_HILO_COLS = 128,
+    QN_GEMV_MAX_WARPS = 16,     /* upper bound per block of qn_matmul_gemv */
+    QN_ACTS_HILO_COLS = 128,    /* of a scale */
     QN_ACTS_HILO_BYTES = 2048,  /* of 8 tokens by as many columns */
     QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
@@ -105,17 +107,22 @@ enum {
 };
 
 /* Threads of a block of qn_matmul_quantize_acts by layout. */
-#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_HILO_N1 ? 256 : 1024)
+#define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_HILO_N1 || (layout) == QN_ACTS_HILO ? 256 : 1024)
 
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
 /* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
- * each) by tokens of a block; bytes of a stage of weights (QN_TILE_COLS columns). */
+ * each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
 #define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
+#define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
+
+/* Shared memory of its outputs: a factor for each token; words for all threads; amax and sum of squares of a token and each warp;
+ * 128 rows of f32. */
+#define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + 16 * (tokens)*8 + 128 * (tokens)*4)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
@@ -161,28 +168,50 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
+/* Activations of QN_ACTS_HILO that the epilogue of qn_matmul_gemm_few writes for the next matmul. */
+typedef struct qn_matmul_few_next {
+    QN_GPU_PTR(uint8_t) acts;
+    QN_GPU_PTR(float) scale;
+    QN_GPU_PTR(float) sumsq;        /* QN_ACTS_OP_RMS_NORM */
+    QN_GPU_PTR(const float) weight; /* of the norm */
+    uint32_t capacity;
+    uint32_t op; /* QN_ACTS_OP_NONE: there are none */
+} qn_matmul_few_next;
+
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = ceil(n_tiles / 16) * n_k_tiles units of
- * QN_FEW_TILE_M rows by one k-tile, numbered along the columns of one block of rows after another, block x has the units
- * [U * x / blocks, U * (x+1) / blocks), at least one. Sums of a block of rows that several blocks share are added in the order of
- * the columns by whichever block is the last to have stored its part. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
- * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N). */
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M rows by
+ * one k-tile, numbered along the columns of one row block after another, part p has the units [U * p / n_parts, U * (p+1) / n_parts),
+ * at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row block that several blocks
+ * share are added by whichever block is the last to have stored its part, in an order that follows from U and n_parts: results of
+ * a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
+ * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
+ *
+ * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next is the
+ * norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows; nothing is
+ * stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and n_row_blocks is even. Columns of next
+ * up to the end of its last k-tile are written, as zeros where there are no rows. */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
-    QN_GPU_PTR(const float) token_scale;
+    QN_GPU_PTR(const float) acts_scale;
+    QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
     QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before the launch, and after it */
     QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
+    uint32_t n_row_blocks, n_parts, block_parts;
+    uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
+    uint32_t n_cols;  /* of the RMS norm of the activations, with its eps */
+    float eps;
     uint32_t weight_stages;     /* sm_90a only: of the ring */
     uint32_t n_outs, out_dtype; /* as for the GEMV */
     qn_matmul_out outs[QN_MATMUL_OUTS];
+    qn_matmul_few_next next;
 } qn_matmul_few_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 has more than one split: for the RMS norm each reads
- * all of the row; it writes its part. Columns beyond n_cols are written as zeros. Defines:
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for the RMS norm
+ * each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
  * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;
@@ -195,7 +224,7 @@ typedef struct qn_matmul_quantize_acts_args {
     QN_GPU_PTR(const void) x2;      /* QN_ACTS_OP_SWIGLU: the second factor */
     QN_GPU_PTR(const float) weight; /* QN_ACTS_OP_RMS_NORM: [n_cols] */
     QN_GPU_PTR(uint8_t) out;
-    QN_GPU_PTR(float) token_scale; /* not with QN_ACTS_HILO_N1 */
+    QN_GPU_PTR(float) scale;       /* of the layout; QN_ACTS_HILO_N1 has none */
     QN_GPU_PTR(uint32_t) counters; /* with QN_ACTS_HILO: [QN_FEW_MAX_BLOCKS] of qn_matmul_gemm_few, set to zeros */
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
@@ -294,11 +323,13 @@ typedef struct qn_tiled_matrix {
 
 /* The activations of a step. */
 typedef struct qn_matmul_acts {
-    int layout;                    /* QN_ACTS_* */
-    uint64_t address, token_scale; /* address a multiple of 1024 */
-    uint64_t workspace;            /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
+    int layout;              /* QN_ACTS_* */
+    uint64_t address, scale; /* multiples of 1024 and 16. scale: qn_matmul_gpu_scale_bytes bytes */
+    bool rms_norm;           /* of a matmul by QN_ACTS_HILO: QN_ACTS_OP_RMS_NORM with this eps has written them */
+    float eps;
+    uint64_t workspace;      /* QN_ACTS_HILO: qn_matmul_gpu_workspace_bytes bytes at a multiple of 256, which activations
                                       that are used one after another may share */
-    size_t n_cols, capacity;       /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
+    size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
 /* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO. Its contents are arbitrary. */
@@ -310,6 +341,10 @@ int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens);
 /* qn_matmul_gpu_acts_bytes - bytes of activations in a layout. QN_ERR_INVALID for a capacity that the layout does not
  * allow. */
 qn_status qn_matmul_gpu_acts_bytes(int layout, size_t n_cols, size_t capacity, size_t *bytes);
+
+/* qn_matmul_gpu_scale_bytes - bytes of their scales, with sums of squares if the layout has them. 0 for QN_ACTS_HILO_N1. Of
+ * arguments that qn_matmul_gpu_acts_bytes accepts. */
+size_t qn_matmul_gpu_scale_bytes(int layout, size_t n_cols, size_t capacity);
 
 /* A launch with its arguments. */
 typedef struct qn_matmul_launch {
@@ -345,6 +380,23 @@ void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_
  * the device has too little shared memory. */
 qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                size_t n_tokens, qn_matmul_launch *out);
+
+/* The activations of the next matmul that a matmul computes in its epilogue. */
+typedef struct qn_matmul_next {
+    int op;                     /* QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU */
+    const qn_matmul_acts *acts; /* QN_ACTS_HILO, other memory than the activations that are read */
+    uint64_t weight;            /* of the norm */
+} qn_matmul_next;
+
+/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one output
+ * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits. */
+bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op);
+
+/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the bits that
+ * qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their last bits. QN_ERR_INVALID
+ * for what cannot be fused. */
+qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
+                                     size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
 
 #endif
 #endif

@@ -1,6 +1,7 @@
-// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. A token's scale needs
-// all of its row: in fp16 and hi/lo int8 a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the
-// blocks of a row share it; for the norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
+// Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. In hi/lo int8 a warp
+// quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A token's scale in fp16 needs all of its
+// row: a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it; for the
+// norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum {
@@ -88,17 +89,74 @@ QN_DEVICE float sum_of_squares(const row_source &s)
 
 #endif
 
-QN_DEVICE float4 load_values(const row_source &s, uint32_t k)
+QN_DEVICE float4 apply_op_4(float4 x, float4 other, float scale)
 {
-    const float4 x = load_vec4(s, s.x, k);
-    float4 other = {};
-    if (QN_OP != QN_ACTS_OP_NONE)
-        other = load_vec4(s, s.SECOND_INPUT, k);
-    return make_float4(apply_op(x.x, other.x, s.scale), apply_op(x.y, other.y, s.scale), apply_op(x.z, other.z, s.scale),
-                       apply_op(x.w, other.w, s.scale));
+    return make_float4(apply_op(x.x, other.x, scale), apply_op(x.y, other.y, scale), apply_op(x.z, other.z, scale),
+                       apply_op(x.w, other.w, scale));
 }
 
-#if QN_ACTS_LAYOUT != QN_ACTS_HILO_N1
+QN_DEVICE float4 load_other(const row_source &s, uint32_t k)
+{
+    return QN_OP == QN_ACTS_OP_NONE ? make_float4(0, 0, 0, 0) : load_vec4(s, s.SECOND_INPUT, k);
+}
+
+#if QN_ACTS_LAYOUT == QN_ACTS_HILO || QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
+
+// The sum of the squares of a warp's 128 columns, 4 i to 4 i + 3 in lane i. The order of additions is that of the epilogue of
+// gemm_few.cu: columns 8 apart first, then by the bits of the column's number from the lowest on.
+QN_DEVICE float block_sum_of_squares(float4 x)
+{
+    float square[4] = { __fmul_rn(x.x, x.x), __fmul_rn(x.y, x.y), __fmul_rn(x.z, x.z), __fmul_rn(x.w, x.w) };
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        square[i] = __fadd_rn(square[i], __shfl_xor_sync(QN_FULL_MASK, square[i], 2));
+    const float sum = __fadd_rn(__fadd_rn(square[0], square[1]), __fadd_rn(square[2], square[3]));
+    return qn_lanes_sum<4, 32>(qn_lanes_sum<1, 2>(sum));
+}
+
+// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i.
+QN_DEVICE void write_hilo(const qn_matmul_quantize_acts_args &a, uint32_t block, uint32_t token, float4 x, float4 other)
+{
+    const float4 v = apply_op_4(x, other, 1); // the RMS norm without its division
+    const hilo_factors f = hilo_factors_of(__reduce_max_sync(QN_FULL_MASK, magnitude(v)));
+    const float values[4] = { v.x, v.y, v.z, v.w }, inverse[4] = { f.inverse, f.inverse, f.inverse, f.inverse };
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
+    const uint64_t at = (uint64_t)block * a.capacity + token;
+    const uint2 words = hilo_words(values, inverse);
+    uint8_t *to = hilo_at(a.out, a.capacity, block, token, lane / 4) + 4 * (lane % 4);
+    *(uint32_t *)to = words.x;
+    *(uint32_t *)(to + 1024) = words.y;
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    const float sum = block_sum_of_squares(x);
+    if (lane == 0)
+        a.scale[(uint64_t)a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS) * a.capacity + at] = sum;
+#endif
+    if (lane == 0)
+        a.scale[at] = f.scale;
+}
+
+// Once in a launch.
+QN_DEVICE void clear_counters(const qn_matmul_quantize_acts_args &a, uint32_t token)
+{
+    if (blockIdx.x == 0 && token == 0 && threadIdx.x < QN_FEW_MAX_BLOCKS)
+        a.counters[threadIdx.x] = 0;
+}
+
+#endif
+
+#if QN_ACTS_LAYOUT == QN_ACTS_HILO
+
+QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
+{
+    const uint32_t k = 4 * (threadIdx.x % QN_WARP_SIZE);
+    clear_counters(a, token);
+    for (uint32_t block = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE;
+         block < a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS); block += gridDim.x * WARPS)
+        write_hilo(a, block, token, load_vec4(source, source.x, block * QN_ACTS_HILO_COLS + k),
+                   load_other(source, block * QN_ACTS_HILO_COLS + k));
+}
+
+#elif QN_ACTS_LAYOUT == QN_ACTS_F16 || QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
 
 QN_DEVICE uint32_t block_max(uint32_t x)
 {
@@ -133,16 +191,28 @@ QN_DEVICE float square(float4 v)
 
 #endif
 
-// Reads the row and applies the operation; sets source.scale. Returns the MAGNITUDE of the row.
-QN_DEVICE uint32_t load_row(held_values &held, row_source &source, float eps)
+// Reads the row and applies the operation; sets source.scale. Writes hi/lo int8 if that is wanted too. Returns the MAGNITUDE
+// of the row.
+QN_DEVICE uint32_t load_row(const qn_matmul_quantize_acts_args &a, uint32_t token, held_values &held, row_source &source)
 {
     float4 other[HELD_VEC4S] = {};
 #pragma unroll
     for (uint32_t i = 0; i < HELD_VEC4S; i++)
         held.at[i] = load_vec4(source, source.x, 4 * (threadIdx.x + i * THREADS));
 #pragma unroll
-    for (uint32_t i = 0; QN_OP != QN_ACTS_OP_NONE && i < HELD_VEC4S; i++)
-        other[i] = load_vec4(source, source.SECOND_INPUT, 4 * (threadIdx.x + i * THREADS));
+    for (uint32_t i = 0; i < HELD_VEC4S; i++)
+        other[i] = load_other(source, 4 * (threadIdx.x + i * THREADS));
+#if QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
+    // The columns of a k-tile are a multiple of a warp's.
+    const uint32_t n = a.n_k_tiles * (QN_TILE_COLS / 4);
+    clear_counters(a, token);
+#pragma unroll
+    for (uint32_t i = 0; i < HELD_VEC4S; i++)
+        if (threadIdx.x + i * THREADS < n)
+            write_hilo(a, (threadIdx.x + i * THREADS) / QN_WARP_SIZE, token, held.at[i], other[i]);
+    for (uint32_t i = first_after_held() / 4; i < n; i += THREADS)
+        write_hilo(a, i / QN_WARP_SIZE, token, load_vec4(source, source.x, 4 * i), load_other(source, 4 * i));
+#endif
 #if QN_OP == QN_ACTS_OP_RMS_NORM
     float sum = 0;
 #pragma unroll
@@ -150,22 +220,18 @@ QN_DEVICE uint32_t load_row(held_values &held, row_source &source, float eps)
         sum += square(held.at[i]);
     for (uint32_t k = first_after_held(); k < source.n_cols; k += 4 * THREADS)
         sum += square(load_vec4(source, source.x, k));
-    source.scale = 1.0f / sqrtf(qn_block_sum<WARPS>(sum) / (float)source.n_cols + eps);
+    source.scale = 1.0f / sqrtf(qn_block_sum<WARPS>(sum) / (float)source.n_cols + a.eps);
 #endif
     uint32_t amax = 0;
 #pragma unroll
     for (uint32_t i = 0; i < HELD_VEC4S; i++) {
-        float4 &v = held.at[i];
-        v = make_float4(apply_op(v.x, other[i].x, source.scale), apply_op(v.y, other[i].y, source.scale),
-                        apply_op(v.z, other[i].z, source.scale), apply_op(v.w, other[i].w, source.scale));
-        amax = max(amax, magnitude(v));
+        held.at[i] = apply_op_4(held.at[i], other[i], source.scale);
+        amax = max(amax, magnitude(held.at[i]));
     }
     for (uint32_t k = first_after_held(); k < source.n_cols; k += 4 * THREADS)
-        amax = max(amax, magnitude(load_values(source, k)));
+        amax = max(amax, magnitude(apply_op_4(load_vec4(source, source.x, k), load_other(source, k), source.scale)));
     return block_max(amax);
 }
-
-#if QN_ACTS_LAYOUT != QN_ACTS_HILO
 
 // A token's row of fp16; its columns of 64 are `stride` bytes apart.
 struct f16_row {
@@ -201,69 +267,22 @@ QN_DEVICE void write_f16(const f16_row &row, uint32_t i, float4 v)
             row.finite ? qn_f32_to_f16x2(x[k16] * row.inverse, x[k16 + 2] * row.inverse) : 0;
 }
 
-#endif
-
-#if QN_ACTS_LAYOUT != QN_ACTS_F16
-
-// Writes a word of hi and one of lo, columns 4 i to 4 i + 3 of a block's 128, where i is the lane.
-QN_DEVICE void write_hilo(uint8_t *block, uint32_t token, float4 v, float inverse)
-{
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    const hilo_words words = quantize_hilo(v, inverse);
-    uint8_t *to = block + token % 8 * 128 + ((lane / 4 ^ token % 8) * 16) + 4 * (lane % 4);
-    *(uint32_t *)to = words.hi;
-    *(uint32_t *)(to + 1024) = words.lo;
-}
-
-// A token's row of hi/lo int8; its blocks of 128 columns are `stride` bytes apart.
-struct hilo_row {
-    uint8_t *out;
-    uint64_t stride;
-    float inverse;
-    bool zero;
-};
-
-QN_DEVICE hilo_row begin_hilo(const qn_matmul_quantize_acts_args &a, uint32_t token, uint32_t bits)
-{
-    const float amax = __uint_as_float(bits);
-    const bool finite = bits < INF_BITS, zero = !finite || amax < MIN_GROUP_ABSMAX;
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        a.token_scale[token] = finite ? amax * (1.0f / (64.0f * QN_HILO_MAX)) : QN_NAN;
-    if (blockIdx.x == 0 && token == 0 && threadIdx.x < QN_FEW_MAX_BLOCKS)
-        a.counters[threadIdx.x] = 0;
-    return { a.out + (uint64_t)(token / QN_MMA_N) * QN_ACTS_HILO_BYTES,
-             (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES, zero ? 0 : QN_HILO_MAX / amax, zero };
-}
-
-#endif
-
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, row_source &source, uint32_t token)
 {
+    const uint32_t n = a.n_k_tiles * (QN_TILE_COLS / 4);
     held_values held;
-    const uint32_t amax = load_row(held, source, a.eps), n = a.n_k_tiles * (QN_TILE_COLS / 4);
-#if QN_ACTS_LAYOUT == QN_ACTS_F16
-    const f16_row f16 = begin_f16({ a.out, a.token_scale, a.capacity }, token, amax);
-#else
-    const hilo_row hilo = begin_hilo(a, token, amax);
-#endif
+    const uint32_t amax = load_row(a, token, held, source);
 #if QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
-    const f16_row f16 = begin_f16(a.f16, token, amax);
+    const f16_row row = begin_f16(a.f16, token, amax);
+#else
+    const f16_row row = begin_f16({ a.out, a.scale, a.capacity }, token, amax);
 #endif
-    // Columns 4 i to 4 i + 3. The columns of a k-tile are a multiple of a warp's.
-    const auto write = [&](uint32_t i, float4 v) {
-#if QN_ACTS_LAYOUT != QN_ACTS_HILO
-        write_f16(f16, i, v);
-#endif
-#if QN_ACTS_LAYOUT != QN_ACTS_F16
-        write_hilo(hilo.out + i / QN_WARP_SIZE * hilo.stride, token, hilo.zero ? make_float4(0, 0, 0, 0) : v, hilo.inverse);
-#endif
-    };
 #pragma unroll
     for (uint32_t i = 0; i < HELD_VEC4S; i++)
         if (threadIdx.x + i * THREADS < n)
-            write(threadIdx.x + i * THREADS, held.at[i]);
+            write_f16(row, threadIdx.x + i * THREADS, held.at[i]);
     for (uint32_t i = first_after_held() / 4; i < n; i += THREADS)
-        write(i, load_values(source, 4 * i));
+        write_f16(row, i, apply_op_4(load_vec4(source, source.x, 4 * i), load_other(source, 4 * i), source.scale));
 }
 
 #else
@@ -272,8 +291,10 @@ QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, row_source &s
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n = a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
-    for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE; i < n; i += gridDim.x * WARPS)
-        write_hilo_n1(a.out, i * QN_ACTS_HILO_COLS, load_values(source, i * QN_ACTS_HILO_COLS + 4 * lane));
+    for (uint32_t i = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE; i < n; i += gridDim.x * WARPS) {
+        const uint32_t k = i * QN_ACTS_HILO_COLS + 4 * lane;
+        write_hilo_n1(a.out, i * QN_ACTS_HILO_COLS, apply_op_4(load_vec4(source, source.x, k), load_other(source, k), source.scale));
+    }
 }
 
 #endif

@@ -196,6 +196,13 @@ QN_DEVICE uint32_t load_shared_4(uint32_t address)
     return v;
 }
 
+QN_DEVICE float2 load_shared_float2(uint32_t address)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
+    return v;
+}
+
 // ---- Outputs ----
 
 // An output in fp16 or bf16; f32 is float.
@@ -272,15 +279,22 @@ template <class type, class args> QN_DEVICE output_row<type> find_output_row(con
     return out;
 }
 
-// Stores a token's element of a row, from its sum over fp16 activations.
+// Stores a token's element of a row, or adds it.
 template <class type, class args>
-QN_DEVICE void store_element(const args &a, const output_row<type> &out, uint32_t token, float sum)
+QN_DEVICE void store_value(const args &a, const output_row<type> &out, uint32_t token, float value)
 {
     if (token < a.n_tokens) {
         type *at = out.at + token * out.stride;
-        const float value = sum * __ldg(a.token_scale + token);
         store_output(at, out.add ? load_output(at) + value : value);
     }
+}
+
+// The same, from its sum over fp16 activations.
+template <class type, class args>
+QN_DEVICE void store_element(const args &a, const output_row<type> &out, uint32_t token, float sum)
+{
+    if (token < a.n_tokens)
+        store_value(a, out, token, sum * __ldg(a.token_scale + token));
 }
 
 #endif
