@@ -539,7 +539,7 @@ static void check_both_acts(int op, size_t n_cols, size_t n_tokens)
         qn_assert_ok(qn_matmul_gpu_acts_bytes(layouts[i], n_cols, found[i].acts.capacity, &bytes));
         for (size_t p = 0; p < 2; p++) {
             data[p] = qn_check_alloc(pair[p]->data.bytes, 1);
-            scales[p] = qn_check_alloc(pair[p]->acts.capacity, sizeof(float));
+            scales[p] = qn_check_alloc(pair[p]->scale.bytes, 1);
             qn_gpu_read(&pair[p]->data, data[p]);
             qn_gpu_read(&pair[p]->scale, scales[p]);
         }

@@ -247,23 +247,27 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     partition(&p->last, &p->out, values);
     p->out_partials = qn_gpu_new((size_t)p->last.n_slices * p->out_rows * sizeof(float));
     p->last.out = p->out_partials.data;
+    const qn_persistent_phase store = { .kind = QN_PHASE_STORE,
+                                        .next_gemv = 4,
+                                        .u.store = { .from = { .data = p->out_partials.data,
+                                                               .n_partials = p->last.n_slices,
+                                                               .stride = ROWS },
+                                                     .n_outs = 1,
+                                                     .outs = { { p->gpu_y.data, 0, 0, ROWS } } } };
     qn_persistent_phase phases[4] = {
         { .kind = QN_PHASE_GEMV, .next_gemv = 2, .u.gemv = p->first },
         { .kind = QN_PHASE_ATTENTION, .next_gemv = 2, .u.attention = p->attention },
         { .kind = QN_PHASE_GEMV, .next_gemv = 4, .u.gemv = p->last },
-        { .kind = QN_PHASE_STORE,
-          .next_gemv = 4,
-          .u.store = { .from = { .data = p->out_partials.data, .n_partials = p->last.n_slices, .stride = ROWS },
-                       .n_outs = 1,
-                       .outs = { { p->gpu_y.data, 0, 0, ROWS } } } },
+        store,
     };
-    const uint32_t n = s->synthetic ? 3 : 4;
-    for (uint32_t i = 0; s->synthetic && i < 4; i++)
-        phases[i].next_gemv--;
-    p->phases = qn_gpu_from(phases + 4 - n, n * sizeof *phases);
+    if (s->synthetic) { /* attention is never the first phase: this one stores poison, which the last one overwrites */
+        phases[0] = store;
+        phases[0].next_gemv = 2;
+    }
+    p->phases = qn_gpu_from(phases, sizeof phases);
     p->barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     p->args = (qn_persistent_args){
-        .phases = p->phases.data, .barrier = p->barrier.data, .positions = p->positions.data, .n_phases = n
+        .phases = p->phases.data, .barrier = p->barrier.data, .positions = p->positions.data, .n_phases = 4
     };
     qn_assert_ok(qn_persistent_gpu_launch(&gpu, &p->in.how, &p->launch));
     const size_t cache = s->n_kv_heads * capacity * s->dim;

@@ -7,7 +7,7 @@
 #include "device/cuda/model.h"
 #include "engine/internal.h"
 #include "helper_sessions.h"
-#include "kernels/deltanet/state_planes.h"
+#include "kernels/deltanet/state_planes_cuda.h"
 
 #include <math.h>
 

@@ -174,8 +174,8 @@ static void parts_do_not_depend_on_tokens(void **unused)
     static const size_t rows[] = { 1, 300, 5120, 34816 }, cols[] = { 256, 1000, 5120, 17408 };
     for (size_t i = 0; i < 2 * 4 * 4; i++) {
         const qn_matmul_gpu *gpu = gpus[i / 16];
-        const uint32_t parts = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], 1).args.few.n_parts;
-        for (size_t n = 2; n <= QN_FEW_MAX_TOKENS; n++) {
+        const uint32_t parts = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], 2).args.few.n_parts;
+        for (size_t n = 3; n <= QN_FEW_MAX_TOKENS; n++) {
             label("%u SMs, %zu rows, %zu columns, %zu tokens", gpu->n_sms, rows[i / 4 % 4], cols[i % 4], n);
             const qn_matmul_launch made = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], n);
             assert_int_equal(made.args.few.n_parts, parts);

@@ -4,7 +4,7 @@
  *                key_scales, value_scales [n_kv_heads][64] f32
  *   fp16 page    for each attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means
  *                [n_kv_heads][head_dim] f32, which are used of page 0
- *   state        for each recurrent layer: S [v_heads, head_v, head_k] in two planes of f16 (kernels/deltanet/state_planes.h);
+ *   state        for each recurrent layer: S [v_heads, head_v, head_k] in two planes of f16 (kernels/deltanet/state_planes_cuda.h);
  *                history [taps-1, width] f32, the inputs of the convolution at the positions before state_position
  *   open chunk   for each recurrent layer: the arrays of qn_gdn_open_layout
  *

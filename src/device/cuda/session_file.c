@@ -5,7 +5,7 @@
 #include "base/f16.h"
 #include "base/memory.h"
 #include "kernels/attention/attention.h"
-#include "kernels/deltanet/state_planes.h"
+#include "kernels/deltanet/state_planes_cuda.h"
 
 #include <math.h>
 #include <string.h>

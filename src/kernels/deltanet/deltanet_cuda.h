@@ -79,7 +79,7 @@ enum {
     (((slices) + QN_GDN_STATE_TILES(head_k)) * QN_GDN_TILE_BYTES +                                                             \
      (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 512)
 
-/* States in memory. QN_GDN_STATE_PLANES: for each state the two fp16 planes of state_planes.h, as in a state slot; not transposed,
+/* States in memory. QN_GDN_STATE_PLANES: for each state the two fp16 planes of state_planes_cuda.h, as in a state slot; not transposed,
  * and not for qn_gdn_recurrent. */
 typedef enum qn_gdn_state_type { QN_GDN_STATE_F32, QN_GDN_STATE_BF16, QN_GDN_STATE_PLANES } qn_gdn_state_type;
 
@@ -183,7 +183,7 @@ typedef struct qn_gdn_norm_args {
  *
  * A layer's part of a state slot is, in this order:
  *
- *     S        two planes of f16 [v_heads, head_v, head_k], hi and lo (state_planes.h): rows are computed from hi alone, S = hi
+ *     S        two planes of f16 [v_heads, head_v, head_k], hi and lo (state_planes_cuda.h): rows are computed from hi alone, S = hi
  *              in the sums above; folds read and write both
  *     history  f32 [taps-1, width]                    in the order of positions
  *

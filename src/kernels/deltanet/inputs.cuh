@@ -4,7 +4,7 @@
 
 #include "kernels/delta.cuh"
 #include "kernels/deltanet/deltanet_cuda.h"
-#include "kernels/deltanet/state_planes.h"
+#include "kernels/deltanet/state_planes_cuda.h"
 #include "kernels/typed.cuh"
 
 // The low word of a 64-bit length is all of it: tokens are counted in 32 bits.

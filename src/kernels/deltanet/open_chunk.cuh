@@ -4,7 +4,7 @@
 #define QN_KERNELS_DELTANET_OPEN_CHUNK_CUH
 
 #include "kernels/deltanet/inputs.cuh"
-#include "kernels/deltanet/state_planes.h"
+#include "kernels/deltanet/state_planes_cuda.h"
 
 #ifndef QN_HEAD_K
 #define QN_HEAD_K 128

@@ -7,7 +7,7 @@
 
 #include "kernels/persistent/persistent.cuh"
 #include "kernels/delta.cuh"
-#include "kernels/deltanet/state_planes.h"
+#include "kernels/deltanet/state_planes_cuda.h"
 
 // ---- The delta rule, over the state and the open chunk (deltanet_cuda.h) ----
 

@@ -5,8 +5,8 @@
  * to nearest, lo the scaled rest rounded towards zero; both saturate at +-65504, and NaN stays NaN. The pair has 23 significant bits,
  * and is at most 2^-36 off below 2^-14. f32 holds every pair exactly. Splitting such a float gives the same pair again: a rest
  * rounded towards zero never becomes a tie of hi, which would round to the other side. */
-#ifndef QN_KERNELS_DELTANET_STATE_PLANES_H
-#define QN_KERNELS_DELTANET_STATE_PLANES_H
+#ifndef QN_KERNELS_DELTANET_STATE_PLANES_CUDA_H
+#define QN_KERNELS_DELTANET_STATE_PLANES_CUDA_H
 
 #define QN_GDN_LO_SCALE 4096.0f
 #define QN_GDN_PLANE_MAX 65504.0f
