@@ -282,7 +282,7 @@ static qn_cu_result fake_create_memory(unsigned long long *handle, size_t bytes,
 {
     FAKE_TRY("cuMemCreate");
     check_properties(properties);
-    assert_true(bytes == FAKE_GRANULE && !flags);
+    assert_true(bytes && bytes % FAKE_GRANULE == 0 && !flags);
     if (fake.physical_limit && fake.handles + fake.mappings >= fake.physical_limit)
         return QN_CU_OUT_OF_MEMORY;
     *handle = 77;
@@ -300,7 +300,7 @@ static qn_cu_result fake_release_memory(unsigned long long handle)
 static qn_cu_result fake_map(uint64_t address, size_t bytes, size_t offset, unsigned long long handle, unsigned long long flags)
 {
     FAKE_TRY("cuMemMap");
-    assert_true(address % FAKE_GRANULE == 0 && bytes == FAKE_GRANULE && !offset && handle == 77 && !flags);
+    assert_true(address % FAKE_GRANULE == 0 && bytes && bytes % FAKE_GRANULE == 0 && !offset && handle == 77 && !flags);
     fake_count(&fake.mappings, 1);
     return 0;
 }

@@ -26,7 +26,7 @@ static void granules_are_zeroed(void **state)
     uint64_t address;
     (void)state;
     open_cuda();
-    assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, 0, &context, &memory));
     assert_int_equal(memory.granule, FAKE_GRANULE);
     assert_ok(memory.reserve(memory.context, 8 * (size_t)FAKE_GRANULE, &address));
     for (size_t round = 0; round < 2; round++) {
@@ -45,6 +45,28 @@ static void granules_are_zeroed(void **state)
     close_cuda();
 }
 
+/* Large budgets have large granules. */
+static void granules_follow_the_budget(void **state)
+{
+    static const struct {
+        uint64_t budget;
+        size_t granules; /* of FAKE_GRANULE */
+    } cases[] = { { (uint64_t)FAKE_GRANULE * 2047, 1 },
+                  { (uint64_t)FAKE_GRANULE * 2048, 2 },
+                  { (uint64_t)FAKE_GRANULE * 8192, 8 } };
+    (void)state;
+    open_cuda();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(qn_cuda_pool_memory_open(cuda, cases[i].budget, &context, &memory));
+        assert_int_equal(memory.granule, cases[i].granules * FAKE_GRANULE);
+        qn_cuda_pool_memory_close(&context);
+    }
+    assert_ok(qn_cuda_pool_memory_open(cuda, UINT64_MAX, &context, &memory));
+    assert_int_equal(memory.granule, 32 << 20);
+    qn_cuda_pool_memory_close(&context);
+    close_cuda();
+}
+
 static void failures(void **state)
 {
     static const char *const opening[] = { "cuDeviceGetAttribute", "cuMemGetAllocationGranularity", "cuStreamCreate" };
@@ -56,16 +78,16 @@ static void failures(void **state)
     for (size_t i = 0; i < sizeof opening / sizeof *opening; i++) {
         label("%s", opening[i]);
         fake.fails = opening[i];
-        assert_int_equal(qn_cuda_pool_memory_open(cuda, &context, &memory), QN_ERR_IO);
+        assert_int_equal(qn_cuda_pool_memory_open(cuda, 0, &context, &memory), QN_ERR_IO);
         qn_cuda_pool_memory_close(&context);
         assert_int_equal(fake.streams, 0);
     }
     fake.fails = NULL;
     fake.no_virtual_memory = true;
-    assert_int_equal(qn_cuda_pool_memory_open(cuda, &context, &memory), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_cuda_pool_memory_open(cuda, 0, &context, &memory), QN_ERR_UNSUPPORTED);
     assert_text("Fake 1: has no virtual memory management");
     fake.no_virtual_memory = false;
-    assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, 0, &context, &memory));
     fake.fails = "cuMemAddressReserve";
     assert_int_equal(memory.reserve(memory.context, FAKE_GRANULE, &address), QN_ERR_IO);
     fake.fails = NULL;
@@ -95,7 +117,7 @@ static void memory_runs_out(void **state)
     uint32_t items[3], more;
     (void)state;
     open_cuda();
-    assert_ok(qn_cuda_pool_memory_open(cuda, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, 0, &context, &memory));
     assert_ok(qn_pool_create(&memory, 100 * (uint64_t)FAKE_GRANULE, FAKE_GRANULE, &pool));
     assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &class));
     assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &other));
@@ -122,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(granules_are_zeroed),
+        cmocka_unit_test(granules_follow_the_budget),
         cmocka_unit_test(failures),
         cmocka_unit_test(memory_runs_out),
     };

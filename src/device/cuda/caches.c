@@ -166,11 +166,11 @@ static qn_status fill_pool(qn_cuda_caches *c)
     qn_pool_memory memory;
     size_t available;
     uint64_t budget = c->model->memory_limit;
-    QN_TRY(qn_cuda_pool_memory_open(c->model->cuda, &c->memory, &memory));
     if (!budget) {
         QN_TRY(qn_cuda_available_memory(c->model->cuda, &available));
         budget = default_budget(available);
     }
+    QN_TRY(qn_cuda_pool_memory_open(c->model->cuda, budget, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
     return create_classes(c);
 }

@@ -69,8 +69,10 @@ static void release(void *context, uint64_t address)
 
 /* ---- Opening ---- */
 
-static qn_status find_granule(qn_cuda *cuda, size_t *granule)
+/* Mapping takes the driver about as long for 32 MiB as for 2: granules are as large as the budget has many of them. */
+static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
 {
+    enum { LARGEST = 32 << 20, GRANULES = 1024 };
     const qn_cu_memory_properties properties = properties_of(cuda);
     int supported = 0;
     QN_TRY(qn_cuda_make_current(cuda));
@@ -81,13 +83,15 @@ static qn_status find_granule(qn_cuda *cuda, size_t *granule)
     if (*granule == 0 || *granule & (*granule - 1))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: memory is mapped in units of %zu bytes, expected a power of two",
                        cuda->info.name, *granule);
+    while (*granule < LARGEST && budget / *granule >= 2 * GRANULES)
+        *granule *= 2;
     return QN_OK;
 }
 
-qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, qn_cuda_pool_memory *context, qn_pool_memory *memory)
+qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, uint64_t budget, qn_cuda_pool_memory *context, qn_pool_memory *memory)
 {
     *context = (qn_cuda_pool_memory){ .cuda = cuda };
-    QN_TRY(find_granule(cuda, &context->granule));
+    QN_TRY(find_granule(cuda, budget, &context->granule));
     QN_TRY(qn_cuda_stream_create(cuda, &context->stream));
     *memory = (qn_pool_memory){ .context = context,
                                 .granule = context->granule,
