@@ -247,13 +247,13 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     partition(&p->last, &p->out, values);
     p->out_partials = qn_gpu_new((size_t)p->last.n_slices * p->out_rows * sizeof(float));
     p->last.out = p->out_partials.data;
-    const qn_persistent_phase store = { .kind = QN_PHASE_STORE,
-                                        .next_gemv = 4,
-                                        .u.store = { .from = { .data = p->out_partials.data,
-                                                               .n_partials = p->last.n_slices,
-                                                               .stride = ROWS },
-                                                     .n_outs = 1,
-                                                     .outs = { { p->gpu_y.data, 0, 0, ROWS } } } };
+    const qn_persistent_phase store = {
+        .kind = QN_PHASE_STORE,
+        .next_gemv = 4,
+        .u.store = { .from = { .data = p->out_partials.data, .n_partials = p->last.n_slices, .stride = ROWS },
+                     .n_outs = 1,
+                     .outs = { { p->gpu_y.data, 0, 0, ROWS } } }
+    };
     qn_persistent_phase phases[4] = {
         { .kind = QN_PHASE_GEMV, .next_gemv = 2, .u.gemv = p->first },
         { .kind = QN_PHASE_ATTENTION, .next_gemv = 2, .u.attention = p->attention },
