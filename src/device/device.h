@@ -158,11 +158,10 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
-    size_t piece;             /* rows of a sequence in a step end at the next multiple of it, as a position; 0: anywhere */
-    char name[32];            /* "cpu", "cuda:0" */
-    size_t batch;             /* default number of rows of a step */
-    size_t prompt_multiple;   /* prompts are evaluated faster if cut at positions that are multiples of it; 0: anywhere */
-    size_t least_prompt_rows; /* fewer rows of prompts in a step take about as long; 0: no such number */
+    size_t piece;           /* rows of a sequence in a step end at the next multiple of it, as a position; 0: anywhere */
+    char name[32];          /* "cpu", "cuda:0" */
+    size_t batch;           /* default number of rows of a step */
+    size_t prompt_multiple; /* prompts are evaluated faster if cut at positions that are multiples of it; 0: anywhere */
 };
 
 /* qn_device_piece - of n > 0 rows of a sequence from `position` on, those that a step may have. */

@@ -3,7 +3,6 @@
 
 #include "base/memory.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Rows of prompts beside sequences that are decoded are a multiple of PROMPT_ROWS, or of what the device prefers. */
@@ -79,9 +78,7 @@ static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
                  left = s->params.max_rows - n_decoding;
     if (!n_decoding)
         return left;
-    size_t rows = qn_step_times_prompt_rows(&s->times, n_decoding, s->params.step_seconds, multiple);
-    if (rows && rows < s->model->device->least_prompt_rows && isinf(s->params.step_seconds))
-        rows = s->model->device->least_prompt_rows;
+    const size_t rows = qn_step_times_prompt_rows(&s->times, n_decoding, s->params.step_seconds, multiple);
     return rows < left ? rows : left;
 }
 

@@ -403,10 +403,7 @@ qn_status qn_cuda_executor_create(const qn_cuda_executor_params *params, qn_devi
     qn_cuda_model *model;
     *out = NULL;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "device"));
-    *model = (qn_cuda_model){ .base = { .vtable = &vtable,
-                                        .batch = BATCH,
-                                        .prompt_multiple = QN_GDN_CHUNK_TOKENS,
-                                        .least_prompt_rows = 2 * QN_GDN_CHUNK_TOKENS },
+    *model = (qn_cuda_model){ .base = { .vtable = &vtable, .batch = BATCH, .prompt_multiple = QN_GDN_CHUNK_TOKENS },
                               .plan = params->base.plan,
                               .deterministic = params->base.deterministic,
                               .memory_limit = params->base.memory,
