@@ -63,8 +63,9 @@ typedef struct qn_model_params {
                         half of what is available besides the weights, on a GPU what is free at the first session, less a tenth */
     bool vocab_only; /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
     bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
-    /* On a GPU, a sequence has the same bits whatever is evaluated beside it, and with prefixes that are reused: tokens are decoded by
-     * kernels for many rows also where one is alone, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so. */
+    /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are reused, if all
+     * matrices have weights of one or two bits: tokens are decoded by kernels for many rows also where one is alone, and prompts are
+     * evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     qn_log_fn on_log;           /* NULL: none */

@@ -16,7 +16,7 @@
  *
  * What a request answers depends on the request alone: on its tokens, sampling parameters and seed. Other requests, the order in which
  * they come, prefix reuse and the memory that is left change its speed only. On the CPU that holds to the bit; on a GPU up to the
- * rounding of other batch sizes, or to the bit with qn_model_params.deterministic.
+ * rounding of other batch sizes, or, with weights of one or two bits, to the bit with qn_model_params.deterministic.
  *
  * Threads: all functions may be called from any thread, also from callbacks, except where a comment says otherwise.
  *
@@ -198,7 +198,6 @@ typedef struct qn_scheduler_counters {
 } qn_scheduler_counters;
 
 /* qn_scheduler_get_counters - a consistent copy, as of the last step that has ended. */
-
 QN_API qn_scheduler_counters qn_scheduler_get_counters(qn_scheduler *scheduler);
 
 #ifdef __cplusplus

@@ -182,8 +182,8 @@ const qn_option qn_options[] = {
           "They and requests that are set aside are copied back when they are needed. The default is a quarter of what is "
           "available. On the CPU it is ignored."),
     FLAG(EVALUATE, "--deterministic", NULL, NULL, deterministic, "on a GPU, the same bits whatever is evaluated beside a text",
-         "Slower: tokens are decoded as rows of larger steps are, and prompts are evaluated 64 tokens at a time. On the CPU it "
-         "is always so."),
+         "Slower: tokens are decoded as rows of larger steps are, and prompts are evaluated 64 tokens at a time. It holds "
+         "where all weights have one or two bits. On the CPU it is always so."),
     TEXT(EVALUATE | KERNELS, "--device", NULL, NULL, device, "NAME",
          "cpu, cuda, cuda:N (the N-th GPU, from 0) or auto (default)",
          "auto is the first GPU that can run the model, else the CPU."),

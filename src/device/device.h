@@ -104,8 +104,8 @@ typedef struct qn_memory_vtable {
 
 struct qn_memory {
     const qn_memory_vtable *vtable;
-    /* The items that the memory holds. Pages and states of others may be put into it between steps, while it is empty; `prepare` makes
-     * the device use them. */
+    /* The items that the memory holds. Pages and states of others may be put into it while it is empty, also beside a step of
+     * others; `prepare` makes the device use them. */
     qn_sequence *sequence;
     const qn_kv_view *cache;            /* CPU memories only, else NULL */
     const qn_recurrent_view *recurrent; /* CPU memories only, else NULL; NULL also where no layer is recurrent */
@@ -122,7 +122,7 @@ typedef struct qn_device_params {
     /* Gets a line for each kernel that is compiled when it is first needed; may be NULL. Must not call the device. */
     void (*on_log)(void *user, const char *line);
     void *user;
-    bool deterministic; /* results of a row do not depend on the other rows of a step, nor on steps; on the CPU always so */
+    bool deterministic; /* results of a row do not depend on the other rows of a step; on the CPU always so */
 } qn_device_params;
 
 typedef struct qn_device_vtable {

@@ -1,6 +1,7 @@
 /* Prefix caches of a model under their locks, and eviction on behalf of any of its sequences. */
 #include "engine/kept.h"
 
+#include "base/address_space.h"
 #include "base/available.h"
 #include "base/memory.h"
 
@@ -29,8 +30,9 @@ enum { HOST_SHARE = 4, ADDRESSES_SHARE = 8 };
 uint64_t qn_kept_host_budget(void)
 {
     const uint64_t available = qn_available_memory(), addresses = qn_available_addresses();
-    const uint64_t budget = available == UINT64_MAX ? 0 : available / HOST_SHARE;
-    return budget < addresses / ADDRESSES_SHARE ? budget : addresses / ADDRESSES_SHARE;
+    const uint64_t share = available == UINT64_MAX ? 0 : available / HOST_SHARE;
+    const uint64_t budget = share < addresses / ADDRESSES_SHARE ? share : addresses / ADDRESSES_SHARE;
+    return budget < QN_COMMIT_GRANULE ? 0 : budget; /* the least that a pool takes */
 }
 
 static bool reclaim(void *list)

@@ -71,7 +71,7 @@ struct qn_request {
     uint32_t kept_state;          /* the last position whose state was kept */
     bool has_kept_prompt;         /* the pages of the prompt were added to the kept prefixes */
     bool has_output;              /* the last token is not yet emitted */
-    bool is_over;                 /* result.finish says why; qn_scheduler_end follows in qn_scheduler_catch_up */
+    bool is_over;                 /* result.finish says why; qn_scheduler_end follows beside the next step */
     qn_status output_status;      /* of emitting; its text is `error` */
     uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
     double admitted, first_token; /* 0: not yet */
@@ -170,10 +170,10 @@ bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
 /* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what follows from a
- * step and the next does not depend on is left for qn_scheduler_catch_up, which the next step calls. */
+ * step and the next does not depend on is left for the next call: it is done while that computes. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
-/* qn_scheduler_catch_up - emit tokens, and end requests that are over. */
+/* qn_scheduler_catch_up - without a step beside it: emit tokens, and end requests that are over. */
 void qn_scheduler_catch_up(qn_scheduler *s);
 
 /* qn_request_emit_last - emit the last token with has_output. An error is output_status, with its text in `error`. */

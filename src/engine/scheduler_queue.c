@@ -81,13 +81,13 @@ void qn_scheduler_set_aside(qn_scheduler *s, qn_request *r)
 void qn_scheduler_end(qn_scheduler *s, qn_request *r, qn_finish finish, qn_status status)
 {
     const double now = qn_now();
-    if (r->has_output && finish != QN_FINISH_ERROR)
+    if (finish == QN_FINISH_ERROR && r->output_status == QN_OK)
+        memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+    if (r->has_output)
         qn_request_emit_last(s, r);
     if (r->output_status != QN_OK) {
         finish = QN_FINISH_ERROR;
         status = r->output_status;
-    } else if (finish == QN_FINISH_ERROR) {
-        memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
     }
     r->result.finish = finish;
     r->result.status = finish == QN_FINISH_ERROR ? status : QN_OK;
@@ -164,8 +164,10 @@ static bool fits(const qn_scheduler *s, const qn_request *r)
 {
     qn_pool_class *class = s->cache->pages ? s->cache->pages : s->cache->states;
     uint64_t need = missing_bytes(s, r, r->memory->sequence->length) + 2 * item_bytes(s->cache->states);
-    for (uint32_t i = 0; i < s->n_running; i++)
-        need += missing_bytes(s, s->running[i], s->running[i]->memory->sequence->length);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const qn_sequence *q = s->running[i]->memory->sequence;
+        need += missing_bytes(s, s->running[i], q->length + q->reserved); /* reserved: beside a step */
+    }
     for (;;) {
         const uint64_t available = qn_pool_available(class) * item_bytes(class);
         if (available >= need)

@@ -428,8 +428,8 @@ static void count_step(qn_scheduler *s, const qn_step *step, size_t n_generated,
     c->generated_tokens += n_generated;
     c->steps += step->n_rows > 0;
     c->rows += step->n_rows;
-    c->step_seconds += seconds;
-    c->longest_step_seconds = seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
+    c->step_seconds += step->n_rows ? seconds : 0;
+    c->longest_step_seconds = step->n_rows && seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -447,7 +447,7 @@ bool qn_scheduler_run_step(qn_scheduler *s)
     n_generated += take_masked_tokens(s);
     compose(s);
     reserve_pieces(s);
-    if (!s->n_pieces)
+    if (!s->n_pieces && !has_finished(s))
         qn_scheduler_await_masks(s);
     const size_t n_decoding = count_decoding(s);
     const qn_status status = s->n_pieces ? run(s, &step) : QN_OK;

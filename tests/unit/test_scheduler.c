@@ -407,6 +407,39 @@ static void tokens_come_with_the_next_step(void **unused)
     assert_same_answer(&whole, &expected);
 }
 
+static qn_status refuse_step(qn_device *device, const qn_step *step)
+{
+    (void)device;
+    (void)step;
+    return qn_fail(QN_ERR_MEMORY, "no room for a step");
+}
+
+/* What was generated before an error is emitted, although the step that it was to be emitted beside does not run. */
+static void an_error_keeps_what_was_generated(void **unused)
+{
+    (void)unused;
+    static const qn_token tokens[] = { 10, 20, 30 };
+    struct answer a;
+    let_overlap(model);
+    qn_device_vtable refusing = *model->device->vtable;
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2 });
+    const qn_request_params params = prompt_of(tokens, 3, 30, &a);
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    for (size_t i = 0; i < 3; i++)
+        step(scheduler, false);
+    assert_int_equal(a.n_tokens, 2);
+    refusing.launch = refuse_step;
+    model->device->vtable = &refusing;
+    step(scheduler, false);
+    assert_int_equal(a.result.finish, QN_FINISH_ERROR);
+    assert_int_equal(a.result.status, QN_ERR_MEMORY);
+    assert_int_equal(a.result.n_generated, 3);
+    assert_int_equal(a.n_tokens, 3);
+    assert_int_equal(a.n_ends, 1);
+    qn_scheduler_free(scheduler);
+    model->device->vtable = vtable_without_launch;
+}
+
 static void higher_priority_begins_first(void **unused)
 {
     (void)unused;
@@ -718,6 +751,7 @@ int main(void)
         cmocka_unit_test(long_prompts_stall_nobody),
         cmocka_unit_test(prompts_first_decodes_later),
         cmocka_unit_test(steps_follow_their_target),
+        cmocka_unit_test(an_error_keeps_what_was_generated),
         cmocka_unit_test(tokens_come_with_the_next_step),
         cmocka_unit_test(higher_priority_begins_first),
         cmocka_unit_test(waiting_raises_priority),
