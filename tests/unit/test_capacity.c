@@ -1,5 +1,6 @@
 /* What qn_model_get_capacity says fits in memory, against sessions that grow until there is none. */
 #include "helper_assert.h"
+#include "helper_sanitizers.h"
 
 #include "engine/internal.h"
 #include "quern/quern.h"
@@ -55,7 +56,7 @@ static void capacity_is_what_fits(void **unused)
                                          "tests/golden/qwen35.q1_0.gguf" };
     static const uint64_t limits[] = { (uint64_t)64 << 20, (uint64_t)300 << 20 };
     (void)unused;
-    for (size_t i = 0; i < 12; i++) {
+    for (size_t i = 0; i < 12; i += QN_TEST_SANITIZED ? 4 : 1) { /* sanitizers are tens of times slower */
         qn_model *model;
         qn_capacity capacity;
         const char *kv = kinds[i % 2];
