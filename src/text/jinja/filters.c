@@ -1,0 +1,451 @@
+/* Filters of strings and numbers, and the table of all filters. */
+#include "base/status.h"
+#include "text/jinja/filters.h"
+#include "text/jinja/lexer.h"
+#include "text/jinja/strings.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILTER(name) static qn_status name(qn_run *r, const qn_value *self, const qn_call *call, qn_value *out)
+#define UNUSED (void)r, (void)self, (void)call
+
+static bool is_given(const qn_value *argument)
+{
+    return argument && argument->type != QN_VALUE_NONE;
+}
+
+static bool is_set(const qn_value *argument)
+{
+    return argument && qn_value_is_true(argument);
+}
+
+/* ---- Strings ---- */
+
+FILTER(filter_string)
+{
+    UNUSED;
+    return qn_str(r, self, out);
+}
+
+FILTER(filter_upper)
+{
+    qn_value text;
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    return qn_change_case(r, &text, QN_CASE_UPPER, out);
+}
+
+FILTER(filter_lower)
+{
+    qn_value text;
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    return qn_change_case(r, &text, QN_CASE_LOWER, out);
+}
+
+FILTER(filter_capitalize)
+{
+    qn_value text;
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    return qn_change_case(r, &text, QN_CASE_CAPITALIZE, out);
+}
+
+/* Words begin after white space and after some opening signs. */
+FILTER(filter_title)
+{
+    qn_value text, part;
+    qn_builder b = { .arena = &r->arena };
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    const qn_jinja_string *s = text.u.string;
+    for (size_t at = 0, n; at < s->length; at += n) {
+        const size_t begin = at;
+        while (at < s->length &&
+               (n = strchr("-({[<", s->data[at]) && s->data[at] ? 1 : qn_space_at(s->data, s->length, at)) > 0)
+            at += n;
+        QN_TRY(qn_value_part(&r->arena, &text, begin, at, &part));
+        QN_TRY(qn_builder_string(&b, &part));
+        n = 0;
+        while (at + n < s->length && !(strchr("-({[<", s->data[at + n]) && s->data[at + n]) &&
+               !qn_space_at(s->data, s->length, at + n))
+            n++;
+        QN_TRY(qn_value_part(&r->arena, &text, at, at + n, &part));
+        QN_TRY(qn_change_case(r, &part, QN_CASE_CAPITALIZE, &part));
+        QN_TRY(qn_builder_string(&b, &part));
+    }
+    return qn_builder_finish(&b, out);
+}
+
+FILTER(filter_trim)
+{
+    qn_value text;
+    QN_TRY(qn_str(r, self, &text));
+    return qn_strip(r, &text, call->bound[0], true, true, out);
+}
+
+FILTER(filter_replace)
+{
+    qn_value text, old, with;
+    int64_t most = -1;
+    QN_TRY(qn_str(r, self, &text));
+    QN_TRY(qn_str(r, call->bound[0], &old));
+    QN_TRY(qn_str(r, call->bound[1], &with));
+    if (is_given(call->bound[2]))
+        QN_TRY(qn_want_integer(r, call->bound[2], "count", &most));
+    return qn_replace(r, &text, &old, &with, most, out);
+}
+
+/* Lines after the first are indented; empty ones with `blank` too, the first one with `first`. */
+FILTER(filter_indent)
+{
+    enum { MOST_SPACES = 1000 };
+    qn_value indent, text, lines;
+    qn_builder b = { .arena = &r->arena };
+    if (self->type == QN_VALUE_UNDEFINED)
+        return qn_fail_undefined(r, self);
+    QN_TRY(qn_want_string(r, self, "what is indented"));
+    if (call->bound[0] && qn_is_string(call->bound[0])) {
+        indent = *call->bound[0];
+    } else {
+        char spaces[MOST_SPACES];
+        int64_t width = 4;
+        if (call->bound[0])
+            QN_TRY(qn_want_integer(r, call->bound[0], "the width", &width));
+        if (width > MOST_SPACES)
+            return qn_run_fail(r, "a width of more than %d", MOST_SPACES);
+        memset(spaces, ' ', sizeof spaces);
+        QN_TRY(qn_value_copy_text(&r->arena, spaces, width > 0 ? (size_t)width : 0, QN_FROM_TEMPLATE, &indent));
+    }
+    QN_TRY(qn_builder_string(&b, self));
+    QN_TRY(qn_builder_bytes(&b, "\n", 1, QN_FROM_TEMPLATE));
+    QN_TRY(qn_builder_finish(&b, &text));
+    QN_TRY(qn_split_lines(r, &text, false, &lines));
+    b = (qn_builder){ .arena = &r->arena };
+    for (size_t i = 0; i < lines.u.list->n; i++) {
+        const qn_value *line = &lines.u.list->items[i];
+        QN_TRY(qn_run_work(r, 1 + indent.u.string->length / 16));
+        if (i)
+            QN_TRY(qn_builder_bytes(&b, "\n", 1, QN_FROM_TEMPLATE));
+        if (i ? is_set(call->bound[2]) || line->u.string->length : is_set(call->bound[1]))
+            QN_TRY(qn_builder_string(&b, &indent));
+        QN_TRY(qn_builder_string(&b, line));
+    }
+    QN_TRY(qn_builder_finish(&b, out));
+    out->safe = self->safe;
+    return QN_OK;
+}
+
+FILTER(filter_safe)
+{
+    UNUSED;
+    QN_TRY(qn_str(r, self, out));
+    out->safe = true;
+    return QN_OK;
+}
+
+FILTER(filter_escape)
+{
+    qn_value text;
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    return qn_escape_html(r, &text, out);
+}
+
+FILTER(filter_forceescape)
+{
+    qn_value text;
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    text.safe = false;
+    return qn_escape_html(r, &text, out);
+}
+
+FILTER(filter_center)
+{
+    qn_value text, width = qn_value_int(80);
+    const qn_call arguments = { .values = call->bound[0] ? call->bound[0] : &width, .n = 1 };
+    QN_TRY(qn_str(r, self, &text));
+    return qn_call_builtin(r, qn_find_string_method("center", 6), &text, &arguments, out);
+}
+
+FILTER(filter_format)
+{
+    qn_value text, values;
+    QN_TRY(qn_str(r, self, &text));
+    if (call->n && call->n_named)
+        return qn_run_fail(r, "positional and keyword arguments at the same time");
+    if (call->n_named) {
+        QN_TRY(qn_value_dict(&r->arena, QN_VALUE_DICT, &values));
+        for (size_t i = 0; i < call->n_named; i++) {
+            qn_value key;
+            QN_TRY(qn_value_text(&r->arena, call->names[i], strlen(call->names[i]), QN_FROM_TEMPLATE, &key));
+            QN_TRY(qn_dict_set(&r->arena, values.u.dict, key, call->named[i]));
+        }
+    } else {
+        QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, call->n, &values));
+        for (size_t i = 0; i < call->n; i++)
+            QN_TRY(qn_list_append(&r->arena, values.u.list, call->values[i]));
+    }
+    return qn_format_percent(r, &text, &values, out);
+}
+
+static bool is_word_byte(unsigned char c)
+{
+    return c == '_' || c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+FILTER(filter_wordcount)
+{
+    qn_value text;
+    int64_t n = 0;
+    UNUSED;
+    QN_TRY(qn_str(r, self, &text));
+    const qn_jinja_string *s = text.u.string;
+    QN_TRY(qn_run_work(r, s->length / 16));
+    for (size_t i = 0; i < s->length; i++)
+        n += is_word_byte((unsigned char)s->data[i]) && (i == 0 || !is_word_byte((unsigned char)s->data[i - 1]));
+    *out = qn_value_int(n);
+    return QN_OK;
+}
+
+FILTER(filter_tojson)
+{
+    qn_json_style style = { .indent = call->bound[1],
+                            .item_separator = is_given(call->bound[1]) ? "," : ", ",
+                            .key_separator = ": ",
+                            .n_item_separator = is_given(call->bound[1]) ? 1 : 2,
+                            .n_key_separator = 2,
+                            .ascii = is_set(call->bound[0]),
+                            .sort_keys = is_set(call->bound[3]) };
+    if (is_given(call->bound[2])) {
+        const qn_value *pair = call->bound[2];
+        if ((pair->type != QN_VALUE_TUPLE && pair->type != QN_VALUE_LIST) || pair->u.list->n != 2)
+            return qn_run_fail(r, "separators is %s, expected a pair of strings", qn_value_type_name(pair));
+        QN_TRY(qn_want_string(r, &pair->u.list->items[0], "a separator"));
+        QN_TRY(qn_want_string(r, &pair->u.list->items[1], "a separator"));
+        const qn_jinja_string *item = pair->u.list->items[0].u.string, *key = pair->u.list->items[1].u.string;
+        style.item_separator = item->data;
+        style.n_item_separator = item->length;
+        style.key_separator = key->data;
+        style.n_key_separator = key->length;
+    }
+    return qn_to_json(r, self, &style, out);
+}
+
+FILTER(filter_from_json)
+{
+    UNUSED;
+    QN_TRY(qn_want_string(r, self, "what is read as JSON"));
+    return qn_from_json(r, self, out);
+}
+
+/* ---- Numbers ---- */
+
+/* A text without white space around it and without underscores between digits, with a terminator: false if it is too long to
+ * be a number. */
+static bool number_text(const qn_jinja_string *s, char *text, size_t size)
+{
+    size_t begin = 0, end = s->length, n, length = 0;
+    while ((n = qn_space_at(s->data, s->length, begin)) > 0)
+        begin += n;
+    while (end > begin && (n = qn_space_before(s->data, end)) > 0)
+        end -= n;
+    for (size_t i = begin; i < end; i++) {
+        const char c = s->data[i];
+        const bool between = i > begin && i + 1 < end && s->data[i - 1] != '_' && s->data[i + 1] != '_';
+        if (c == '_' && between)
+            continue;
+        if (c == '_' || !c || length + 1 == size)
+            return false;
+        text[length++] = c;
+    }
+    text[length] = 0;
+    return length > 0;
+}
+
+static bool read_integer(const qn_jinja_string *s, int base, int64_t *out)
+{
+    char text[128], *end;
+    if (!number_text(s, text, sizeof text))
+        return false;
+    const char *digits = text + (*text == '+' || *text == '-');
+    const char letter = digits[0] == '0' ? digits[1] : 0;
+    const int of_prefix = letter == 'x' || letter == 'X'   ? 16
+                          : letter == 'o' || letter == 'O' ? 8
+                          : letter == 'b' || letter == 'B' ? 2
+                                                           : 0;
+    if ((of_prefix && of_prefix == base) || (of_prefix && base == 0)) {
+        base = of_prefix;
+        digits += 2;
+    }
+    if (!((*digits >= '0' && *digits <= '9') || (*digits >= 'a' && *digits <= 'z') || (*digits >= 'A' && *digits <= 'Z')))
+        return false;
+    errno = 0;
+    const unsigned long long magnitude = strtoull(digits, &end, base ? base : 10);
+    if (*end || errno || magnitude > INT64_MAX)
+        return false;
+    *out = *text == '-' ? -(int64_t)magnitude : (int64_t)magnitude;
+    return true;
+}
+
+static bool read_real(const qn_jinja_string *s, double *out)
+{
+    char text[400], *end;
+    if (!number_text(s, text, sizeof text) || strpbrk(text, "xXpP("))
+        return false;
+    *out = strtod(text, &end);
+    return end != text && !*end;
+}
+
+static bool real_to_integer(double x, int64_t *out)
+{
+    if (!(x > -9.2e18 && x < 9.2e18))
+        return false;
+    *out = (int64_t)x;
+    return true;
+}
+
+FILTER(filter_int)
+{
+    int64_t base = 10, n = 0;
+    double x;
+    bool is_number = false;
+    if (self->type == QN_VALUE_UNDEFINED)
+        return qn_fail_undefined(r, self);
+    if (call->bound[1])
+        QN_TRY(qn_want_integer(r, call->bound[1], "base", &base));
+    if (base != 0 && (base < 2 || base > 36))
+        return qn_run_fail(r, "base is not 0 and not 2 to 36");
+    if (qn_is_integer(self)) {
+        n = qn_integer_of(self);
+        is_number = true;
+    } else if (self->type == QN_VALUE_FLOAT) {
+        is_number = real_to_integer(self->u.real, &n);
+        if (isinf(self->u.real))
+            return qn_run_fail(r, "infinity is no integer");
+    } else if (qn_is_string(self)) {
+        is_number = read_integer(self->u.string, (int)base, &n) || (read_real(self->u.string, &x) && real_to_integer(x, &n));
+    }
+    *out = is_number ? qn_value_int(n) : call->bound[0] ? *call->bound[0] : qn_value_int(0);
+    return QN_OK;
+}
+
+FILTER(filter_float)
+{
+    double x = 0;
+    if (self->type == QN_VALUE_UNDEFINED)
+        return qn_fail_undefined(r, self);
+    const bool is_number = qn_is_number(self) || (qn_is_string(self) && read_real(self->u.string, &x));
+    if (qn_is_number(self))
+        x = qn_real_of(self);
+    *out = is_number ? qn_value_float(x) : call->bound[0] ? *call->bound[0] : qn_value_float(0);
+    return QN_OK;
+}
+
+FILTER(filter_abs)
+{
+    UNUSED;
+    if (!qn_is_number(self))
+        return self->type == QN_VALUE_UNDEFINED ? qn_fail_undefined(r, self)
+                                                : qn_run_fail(r, "%s has no absolute value", qn_value_type_name(self));
+    if (self->type == QN_VALUE_FLOAT) {
+        *out = qn_value_float(fabs(self->u.real));
+        return QN_OK;
+    }
+    const int64_t n = qn_integer_of(self);
+    if (n == INT64_MIN)
+        return qn_run_fail(r, "the result has more than 64 bits");
+    *out = qn_value_int(n < 0 ? -n : n);
+    return QN_OK;
+}
+
+/* Rounds a half to even. */
+static double round_real(double x, int64_t precision)
+{
+    char text[400];
+    if (precision < 0) {
+        const double scale = pow(10, (double)-precision);
+        return nearbyint(x / scale) * scale;
+    }
+    if (precision > 17 || fabs(x) > 1e22)
+        return x;
+    snprintf(text, sizeof text, "%.*f", (int)precision, x);
+    return strtod(text, NULL);
+}
+
+FILTER(filter_round)
+{
+    int64_t precision = 0;
+    if (call->bound[0])
+        QN_TRY(qn_want_integer(r, call->bound[0], "precision", &precision));
+    if (!qn_is_number(self))
+        return self->type == QN_VALUE_UNDEFINED ? qn_fail_undefined(r, self)
+                                                : qn_run_fail(r, "%s cannot be rounded", qn_value_type_name(self));
+    if (precision < -20 || precision > 300)
+        return qn_run_fail(r, "a precision that is not -20 to 300");
+    const bool common = !call->bound[1] || (qn_is_string(call->bound[1]) && qn_text_is(call->bound[1], "common", 6)),
+               up = !common && qn_is_string(call->bound[1]) && qn_text_is(call->bound[1], "ceil", 4),
+               down = !common && qn_is_string(call->bound[1]) && qn_text_is(call->bound[1], "floor", 5);
+    if (!common && !up && !down)
+        return qn_run_fail(r, "the method is not common, ceil or floor");
+    if (common && qn_is_integer(self)) {
+        *out = qn_value_int(precision >= 0 ? qn_integer_of(self) : (int64_t)round_real(qn_real_of(self), precision));
+        return QN_OK;
+    }
+    const double scale = pow(10, (double)precision), x = qn_real_of(self);
+    *out = qn_value_float(common ? round_real(x, precision) : (up ? ceil(x * scale) : floor(x * scale)) / scale);
+    return QN_OK;
+}
+
+/* ---- The table ---- */
+
+FILTER(filter_default)
+{
+    UNUSED;
+    if (self->type != QN_VALUE_UNDEFINED && !(is_set(call->bound[1]) && !qn_value_is_true(self))) {
+        *out = *self;
+        return QN_OK;
+    }
+    if (call->bound[0]) {
+        *out = *call->bound[0];
+        return QN_OK;
+    }
+    return qn_value_text(&r->arena, "", 0, QN_FROM_TEMPLATE, out);
+}
+
+static const qn_builtin filters[] = {
+    { .name = "string", .call = filter_string },
+    { .name = "upper", .call = filter_upper },
+    { .name = "lower", .call = filter_lower },
+    { .name = "capitalize", .call = filter_capitalize },
+    { .name = "title", .call = filter_title },
+    { .name = "trim", .call = filter_trim, .parameters = { "chars" } },
+    { .name = "replace", .call = filter_replace, .parameters = { "old", "new", "count" }, .required = 2 },
+    { .name = "indent", .call = filter_indent, .parameters = { "width", "first", "blank" } },
+    { .name = "safe", .call = filter_safe },
+    { .name = "escape", .call = filter_escape },
+    { .name = "e", .call = filter_escape },
+    { .name = "forceescape", .call = filter_forceescape },
+    { .name = "center", .call = filter_center, .parameters = { "width" } },
+    { .name = "format", .call = filter_format, .is_variadic = true },
+    { .name = "wordcount", .call = filter_wordcount },
+    { .name = "tojson", .call = filter_tojson, .parameters = { "ensure_ascii", "indent", "separators", "sort_keys" } },
+    { .name = "from_json", .call = filter_from_json },
+    { .name = "int", .call = filter_int, .parameters = { "default", "base" } },
+    { .name = "float", .call = filter_float, .parameters = { "default" } },
+    { .name = "abs", .call = filter_abs },
+    { .name = "round", .call = filter_round, .parameters = { "precision", "method" } },
+    { .name = "default", .call = filter_default, .parameters = { "default_value", "boolean" } },
+    { .name = "d", .call = filter_default, .parameters = { "default_value", "boolean" } },
+};
+
+const qn_builtin *qn_find_filter(const char *name, size_t length)
+{
+    const qn_builtin *filter = qn_find_in(filters, sizeof filters / sizeof *filters, name, length);
+    return filter ? filter : qn_find_sequence_filter(name, length);
+}

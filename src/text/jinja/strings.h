@@ -1,0 +1,22 @@
+/* The methods of str, and those of them that filters share. */
+#ifndef QN_TEXT_JINJA_STRINGS_H
+#define QN_TEXT_JINJA_STRINGS_H
+
+#include "text/jinja/run.h"
+
+typedef enum qn_case_change { QN_CASE_UPPER, QN_CASE_LOWER, QN_CASE_TITLE, QN_CASE_CAPITALIZE } qn_case_change;
+
+/* All work on a string; the results keep the origins of its bytes. */
+qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change, qn_value *out);
+
+/* qn_strip - without white space, or without `characters` (NULL or none: white space), on the left and on the right. */
+qn_status qn_strip(qn_run *r, const qn_value *self, const qn_value *characters, bool left, bool right, qn_value *out);
+
+/* qn_replace - the first `most` places of `old` (all if negative). */
+qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most, qn_value *out);
+
+qn_status qn_split_lines(qn_run *r, const qn_value *self, bool keep_ends, qn_value *out);
+
+const qn_builtin *qn_find_string_method(const char *name, size_t length);
+
+#endif
