@@ -35,7 +35,7 @@ typedef struct qn_args {
     uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
     /* Text in, text out. */
-    const char *prompt, *file, *system;
+    const char *prompt, *file, *system, *chat_template;
     qn_texts stop;
     int64_t n_predict;
     bool chat, ignore_end;
@@ -49,8 +49,8 @@ typedef struct qn_args {
     bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
     int64_t limit_bytes;
-    const char *ids, *output;
-    bool ids_only, bos, no_special, clear;
+    const char *ids, *output, *conversation;
+    bool ids_only, bos, no_special, text_only, clear;
     /* info */
     bool plan;
 } qn_args;

@@ -218,7 +218,13 @@ static bool get_message(qn_batch_job *job, const json_t *message, size_t index, 
     } else if (!json_is_string(content)) {
         return wrong(error, job, "content", content, "a string or an array of texts");
     }
+    static const char *const roles[] = { "system", "developer", "user", "assistant" };
     const char *name = json_string_value(role);
+    size_t i = 0;
+    while (i < sizeof roles / sizeof *roles && strcmp(name, roles[i]) != 0)
+        i++;
+    if (i == sizeof roles / sizeof *roles)
+        return wrong(error, job, "role", role, "\"system\", \"developer\", \"user\" or \"assistant\"");
     job->messages[index] =
         (qn_chat_message){ .role = strcmp(name, "developer") ? name : "system",
                            .content = job->contents[index] ? job->contents[index] : json_string_value(content) };

@@ -45,9 +45,10 @@ const qn_command qn_commands[] = {
       "p,\n"
       "its standard error, and how many tokens were scored.",
       0, 1, qn_perplexity_defaults, qn_cli_perplexity },
-    { QN_CMD_TOKENIZE, "tokenize", "text to tokens", "tokenize [-m] MODEL [--ids] [-f FILE | TEXT]",
+    { QN_CMD_TOKENIZE, "tokenize", "text to tokens", "tokenize [-m] MODEL [--ids] [-f FILE | --chat FILE [--text] | TEXT]",
       "Prints one token a line, its id and the text it stands for; with --ids the ids alone, on one line. The text is the\n"
-      "operand, a file, or standard input, and is taken as it is, a last newline included.",
+      "operand, a file, or standard input, and is taken as it is, a last newline included. With --chat it is what the chat\n"
+      "template prints for a conversation. A file that has only a vocabulary is enough.",
       0, 2, NULL, qn_cli_tokenize },
     { QN_CMD_LOGITS, "logits", "raw logits for given tokens, into a file", "logits [-m] MODEL --ids 1,2,3 -o OUT.f32 [options]",
       "Writes little-endian f32 logits, [n_ids, n_vocab], row i for what follows ids 0 to i. --batch evaluates the ids N at a\n"

@@ -187,7 +187,9 @@ static void print_tokenizer(const qn_gguf *file)
     }
     const qn_model_info info = qn_model_get_info(loaded);
     printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
-    printf("chat        %s\n", *info.chat_template ? info.chat_template : "unsupported template");
+    printf("chat        %s\n", strcmp(info.chat_template, "file") == 0     ? "the file's template"
+                               : strcmp(info.chat_template, "chatml") == 0 ? "ChatML, as the file has no template"
+                                                                           : "no template that can be used");
     qn_model_free(loaded);
 }
 

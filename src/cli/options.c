@@ -77,6 +77,8 @@ const qn_option qn_options[] = {
          "Its text is never read as special tokens."),
     TEXT(RUN, "--system", NULL, "--system-prompt", system, "TEXT", "with --chat: the system's turn before it", NULL),
     TEXT(CHAT, "--system", NULL, "--system-prompt", system, "TEXT", "the system's turn", NULL),
+    TEXT(GENERATE | BATCH | TOKENIZE, "--chat-template", NULL, "--chat-template-file", chat_template, "FILE",
+         "a chat template to use instead of the model's", "Jinja, as transformers runs it."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens held (default: the model's, at most 4096)",
         "The model's is what it was trained for; a note says so when N is more."),
@@ -151,6 +153,10 @@ const qn_option qn_options[] = {
 
     FLAG(TOKENIZE, "--ids", NULL, NULL, ids_only, "print ids only", NULL),
     TEXT(TOKENIZE, "-f", "--file", NULL, file, "FILE", "read the text from a file; - is standard input", NULL),
+    TEXT(TOKENIZE, "--chat", NULL, NULL, conversation, "FILE", "a conversation in JSON; - is standard input",
+         "An object with messages and, where wanted, tools, add_generation_prompt, enable_thinking, reasoning_effort and other "
+         "variables of the chat template. Dates are of the time in SOURCE_DATE_EPOCH, where it is set."),
+    FLAG(TOKENIZE, "--text", NULL, NULL, text_only, "with --chat: print the conversation's text, and nothing else", NULL),
     FLAG(TOKENIZE, "--bos", NULL, NULL, bos, "put the beginning-of-text token first, where the model uses one", NULL),
     FLAG(TOKENIZE, "--no-special", NULL, NULL, no_special, "special tokens written in the text are plain text", NULL),
 
@@ -222,7 +228,7 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
     { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
     { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
-    { "--jinja", NULL, 0, "leave it out" },
+    { "--jinja", NULL, 0, "templates are always run; leave it out" },
     { "--typical", NULL, 0, "quern does not have it; --min-p is near it" },
     { "--log-disable", NULL, 0, "use -q" },
     { "--no-display-prompt", NULL, RUN, "quern never prints the prompt" },

@@ -58,7 +58,7 @@ refuses 1 'lengths:2: expected' bench -m "$model" --soak "$work/lengths" --paral
 refuses 2 "--prefix-cache: 'none' is not a size" bench -m "$model" --prefix-cache none
 refuses 2 '-f: no text' perplexity -m "$model"
 refuses 2 '-c: 1 is out of range' perplexity -m "$model" -f x -c 1
-refuses 2 'not both' tokenize -m "$model" -f x y
+refuses 2 'give one of' tokenize -m "$model" -f x y
 refuses 2 '--ids: no token ids' logits -m "$model" -o "$work/l"
 refuses 2 '-o: no output' logits -m "$model" --ids 1
 for ids in '' , 1, ,1 1,,2 1x -1 '1;2' 99999999999999999999 0x1 ' '; do

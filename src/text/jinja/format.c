@@ -169,7 +169,7 @@ static qn_status next_value(percent *p, const qn_value **out)
 
 static qn_status read_star(percent *p, int most, int *out)
 {
-    const qn_value *v;
+    const qn_value *v = NULL;
     int64_t n;
     if (p->at < p->end && *p->at == '*') {
         p->at++;
