@@ -15,8 +15,8 @@
  * rows of the open chunk: `shortest` is the shortest length that the session can then be truncated to by dropping rows.
  *
  * Version 3, which is still read: the header ends with file_bytes and the checksum. The state is at the last multiple of 64 below
- * the length, and the inputs of the convolution are those of the whole open chunk. `kv` ends with " cuda" in files of a GPU; these
- * have another layout, which is refused. */
+ * the length, and the inputs of the convolution are those of the whole open chunk. Files of a GPU have another layout
+ * (engine/state_version3.h). */
 #ifndef QN_ENGINE_STATE_FILE_H
 #define QN_ENGINE_STATE_FILE_H
 

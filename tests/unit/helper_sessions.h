@@ -33,6 +33,14 @@ static inline int remove_folder(void **unused)
     return rmdir(folder) != 0; /* fails if a temporary file was not removed */
 }
 
+static inline void write_state(const char *to, const void *data, size_t size)
+{
+    FILE *file = fopen(to, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
 /* ---- The model of the current run of a test ---- */
 
 enum { MAX_IDS = 400 };
