@@ -137,9 +137,13 @@ bool qn_kept_evict(qn_kept_list *list)
 
 qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out)
 {
-    qn_status status;
-    do
-        status = device->vtable->memory_new(device, params, out);
-    while (status == QN_ERR_MEMORY && qn_kept_evict(list));
-    return status;
+    for (;;) {
+        char text[QN_ERROR_TEXT_MAX];
+        const qn_status status = device->vtable->memory_new(device, params, out);
+        if (status != QN_ERR_MEMORY)
+            return status;
+        memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+        if (!qn_kept_evict(list))
+            return qn_fail(status, "%s", text); /* that of a page that could not be spilled is not the caller's */
+    }
 }

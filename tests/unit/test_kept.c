@@ -122,11 +122,13 @@ static void every_call_evicts(void **unused)
 
 /* ---- Spilling ---- */
 
-static size_t n_out, n_in;
+static size_t n_out, n_in, most_out; /* most_out: copies to host memory after that many fail */
 
 static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
     (void)context;
+    if (n_out == most_out)
+        return qn_fail(QN_ERR_IO, "copy to host memory: broken");
     n_out++;
     memcpy(to, (const void *)(uintptr_t)from, bytes);
     return QN_OK;
@@ -151,6 +153,32 @@ static void load_spilling(uint64_t memory, qn_model **model)
     cache->copy_in = copy_in;
     qn_session_free(session);
     n_out = n_in = 0;
+    most_out = SIZE_MAX;
+}
+
+/* A page whose copy fails stays if the page after it is in host memory. Who then gets no memory is told so, not of the copy. */
+static void failing_copies_are_not_reported(void **unused)
+{
+    (void)unused;
+    static struct ballast ballast;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    qn_session *none;
+    load_spilling(64 << 20, &model);
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20 }, &scheduler));
+    keep_prefixes(scheduler, 1);
+    most_out = 1;
+    while (qn_kept_evict(&model->kept))
+        ;
+    assert_text("broken");
+    assert_int_equal(n_out, 1);
+    assert_true(items_held(scheduler->cache) > 0);
+    take_all(&ballast, scheduler->cache);
+    assert_int_equal(qn_session_create(model, NULL, &none), QN_ERR_MEMORY);
+    assert_text("open chunk: ");
+    drop_all(&ballast);
+    qn_scheduler_free(scheduler);
+    qn_model_free(model);
 }
 
 /* A second turn, after prompts that need all memory, evaluates its own tokens alone. */
@@ -231,6 +259,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_evicts),
+        cmocka_unit_test(failing_copies_are_not_reported),
         cmocka_unit_test(a_spilled_prefix_is_reused),
         cmocka_unit_test(a_sequence_set_aside_is_spilled),
     };
