@@ -120,6 +120,66 @@ static void every_call_evicts(void **unused)
     unlink(file);
 }
 
+/* ---- Admission ---- */
+
+/* A request that is submitted while a step of another is computed, when there is memory for what both still need and a few pages. */
+static struct {
+    qn_scheduler *scheduler;
+    struct ballast ballast;
+    struct answer answer;
+    qn_token tokens[100];
+} late;
+
+static qn_status launch_and_submit(qn_device *device, const qn_step *step)
+{
+    enum { SPARE_PAGES = 6 };
+    const qn_cache *cache = late.scheduler->cache;
+    const size_t page = qn_pool_stride(cache->pages);
+    /* Pages of its tokens and the next one, and one for the next token of the other; states; the open chunk of its sequence. */
+    const size_t needed = (2 + 1 + SPARE_PAGES) * page + 2 * qn_pool_stride(cache->states) +
+                          qn_pool_granules(cache->open_chunks, 1) * qn_pool_get_usage(qn_pool_of(cache->pages)).granule;
+    struct ballast *b = &late.ballast;
+    const qn_request_params params = prompt_of(late.tokens, 100, 4, &late.answer);
+    if (!b->counts[2]) {
+        b->classes[2] = cache->pages;
+        while (qn_pool_available(cache->pages) * page > needed)
+            assert_ok(qn_pool_try_take(cache->pages, &b->items[2][b->counts[2]++]));
+        assert_ok(qn_scheduler_submit(late.scheduler, &params, NULL));
+    }
+    return launch_step(device, step);
+}
+
+/* Pages that are reserved for the step are not needed once more. */
+static void admission_counts_reserved_pages_once(void **unused)
+{
+    (void)unused;
+    enum { N = 1900 };
+    static qn_token tokens[N];
+    static struct answer first;
+    const qn_scheduler_params scheduler_params = { .no_thread = true, .max_rows = 2048, .no_prefix_cache = true };
+    qn_model *model;
+    bool idle;
+    make_tokens(3, tokens, N);
+    make_tokens(4, late.tokens, 100);
+    load_model("models/quern-demo.gguf", 64 << 20, 1, &model);
+    let_overlap(model);
+    qn_device_vtable vtable = *model->device->vtable;
+    vtable.launch = launch_and_submit;
+    model->device->vtable = &vtable;
+    assert_ok(qn_scheduler_create(model, &scheduler_params, &late.scheduler));
+    const qn_request_params params = prompt_of(tokens, N, 4, &first);
+    assert_ok(qn_scheduler_submit(late.scheduler, &params, NULL));
+    assert_ok(qn_scheduler_step(late.scheduler, &idle));
+    assert_int_equal(late.scheduler->n_running, 2);
+    drop_all(&late.ballast);
+    qn_scheduler_wait(late.scheduler);
+    assert_int_equal(first.n_tokens, 4);
+    assert_int_equal(late.answer.n_tokens, 4);
+    qn_scheduler_free(late.scheduler);
+    model->device->vtable = vtable_without_launch;
+    qn_model_free(model);
+}
+
 /* ---- Spilling ---- */
 
 static size_t n_out, n_in, most_out; /* most_out: copies to host memory after that many fail */
@@ -259,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_evicts),
+        cmocka_unit_test(admission_counts_reserved_pages_once),
         cmocka_unit_test(failing_copies_are_not_reported),
         cmocka_unit_test(a_spilled_prefix_is_reused),
         cmocka_unit_test(a_sequence_set_aside_is_spilled),
