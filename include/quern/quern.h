@@ -59,14 +59,15 @@ typedef struct qn_model_params {
     const char *device; /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
     int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
-    uint64_t memory; /* bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU
-                        half of what is available besides the weights, on a GPU what is free at the first session, less a tenth */
+    /* Bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU half of what is
+     * available besides the weights, on a GPU what is free at the first session, less a tenth. */
+    uint64_t memory;
     const char *chat_template; /* source of a chat template to use instead of the file's; NULL: the file's */
-    bool vocab_only; /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
-    bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
-    /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are reused, if all
-     * matrices have weights of one or two bits: tokens are decoded by kernels for many rows also where one is alone, and prompts are
-     * evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
+    bool vocab_only;           /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
+    bool skip_weight_scan;     /* do not scan the weights for infinities and NaN */
+    /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are
+     * reused, if all matrices have weights of one or two bits: tokens are decoded by kernels for many rows also where one is
+     * alone, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     qn_log_fn on_log;           /* NULL: none */
@@ -291,7 +292,8 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
  *
  * For models with recurrent layers, complete pages and the state are shared with the session until it changes them; the open
  * chunk and the open page are copied. Other models need no copy. The session keeps the newest n_checkpoints of
- * qn_session_params. qn_session_fork copies checkpoints, qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
+ * qn_session_params. qn_session_fork copies checkpoints, qn_session_save does not save them. Without tokens nothing happens.
+ * QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
 /* qn_session_reach - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
@@ -318,8 +320,8 @@ QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t lengt
  *
  *   out   the new session; free it with qn_session_free
  *
- * Both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. The progress callback and a pending request to cancel are not copied.
- * QN_ERR_MEMORY if there is no memory for the copy. */
+ * Both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. The progress
+ * callback and a pending request to cancel are not copied. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
 /* qn_session_save - write a session to a file: tokens, KV cache, state, pending token. Checkpoints are not saved.
@@ -342,8 +344,8 @@ QN_API qn_status qn_session_save(const qn_session *session, const char *path);
  *   out      the session; free it with qn_session_free
  *
  * A session saved on one device can be restored on another. Files of the version before this one can be restored if the CPU
- * wrote them. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what the
- * session generates, but cannot corrupt memory.
+ * wrote them. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what
+ * the session generates, but cannot corrupt memory.
  *
  * QN_ERR_IO            the file cannot be read
  * QN_ERR_FORMAT        the file is damaged, truncated, or not a session file

@@ -1,5 +1,5 @@
-/* A line of the input of quern batch: OpenAI's batch format, {"custom_id", "method", "url", "body"}, and the bodies of chat completions
- * and completions. Fields that quern does not have are ignored. */
+/* A line of the input of quern batch: OpenAI's batch format, {"custom_id", "method", "url", "body"}, and the bodies of chat
+ * completions and completions. Fields that quern does not have are ignored. */
 #include "cli/batch.h"
 
 #include "base/memory.h"

@@ -72,7 +72,8 @@ extern const char *const qn_kv_names[];
 
 /* qn_load_model - load args->model with a progress display; if it is NULL and `demo_fallback` is set, the demo model,
  * whose path goes to args->model and to a note. Returns QN_EXIT_DONE, or the exit status with an error line printed.
- * args->quiet drops log and note; args->verbose adds a line about the memory. The device is checked here (qn_device_name_select). */
+ * args->quiet drops log and note; args->verbose adds a line about the memory. The device is checked here
+ * (qn_device_name_select). */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the

@@ -1,4 +1,5 @@
-/* Converts the contents of a session file of version 3 from a GPU to the layout of the CPU, which every device restores from. */
+/* Converts the contents of a session file of version 3 from a GPU to the layout of the CPU, which every device restores
+ * from. */
 #include "engine/state_version3.h"
 
 #include "base/memory.h"
