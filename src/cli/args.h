@@ -42,7 +42,7 @@ typedef struct qn_args {
     qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
-    const char *format, *parallel, *soak;
+    const char *format, *parallel, *soak, *reuse;
     float rate;
     /* batch */
     int64_t sequences;

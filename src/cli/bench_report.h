@@ -40,8 +40,9 @@ void qn_bench_print(const qn_bench *bench, qn_bench_test *test);
 double qn_bench_quantile(double *values, size_t n, double q);
 
 /* qn_bench_parallel - the sequences of --parallel, all together (bench_parallel.c). qn_bench_soak - requests that arrive in
- * time (bench_soak.c). Both return the exit status. */
+ * time (bench_soak.c). qn_bench_reuse - requests that begin as earlier ones (bench_reuse.c). All return the exit status. */
 int qn_bench_parallel(const qn_bench *bench);
 int qn_bench_soak(const qn_bench *bench);
+int qn_bench_reuse(const qn_bench *bench);
 
 #endif

@@ -134,6 +134,10 @@ const qn_option qn_options[] = {
          "clients send "
          "each their next request when they have an answer. Prints percentiles of the time to the first token and between "
          "tokens."),
+    TEXT(BENCH, "--reuse", NULL, NULL, reuse, "P,N", "what reused prefixes save: 8000,100",
+         "A conversation whose first prompt has P tokens, and whose second turn adds N to it and its answer (-n); then three "
+         "requests that share P tokens and have N of their own. Prints the tokens evaluated and the time to the first "
+         "token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
     CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
            "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, parallel, "

@@ -52,6 +52,9 @@ refuses 2 '-d: --parallel measures' bench -m "$model" --parallel 1 -d 4
 refuses 2 '-p: with --parallel' bench -m "$model" --parallel 1 -p 0
 refuses 2 '--rate: it is that' bench -m "$model" --rate 1
 refuses 2 '--soak: give' bench -m "$model" --soak "$model"
+refuses 2 "--reuse: '100' is not" bench -m "$model" --reuse 100
+refuses 2 "--reuse: its requests come" bench -m "$model" --reuse 100,10 --parallel 2
+refuses 2 "-n: with --reuse" bench -m "$model" --reuse 100,10 -n 0 -p 8
 refuses 2 "--parallel: '1,2' is not a number" bench -m "$model" --soak "$model" --parallel 1,2
 printf '12 4\n5\n' >"$work/lengths"
 refuses 1 'lengths:2: expected' bench -m "$model" --soak "$work/lengths" --parallel 1
