@@ -6,7 +6,7 @@
 
 enum { REQUESTS = 40, SANITIZED_REQUESTS = 16 };
 
-static size_t n_requests;
+static size_t n_requests, n_large; /* of small models; of the demo model */
 
 /* What a request alone answers. */
 static void check_alone(qn_model *model, const char *kv, struct job *job)
@@ -25,15 +25,15 @@ static void run(struct run *r)
 static void hybrid_in_little_memory(void **unused)
 {
     (void)unused;
-    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 },
-                       .n = n_requests / 4, .how = ALONE });
+    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 }, .n = n_large,
+                       .how = ALONE });
 }
 
 static void hybrid_with_codes(void **unused)
 {
     (void)unused;
     run(&(struct run){ "models/quern-demo.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
-                       .n = n_requests / 4, .how = BESIDE });
+                       .n = n_large, .how = BESIDE });
 }
 
 static void beside_the_device(void **unused)
@@ -44,7 +44,7 @@ static void beside_the_device(void **unused)
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = OVERLAPPING });
     run(&(struct run){ "models/quern-demo.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
-                       .n = n_requests / 8, .how = OVERLAPPING });
+                       .n = n_large / 2, .how = OVERLAPPING });
 }
 
 static void attention_only(void **unused)
@@ -71,6 +71,7 @@ int main(void)
 {
     const char *soak = getenv("QN_SOAK");
     n_requests = soak ? strtoul(soak, NULL, 10) : QN_TEST_SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
+    n_large = n_requests / (QN_TEST_SANITIZED && !soak ? 8 : 4);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hybrid_in_little_memory), cmocka_unit_test(hybrid_with_codes), cmocka_unit_test(beside_the_device),
         cmocka_unit_test(attention_only),          cmocka_unit_test(small_hybrid),
