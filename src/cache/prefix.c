@@ -514,6 +514,20 @@ qn_status qn_prefix_adopt(qn_prefix *p, const char *scope, const int32_t *tokens
     return p->nodes[at].depth ? adopt(p, at, sequence) : QN_OK;
 }
 
+bool qn_prefix_is_spilled(const qn_prefix *p, const char *scope, const int32_t *tokens, size_t n)
+{
+    uint32_t at = find_path(p, scope ? scope : "", tokens, n ? (n - 1) / QN_PAGE : 0);
+    if (at == NONE)
+        return false;
+    at = find_beginning(p, at);
+    if (has_item(&p->nodes[at], QN_ITEM_STATE, IN_HOST))
+        return true;
+    for (; p->nodes[at].depth; at = p->nodes[at].parent)
+        if (has_item(&p->nodes[at], QN_ITEM_PAGE, IN_HOST) || has_item(&p->nodes[at], QN_ITEM_F16_PAGE, IN_HOST))
+            return true;
+    return false;
+}
+
 /* ---- Adding ---- */
 
 /* Lets a node have the sequence's page in place of what it has. */

@@ -45,6 +45,9 @@ void qn_prefix_free(qn_prefix *prefix);
 qn_status qn_prefix_adopt(qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, qn_sequence *sequence,
                           uint32_t *matched);
 
+/* qn_prefix_is_spilled - whether qn_prefix_adopt would copy anything back. */
+bool qn_prefix_is_spilled(const qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n);
+
 /* qn_prefix_add - add the complete pages of a sequence, [length] tokens. Pages that are there already stay; of those that are
  * spilled the sequence's are kept instead. Without memory for nodes, pages are left out. */
 void qn_prefix_add(qn_prefix *prefix, const char *scope, const int32_t *tokens, const qn_sequence *sequence);

@@ -107,6 +107,14 @@ qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, co
     return status;
 }
 
+bool qn_kept_is_spilled(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n)
+{
+    pthread_mutex_lock(&kept->lock);
+    const bool is_spilled = qn_prefix_is_spilled(kept->prefix, scope, tokens, n);
+    pthread_mutex_unlock(&kept->lock);
+    return is_spilled;
+}
+
 void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory)
 {
     pthread_mutex_lock(&kept->lock);

@@ -184,7 +184,8 @@ static void admission_counts_reserved_pages_once(void **unused)
 
 /* ---- Spilling ---- */
 
-static size_t n_out, n_in, most_out; /* most_out: copies to host memory after that many fail */
+static size_t n_out, n_in, n_beside,
+    most_out; /* n_beside: of n_in, while a step is computed; most_out: copies to host memory after that many fail */
 
 static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
@@ -200,6 +201,7 @@ static qn_status copy_in(void *context, uint64_t to, const void *from, size_t by
 {
     (void)context;
     n_in++;
+    n_beside += step_in_flight != NULL;
     memcpy((void *)(uintptr_t)to, from, bytes);
     return QN_OK;
 }
@@ -214,7 +216,7 @@ static void load_spilling(uint64_t memory, qn_model **model)
     cache->copy_out = copy_out;
     cache->copy_in = copy_in;
     qn_session_free(session);
-    n_out = n_in = 0;
+    n_out = n_in = n_beside = 0;
     most_out = SIZE_MAX;
 }
 
@@ -282,6 +284,50 @@ static void a_spilled_prefix_is_reused(void **unused)
     }
 }
 
+/* A step of others does not wait for the copies. */
+static void spilled_prefixes_are_copied_beside_steps(void **unused)
+{
+    (void)unused;
+    enum { N = 260, MORE = 40 };
+    static qn_token tokens[N + MORE];
+    static struct answer first, other, second;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    bool idle = false;
+    make_tokens(6, tokens, N + MORE);
+    load_spilling(64 << 20, &model);
+    let_overlap(model);
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_thread = true }, &scheduler));
+    qn_request_params params = prompt_of(tokens, N, 2, &first);
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler_wait(scheduler);
+    while (qn_kept_evict(&model->kept))
+        ;
+    params = prompt_of(tokens + N, MORE, 20, &other);
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    for (int i = 0; i < 3; i++)
+        assert_ok(qn_scheduler_step(scheduler, &idle));
+    params = prompt_of(tokens, N + MORE, 4, &second);
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    assert_ok(qn_scheduler_step(scheduler, &idle));
+    assert_int_equal(scheduler->n_running, 2);
+    assert_true(n_in > 0);
+    assert_int_equal(n_beside, n_in);
+    qn_scheduler_wait(scheduler);
+    assert_int_equal(second.result.n_reused, N / QN_PAGE * QN_PAGE);
+    assert_int_equal(second.n_tokens, 4);
+    /* Without others there is no step beside which it could be copied. */
+    while (qn_kept_evict(&model->kept))
+        ;
+    n_in = 0;
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    assert_ok(qn_scheduler_step(scheduler, &idle));
+    assert_true(n_in > 0);
+    qn_scheduler_free(scheduler);
+    model->device->vtable = vtable_without_launch;
+    qn_model_free(model);
+}
+
 /* A sequence that was set aside, and needs no memory of the pool then, evaluates less than two chunks again. */
 static void a_sequence_set_aside_is_spilled(void **unused)
 {
@@ -330,6 +376,7 @@ int main(void)
         cmocka_unit_test(admission_counts_reserved_pages_once),
         cmocka_unit_test(failing_copies_are_not_reported),
         cmocka_unit_test(a_spilled_prefix_is_reused),
+        cmocka_unit_test(spilled_prefixes_are_copied_beside_steps),
         cmocka_unit_test(a_sequence_set_aside_is_spilled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
