@@ -73,9 +73,6 @@ static qn_status select_type(const struct conversion *c, qn_target *t)
         t->to = lossless_type(c->asked, t->kind);
     else
         t->to = c->asked ? qn_type_for_width(c->asked, t->columns) : t->from;
-    if (c->asked && !t->lossless && t->to != c->asked)
-        log_line(c, "%s: the row length %llu is not a multiple of the block size %zu (%s): %s instead", t->name,
-                 (unsigned long long)t->columns, c->asked->block_weights, c->asked->name, t->to->name);
     return QN_OK;
 }
 
@@ -98,9 +95,9 @@ static qn_status check_ordinary(const struct conversion *c)
             QN_ERR_INVALID,
             "%s: tensor '%s' and %zu more of %zu matrices have ordinary weights: a model trained in more bits is not "
             "usable in %s (convert it to q8_0 or q4_0, or leave the type out; --force writes it all the same)",
-            c->folder, first->name, n - 1, n_matrices, first->to->name);
+            c->folder, first->name, n - 1, n_matrices, c->asked->name);
     log_line(c, "warning: %zu of %zu matrices have ordinary weights: the model will not be usable in %s", n, n_matrices,
-             first->to->name);
+             c->asked->name);
     return QN_OK;
 }
 
@@ -172,6 +169,21 @@ static qn_status write_file(struct conversion *c, qn_gguf_writer *writer, bool *
     return qn_gguf_writer_finish(writer);
 }
 
+static void log_wider(const struct conversion *c)
+{
+    const qn_target *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < c->targets.n; i++) {
+        const qn_target *t = &c->targets.at[i];
+        if (c->asked && !t->stays_f32 && !t->lossless && t->to != c->asked)
+            first = n++ ? first : t;
+    }
+    if (n)
+        log_line(c, "%zu matri%s a wider type than %s: rows are not multiples of %zu weights (%s: %llu, %s)", n,
+                 n == 1 ? "x keeps" : "ces keep", c->asked->name, c->asked->block_weights, first->name,
+                 (unsigned long long)first->columns, first->to->name);
+}
+
 static void log_summary(const struct conversion *c)
 {
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
@@ -191,6 +203,7 @@ static void log_summary(const struct conversion *c)
     if (n_all)
         log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all, n_matrices,
                  list, (double)c->difference);
+    log_wider(c);
     if (c->targets.n_vision)
         log_line(c, "left out: %zu tensors of the image encoder", c->targets.n_vision);
     if (c->targets.dropped_output)

@@ -32,13 +32,15 @@ static bool is_too_deep(const char *text, size_t length)
     return false;
 }
 
-qn_status qn_json_parse(const char *what, const char *text, size_t length, json_t **out)
+static qn_status parse(const char *what, const char *text, size_t length, bool large_integers, json_t **out)
 {
     json_error_t error;
     *out = NULL;
     if (is_too_deep(text, length))
         return qn_fail(QN_ERR_FORMAT, "%s: JSON nested more than %d deep", what, QN_JSON_MAX_DEPTH);
     json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!json && large_integers && json_error_code(&error) == json_error_numeric_overflow)
+        json = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
     if (!json)
         return qn_fail(json_error_code(&error) == json_error_out_of_memory ? QN_ERR_MEMORY : QN_ERR_FORMAT,
                        "%s: line %d, column %d: %s", what, error.line, error.column, error.text);
@@ -48,6 +50,11 @@ qn_status qn_json_parse(const char *what, const char *text, size_t length, json_
     }
     *out = json;
     return QN_OK;
+}
+
+qn_status qn_json_parse(const char *what, const char *text, size_t length, json_t **out)
+{
+    return parse(what, text, length, false, out);
 }
 
 static qn_status read_all(const char *path, int fd, uint64_t limit, char **text, size_t *length)
@@ -101,7 +108,7 @@ qn_status qn_json_read(const char *path, uint64_t limit, bool required, json_t *
     QN_TRY(qn_text_read(path, limit, required, &text, &length));
     if (!text)
         return QN_OK;
-    const qn_status status = qn_json_parse(path, text, length, out);
+    const qn_status status = parse(path, text, length, true, out);
     free(text);
     return status;
 }
