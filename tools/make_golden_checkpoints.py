@@ -3,8 +3,8 @@
 
 usage: make_golden_checkpoints.py OUT_FOLDER [NAME...]
 
-A folder NAME is what transformers and tokenizers save, with three files more: ids.txt (token ids, one a line), logits.f32 (raw
-little-endian f32 [n_ids, n_vocab], transformers, float32, eager attention, of the weights as stored) and tokens.txt (texts of
+A folder NAME is what transformers and tokenizers save, with three files more: golden.ids (token ids, one a line), golden.logits.f32 (raw
+little-endian f32 [n_ids, n_vocab], transformers, float32, eager attention, of the weights as stored) and golden.tokens (texts of
 make_tokenizer_golden.py with the ids that tokenizers gives, in the same format). transformers has no MTP block: its tensors are
 random, and it has no part in the logits.
 
@@ -165,7 +165,7 @@ def save_tokenizer(folder, name):
         saved["model"]["merges"] = [" ".join(m) for m in saved["model"]["merges"]]
         with open(path, "w", encoding="utf-8") as f:
             json.dump(saved, f, ensure_ascii=False)
-    with open(os.path.join(folder, "tokens.txt"), "w", encoding="utf-8", newline="\n") as out:
+    with open(os.path.join(folder, "golden.tokens"), "w", encoding="utf-8", newline="\n") as out:
         for text in TEXTS:
             ids = t.encode(text, add_special_tokens=False).ids
             out.write(f"1\t{escape(text)}\t{' '.join(map(str, ids))}\n")
@@ -188,9 +188,9 @@ def make(out, name):
     if name == "qwen35":
         add_mtp(folder, rng)
     save_tokenizer(folder, name)
-    with open(os.path.join(folder, "ids.txt"), "w") as f:
+    with open(os.path.join(folder, "golden.ids"), "w") as f:
         f.writelines(f"{i}\n" for i in ids)
-    logits.astype("<f4").tofile(os.path.join(folder, "logits.f32"))
+    logits.astype("<f4").tofile(os.path.join(folder, "golden.logits.f32"))
     size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
     print(f"{name:16} {size:8} bytes, logits of {np.abs(logits).mean():.2f}")
 

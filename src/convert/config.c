@@ -147,26 +147,35 @@ static qn_status read_rope(qn_config *c)
     return get_number(c, rope, "high_freq_factor", 4, 1e-3, 1e6, &c->rope_high_factor);
 }
 
+/* The interval of a list of kinds: that of its first attention layer, if the others follow; else it stays. */
+static void find_interval(qn_config *c)
+{
+    uint32_t first = 0;
+    while (first < c->n_layers && c->is_recurrent[first])
+        first++;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->is_recurrent[i] != ((i + 1) % (first + 1) != 0))
+            return;
+    c->interval = first + 1;
+}
+
 static qn_status read_layer_types(qn_config *c)
 {
     const json_t *types = find(c, "layer_types");
     QN_TRY(get_u32(c, NULL, "full_attention_interval", 4, 1, UINT32_MAX, &c->interval));
-    QN_TRY(qn_alloc(&c->is_recurrent, c->n_layers, sizeof *c->is_recurrent, "kinds of layers"));
+    QN_TRY(qn_alloc(&c->is_recurrent, c->n_layers + c->n_mtp, sizeof *c->is_recurrent, "kinds of layers"));
     if (types && json_array_size(types) != c->n_layers)
         return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types' has %zu entries for %u layers", c->path, json_array_size(types),
                        (unsigned)c->n_layers);
-    for (uint32_t i = 0, first = 0; i < c->n_layers; i++) {
+    for (uint32_t i = 0; i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         c->is_recurrent[i] = type ? strcmp(type, "linear_attention") == 0 : (i + 1) % c->interval != 0;
         if (types && (!type || (!c->is_recurrent[i] && strcmp(type, "full_attention") != 0)))
             return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types': entry %u is '%.40s', expected linear_attention or full_attention",
                            c->path, (unsigned)i, type ? type : "not a string");
-        if (types && !first && !c->is_recurrent[i])
-            first = c->interval = i + 1;
     }
-    for (uint32_t i = 0; c->interval && i < c->n_layers; i++)
-        if (c->is_recurrent[i] != ((i + 1) % c->interval != 0))
-            c->interval = 0;
+    if (types)
+        find_interval(c);
     return QN_OK;
 }
 

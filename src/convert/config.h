@@ -33,8 +33,8 @@ typedef struct qn_config {
     /* Qwen3.5 */
     uint32_t n_rot, rope_sections[4];
     uint32_t n_k_heads, n_v_heads, head_k, head_v, taps;
-    uint32_t interval;  /* every interval-th layer is attention; 0: the layers do not follow such a rule */
-    bool *is_recurrent; /* [n_layers] */
+    uint32_t interval;  /* every interval-th layer is attention, where the layers follow such a rule */
+    bool *is_recurrent; /* [n_layers + n_mtp] */
 } qn_config;
 
 /* qn_config_read - read config.json.

@@ -73,9 +73,8 @@ static qn_status write_qwen35(const qn_config *c, qn_gguf_writer *w)
     QN_TRY(add_u32(c, w, "ssm.inner_size", c->n_v_heads * c->head_v));
     if (c->n_mtp)
         QN_TRY(add_u32(c, w, "nextn_predict_layers", c->n_mtp));
-    if (c->interval)
-        return add_u32(c, w, "full_attention_interval", c->interval);
-    return qn_gguf_writer_add_bools(w, key_of(c, "attention.recurrent_layers", key), c->is_recurrent, c->n_layers);
+    QN_TRY(add_u32(c, w, "full_attention_interval", c->interval));
+    return qn_gguf_writer_add_bools(w, key_of(c, "attention.recurrent_layers", key), c->is_recurrent, c->n_layers + c->n_mtp);
 }
 
 qn_status qn_config_write(const qn_config *c, qn_gguf_writer *w)
