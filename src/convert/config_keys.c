@@ -1,4 +1,5 @@
-/* The GGUF keys of an architecture, with the names and types of llama.cpp's converter (conversion/base.py, qwen.py, llama.py). */
+/* The GGUF keys of an architecture, with the names and types of llama.cpp's converter (conversion/base.py, qwen.py,
+ * llama.py). */
 #include "convert/config.h"
 
 #include <stdio.h>

@@ -112,22 +112,32 @@ static qn_status write_id(const qn_tokenizer_files *f, qn_gguf_writer *w, const 
     return qn_gguf_writer_add_u32(w, roles[role].key, (uint32_t)json_integer_value(id));
 }
 
-/* A list of named templates: "default" is the template, others have keys of their own. */
+enum { MAX_KEY = 128 };
+
+/* The key of a named template; false for an entry without name or text. */
+static bool template_key(const json_t *entry, char key[MAX_KEY])
+{
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    if (!name || !*name || !json_is_string(json_object_get(entry, "template")))
+        return false;
+    const bool is_default = strcmp(name, "default") == 0;
+    size_t n = (size_t)snprintf(key, MAX_KEY, is_default ? "tokenizer.chat_template" : "tokenizer.chat_template.");
+    for (; !is_default && *name && n < MAX_KEY - 1; name++)
+        key[n++] = (char)(isalnum((unsigned char)*name) ? *name : '_');
+    key[n] = '\0';
+    return true;
+}
+
+/* A list of named templates: "default" is the template, others have keys of their own. Of equal keys the first counts. */
 static qn_status write_templates(qn_gguf_writer *w, const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *entry = json_array_get(list, i);
-        const char *name = json_string_value(json_object_get(entry, "name"));
-        const char *text = json_string_value(json_object_get(entry, "template"));
-        char key[128];
-        if (!name || !*name || !text)
-            continue;
-        const bool is_default = strcmp(name, "default") == 0;
-        size_t n = (size_t)snprintf(key, sizeof key, is_default ? "tokenizer.chat_template" : "tokenizer.chat_template.");
-        for (; !is_default && *name && n < sizeof key - 1; name++)
-            key[n++] = (char)(isalnum((unsigned char)*name) ? *name : '_');
-        key[n] = '\0';
-        QN_TRY(qn_gguf_writer_add_string(w, key, text));
+        char key[MAX_KEY], earlier[MAX_KEY];
+        bool is_new = template_key(json_array_get(list, i), key);
+        for (size_t j = 0; is_new && j < i; j++)
+            is_new = !template_key(json_array_get(list, j), earlier) || strcmp(key, earlier) != 0;
+        if (is_new)
+            QN_TRY(qn_gguf_writer_add_string(w, key, json_string_value(json_object_get(json_array_get(list, i), "template"))));
     }
     return QN_OK;
 }
