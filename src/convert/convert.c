@@ -43,8 +43,8 @@ static bool is_low_bit(const qn_type_info *info)
     return info->block_bytes * 8 < info->block_weights * 3;
 }
 
-/* The type that holds weights of this kind without loss: the asked one if it can, else the smallest. TQ1_0 and TQ2_0 have one scale
- * for 256 weights, the groups have 128. */
+/* The type that holds weights of this kind without loss: the asked one if it can, else the smallest. TQ1_0 and TQ2_0 have one
+ * scale for 256 weights, the groups have 128. */
 static const qn_type_info *lossless_type(const qn_type_info *asked, qn_weight_kind kind)
 {
     static const qn_type smallest[] = {

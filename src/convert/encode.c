@@ -197,18 +197,27 @@ static void classify_block(struct pass *p, const float *x, size_t n)
     raise_to(&p->kind, kind);
 }
 
+/* The bits of the largest difference between weights and their blocks, of a type without factors and offsets. */
+static uint32_t largest_difference(const qn_type_info *type, const uint8_t *blocks, const float *x, size_t n)
+{
+    uint8_t codes[BLOCK_WEIGHTS];
+    float scales[BLOCK_WEIGHTS / QN_QUANT_GROUP];
+    uint32_t largest = 0;
+    type->unpack(blocks, n / type->block_weights, codes, scales, NULL, NULL);
+    for (size_t g = 0; g < n / QN_QUANT_GROUP; g++)
+        for (size_t i = g * QN_QUANT_GROUP; i < (g + 1) * QN_QUANT_GROUP; i++) {
+            const uint32_t difference = magnitude(x[i] - scales[g] * (float)(codes[i] - type->zero_point));
+            largest = difference > largest ? difference : largest;
+        }
+    return largest;
+}
+
 static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
 {
     const qn_type_info *to = p->target->to;
     to->from_float(x, n / to->block_weights, out);
-    if (!p->target->lossless)
-        return;
-    float back[BLOCK_WEIGHTS];
-    uint32_t largest = 0;
-    to->to_float(out, n / to->block_weights, back);
-    for (size_t i = 0; i < n; i++)
-        largest = magnitude(x[i] - back[i]) > largest ? magnitude(x[i] - back[i]) : largest;
-    raise_to(&p->difference, largest);
+    if (p->target->lossless)
+        raise_to(&p->difference, largest_difference(to, out, x, n));
 }
 
 static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t row, uint64_t n_rows)

@@ -21,8 +21,8 @@ qn_status qn_encoder_classify(qn_encoder *encoder, const qn_target *target, bool
 
 /* qn_encoder_write - encode a tensor to target->to and append it to the file.
  *
- *   difference   of a lossless target, the largest difference between a weight and what the file gives for it: greater than 0 if
- *                the guess was wrong. The rest of the tensor is then not written
+ *   difference   of a lossless target, the largest difference between a weight and what the file gives for it: greater than 0
+ *                if the guess was wrong. The rest of the tensor is then not written
  *   report       called between pieces with the bytes of the source that have been read since the last call; a status other
  *                than QN_OK ends the work. Its text stays
  *

@@ -1,5 +1,5 @@
-/* General keys. Names, types and rules are those of llama.cpp's converter (gguf-py/gguf/metadata.py, utility.py), but for what it reads
- * from a model card or takes apart in a folder's name. */
+/* General keys. Names, types and rules are those of llama.cpp's converter (gguf-py/gguf/metadata.py, utility.py), but for
+ * what it reads from a model card or takes apart in a folder's name. */
 #include "convert/general.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
-/* Special tokens and chat templates. The rules by which the files of a checkpoint become keys are those of llama.cpp's converter
- * (gguf-py/gguf/vocab.py, SpecialVocab). */
+/* Special tokens and chat templates. The rules by which the files of a checkpoint become keys are those of llama.cpp's
+ * converter (gguf-py/gguf/vocab.py, SpecialVocab). */
 #include "convert/tokenizer.h"
 
 #include <ctype.h>

@@ -1,5 +1,6 @@
-/* Vocabulary, merges and pre-tokeniser of tokenizer.json (https://github.com/huggingface/tokenizers). Ids without a token, types
- * of added tokens and the spelling of merges are as llama.cpp's converter writes them (conversion/base.py, gguf-py/gguf/vocab.py). */
+/* Vocabulary, merges and pre-tokeniser of tokenizer.json (https://github.com/huggingface/tokenizers). Ids without a token,
+ * types of added tokens and the spelling of merges are as llama.cpp's converter writes them (conversion/base.py,
+ * gguf-py/gguf/vocab.py). */
 #include "convert/tokenizer.h"
 
 #include "base/memory.h"

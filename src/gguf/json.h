@@ -20,9 +20,9 @@ enum { QN_JSON_MAX_DEPTH = 64 };
  * has an object with a repeated key. */
 qn_status qn_json_parse(const char *what, const char *text, size_t length, json_t **out);
 
-/* qn_json_read - read and parse a file of at most `limit` bytes. If it does not exist and is not required, *out is NULL and the
- * status is QN_OK. A file with an integer of more than 64 bits, as tokenizer_config.json's model_max_length is by default, has only
- * real numbers. */
+/* qn_json_read - read and parse a file of at most `limit` bytes. If it does not exist and is not required, *out is NULL and
+ * the status is QN_OK. A file with an integer of more than 64 bits, as tokenizer_config.json's model_max_length is by
+ * default, has only real numbers. */
 qn_status qn_json_read(const char *path, uint64_t limit, bool required, json_t **out);
 
 /* qn_text_read - read a file as it is. *text has a terminating zero after its *length bytes; free it with free(). NULL if the

@@ -1,6 +1,6 @@
-/* Fuzzing the conversion of checkpoints: any bytes stand for one of the files of a small checkpoint whose other files are sound. The first byte
- * says which. A conversion that succeeds gives a file that the GGUF reader accepts. The seeds are made by
- * tools/fuzz_corpus_convert.py. */
+/* Fuzzing the conversion of checkpoints: any bytes stand for one of the files of a small checkpoint whose other files are
+ * sound. The first byte says which. A conversion that succeeds gives a file that the GGUF reader accepts. The seeds are made
+ * by tools/fuzz_corpus_convert.py. */
 #include "gguf/gguf.h"
 #include "quern/quern.h"
 

@@ -1,5 +1,5 @@
-/* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of tokenizers, weights of
- * one and two bits without loss; and checkpoints that are not what their configuration says. */
+/* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of tokenizers,
+ * weights of one and two bits without loss; and checkpoints that are not what their configuration says. */
 #include "helper_golden.h"
 
 #include "convert/general.h"
@@ -15,7 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1 and more. */
+/* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1 and
+ * more. */
 #define MAX_ERROR 3e-3
 /* int8 activations. */
 #define MAX_ERROR_LOW_BIT 2.5e-2
