@@ -147,9 +147,9 @@ static void change_values(qn_target_change change, float *x, size_t n)
 }
 
 /* Magnitudes of floats compare as their bits do; loops over integers are vectorised. */
-static uint32_t magnitude(float x)
+static int32_t magnitude(float x)
 {
-    uint32_t bits;
+    int32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits & 0x7fffffff;
 }
@@ -166,7 +166,8 @@ static bool is_f16(float x)
 
 static qn_weight_kind kind_of_group(const float *x)
 {
-    uint32_t largest = 0, n_largest = 0, n_zero = 0, n_double = 0, n_half = 0;
+    int32_t largest = 0;
+    uint32_t n_largest = 0, n_zero = 0, n_double = 0, n_half = 0;
     for (size_t i = 0; i < GROUP; i++)
         largest = magnitude(x[i]) > largest ? magnitude(x[i]) : largest;
     float d, half;
@@ -198,18 +199,21 @@ static void classify_block(struct pass *p, const float *x, size_t n)
 }
 
 /* The bits of the largest difference between weights and their blocks, of a type without factors and offsets. */
-static uint32_t largest_difference(const qn_type_info *type, const uint8_t *blocks, const float *x, size_t n)
+static unsigned largest_difference(const qn_type_info *type, const uint8_t *blocks, const float *x, size_t n)
 {
     uint8_t codes[BLOCK_WEIGHTS];
     float scales[BLOCK_WEIGHTS / QN_QUANT_GROUP];
-    uint32_t largest = 0;
+    int32_t largest[QN_QUANT_GROUP] = { 0 };
     type->unpack(blocks, n / type->block_weights, codes, scales, NULL, NULL);
     for (size_t g = 0; g < n / QN_QUANT_GROUP; g++)
-        for (size_t i = g * QN_QUANT_GROUP; i < (g + 1) * QN_QUANT_GROUP; i++) {
-            const uint32_t difference = magnitude(x[i] - scales[g] * (float)(codes[i] - type->zero_point));
-            largest = difference > largest ? difference : largest;
+        for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+            const size_t at = g * QN_QUANT_GROUP + i;
+            const int32_t difference = magnitude(x[at] - scales[g] * (float)(codes[at] - type->zero_point));
+            largest[i] = difference > largest[i] ? difference : largest[i];
         }
-    return largest;
+    for (size_t i = 1; i < QN_QUANT_GROUP; i++)
+        largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+    return (unsigned)largest[0];
 }
 
 static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)

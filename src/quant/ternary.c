@@ -6,17 +6,22 @@
 
 #include <math.h>
 
-/* The largest magnitude. Those of finite floats are ordered as their bits: a loop over integers is vectorised. */
+/* The largest magnitude; n is a multiple of 16. Magnitudes of finite floats are ordered as their bits: loops over integers are
+ * vectorised, and several of them hide the latency. */
 static float largest_magnitude(const float *weights, size_t n)
 {
-    uint32_t largest = 0;
+    enum { LANES = 16 };
+    int32_t lanes[LANES] = { 0 }, largest = 0;
     float out;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &weights[i], sizeof bits);
-        bits &= 0x7fffffff;
-        largest = bits > largest ? bits : largest;
-    }
+    for (size_t i = 0; i < n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) {
+            int32_t bits;
+            memcpy(&bits, &weights[i + j], sizeof bits);
+            bits &= 0x7fffffff;
+            lanes[j] = bits > lanes[j] ? bits : lanes[j];
+        }
+    for (size_t j = 0; j < LANES; j++)
+        largest = lanes[j] > largest ? lanes[j] : largest;
     memcpy(&out, &largest, sizeof out);
     return out;
 }
