@@ -549,6 +549,34 @@ typedef struct qn_quantize_params {
  * QN_ERR_CANCELLED   on_progress returned false */
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
 
+typedef struct qn_convert_params {
+    int n_threads;              /* at most 1024; 0: one per physical core */
+    bool force;                 /* writes ordinary weights in a type of 1 or 2 bits, which gives a model that is not usable */
+    qn_progress_fn on_progress; /* in bytes of the checkpoint's tensors; NULL: none */
+    qn_log_fn on_log;           /* reports what was recognised, left out and written in a wider type; NULL: none */
+    void *user;                 /* passed to both callbacks */
+} qn_convert_params;
+
+/* qn_convert_checkpoint - write a GGUF file from a checkpoint of Hugging Face transformers.
+ *
+ *   folder   has config.json, tokenizer.json, model.safetensors or model.safetensors.index.json with the files that it lists, and
+ *            optionally tokenizer_config.json, chat_template.jinja, generation_config.json
+ *   out      the target
+ *   type     of the matrices: "f32" or a type of qn_quantize_file; NULL: the type that each has in the checkpoint
+ *   params   NULL for the defaults, which are all zero
+ *
+ * Classes: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, and the text model of
+ * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d and -d; d, 0
+ * and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type` if it is of 1 or 2 bits
+ * and can hold them; a `type` of more bits is written as it is named. The target is written atomically, as by qn_quantize_file.
+ *
+ * QN_ERR_INVALID       unknown type, n_threads outside its range, or a type of 1 or 2 bits for ordinary weights without `force`
+ * QN_ERR_IO            a file cannot be read or `out` cannot be written
+ * QN_ERR_FORMAT        a file is damaged, a tensor is missing or unknown (named), or a weight is infinite or NaN
+ * QN_ERR_UNSUPPORTED   a model or tokeniser that quern cannot run
+ * QN_ERR_CANCELLED     on_progress returned false */
+QN_API qn_status qn_convert_checkpoint(const char *folder, const char *out, const char *type, const qn_convert_params *params);
+
 #ifdef __cplusplus
 }
 #endif

@@ -53,6 +53,8 @@ typedef struct qn_args {
     bool ids_only, bos, no_special, text_only, clear;
     /* info */
     bool plan;
+    /* convert */
+    bool force;
 } qn_args;
 
 /* ---- Commands ---- */
@@ -67,7 +69,8 @@ enum {
     QN_CMD_INFO = 1 << 6,
     QN_CMD_QUANTIZE = 1 << 7,
     QN_CMD_KERNELS = 1 << 8,
-    QN_CMD_BATCH = 1 << 9
+    QN_CMD_BATCH = 1 << 9,
+    QN_CMD_CONVERT = 1 << 14
 };
 
 typedef struct qn_command {

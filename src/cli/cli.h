@@ -21,6 +21,7 @@ int qn_cli_logits(qn_args *args);
 int qn_cli_info(qn_args *args);
 int qn_cli_quantize(qn_args *args);
 int qn_cli_kernels(qn_args *args);
+int qn_cli_convert(qn_args *args);
 
 /* What a command's options are where they are not given. */
 void qn_run_defaults(qn_args *args);
@@ -94,6 +95,10 @@ int qn_save_session(const qn_args *args, const qn_session *session);
  * redirected from (by device and inode, so that links are seen through). QN_EXIT_DONE, or QN_EXIT_FAILED with an error
  * line. */
 int qn_check_output(const qn_args *args, const char *path);
+
+/* qn_may_replace_model - whether a command that writes models may write `path`: a new file, an empty one or a GGUF file. False
+ * with an error line. */
+bool qn_may_replace_model(const char *path);
 
 /* ---- Sampling ---- */
 

@@ -70,6 +70,17 @@ const qn_command qn_commands[] = {
       "or not at\n"
       "all. Of a model split over several files, IN is any of them, and OUT is one file.",
       3, 3, NULL, qn_cli_quantize },
+    { QN_CMD_CONVERT, "convert", "make a GGUF file from a checkpoint of Hugging Face transformers",
+      "convert DIR OUT [TYPE] [options]",
+      "DIR holds config.json, tokenizer.json and model.safetensors, or its parts with model.safetensors.index.json, of one of\n"
+      "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration (its text "
+      "model).\n"
+      "TYPE is f32, f16, bf16, q8_0 or another of quern quantize; without it each matrix keeps the type that it has.\n"
+      "Matrices that are binary or ternary in groups of 128 weights are recognised and stored without loss in q1_0, ptq1_0 or\n"
+      "pq2_0, unless TYPE has more than 2 bits. Other weights are refused for types of 1 or 2 bits, but with --force. A tensor "
+      "that\n"
+      "is missing or unknown is an error. OUT appears whole or not at all; if it exists, it must be a GGUF file or empty.",
+      2, 3, NULL, qn_cli_convert },
     { QN_CMD_KERNELS, "kernels", "the GPU's kernels, and where their code comes from", "kernels [options]",
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC.\n"
       "Without a GPU, says which ones this program carries.",

@@ -16,6 +16,7 @@ enum {
     QUANTIZE = QN_CMD_QUANTIZE,
     KERNELS = QN_CMD_KERNELS,
     BATCH = QN_CMD_BATCH,
+    CONVERT = QN_CMD_CONVERT,
     GENERATE = RUN | CHAT,
     EVALUATE = GENERATE | BATCH | BENCH | PERPLEXITY | LOGITS
 };
@@ -85,7 +86,8 @@ const qn_option qn_options[] = {
     INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens of a request and its answer (default: the model's)", NULL),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
-    INT(EVALUATE | QUANTIZE, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)", NULL),
+    INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)",
+        NULL),
     TEXT(
         GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
         "It was written by --save with the same model, and continues as if it had never stopped. run appends the prompt to it, "
@@ -205,6 +207,8 @@ const qn_option qn_options[] = {
         "GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + before those that it "
         "updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
+    FLAG(CONVERT, "--force", NULL, NULL, force, "write ordinary weights in a type of 1 or 2 bits",
+         "The model will not be usable: weights must be trained for such types."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
     FLAG(GENERATE | BATCH | BENCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),

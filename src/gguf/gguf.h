@@ -185,7 +185,12 @@ const char *qn_gguf_writer_temp_path(const qn_gguf_writer *writer);
 /* qn_gguf_writer_add_* - add a metadata entry. */
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);
+qn_status qn_gguf_writer_add_i32(qn_gguf_writer *writer, const char *key, int32_t value);
+qn_status qn_gguf_writer_add_bool(qn_gguf_writer *writer, const char *key, bool value);
 qn_status qn_gguf_writer_add_string(qn_gguf_writer *writer, const char *key, const char *value);
+qn_status qn_gguf_writer_add_i32s(qn_gguf_writer *writer, const char *key, const int32_t *values, size_t count);
+qn_status qn_gguf_writer_add_bools(qn_gguf_writer *writer, const char *key, const bool *values, size_t count);
+qn_status qn_gguf_writer_add_strings(qn_gguf_writer *writer, const char *key, const qn_string *values, size_t count);
 
 /* qn_gguf_writer_copy - add an entry of an open file, unchanged. general.alignment is skipped: the writer uses the default
  * alignment. */

@@ -99,6 +99,15 @@ typedef struct qn_type_info {
 const qn_type_info *qn_type_find(uint32_t type);
 const qn_type_info *qn_type_find_name(const char *name);
 
+/* qn_type_find_writable - the table entry of a type that quern can write, by name. QN_ERR_INVALID, with the names of all such
+ * types, for another name. f32 counts only with `with_f32`. */
+qn_status qn_type_find_writable(const char *name, bool with_f32, const qn_type_info **out);
+
+/* qn_type_for_width - the type itself if rows of `width` weights are multiples of its block; else the next type with smaller
+ * blocks, and more bits than the types of that block size that quern writes. Those are types that all current GGUF readers
+ * support. */
+const qn_type_info *qn_type_for_width(const qn_type_info *info, uint64_t width);
+
 /* qn_types - the whole table, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);
 
