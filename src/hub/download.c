@@ -148,7 +148,7 @@ static qn_status check_space(const struct transfer *t)
     const uint64_t left = t->file->size - t->done, free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
     if (left <= free_bytes)
         return QN_OK;
-    return qn_fail(QN_ERR_IO, "%s: %.2f GB are to be downloaded, and its disk has %.2f GB left; %" PRIu64 " bytes are kept",
+    return qn_fail(QN_ERR_IO, "%s: %.3g GB are to be downloaded, and its disk has %.3g GB left; %" PRIu64 " bytes are kept",
                    t->path, (double)left * 1e-9, (double)free_bytes * 1e-9, t->done);
 }
 

@@ -257,14 +257,16 @@ static qn_status is_linked(const struct removal *r, const char *hash, bool *link
     return QN_OK;
 }
 
-/* Removes a blob or what was left of its download, with its lock. */
+static qn_status lock_blob(const struct removal *r, const char *hash, int *fd)
+{
+    QN_TRY(qn_hub_lock(r->settings, r->name->repo, hash, fd));
+    return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s: another process downloads a file of it", r->name->repo);
+}
+
+/* Removes a blob, or what was left of its download. The caller has its lock. */
 static qn_status remove_blob(const struct removal *r, const char *hash, const char *suffix)
 {
     struct stat st, target;
-    int fd;
-    QN_TRY(qn_hub_lock(r->settings, r->name->repo, hash, &fd));
-    if (fd < 0)
-        return qn_fail(QN_ERR_IO, "%s: another process downloads a file of it", r->name->repo);
     char *path = qn_hub_path("%s/blobs/%s%s", r->folder, hash, suffix);
     qn_status status = path ? QN_OK : QN_ERR_MEMORY;
     if (path && lstat(path, &st) == 0) {
@@ -274,7 +276,6 @@ static qn_status remove_blob(const struct removal *r, const char *hash, const ch
         else if (there)
             *(shared ? &r->removed->shared : &r->removed->bytes) += (uint64_t)target.st_size;
     }
-    qn_hub_unlock(fd);
     free(path);
     return status;
 }
@@ -293,12 +294,15 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
 {
     char hash[QN_HUB_HASH_SIZE];
     struct stat st;
+    int fd = -1;
     bool linked = true;
     char *path = qn_hub_path("%s/snapshots/%s/%s", r->folder, snapshot, file);
     if (!path)
         return QN_ERR_MEMORY;
     const bool has_blob = blob_of(path, hash), is_file = lstat(path, &st) == 0 && S_ISREG(st.st_mode);
-    qn_status status = unlink(path) ? qn_fail(QN_ERR_IO, "%s: cannot be removed: %m", path) : QN_OK;
+    qn_status status = has_blob ? lock_blob(r, hash, &fd) : QN_OK;
+    if (!status && unlink(path))
+        status = qn_fail(QN_ERR_IO, "%s: cannot be removed: %m", path);
     if (!status) {
         r->removed->n_files++;
         r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without links */
@@ -308,6 +312,7 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
         status = is_linked(r, hash, &linked);
     if (!status && !linked)
         status = remove_blob(r, hash, "");
+    qn_hub_unlock(fd);
     free(path);
     return status;
 }
@@ -345,7 +350,11 @@ static qn_status remove_incomplete(const struct removal *r)
             continue;
         *end = '\0';
         if (qn_hub_is_etag(names.at[i])) {
-            status = remove_blob(r, names.at[i], suffix);
+            int fd = -1;
+            status = lock_blob(r, names.at[i], &fd);
+            if (!status)
+                status = remove_blob(r, names.at[i], suffix);
+            qn_hub_unlock(fd);
             r->removed->n_files += status == QN_OK;
         }
     }

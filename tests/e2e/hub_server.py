@@ -255,8 +255,14 @@ if len(sys.argv) > 2:
     REPOS["big"] = ({"big-Q1_0.gguf": File(path=sys.argv[2])}, "big")
 
 
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], OSError):  # a client that was killed, or does not trust the certificate
+            super().handle_error(request, client_address)
+
+
 def serve(role, cdn=None):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     server.role, server.cdn, server.daemon_threads = role, cdn, True
     if role == "tls":
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
