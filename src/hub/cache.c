@@ -150,12 +150,20 @@ qn_status qn_hub_write_ref(const char *folder, const char *commit)
     return status;
 }
 
+qn_status qn_hub_make_snapshot(const char *folder, const char *commit, const char *path)
+{
+    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
+    const qn_status status = link ? qn_hub_make_parents(link) : QN_ERR_MEMORY;
+    free(link);
+    return status;
+}
+
 qn_status qn_hub_link(const char *folder, const char *commit, const char *path, const char *hash)
 {
     char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
     char *temporary = link ? qn_hub_path("%s.%d.tmp", link, (int)getpid()) : NULL;
     char *target = qn_hub_path("../../blobs/%s", hash);
-    qn_status status = temporary && target ? qn_hub_make_parents(link) : QN_ERR_MEMORY;
+    qn_status status = temporary && target ? QN_OK : QN_ERR_MEMORY;
     for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) { /* one up for each folder of the path */
         char *deeper = qn_hub_path("../%s", target);
         free(target);

@@ -34,7 +34,10 @@ void qn_hub_read_ref(const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1]);
 /* qn_hub_write_ref - replace it. */
 qn_status qn_hub_write_ref(const char *folder, const char *commit);
 
-/* qn_hub_link - make snapshots/COMMIT/PATH a link to blobs/HASH; what is there is replaced. */
+/* qn_hub_make_snapshot - create the folders for snapshots/COMMIT/PATH, without which huggingface_hub takes a repository for damaged. */
+qn_status qn_hub_make_snapshot(const char *folder, const char *commit, const char *path);
+
+/* qn_hub_link - make snapshots/COMMIT/PATH a link to blobs/HASH, where the folders are; what is there is replaced. */
 qn_status qn_hub_link(const char *folder, const char *commit, const char *path, const char *hash);
 
 /* qn_hub_read_snapshot - the files of a snapshot whose content is there, sorted; `hash` is not set. An absent snapshot has none. Free

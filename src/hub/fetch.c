@@ -148,15 +148,18 @@ static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
     char *url = before ? qn_hub_http_url(f->http, before, file->path, "") : NULL;
     char *blob = folder && *file->hash ? qn_hub_path("%s/blobs/%s", folder, file->hash) : NULL;
     qn_status status = url && folder ? QN_OK : QN_ERR_MEMORY;
-    if (!status && !(blob && is_there(blob, file))) {
+    const bool there = blob && is_there(blob, file);
+    if (!status && !there) {
         status = ask(f, url, file);
         free(blob);
         blob = status ? NULL : qn_hub_path("%s/blobs/%s", folder, file->hash);
         if (!status)
             status = blob ? qn_hub_make_parents(blob) : QN_ERR_MEMORY;
-        if (!status)
-            status = fetch_blob(f, file, url, blob, part);
     }
+    if (!status)
+        status = qn_hub_make_snapshot(folder, f->files.commit, file->path);
+    if (!status && !there)
+        status = fetch_blob(f, file, url, blob, part);
     if (!status)
         status = qn_hub_link(folder, f->files.commit, file->path, file->hash);
     free(blob);

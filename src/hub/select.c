@@ -39,7 +39,9 @@ static bool find(const qn_hub_files *files, const char *path, size_t *index)
 
 static bool is_model(const char *path)
 {
-    return qn_hub_path_is_gguf(path) && !strcasestr(base_name(path), "mmproj") && !strcasestr(base_name(path), "imatrix");
+    char type[QN_HUB_TYPE_SIZE];
+    const bool importance = strcasestr(base_name(path), "imatrix") && !qn_hub_path_type(path, type);
+    return qn_hub_path_is_gguf(path) && !strcasestr(base_name(path), "mmproj") && !importance;
 }
 
 /* Counts the parts that are listed, and their bytes. Parts of one model are neighbours in the sorted list. */

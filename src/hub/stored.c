@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { MAX_FOLDER_DEPTH = 32 };
+
 /* ---- Names in folders ---- */
 
 struct names {
@@ -280,16 +282,6 @@ static qn_status remove_blob(const struct removal *r, const char *hash, const ch
     return status;
 }
 
-/* Removes folders from that of `path` up to, not including, `top`, as far as they are empty. */
-static void remove_empty(const char *top, char *path)
-{
-    for (char *slash = strrchr(path, '/'); slash && slash > path + strlen(top); slash = strrchr(path, '/')) {
-        *slash = '\0';
-        if (rmdir(path))
-            return;
-    }
-}
-
 static qn_status remove_link(struct removal *r, const char *snapshot, const char *file)
 {
     char hash[QN_HUB_HASH_SIZE];
@@ -306,7 +298,6 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
     if (!status) {
         r->removed->n_files++;
         r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without links */
-        remove_empty(r->folder, path);
     }
     if (!status && has_blob)
         status = is_linked(r, hash, &linked);
@@ -363,24 +354,39 @@ static qn_status remove_incomplete(const struct removal *r)
     return status;
 }
 
+/* Removes empty folders in a folder, and the folder itself if nothing is left. */
+static void prune(const char *folder, int depth)
+{
+    struct names names;
+    (void)read_names(folder, &names); /* what is not read stays */
+    for (size_t i = 0; i < names.count && depth < MAX_FOLDER_DEPTH; i++) {
+        struct stat st;
+        char *path = qn_hub_path("%s/%s", folder, names.at[i]);
+        if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
+            prune(path, depth + 1);
+        free(path);
+    }
+    free_names(&names);
+    rmdir(folder);
+}
+
 /* A reference to a snapshot that is gone is damage in the eyes of huggingface_hub; a repository without snapshots is gone itself. */
 static void remove_rest(const struct removal *r)
 {
-    static const char *const empty[] = { "snapshots", "blobs", "refs", "" };
     char commit[QN_HUB_COMMIT_LENGTH + 1];
     struct stat st;
+    char *snapshots = qn_hub_path("%s/snapshots", r->folder), *ref = qn_hub_path("%s/refs/main", r->folder);
+    if (snapshots)
+        prune(snapshots, 0);
     qn_hub_read_ref(r->folder, commit);
-    char *snapshot = qn_hub_path("%s/snapshots/%s", r->folder, commit), *ref = qn_hub_path("%s/refs/main", r->folder);
+    char *snapshot = qn_hub_path("%s/snapshots/%s", r->folder, commit);
     if (*commit && snapshot && ref && stat(snapshot, &st))
         unlink(ref);
-    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
-        char *path = qn_hub_path("%s/%s", r->folder, empty[i]);
-        if (path)
-            rmdir(path); /* fails where something is left */
-        free(path);
-    }
-    free(ref);
+    if (snapshots && stat(snapshots, &st))
+        prune(r->folder, 0);
     free(snapshot);
+    free(ref);
+    free(snapshots);
 }
 
 static qn_status remove_all(struct removal *r)

@@ -97,6 +97,52 @@ quern list
 quern rm t/moves:m-Q1_0.gguf
 [ ! -e "$(folder moves)" ] || fail "rm: a file of two commits: $(find "$(folder moves)")"
 
+# ---- huggingface_hub: each finds the other's files ----
+python=${QN_HF_PYTHON:-python3}
+if "$python" -c 'import huggingface_hub' 2>/dev/null; then
+    export HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_PROGRESS_BARS=1
+    download() { "$python" -c 'import huggingface_hub, sys
+print(huggingface_hub.hf_hub_download(*sys.argv[1:]))' "$@" 2>"$work/err"; }
+    quern pull -q t/good-gguf:Q1_0
+    quern pull -q t/good-gguf:sub/dir/x-Q2_0.gguf
+    : >"$work/log"
+    [ "$(HF_HUB_OFFLINE=1 download t/good-gguf m-Q1_0.gguf)" = "$(link good-gguf)" ] || fail "huggingface_hub offline does not find what quern pulled"
+    [ "$(download t/good-gguf m-Q1_0.gguf)" = "$(link good-gguf)" ] || fail "huggingface_hub does not find what quern pulled"
+    HF_HUB_OFFLINE=1 download t/good-gguf sub/dir/x-Q2_0.gguf >/dev/null || fail "huggingface_hub: a file in a folder"
+    ! grep -q '^cdn' "$work/log" || fail "huggingface_hub downloads again what quern pulled"
+    download t/good-gguf m-F16.gguf >/dev/null || fail "huggingface_hub does not download"
+    : >"$work/log"
+    HF_HUB_OFFLINE=1 quern pull t/good-gguf:F16
+    [ $status -eq 0 ] || fail "quern does not find what huggingface_hub downloaded"
+    quern pull t/good-gguf:F16
+    [ $status -eq 0 ] && ! grep -q '^cdn' "$work/log" || fail "quern downloads again what huggingface_hub has"
+    cat >"$work/check.py" <<'P'
+import huggingface_hub, sys
+cache = huggingface_hub.scan_cache_dir()
+assert not cache.warnings, cache.warnings
+files = {file.file_name for repo in cache.repos if repo.repo_id == "t/good-gguf" for revision in repo.revisions for file in revision.files}
+assert files == set(sys.argv[1:]), files
+P
+    "$python" "$work/check.py" m-Q1_0.gguf x-Q2_0.gguf m-F16.gguf config.json empty.txt >"$work/out" 2>&1 || fail "huggingface_hub finds the cache damaged"
+    # Each waits for the other's lock.
+    rm -rf "$(folder cut)"
+    "$python" - "$HF_HOME/hub/.locks/models--t--cut/$hash.lock" "$work/held" <<'P' &
+import os, sys, time
+from huggingface_hub.utils import WeakFileLock
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+with WeakFileLock(sys.argv[1]):
+    open(sys.argv[2], "w").close()
+    time.sleep(3)
+P
+    holder=$!
+    while [ ! -e "$work/held" ] && kill -0 $holder 2>/dev/null; do sleep 0.1; done
+    timeout -s INT 1 "$QN_BIN/quern" pull t/cut >"$work/out" 2>"$work/err"
+    grep -q 'another process downloads it' "$work/err" && [ ! -e "$(folder cut)/blobs/$hash.incomplete" ] || fail "quern does not wait for a lock of huggingface_hub"
+    wait $holder
+    quern rm t/good-gguf
+    "$python" "$work/check.py" config.json empty.txt >"$work/out" 2>&1 || fail "after quern rm, huggingface_hub finds the cache damaged"
+fi
+
 # ---- Offline ----
 kill $server
 trap 'rm -rf "$work"' EXIT
