@@ -81,7 +81,10 @@ for signal in INT KILL; do
     [ "${size:-0}" -gt 0 ] || fail "$signal: nothing is kept"
 done
 : >"$work/log"
-pulls slow
+python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$QN_BIN/quern" pull t/slow >"$work/out" </dev/null ||
+    fail "on a terminal: status $?"
+grep -qE $'\rm-Q1_0.gguf \[=+ *\] +[0-9]+%  0:0[0-9] left  [0-9.]+ .iB of 3.0 MiB  [0-9.]+ .iB/s' "$work/out" || fail "on a terminal: no progress"
+is_whole slow
 grep -q "^cdn GET.* bytes=$size-" "$work/log" || fail "the download of a killed process is not continued"
 export HF_HOME=$work/home
 
