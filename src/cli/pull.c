@@ -48,7 +48,7 @@ static void begin_file(struct download *d, const qn_hub_progress *p)
 
 static void measure_rate(struct download *d, const qn_hub_progress *p, double now)
 {
-    if (p->done < d->measured_at || p->before != d->progress.before) { /* from the beginning, or what was there is being read */
+    if (p->done < d->measured_at || p->before != d->progress.before) { /* from the beginning, or reading what was there */
         d->progress.started = d->measured = now;
         d->progress.before = (size_t)p->before;
         d->measured_at = p->done;
@@ -133,8 +133,10 @@ int qn_cli_pull(qn_args *args)
         return QN_EXIT_USAGE;
     }
     const int status = get(qn_hub_pull, args->operands[0], args->quiet, &path);
-    if (status == QN_EXIT_DONE)
-        puts(path);
+    if (status == QN_EXIT_DONE) {
+        qn_print_text(stdout, path, strlen(path));
+        putchar('\n');
+    }
     free(path);
     return status;
 }

@@ -10,8 +10,8 @@
 
 typedef struct qn_hub_digest qn_hub_digest;
 
-/* qn_hub_digest_create - for a file of `size` bytes whose hash is to be `expected`: 64 digits are a SHA-256 of the content, 40 the SHA-1
- * of a git blob, which begins with the size. Free with qn_hub_digest_free. */
+/* qn_hub_digest_create - for a file of `size` bytes whose hash is to be `expected`: 64 digits are a SHA-256 of the content, 40
+ * the SHA-1 of a git blob, which begins with the size. Free with qn_hub_digest_free. */
 qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_digest **digest);
 
 /* qn_hub_digest_restart - forget all bytes. */

@@ -9,8 +9,8 @@
  *
  *   repo   for error texts
  *   url    of the file
- *   blob   the final path; until it is whole and verified the content is in BLOB.incomplete, which an error leaves for the next call.
- *          Only content with the wrong hash is removed
+ *   blob   the final path; until it is whole and verified the content is in BLOB.incomplete, which an error leaves for the
+ *          next call. Only content with the wrong hash is removed
  *   part, n_parts   for the progress
  *
  * The caller holds the lock of the blob. Memory does not grow with the file. */

@@ -91,7 +91,7 @@ static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
     QN_TRY(qn_hub_http_get(f->http, &request, &r, &failures, NULL));
     if (strcmp(r.commit, f->files.commit) != 0)
         return qn_fail(QN_ERR_FORMAT,
-                       "%s: the header X-Repo-Commit is '%.80s', expected %s: %s is not a hub, or a proxy answers in its place",
+                       "%s: the header X-Repo-Commit is '%.80s', expected %s: %s is no hub, or a proxy answers for it",
                        file->path, r.commit, f->files.commit, f->settings->endpoint);
     const char *hash = *r.linked_etag ? r.linked_etag : r.etag;
     if (!*file->hash && qn_hub_is_etag(hash))

@@ -1,5 +1,5 @@
-/* The files of a repository, as the hub's answer or a folder of the cache lists them, and which of them a name means: one file, or
- * all parts of a split model. */
+/* The files of a repository, as the hub's answer or a folder of the cache lists them, and which of them a name means: one
+ * file, or all parts of a split model. */
 #ifndef QN_HUB_FILES_H
 #define QN_HUB_FILES_H
 
@@ -36,8 +36,8 @@ void qn_hub_files_sort(qn_hub_files *files);
  *   json    [length] not terminated, from a server: not trusted
  *   files   an empty list
  *
- * QN_ERR_FORMAT if it is not JSON, too long, nested too deeply, without these fields, or lists a GGUF file whose path is not safe.
- * Other files with such paths are left out. Free with qn_hub_files_free, whatever the status. */
+ * QN_ERR_FORMAT if it is not JSON, too long, nested too deeply, without these fields, or lists a GGUF file whose path is not
+ * safe. Other files with such paths are left out. Free with qn_hub_files_free, whatever the status. */
 qn_status qn_hub_files_parse(const char *json, size_t length, qn_hub_files *files);
 
 void qn_hub_files_free(qn_hub_files *files);
@@ -55,10 +55,11 @@ typedef struct qn_hub_selection {
  *
  *   memory     bytes that a model may take, for names without file and type; UINT64_MAX: any
  *
- * A file is named by its path, or by its last component where that is unique; a type by what qn_hub_path_type finds, whole or up to
- * a '_'. A part of a split model stands for all of them. Without both: 1-bit and ternary files of PrismML's types, else quantised ones,
- * else 16-bit ones, else any; of these the largest that fits in four fifths of the memory. QN_ERR_INVALID, with what there is, where
- * nothing or more than one file is meant, or nothing fits. Free with qn_hub_selection_free, whatever the status. */
+ * A file is named by its path, or by its last component where that is unique; a type by what qn_hub_path_type finds, whole or
+ * up to a '_'. A part of a split model stands for all of them. Without both: 1-bit and ternary files of PrismML's types, else
+ * quantised ones, else 16-bit ones, else any; of these the largest that fits in four fifths of the memory. QN_ERR_INVALID,
+ * with what there is, where nothing or more than one file is meant, or nothing fits. Free with qn_hub_selection_free, whatever
+ * the status. */
 qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory, qn_hub_selection *selection);
 
 void qn_hub_selection_free(qn_hub_selection *selection);
@@ -72,8 +73,8 @@ typedef struct qn_hub_model {
     char type[QN_HUB_TYPE_SIZE]; /* or "" */
 } qn_hub_model;
 
-/* qn_hub_models - the GGUF files that are models, split ones once; without projectors (mmproj) and importance matrices (imatrix).
- * free() them. */
+/* qn_hub_models - the GGUF files that are models, split ones once; without projectors (mmproj) and importance matrices
+ * (imatrix). free() them. */
 qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t *count);
 
 #endif

@@ -1,5 +1,5 @@
-/* Requests to the hub by libcurl. TLS certificates are always verified. The token goes to the hub's own address alone: over TLS, or to
- * this machine. A redirect never leads from https to http. */
+/* Requests to the hub by libcurl. TLS certificates are always verified. The token goes to the hub's own address alone: over
+ * TLS, or to this machine. A redirect never leads from https to http. */
 #ifndef QN_HUB_HTTP_H
 #define QN_HUB_HTTP_H
 
@@ -32,7 +32,7 @@ typedef struct qn_hub_request {
     char *url;
     bool head;     /* no body; a redirect is not followed from an answer that has X-Linked-Etag */
     uint64_t from; /* the first byte of the body: not 0 makes a range */
-    /* For status 200 and 206: headers, before the body; then pieces of the body. Not QN_OK ends the request with that status. */
+    /* For status 200 and 206: the headers, then pieces of the body. Not QN_OK ends the request with that status. */
     qn_status (*on_headers)(void *user, const qn_hub_response *response);
     qn_status (*on_body)(void *user, const void *data, size_t size);
     void *user;
@@ -43,11 +43,12 @@ typedef struct qn_hub_request {
 qn_status qn_hub_http_create(const qn_hub_settings *settings, const qn_hub_params *params, qn_hub_http **http);
 void qn_hub_http_free(qn_hub_http *http);
 
-/* qn_hub_http_url - ENDPOINT/BEFORE/AFTER with the characters of AFTER encoded, but for '/'; and `rest` as it is. NULL without memory. */
+/* qn_hub_http_url - ENDPOINT/BEFORE/AFTER with the characters of AFTER encoded, but for '/'; and `rest` as it is. NULL without
+ * memory. */
 char *qn_hub_http_url(const qn_hub_http *http, const char *before, const char *after, const char *rest);
 
-/* qn_hub_http_get - one request, and again after failures that may pass, as long as *failures is less than 5; it counts them, and whoever
- * sees progress sets it to 0.
+/* qn_hub_http_get - one request, and again after failures that may pass, as long as *failures is less than 5; it counts them,
+ * and whoever sees progress sets it to 0.
  *
  *   again   NULL: repeat here. Else nothing is repeated; true if the caller may do so, and the wait before is over
  *

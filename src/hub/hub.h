@@ -1,5 +1,5 @@
-/* Models by their names on the Hugging Face hub: downloading, finding, listing and removing them. The cache is that of huggingface_hub
- * (cache.h); the environment says where it is (settings.h). */
+/* Models by their names on the Hugging Face hub: downloading, finding, listing and removing them. The cache is that of
+ * huggingface_hub (cache.h); the environment says where it is (settings.h). */
 #ifndef QN_HUB_HUB_H
 #define QN_HUB_HUB_H
 
@@ -29,8 +29,8 @@ typedef struct qn_hub_params {
  *
  *   path   of the file, or of the first part of a split model, in the cache; free() it
  *
- * Interrupted downloads are continued. While another process downloads the same file, waits for it. Requests that fail for the moment
- * are repeated, five times at most without progress.
+ * Interrupted downloads are continued. While another process downloads the same file, waits for it. Requests that fail for the
+ * moment are repeated, five times at most without progress.
  *
  * QN_ERR_INVALID      the name, an environment variable, or what the name means in the repository
  * QN_ERR_UNSUPPORTED  built without libcurl; or the hub refuses: 401, 403, 404
@@ -61,9 +61,9 @@ typedef struct qn_hub_removed {
     uint64_t shared; /* bytes in a store that huggingface_hub shares among repositories, which it alone removes from */
 } qn_hub_removed;
 
-/* qn_hub_remove - remove a model from the cache; without file and type all models of the repository and what was left of downloads.
- * Other files of the repository stay, and so does what another snapshot links to under another name. QN_ERR_INVALID if there is none, QN_ERR_IO
- * if another process downloads it. */
+/* qn_hub_remove - remove a model from the cache; without file and type all models of the repository and what was left of
+ * downloads. Other files of the repository stay, and so does what another snapshot links to under another name. QN_ERR_INVALID
+ * if there is none, QN_ERR_IO if another process downloads it. */
 qn_status qn_hub_remove(const char *name, qn_hub_removed *removed);
 
 #endif

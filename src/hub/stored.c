@@ -370,7 +370,8 @@ static void prune(const char *folder, int depth)
     rmdir(folder);
 }
 
-/* A reference to a snapshot that is gone is damage in the eyes of huggingface_hub; a repository without snapshots is gone itself. */
+/* A reference to a snapshot that is gone is damage in the eyes of huggingface_hub; a repository without snapshots is gone
+ * itself. */
 static void remove_rest(const struct removal *r)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1];

@@ -1,5 +1,5 @@
-/* Fuzzing what the hub and the command line say: any bytes are read as the hub's list of files, from which files are selected by names
- * made of the same bytes, and as a name. What is accepted must stay inside the cache. */
+/* Fuzzing what the hub and the command line say: any bytes are read as the hub's list of files, from which files are selected
+ * by names made of the same bytes, and as a name. What is accepted must stay inside the cache. */
 #include "hub/files.h"
 #include "hub/name.h"
 

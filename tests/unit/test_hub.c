@@ -1,5 +1,5 @@
-/* Names of the hub, the hub's list of files, and which of them a name means. The network and the cache are tested with a server, in
- * tests/e2e/hub_*.sh. */
+/* Names of the hub, the hub's list of files, and which of them a name means. The network and the cache are tested with a
+ * server, in tests/e2e/hub_*.sh. */
 #include "helper_assert.h"
 
 #include "hub/files.h"
