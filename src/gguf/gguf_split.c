@@ -33,11 +33,16 @@ bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count)
 {
     const size_t length = strlen(path);
     char tail[TAIL + 1];
-    if (length < TAIL || sscanf(path + length - TAIL, "-%5" SCNu32 "-of-%5" SCNu32, no, count) != 2 || *no == 0 ||
-        *no > *count || *count > QN_GGUF_MAX_FILES)
+    uint32_t number, total;
+    if (length < TAIL || sscanf(path + length - TAIL, "-%5" SCNu32 "-of-%5" SCNu32, &number, &total) != 2 || number == 0 ||
+        number > total || total > QN_GGUF_MAX_FILES)
         return false;
-    print_tail(tail, --*no, *count);
-    return strcmp(path + length - TAIL, tail) == 0;
+    print_tail(tail, number - 1, total);
+    if (strcmp(path + length - TAIL, tail) != 0)
+        return false;
+    *no = number - 1;
+    *count = total;
+    return true;
 }
 
 void qn_gguf_split_rename(char *path, uint32_t no, uint32_t count)

@@ -222,6 +222,16 @@ static void test_split(void **state)
     assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-00002-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
     assert_string_equal(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
     assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-0001-of-00003.gguf", 100, 1), "d/m-Q4_0-0001-of-00003.gguf");
+    static const char *const alone[] = { "f/m-Q4_0-00001-of-00000.gguf", "f/m-Q4_0-00000-of-00002.gguf",
+                                         "f/m-Q4_0-00001-of-00001.gguf", "f/m-Q4_0-00003-of-00002.gguf",
+                                         "f/m-Q4_0-00001-of-09999.gguf", "f/m-Q4_0-00001-of-0000x.gguf" };
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        char name[80];
+        label("%s", alone[i]);
+        add(&files, alone[i], 5);
+        snprintf(name, sizeof name, "a/b:%s", alone[i]);
+        assert_string_equal(select_from(&files, name, 100, 1), alone[i]);
+    }
     add(&files, "e/m-Q4_0-00003-of-00003.gguf", 3);
     assert_null(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3));
     assert_non_null(strstr(qn_error_text(), "2 of its files"));
