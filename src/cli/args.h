@@ -70,7 +70,10 @@ enum {
     QN_CMD_QUANTIZE = 1 << 7,
     QN_CMD_KERNELS = 1 << 8,
     QN_CMD_BATCH = 1 << 9,
-    QN_CMD_CONVERT = 1 << 14
+    QN_CMD_CONVERT = 1 << 10,
+    QN_CMD_PULL = 1 << 11,
+    QN_CMD_LIST = 1 << 12,
+    QN_CMD_RM = 1 << 13
 };
 
 typedef struct qn_command {
@@ -139,8 +142,8 @@ typedef enum qn_args_result { QN_ARGS_OK, QN_ARGS_HELP, QN_ARGS_BAD } qn_args_re
  * there and has been answered on standard output. QN_ARGS_BAD: the reason has been printed. */
 qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args);
 
-/* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, or a name
- * that ends in ".gguf"), makes it the model. */
+/* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, a name that
+ * ends in ".gguf", or one of the hub that has a ':' or "gguf"), makes it the model. */
 void qn_args_take_model(qn_args *args);
 
 /* qn_args_no_more - QN_ARGS_BAD, with the reason printed, when there are more than `n` operands left. */

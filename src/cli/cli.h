@@ -22,6 +22,9 @@ int qn_cli_info(qn_args *args);
 int qn_cli_quantize(qn_args *args);
 int qn_cli_kernels(qn_args *args);
 int qn_cli_convert(qn_args *args);
+int qn_cli_pull(qn_args *args);
+int qn_cli_list(qn_args *args);
+int qn_cli_rm(qn_args *args);
 
 /* What a command's options are where they are not given. */
 void qn_run_defaults(qn_args *args);
@@ -70,6 +73,10 @@ bool qn_begins_as_gguf(const char *path);
 /* ---- The model ---- */
 
 extern const char *const qn_kv_names[];
+
+/* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache, which the
+ * program keeps until it ends; downloads what is not there. Returns as qn_load_model. */
+int qn_resolve_model(const char **model, bool quiet);
 
 /* qn_load_model - load args->model with a progress display; if it is NULL and `demo_fallback` is set, the demo model,
  * whose path goes to args->model and to a note. Returns QN_EXIT_DONE, or the exit status with an error line printed.

@@ -85,6 +85,23 @@ const qn_command qn_commands[] = {
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC.\n"
       "Without a GPU, says which ones this program carries.",
       0, 0, NULL, qn_cli_kernels },
+    { QN_CMD_PULL, "pull", "download a model of the Hugging Face hub", "pull OWNER/REPO[:FILE | :TYPE] [options]",
+      "Downloads a GGUF file, all parts of a split one, into the hub's cache, which huggingface_hub shares, and prints its "
+      "path.\n"
+      "FILE is a path in the repository, TYPE a weight type such as Q1_0. Without them: the largest 1-bit or ternary file "
+      "that\n"
+      "fits in memory, else the largest quantised one; a note says which and why. An interrupted download is continued. Size "
+      "and\n"
+      "SHA-256 are verified. The same names may follow -m; what is in the cache is then used without asking the hub.",
+      1, 1, NULL, qn_cli_pull },
+    { QN_CMD_LIST, "list", "the models in the hub's cache", "list",
+      "Prints the GGUF files in the hub's cache: size, weight type, when it was last used, and the name by which -m takes it.\n"
+      "Downloads that are not complete are listed by repository.",
+      0, 0, NULL, qn_cli_list },
+    { QN_CMD_RM, "rm", "remove a model from the hub's cache", "rm OWNER/REPO[:FILE | :TYPE]",
+      "Removes a model from the hub's cache; without FILE and TYPE all GGUF files of the repository and incomplete downloads.\n"
+      "Other files of the repository stay.",
+      1, 1, NULL, qn_cli_rm },
 };
 const size_t qn_n_commands = sizeof qn_commands / sizeof *qn_commands;
 

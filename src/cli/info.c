@@ -264,5 +264,8 @@ int qn_cli_info(qn_args *args)
     }
     if (qn_args_no_more("info", args, args->model ? 0 : 1) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
+    const int status = qn_resolve_model(&path, false);
+    if (status != QN_EXIT_DONE)
+        return status;
     return args->plan ? qn_print_plan(path) : print_file(path);
 }

@@ -89,13 +89,15 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
 {
     *model = NULL;
     if (!args->model && !demo_fallback) {
-        qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
+        qn_cli_error("-m: no model given; name a GGUF file with -m FILE, or one of the hub with -m OWNER/REPO");
         return QN_EXIT_USAGE;
     }
     qn_device_name device;
     int status = select_device(args, &device);
     if (status == QN_EXIT_DONE && !args->model)
         status = find_demo_model(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_resolve_model(&args->model, args->quiet);
     if (status != QN_EXIT_DONE)
         return status;
     status = load_with_template(args, vocab_only, device.text, model);

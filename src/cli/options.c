@@ -17,6 +17,7 @@ enum {
     KERNELS = QN_CMD_KERNELS,
     BATCH = QN_CMD_BATCH,
     CONVERT = QN_CMD_CONVERT,
+    PULL = QN_CMD_PULL,
     GENERATE = RUN | CHAT,
     EVALUATE = GENERATE | BATCH | BENCH | PERPLEXITY | LOGITS
 };
@@ -63,12 +64,16 @@ const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3",
 static const char *const formats[] = { "table", "json", NULL };
 
 const qn_option qn_options[] = {
-    TEXT(GENERATE | BATCH, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file (default: the demo model)",
-         "A file's name may also be given without -m, as the first operand. Of a model split over several files, "
+    TEXT(GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
+         "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model)",
+         "The latter is a model of the Hugging Face hub, which is downloaded unless it is in the cache (quern pull). "
+         "Either may also be given without -m, as the first operand; a name of the hub then has a ':' or gguf in it. Of a "
+         "model split over several files, "
          "NAME-00001-of-0000N.gguf and so on, any one may be named; all are expected in the same folder. The demo model is "
          "quern-demo.gguf in ../models or "
          "../share/quern, seen from the folder of the program, else in the data folder that quern was built for."),
-    TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file", NULL),
+    TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", "-hf", model, "FILE",
+         "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
     TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
     TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input", NULL),
@@ -213,6 +218,7 @@ const qn_option qn_options[] = {
     FLAG(GENERATE | BATCH | BENCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
     FLAG(BATCH, "-q", "--quiet", NULL, quiet, "no notes and no summary", NULL),
+    FLAG(PULL, "-q", "--quiet", NULL, quiet, "no notes and no progress", NULL),
 };
 const size_t qn_n_options = sizeof qn_options / sizeof *qn_options;
 
@@ -231,7 +237,7 @@ const qn_foreign_option qn_foreign_options[] = {
     { "-ctk", "--cache-type-k", 0, "use --kv, which sets both" },
     { "-ctv", "--cache-type-v", 0, "use --kv, which sets both" },
     { "-fa", "--flash-attn", 0, "quern's attention is always of that kind; leave it out" },
-    { "-hf", "--hf-repo", 0, "quern does not download models; name a GGUF file with -m" },
+    { "-hf", "--hf-repo", 0, "use -m OWNER/REPO[:FILE | :TYPE]" },
     { "-tb", "--threads-batch", 0, "use -t, which counts for prompts as well" },
     { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
     { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },

@@ -49,6 +49,9 @@ int qn_cli_quantize(qn_args *args)
         return QN_EXIT_USAGE;
     if (!qn_may_replace_model(out)) /* OUT may be IN */
         return QN_EXIT_FAILED;
+    const int resolved = qn_resolve_model(&in, false);
+    if (resolved != QN_EXIT_DONE)
+        return resolved;
     struct stat after;
     qn_gguf *source;
     if (qn_gguf_open(in, &source))
