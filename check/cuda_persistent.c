@@ -96,7 +96,7 @@ static void persistent_ready(struct persistent *c, const qn_tile_layout *tiles)
     link_gemvs(c->phases, c->n_phases);
     c->array = qn_gpu_from(c->phases, c->n_phases * sizeof *c->phases);
     c->barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
-    qn_assert_ok(qn_persistent_gpu_launch(&gpu, tiles, &c->launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&gpu, tiles, 1, &c->launch));
     c->args = (qn_persistent_args){ .phases = c->array.data, .barrier = c->barrier.data, .n_phases = (uint32_t)c->n_phases };
 }
 
@@ -218,7 +218,7 @@ static qn_persistent_gemv *add_gemv(struct test_case *c, size_t i, qn_persistent
     p.weights = a->matrix.address;
     p.rotation = c->shape.rotation;
     p.signs = p.rotation ? c->gpu_signs.data : 0;
-    qn_assert_ok(qn_persistent_gpu_partition(&gpu, &a->matrix.tiles, &p));
+    qn_assert_ok(qn_persistent_gpu_partition(&gpu, &a->matrix.tiles, 1, &p));
     c->out[i] = qn_gpu_new((size_t)p.n_slices * p.n_tiles * QN_TILE_ROWS * sizeof(float));
     p.out = c->out[i].data;
     if (p.prologue == QN_PROLOGUE_RMS_NORM) {
@@ -465,19 +465,19 @@ static void check_refusals(void)
     qn_persistent_gemv p = { .n_cols = 1024, .n_tiles = 8, .n_k_tiles = 4 };
     qn_launch launch;
     qn_case_begin("persistent", "cuda", "rejected arguments");
-    qn_expect(!qn_persistent_gpu_supports(&gpu, &bytes) &&
-                  qn_persistent_gpu_launch(&gpu, &bytes, &launch) == QN_ERR_UNSUPPORTED,
+    qn_expect(!qn_persistent_gpu_supports(&gpu, &bytes, 1) &&
+                  qn_persistent_gpu_launch(&gpu, &bytes, 1, &launch) == QN_ERR_UNSUPPORTED,
               "8-bit weights were accepted");
-    qn_expect(!qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 48 << 10, 8 }, &tiles),
+    qn_expect(!qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 48 << 10, 8 }, &tiles, 1),
               "a device with too little shared memory was accepted");
     static const uint32_t rotations[] = { 16, 2048, 96 };
     for (size_t i = 0; i < 3; i++) {
         p.rotation = rotations[i];
-        qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED, "a rotation of %u was accepted",
+        qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p) == QN_ERR_UNSUPPORTED, "a rotation of %u was accepted",
                   rotations[i]);
     }
     p = (qn_persistent_gemv){ .n_cols = 1024, .n_tiles = 1 << 20, .n_k_tiles = 4 };
-    qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, &p) == QN_ERR_UNSUPPORTED,
+    qn_expect(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p) == QN_ERR_UNSUPPORTED,
               "accumulators larger than the scratch were accepted");
 }
 
@@ -508,7 +508,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
         p->n_tiles = rows[i] / QN_TILE_ROWS;
         p->n_k_tiles = cols[i] / QN_TILE_COLS;
         p->rotation = m->rotation;
-        qn_assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, p));
+        qn_assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 1, p));
         qn_assert_ok(qn_matmul_gpu_bytes(&tiles, p->n_tiles, cols[i], &bytes[i]));
         layer += qn_round_up(bytes[i], 256);
         out[i] = qn_gpu_new((size_t)p->n_slices * rows[i] * sizeof(float));
@@ -556,7 +556,7 @@ static void bench_layers(const qn_type_info *type, const struct model *m, uint32
     link_gemvs(phases, n);
     qn_gpu_guarded array = qn_gpu_from(phases, n * sizeof *phases), barrier = qn_gpu_from(&(uint32_t){ 0 }, sizeof(uint32_t));
     qn_persistent_timed t = { .args = { .phases = array.data, .barrier = barrier.data, .n_phases = (uint32_t)n } };
-    qn_assert_ok(qn_persistent_gpu_launch(&gpu, &tiles, &t.launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&gpu, &tiles, 1, &t.launch));
     char shape[80];
     double read = 0;
     for (size_t i = 0; i < 4; i++)
@@ -605,7 +605,7 @@ void qn_check_cuda_persistent(bool with_bench)
     const qn_persistent_gpu gpu = qn_persistent_device();
     for (size_t t = 0; t < 3; t++) {
         const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(types[t]));
-        if (!qn_persistent_gpu_supports(&gpu, &tiles))
+        if (!qn_persistent_gpu_supports(&gpu, &tiles, 1))
             continue;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             qn_random_seed(100 * t + i);
@@ -613,6 +613,6 @@ void qn_check_cuda_persistent(bool with_bench)
         }
     }
     check_refusals();
-    if (with_bench && qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }))
+    if (with_bench && qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }, 1))
         bench();
 }

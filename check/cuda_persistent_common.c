@@ -12,9 +12,9 @@ qn_persistent_gpu qn_persistent_device(void)
 bool qn_persistent_supported(void)
 {
     const qn_persistent_gpu gpu = qn_persistent_device();
-    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }) &&
-           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }) &&
-           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 });
+    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }, 1) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }, 1) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 }, 1);
 }
 
 qn_gpu_guarded qn_gpu_floats(const float *x, size_t n)

@@ -150,7 +150,7 @@ static void gemvs_new(struct layer *l)
         in->f16_out = l->f16_partials.data;
         in->n_f16_tiles = (uint32_t)l->f16.gpu.n_tiles;
     }
-    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->in.gpu.tiles, in));
+    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->in.gpu.tiles, 1, in));
     l->sumsq = qn_gpu_new(in->n_slices * sizeof(float));
     l->in_partials = qn_gpu_new(in->n_slices * matrix_rows(&l->in) * sizeof(float));
     in->sumsq = l->sumsq.data;
@@ -171,7 +171,7 @@ static void gemvs_new(struct layer *l)
                                  .weights = l->out.tiles.data,
                                  .n_tiles = (uint32_t)l->out.gpu.n_tiles,
                                  .n_k_tiles = (uint32_t)((l->values + QN_TILE_COLS - 1) / QN_TILE_COLS) };
-    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->out.gpu.tiles, out));
+    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->out.gpu.tiles, 1, out));
     l->out_partials = qn_gpu_new(out->n_slices * matrix_rows(&l->out) * sizeof(float));
     out->out = l->out_partials.data;
 }
@@ -227,7 +227,7 @@ static void phases_new(struct layer *l)
                                     .state_stride = l->state_bytes,
                                     .open_stride = l->layout.bytes,
                                     .n_phases = PHASES };
-    qn_assert_ok(qn_persistent_gpu_launch(&device, &l->in.gpu.tiles, &l->launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&device, &l->in.gpu.tiles, 1, &l->launch));
 }
 
 /* A token's positions are those after the fold of a full chunk. */
@@ -769,7 +769,7 @@ static void bench_layers(const char *shape, unsigned what)
                                         .state_stride = BENCH_LAYERS * l.state_bytes,
                                         .open_stride = BENCH_LAYERS * l.layout.bytes,
                                         .n_phases = (uint32_t)n_phases } };
-    qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, &t.launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, 1, &t.launch));
     const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 1);
     qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
     qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,        &l.gpu_conv, &l.gpu_bias,    &l.gpu_factor,

@@ -76,6 +76,9 @@ enum {
     /* Shared memory: control data (phases, work descriptors), scratch of the current phase, ring buffers of weights. */
     QN_PERSISTENT_CONTROL_BYTES = 4096,
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
+    QN_PERSISTENT_MAX_ROWS = 8,
+    QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
+    QN_PERSISTENT_ROWS_SPLIT_TILES = 8,           /* tiles of 16 positions of a split at least, of several rows */
     QN_PERSISTENT_MAX_SPLITS = 32, /* split-KV: splits of a key-value head */
     QN_PERSISTENT_MAX_GROUP = 8    /* query heads of a key-value head */
 };
@@ -85,6 +88,9 @@ enum {
 
 /* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
+
+/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most QN_PERSISTENT_MAX_SLICES. */
+#define QN_PERSISTENT_ROWS_SUMSQ(n_cols) (((n_cols) + 127) / 128)
 
 /* Split-K partial sums of a GEMV, as later phases read them; the head comment has the formula. */
 typedef struct qn_persistent_partials {
@@ -216,7 +222,8 @@ typedef enum qn_persistent_phase_kind {
     QN_PHASE_GEMV,
     QN_PHASE_DELTA,
     QN_PHASE_ATTENTION,
-    QN_PHASE_STORE
+    QN_PHASE_STORE,
+    QN_PHASE_ACTS /* of several rows: u.gemv of the GEMV phase after it, whose prologue it computes */
 } qn_persistent_phase_kind;
 
 typedef struct qn_persistent_phase {
@@ -244,6 +251,12 @@ typedef struct qn_persistent_args {
     QN_GPU_PTR(const uint32_t) open_slots;      /* [1] */
     uint64_t state_stride, open_stride;
     uint32_t n_phases;
+    /* Of several rows */
+    uint32_t n_rows;                      /* of the arrays above; from QN_ATTENTION_NO_SESSION on in `sequences` not computed */
+    QN_GPU_PTR(const uint32_t) sequences; /* [n_rows]; 0: all are computed */
+    QN_GPU_PTR(uint8_t) acts;             /* operands of the GEMV of now: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
+    QN_GPU_PTR(float) acts_scale;
+    QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
 } qn_persistent_args;
 
 #ifndef __CUDACC__
@@ -256,8 +269,10 @@ typedef struct qn_persistent_gpu {
     int major; /* of the compute capability */
 } qn_persistent_gpu;
 
+/* n_rows of the functions below: of a launch, up to QN_PERSISTENT_MAX_ROWS. From 2 on they do the same for any. */
+
 /* qn_persistent_gpu_supports - whether the kernel supports weight tiles of this layout on this device. */
-bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles);
+bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
 
 /* qn_persistent_gpu_partition - partition a GEMV over blocks: sets slice_k_tiles, n_slices and slice_blocks of *gemv.
  *
@@ -265,7 +280,8 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
  *
  * QN_ERR_UNSUPPORTED if no partition fits: a rotation that is not a power of two from 32 to 1024 or does not divide
  * n_cols, no tiles, n_cols not a multiple of 32, accumulators that do not fit in shared memory. */
-qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_persistent_gemv *gemv);
+qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
+                                      qn_persistent_gemv *gemv);
 
 /* qn_persistent_gpu_splits - number of KV splits of an attention phase; 0 if such heads are not supported. */
 uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads,
@@ -273,7 +289,7 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
 
 /* qn_persistent_gpu_launch - fills *out for the variant of these tiles; the caller adds the arguments.
  * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false. */
-qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_launch *out);
+qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows, qn_launch *out);
 
 #endif
 #endif
