@@ -98,8 +98,8 @@ static bool is_slice(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, 
     const uint32_t slices = (p->n_k_tiles + k_tiles - 1) / k_tiles;
     if (slices > QN_PERSISTENT_MAX_SLICES || slices > gpu->n_sms)
         return false;
-    return n_rows > 1 || (k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS &&
-                          !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation));
+    return n_rows > 1 ||
+           (k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS && !(p->rotation && k_tiles * QN_TILE_COLS % p->rotation));
 }
 
 static uint64_t partition_cost(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t n_rows, uint32_t k_tiles,
@@ -165,8 +165,8 @@ qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_l
     const size_t i = variant_of(gpu, tiles, n_rows);
     if (i == N_VARIANTS)
         return qn_fail(QN_ERR_UNSUPPORTED,
-                       "persistent decode kernel: %u rows, weights of %u bits on a device with %u bytes of shared memory", n_rows,
-                       tiles->bits, gpu->max_shared_bytes);
+                       "persistent decode kernel: %u rows, weights of %u bits on a device with %u bytes of shared memory",
+                       n_rows, tiles->bits, gpu->max_shared_bytes);
     const uint32_t bits = variants[i].bits, scales = variants[i].scales, stages = variants[i].stages;
     *out = (qn_launch){ .variant = n_rows > 1 ? QN_GPU_VARIANT(persistent_rows, bits, scales, stages)
                                               : QN_GPU_VARIANT(persistent, bits, scales, stages),

@@ -79,8 +79,8 @@ enum {
     QN_PERSISTENT_MAX_ROWS = 8,
     QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
     QN_PERSISTENT_ROWS_SPLIT_TILES = 8,           /* tiles of 16 positions of a split at least, of several rows */
-    QN_PERSISTENT_MAX_SPLITS = 32, /* split-KV: splits of a key-value head */
-    QN_PERSISTENT_MAX_GROUP = 8    /* query heads of a key-value head */
+    QN_PERSISTENT_MAX_SPLITS = 32,                /* split-KV: splits of a key-value head */
+    QN_PERSISTENT_MAX_GROUP = 8                   /* query heads of a key-value head */
 };
 
 /* Weight tiles of a stage of a ring buffer, at most. */
