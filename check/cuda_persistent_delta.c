@@ -660,20 +660,6 @@ enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS 
 /* The parts of a layer that are in the launch. */
 enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
 
-/* Any codes, and scales of about 0.01. */
-static qn_gpu_guarded random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
-{
-    const size_t codes = n_tiles * (n_cols / QN_TILE_COLS) * tiles->bits * QN_FRAGMENT_BYTES;
-    qn_assert_ok(qn_matmul_gpu_bytes(tiles, n_tiles, n_cols, bytes));
-    uint16_t *data = qn_xcalloc(*bytes / 2, sizeof *data);
-    for (size_t i = 0; i < *bytes / 2; i++)
-        data[i] = tiles->bits != 16 && i < codes / 2 ? (uint16_t)qn_random()
-                                                     : (uint16_t)(qn_f32_to_f16(0.01f) ^ (qn_random() & 0x8000));
-    const qn_gpu_guarded g = qn_gpu_from(data, *bytes);
-    free(data);
-    return g;
-}
-
 static void bench_layers(const char *shape, unsigned what)
 {
     const qn_persistent_gpu device = qn_persistent_device();
@@ -722,11 +708,11 @@ static void bench_layers(const char *shape, unsigned what)
         qn_assert_ok(qn_cuda_upload(qn_gpu(), l.states.data + layer * l.state_bytes, random, l.state_bytes, NULL, NULL));
         if (what & IN) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[0] };
-            matrices[n_matrices] = random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
+            matrices[n_matrices] = qn_persistent_random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
             phases[n_phases].u.gemv.weights = matrices[n_matrices++].data;
             bytes += matrix_bytes;
             if (what & F16_ROWS) {
-                matrices[n_matrices] = random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
+                matrices[n_matrices] = qn_persistent_random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
                 phases[n_phases].u.gemv.f16_rows = matrices[n_matrices++].data;
                 bytes += matrix_bytes;
             }
@@ -745,7 +731,7 @@ static void bench_layers(const char *shape, unsigned what)
         }
         if (what & OUT) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[1] };
-            matrices[n_matrices] = random_tiles(&tiles, l.out.gpu.n_tiles, l.values, &matrix_bytes);
+            matrices[n_matrices] = qn_persistent_random_tiles(&tiles, l.out.gpu.n_tiles, l.values, &matrix_bytes);
             phases[n_phases++].u.gemv.weights = matrices[n_matrices++].data;
             bytes += matrix_bytes;
         }
