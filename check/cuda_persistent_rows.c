@@ -1,7 +1,7 @@
-/* The persistent decode kernel with several rows: an attention layer and a Gated DeltaNet layer, rows of different sequences at
- * different positions. Each row is compared with the kernel of one row, which other checks compare with references: outputs,
- * the stored keys and values, the row of the open chunk. A row's bits must not depend on the number of rows. (The check of
- * "persistent" compares GEMVs of several rows with float64.) Benchmark: these two layers. */
+/* The persistent decode kernel with several rows: an attention layer and a Gated DeltaNet layer, rows of different sequences
+ * at different positions. Each row is compared with the kernel of one row, which other checks compare with references:
+ * outputs, the stored keys and values, the row of the open chunk. A row's bits must not depend on the number of rows. (The
+ * check of "persistent" compares GEMVs of several rows with float64.) Benchmark: these two layers. */
 #include "check/cuda_paged_arrays.h"
 #include "check/cuda_persistent.h"
 #include "check/cuda_states.h"
@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Activations are rounded to 15 or 16 bits (7e-5 of the norm, see the other checks), queries, softmax weights, keys and v' to fp16:
- * few of them to another side, which is 2^-11 each. Of one layer after the other, and of single heads. */
+/* Activations are rounded to 15 or 16 bits (7e-5 of the norm, see the other checks), queries, softmax weights, keys and v' to
+ * fp16: few of them to another side, which is 2^-11 each. Of one layer after the other, and of single heads. */
 #define TOLERANCE 5e-3
 
 enum { ROWS = QN_PERSISTENT_MAX_ROWS, HEAD = 128, TAPS = 4, CAPACITY = 1088, CHUNK = QN_GDN_CHUNK_TOKENS, MAX_PHASES = 96 };

@@ -213,8 +213,8 @@ static int segments_of_rows(const struct fixture *x, int *n_gemms)
     return n;
 }
 
-/* Up to 8 rows are launches of the persistent decode kernel, one where it supports all layers, which reads what it computes from
- * the inputs. */
+/* Up to 8 rows are launches of the persistent decode kernel, one where it supports all layers, which reads what it computes
+ * from the inputs. */
 static void decode_in_phases(void **unused)
 {
     (void)unused;

@@ -20,8 +20,8 @@ static qn_persistent_gemv gemv_of(uint32_t n_rows, uint32_t n_cols, uint32_t rot
                                  .rotation = rotation };
 }
 
-/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles; of one row, slices are multiples
- * of the rotation. */
+/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles; of one row, slices are
+ * multiples of the rotation. */
 static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, uint32_t n_rows)
 {
     assert_true(p->slice_k_tiles > 0 && p->n_slices > 0 && p->slice_blocks > 0);
@@ -35,8 +35,8 @@ static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_ge
         assert_int_equal(p->slice_k_tiles * QN_TILE_COLS % p->rotation, 0);
 }
 
-/* The scratch of several rows: activations of the slice with their scales, and a segment of sums for each group of tiles and each
- * further warp. */
+/* The scratch of several rows: activations of the slice with their scales, and a segment of sums for each group of tiles and
+ * each further warp. */
 static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv *p)
 {
     const uint32_t block_tiles = (p->n_tiles + p->slice_blocks - 1) / p->slice_blocks, step = tiles->bits == 1 ? 4 : 2;

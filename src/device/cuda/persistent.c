@@ -8,8 +8,8 @@
  * still to be added (struct location). At the end of a segment, STORE phases write the values that later launches read
  * to their buffers.
  *
- * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase that computes its
- * activations. Arrays of the workspace have the rows outermost. */
+ * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase that
+ * computes its activations. Arrays of the workspace have the rows outermost. */
 #include "device/cuda/persistent.h"
 
 #include "base/memory.h"
@@ -114,7 +114,8 @@ static qn_tile_layout choose_tiles(const qn_cuda_model *model)
     return best;
 }
 
-/* Maxima over all GEMVs of one row and of several, in floats: partials, partials of fp16 rows, widest normalised row, operands. */
+/* Maxima over all GEMVs of one row and of several, in floats: partials, partials of fp16 rows, widest normalised row,
+ * operands. */
 struct sizes {
     size_t gemv_partials, f16_rows, x, acts;
 };

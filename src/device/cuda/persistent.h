@@ -1,6 +1,6 @@
-/* The decode plan: the operations of a decode step of one row, or of several, as segments. A segment is either an array of phases, which one
- * launch of the persistent decode kernel executes (kernels/persistent/persistent_cuda.h), or one operation that the
- * kernel does not support, which has launches of its own (operations.c). This module only computes addresses and
+/* The decode plan: the operations of a decode step of one row, or of several, as segments. A segment is either an array of
+ * phases, which one launch of the persistent decode kernel executes (kernels/persistent/persistent_cuda.h), or one operation
+ * that the kernel does not support, which has launches of its own (operations.c). This module only computes addresses and
  * shapes; it calls no driver. */
 #ifndef QN_DEVICE_CUDA_PERSISTENT_H
 #define QN_DEVICE_CUDA_PERSISTENT_H

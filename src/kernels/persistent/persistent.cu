@@ -1,8 +1,9 @@
-// The persistent decode kernel: one cooperative launch, one block an SM, one grid barrier after each phase. Read the
-// head comment of persistent_cuda.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and memory
-// ordering. Here are the loop over phases (at the end of the file), the weight pipeline, work descriptors, the GEMV and
-// store phases. persistent_delta.cuh and persistent_attention.cuh have the other phases, plane_acts.cuh the activations and
-// matmul/bit_planes.cuh the inner product of the GEMV.
+// The persistent decode kernel of one row: one cooperative launch, one block an SM, one grid barrier after each phase. Read
+// the head comment of persistent_cuda.h first: it describes phases, split-K GEMVs, the hand-over of partial sums and memory
+// ordering. Here are the loop over phases (at the end of the file), the GEMV and store phases. persistent_stream.cuh has the
+// weight pipeline, work descriptors and the grid barrier; persistent_prologue.cuh, persistent_delta.cuh and
+// persistent_attention.cuh prologues and the other phases; plane_acts.cuh the activations and matmul/bit_planes.cuh the inner
+// product of the GEMV.
 //
 // A GEMV phase, in one block:
 //

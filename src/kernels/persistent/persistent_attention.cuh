@@ -1,10 +1,10 @@
 // Phases of the persistent decode kernel: attention of one row over an fp16 KV cache (qn_persistent_attention), and the
 // GEMV prologue that combines its splits (QN_PROLOGUE_ATTENTION_COMBINE). Grid barriers are in persistent.cu.
 //
-// A unit is one split of one key-value head of a row, for all query heads of the group; a block computes one at a time. A tile is 16 positions. A warp
-// processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps) processes a tile, and the groups of
-// a block alternate over the tiles of the split. Each warp loads keys and values from global memory directly into
-// registers. This way a short context is spread over many warps, whose loads are in flight at the same time, and
+// A unit is one split of one key-value head of a row, for all query heads of the group; a block computes one at a time. A tile
+// is 16 positions. A warp processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps) processes a tile,
+// and the groups of a block alternate over the tiles of the split. Each warp loads keys and values from global memory directly
+// into registers. This way a short context is spread over many warps, whose loads are in flight at the same time, and
 // accumulators take few registers (20). The warps of a group add their scores in shared memory.
 //
 // As in attention/decode.cu, scores are the MMA of keys (A) and queries (B; the N dimension is the query heads of the
@@ -98,8 +98,8 @@ QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, u
 }
 
 // Page table entries of the first pages of a block's first unit, in shared memory. Loaded by the first call of
-// attention_prefetch, and again only where the range of tiles differs. Each of the two warps that prefetch has a copy of its own;
-// the phase reads the first.
+// attention_prefetch, and again only where the range of tiles differs. Each of the two warps that prefetch has a copy of its
+// own; the phase reads the first.
 struct attention_pages {
     uint64_t entries[2][QN_WARP_SIZE];
     uint32_t first[2], last[2]; // the range of tiles; first > last: nothing is loaded

@@ -28,8 +28,8 @@ static uint32_t shared_bytes(size_t variant)
 }
 
 /* Binary MMA is native to the tensor cores of compute capability 8.x and 9.x, of which only 9.0 has enough shared
- * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. Several rows use int8 MMA, but the plan
- * of one row beside it. N_VARIANTS: none. */
+ * memory. Later devices emulate it, which is slower than separate launches with int8 MMA. Several rows use int8 MMA, but the
+ * plan of one row beside it. N_VARIANTS: none. */
 static size_t variant_of(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows)
 {
     const enum kernel kernel = n_rows > 1 ? KERNEL_persistent_rows : KERNEL_persistent;
@@ -80,9 +80,9 @@ static uint64_t cost_of(const qn_tile_layout *tiles, uint32_t slice_k_tiles, uin
     return (uint64_t)slice_k_tiles * block_tiles * (tiles->bits * 30) + rounds * 600 + (uint64_t)n_slices * 60;
 }
 
-/* The same for several rows: the steps of the warp with the most, of four warps that share an issue port, 120 instructions a bit
- * and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x 512 bytes a tile and slice, at
- * 3100 bytes a cycle of L2. */
+/* The same for several rows: the steps of the warp with the most, of four warps that share an issue port, 120 instructions a
+ * bit and tile; the copy of the slice's activations, 32 bytes a cycle; partials of all blocks, 2 x 512 bytes a tile and slice,
+ * at 3100 bytes a cycle of L2. */
 static uint64_t rows_cost_of(const qn_tile_layout *tiles, const qn_persistent_gemv *p, uint32_t slice_k_tiles,
                              uint32_t n_slices, uint32_t block_tiles)
 {

@@ -1,7 +1,7 @@
-/* The persistent decode kernel: all layers of one decode step of one row in a single launch, as far as their operations
- * are supported. This header is its interface and describes how data flows; persistent.cu is the kernel and describes
- * its warps, ring buffers and barriers; device/cuda/persistent.c plans the phases of a model. More in
- * docs/internals/persistent-decode.md. Shared by C and CUDA.
+/* The persistent decode kernel: all layers of one decode step in a single launch, as far as their operations are supported: of
+ * one row, or of 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is its interface and describes how data
+ * flows, first for one row; persistent.cu is the kernel of one row, persistent_rows.cu that of several;
+ * device/cuda/persistent.c plans the phases of a model. More in docs/internals/persistent-decode.md. Shared by C and CUDA.
  *
  * Purpose. Launched one by one, the operations of a decode step spend more time between each other than on reading
  * weights. In one launch, weights stream through ring buffers in shared memory that do not drain between operations:
@@ -37,6 +37,12 @@
  *
  *   element i of partials p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials terms)
  *   f = 1 without p.sumsq, else 1 / sqrt((p.sumsq[0] + p.sumsq[1] + ... n_sumsq terms) / p.n_cols + p.eps)
+ *
+ * Several rows. Arrays of values have the rows outermost: x, x_out, sumsq, partials and outputs of row r begin at r times
+ * their size for one row, which the fields of the phases say; page tables, positions and slots are [n_rows]. Each GEMV has a
+ * phase of activations before it (QN_PHASE_ACTS), which computes its prologue once for the whole grid: stores x + from, the
+ * sum of squares of each 128 columns, and the quantised operand to qn_persistent_args.acts. A GEMV's block copies those of its
+ * slice. The KV cache is in pages. Results of a row do not depend on the number of rows.
  *
  * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
@@ -78,7 +84,7 @@ enum {
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
     QN_PERSISTENT_MAX_ROWS = 8,
     QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
-    QN_PERSISTENT_ROWS_SPLIT_TILES = 8,           /* tiles of 16 positions of a split at least, of several rows */
+    QN_PERSISTENT_ROWS_SPLIT_TILES = 16,          /* tiles of 16 positions of a split at least, of several rows */
     QN_PERSISTENT_MAX_SPLITS = 32,                /* split-KV: splits of a key-value head */
     QN_PERSISTENT_MAX_GROUP = 8                   /* query heads of a key-value head */
 };
@@ -89,7 +95,8 @@ enum {
 /* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
 
-/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most QN_PERSISTENT_MAX_SLICES. */
+/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most QN_PERSISTENT_MAX_SLICES.
+ * */
 #define QN_PERSISTENT_ROWS_SUMSQ(n_cols) (((n_cols) + 127) / 128)
 
 /* Split-K partial sums of a GEMV, as later phases read them; the head comment has the formula. */
@@ -176,8 +183,8 @@ typedef struct qn_persistent_delta {
 /* Biases and qk_norm (if they are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then scores,
  * softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
  * qn_attention_decode (attention_cuda.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles
- * to a split: a short context is spread over many splits of one tile. Splits without positions write nothing, and the
- * combine does not read them.
+ * to a split: a short context is spread over many splits of one tile; of several rows, at least
+ * QN_PERSISTENT_ROWS_SPLIT_TILES. Splits without positions write nothing, and the combine does not read them.
  *
  * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
  * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
@@ -252,7 +259,7 @@ typedef struct qn_persistent_args {
     uint64_t state_stride, open_stride;
     uint32_t n_phases;
     /* Of several rows */
-    uint32_t n_rows;                      /* of the arrays above; from QN_ATTENTION_NO_SESSION on in `sequences` not computed */
+    uint32_t n_rows;                      /* of the arrays above; not computed from QN_ATTENTION_NO_SESSION on */
     QN_GPU_PTR(const uint32_t) sequences; /* [n_rows]; 0: all are computed */
     QN_GPU_PTR(uint8_t) acts;             /* operands of the GEMV of now: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
     QN_GPU_PTR(float) acts_scale;

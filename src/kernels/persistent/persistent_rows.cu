@@ -1,18 +1,19 @@
-// The persistent decode kernel for 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. Phases, partials and the grid barrier
-// are those of one row (persistent_cuda.h, persistent.cu); arrays of values have the rows outermost. What differs:
+// The persistent decode kernel for 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. Phases, partials and the grid
+// barrier are those of one row (persistent_cuda.h, persistent.cu); arrays of values have the rows outermost. What differs:
 //
-// Activations have a phase of their own before each GEMV (QN_PHASE_ACTS). In the launch of one row, each block computes those of its
-// slice in the prologue, and the blocks of a slice the same ones. With 8 rows the partials of gate and up, read by the 7 blocks
-// of each slice, are 31 MB (27B model), 6 us of L2 traffic, and a prologue of 8 rows is longer than a grid barrier. Here each value is
-// computed once, by a warp somewhere in the grid, and stored as hi/lo int8 to L2; blocks of the GEMV copy their slice.
+// Activations have a phase of their own before each GEMV (QN_PHASE_ACTS). In the launch of one row, each block computes those
+// of its slice in the prologue, and the blocks of a slice the same ones. With 8 rows the partials of gate and up, read by the
+// 7 blocks of each slice, are 31 MB (27B model), 6 us of L2 traffic, and a prologue of 8 rows is longer than a grid barrier.
+// Here each value is computed once, by a warp somewhere in the grid, and stored as hi/lo int8 to L2; blocks of the GEMV copy
+// their slice.
 //
-// GEMV by int8 MMA (m16n8k32): the 8 columns of operand B are the rows, hi and lo are two MMAs. A tile and K tile of 1-bit weights
-// take 16 MMAs (6.1 cycles each) and about 130 instructions for any number of rows; by binary MMA they would take 4 MMAs and 30
-// instructions more for each row, which is slower from 5 rows on. Limits of a token of the 27B model, 6.3 million pairs of tile
-// and K tile on 132 SMs: 0.65 ms of MMAs, 0.9 ms of instructions, 0.8 ms of memory.
+// GEMV by int8 MMA (m16n8k32): the 8 columns of operand B are the rows, hi and lo are two MMAs. A tile and K tile of 1-bit
+// weights take 16 MMAs (6.1 cycles each) and 115 instructions for any number of rows; by binary MMA they would take 4 MMAs
+// and about 30 instructions for each row, which is more from 4 rows on. Limits of a token of the 27B model, 6.3 million pairs
+// of tile and K tile on 132 SMs: 0.66 ms of MMAs, 0.82 ms of instructions, 0.8 ms of memory.
 //
-// A warp's steps go over the K tiles of up to STEP_TILES row tiles first, so that sums over K tiles stay in registers. A warp's part of
-// such a group is a segment; the block adds a group's segments in ascending order of K.
+// A warp's steps go over the K tiles of up to STEP_TILES row tiles first, so that sums over K tiles stay in registers. A
+// warp's part of such a group is a segment; the block adds a group's segments in ascending order of K.
 //
 // Results of a row do not depend on the other rows nor on their number: partitions are the same for any, rows are columns of
 // the MMA, KV splits depend on the position alone.
@@ -165,8 +166,8 @@ QN_DEVICE gemv_shared gemv_shared_of(const qn_persistent_gemv &s, uint8_t *scrat
     return m;
 }
 
-// Copies n times 16 bytes that other blocks have written to shared memory. By the whole block. Not by cp.async: waiting for it would
-// wait for the weights in flight.
+// Copies n times 16 bytes that other blocks have written to shared memory. By the whole block. Not by cp.async: waiting for it
+// would wait for the weights in flight.
 QN_DEVICE void load_acts(void *to, const void *from, uint32_t n)
 {
     enum { LOADS = 8 };
@@ -184,9 +185,9 @@ QN_DEVICE void load_acts(void *to, const void *from, uint32_t n)
     }
 }
 
-// Adds the products of one step, `count` tiles at shared address `step` by a K tile, to sums: of a lane, rows of weights g and g+8
-// of each tile by rows 2t and 2t+1. Two tiles at a time: with an odd count the last tile is stale data, whose sums are not stored.
-// acts: the lane's row of a matrix of the K tile's activations; acts_scales: of rows 2t and 2t+1.
+// Adds the products of one step, `count` tiles at shared address `step` by a K tile, to sums: of a lane, rows of weights g and
+// g+8 of each tile by rows 2t and 2t+1. Two tiles at a time: with an odd count the last tile is stale data, whose sums are not
+// stored. acts: the lane's row of a matrix of the K tile's activations; acts_scales: of rows 2t and 2t+1.
 QN_DEVICE void gemv_step(float (&sums)[STEP_TILES][4], uint32_t step, uint32_t count, const uint8_t *acts,
                          const float *acts_scales, uint32_t high_bits, uint32_t lane)
 {
@@ -246,8 +247,8 @@ QN_DEVICE uint32_t warp_of_step(uint32_t all, uint32_t step)
     return ((step + 1) * GEMV_WARPS + all - 1) / all - 1;
 }
 
-// Adds the segments of each group of tiles, in ascending order of K, and stores the block's partial sums to out, row_stride apart
-// for each row. The segment of a group and a warp is at their sum: both ascend.
+// Adds the segments of each group of tiles, in ascending order of K, and stores the block's partial sums to out, row_stride
+// apart for each row. The segment of a group and a warp is at their sum: both ascend.
 QN_DEVICE void reduce_segments(float *out, uint64_t row_stride, const float *segments, const work_descriptor &work,
                                uint32_t n_rows)
 {
@@ -411,8 +412,8 @@ QN_DEVICE void delta_store_deferred(const persistent_control &control, uint32_t 
 }
 
 // Unit `unit` of all rows' splits that have positions, and its row; row n_rows: there are fewer.
-QN_DEVICE attention_range attention_range_at(const persistent_control &control, const qn_persistent_attention &s, uint32_t unit,
-                                             uint32_t &row)
+QN_DEVICE attention_range attention_range_at(const persistent_control &control, const qn_persistent_attention &s,
+                                             uint32_t unit, uint32_t &row)
 {
     const bool is_first = unit < gridDim.x;
     for (row = 0; row < control.n_rows; row++) {
@@ -450,7 +451,8 @@ QN_DEVICE void store_phase(const qn_persistent_store &s, uint32_t n_rows)
     select_row(from, row);
     const float factor = rms_scale(from);
     for (uint32_t k = 0; k < s.n_outs; k++)
-        for (uint32_t i = block * QN_PERSISTENT_THREADS + threadIdx.x; i < s.outs[k].n_rows; i += blocks * QN_PERSISTENT_THREADS) {
+        for (uint32_t i = block * QN_PERSISTENT_THREADS + threadIdx.x; i < s.outs[k].n_rows;
+             i += blocks * QN_PERSISTENT_THREADS) {
             const float y = factor * reduce_partials(from, s.outs[k].row + i);
             const uint64_t at = (uint64_t)row * s.outs[k].n_rows + i;
             s.outs[k].out[at] = s.outs[k].x ? load_cg(s.outs[k].x + at) + y : y;

@@ -1,6 +1,6 @@
 // The weight pipeline of the persistent decode kernel, and what else both of its kernels share (persistent.cu: one row;
-// persistent_rows.cu: up to 8): ring buffers, work descriptors, control data of a block, the launch around the phases, the grid
-// barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
+// persistent_rows.cu: up to 8): ring buffers, work descriptors, control data of a block, the launch around the phases, the
+// grid barrier. Defines: QN_BITS, QN_SCALES, QN_STAGES; KERNEL_ROWS, the most rows of a launch.
 //
 // Weight pipeline. Every warp but the barrier warp has a ring buffer of QN_STAGES stages in shared memory of its own; a
 // stage holds one step, up to STEP_TILES weight tiles of a K tile. The warp issues the cp.async of a step as soon as a
@@ -42,7 +42,8 @@ enum {
 };
 
 // A part of a block's (K tile, row tile) pairs, from (k_tile, tile) on. One row: `remaining` pairs, row tile fastest. Several
-// rows: `remaining` steps, K tile fastest, so that a warp's sums over K tiles stay in registers; tile is a multiple of STEP_TILES.
+// rows: `remaining` steps, K tile fastest, so that a warp's sums over K tiles stay in registers; tile is a multiple of
+// STEP_TILES.
 struct tile_range {
     uint32_t k_tile, tile, remaining;
 };
@@ -366,8 +367,8 @@ QN_DEVICE uint8_t *ring_buffers(uint8_t *scratch)
     return scratch + (KERNEL_ROWS > 1 ? QN_PERSISTENT_ROWS_SCRATCH_BYTES : QN_PERSISTENT_SCRATCH_BYTES);
 }
 
-// Everything before the first phase but the sequences of the rows. Weights are in flight afterwards, and results of the previous
-// launch are visible.
+// Everything before the first phase but the sequences of the rows. Weights are in flight afterwards, and results of the
+// previous launch are visible.
 QN_DEVICE weight_stream begin_launch(const qn_persistent_args &a, persistent_control &control, uint8_t *scratch, uint32_t warp,
                                      uint32_t lane)
 {
