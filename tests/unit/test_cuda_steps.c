@@ -234,6 +234,9 @@ static void decode_in_phases(void **unused)
         assert_int_equal(count("qn_persistent_decode_rows", 0, &persistent), n_segments);
         assert_int_equal(count("qn_attention_decode", 0, &other), 0);
         assert_int_equal(count_gemms(0), n_gemms);
+        for (int k = 0; k < fake.launches; k++) /* phases read no activations that a GEMM has computed */
+            if (!strcmp(launch(k)->function, "qn_matmul_gemm_few"))
+                assert_int_equal(((const qn_matmul_few_args *)(const void *)launch(k)->args)->next.op, 0);
         const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
         const qn_persistent_args *args = (const void *)persistent->args;
         assert_int_equal(args->n_rows, bucket);
