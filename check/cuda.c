@@ -25,6 +25,7 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "persistent", qn_check_cuda_persistent },
     { "persistent-delta", qn_check_cuda_persistent_delta },
     { "persistent-attention", qn_check_cuda_persistent_attention },
+    { "persistent-rows", qn_check_cuda_persistent_rows },
     { "sample", qn_check_cuda_sample },
 };
 

@@ -97,6 +97,7 @@ void qn_check_cuda_hadamard_quantize(bool bench);
 void qn_check_cuda_sample(bool bench);
 void qn_check_cuda_persistent_delta(bool bench);
 void qn_check_cuda_persistent_attention(bool bench);
+void qn_check_cuda_persistent_rows(bool bench);
 void qn_check_cuda_persistent(bool bench);
 
 #endif

@@ -113,7 +113,7 @@ static void partition(qn_persistent_gemv *p, const struct matrix *m, size_t n_co
     p->n_tiles = (uint32_t)m->n_tiles;
     p->n_k_tiles = (uint32_t)((n_cols + QN_TILE_COLS - 1) / QN_TILE_COLS);
     p->weights = m->tiles.data;
-    qn_assert_ok(qn_persistent_gpu_partition(&gpu, &m->how, p));
+    qn_assert_ok(qn_persistent_gpu_partition(&gpu, &m->how, 1, p));
 }
 
 static uint32_t splits_of(const struct shape *s)
@@ -269,7 +269,7 @@ static struct problem *problem_new(const struct shape *s, const qn_type_info *ty
     p->args = (qn_persistent_args){
         .phases = p->phases.data, .barrier = p->barrier.data, .positions = p->positions.data, .n_phases = 4
     };
-    qn_assert_ok(qn_persistent_gpu_launch(&gpu, &p->in.how, &p->launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&gpu, &p->in.how, 1, &p->launch));
     const size_t cache = s->n_kv_heads * capacity * s->dim;
     p->keys = qn_xcalloc(cache, sizeof *p->keys);
     p->values = qn_xcalloc(cache, sizeof *p->values);

@@ -1,7 +1,10 @@
 /* Helpers that the checks of the persistent decode kernel share. */
 #include "check/cuda_persistent.h"
 
+#include "base/f16.h"
 #include "check/problem.h"
+
+#include <stdlib.h>
 
 qn_persistent_gpu qn_persistent_device(void)
 {
@@ -12,9 +15,9 @@ qn_persistent_gpu qn_persistent_device(void)
 bool qn_persistent_supported(void)
 {
     const qn_persistent_gpu gpu = qn_persistent_device();
-    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }) &&
-           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }) &&
-           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 });
+    return qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 1, .n_scales = 2 }, 1) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 2 }, 1) &&
+           qn_persistent_gpu_supports(&gpu, &(qn_tile_layout){ .bits = 2, .n_scales = 4 }, 1);
 }
 
 qn_gpu_guarded qn_gpu_floats(const float *x, size_t n)
@@ -44,4 +47,17 @@ void qn_gpu_pack_rows(const qn_tiled_matrix *area, const uint8_t *stored, size_t
     qn_gpu_launch(&l.launch, &l.args);
     qn_gpu_synchronize();
     qn_gpu_free(&rows);
+}
+
+qn_gpu_guarded qn_persistent_random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
+{
+    const size_t codes = n_tiles * (n_cols / QN_TILE_COLS) * tiles->bits * QN_FRAGMENT_BYTES;
+    qn_assert_ok(qn_matmul_gpu_bytes(tiles, n_tiles, n_cols, bytes));
+    uint16_t *data = qn_xcalloc(*bytes / 2, sizeof *data);
+    for (size_t i = 0; i < *bytes / 2; i++)
+        data[i] = tiles->bits != 16 && i < codes / 2 ? (uint16_t)qn_random()
+                                                     : (uint16_t)(qn_f32_to_f16(0.01f) ^ (qn_random() & 0x8000));
+    const qn_gpu_guarded g = qn_gpu_from(data, *bytes);
+    free(data);
+    return g;
 }

@@ -150,7 +150,7 @@ static void gemvs_new(struct layer *l)
         in->f16_out = l->f16_partials.data;
         in->n_f16_tiles = (uint32_t)l->f16.gpu.n_tiles;
     }
-    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->in.gpu.tiles, in));
+    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->in.gpu.tiles, 1, in));
     l->sumsq = qn_gpu_new(in->n_slices * sizeof(float));
     l->in_partials = qn_gpu_new(in->n_slices * matrix_rows(&l->in) * sizeof(float));
     in->sumsq = l->sumsq.data;
@@ -171,7 +171,7 @@ static void gemvs_new(struct layer *l)
                                  .weights = l->out.tiles.data,
                                  .n_tiles = (uint32_t)l->out.gpu.n_tiles,
                                  .n_k_tiles = (uint32_t)((l->values + QN_TILE_COLS - 1) / QN_TILE_COLS) };
-    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->out.gpu.tiles, out));
+    qn_assert_ok(qn_persistent_gpu_partition(&device, &l->out.gpu.tiles, 1, out));
     l->out_partials = qn_gpu_new(out->n_slices * matrix_rows(&l->out) * sizeof(float));
     out->out = l->out_partials.data;
 }
@@ -227,7 +227,7 @@ static void phases_new(struct layer *l)
                                     .state_stride = l->state_bytes,
                                     .open_stride = l->layout.bytes,
                                     .n_phases = PHASES };
-    qn_assert_ok(qn_persistent_gpu_launch(&device, &l->in.gpu.tiles, &l->launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&device, &l->in.gpu.tiles, 1, &l->launch));
 }
 
 /* A token's positions are those after the fold of a full chunk. */
@@ -660,20 +660,6 @@ enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS 
 /* The parts of a layer that are in the launch. */
 enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
 
-/* Any codes, and scales of about 0.01. */
-static qn_gpu_guarded random_tiles(const qn_tile_layout *tiles, size_t n_tiles, size_t n_cols, size_t *bytes)
-{
-    const size_t codes = n_tiles * (n_cols / QN_TILE_COLS) * tiles->bits * QN_FRAGMENT_BYTES;
-    qn_assert_ok(qn_matmul_gpu_bytes(tiles, n_tiles, n_cols, bytes));
-    uint16_t *data = qn_xcalloc(*bytes / 2, sizeof *data);
-    for (size_t i = 0; i < *bytes / 2; i++)
-        data[i] = tiles->bits != 16 && i < codes / 2 ? (uint16_t)qn_random()
-                                                     : (uint16_t)(qn_f32_to_f16(0.01f) ^ (qn_random() & 0x8000));
-    const qn_gpu_guarded g = qn_gpu_from(data, *bytes);
-    free(data);
-    return g;
-}
-
 static void bench_layers(const char *shape, unsigned what)
 {
     const qn_persistent_gpu device = qn_persistent_device();
@@ -722,11 +708,11 @@ static void bench_layers(const char *shape, unsigned what)
         qn_assert_ok(qn_cuda_upload(qn_gpu(), l.states.data + layer * l.state_bytes, random, l.state_bytes, NULL, NULL));
         if (what & IN) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[0] };
-            matrices[n_matrices] = random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
+            matrices[n_matrices] = qn_persistent_random_tiles(&tiles, l.in.gpu.n_tiles, l.hidden, &matrix_bytes);
             phases[n_phases].u.gemv.weights = matrices[n_matrices++].data;
             bytes += matrix_bytes;
             if (what & F16_ROWS) {
-                matrices[n_matrices] = random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
+                matrices[n_matrices] = qn_persistent_random_tiles(&f16_rows, l.f16.gpu.n_tiles, l.hidden, &matrix_bytes);
                 phases[n_phases].u.gemv.f16_rows = matrices[n_matrices++].data;
                 bytes += matrix_bytes;
             }
@@ -745,7 +731,7 @@ static void bench_layers(const char *shape, unsigned what)
         }
         if (what & OUT) {
             phases[n_phases] = (qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = l.gemvs[1] };
-            matrices[n_matrices] = random_tiles(&tiles, l.out.gpu.n_tiles, l.values, &matrix_bytes);
+            matrices[n_matrices] = qn_persistent_random_tiles(&tiles, l.out.gpu.n_tiles, l.values, &matrix_bytes);
             phases[n_phases++].u.gemv.weights = matrices[n_matrices++].data;
             bytes += matrix_bytes;
         }
@@ -769,7 +755,7 @@ static void bench_layers(const char *shape, unsigned what)
                                         .state_stride = BENCH_LAYERS * l.state_bytes,
                                         .open_stride = BENCH_LAYERS * l.layout.bytes,
                                         .n_phases = (uint32_t)n_phases } };
-    qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, &t.launch));
+    qn_assert_ok(qn_persistent_gpu_launch(&device, &tiles, 1, &t.launch));
     const double seconds = qn_gpu_seconds(qn_persistent_iteration, &t, 1);
     qn_report_rate("persistent", "delta", shape, seconds / BENCH_LAYERS, (double)bytes / seconds, "B", qn_gpu_read_rate());
     qn_gpu_guarded *const device_memory[] = { &l.gpu_x,         &l.gpu_norm,        &l.gpu_conv, &l.gpu_bias,    &l.gpu_factor,

@@ -22,12 +22,13 @@ struct fixture {
 
 static size_t args_bytes(const char *function)
 {
-    return !strcmp(function, "qn_attention_decode")     ? sizeof(qn_attention_decode_args)
-           : !strcmp(function, "qn_attention_prefill")  ? sizeof(qn_attention_prefill_args)
-           : !strcmp(function, "qn_elementwise_gather") ? sizeof(qn_elementwise_gather_args)
-           : !strcmp(function, "qn_matmul_gemm_few")    ? sizeof(qn_matmul_few_args)
-           : !strcmp(function, "qn_sample_argmax")      ? sizeof(qn_sample_args)
-                                                        : FAKE_ARGS_BYTES;
+    return !strcmp(function, "qn_attention_decode")         ? sizeof(qn_attention_decode_args)
+           : !strcmp(function, "qn_persistent_decode_rows") ? sizeof(qn_persistent_args)
+           : !strcmp(function, "qn_attention_prefill")      ? sizeof(qn_attention_prefill_args)
+           : !strcmp(function, "qn_elementwise_gather")     ? sizeof(qn_elementwise_gather_args)
+           : !strcmp(function, "qn_matmul_gemm_few")        ? sizeof(qn_matmul_few_args)
+           : !strcmp(function, "qn_sample_argmax")          ? sizeof(qn_sample_args)
+                                                            : FAKE_ARGS_BYTES;
 }
 
 static void add_memories(struct fixture *x, size_t n)
@@ -179,19 +180,93 @@ static const uint64_t *addresses(const struct fixture *x, size_t offset)
 static const char *const models[] = { "qwen3.q1_0", "qwen35.q1_0", "qwen35-rotated.ptq1_0" };
 enum { N_MODELS = sizeof models / sizeof *models };
 
-/* All rows go through each matmul and each layer's attention together, and the padding of their bucket is no sequence. */
+/* The inputs of a step of n sequences from position 10 on. */
+static void expect_inputs(const struct fixture *x, size_t n, size_t bucket)
+{
+    const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
+    for (size_t row = 0; row < bucket; row++) {
+        const bool real = row < n;
+        assert_int_equal(input(x, in.tokens)[row], real ? row + 10 + row : 0);
+        assert_int_equal(input(x, in.positions)[row], real ? 10 + row : 0);
+        assert_int_equal(input(x, in.sequences)[row], real ? row : QN_ATTENTION_NO_SESSION);
+        assert_int_equal(input(x, in.cu_seqlens)[row + 1], real ? row + 1 : n);
+        assert_int_equal(input(x, in.first_positions)[row], real ? 10 + row : 0);
+        assert_int_equal(input(x, in.state_from)[row], real ? 3000 + row : 0);
+        assert_int_equal(input(x, in.state_to)[row], real ? 4000 + row : 0);
+        assert_int_equal(input(x, in.open_chunks)[row], real ? 5000 + row : 0);
+        assert_int_equal(addresses(x, in.kv_tables)[row], real ? 1000 + row : 0);
+        assert_int_equal(addresses(x, in.f16_tables)[row], real ? 2000 + row : 0);
+    }
+}
+
+/* Segments of phases of the plan for several rows; *n_gemms: matmuls of launched operations, and logits. */
+static int segments_of_rows(const struct fixture *x, int *n_gemms)
+{
+    const qn_cuda_decode_plan *plan = &x->model->graphs->rows_plan;
+    int n = 0;
+    *n_gemms = 1;
+    for (size_t i = 0; i < plan->n_segments; i++) {
+        n += plan->segments[i].n_phases > 0;
+        if (plan->segments[i].op && !plan->segments[i].n_phases) /* operation 0 is the embedding */
+            *n_gemms += (int)x->model->ops[plan->segments[i].op].n_gemms;
+    }
+    return n;
+}
+
+/* Up to 8 rows are launches of the persistent decode kernel, one where it supports all layers, which reads what it computes
+ * from the inputs. */
+static void decode_in_phases(void **unused)
+{
+    (void)unused;
+    static const size_t cases[][2] = { { 2, 2 }, { 3, 4 }, { 8, 8 } };
+    for (size_t i = 0; i < N_MODELS * 3; i++) {
+        const size_t n = cases[i % 3][0], bucket = cases[i % 3][1];
+        struct fixture x;
+        const struct fake_launch *persistent = NULL, *other = NULL;
+        label("%s, %zu sequences", models[i / 3], n);
+        set_up(&x, models[i / 3], 0, n);
+        const struct rows rows = decode_of(&x, 0, n, 10);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(fake.graph_launches, 1);
+        int n_gemms;
+        const int n_segments = segments_of_rows(&x, &n_gemms);
+        assert_true(n_segments > 0 && (i >= 3 || (n_segments == 1 && n_gemms == 1)));
+        assert_int_equal(count("qn_persistent_decode_rows", 0, &persistent), n_segments);
+        assert_int_equal(count("qn_attention_decode", 0, &other), 0);
+        assert_int_equal(count_gemms(0), n_gemms);
+        for (int k = 0; k < fake.launches; k++) /* phases read no activations that a GEMM has computed */
+            if (!strcmp(launch(k)->function, "qn_matmul_gemm_few"))
+                assert_int_equal(((const qn_matmul_few_args *)(const void *)launch(k)->args)->next.op, 0);
+        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
+        const qn_persistent_args *args = (const void *)persistent->args;
+        assert_int_equal(args->n_rows, bucket);
+        assert_int_equal(args->positions, x.model->inputs + in.positions);
+        assert_int_equal(args->sequences, x.model->inputs + in.sequences);
+        assert_true(n_segments > 1 || (args->phases == x.model->graphs->rows_plan.memory.address &&
+                                       args->n_phases == x.model->graphs->rows_plan.n_phases));
+        if (x.cuda.plan.recurrent.n_v_heads) {
+            assert_int_equal(args->state_positions, x.model->inputs + in.state_positions);
+            assert_int_equal(args->state_from, x.model->inputs + in.state_from);
+            assert_int_equal(args->open_slots, x.model->inputs + in.open_chunks);
+        }
+        expect_inputs(&x, n, bucket);
+        tear_down(&x);
+    }
+}
+
+/* More rows go through each matmul and each layer's attention together, and the padding of their bucket is no sequence. */
 static void decode_of_many(void **unused)
 {
     (void)unused;
     static const struct {
         size_t n, bucket;
-    } cases[] = { { 2, 2 }, { 3, 4 }, { 8, 8 }, { 9, 16 }, { 33, 48 } };
-    for (size_t i = 0; i < N_MODELS * 5; i++) {
-        const size_t n = cases[i % 5].n, bucket = cases[i % 5].bucket;
+    } cases[] = { { 9, 16 }, { 33, 48 } };
+    for (size_t i = 0; i < N_MODELS * 2; i++) {
+        const size_t n = cases[i % 2].n, bucket = cases[i % 2].bucket;
         struct fixture x;
         const struct fake_launch *attention = NULL, *other = NULL;
-        label("%s, %zu sequences", models[i / 5], n);
-        set_up(&x, models[i / 5], 0, n);
+        label("%s, %zu sequences", models[i / 2], n);
+        set_up(&x, models[i / 2], 0, n);
         const struct rows rows = decode_of(&x, 0, n, 10);
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 1);
@@ -208,19 +283,7 @@ static void decode_of_many(void **unused)
         assert_int_equal(args->mask.positions, x.model->inputs + in.positions);
         assert_int_equal(args->cache.tables, x.model->inputs + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);
-        for (size_t row = 0; row < bucket; row++) {
-            const bool real = row < n;
-            assert_int_equal(input(&x, in.tokens)[row], real ? row + 10 + row : 0);
-            assert_int_equal(input(&x, in.positions)[row], real ? 10 + row : 0);
-            assert_int_equal(input(&x, in.sequences)[row], real ? row : QN_ATTENTION_NO_SESSION);
-            assert_int_equal(input(&x, in.cu_seqlens)[row + 1], real ? row + 1 : n);
-            assert_int_equal(input(&x, in.first_positions)[row], real ? 10 + row : 0);
-            assert_int_equal(input(&x, in.state_from)[row], real ? 3000 + row : 0);
-            assert_int_equal(input(&x, in.state_to)[row], real ? 4000 + row : 0);
-            assert_int_equal(input(&x, in.open_chunks)[row], real ? 5000 + row : 0);
-            assert_int_equal(addresses(&x, in.kv_tables)[row], real ? 1000 + row : 0);
-            assert_int_equal(addresses(&x, in.f16_tables)[row], real ? 2000 + row : 0);
-        }
+        expect_inputs(&x, n, bucket);
         tear_down(&x);
     }
 }
@@ -391,12 +454,14 @@ static void parameters_are_inputs(void **unused)
         const qn_step step = {
             .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = n, .requests = requests
         };
-        const int copies = fake.copies_in;
+        const struct rows first = decode_of(&x, 0, 2, 10);
+        assert_ok(run(&x, &first)); /* uploads the phases */
+        const int copies = fake.copies_in, from = fake.launches;
         assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
         assert_int_equal(fake.copies_in - copies, 1);
         const size_t bucket = mixed ? rows.n : qn_cuda_bucket(n);
         const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
-        assert_int_equal(count("qn_sample_argmax", 0, &last), 1);
+        assert_int_equal(count("qn_sample_argmax", from, &last), 1);
         const qn_sample_args *args = (const void *)last->args;
         assert_int_equal(args->params, x.model->inputs + in.sampling);
         const qn_sample_params *params = (const void *)(uintptr_t)args->params;
@@ -421,18 +486,20 @@ static void launching_does_not_wait(void **unused)
         const qn_step step = {
             .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = 5, .requests = requests
         };
+        assert_ok(run(&x, &rows)); /* the first step uploads its phases */
+        const int before = fake.event_synchronizations;
         for (int i = 0; i < 2; i++) {
             const int synchronizations = fake.synchronizations;
             for (size_t row = 0; row < 5; row++)
                 requests[row] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
             assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
             assert_int_equal(fake.synchronizations, synchronizations);
-            assert_int_equal(fake.event_synchronizations, i);
+            assert_int_equal(fake.event_synchronizations, before + i);
             assert_int_equal(requests[4].token, 77);
             assert_int_equal(pthread_mutex_trylock(&x.model->stream_lock), 0); /* others may queue work */
             pthread_mutex_unlock(&x.model->stream_lock);
             assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
-            assert_int_equal(fake.event_synchronizations, i + 1);
+            assert_int_equal(fake.event_synchronizations, before + i + 1);
             assert_int_equal(requests[4].token, -1); /* there are no kernels */
         }
         fake.fails = "cuEventSynchronize";
@@ -546,7 +613,8 @@ static void formats(void **unused)
     assert_ok(run(&x, &rows));
     assert_int_equal(fake.graph_launches, 2);
     assert_int_equal(fake.execs, 2);
-    assert_int_equal(count("qn_attention_decode", 0, &last), 2 * attention_layers(&x));
+    assert_int_equal(count("qn_attention_decode", 0, &last), attention_layers(&x)); /* of codes; fp16 is in phases */
+    assert_int_equal(count("qn_persistent_decode_rows", 0, &last), attention_layers(&x) + 1 + 1);
     tear_down(&x);
 }
 
@@ -563,8 +631,8 @@ static void failures(void **unused)
                 label("%s after %d, %s", calls[i], after, decode ? "decode" : "mixed");
                 if (!decode && i >= 2)
                     continue;
-                set_up(&x, models[1], 0, 3);
-                for (size_t m = 0; m < 3; m++)
+                set_up(&x, models[1], 0, 10);
+                for (size_t m = 0; m < (decode ? 10u : 3u); m++) /* more than are computed in phases */
                     add_piece(&rows, &x, m, 10, decode ? 1 : 1 + 40 * m, true);
                 const qn_sequence before = *x.memories[0]->sequence;
                 const int synchronizations = fake.synchronizations;
@@ -603,6 +671,7 @@ int main(void)
         cmocka_unit_test(deterministic_passes),
         cmocka_unit_test(launching_does_not_wait),
         cmocka_unit_test(parameters_are_inputs),
+        cmocka_unit_test(decode_in_phases),
         cmocka_unit_test(decode_of_many),
         cmocka_unit_test(graphs_are_shared),
         cmocka_unit_test(mixed_pieces),

@@ -202,8 +202,9 @@ static void matmuls(void)
                         selects(qn_matmul_gpu_hadamard_quantize(&acts, op, 0, 0, 0, 0, 0, 1024, &launch, &args), &launch);
                 }
             }
-        if (qn_persistent_gpu_supports(&persistent, &matrix.tiles))
-            selects(qn_persistent_gpu_launch(&persistent, &matrix.tiles, &launch), &launch);
+        for (uint32_t n_rows = 1; n_rows <= 2; n_rows++)
+            if (qn_persistent_gpu_supports(&persistent, &matrix.tiles, n_rows))
+                selects(qn_persistent_gpu_launch(&persistent, &matrix.tiles, n_rows, &launch), &launch);
         selects(qn_matmul_gpu_pack(&matrix, 0, 64, 16, 0, &matmul), &matmul.launch);
         qn_matmul_embed_args args;
         selects(qn_matmul_gpu_embed(&matrix, 0, 0, 0, 0, 1, 0, &launch, &args), &launch);

@@ -20,18 +20,28 @@ static qn_persistent_gemv gemv_of(uint32_t n_rows, uint32_t n_cols, uint32_t rot
                                  .rotation = rotation };
 }
 
-/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles, slices are multiples
- * of the rotation. */
-static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p)
+/* Every K tile is in a slice, no slice is empty, no more blocks than SMs, no block without tiles; of one row, slices are
+ * multiples of the rotation. */
+static void expect_complete(const qn_persistent_gpu *gpu, const qn_persistent_gemv *p, uint32_t n_rows)
 {
     assert_true(p->slice_k_tiles > 0 && p->n_slices > 0 && p->slice_blocks > 0);
     assert_true(p->n_slices * p->slice_k_tiles >= p->n_k_tiles);
     assert_true((p->n_slices - 1) * p->slice_k_tiles < p->n_k_tiles);
     assert_true(p->n_slices * p->slice_blocks <= gpu->n_sms);
     assert_true(p->slice_blocks <= p->n_tiles);
-    assert_true(p->n_slices <= QN_PERSISTENT_MAX_SLICES && p->slice_k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS);
-    if (p->rotation)
+    assert_true(p->n_slices <= QN_PERSISTENT_MAX_SLICES);
+    assert_true(n_rows > 1 || p->slice_k_tiles * QN_TILE_COLS <= QN_PERSISTENT_MAX_SLICE_COLS);
+    if (p->rotation && n_rows == 1)
         assert_int_equal(p->slice_k_tiles * QN_TILE_COLS % p->rotation, 0);
+}
+
+/* The scratch of several rows: activations of the slice with their scales, and a segment of sums for each group of tiles and
+ * each further warp. */
+static void expect_scratch(const qn_tile_layout *tiles, const qn_persistent_gemv *p)
+{
+    const uint32_t block_tiles = (p->n_tiles + p->slice_blocks - 1) / p->slice_blocks, step = tiles->bits == 1 ? 4 : 2;
+    const uint32_t segments = (block_tiles + step - 1) / step + 14, segment = 8 * (step * 16 + 4) * 4;
+    assert_true(p->slice_k_tiles * 2 * (2048 + 32) + segments * segment <= QN_PERSISTENT_ROWS_SCRATCH_BYTES);
 }
 
 static void partitions(void **unused)
@@ -53,8 +63,14 @@ static void partitions(void **unused)
                     qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
                     if (rotations[r] && sizes[i][1] % rotations[r])
                         continue;
-                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, &p));
-                    expect_complete(&gpu, &p);
+                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 1, &p));
+                    expect_complete(&gpu, &p, 1);
+                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 2, &p));
+                    expect_complete(&gpu, &p, 2);
+                    expect_scratch(&tiles, &p);
+                    qn_persistent_gemv other = gemv_of(sizes[i][0], sizes[i][1], rotations[r]);
+                    assert_ok(qn_persistent_gpu_partition(&gpu, &tiles, 8, &other)); /* the same for any number of rows */
+                    assert_memory_equal(&p, &other, sizeof p);
                 }
 }
 
@@ -66,10 +82,12 @@ static void uses_most_blocks(void **unused)
     const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
     for (size_t i = 0; i < 4; i++) {
         qn_persistent_gemv p = gemv_of(sizes[i][0], sizes[i][1], 0);
-        assert_ok(qn_persistent_gpu_partition(&h200, &tiles, &p));
-        const uint32_t block_tiles = (p.n_tiles + p.slice_blocks - 1) / p.slice_blocks;
-        /* The block with the most weights has at most an eighth more than the mean. */
-        assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <= (uint64_t)9 * p.n_k_tiles * p.n_tiles);
+        for (uint32_t n_rows = 1; n_rows <= 2; n_rows++) {
+            assert_ok(qn_persistent_gpu_partition(&h200, &tiles, n_rows, &p));
+            const uint32_t block_tiles = (p.n_tiles + p.slice_blocks - 1) / p.slice_blocks;
+            /* The block with the most weights has at most an eighth more than the mean. */
+            assert_true((uint64_t)8 * p.slice_k_tiles * block_tiles * h200.n_sms <= (uint64_t)9 * p.n_k_tiles * p.n_tiles);
+        }
     }
 }
 
@@ -78,7 +96,8 @@ static void expect_refused(uint32_t n_tiles, uint32_t n_cols, uint32_t rotation,
     const qn_tile_layout tiles = tiles_of(QN_TYPE_Q1_0);
     qn_persistent_gemv p = gemv_of(1, n_cols, rotation);
     p.n_tiles = n_tiles;
-    assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, &p), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, 8, &p), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_persistent_gpu_partition(&h200, &tiles, 1, &p), QN_ERR_UNSUPPORTED);
     if (!strstr(qn_error_text(), reason))
         fail_msg("\"%s\" does not contain \"%s\"", qn_error_text(), reason);
 }
@@ -100,16 +119,24 @@ static void devices(void **unused)
     (void)unused;
     const qn_tile_layout one = tiles_of(QN_TYPE_Q1_0), two = tiles_of(QN_TYPE_PTQ1_0), bytes = tiles_of(QN_TYPE_Q8_0);
     qn_launch launch;
-    assert_true(qn_persistent_gpu_supports(&h200, &one) && qn_persistent_gpu_supports(&h200, &two));
-    assert_false(qn_persistent_gpu_supports(&h200, &bytes));
-    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 166912, 8 }, &one));
-    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 128, 99 << 10, 8 }, &one));
-    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 148, 227 << 10, 10 }, &one));
-    assert_int_equal(qn_persistent_gpu_launch(&h200, &bytes, &launch), QN_ERR_UNSUPPORTED);
-    assert_ok(qn_persistent_gpu_launch(&h200, &one, &launch));
+    assert_true(qn_persistent_gpu_supports(&h200, &one, 1) && qn_persistent_gpu_supports(&h200, &two, 1));
+    assert_false(qn_persistent_gpu_supports(&h200, &bytes, 1));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 108, 166912, 8 }, &one, 1));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 128, 99 << 10, 8 }, &one, 1));
+    assert_false(qn_persistent_gpu_supports(&(qn_persistent_gpu){ 148, 227 << 10, 10 }, &one, 1));
+    assert_int_equal(qn_persistent_gpu_launch(&h200, &bytes, 1, &launch), QN_ERR_UNSUPPORTED);
+    assert_ok(qn_persistent_gpu_launch(&h200, &one, 1, &launch));
     assert_int_equal(launch.grid[0], h200.n_sms);
     assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
     assert_int_equal(launch.args_bytes, sizeof(qn_persistent_args));
+    assert_true(qn_persistent_gpu_supports(&h200, &one, 8) && qn_persistent_gpu_supports(&h200, &two, 2));
+    assert_false(qn_persistent_gpu_supports(&h200, &one, 9));
+    assert_int_equal(qn_persistent_gpu_launch(&h200, &one, 9, &launch), QN_ERR_UNSUPPORTED);
+    for (uint32_t n_rows = 2; n_rows <= 8; n_rows++) {
+        assert_ok(qn_persistent_gpu_launch(&h200, &one, n_rows, &launch));
+        assert_string_equal(launch.function, "qn_persistent_decode_rows");
+        assert_true(launch.cooperative && launch.shared_bytes <= h200.max_shared_bytes);
+    }
 }
 
 int main(void)

@@ -16,6 +16,7 @@ struct fixture {
     struct cuda_fixture cuda;
     qn_cuda_model *model;
     qn_memory *memory;
+    uint32_t n_rows; /* of decode_plan */
     qn_cuda_decode_plan decode_plan;
 };
 
@@ -204,7 +205,12 @@ static void set_up(struct fixture *x, const char *golden, const struct shape *sh
     x->model = (qn_cuda_model *)device;
     assert_ok(device->vtable->memory_new(device, &memory, &x->memory));
     assert_ok(device->vtable->reserve(device, 8, CONTEXT));
-    assert_ok(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, &x->decode_plan));
+}
+
+static void plan_rows(struct fixture *x, uint32_t n_rows)
+{
+    x->n_rows = n_rows;
+    assert_ok(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, n_rows, &x->decode_plan));
 }
 
 static void tear_down(struct fixture *x)
@@ -252,6 +258,8 @@ struct machine {
     const qn_cuda_memory *memory;
     struct location locations[MAX_LOCATIONS];
     size_t n_locations;
+    const qn_persistent_gemv *acts; /* several rows: whose operand has been computed last */
+    name acts_are;
 };
 
 static struct location *at(struct machine *m, uint64_t address)
@@ -419,7 +427,7 @@ static name read_partials(struct machine *m, const qn_persistent_partials *gemv_
     assert_int_equal(gemv_partials->sumsq, p->sumsq);
     if (p->sumsq) {
         assert_int_equal(p->prologue, QN_PROLOGUE_RMS_NORM);
-        assert_int_equal(gemv_partials->n_sumsq, p->n_slices);
+        assert_int_equal(gemv_partials->n_sumsq, m->x->n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(p->n_cols) : p->n_slices);
         assert_int_equal(gemv_partials->n_cols, p->n_cols);
         assert_true(gemv_partials->eps > 0);
         assert_ptr_equal(at(m, p->sumsq)->gemv, p); /* not overwritten by another GEMV */
@@ -462,10 +470,12 @@ static void put_partials(struct machine *m, uint64_t address, const struct locat
 static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
 {
     const qn_persistent_partials *from = &p->from;
-    const name plain = operand_of(m, p);
+    const name plain = m->x->n_rows > 1 ? m->acts_are : operand_of(m, p);
     const struct location location = { .gemv = p,
                                        .operand = rotated_name(plain, p->rotation, p->signs),
                                        .plain_operand = plain };
+    if (m->x->n_rows > 1)
+        assert_memory_equal(p, m->acts, sizeof *p);
     assert_true(!from->n_partials || from->data != p->out); /* other blocks still read these partials */
     assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->matmul.n_sms);
     assert_in_range(p->n_slices * p->slice_k_tiles, p->n_k_tiles, p->n_k_tiles + p->slice_k_tiles - 1);
@@ -522,6 +532,11 @@ static void run_phase(struct machine *m, const qn_persistent_phase *phase)
     case QN_PHASE_DELTA: run_delta(m, &phase->u.delta); return;
     case QN_PHASE_ATTENTION: run_attention(m, &phase->u.attention); return;
     case QN_PHASE_STORE: run_store_phase(m, &phase->u.store); return;
+    case QN_PHASE_ACTS:
+        assert_true(m->x->n_rows > 1);
+        m->acts = &phase->u.gemv;
+        m->acts_are = operand_of(m, m->acts);
+        return;
     }
     fail_msg("unknown phase: %u", phase->kind);
 }
@@ -549,7 +564,7 @@ static void run_persistent(struct machine *m, const qn_cuda_segment *segment)
 /* ---- Comparison of both ---- */
 
 struct counts {
-    size_t persistent, launched, gemms, stores;
+    size_t persistent, launched, gemms, stores, acts;
 };
 
 static struct counts count(const struct fixture *x)
@@ -562,6 +577,7 @@ static struct counts count(const struct fixture *x)
     for (size_t i = 0; i < x->decode_plan.n_phases; i++) {
         c.gemms += x->decode_plan.phases[i].kind == QN_PHASE_GEMV;
         c.stores += x->decode_plan.phases[i].kind == QN_PHASE_STORE;
+        c.acts += x->decode_plan.phases[i].kind == QN_PHASE_ACTS;
     }
     return c;
 }
@@ -621,8 +637,19 @@ static struct counts counts_of(const struct shape *shape, unsigned bits)
 {
     struct fixture x;
     set_up(&x, NULL, shape, bits);
+    plan_rows(&x, 8);
+    check_same(&x);
+    const struct counts rows = count(&x);
+    plan_rows(&x, 1);
     check_same(&x);
     const struct counts c = count(&x);
+    if (!shape->v_heads || shape->head == 128) { /* else gated norms are launched with their matmuls */
+        assert_int_equal(rows.persistent, c.persistent);
+        assert_int_equal(rows.gemms, c.gemms);
+        assert_int_equal(rows.stores, c.stores);
+        assert_int_equal(rows.acts, rows.gemms);
+    }
+    assert_int_equal(c.acts, 0);
     tear_down(&x);
     return c;
 }
@@ -735,7 +762,10 @@ static void small_models_too(void **unused)
             if (bits && strncmp(models[i], "qwen", 4))
                 continue; /* AURA has no codec for their heads */
             set_up(&x, models[i], NULL, bits);
-            check_same(&x);
+            for (uint32_t n_rows = 1; n_rows <= 2; n_rows++) {
+                plan_rows(&x, n_rows);
+                check_same(&x);
+            }
             tear_down(&x);
         }
 }

@@ -137,6 +137,7 @@ static qn_status prepare(struct batch *b)
     add_pieces(b, true, &n_pieces);
     if (s->is_decode)
         pad(s);
+    s->in_phases = s->is_decode && qn_cuda_has_phases(s->model, s->n);
     qn_cuda_fill_inputs(s);
     s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0; /* a graph always uploads as many */
     if (b->requests)
@@ -216,8 +217,7 @@ static qn_status queue_launches(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
     const size_t n_vocab = model->plan->n_vocab;
-    if (b->step.n == 1)
-        QN_TRY(qn_cuda_prepare_decode(&b->step));
+    QN_TRY(qn_cuda_prepare_decode(&b->step));
     QN_TRY(qn_cuda_upload_inputs(&b->step));
     QN_TRY(qn_cuda_run_trunk(&b->step));
     model->flight = (qn_cuda_flight){ .is_queued = true };

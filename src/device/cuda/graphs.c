@@ -44,6 +44,13 @@ qn_status qn_cuda_graphs_of(qn_cuda_model *model, const qn_cuda_memory *memory, 
     return QN_OK;
 }
 
+static void free_plan(qn_cuda_model *model, qn_cuda_decode_plan *plan)
+{
+    qn_cuda_free(model->cuda, &plan->memory);
+    free(plan->segments);
+    free(plan->phases);
+}
+
 void qn_cuda_graphs_free(qn_cuda_model *model)
 {
     for (qn_cuda_graphs *graphs; (graphs = model->graphs);) {
@@ -52,9 +59,8 @@ void qn_cuda_graphs_free(qn_cuda_model *model)
             qn_cuda_graph_free(model->cuda, graphs->one_row[i].graph);
         for (size_t i = 0; i < QN_CUDA_N_BUCKETS; i++)
             qn_cuda_graph_free(model->cuda, graphs->buckets[i].graph);
-        qn_cuda_free(model->cuda, &graphs->decode_plan.memory);
-        free(graphs->decode_plan.segments);
-        free(graphs->decode_plan.phases);
+        free_plan(model, &graphs->decode_plan);
+        free_plan(model, &graphs->rows_plan);
         qn_free(graphs);
     }
 }
@@ -98,8 +104,7 @@ qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampli
 {
     qn_cuda_captured *captured =
         s->n > 1 ? &s->graphs->buckets[bucket_index(s->n)] : &s->graphs->one_row[sampling ? sampling->mode : QN_SAMPLE_MODES];
-    if (s->n == 1)
-        QN_TRY(qn_cuda_prepare_decode(s));
+    QN_TRY(qn_cuda_prepare_decode(s));
     QN_TRY(capture(s, sampling, captured));
     return qn_cuda_graph_launch(s->model->cuda, captured->graph, s->model->stream);
 }

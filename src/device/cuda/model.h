@@ -26,6 +26,7 @@ typedef struct qn_cuda_gemm {
     /* The launch for the number of rows that was launched last: to find one takes longer than to launch it. */
     qn_matmul_launch launch;
     size_t launch_rows;         /* 0: none */
+    bool launch_in_phases;      /* qn_cuda_rows_step.in_phases */
     uint32_t launch_generation; /* of the buffers whose addresses it has */
 } qn_cuda_gemm;
 

@@ -128,7 +128,8 @@ static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *
 /* Whether the operation before, a matmul, computes this operation's activations. */
 static bool is_fused(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && op > s->model->plan->ops && qn_cuda_step_op(s, op - 1)->fuses_next;
+    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && !s->in_phases && op > s->model->plan->ops &&
+           qn_cuda_step_op(s, op - 1)->fuses_next;
 }
 
 /* Writes the operation's activations, in the layouts that the next operation reads. */
@@ -176,7 +177,7 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
-    if (gemm->launch_rows == s->n && gemm->launch_generation == s->model->generation)
+    if (gemm->launch_rows == s->n && gemm->launch_in_phases == s->in_phases && gemm->launch_generation == s->model->generation)
         return QN_OK;
     for (size_t i = 0; i < tiled_matrix.n_outs; i++) {
         const bool logits = qn_op_is_logits(op);
@@ -187,6 +188,7 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
     gemm->launch_rows = 0;
     QN_TRY(gemm_launch(s, op, gemm, &tiled_matrix, &gemm->launch));
     gemm->launch_rows = s->n;
+    gemm->launch_in_phases = s->in_phases;
     gemm->launch_generation = s->model->generation;
     return QN_OK;
 }
@@ -229,15 +231,33 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
     return quantize_acts(s, op);
 }
 
+bool qn_cuda_has_phases(const qn_cuda_model *model, size_t n)
+{
+    return n > 1 && n <= QN_PERSISTENT_MAX_ROWS && !model->deterministic &&
+           qn_persistent_gpu_supports(&model->persistent_gpu, &model->persistent.tiles, (uint32_t)n);
+}
+
+/* NULL: every operation is launched, without a plan. */
+static qn_cuda_decode_plan *decode_plan_of(const qn_cuda_rows_step *s)
+{
+    return s->n == 1 ? &s->graphs->decode_plan : s->in_phases ? &s->graphs->rows_plan : NULL;
+}
+
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
-    qn_persistent_args args = { .phases = s->graphs->decode_plan.memory.address + segment->phase * sizeof(qn_persistent_phase),
-                                .barrier = s->model->persistent.barrier,
+    const qn_cuda_persistent_workspace *workspace = &s->model->persistent;
+    qn_persistent_args args = { .phases = decode_plan_of(s)->memory.address + segment->phase * sizeof(qn_persistent_phase),
+                                .barrier = workspace->barrier,
                                 .positions = qn_cuda_step_positions(s),
-                                .n_phases = (uint32_t)segment->n_phases };
+                                .n_phases = (uint32_t)segment->n_phases,
+                                .n_rows = (uint32_t)s->n,
+                                .sequences = qn_cuda_step_input(s, s->inputs.sequences),
+                                .acts = workspace->acts,
+                                .acts_scale = workspace->acts_scale,
+                                .acts_f32 = workspace->acts_f32 };
     qn_launch config;
     qn_cuda_set_recurrent_args(s, &args);
-    QN_TRY(qn_persistent_gpu_launch(&s->model->persistent_gpu, &s->model->persistent.tiles, &config));
+    QN_TRY(qn_persistent_gpu_launch(&s->model->persistent_gpu, &workspace->tiles, (uint32_t)s->n, &config));
     return qn_cuda_step_launch(s, &config, &args);
 }
 
@@ -252,10 +272,10 @@ static qn_status run_segment(const qn_cuda_rows_step *s, const qn_cuda_segment *
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 {
     qn_cuda_model *model = s->model;
-    qn_cuda_decode_plan *decode_plan = &s->graphs->decode_plan;
-    if (decode_plan->generation == model->generation)
+    qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
+    if (!decode_plan || decode_plan->generation == model->generation)
         return QN_OK;
-    QN_TRY(qn_cuda_plan_decode(model, s->pieces->memory, decode_plan));
+    QN_TRY(qn_cuda_plan_decode(model, s->pieces->memory, (uint32_t)s->n, decode_plan));
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
         qn_cuda_free(model->cuda, &decode_plan->memory);
@@ -271,9 +291,10 @@ qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 {
     const qn_plan *plan = s->model->plan;
-    for (size_t i = 0; s->n == 1 && i < s->graphs->decode_plan.n_segments; i++)
-        QN_TRY(run_segment(s, &s->graphs->decode_plan.segments[i]));
-    for (size_t i = 0; s->n > 1 && i < plan->n_ops; i++)
+    const qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
+    for (size_t i = 0; decode_plan && i < decode_plan->n_segments; i++)
+        QN_TRY(run_segment(s, &decode_plan->segments[i]));
+    for (size_t i = 0; !decode_plan && i < plan->n_ops; i++)
         if (!qn_op_is_logits(&plan->ops[i]))
             QN_TRY(run_op(s, &plan->ops[i]));
     return QN_OK;

@@ -19,6 +19,7 @@ typedef struct qn_cuda_rows_step {
     size_t row, n; /* rows [row, row + n) of the buffers */
     size_t n_few;  /* rows [0, n_few) are of pieces of few rows, whose attention is one launch */
     bool is_decode;
+    bool in_phases; /* several rows of a decode step by the persistent decode kernel */
     qn_cuda_inputs inputs;
     size_t n_samples;  /* parameters of sampling that are uploaded with them */
     uint64_t logit_in; /* logit rows: address of the gathered rows; 0: they are rows of the buffer */
@@ -74,15 +75,17 @@ void qn_cuda_fill_inputs(const qn_cuda_rows_step *s);
 qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s);
 
 /* operations.c: launches in the model's stream.
- *   qn_cuda_run_trunk       all operations before the logits. n == 1: after qn_cuda_prepare_decode
+ *   qn_cuda_run_trunk       all operations before the logits. With a decode plan: after qn_cuda_prepare_decode
  *   qn_cuda_run_logits      logits of rows [row, row + n), n <= QN_CUDA_LOGIT_ROWS, into model->logits
  *   qn_cuda_gather_rows     into model->gathered: the n <= QN_CUDA_LOGIT_ROWS rows of the inputs' logit_rows from `first` on
- *   qn_cuda_prepare_decode  plan the launches of a step of one row, and upload its phases, if that is not done yet for the
- *                           buffers of now */
+ *   qn_cuda_prepare_decode  plan the launches of a step of one row, or in phases, and upload its phases, if that is not done yet
+ *                           for the buffers of now; nothing for other steps
+ *   qn_cuda_has_phases      whether a decode step of n rows, several, is executed by the persistent decode kernel */
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s);
 qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s);
 qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n);
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s);
+bool qn_cuda_has_phases(const qn_cuda_model *model, size_t n);
 
 /* From this number of rows on, blocks of attention are distributed over a piece's rows (prefill kernel, a launch for each
  * piece); below, over KV splits too (decode kernel, one launch for all pieces). */
@@ -130,7 +133,7 @@ typedef struct qn_cuda_captured {
 struct qn_cuda_graphs {
     qn_cuda_graphs *next;
     unsigned key_bits, value_bits;
-    qn_cuda_decode_plan decode_plan;               /* of one row */
+    qn_cuda_decode_plan decode_plan, rows_plan;    /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
     qn_cuda_captured one_row[QN_SAMPLE_MODES + 1]; /* by the sampler; the last one has none */
     qn_cuda_captured buckets[QN_CUDA_N_BUCKETS];   /* without a sampler; the first is not used */
 };

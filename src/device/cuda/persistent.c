@@ -6,7 +6,10 @@
  * output's MATMUL. Consecutive groups form a segment, which is one launch. Within a segment the value of a plan buffer
  * is not in the buffer: it is in split-K partials, or, for the residual stream, in a base buffer plus partials that are
  * still to be added (struct location). At the end of a segment, STORE phases write the values that later launches read
- * to their buffers. */
+ * to their buffers.
+ *
+ * Several rows of different sequences have a plan of their own, with other partitions, and before each GEMV a phase that
+ * computes its activations. Arrays of the workspace have the rows outermost. */
 #include "device/cuda/persistent.h"
 
 #include "base/memory.h"
@@ -37,7 +40,7 @@ struct gemv {
     qn_persistent_gemv phase;
 };
 
-static bool partition_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, struct gemv *gemv)
+static bool partition_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, uint32_t n_rows, struct gemv *gemv)
 {
     const qn_cuda_gemm *main = gemv->main, *f16_rows = gemv->f16_rows;
     const qn_plan_rotation *rotation = &model->plan->acts[main->acts].rotation;
@@ -54,12 +57,12 @@ static bool partition_gemv(const qn_cuda_model *model, const qn_tile_layout *til
         .f16_rows = f16_rows ? f16_rows->tiled_matrix.address : 0,
         .n_f16_tiles = f16_rows ? (uint32_t)f16_rows->tiled_matrix.n_tiles : 0,
     };
-    return qn_persistent_gpu_partition(&model->persistent_gpu, tiles, &gemv->phase) == QN_OK;
+    return qn_persistent_gpu_partition(&model->persistent_gpu, tiles, n_rows, &gemv->phase) == QN_OK;
 }
 
 /* Whether operation `at` is a MATMUL that can be a GEMV phase with these weight tiles: one matrix of them, and at most
  * one more with fp16 weights and few rows. */
-static bool find_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, size_t at, struct gemv *out)
+static bool find_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, uint32_t n_rows, size_t at, struct gemv *out)
 {
     const qn_op *op = &model->plan->ops[at];
     const qn_cuda_op *cuda_op = &model->ops[at];
@@ -76,7 +79,7 @@ static bool find_gemv(const qn_cuda_model *model, const qn_tile_layout *tiles, s
         else
             return false;
     }
-    return out->main && partition_gemv(model, tiles, out);
+    return out->main && partition_gemv(model, tiles, n_rows, out);
 }
 
 /* ---- Workspace ---- */
@@ -86,10 +89,10 @@ static uint64_t persistent_k_tiles(const qn_cuda_model *model, const qn_tile_lay
 {
     struct gemv gemv;
     uint64_t k_tiles = 0;
-    if (!qn_persistent_gpu_supports(&model->persistent_gpu, tiles))
+    if (!qn_persistent_gpu_supports(&model->persistent_gpu, tiles, 1))
         return 0;
     for (size_t i = 0; i < model->plan->n_ops; i++)
-        if (find_gemv(model, tiles, i, &gemv))
+        if (find_gemv(model, tiles, 1, i, &gemv))
             k_tiles += (uint64_t)gemv.phase.n_tiles * gemv.phase.n_k_tiles;
     return k_tiles;
 }
@@ -111,25 +114,37 @@ static qn_tile_layout choose_tiles(const qn_cuda_model *model)
     return best;
 }
 
-/* Maxima over all GEMVs, in floats: partials, partials of fp16 rows, widest normalised row. */
+/* Maxima over all GEMVs of one row and of several, in floats: partials, partials of fp16 rows, widest normalised row,
+ * operands. */
 struct sizes {
-    size_t gemv_partials, f16_rows, x;
+    size_t gemv_partials, f16_rows, x, acts;
 };
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
 
 static struct sizes max_sizes(const qn_cuda_model *model, const qn_tile_layout *tiles)
 {
     const qn_plan *plan = model->plan;
+    const size_t rows = QN_PERSISTENT_MAX_ROWS;
     struct sizes largest = { 0 };
     for (size_t i = 0; i < plan->n_ops; i++) {
-        struct gemv gemv;
-        if (plan->ops[i].kind == QN_OP_NORM && plan->buffers[plan->ops[i].norm.in].width > largest.x)
-            largest.x = plan->buffers[plan->ops[i].norm.in].width;
-        if (!find_gemv(model, tiles, i, &gemv))
-            continue;
-        const size_t gemv_partials = (size_t)gemv.phase.n_slices * gemv.phase.n_tiles * QN_TILE_ROWS,
-                     f16_rows = (size_t)gemv.phase.n_k_tiles * gemv.phase.n_f16_tiles * QN_TILE_ROWS;
-        largest.gemv_partials = gemv_partials > largest.gemv_partials ? gemv_partials : largest.gemv_partials;
-        largest.f16_rows = f16_rows > largest.f16_rows ? f16_rows : largest.f16_rows;
+        struct gemv one, several;
+        if (plan->ops[i].kind == QN_OP_NORM)
+            largest.x = max_size(largest.x, rows * plan->buffers[plan->ops[i].norm.in].width);
+        const bool fits[2] = { find_gemv(model, tiles, 1, i, &one), find_gemv(model, tiles, (uint32_t)rows, i, &several) };
+        for (size_t k = 0; k < 2; k++) {
+            const qn_persistent_gemv *phase = k ? &several.phase : &one.phase;
+            const size_t n = k ? rows : 1;
+            if (!fits[k])
+                continue;
+            largest.gemv_partials =
+                max_size(largest.gemv_partials, n * phase->n_slices * (size_t)phase->n_tiles * QN_TILE_ROWS);
+            largest.f16_rows = max_size(largest.f16_rows, n * phase->n_k_tiles * (size_t)phase->n_f16_tiles * QN_TILE_ROWS);
+            largest.acts = max_size(largest.acts, rows * phase->n_k_tiles * (size_t)QN_TILE_COLS);
+        }
     }
     return largest;
 }
@@ -152,15 +167,18 @@ qn_status qn_cuda_persistent_lay_out(const qn_cuda_model *model, uint64_t addres
     if (!workspace->tiles.bits)
         return QN_OK;
     const struct sizes largest = max_sizes(model, &workspace->tiles);
-    const size_t splits = h->n_heads * QN_PERSISTENT_MAX_SPLITS;
+    const size_t rows = QN_PERSISTENT_MAX_ROWS, splits = rows * h->n_heads * QN_PERSISTENT_MAX_SPLITS;
     bool fits = add_floats(address, bytes, 1, &workspace->barrier) && add_floats(address, bytes, largest.x, &workspace->x) &&
-                add_floats(address, bytes, r->n_v_heads * r->head_v, &workspace->heads) &&
+                add_floats(address, bytes, rows * r->n_v_heads * r->head_v, &workspace->heads) &&
                 add_floats(address, bytes, splits * h->head_dim, &workspace->partials) &&
-                add_floats(address, bytes, splits * 2, &workspace->maxima);
+                add_floats(address, bytes, splits * 2, &workspace->maxima) &&
+                add_floats(address, bytes, largest.acts / 2, &workspace->acts) && /* hi and lo int8 */
+                add_floats(address, bytes, largest.acts / QN_ACTS_HILO_COLS, &workspace->acts_scale) &&
+                add_floats(address, bytes, largest.f16_rows ? largest.acts : 0, &workspace->acts_f32);
     for (size_t i = 0; i < QN_CUDA_PARTIALS; i++)
         fits = fits && add_floats(address, bytes, largest.gemv_partials, &workspace->gemv_partials[i].data) &&
                add_floats(address, bytes, largest.f16_rows, &workspace->gemv_partials[i].f16_rows) &&
-               add_floats(address, bytes, QN_PERSISTENT_MAX_SLICES, &workspace->gemv_partials[i].sumsq);
+               add_floats(address, bytes, rows * QN_PERSISTENT_MAX_SLICES, &workspace->gemv_partials[i].sumsq);
     return fits ? QN_OK : qn_fail(QN_ERR_MEMORY, "step: %zu partial sums do not fit in memory", largest.gemv_partials);
 }
 
@@ -184,6 +202,7 @@ struct planner {
     const qn_cuda_model *model;
     const qn_cuda_memory *memory;
     const qn_plan *plan;
+    uint32_t n_rows;
     qn_cuda_decode_plan *decode_plan; /* NULL in the first pass, which only sets exec_mode */
     enum exec_mode *exec_mode;        /* [n_ops] */
     struct location *locations;       /* [n_buffers] */
@@ -298,6 +317,12 @@ static qn_status add_segment(struct planner *p, const qn_cuda_segment *segment)
     return QN_OK;
 }
 
+/* Sums of squares of a GEMV with RMS norm. */
+static uint32_t n_sumsq(const struct planner *p, const qn_persistent_gemv *phase)
+{
+    return p->n_rows > 1 ? QN_PERSISTENT_ROWS_SUMSQ(phase->n_cols) : phase->n_slices;
+}
+
 /* Adds the GEMV phase of operation at+1 with the prologue of `phase`, which includes operation `at`. The partials go to
  * a buffer that is free at operation `at`. */
 static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv, qn_persistent_gemv phase)
@@ -309,6 +334,8 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
     phase.out = workspace->gemv_partials[slot].data;
     phase.sumsq = norm ? workspace->gemv_partials[slot].sumsq : 0;
     phase.f16_out = gemv->f16_rows ? workspace->gemv_partials[slot].f16_rows : 0;
+    if (p->n_rows > 1)
+        QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_ACTS, .u.gemv = phase }));
     QN_TRY(add_phase(p, at, &(qn_persistent_phase){ .kind = QN_PHASE_GEMV, .u.gemv = phase }));
     for (int b = 0; (size_t)b < p->plan->n_buffers; b++)
         if (p->locations[b].gemv_partials.n_partials && p->locations[b].slot == slot)
@@ -321,7 +348,7 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
                                                        .sumsq = phase.sumsq,
                                                        .n_partials = is_f16 ? phase.n_k_tiles : phase.n_slices,
                                                        .stride = (is_f16 ? phase.n_f16_tiles : phase.n_tiles) * QN_TILE_ROWS,
-                                                       .n_sumsq = norm ? phase.n_slices : 0,
+                                                       .n_sumsq = norm ? n_sumsq(p, &phase) : 0,
                                                        .n_cols = phase.n_cols,
                                                        .eps = norm ? p->plan->ops[at].norm.eps : 0 };
         for (size_t i = 0; of && i < of->tiled_matrix.n_outs; i++) {
@@ -340,8 +367,8 @@ static qn_status add_gemv(struct planner *p, size_t at, const struct gemv *gemv,
  * norm. */
 static bool gemv_fits(const struct planner *p, size_t at, bool norm, struct gemv *gemv)
 {
-    if (at + 1 >= p->plan->n_ops || !find_gemv(p->model, &p->model->persistent.tiles, at + 1, gemv) ||
-        find_free_partials(p, at) == QN_CUDA_PARTIALS)
+    if (at + 1 >= p->plan->n_ops || !find_gemv(p->model, &p->model->persistent.tiles, p->n_rows, at + 1, gemv) ||
+        find_free_partials(p, at) == QN_CUDA_PARTIALS || (norm && n_sumsq(p, &gemv->phase) > QN_PERSISTENT_MAX_SLICES))
         return false;
     const qn_op *op = &p->plan->ops[at + 1];
     for (size_t i = 0; i < op->matmul.matrices.n; i++)
@@ -538,11 +565,11 @@ static qn_status add_attention(struct planner *p, size_t at, size_t *n_fused)
 }
 
 /* ATTENTION_COMBINE or GATED_NORM as a launch that writes f32, then the MATMUL as a GEMV phase. `in` is the
- * buffer that the launch writes to. */
+ * buffer that the launch writes to. GATED_NORM of several rows writes to scratch, where its activations are quantised. */
 static qn_status add_plain(struct planner *p, size_t at, int in, size_t *n_fused)
 {
     struct gemv gemv;
-    if (!gemv_fits(p, at, false, &gemv))
+    if (!gemv_fits(p, at, false, &gemv) || (p->n_rows > 1 && p->plan->ops[at].kind == QN_OP_GATED_NORM))
         return QN_OK;
     QN_TRY(end_segment(p, at));
     QN_TRY(add_segment(p, &(qn_cuda_segment){ .op = at, .n_ops = 1, .skip_acts = true }));
@@ -604,9 +631,10 @@ static qn_status plan_ops(struct planner *p)
     return end_segment(p, p->plan->n_ops);
 }
 
-qn_status qn_cuda_plan_decode(const qn_cuda_model *model, const qn_cuda_memory *memory, qn_cuda_decode_plan *decode_plan)
+qn_status qn_cuda_plan_decode(const qn_cuda_model *model, const qn_cuda_memory *memory, uint32_t n_rows,
+                              qn_cuda_decode_plan *decode_plan)
 {
-    struct planner p = { .model = model, .memory = memory, .plan = model->plan };
+    struct planner p = { .model = model, .memory = memory, .plan = model->plan, .n_rows = n_rows };
     decode_plan->n_segments = decode_plan->n_phases = 0;
     QN_TRY(qn_alloc(&p.exec_mode, p.plan->n_ops, sizeof *p.exec_mode, "plan"));
     qn_status status = qn_alloc(&p.locations, p.plan->n_buffers, sizeof *p.locations, "plan");

@@ -1,6 +1,6 @@
-/* The decode plan: the operations of one decode step as segments. A segment is either an array of phases, which one
- * launch of the persistent decode kernel executes (kernels/persistent/persistent_cuda.h), or one operation that the
- * kernel does not support, which has launches of its own (operations.c). This module only computes addresses and
+/* The decode plan: the operations of a decode step of one row, or of several, as segments. A segment is either an array of
+ * phases, which one launch of the persistent decode kernel executes (kernels/persistent/persistent_cuda.h), or one operation
+ * that the kernel does not support, which has launches of its own (operations.c). This module only computes addresses and
  * shapes; it calls no driver. */
 #ifndef QN_DEVICE_CUDA_PERSISTENT_H
 #define QN_DEVICE_CUDA_PERSISTENT_H
@@ -16,10 +16,12 @@ struct qn_cuda_memory;
  * reader. */
 enum { QN_CUDA_PARTIALS = 4 };
 
-/* Device memory of the persistent decode kernel in addition to the plan's buffers: addresses. */
+/* Device memory of the persistent decode kernel in addition to the plan's buffers: addresses. For up to QN_PERSISTENT_MAX_ROWS
+ * rows. */
 typedef struct qn_cuda_persistent_workspace {
-    qn_tile_layout tiles; /* of the weights of all GEMV phases; 0 bits: the kernel is not used */
-    uint64_t x;           /* second buffer of the residual stream, which alternates between this and the plan's buffer */
+    qn_tile_layout tiles;                /* of the weights of all GEMV phases; 0 bits: the kernel is not used */
+    uint64_t acts, acts_scale, acts_f32; /* of several rows */
+    uint64_t x; /* second buffer of the residual stream, which alternates between this and the plan's buffer */
     uint64_t heads, partials, maxima, barrier;
     struct {
         uint64_t data, sumsq, f16_rows;
@@ -32,7 +34,7 @@ typedef struct qn_cuda_segment {
     size_t phase, n_phases; /* of the plan's; 0 phases: a launched operation */
 } qn_cuda_segment;
 
-/* The operations of one row up to its logits, in execution order. */
+/* The operations of one row, or of several, up to their logits, in execution order. */
 typedef struct qn_cuda_decode_plan {
     qn_cuda_segment *segments;
     size_t n_segments, cap_segments;
@@ -52,10 +54,10 @@ qn_status qn_cuda_persistent_lay_out(const struct qn_cuda_model *model, uint64_t
                                      qn_cuda_persistent_workspace *workspace, size_t *bytes);
 
 /* qn_cuda_plan_decode - plan a decode step of the sequences of a memory's format: segments and phases, with the buffers'
- * current addresses.
+ * current addresses. n_rows: 1, or any number from 2 to QN_PERSISTENT_MAX_ROWS, which have the same plan.
  * Without the persistent decode kernel, each operation is a segment. Replaces the segments and phases of *decode_plan;
  * its device memory is not changed. */
-qn_status qn_cuda_plan_decode(const struct qn_cuda_model *model, const struct qn_cuda_memory *memory,
+qn_status qn_cuda_plan_decode(const struct qn_cuda_model *model, const struct qn_cuda_memory *memory, uint32_t n_rows,
                               qn_cuda_decode_plan *decode_plan);
 
 #endif

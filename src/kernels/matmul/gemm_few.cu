@@ -16,6 +16,7 @@
 // cores. One thread of a fifth copies weights, another one activations with their scales, both by bulk copies into rings; a
 // third warp computes the factors of tokens. Architectures other than sm_90a use mma.sync, with the same division and order of
 // additions.
+#include "kernels/matmul/codes_s8.cuh"
 #include "kernels/matmul/hilo.cuh"
 #include "kernels/matmul/tiles.cuh"
 #include "kernels/sigmoid.cuh"
@@ -101,26 +102,6 @@ QN_DEVICE uint32_t piece_count(const qn_matmul_few_args &a, uint32_t row_block)
 }
 
 // ---- Codes ----
-
-// The A fragment of a group: codes minus their zero point, times 64 (1 bit) or 32. With a constant in a register, mask and
-// exclusive or are one instruction, which has room for one constant.
-QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group, uint32_t high_bits)
-{
-    const uint32_t words[4] = { fragment.x, fragment.y, fragment.z, fragment.w };
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (QN_BITS == 1) {
-            a[i] = (words[i] << (7 - group) & high_bits) ^ 0xc0c0c0c0u;
-        } else {
-            const int shift = 5 - 2 * (group % 4);
-            const uint32_t codes = shift < 0 ? words[i] >> 1 : words[i] << (shift < 0 ? 0 : shift);
-            a[i] = ((codes & 0x60606060u | high_bits) - 0x20202020u) ^ high_bits; // byte by byte: no borrow leaves one
-        }
-    }
-}
-
-// What the scales of activations, which are for codes times 64, have to be multiplied by.
-#define CODE_FACTOR (QN_BITS == 1 ? 1.0f : 2.0f)
 
 // A lane's weights of a unit.
 struct unit_weights {

@@ -145,20 +145,20 @@ QN_DEVICE float reduce_partials(const qn_persistent_partials &p, uint32_t i)
     return sum;
 }
 
-// The sequence of the row.
+// The sequence of a row.
 struct persistent_sequence {
     const unsigned char *state; // its slots, of recurrent layers
     unsigned char *open;
     uint32_t position, state_position;
 };
 
-QN_DEVICE persistent_sequence load_sequence(const qn_persistent_args &a)
+QN_DEVICE persistent_sequence load_sequence(const qn_persistent_args &a, uint32_t row)
 {
-    persistent_sequence s = { nullptr, nullptr, a.positions ? a.positions[0] : 0, 0 };
+    persistent_sequence s = { nullptr, nullptr, a.positions ? a.positions[row] : 0, 0 };
     if (a.states) {
-        s.state_position = a.state_positions[0];
-        s.state = a.states + a.state_from[0] * a.state_stride;
-        s.open = a.open + a.open_slots[0] * a.open_stride;
+        s.state_position = a.state_positions[row];
+        s.state = a.states + a.state_from[row] * a.state_stride;
+        s.open = a.open + a.open_slots[row] * a.open_stride;
     }
     return s;
 }

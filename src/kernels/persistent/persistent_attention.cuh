@@ -1,10 +1,10 @@
 // Phases of the persistent decode kernel: attention of one row over an fp16 KV cache (qn_persistent_attention), and the
 // GEMV prologue that combines its splits (QN_PROLOGUE_ATTENTION_COMBINE). Grid barriers are in persistent.cu.
 //
-// A block computes one split of one key-value head, for all query heads of the group. A tile is 16 positions. A warp
-// processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps) processes a tile, and the groups of
-// a block alternate over the tiles of the split. Each warp loads keys and values from global memory directly into
-// registers. This way a short context is spread over many warps, whose loads are in flight at the same time, and
+// A unit is one split of one key-value head of a row, for all query heads of the group; a block computes one at a time. A tile
+// is 16 positions. A warp processes a slice of 64 dimensions of a tile; a warp group (head_dim / 64 warps) processes a tile,
+// and the groups of a block alternate over the tiles of the split. Each warp loads keys and values from global memory directly
+// into registers. This way a short context is spread over many warps, whose loads are in flight at the same time, and
 // accumulators take few registers (20). The warps of a group add their scores in shared memory.
 //
 // As in attention/decode.cu, scores are the MMA of keys (A) and queries (B; the N dimension is the query heads of the
@@ -64,30 +64,42 @@ QN_DEVICE uint32_t attention_log_slices(uint32_t head_dim)
 }
 
 // Tiles of a split for the positions 0 to `position`: ceil(tiles / n_splits). A short context is spread over many
-// splits, since the reduction over the warps of a block costs more than one more split.
+// splits, since the reduction over the warps of a block costs more than one more split. Several rows occupy the blocks with
+// fewer splits of each: these have a minimum, the same for any number of rows.
 QN_DEVICE uint32_t attention_tiles_per_split(uint32_t position, uint32_t n_splits)
 {
-    return (position / ATTENTION_TILE_KV + n_splits) >> (31 - __clz(n_splits));
+    const uint32_t tiles = (position / ATTENTION_TILE_KV + n_splits) >> (31 - __clz(n_splits));
+    return KERNEL_ROWS > 1 ? max(tiles, (uint32_t)QN_PERSISTENT_ROWS_SPLIT_TILES) : tiles;
+}
+
+// Splits that have positions.
+QN_DEVICE uint32_t attention_used_splits(uint32_t position, uint32_t tiles_per_split)
+{
+    return (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split);
 }
 
 struct attention_range {
     uint32_t kv_head, split, first, last, n_tiles; // tiles [first, last) of n_tiles; first == last: no work
+    bool has_pages;                                // attention_pages are of this range
 };
 
-QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, uint32_t position)
+QN_DEVICE attention_range attention_range_of(const qn_persistent_attention &s, uint32_t position, uint32_t kv_head,
+                                             uint32_t split, bool has_pages)
 {
     attention_range r;
     const uint32_t tiles_per_split = attention_tiles_per_split(position, s.n_splits);
-    r.kv_head = blockIdx.x >> (31 - __clz(s.n_splits));
-    r.split = blockIdx.x & (s.n_splits - 1);
+    r.kv_head = kv_head;
+    r.split = split;
     r.n_tiles = position / ATTENTION_TILE_KV + 1;
     r.first = min(r.split * tiles_per_split, r.n_tiles);
     r.last = r.kv_head < s.n_kv_heads ? min(r.first + tiles_per_split, r.n_tiles) : r.first;
+    r.has_pages = has_pages;
     return r;
 }
 
-// Page table entries of a block's first pages, in shared memory. Loaded by the first call of attention_prefetch, and again only
-// where the range of tiles differs. Each of the two warps that prefetch has a copy of its own; the phase reads the first.
+// Page table entries of the first pages of a block's first unit, in shared memory. Loaded by the first call of
+// attention_prefetch, and again only where the range of tiles differs. Each of the two warps that prefetch has a copy of its
+// own; the phase reads the first.
 struct attention_pages {
     uint64_t entries[2][QN_WARP_SIZE];
     uint32_t first[2], last[2]; // the range of tiles; first > last: nothing is loaded
@@ -99,10 +111,10 @@ QN_DEVICE uint64_t attention_page(const qn_persistent_attention &s, const attent
     const uint32_t page = tile / ATTENTION_PAGE_TILES, i = page - r.first / ATTENTION_PAGE_TILES;
     if (!s.cache.tables)
         return 0;
-    return i < QN_WARP_SIZE ? pages.entries[0][i] : qn_kv_table(s.cache.tables, 0)[page];
+    return r.has_pages && i < QN_WARP_SIZE ? pages.entries[0][i] : qn_kv_table(s.cache.tables, 0)[page];
 }
 
-// The keys or values of a key-value head, without a page's address. The row's session is 0.
+// The keys or values of a key-value head, without a page's address. The cache is that of the row's sequence.
 QN_DEVICE const uint8_t *attention_rows(const uint8_t *array, uint64_t head_stride, uint32_t kv_head)
 {
     return array + kv_head * head_stride;
@@ -464,13 +476,13 @@ QN_DEVICE void attention_write_partials(attention_shared &shared, attention_acc 
 // Prefetches into L2 the cache rows that the block's warps load first, and makes the page table's entries ready in `pages`.
 // Called while the block waits at the grid barrier before the phase. By two warps, for keys and values; with page tables by a
 // lane a page.
-QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pages &pages, uint32_t position)
+QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pages &pages, uint32_t row,
+                                  const attention_range &r)
 {
     constexpr uint32_t max_bytes = 4 * ATTENTION_TILE_STRIDE; // four tiles of each group
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     if (warp > 1 || (lane > 0 && !s.cache.tables))
         return;
-    const attention_range r = attention_range_of(s, position);
     const uint32_t tile_bytes = ATTENTION_TILE_KV * 2 * s.head_dim, n_tiles = min(r.last - r.first, max_bytes / tile_bytes);
     const uint8_t *rows = warp ? attention_rows(s.cache.values, s.cache.value_head_stride, r.kv_head)
                                : attention_rows(s.cache.keys, s.cache.key_head_stride, r.kv_head);
@@ -482,7 +494,7 @@ QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pa
             page_address = pages.entries[warp][lane];
         } else {
             if (page * ATTENTION_PAGE_TILES < r.last)
-                page_address = qn_kv_table(s.cache.tables, 0)[page];
+                page_address = qn_kv_table(s.cache.tables, row)[page];
             pages.entries[warp][lane] = page_address;
             __syncwarp();
             if (lane == 0) {
@@ -498,11 +510,11 @@ QN_DEVICE void attention_prefetch(const qn_persistent_attention &s, attention_pa
                        (last - first) * tile_bytes);
 }
 
-QN_DEVICE void attention_phase(const qn_persistent_attention &s, const attention_pages &pages, uint32_t position,
-                               uint8_t *scratch)
+// A unit, by the whole block.
+QN_DEVICE void attention_unit(const qn_persistent_attention &s, const attention_range &r, const attention_pages &pages,
+                              uint32_t position, uint8_t *scratch)
 {
     attention_shared &shared = *(attention_shared *)scratch;
-    const attention_range r = attention_range_of(s, position);
     if (r.first == r.last)
         return;
     const uint32_t warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE, g = lane / 4, t = lane % 4;
@@ -581,9 +593,8 @@ QN_DEVICE void combine_load(float4 x[COMBINE_LOADS], const float *partials, uint
 QN_DEVICE float4 prologue_attention_combine(const qn_persistent_gemv &s, uint32_t position, uint32_t first, uint32_t lane)
 {
     const uint32_t width = min(s.head / 4, (uint32_t)QN_WARP_SIZE), log_head = 31 - __clz(s.head); // width: lanes of a head
-    const uint32_t tiles_per_split = attention_tiles_per_split(position, s.n_splits), lane_of_head = lane % width;
-    const uint32_t n =
-        (uint32_t)__fdividef(position / ATTENTION_TILE_KV + tiles_per_split + 0.5f, tiles_per_split); // splits with positions
+    const uint32_t lane_of_head = lane % width,
+                   n = attention_used_splits(position, attention_tiles_per_split(position, s.n_splits));
     const uint32_t column = first + 4 * lane;
     const bool valid = column < s.n_cols;
     const uint32_t head = valid ? column >> log_head : 0, d = column & (s.head - 1);

@@ -1,7 +1,7 @@
-/* The persistent decode kernel: all layers of one decode step of one row in a single launch, as far as their operations
- * are supported. This header is its interface and describes how data flows; persistent.cu is the kernel and describes
- * its warps, ring buffers and barriers; device/cuda/persistent.c plans the phases of a model. More in
- * docs/internals/persistent-decode.md. Shared by C and CUDA.
+/* The persistent decode kernel: all layers of one decode step in a single launch, as far as their operations are supported: of
+ * one row, or of 2 to QN_PERSISTENT_MAX_ROWS rows of different sequences. This header is its interface and describes how data
+ * flows, first for one row; persistent.cu is the kernel of one row, persistent_rows.cu that of several;
+ * device/cuda/persistent.c plans the phases of a model. More in docs/internals/persistent-decode.md. Shared by C and CUDA.
  *
  * Purpose. Launched one by one, the operations of a decode step spend more time between each other than on reading
  * weights. In one launch, weights stream through ring buffers in shared memory that do not drain between operations:
@@ -37,6 +37,12 @@
  *
  *   element i of partials p = f * (p.data[i] + p.data[p.stride + i] + ... n_partials terms)
  *   f = 1 without p.sumsq, else 1 / sqrt((p.sumsq[0] + p.sumsq[1] + ... n_sumsq terms) / p.n_cols + p.eps)
+ *
+ * Several rows. Arrays of values have the rows outermost: x, x_out, sumsq, partials and outputs of row r begin at r times
+ * their size for one row, which the fields of the phases say; page tables, positions and slots are [n_rows]. Each GEMV has a
+ * phase of activations before it (QN_PHASE_ACTS), which computes its prologue once for the whole grid: stores x + from, the
+ * sum of squares of each 128 columns, and the quantised operand to qn_persistent_args.acts. A GEMV's block copies those of its
+ * slice. The KV cache is in pages. Results of a row do not depend on the number of rows.
  *
  * RMS norm. A block has only its slice of the vector that is normalised, so the GEMV runs on x * weight without the
  * division. The first block of each slice stores the slice's sum of squares (qn_persistent_gemv.sumsq) next to the
@@ -76,8 +82,11 @@ enum {
     /* Shared memory: control data (phases, work descriptors), scratch of the current phase, ring buffers of weights. */
     QN_PERSISTENT_CONTROL_BYTES = 4096,
     QN_PERSISTENT_SCRATCH_BYTES = 32 << 10,
-    QN_PERSISTENT_MAX_SPLITS = 32, /* split-KV: splits of a key-value head */
-    QN_PERSISTENT_MAX_GROUP = 8    /* query heads of a key-value head */
+    QN_PERSISTENT_MAX_ROWS = 8,
+    QN_PERSISTENT_ROWS_SCRATCH_BYTES = 120 << 10, /* of launches of several rows */
+    QN_PERSISTENT_ROWS_SPLIT_TILES = 16,          /* tiles of 16 positions of a split at least, of several rows */
+    QN_PERSISTENT_MAX_SPLITS = 32,                /* split-KV: splits of a key-value head */
+    QN_PERSISTENT_MAX_GROUP = 8                   /* query heads of a key-value head */
 };
 
 /* Weight tiles of a stage of a ring buffer, at most. */
@@ -85,6 +94,10 @@ enum {
 
 /* Bytes of the activations of a K tile, as bit planes (plane_acts.cuh), for n_scales weight scales a row and K tile. */
 #define QN_PERSISTENT_K_TILE_BYTES(n_scales) (520 * (n_scales))
+
+/* Of several rows: sums of squares that an RMS norm of n_cols columns has, one for each 128. At most QN_PERSISTENT_MAX_SLICES.
+ * */
+#define QN_PERSISTENT_ROWS_SUMSQ(n_cols) (((n_cols) + 127) / 128)
 
 /* Split-K partial sums of a GEMV, as later phases read them; the head comment has the formula. */
 typedef struct qn_persistent_partials {
@@ -170,8 +183,8 @@ typedef struct qn_persistent_delta {
 /* Biases and qk_norm (if they are given), rope and kv_store of the row, as qn_rope_qk_norm_store does them; then scores,
  * softmax and the sum of values over all positions up to the row's, as split-KV partials in the form of
  * qn_attention_decode (attention_cuda.h). Positions are assigned to splits in tiles of 16, ceil(tiles / n_splits) tiles
- * to a split: a short context is spread over many splits of one tile. Splits without positions write nothing, and the
- * combine does not read them.
+ * to a split: a short context is spread over many splits of one tile; of several rows, at least
+ * QN_PERSISTENT_ROWS_SPLIT_TILES. Splits without positions write nothing, and the combine does not read them.
  *
  * A unit is one split of one key-value head; block u computes unit u. n_kv_heads * n_splits is at most the number of
  * blocks. The unit that contains the row's position computes and stores the key and the value; every unit computes its
@@ -216,7 +229,8 @@ typedef enum qn_persistent_phase_kind {
     QN_PHASE_GEMV,
     QN_PHASE_DELTA,
     QN_PHASE_ATTENTION,
-    QN_PHASE_STORE
+    QN_PHASE_STORE,
+    QN_PHASE_ACTS /* of several rows: u.gemv of the GEMV phase after it, whose prologue it computes */
 } qn_persistent_phase_kind;
 
 typedef struct qn_persistent_phase {
@@ -244,6 +258,12 @@ typedef struct qn_persistent_args {
     QN_GPU_PTR(const uint32_t) open_slots;      /* [1] */
     uint64_t state_stride, open_stride;
     uint32_t n_phases;
+    /* Of several rows */
+    uint32_t n_rows;                      /* of the arrays above; not computed from QN_ATTENTION_NO_SESSION on */
+    QN_GPU_PTR(const uint32_t) sequences; /* [n_rows]; 0: all are computed */
+    QN_GPU_PTR(uint8_t) acts;             /* operands of the GEMV of now: QN_ACTS_HILO, capacity QN_PERSISTENT_MAX_ROWS */
+    QN_GPU_PTR(float) acts_scale;
+    QN_GPU_PTR(float) acts_f32; /* with fp16 rows: [n_rows][n_k_tiles * 256], neither rotated nor quantised */
 } qn_persistent_args;
 
 #ifndef __CUDACC__
@@ -256,8 +276,10 @@ typedef struct qn_persistent_gpu {
     int major; /* of the compute capability */
 } qn_persistent_gpu;
 
+/* n_rows of the functions below: of a launch, up to QN_PERSISTENT_MAX_ROWS. From 2 on they do the same for any. */
+
 /* qn_persistent_gpu_supports - whether the kernel supports weight tiles of this layout on this device. */
-bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles);
+bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows);
 
 /* qn_persistent_gpu_partition - partition a GEMV over blocks: sets slice_k_tiles, n_slices and slice_blocks of *gemv.
  *
@@ -265,7 +287,8 @@ bool qn_persistent_gpu_supports(const qn_persistent_gpu *gpu, const qn_tile_layo
  *
  * QN_ERR_UNSUPPORTED if no partition fits: a rotation that is not a power of two from 32 to 1024 or does not divide
  * n_cols, no tiles, n_cols not a multiple of 32, accumulators that do not fit in shared memory. */
-qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_persistent_gemv *gemv);
+qn_status qn_persistent_gpu_partition(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows,
+                                      qn_persistent_gemv *gemv);
 
 /* qn_persistent_gpu_splits - number of KV splits of an attention phase; 0 if such heads are not supported. */
 uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim, size_t n_heads, size_t n_kv_heads,
@@ -273,7 +296,7 @@ uint32_t qn_persistent_gpu_splits(const qn_persistent_gpu *gpu, size_t head_dim,
 
 /* qn_persistent_gpu_launch - fills *out for the variant of these tiles; the caller adds the arguments.
  * QN_ERR_UNSUPPORTED if qn_persistent_gpu_supports is false. */
-qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, qn_launch *out);
+qn_status qn_persistent_gpu_launch(const qn_persistent_gpu *gpu, const qn_tile_layout *tiles, uint32_t n_rows, qn_launch *out);
 
 #endif
 #endif

@@ -133,11 +133,11 @@ QN_DEVICE const float *delta_past_inputs(const persistent_sequence &sequence, co
     return delta_history(sequence, s) + (s.taps - 1 + open_rows - back) * delta_width(s);
 }
 
-// Prefetches into L2 the inputs of a block's first unit that no phase of this launch writes: state, rows of the chunk,
+// Prefetches into L2 the inputs of a unit that no phase of this launch writes: state, rows of the chunk,
 // convolution weights, past inputs. By the whole block.
-QN_DEVICE void delta_prefetch(const persistent_sequence &sequence, const qn_persistent_delta &s)
+QN_DEVICE void delta_prefetch(const persistent_sequence &sequence, const qn_persistent_delta &s, uint32_t unit)
 {
-    const uint32_t unit = blockIdx.x, i = threadIdx.x;
+    const uint32_t i = threadIdx.x;
     if (unit >= 2 * s.v_heads)
         return;
     // The two units of a head prefetch half of its rows each.
@@ -423,31 +423,6 @@ QN_DEVICE void delta_store_row(const persistent_sequence &sequence, const qn_per
     }
 }
 
-// The phase, by the whole block. The row of the block's last unit is stored by delta_store_deferred.
-QN_DEVICE void delta_phase(const persistent_sequence &sequence, const qn_persistent_delta &s, uint8_t *scratch)
-{
-    delta_shared &m = *(delta_shared *)scratch;
-    for (uint32_t unit = blockIdx.x; unit < 2 * s.v_heads; unit += gridDim.x) {
-        if (unit != blockIdx.x) {
-            __syncthreads();
-            delta_store_row(sequence, s, unit - gridDim.x, m);
-            __syncthreads(); // all threads have read the previous unit's results
-        }
-        delta_unit(sequence, s, unit, m);
-    }
-}
-
-// Stores the row of the block's last unit after the block's arrival at the grid barrier: no phase of this launch
-// reads it, so that other blocks need not wait for it.
-QN_DEVICE void delta_store_deferred(const persistent_sequence &sequence, const qn_persistent_delta &s, const uint8_t *scratch)
-{
-    uint32_t unit = blockIdx.x;
-    while (unit + gridDim.x < 2 * s.v_heads)
-        unit += gridDim.x;
-    if (unit < 2 * s.v_heads)
-        delta_store_row(sequence, s, unit, *(const delta_shared *)scratch);
-}
-
 // ---- Prologue of the output's GEMV: gated norm ----
 
 // Columns first + 4*lane to first + 4*lane + 3 of QN_PROLOGUE_GATED_NORM, by full warps; heads of 64, 128 or 256
@@ -523,15 +498,19 @@ QN_DEVICE void f16_rows_prefetch(const qn_persistent_gemv &s, uint32_t slice, ui
 
 #define F16_SCRATCH (QN_PERSISTENT_THREADS / QN_WARP_SIZE * QN_TILE_ROWS) // floats of scratch for f16_rows_gemv
 
-// Adds the sums of the 16 warps of a unit, for one row, and stores the partial.
-QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uint32_t slice, const f16_unit &u, uint32_t row)
+// Adds the sums of the 16 warps of a unit, for one row of its weights.
+QN_DEVICE float f16_sum_warps(const float *acc, uint32_t row)
 {
     float v[4] = {};
 #pragma unroll
     for (uint32_t w = 0; w < QN_PERSISTENT_THREADS / QN_WARP_SIZE; w++)
         v[w % 4] += acc[w * QN_TILE_ROWS + row];
-    s.f16_out[((slice * s.slice_k_tiles + u.k_tile) * s.n_f16_tiles + u.tile) * QN_TILE_ROWS + row] =
-        v[0] + v[1] + (v[2] + v[3]);
+    return v[0] + v[1] + (v[2] + v[3]);
+}
+
+QN_DEVICE void f16_rows_write(const qn_persistent_gemv &s, const float *acc, uint32_t slice, const f16_unit &u, uint32_t row)
+{
+    s.f16_out[((slice * s.slice_k_tiles + u.k_tile) * s.n_f16_tiles + u.tile) * QN_TILE_ROWS + row] = f16_sum_warps(acc, row);
 }
 
 // The fp16 rows of a block, after the prologue. By the whole block. acts: activations of the slice in f32, not rotated.
