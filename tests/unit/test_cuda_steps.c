@@ -196,7 +196,6 @@ static void decode_of_many(void **unused)
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 1);
         assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
-        assert_int_equal(count("qn_attention_combine", 0, &other), attention_layers(&x));
         assert_int_equal(count("qn_matmul_embed", 0, &other), 1);
         assert_int_equal(count("qn_elementwise_gather", 0, &other), 0);
         assert_int_equal(count_gemms(0), gemms(&x));
