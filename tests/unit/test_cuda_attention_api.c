@@ -239,7 +239,7 @@ static void stores(void **unused)
     c.keys.stride = 3 * DIM;
     assert_ok(store(kernels, &c));
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 1) / 2, 1, false);
+    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * KV_HEADS + 3) / 4, 1, false);
     const qn_rope_qk_norm_store_args *a = arguments(0, 1);
     expect_cache(&a->cache);
     assert_int_equal(a->keys, 0x60000);
@@ -264,7 +264,7 @@ static void stores(void **unused)
     c.shape.pairing = QN_ROPE_INTERLEAVED;
     c.out.stride = HEADS * DIM + 8;
     assert_ok(fused(kernels, &c));
-    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 2, 1, false);
+    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * (HEADS + KV_HEADS) / 4, 1, false);
     a = arguments(0, 1);
     expect_cache(&a->cache);
     assert_int_equal(a->queries, 0x50000);
@@ -308,7 +308,7 @@ static void ropes(void **unused)
     assert_int_equal(g->n_rot, ROT);
     c.queries.stride = HEADS * DIM + 8;
     assert_ok(rope(kernels, &c));
-    expect_launch(0, 1, "qn_rope_qk_norm_store", TOKENS * HEADS / 2, 1, false);
+    expect_launch(0, 1, "qn_rope_qk_norm_store", (TOKENS * HEADS + 3) / 4, 1, false);
     const qn_rope_qk_norm_store_args *a = arguments(0, 1);
     assert_int_equal(a->queries, 0x50000);
     assert_int_equal(a->out, 0x50000);
