@@ -146,8 +146,8 @@ void qn_bench_cuda_pages(void)
     static const struct {
         size_t rows;
         uint32_t depth;
-    } same[] = { { 1, 128 },   { 1, 8192 },  { 1, 131072 }, { 8, 8192 }, { 32, 128 },
-                 { 32, 1024 }, { 32, 8192 }, { 128, 128 },  { 256, 512 } };
+    } same[] = { { 1, 128 },   { 1, 8192 },  { 1, 131072 }, { 8, 160 },   { 8, 8192 },  { 32, 128 },
+                 { 32, 1024 }, { 32, 8192 }, { 64, 160 },   { 128, 128 }, { 128, 160 }, { 256, 512 } };
     uint32_t positions[MAX_ROWS];
     char what[64];
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

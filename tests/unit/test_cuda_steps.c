@@ -135,6 +135,15 @@ static int attention_layers(const struct fixture *x)
     return n;
 }
 
+/* All layers' attention has the same buffers. */
+static const qn_op *attention_of(const struct fixture *x)
+{
+    const qn_op *op = x->cuda.plan.ops;
+    while (op->kind != QN_OP_ATTENTION)
+        op++;
+    return op;
+}
+
 /* GEMVs and GEMMs of a step of many rows, logits included. */
 static int gemms(const struct fixture *x)
 {
@@ -207,6 +216,13 @@ static void decode_of_many(void **unused)
         assert_int_equal(args->mask.positions, x.model->inputs + in.positions);
         assert_int_equal(args->cache.tables, x.model->inputs + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);
+        assert_int_equal(args->counters, x.model->attention_counters.address);
+        const qn_op *op = attention_of(&x);
+        assert_int_equal(args->out, x.model->buffers[op->attention.out].address);
+        assert_int_equal(args->gates,
+                         op->attention.shape.gated ? x.model->buffers[op[1].attention_combine.queries].address : 0);
+        for (size_t j = 0; j < bucket * args->n_heads; j++)
+            assert_int_equal(((const uint32_t *)(uintptr_t)args->counters)[j], 0);
         for (size_t row = 0; row < bucket; row++) {
             const bool real = row < n;
             assert_int_equal(input(&x, in.tokens)[row], real ? row + 10 + row : 0);
