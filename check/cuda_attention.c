@@ -24,7 +24,7 @@ struct shape {
     unsigned key_bits, value_bits;
     bool pages;
     size_t n_rows;
-    uint32_t positions[4], window;
+    uint32_t positions[4], window; /* positions: of rows 0 to 3, which the others repeat */
     bool not_causal, sinks, gates;
 };
 
@@ -37,13 +37,12 @@ struct problem {
     float *key_scales, *value_scales; /* [rows][kv heads][capacity] */
     uint16_t *f16_keys, *f16_values;  /* [rows][kv heads][1 + N_OPEN][page][dim] */
     float *means, *queries, *sinks, *gates;
-    uint32_t *sessions;
+    uint32_t *positions, *sessions;
     qn_gpu_arrays arrays;
-    qn_gpu_guarded out, partials, maxima;
+    qn_gpu_guarded out, partials, maxima, counters;
     qn_attention_gpu gpu_shape;
-    qn_launch decode, combine;
+    qn_launch decode;
     qn_attention_decode_args decode_args;
-    qn_attention_combine_args combine_args;
     qn_attention_splits splits;
 };
 
@@ -115,10 +114,7 @@ static void make_cache(struct problem *p)
         cache->value_scales = qn_gpu_keep_copy(&p->arrays, p->value_scales, rows * 4);
         p->decode_args.key_codec = gpu_codec(p, p->key_codec);
         p->decode_args.value_codec = gpu_codec(p, p->value_codec);
-        p->combine_args.rotation = qn_gpu_keep_rotation(&p->arrays, p->value_codec);
-        p->combine_args.gain = p->decode_args.value_codec.gain;
-    } else {
-        p->combine_args.gain = 1;
+        p->decode_args.rotation = qn_gpu_keep_rotation(&p->arrays, p->value_codec);
     }
     if (!s->pages)
         return;
@@ -154,49 +150,55 @@ static void problem_new(struct problem *p, const struct shape *s, uint32_t n_spl
     if (n_splits)
         p->splits.n = n_splits;
     qn_assert_ok(qn_attention_gpu_decode(&p->gpu_shape, s->n_rows, &p->splits, &p->decode));
-    qn_assert_ok(qn_attention_gpu_combine(&p->gpu_shape, s->n_rows, &p->combine));
     make_cache(p);
     p->queries = qn_floats_of(queries * dim, 1);
     p->sinks = qn_floats_of(s->n_heads, 1);
     p->gates = qn_floats_of(2 * queries * dim, 1);
     p->sessions = qn_xcalloc(s->n_rows, sizeof *p->sessions);
-    for (size_t i = 0; i < s->n_rows; i++)
+    p->positions = qn_xcalloc(s->n_rows, sizeof *p->positions);
+    for (size_t i = 0; i < s->n_rows; i++) {
+        p->positions[i] = s->positions[i % 4];
         p->sessions[i] = (uint32_t)(s->n_rows - 1 - i);
+    }
     p->partials = qn_gpu_new(queries * p->splits.n * dim * sizeof(float));
     p->maxima = qn_gpu_new(queries * p->splits.n * 2 * sizeof(float));
     p->out = qn_gpu_new(queries * dim * sizeof(float));
-    const qn_attention_mask mask = { .positions = qn_gpu_keep_copy(&p->arrays, s->positions, sizeof s->positions),
+    p->counters = qn_gpu_new(queries * sizeof(uint32_t));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), p->counters.data, 0, queries * sizeof(uint32_t)));
+    const qn_attention_mask mask = { .positions = qn_gpu_keep_copy(&p->arrays, p->positions, s->n_rows * sizeof *p->positions),
                                      .sessions = qn_gpu_keep_copy(&p->arrays, p->sessions, s->n_rows * sizeof *p->sessions),
                                      .n_keys = (uint32_t)(s->not_causal ? s->capacity - 3 : s->capacity),
                                      .window = s->window,
                                      .causal = !s->not_causal };
     qn_attention_decode_args *a = &p->decode_args;
     a->queries = qn_gpu_keep_copy(&p->arrays, p->queries, queries * dim * sizeof(float));
-    a->partials = p->combine_args.partials = p->partials.data;
-    a->maxima = p->combine_args.maxima = p->maxima.data;
-    a->mask = p->combine_args.mask = mask;
-    a->splits = p->combine_args.splits = p->splits;
+    a->partials = p->partials.data;
+    a->maxima = p->maxima.data;
+    a->counters = p->counters.data;
+    a->mask = mask;
+    a->splits = p->splits;
     a->n_rows = (uint32_t)s->n_rows;
-    a->n_heads = p->combine_args.n_heads = (uint32_t)s->n_heads;
+    a->n_heads = (uint32_t)s->n_heads;
     a->n_kv_heads = (uint32_t)s->n_kv_heads;
-    a->query_stride = p->combine_args.out_stride = (uint32_t)(s->n_heads * dim);
+    a->query_stride = a->out_stride = (uint32_t)(s->n_heads * dim);
     a->scale = 1 / sqrtf((float)dim);
     a->pdl_prefetch = s->n_rows == 1 && !s->not_causal;
-    p->combine_args.sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof(float)) : 0;
-    p->combine_args.gates = s->gates ? qn_gpu_keep_copy(&p->arrays, p->gates, 2 * queries * dim * sizeof(float)) : 0;
-    p->combine_args.out = p->out.data;
+    a->sinks = s->sinks ? qn_gpu_keep_copy(&p->arrays, p->sinks, s->n_heads * sizeof(float)) : 0;
+    a->gates = s->gates ? qn_gpu_keep_copy(&p->arrays, p->gates, 2 * queries * dim * sizeof(float)) : 0;
+    a->out = p->out.data;
 }
 
 static void problem_free(struct problem *p)
 {
-    void *const all[] = { p->keys,  p->values,  p->key_scales, p->value_scales, p->f16_keys, p->f16_values,
-                          p->means, p->queries, p->sinks,      p->gates,        p->sessions };
+    void *const all[] = { p->keys,  p->values,  p->key_scales, p->value_scales, p->f16_keys,  p->f16_values,
+                          p->means, p->queries, p->sinks,      p->gates,        p->positions, p->sessions };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     qn_gpu_free_arrays(&p->arrays);
     qn_gpu_free(&p->out);
     qn_gpu_free(&p->partials);
     qn_gpu_free(&p->maxima);
+    qn_gpu_free(&p->counters);
     qn_aura_codec_delete(p->key_codec);
     qn_aura_codec_delete(p->value_codec);
 }
@@ -204,7 +206,6 @@ static void problem_free(struct problem *p)
 static void run(struct problem *p)
 {
     qn_gpu_launch(&p->decode, &p->decode_args);
-    qn_gpu_launch(&p->combine, &p->combine_args);
 }
 
 /* ---- In double ---- */
@@ -338,7 +339,7 @@ static void check_shape(const struct shape *s, uint32_t n_splits)
     qn_expect_same(again, found, n, "element of the second run");
     for (size_t q = 0; q < s->n_rows * s->n_heads; q++) {
         const float *gate = s->gates ? p.gates + (q * 2 + 1) * s->dim : NULL;
-        attend(&p, p.sessions[q / s->n_heads], s->positions[q / s->n_heads], q % s->n_heads, p.queries + q * s->dim, gate,
+        attend(&p, p.sessions[q / s->n_heads], p.positions[q / s->n_heads], q % s->n_heads, p.queries + q * s->dim, gate,
                exact);
         add_errors(&errors, found + q * s->dim, exact, s->dim);
     }
@@ -386,7 +387,7 @@ static void prefill_new(struct prefill *t, const struct shape *s, uint32_t first
                                      .pages = like->pages,
                                      .key_codec = like->key_codec,
                                      .value_codec = like->value_codec,
-                                     .rotation = t->p.combine_args.rotation,
+                                     .rotation = like->rotation,
                                      .n_rows = (uint32_t)n,
                                      .n_pieces = 1,
                                      .n_heads = like->n_heads,
@@ -473,7 +474,6 @@ static void run_iteration(void *context, size_t iteration)
     if (t->heads.function)
         qn_gpu_launch(&t->heads, &t->qk_norm_rope_args);
     qn_gpu_launch(&t->p->decode, &t->turns[iteration]);
-    qn_gpu_launch(&t->p->combine, &t->p->combine_args);
 }
 
 /* The launch that computes queries and stores the newest key and value of a session's cache: qk_norm, and rope on a
@@ -494,7 +494,7 @@ static void add_qk_norm_rope_store(struct timed *t, struct problem *p)
                                        .positions = p->decode_args.mask.positions,
                                        .pages = p->decode_args.pages,
                                        .key_rotation = { .signs = qn_gpu_keep_copy(&p->arrays, p->key_codec->signs, head) },
-                                       .value_rotation = p->combine_args.rotation,
+                                       .value_rotation = p->decode_args.rotation,
                                        .n_rows = 1,
                                        .n_heads = (uint32_t)s->n_heads,
                                        .n_kv_heads = (uint32_t)s->n_kv_heads,
@@ -522,7 +522,7 @@ static void bench_shape(const struct shape *one, bool with_qk_norm_rope_store, u
     char text[96], variant[32];
     qn_random_seed(1);
     problem_new(&p, one, n_splits, qn_cuda_get_info(qn_gpu()));
-    p.decode.pdl = p.combine.pdl = true;
+    p.decode.pdl = true;
     const qn_attention_gpu_cache *cache = &p.decode_args.cache;
     const size_t key_bytes = cache->key_session_stride, value_bytes = cache->value_session_stride,
                  scale_bytes = cache->scale_session_stride;
@@ -624,6 +624,14 @@ void qn_check_cuda_attention(bool bench)
         size_t n;
     } prefills[] = { { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
                      { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 } };
+    /* Rows of one split beside rows of several; of the many rows, blocks have several pieces of work. */
+    static const struct {
+        size_t dim, n_heads, capacity, n_rows;
+        uint32_t positions[4];
+    } mixes[] = { { 64, 8, 1024, 4, { 0, 62, 1023, 63 } },      { 128, 16, 1024, 4, { 64, 255, 256, 511 } },
+                  { 256, 24, 1024, 4, { 510, 15, 900, 127 } },  { 128, 48, 1024, 3, { 512, 300, 767 } },
+                  { 128, 16, 320, 160, { 130, 63, 319, 191 } }, { 256, 24, 576, 50, { 64, 575, 0, 256 } },
+                  { 64, 20, 320, 200, { 255, 256, 128, 16 } } };
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (size_t j = 0; j < (i < n_code_dims ? sizeof bits / sizeof *bits : 1); j++) {
             const struct shape s = { .dim = dims[i],
@@ -649,6 +657,20 @@ void qn_check_cuda_attention(bool bench)
         check_shape(&(struct shape){ 128, 20, 2, 1024, format, format, false, 2, { 900, 3 }, 0, true, false, true }, 0);
     }
     check_shape(&(struct shape){ 128, 8, 8, 1024, 8, 8, true, 3, { 900, 77, 0 }, 0, false, false, true }, 0);
+    for (size_t i = 0; i < 2 * sizeof mixes / sizeof *mixes; i++) {
+        const unsigned format = i % 2 ? 4 : 16;
+        struct shape s = { .dim = mixes[i / 2].dim,
+                           .n_heads = mixes[i / 2].n_heads,
+                           .n_kv_heads = 4,
+                           .capacity = mixes[i / 2].capacity,
+                           .key_bits = format,
+                           .value_bits = format,
+                           .pages = format != 16,
+                           .n_rows = mixes[i / 2].n_rows,
+                           .gates = i % 3 == 0 };
+        memcpy(s.positions, mixes[i / 2].positions, sizeof s.positions);
+        check_shape(&s, 0);
+    }
     for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++) {
         const struct shape f16 = { .dim = prefills[i].dim,
                                    .n_heads = prefills[i].n_heads,

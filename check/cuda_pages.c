@@ -461,9 +461,8 @@ static void begin_case(const qn_pages_shape *s, const char *variant, const struc
 struct decode {
     struct problem p;
     qn_attention_gpu gpu;
-    qn_gpu_guarded partials, maxima, out;
+    qn_gpu_guarded partials, maxima, counters, out;
     qn_attention_decode_args decode;
-    qn_attention_combine_args combine;
 };
 
 static void decode_new(struct decode *d, const qn_pages_shape *s, const struct piece *pieces, size_t n_pieces)
@@ -476,24 +475,22 @@ static void decode_new(struct decode *d, const qn_pages_shape *s, const struct p
     const qn_attention_splits splits = qn_attention_gpu_splits(&d->gpu, p->n_pages * QN_ATTENTION_PAGE);
     d->partials = qn_gpu_new(queries * splits.n * s->dim * sizeof(float));
     d->maxima = qn_gpu_new(queries * splits.n * 2 * sizeof(float));
+    d->counters = qn_gpu_new(queries * sizeof(uint32_t));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), d->counters.data, 0, queries * sizeof(uint32_t)));
     d->out = qn_gpu_new(queries * s->dim * sizeof(float));
     d->decode = (qn_attention_decode_args){ .queries = qn_gpu_keep_copy(&p->arrays, x, queries * s->dim * sizeof(float)),
                                             .partials = qn_gpu_keep(&p->arrays, d->partials),
                                             .maxima = qn_gpu_keep(&p->arrays, d->maxima),
+                                            .counters = qn_gpu_keep(&p->arrays, d->counters),
                                             .key_codec = gpu_codec(p, 0),
                                             .value_codec = gpu_codec(p, 1),
+                                            .rotation = rotation_of(p, 1),
                                             .splits = splits,
                                             .n_heads = (uint32_t)s->n_heads,
                                             .n_kv_heads = (uint32_t)s->n_kv_heads,
                                             .query_stride = (uint32_t)(s->n_heads * s->dim),
+                                            .out_stride = (uint32_t)(s->n_heads * s->dim),
                                             .scale = 1 / sqrtf((float)s->dim) };
-    d->combine = (qn_attention_combine_args){ .partials = d->decode.partials,
-                                              .maxima = d->decode.maxima,
-                                              .rotation = rotation_of(p, 1),
-                                              .splits = splits,
-                                              .n_heads = (uint32_t)s->n_heads,
-                                              .out_stride = (uint32_t)(s->n_heads * s->dim),
-                                              .gain = d->decode.value_codec.gain };
     qn_gpu_keep(&p->arrays, d->out);
     free(x);
 }
@@ -503,23 +500,20 @@ static void run_decode(struct decode *d, bool paged, size_t row, size_t n, uint6
 {
     const size_t row_bytes = d->decode.query_stride * sizeof(float);
     qn_attention_decode_args decode = d->decode;
-    qn_attention_combine_args combine = d->combine;
     qn_launch launch;
     qn_gpu_poison(&d->partials);
     qn_gpu_poison(&d->maxima);
     decode.queries += row * row_bytes;
-    decode.mask = combine.mask = (qn_attention_mask){ .positions = d->p.gpu_positions + row * sizeof(uint32_t),
-                                                      .sessions = sessions,
-                                                      .n_keys = (uint32_t)(d->p.n_pages * QN_ATTENTION_PAGE),
-                                                      .causal = 1 };
+    decode.mask = (qn_attention_mask){ .positions = d->p.gpu_positions + row * sizeof(uint32_t),
+                                       .sessions = sessions,
+                                       .n_keys = (uint32_t)(d->p.n_pages * QN_ATTENTION_PAGE),
+                                       .causal = 1 };
     decode.cache = cache_of(&d->p, paged, 0);
     decode.pages = f16_of(&d->p, paged, 0);
     decode.n_rows = (uint32_t)n;
-    combine.out = d->out.data + row * row_bytes;
+    decode.out = d->out.data + row * row_bytes;
     qn_assert_ok(qn_attention_gpu_decode(&d->gpu, n, &decode.splits, &launch));
     qn_gpu_launch(&launch, &decode);
-    qn_assert_ok(qn_attention_gpu_combine(&d->gpu, n, &launch));
-    qn_gpu_launch(&launch, &combine);
 }
 
 /* All rows over contiguous caches, over pages, each sequence alone, and with rows that have no session. */

@@ -15,9 +15,8 @@ struct pool {
 
 struct timed {
     qn_attention_gpu gpu;
-    qn_launch decode_launch, combine_launch;
+    qn_launch decode_launch;
     qn_attention_decode_args *decode; /* [iterations] */
-    qn_attention_combine_args combine;
     qn_gpu_arrays arrays;
 };
 
@@ -56,7 +55,6 @@ static void run_iteration(void *context, size_t iteration)
 {
     const struct timed *t = context;
     qn_gpu_launch(&t->decode_launch, &t->decode[iteration]);
-    qn_gpu_launch(&t->combine_launch, &t->combine);
 }
 
 /* Bytes of the cache that attention at these positions reads. */
@@ -96,10 +94,14 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
     qn_random_floats(codebook, sizeof codebook / sizeof *codebook, 1);
     const qn_attention_splits splits = qn_attention_gpu_splits(&t.gpu, longest + 1);
     const qn_attention_gpu_codec codec = { .codebook = qn_gpu_keep_copy(&t.arrays, codebook, sizeof codebook), .gain = 1 };
+    const qn_gpu_guarded counters = qn_gpu_new(queries * sizeof(uint32_t));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), counters.data, 0, queries * sizeof(uint32_t)));
     const qn_attention_decode_args decode = {
         .queries = qn_gpu_keep_copy(&t.arrays, x, queries * s->dim * sizeof(float)),
         .partials = qn_gpu_keep(&t.arrays, qn_gpu_new(queries * splits.n * s->dim * sizeof(float))),
         .maxima = qn_gpu_keep(&t.arrays, qn_gpu_new(queries * splits.n * 2 * sizeof(float))),
+        .counters = qn_gpu_keep(&t.arrays, counters),
+        .out = qn_gpu_keep(&t.arrays, qn_gpu_new(queries * s->dim * sizeof(float))),
         .mask = { .positions = qn_gpu_keep_copy(&t.arrays, positions, n_rows * sizeof *positions),
                   .sessions = qn_gpu_keep_copy(&t.arrays, sessions, n_rows * sizeof *sessions),
                   .n_keys = longest + 1,
@@ -111,17 +113,10 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
         .n_heads = (uint32_t)s->n_heads,
         .n_kv_heads = (uint32_t)s->n_kv_heads,
         .query_stride = (uint32_t)(s->n_heads * s->dim),
+        .out_stride = (uint32_t)(s->n_heads * s->dim),
         .scale = 1 / sqrtf((float)s->dim),
         .pdl_prefetch = 1,
     };
-    t.combine = (qn_attention_combine_args){ .partials = decode.partials,
-                                             .maxima = decode.maxima,
-                                             .out = qn_gpu_keep(&t.arrays, qn_gpu_new(queries * s->dim * sizeof(float))),
-                                             .mask = decode.mask,
-                                             .splits = splits,
-                                             .n_heads = decode.n_heads,
-                                             .out_stride = decode.query_stride,
-                                             .gain = 1 };
     t.decode = qn_xcalloc(n_iterations, sizeof *t.decode);
     for (size_t i = 0; i < n_iterations; i++) {
         t.decode[i] = decode;
@@ -130,8 +125,7 @@ static void bench(const qn_pages_shape *s, const char *what, const uint32_t *pos
             t.decode[i].pages = qn_pages_f16(s, &l, 0, f16_pages.tables[i]);
     }
     qn_assert_ok(qn_attention_gpu_decode(&t.gpu, n_rows, &splits, &t.decode_launch));
-    qn_assert_ok(qn_attention_gpu_combine(&t.gpu, n_rows, &t.combine_launch));
-    t.decode_launch.pdl = t.combine_launch.pdl = true;
+    t.decode_launch.pdl = true;
     snprintf(variant, sizeof variant, codes ? "decode, %u/%u bits" : "decode, f16", s->key_bits, s->value_bits);
     snprintf(text, sizeof text, "%zu heads of %zu over %zu, %s", s->n_heads, s->dim, s->n_kv_heads, what);
     qn_gpu_bench("pages", variant, text, bytes, "B", qn_gpu_read_rate(), run_iteration, &t, n_iterations);
@@ -152,8 +146,8 @@ void qn_bench_cuda_pages(void)
     static const struct {
         size_t rows;
         uint32_t depth;
-    } same[] = { { 1, 128 },   { 1, 8192 },  { 1, 131072 }, { 8, 8192 }, { 32, 128 },
-                 { 32, 1024 }, { 32, 8192 }, { 128, 128 },  { 256, 512 } };
+    } same[] = { { 1, 128 },   { 1, 8192 },  { 1, 131072 }, { 8, 160 },   { 8, 8192 },  { 32, 128 },
+                 { 32, 1024 }, { 32, 8192 }, { 64, 160 },   { 128, 128 }, { 128, 160 }, { 256, 512 } };
     uint32_t positions[MAX_ROWS];
     char what[64];
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {

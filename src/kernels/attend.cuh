@@ -4,7 +4,7 @@
 //
 //   QN_HEAD_DIM
 //   QN_KEY_BITS, QN_VALUE_BITS   bits of the codes; 16 and 16: fp16
-//   QN_WARPS                     warps of a block, at least QN_ATTENTION_TILE_Q
+//   QN_WARPS                     warps of a block
 //   QN_PAGES                     1: the cache of a session, whose first and newest pages are fp16 (kv_cuda.h)
 //
 // A warp processes a tile of QN_ATTENTION_TILE_KV rows at a time. It dequantises codes to fp16, and multiplies keys
@@ -20,7 +20,7 @@
 
 // Whether a block may have 128 KiB of shared memory; qn_attention_gpu_has_large_smem is the same on the host.
 #define LARGE_SMEM (__CUDA_ARCH__ != 860 && __CUDA_ARCH__ != 890 && __CUDA_ARCH__ < 1200)
-// Shared memory of a block; qn_attention_gpu_shared_limit is the same on the host.
+// Shared memory of a block that is alone on an SM; qn_attention_gpu_shared_limit is the same on the host.
 #define SHARED_LIMIT ((LARGE_SMEM ? __CUDA_ARCH__ < 900 ? 163u : 227u : 99u) << 10)
 #define DIM QN_HEAD_DIM
 #define CODES (QN_KEY_BITS != 16)
@@ -32,6 +32,10 @@
 #ifndef TEAMS
 #define TEAMS 1 // of decode attention over codes: groups of QN_WARPS warps with work of their own
 #endif
+#ifndef BLOCKS
+#define BLOCKS 1 // of decode attention over fp16, that an SM runs at a time
+#endif
+#define BLOCK_LIMIT (qn_attention_gpu_block_limit(SHARED_LIMIT, BLOCKS))
 
 #include "kernels/codes.cuh"
 #include "kernels/kv_ring.cuh"

@@ -67,13 +67,19 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_slot_bytes(uint32_t head_dim, unsi
  * Shared memory of a warp beside its ring: its tile's softmax weights, an accumulator of sixteen dimensions, a scale. */
 enum { QN_ATTENTION_MAX_TEAMS = 2, QN_ATTENTION_WARP_BYTES = 256 + 512 + 16 };
 
+/* qn_attention_gpu_block_limit - the shared memory of a block of which an SM runs `blocks` at a time. */
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_block_limit(uint32_t shared_bytes, uint32_t blocks)
+{
+    return (shared_bytes + QN_ATTENTION_RESERVED_BYTES) / blocks / 1024 * 1024 - QN_ATTENTION_RESERVED_BYTES;
+}
+
 /* qn_attention_gpu_reserved_bytes - shared memory of decode attention that is not part of a ring: over codes as above; over
  * fp16, for the reduction over warps while rings are filled, an accumulator of four or eight dimensions of each lane. */
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_reserved_bytes(uint32_t head_dim, unsigned key_bits, uint32_t warps,
                                                              uint32_t teams, uint32_t shared_bytes)
 {
     return key_bits != 16 ? teams * warps * (uint32_t)QN_ATTENTION_WARP_BYTES
-                          : (head_dim <= 256 && shared_bytes >= 227u << 10 ? 2 : 1) * warps * 1024;
+                          : (head_dim <= 256 && shared_bytes >= 64u << 10 ? 2 : 1) * warps * 1024;
 }
 
 /* The two spaces of the ring buffers: below the tables at QN_ATTENTION_TABLE_BASE and above them; all of it is `above` where
@@ -107,6 +113,24 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_s
     while (n > 0 && space.below / (n * slot_bytes) + space.above / (n * slot_bytes) < warps)
         n--;
     return n;
+}
+
+/* qn_attention_gpu_blocks - blocks of decode attention that an SM runs at a time: over fp16 as many as have rings of two slots
+ * for each warp: at the end of a piece of work of one, the others compute. Over codes a block has teams. */
+enum { QN_ATTENTION_MAX_BLOCKS = 2 };
+
+QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned key_bits, uint32_t warps,
+                                                     uint32_t shared_bytes)
+{
+    uint32_t blocks = key_bits == 16 ? QN_ATTENTION_MAX_BLOCKS : 1;
+    for (; blocks > 1; blocks--) {
+        const uint32_t limit = qn_attention_gpu_block_limit(shared_bytes, blocks),
+                       reserved = qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, 1, limit);
+        if (qn_attention_gpu_ring_slots(qn_attention_gpu_ring_space_of(head_dim, 0, reserved, 1, limit),
+                                        qn_attention_gpu_slot_bytes(head_dim, key_bits, key_bits), warps) >= 2)
+            break;
+    }
+    return blocks;
 }
 
 /* qn_attention_gpu_teams - teams of decode attention: as many as have rings of three slots for each warp; one of fp16, which
@@ -144,14 +168,16 @@ static inline uint32_t qn_attention_gpu_shared_limit(uint32_t max_shared_bytes)
 static inline uint32_t qn_attention_gpu_shared_bytes(uint32_t head_dim, unsigned key_bits, unsigned value_bits, uint32_t warps,
                                                      uint32_t teams, uint32_t max_shared_bytes)
 {
-    const uint32_t limit = qn_attention_gpu_shared_limit(max_shared_bytes), n = teams ? teams : 1;
+    const uint32_t of_sm = qn_attention_gpu_shared_limit(max_shared_bytes), n = teams ? teams : 1,
+                   blocks = teams ? qn_attention_gpu_blocks(head_dim, key_bits, warps, of_sm) : 1,
+                   limit = qn_attention_gpu_block_limit(of_sm, blocks);
     const bool large = qn_attention_gpu_has_large_smem(limit);
     const uint32_t key = qn_attention_gpu_table_bytes(key_bits, large), value = qn_attention_gpu_table_bytes(value_bits, large);
     const uint32_t reserved = teams ? qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, teams, limit) : 0;
     const qn_attention_gpu_ring_space space =
         qn_attention_gpu_ring_space_of(head_dim, key > value ? key : value, reserved, n, limit);
     const uint32_t slot = qn_attention_gpu_slot_bytes(head_dim, key_bits, value_bits);
-    return limit > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, n * warps) == 0
+    return of_sm > max_shared_bytes || qn_attention_gpu_ring_slots(space, slot, n * warps) == 0
                ? 0
                : limit - n * qn_attention_gpu_static_bytes(head_dim);
 }

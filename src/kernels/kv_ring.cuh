@@ -128,7 +128,7 @@ template <int key_bits, int value_bits, int reserved> struct kv_ring {
     static constexpr uint32_t slot_bytes = qn_attention_gpu_slot_bytes(DIM, key_bits, value_bits);
     static constexpr uint32_t table_bytes = TABLE_BYTES;
     static constexpr qn_attention_gpu_ring_space space =
-        qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, TEAMS, SHARED_LIMIT);
+        qn_attention_gpu_ring_space_of(DIM, table_bytes, reserved, TEAMS, BLOCK_LIMIT);
     static constexpr int slots = qn_attention_gpu_ring_slots(space, slot_bytes, TEAMS * QN_WARPS);
     static constexpr uint32_t begin_below = QN_ATTENTION_RESERVED_BYTES + TEAMS * qn_attention_gpu_static_bytes(DIM);
     static constexpr bool scaled = key_bits != 16;

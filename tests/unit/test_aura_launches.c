@@ -124,16 +124,21 @@ static void ring_buffers(void **unused)
             for (size_t i = 0; i < 3 * sizeof kib / sizeof *kib; i++) {
                 const size_t k = i / 3;
                 const uint32_t teams = (uint32_t)i % 3, n = teams ? teams : 1; /* 0: not decode attention */
+                const uint32_t warps = teams && bits[b] == 16 ? 4 : 8, most = kib[k] << 10,
+                               blocks = teams ? qn_attention_gpu_blocks(dims[d], bits[b], warps, most) : 1;
+                if (bits[b] == 16 && teams == 2)
+                    continue; /* fp16 has no tables to share */
                 label("dim %u bits %u, %u KiB, %u teams", dims[d], bits[b], kib[k], teams);
-                const uint32_t limit = kib[k] << 10,
-                               reserved = teams ? qn_attention_gpu_reserved_bytes(dims[d], bits[b], 8, teams, limit) : 0,
+                const uint32_t limit = qn_attention_gpu_block_limit(most, blocks),
+                               reserved = teams ? qn_attention_gpu_reserved_bytes(dims[d], bits[b], warps, teams, limit) : 0,
                                fixed = n * qn_attention_gpu_static_bytes(dims[d]), dynamic = limit - fixed,
                                slot = qn_attention_gpu_slot_bytes(dims[d], bits[b], bits[b]),
                                tables = qn_attention_gpu_table_bytes(bits[b], kib[k] > 99);
                 const qn_attention_gpu_ring_space space = qn_attention_gpu_ring_space_of(dims[d], tables, reserved, n, limit);
-                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, 8 * n);
+                const uint32_t slots = qn_attention_gpu_ring_slots(space, slot, warps * n);
                 const uint32_t expected = slots ? dynamic : 0;
-                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], 8, teams, limit), expected);
+                assert_int_equal(qn_attention_gpu_shared_bytes(dims[d], bits[b], bits[b], warps, teams, most), expected);
+                assert_true(blocks * (dynamic + fixed + QN_ATTENTION_RESERVED_BYTES) <= most + QN_ATTENTION_RESERVED_BYTES);
                 if (space.below) {
                     assert_true(QN_ATTENTION_RESERVED_BYTES + fixed + space.below <= QN_ATTENTION_TABLE_BASE);
                     assert_true(QN_ATTENTION_TABLE_BASE + tables + space.above + reserved <= dynamic + 16 * n * dims[d]);
@@ -142,22 +147,26 @@ static void ring_buffers(void **unused)
                 }
                 if (slots && slots < QN_ATTENTION_MAX_SLOTS) { /* as many as fit */
                     const uint32_t ring = (slots + 1) * slot;
-                    assert_true(space.below / ring + space.above / ring < 8 * n);
+                    assert_true(space.below / ring + space.above / ring < warps * n);
                 }
                 assert_true(slots || kib[k] == 99 || teams == 2);
             }
     const qn_attention_gpu_ring_space codes = qn_attention_gpu_ring_space_of(256, 64 << 10, 0, 1, 227 << 10),
                                       decode = qn_attention_gpu_ring_space_of(256, 64 << 10, 16 * 784, 2, 227 << 10),
-                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 16 << 10, 1, 227 << 10);
+                                      f16 = qn_attention_gpu_ring_space_of(256, 0, 8 << 10, 1, 113 << 10);
     assert_int_equal(qn_attention_gpu_reserved_bytes(256, 4, 8, 2, 227 << 10), 16 * 784);
-    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 16, 8, 1, 227 << 10), 16 << 10);
+    assert_int_equal(qn_attention_gpu_blocks(256, 16, 4, 227 << 10), 2);
+    assert_int_equal(qn_attention_gpu_blocks(512, 16, 4, 227 << 10), 1);
+    assert_int_equal(qn_attention_gpu_blocks(256, 4, 8, 227 << 10), 1);
+    assert_int_equal(qn_attention_gpu_block_limit(227 << 10, 2), 113 << 10);
+    assert_int_equal(qn_attention_gpu_reserved_bytes(256, 16, 4, 1, 113 << 10), 8 << 10);
     assert_int_equal(qn_attention_gpu_slot_bytes(256, 4, 4), 2176);
     assert_int_equal(qn_attention_gpu_ring_slots(codes, 2176, 8), 9);
     assert_int_equal(qn_attention_gpu_ring_slots(decode, 2176, 16), 3);
-    assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 8), 3);
+    assert_int_equal(qn_attention_gpu_ring_slots(f16, qn_attention_gpu_slot_bytes(256, 16, 16), 4), 3);
     assert_int_equal(qn_attention_gpu_teams(256, 4, 4, 8, 227 << 10), 2);
     assert_int_equal(qn_attention_gpu_teams(256, 8, 8, 8, 227 << 10), 1); /* too little memory */
-    assert_int_equal(qn_attention_gpu_teams(256, 16, 16, 8, 227 << 10), 1);
+    assert_int_equal(qn_attention_gpu_teams(256, 16, 16, 4, 227 << 10), 1);
 }
 
 /* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not on

@@ -136,6 +136,15 @@ static int attention_layers(const struct fixture *x)
     return n;
 }
 
+/* All layers' attention has the same buffers. */
+static const qn_op *attention_of(const struct fixture *x)
+{
+    const qn_op *op = x->cuda.plan.ops;
+    while (op->kind != QN_OP_ATTENTION)
+        op++;
+    return op;
+}
+
 /* GEMVs and GEMMs of a step of many rows, logits included. */
 static int gemms(const struct fixture *x)
 {
@@ -271,7 +280,6 @@ static void decode_of_many(void **unused)
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 1);
         assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
-        assert_int_equal(count("qn_attention_combine", 0, &other), attention_layers(&x));
         assert_int_equal(count("qn_matmul_embed", 0, &other), 1);
         assert_int_equal(count("qn_elementwise_gather", 0, &other), 0);
         assert_int_equal(count_gemms(0), gemms(&x));
@@ -283,6 +291,13 @@ static void decode_of_many(void **unused)
         assert_int_equal(args->mask.positions, x.model->inputs + in.positions);
         assert_int_equal(args->cache.tables, x.model->inputs + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);
+        assert_int_equal(args->counters, x.model->attention_counters.address);
+        const qn_op *op = attention_of(&x);
+        assert_int_equal(args->out, x.model->buffers[op->attention.out].address);
+        assert_int_equal(args->gates,
+                         op->attention.shape.gated ? x.model->buffers[op[1].attention_combine.queries].address : 0);
+        for (size_t j = 0; j < bucket * args->n_heads; j++)
+            assert_int_equal(((const uint32_t *)(uintptr_t)args->counters)[j], 0);
         expect_inputs(&x, n, bucket);
         tear_down(&x);
     }

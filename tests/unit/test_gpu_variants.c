@@ -60,7 +60,6 @@ static void caches(void)
             assert_ok(qn_attention_gpu_check(&gpu));
             const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 4096);
             selects(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), &launch);
-            selects(qn_attention_gpu_combine(&gpu, 1, &launch), &launch);
             selects(qn_attention_gpu_prefill(&gpu, 64, 1, &launch), &launch);
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)

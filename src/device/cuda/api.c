@@ -295,6 +295,13 @@ qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn
     return QN_OK;
 }
 
+qn_status qn_api_clear(qn_cuda_kernels *kernels, qn_stream stream, uint64_t address, size_t bytes)
+{
+    qn_cuda *cuda;
+    QN_TRY(in_current_context(kernels, &cuda));
+    return qn_cuda_memset(cuda, stream, address, 0, bytes);
+}
+
 qn_status qn_api_load(qn_cuda_kernels *kernels, const qn_launch *launches, size_t n)
 {
     qn_cuda *cuda;

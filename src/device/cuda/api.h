@@ -75,6 +75,9 @@ qn_status qn_api_run(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch
  * of them. QN_ERR_INVALID as for qn_api_run. */
 qn_status qn_api_make_ready(qn_cuda_kernels *kernels, qn_stream stream, const qn_launch *launches, size_t n);
 
+/* qn_api_clear - queue the setting of device memory to zeros, in the current context. */
+qn_status qn_api_clear(qn_cuda_kernels *kernels, qn_stream stream, uint64_t address, size_t bytes);
+
 /* qn_api_load - load the code of n launches in the current context. */
 qn_status qn_api_load(qn_cuda_kernels *kernels, const qn_launch *launches, size_t n);
 

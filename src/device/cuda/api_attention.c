@@ -120,15 +120,21 @@ static qn_status begin(attention_call *c, const qn_cuda_kernels *kernels, const 
     return QN_OK;
 }
 
-static size_t partials_bytes(const attention_call *c)
+/* A counter for each query, then partials, then the maximum and sum of each. */
+static size_t counters_bytes(const attention_call *c)
 {
-    return c->n_group_queries * c->splits.n * c->gpu.head_dim * sizeof(float);
+    return c->splits.n > 1 ? (c->n_group_queries * sizeof(uint32_t) + 15) / 16 * 16 : 0;
 }
 
-/* Partials, then the maximum and sum of each. */
+static size_t partials_bytes(const attention_call *c)
+{
+    return c->splits.n > 1 ? c->n_group_queries * c->splits.n * c->gpu.head_dim * sizeof(float) : 0;
+}
+
 static size_t workspace_bytes(const attention_call *c)
 {
-    return partials_bytes(c) + c->n_group_queries * c->splits.n * 2 * sizeof(float);
+    const size_t maxima = c->splits.n > 1 ? c->n_group_queries * c->splits.n * 2 * sizeof(float) : 0;
+    return counters_bytes(c) + partials_bytes(c) + maxima;
 }
 
 qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, const qn_cuda_kv_cache *cache,
@@ -144,10 +150,10 @@ qn_status qn_cuda_attention_workspace(const qn_cuda_kernels *kernels, const qn_c
 }
 
 static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, const qn_attention_decode_args *like,
-                             const qn_attention_combine_args *to, qn_stream stream)
+                             qn_stream stream)
 {
     const qn_attention_prefill_args args = { .queries = like->queries,
-                                             .out = to->out,
+                                             .out = like->out,
                                              .positions = like->mask.positions,
                                              .sessions = like->mask.sessions,
                                              .cache = like->cache,
@@ -156,7 +162,7 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
                                              .n_heads = like->n_heads,
                                              .n_kv_heads = like->n_kv_heads,
                                              .query_stride = like->query_stride,
-                                             .out_stride = to->out_stride,
+                                             .out_stride = like->out_stride,
                                              .dtype = like->dtype,
                                              .scale = like->scale };
     qn_launch launch;
@@ -164,31 +170,31 @@ static qn_status run_prefill(qn_cuda_kernels *kernels, const attention_call *c, 
     return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-/* The tokens of a group, from `first` on. The second launch with PDL: it reads positions before it waits, which the first does
- * not write. */
-static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first, qn_attention_decode_args decode,
-                           qn_attention_combine_args combine, qn_stream stream)
+/* The tokens of a group, from `first` on. */
+static qn_status run_group(qn_cuda_kernels *kernels, const attention_call *c, size_t first, qn_attention_decode_args args,
+                           qn_stream stream)
 {
     const size_t n = c->n_tokens - first < GROUP_TOKENS ? c->n_tokens - first : GROUP_TOKENS,
-                 type_bytes = decode.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
-    qn_api_call calls[2] = { { .args = &decode }, { .args = &combine } };
-    decode.n_rows = (uint32_t)n;
-    decode.queries += first * decode.query_stride * type_bytes;
-    combine.out += first * combine.out_stride * type_bytes;
-    decode.mask.positions += first * sizeof(uint32_t);
-    decode.mask.sessions += decode.mask.sessions ? first * sizeof(uint32_t) : 0;
-    combine.mask = decode.mask;
-    QN_TRY(qn_attention_gpu_decode(&c->gpu, n, &c->splits, &calls[0].launch));
-    QN_TRY(qn_attention_gpu_combine(&c->gpu, n, &calls[1].launch));
-    calls[1].launch.pdl = true;
-    return qn_api_run_calls(kernels, stream, calls, 2);
+                 type_bytes = args.dtype == QN_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    qn_launch launch;
+    args.n_rows = (uint32_t)n;
+    args.queries += first * args.query_stride * type_bytes;
+    args.out += first * args.out_stride * type_bytes;
+    args.mask.positions += first * sizeof(uint32_t);
+    args.mask.sessions += args.mask.sessions ? first * sizeof(uint32_t) : 0;
+    QN_TRY(qn_attention_gpu_decode(&c->gpu, n, &c->splits, &launch));
+    if (first == 0 && counters_bytes(c)) { /* the launches leave them cleared */
+        QN_TRY(qn_api_make_ready(kernels, stream, &launch, 1));
+        QN_TRY(qn_api_clear(kernels, stream, args.counters, counters_bytes(c)));
+    }
+    return qn_api_run(kernels, stream, &launch, 1, &args);
 }
 
-static qn_status run_decode(qn_cuda_kernels *kernels, const attention_call *c, const qn_attention_decode_args *decode,
-                            const qn_attention_combine_args *combine, qn_stream stream)
+static qn_status run_decode(qn_cuda_kernels *kernels, const attention_call *c, const qn_attention_decode_args *args,
+                            qn_stream stream)
 {
     for (size_t i = 0; i < c->n_tokens; i += GROUP_TOKENS)
-        QN_TRY(run_group(kernels, c, i, *decode, *combine, stream));
+        QN_TRY(run_group(kernels, c, i, *args, stream));
     return QN_OK;
 }
 
@@ -199,7 +205,8 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
     attention_call c;
     QN_TRY(begin(&c, kernels, cache, tokens, n_heads));
     qn_attention_decode_args decode = { .queries = qn_api_address(queries),
-                                        .partials = (uint64_t)(uintptr_t)workspace,
+                                        .out = qn_api_address(out),
+                                        .counters = (uint64_t)(uintptr_t)workspace,
                                         .mask = { .positions = qn_api_address(tokens->positions),
                                                   .sessions = qn_api_address(tokens->sequences),
                                                   .n_keys = (uint32_t)cache->capacity,
@@ -214,20 +221,13 @@ qn_status qn_cuda_attention(qn_cuda_kernels *kernels, const qn_cuda_kv_cache *ca
     QN_TRY(check_heads("queries", queries, queries.dtype, c.n_tokens, n_heads, cache->head_dim, &decode.query_stride));
     if (!isfinite(scale))
         return qn_fail(QN_ERR_INVALID, "scale: %g, expected a finite value", (double)scale);
+    decode.partials = decode.counters + counters_bytes(&c);
     decode.maxima = decode.partials + partials_bytes(&c);
-    qn_attention_combine_args combine = { .partials = decode.partials,
-                                          .maxima = decode.maxima,
-                                          .out = qn_api_address(out),
-                                          .mask = decode.mask,
-                                          .splits = c.splits,
-                                          .n_heads = decode.n_heads,
-                                          .dtype = decode.dtype,
-                                          .gain = 1 };
-    QN_TRY(check_heads("out", out, queries.dtype, c.n_tokens, n_heads, cache->head_dim, &combine.out_stride));
+    QN_TRY(check_heads("out", out, queries.dtype, c.n_tokens, n_heads, cache->head_dim, &decode.out_stride));
     QN_TRY(qn_api_check_workspace(workspace_bytes(&c), workspace, bytes));
     if (!c.n_tokens)
         return QN_OK;
-    return c.prefill ? run_prefill(kernels, &c, &decode, &combine, stream) : run_decode(kernels, &c, &decode, &combine, stream);
+    return c.prefill ? run_prefill(kernels, &c, &decode, stream) : run_decode(kernels, &c, &decode, stream);
 }
 
 /* ---- Stores ---- */
@@ -373,7 +373,7 @@ qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_cuda_kv_
 
 qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim)
 {
-    enum { MAX_LAUNCHES = 5 };
+    enum { MAX_LAUNCHES = 4 };
     qn_launch launches[MAX_LAUNCHES];
     size_t n = 0;
     if (!kernels)
@@ -384,7 +384,6 @@ qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim)
     QN_TRY(qn_rope_gpu_qk_norm_store(head_dim, false, 1, 1, 1, &launches[n++]));
     const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 1);
     QN_TRY(qn_attention_gpu_decode(&gpu, 1, &splits, &launches[n++]));
-    QN_TRY(qn_attention_gpu_combine(&gpu, 1, &launches[n++]));
     if (qn_attention_gpu_has_prefill(&gpu))
         QN_TRY(qn_attention_gpu_prefill(&gpu, 1, 1, &launches[n++]));
     return qn_api_load(kernels, launches, n);

@@ -133,11 +133,6 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
     return s->is_decode ? QN_OK : quantize_pages(s, op->layer, op->layer, 1);
 }
 
-static qn_attention_splits splits(const qn_cuda_rows_step *s)
-{
-    return qn_attention_gpu_splits(&format_of(s)->attention, s->model->max_positions);
-}
-
 static qn_attention_mask mask(const qn_cuda_rows_step *s)
 {
     const uint64_t first = s->row * sizeof(uint32_t);
@@ -196,22 +191,27 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
-/* The rows of pieces of few rows. */
+/* The rows of pieces of few rows. Writes final outputs, as run_prefill. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);
     qn_attention_decode_args args = {
         .queries = qn_cuda_step_buffer(s, op->attention.queries),
+        .gates = op->attention.shape.gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) : 0,
+        .out = qn_cuda_step_buffer(s, op->attention.out),
         .partials = s->model->partials.address,
         .maxima = s->model->maxima.address,
+        .counters = s->model->attention_counters.address,
         .mask = mask(s),
         .key_codec = codec_of(&f->codecs[0]),
         .value_codec = codec_of(&f->codecs[1]),
-        .splits = splits(s),
+        .rotation = f->codecs[1].rotation,
+        .splits = qn_attention_gpu_splits(&f->attention, s->model->max_positions),
         .n_rows = (uint32_t)s->n_few,
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,
         .query_stride = row_of(&op->attention.shape),
+        .out_stride = row_of(&op->attention.shape),
         .scale = op->attention.shape.scale,
         .pdl_prefetch = s->is_decode, /* else a row attends to rows that the previous launch writes */
     };
@@ -221,46 +221,16 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
-static qn_status run_combine(const qn_cuda_rows_step *s, const qn_op *op)
-{
-    const qn_cuda_format *f = format_of(s);
-    const qn_attention_combine_args args = { .partials = s->model->partials.address,
-                                             .maxima = s->model->maxima.address,
-                                             .gates = op->attention_combine.shape.gated
-                                                          ? qn_cuda_step_buffer(s, op->attention_combine.queries)
-                                                          : 0,
-                                             .out = qn_cuda_step_buffer(s, op->attention_combine.in),
-                                             .rotation = f->codecs[1].rotation,
-                                             .mask = mask(s),
-                                             .splits = splits(s),
-                                             .n_heads = (uint32_t)op->attention_combine.shape.n_heads,
-                                             .out_stride = row_of(&op->attention_combine.shape),
-                                             .gain = f->codecs[1].gain };
-    qn_launch config;
-    QN_TRY(qn_attention_gpu_combine(&f->attention, s->n_few, &config));
-    return qn_cuda_step_launch_pdl(s, &config, &args);
-}
-
-/* Whether the partials of the rows do not fit at the same time: many rows of heads without a prefill kernel. */
-static bool in_groups(const qn_cuda_rows_step *s)
-{
-    return s->n_few > QN_CUDA_ATTENTION_ROWS;
-}
-
 static qn_status run_attention(const qn_cuda_rows_step *s, const qn_op *op)
 {
     if (s->n_few < s->n)
         QN_TRY(run_prefill(s, op));
-    if (!s->n_few)
-        return QN_OK;
-    if (!in_groups(s))
-        return run_decode(s, op);
+    /* Many rows of heads without a prefill kernel: the partials of all do not fit at the same time. */
     for (size_t i = 0; i < s->n_few; i += QN_CUDA_ATTENTION_ROWS) {
         qn_cuda_rows_step group = *s;
         group.row += i;
         group.n_few = s->n_few - i < QN_CUDA_ATTENTION_ROWS ? s->n_few - i : QN_CUDA_ATTENTION_ROWS;
         QN_TRY(run_decode(&group, op));
-        QN_TRY(run_combine(&group, op + 1));
     }
     return QN_OK;
 }
@@ -271,5 +241,5 @@ qn_status qn_cuda_run_attention_op(const qn_cuda_rows_step *s, const qn_op *op)
         return run_qk_norm_rope_store(s, op);
     if (op->kind == QN_OP_ATTENTION)
         return run_attention(s, op);
-    return s->n_few && !in_groups(s) ? run_combine(s, op) : QN_OK;
+    return QN_OK; /* QN_OP_ATTENTION_COMBINE: QN_OP_ATTENTION has combined the splits */
 }

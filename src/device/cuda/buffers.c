@@ -22,7 +22,8 @@ void qn_cuda_buffers_free(qn_cuda_model *model)
     qn_cuda_buffer *const all[] = { &model->scratch,           &model->cosines,          &model->sines,
                                     &model->partials,          &model->maxima,           &model->gates,
                                     &model->delta_workspace,   &model->gathered,         &model->logits,
-                                    &model->persistent_memory, &model->matmul_workspace, &model->arrivals };
+                                    &model->persistent_memory, &model->matmul_workspace, &model->arrivals,
+                                    &model->attention_counters };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         qn_cuda_free(model->cuda, all[i]);
     for (size_t i = 0; model->buffers && i < model->plan->n_buffers; i++)
@@ -81,6 +82,8 @@ static qn_status alloc_attention(qn_cuda_model *model, size_t max_rows, size_t m
     const size_t n_partials = rows * h->n_heads * qn_attention_gpu_splits(&gpu, max_positions).n;
     QN_TRY(alloc_floats(model, n_partials, h->head_dim, &model->partials));
     QN_TRY(alloc_floats(model, n_partials, 2, &model->maxima));
+    QN_TRY(alloc_floats(model, rows, h->n_heads, &model->attention_counters));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, model->attention_counters.address, 0, model->attention_counters.bytes));
     QN_TRY(alloc_floats(model, max_rows, h->n_rot / 2, &model->cosines));
     return alloc_floats(model, max_rows, h->n_rot / 2, &model->sines);
 }

@@ -128,10 +128,11 @@ typedef struct qn_cuda_model {
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
     qn_cuda_buffer cosines, sines, partials, maxima, gates, delta_workspace, matmul_workspace;
-    qn_cuda_buffer gathered, logits;  /* [logit_rows]: rows of the last layer's output; logits */
-    size_t logit_rows;                /* up to QN_CUDA_LOGIT_ROWS */
-    qn_cuda_buffer arrivals;          /* [max_rows][n_k_heads] of recurrent layers: zeros between launches */
-    qn_cuda_buffer persistent_memory; /* backs `persistent` */
+    qn_cuda_buffer gathered, logits;   /* [logit_rows]: rows of the last layer's output; logits */
+    size_t logit_rows;                 /* up to QN_CUDA_LOGIT_ROWS */
+    qn_cuda_buffer attention_counters; /* of qn_attention_decode: zeros between launches */
+    qn_cuda_buffer arrivals;           /* [max_rows][n_k_heads] of recurrent layers: zeros between launches */
+    qn_cuda_buffer persistent_memory;  /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
     uint8_t *host_inputs;  /* pinned: input_bytes, and max_rows embeddings if the host dequantises */
     qn_cuda_piece *pieces; /* [QN_CUDA_MAX_SEQUENCES] of the current step */

@@ -1,15 +1,15 @@
 /* Launches of attention on the GPU. */
 #include "kernels/attention/attention_cuda.h"
 
-/* Warps of a block of decode attention, or of a team of a block over codes: a multiple of a head's slices of 64 dimensions. */
-#define WARPS(head_dim, key_bits) ((key_bits) != 16 && (head_dim) == 192 ? 12 : 8)
+/* Warps of a block of decode attention over fp16, or of a team of a block over codes: a multiple of a head's slices of 64
+ * dimensions. */
+#define WARPS(head_dim, key_bits) ((key_bits) == 16 ? 4 : (head_dim) == 192 ? 12 : 8)
 
 #define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
 #define CHECK_decode(head_dim, warps) CHECK_decode_codes(head_dim, 16, 16, 0, warps)
 #define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps)                                                       \
     _Static_assert((warps) == WARPS(head_dim, key_bits), "a launch selects another number of warps than a built-in variant");
 #define CHECK_prefill(head_dim, key_bits, value_bits, pages)
-#define CHECK_combine(head_dim, pages)
 #include "kernels/variants.h"
 #include "kernels/attention/variants.def"
 
@@ -42,6 +42,20 @@ static uint32_t teams_of(const qn_attention_gpu *gpu)
 {
     return qn_attention_gpu_teams((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
                                   qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
+}
+
+/* That an SM runs at a time. */
+static size_t blocks_of(const qn_attention_gpu *gpu)
+{
+    return qn_attention_gpu_blocks((uint32_t)gpu->head_dim, gpu->key_bits, (uint32_t)warps_of(gpu),
+                                   qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
+}
+
+/* The least number of tiles of a split. Over fp16 a row of up to 256 positions has a single one, which is not written: at
+ * shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
+static size_t split_tiles(const qn_attention_gpu *gpu)
+{
+    return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : warps_of(gpu);
 }
 
 /* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
@@ -93,7 +107,7 @@ static uint32_t query_tiles(const qn_attention_gpu *gpu)
 
 qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys)
 {
-    const size_t tiles = warps_of(gpu), min_keys = tiles * QN_ATTENTION_TILE_KV,
+    const size_t tiles = split_tiles(gpu), min_keys = tiles * QN_ATTENTION_TILE_KV,
                  to_fill = gpu->n_sms / (gpu->n_kv_heads * query_tiles(gpu)), needed = (max_keys + min_keys - 1) / min_keys,
                  pages = gpu->pages ? 1 : 0;
     size_t splits = to_fill > pages ? to_fill - pages : 1;
@@ -104,10 +118,11 @@ qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t 
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits, qn_launch *out)
 {
     const size_t tiles = gpu->n_kv_heads * query_tiles(gpu);
-    if (n_rows == 0 || n_rows > 65535 || splits->n < (gpu->pages ? 2u : 1u) || splits->tiles != warps_of(gpu))
+    if (n_rows == 0 || n_rows > 65535 || splits->n < (gpu->pages ? 2u : 1u) || splits->tiles != split_tiles(gpu))
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits of %u tiles", n_rows, splits->n,
                        splits->tiles);
-    const size_t n = n_rows * tiles * splits->n, blocks = n < gpu->n_sms ? n : gpu->n_sms;
+    const size_t n = n_rows * tiles * splits->n, blocks_per_sm = blocks_of(gpu),
+                 blocks = n < gpu->n_sms * blocks_per_sm ? n : gpu->n_sms * blocks_per_sm;
     *out = (qn_launch){ .variant = is_f16(gpu) ? QN_GPU_VARIANT(decode, gpu->head_dim, warps_of(gpu))
                                                : QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits, gpu->value_bits,
                                                                 gpu->pages, warps_of(gpu)),
@@ -116,18 +131,6 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
                         .block = { teams_of(gpu) * (uint32_t)warps_of(gpu) * 32, 1, 1 },
                         .shared_bytes = decode_bytes(gpu),
                         .args_bytes = sizeof(qn_attention_decode_args) };
-    return QN_OK;
-}
-
-qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out)
-{
-    if (n_rows == 0 || n_rows > 65535)
-        return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows", n_rows);
-    *out = (qn_launch){ .variant = QN_GPU_VARIANT(combine, gpu->head_dim, gpu->pages),
-                        .function = "qn_attention_combine",
-                        .grid = { (uint32_t)gpu->n_heads, (uint32_t)n_rows, 1 },
-                        .block = { QN_ATTENTION_COMBINE_THREADS, 1, 1 },
-                        .args_bytes = sizeof(qn_attention_combine_args) };
     return QN_OK;
 }
 

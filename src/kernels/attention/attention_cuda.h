@@ -1,8 +1,7 @@
 /* Attention on the GPU over the caches of kernels/kv_cuda.h: arguments and results of its kernels, and their launches.
  * Shared by C and CUDA.
  *
- * Three kernels: qn_attention_decode computes split-KV partials for single rows, qn_attention_combine combines them,
- * qn_attention_prefill processes many rows of one session. */
+ * Two kernels: qn_attention_decode for single rows, in KV splits, qn_attention_prefill for many rows of one session. */
 #ifndef QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 #define QN_KERNELS_ATTENTION_ATTENTION_CUDA_H
 
@@ -23,62 +22,51 @@ typedef struct qn_attention_mask {
  * its results. */
 typedef struct qn_attention_splits {
     uint32_t n;
-    uint32_t tiles; /* the tiles of a split are a multiple of this number, QN_WARPS of the kernel */
+    uint32_t tiles; /* the tiles of a split are a multiple of this number, itself one of QN_WARPS of the kernel */
 } qn_attention_splits;
 
 /* qn_attention_decode - attention of query rows, each over its session's cache, in KV splits. For each query head of a
- * row and each split:
+ * row and each split, the workspace has:
  *
  *   partials [n_rows][n_heads][splits.n][head_dim]   sums of e^(score - m) times values, in the basis of the codes
  *   maxima   [n_rows][n_heads][splits.n][2]          m, the running maximum in use, and l, the sum of e^(score - m); scores
  *                                                    are in base 2 here: m * log2(e)
  *
- * qn_attention_combine computes the results from these. Splits without positions are not written. With QN_PAGES the
- * cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page 0 and the open page).
+ * The block that writes the last split of a query tile combines all of them in ascending order, normalises, and rotates back to
+ * the model's basis. Over fp16 the only split of a row is normalised in place of being written. With gates, each result is
+ * multiplied by the sigmoid of its gate. A query without visible keys or without a session gets zeros. Splits without positions
+ * are not written. With QN_PAGES the cache is a session's of codes, all rows are causal, and split 0 reads the fp16 pages (page
+ * 0 and the open page).
  *
  * The grid has as many blocks as the device runs at a time; each takes its part of the splits of all rows (work.cuh), so
  * that rows of very different lengths share the device evenly. A query tile is QN_ATTENTION_TILE_Q query heads of a
  * key-value head. Two sources: over fp16 (decode.cu) a block has QN_WARPS warps, over codes (decode_codes.cu)
- * qn_attention_gpu_teams times as many. Defines: QN_HEAD_DIM, QN_WARPS (at least 8); over codes also QN_KEY_BITS,
+ * qn_attention_gpu_teams times as many. Defines: QN_HEAD_DIM, QN_WARPS (over codes at least 8); over codes also QN_KEY_BITS,
  * QN_VALUE_BITS, QN_PAGES, and QN_WARPS is a multiple of the head's slices of 64 dimensions. */
 typedef struct qn_attention_decode_args {
     QN_GPU_PTR(const uint8_t) queries; /* [n_rows][n_heads][head_dim], typed, query_stride values from a row to the next */
+    QN_GPU_PTR(const float) gates;     /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
+    QN_GPU_PTR(const float) sinks;     /* [n_heads] the logit of one more key, with value 0; or none */
+    QN_GPU_PTR(uint8_t) out;           /* as queries, out_stride values from a row to the next */
     QN_GPU_PTR(float) partials;
     QN_GPU_PTR(float) maxima;
+    QN_GPU_PTR(uint32_t)
+    counters; /* [n_rows][query tiles of a row], at most n_heads each: zeros before the launch, and after
+                                      it. Not read with splits.n of 1 */
     qn_attention_mask mask;
     qn_attention_gpu_cache cache;
     qn_attention_gpu_pages pages;                  /* with QN_PAGES */
     qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
+    qn_aura_gpu_rotation rotation;                 /* of values, with codes only */
     qn_attention_splits splits;
-    uint32_t n_rows, n_heads, n_kv_heads, query_stride, dtype; /* dtype: of the queries, a qn_dtype, F32, F16 or BF16 */
-    float scale;                                               /* of scores */
+    uint32_t n_rows, n_heads, n_kv_heads, query_stride, out_stride;
+    uint32_t dtype; /* of queries and out, a qn_dtype, F32, F16 or BF16 */
+    float scale;    /* of scores */
     /* Set if launches that may still be running write no rows of the caches but those at the queries' own positions, and the
      * codes of the pages that these complete: all others are then loaded before the PDL wait. Needs causal rows and one row
      * per session. */
     uint32_t pdl_prefetch;
 } qn_attention_decode_args;
-
-/* qn_attention_combine - combines the splits of qn_attention_decode in ascending order, normalises, and rotates back to
- * the model's basis.
- *
- * A query without visible keys or without a session gets zeros. With gates, each result is multiplied by the sigmoid of its
- * gate.
- *
- * grid (n_heads, n_rows), QN_ATTENTION_COMBINE_THREADS threads. Defines: QN_HEAD_DIM, QN_PAGES. */
-enum { QN_ATTENTION_COMBINE_THREADS = 256 };
-
-typedef struct qn_attention_combine_args {
-    QN_GPU_PTR(const float) partials;
-    QN_GPU_PTR(const float) maxima;
-    QN_GPU_PTR(const float) sinks; /* [n_heads] the logit of one more key, with value 0; or none */
-    QN_GPU_PTR(const float) gates; /* [n_rows][n_heads][2][head_dim], the second of each two; or none */
-    QN_GPU_PTR(uint8_t) out;       /* [n_rows][n_heads][head_dim], typed, out_stride values from a row to the next */
-    qn_aura_gpu_rotation rotation; /* of values */
-    qn_attention_mask mask;
-    qn_attention_splits splits;
-    uint32_t n_heads, out_stride, dtype; /* dtype: of out */
-    float gain;                          /* of the value codec; 1 for fp16 */
-} qn_attention_combine_args;
 
 /* qn_attention_prefill - attention of pieces of rows: each of one session, at consecutive positions, with its keys and
  * values in the cache already; causal, without a window. A piece may have no rows. With QN_PAGES the cache is a session's of
@@ -131,14 +119,12 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu);
  * with a single row. The bits of a row's results do not depend on max_keys. */
 qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys);
 
-/* qn_attention_gpu_decode, qn_attention_gpu_combine - fill the two launches; the caller fills their arguments. gpu has
- * passed qn_attention_gpu_check. */
+/* qn_attention_gpu_decode - fills a launch; the caller fills its arguments. gpu has passed qn_attention_gpu_check. */
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
                                   qn_launch *out);
-qn_status qn_attention_gpu_combine(const qn_attention_gpu *gpu, size_t n_rows, qn_launch *out);
 
 /* qn_attention_gpu_has_prefill - whether qn_attention_prefill supports this cache on this device. If not, prefill rows
- * go through the two launches above, which accept any number of rows up to 65535. */
+ * go through the launch above, which accepts any number of rows up to 65535. */
 bool qn_attention_gpu_has_prefill(const qn_attention_gpu *gpu);
 
 /* qn_attention_gpu_prefill - fills its launch, for up to n_rows rows in up to n_pieces pieces. */

@@ -1,13 +1,18 @@
 // Split-KV attention of query rows of any sequences over caches of fp16 values: the attention of a decode step, bound by
 // reading the caches. attend.cuh holds the code of a warp; work.cuh gives a block its splits; this file reduces the warps of a
-// block. decode_codes.cu is the same over AURA codes.
+// block; combine.cuh combines the splits of a row. decode_codes.cu is the same over AURA codes.
+//
+// A row of a few hundred positions takes a block little longer than the latencies at its beginning and end. So blocks are small
+// and an SM runs several; the next piece of work is found while the first rows of this one are in flight, and its rows are
+// requested before this one is reduced.
 //
 // Method: Flash-Decoding (Dao et al., 2023).
 #define QN_KEY_BITS 16
 #define QN_VALUE_BITS 16
 #define QN_PAGES 0
+#define BLOCKS ((int)qn_attention_gpu_blocks(DIM, 16, QN_WARPS, SHARED_LIMIT))
 
-#include "kernels/attention/piece.cuh"
+#include "kernels/attention/combine.cuh"
 
 // ---- Reduction over the warps of a block ----
 
@@ -37,92 +42,209 @@ QN_DEVICE void block_factors(float factor[2], const shared &s, const softmax_sta
     }
 }
 
-// Writes a split's maxima and sums: one thread a column.
-QN_DEVICE void write_maxima(const qn_attention_decode_args &a, const shared &s, const query_tile &query_tile, uint32_t split)
+// The maximum and the sum of weights of a column over the warps.
+QN_DEVICE float2 column_maxima(const shared &s, uint32_t column)
 {
-    if (threadIdx.x >= query_tile.n_columns)
-        return;
     float m = LOWEST, l = 0;
     for (int w = 0; w < QN_WARPS; w++)
-        m = fmaxf(m, s.m[w][threadIdx.x]);
+        m = fmaxf(m, s.m[w][column]);
     for (int w = 0; w < QN_WARPS; w++)
-        l += s.l[w][threadIdx.x] * qn_exp2(s.m[w][threadIdx.x] - m);
-    *(float2 *)&a.maxima[((uint64_t)(query_tile.first_query + threadIdx.x) * a.splits.n + split) * 2] = make_float2(m, l);
+        l += s.l[w][column] * qn_exp2(s.m[w][column] - m);
+    return make_float2(m, l);
 }
 
-#define RESERVED (qn_attention_gpu_reserved_bytes(DIM, 16, QN_WARPS, 1, SHARED_LIMIT))
+// The factor that makes the sums of a row's only split, which are relative to the maximum of the block, its results.
+QN_DEVICE float result_factor(const qn_attention_decode_args &a, const shared &s, uint32_t head, uint32_t column)
+{
+    const float2 maxima = column_maxima(s, column);
+    const float sink = sink_of(a, head), m = fmaxf(maxima.x, sink), factor = qn_exp2(maxima.x - m);
+    return factor * normalizing_factor(maxima.y * factor + (a.sinks ? qn_exp2(sink - m) : 0));
+}
+
+#define RESERVED (qn_attention_gpu_reserved_bytes(DIM, 16, QN_WARPS, 1, BLOCK_LIMIT))
 
 using ring_of_warp = kv_ring<16, 16, RESERVED>;
 
-// Reduces and writes a split. is_last: the rings are empty, and the reduction may overwrite them.
-template <bool is_last>
-QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, const thread_coord &p, const query_tile &query_tile,
-                           uint8_t *dynamic, softmax_state &state, const float (*acc)[4], uint32_t split)
+// A piece of work, its splits, and its queries.
+struct decode_piece {
+    work_piece piece;
+    uint32_t n_splits; // of the row
+    query_tile tile;
+};
+
+// What the warps of a block share beside their queries.
+struct block_state {
+    float factors[TILE_Q]; // result_factor of each column
+    block_work work;       // what follows the next piece
+    work_piece piece;      // the next piece
+    qn_attention_span span;
+    uint64_t page; // its first
+    bool has_next, arrived;
+};
+
+// Reduces and writes a split, after store_maxima and a barrier. is_only: the row has no other, and its result is written.
+QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, block_state &b, const thread_coord &p,
+                           const decode_piece &work, uint8_t *dynamic, softmax_state &state, const float (*acc)[4],
+                           uint32_t split, bool is_only)
 {
+    const query_tile &tile = work.tile;
+    const uint32_t head = tile.first_query - work.piece.row * a.n_heads, column = threadIdx.x;
     float factor[2];
-    store_maxima(s, state, p);
-    __syncthreads();
     block_factors(factor, s, state, p);
-    write_maxima(a, s, query_tile, split);
-    const auto store = [&](uint32_t column, uint32_t dim, const auto &x) {
-        store_floats(a.partials + ((uint64_t)(query_tile.first_query + column) * a.splits.n + split) * DIM + dim, x);
-    };
-    constexpr int bytes = is_last ? ring_of_warp::reduce_bytes : RESERVED;
-    float *buffer = is_last ? ring_of_warp::reduce_buffer(dynamic) : ring_of_warp::reserved_buffer(dynamic);
-    reduce_warps<16, bytes>(buffer, acc, factor, query_tile.n_columns, p, store);
+    if (column < tile.n_columns) {
+        if (is_only)
+            b.factors[column] = result_factor(a, s, head + column, column);
+        else
+            *(float2 *)&a.maxima[((uint64_t)(tile.first_query + column) * a.splits.n + split) * 2] = column_maxima(s, column);
+    }
+    reduce_warps<16, RESERVED>(
+        ring_of_warp::reserved_buffer(dynamic), acc, factor, tile.n_columns, p, [&](uint32_t to, uint32_t dim, auto &x) {
+            const uint64_t query = tile.first_query + to;
+            if (!is_only) {
+                store_floats(a.partials + (query * a.splits.n + split) * DIM + dim, x);
+                return;
+            }
+            constexpr int n = sizeof x / sizeof *x;
+            __align__(16) float gates[n];
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                gates[i] = QN_INFINITY;
+            if (a.gates)
+                load_floats(gates, a.gates + (query * 2 + 1) * DIM + dim);
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                qn_store_typed(a.out, (uint64_t)work.piece.row * a.out_stride + (head + to) * DIM + dim + i, a.dtype,
+                               qn_gated(x[i] * b.factors[to], gates[i]));
+        });
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
+// Combines the splits of a query tile if this block has written the last of them.
+QN_DEVICE void combine_piece(const qn_attention_decode_args &a, block_state &b, const decode_piece &work, uint32_t n_query_tiles,
+                             const thread_coord &p)
+{
+    if (threadIdx.x == 0)
+        b.arrived = arrive(a, work.piece, work.n_splits, n_query_tiles);
+    __syncthreads();
+    const uint32_t head = work.tile.first_query - work.piece.row * a.n_heads;
+    for (uint32_t column = p.warp; b.arrived && column < work.tile.n_columns; column += QN_WARPS)
+        combine_splits(a, work.piece.row, head + column, work.n_splits, p.lane);
+}
+
+// Finds the piece of work after the current one. By warp 0. Reading the address of its first page brings its page table into L1.
+QN_DEVICE void find_next(const qn_attention_decode_args &a, block_state &b, uint32_t n_query_tiles, int lane)
+{
+    block_work work = b.work;
+    work_piece piece;
+    qn_attention_span span;
+    const bool has = work.next(piece, span, a.mask, a.splits, a.n_rows, n_query_tiles);
+    __syncwarp();
+    if (lane > 0)
+        return;
+    b.has_next = has;
+    if (!has)
+        return;
+    const uint32_t row = (span.tile0 + piece.first * span.tiles_per_split) * TILE_KV;
+    const uint64_t *table = qn_kv_table(a.cache.tables, a.mask.sessions ? a.mask.sessions[piece.row] : 0);
+    b.page = row < span.end ? qn_kv_page(table, row / QN_ATTENTION_PAGE) : 0;
+    b.work = work;
+    b.piece = piece;
+    b.span = span;
+}
+
+#define COLUMNS ((TILE_Q + QN_WARPS - 1) / QN_WARPS) // of a warp
+
+struct warp_queries {
+    warp_query of[COLUMNS];
+
+    __device__ __forceinline__ void load(const qn_attention_decode_args &a, const query_tile &tile, const thread_coord &p)
+    {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            of[i].load(a, tile, 0, i * QN_WARPS + p.warp, p.lane);
+    }
+
+    __device__ __forceinline__ void store(shared &s, const qn_attention_decode_args &a, const thread_coord &p)
+    {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            of[i].template rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, i * QN_WARPS + p.warp, p.lane);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ shared s;
-    __shared__ block_work works[2]; // while a piece is processed, the other one holds what follows it
-    static_assert(sizeof s + sizeof works <= qn_attention_gpu_static_bytes(DIM), "launches assume less static memory");
+    __shared__ block_state b;
+    static_assert(sizeof s + sizeof b <= qn_attention_gpu_static_bytes(DIM), "launches assume less static memory");
 
     const int warp = threadIdx.x / QN_WARP_SIZE, lane = threadIdx.x % QN_WARP_SIZE;
     const thread_coord p = { warp, lane, lane / 4, lane % 4 };
-    const uint32_t group = a.n_heads / a.n_kv_heads, query_tiles = (group + TILE_Q - 1) / TILE_Q;
+    const uint32_t group = a.n_heads / a.n_kv_heads, query_tiles = (group + TILE_Q - 1) / TILE_Q,
+                   n_query_tiles = a.n_kv_heads * query_tiles;
 
     // Work that does not depend on the previous kernel: the block's splits, rows of the cache.
     qn_pdl_trigger();
-#pragma unroll 1
-    for (uint32_t n = 0;; n++) {
-        block_work work;
-        work_piece piece;
-        qn_attention_span span;
-        if (n > 0)
-            work = works[n % 2];
-        else if (!work.find(a.mask, a.splits, a.n_rows, a.n_kv_heads * query_tiles, blockIdx.x, gridDim.x))
-            return;
-        if (!work.next(piece, span, a.mask, a.splits, a.n_rows, a.n_kv_heads * query_tiles))
-            return;
-        if (threadIdx.x == 0)
-            works[(n + 1) % 2] = work;
-        const query_tile tile(a, piece.row, piece.query_tile, query_tiles);
-        warp_query query;
-        kv_source from;
-        kv_range rows;
-        find_cache_rows(from, rows, a, span, piece.first, piece.last, tile.session, tile.head, warp);
-        // The previous kernel writes the tile of the queries' own position.
-        const uint32_t own = (span.end - 1) / TILE_KV;
-        const bool reads_own = own < rows.last_tile && own >= rows.tile && (own - rows.tile) % QN_WARPS == 0,
-                   early = n > 0 || (a.pdl_prefetch && !reads_own); // later, the previous kernel has ended
-        ring_of_warp ring(from, qn_shared_address(dynamic), warp, lane);
-        if (early)
-            ring.fill(rows.tile, rows.last_tile, rows.step);
+    block_work work;
+    work_piece piece;
+    qn_attention_span span;
+    bool has_work = work.find(a.mask, a.splits, a.n_rows, n_query_tiles, blockIdx.x, gridDim.x) &&
+                    work.next(piece, span, a.mask, a.splits, a.n_rows, n_query_tiles);
+    if (!has_work) {
         qn_pdl_wait();
-        query.load(a, tile, 0, p);
-        if (!early)
-            ring.fill(rows.tile, rows.last_tile, rows.step);
-        query.rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, p);
+        write_rows_without_session(a);
+        return;
+    }
+    if (threadIdx.x == 0)
+        b.work = work;
+    decode_piece current = { piece, span.active_splits, query_tile(a, piece.row, piece.query_tile, query_tiles) };
+    kv_source from;
+    kv_range rows;
+    find_cache_rows(from, rows, a, span, piece.first, piece.last, current.tile.session, current.tile.head, warp);
+    // The previous kernel writes the tile of the queries' own position.
+    const uint32_t own = (span.end - 1) / TILE_KV;
+    const bool reads_own = own < rows.last_tile && own >= rows.tile && (own - rows.tile) % QN_WARPS == 0,
+               early = a.pdl_prefetch && !reads_own;
+    ring_of_warp ring(from, qn_shared_address(dynamic), warp, lane);
+    warp_queries queries;
+    if (early)
+        ring.fill(rows.tile, rows.last_tile, rows.step);
+    qn_pdl_wait();
+    queries.load(a, current.tile, p);
+    if (!early)
+        ring.fill(rows.tile, rows.last_tile, rows.step);
+    write_rows_without_session(a);
+#pragma unroll 1
+    while (has_work) {
+        queries.store(s, a, p);
         __syncthreads();
+        if (warp == 0)
+            find_next(a, b, n_query_tiles, lane);
         query_fragment c;
         load_query_fragment(c, s, p);
         softmax_state state;
         float acc[DIM / 16][4];
         attend_parts<16, 16, RESERVED, false>(state, acc, ring, c, s, rows, p, 0, [&](uint32_t part) {
-            write_split<false>(a, s, p, tile, dynamic, state, acc, piece.first + part);
+            store_maxima(s, state, p);
+            __syncthreads();
+            write_split(a, s, b, p, current, dynamic, state, acc, current.piece.first + part, false);
         });
-        write_split<true>(a, s, p, tile, dynamic, state, acc, piece.last - 1);
+        store_maxima(s, state, p);
+        __syncthreads();
+        const decode_piece done = current;
+        has_work = b.has_next;
+        if (has_work) {
+            const work_piece next = b.piece;
+            const qn_attention_span next_span = b.span;
+            current = { next, next_span.active_splits, query_tile(a, next.row, next.query_tile, query_tiles) };
+            find_cache_rows(from, rows, a, next_span, next.first, next.last, current.tile.session, current.tile.head, warp);
+            ring = ring_of_warp(from, qn_shared_address(dynamic), warp, lane);
+            ring.fill(rows.tile, rows.last_tile, rows.step);
+            queries.load(a, current.tile, p);
+        }
+        write_split(a, s, b, p, done, dynamic, state, acc, done.piece.last - 1, done.n_splits == 1);
+        if (done.n_splits > 1)
+            combine_piece(a, b, done, n_query_tiles, p);
     }
 }

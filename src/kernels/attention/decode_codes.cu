@@ -1,6 +1,6 @@
 // Split-KV attention of query rows of any sequences over caches of AURA codes: the attention of a decode step. work.cuh gives
-// a team of QN_WARPS warps its splits; the teams of a block share nothing but the look-up tables. decode.cu is the same over
-// fp16.
+// a team of QN_WARPS warps its splits; the teams of a block share nothing but the look-up tables. combine.cuh combines the splits
+// of a row. decode.cu is the same over fp16.
 //
 // A group of SLICES warps processes as many tiles at a time: each warp computes the scores of its own tile, over all
 // dimensions, and then accumulates the values of all tiles of the group, in its own slice of the dimensions. So accumulators
@@ -12,7 +12,7 @@
 // Method: Flash-Decoding (Dao et al., 2023).
 #define TEAMS ((int)qn_attention_gpu_teams(DIM, QN_KEY_BITS, QN_VALUE_BITS, QN_WARPS, SHARED_LIMIT))
 
-#include "kernels/attention/piece.cuh"
+#include "kernels/attention/combine.cuh"
 
 #define SLICES (DIM % 64 == 0 ? DIM / 64 : 1) // of the dimensions; warps of a group
 #define SLICE_DIMS (DIM / SLICES)
@@ -554,10 +554,10 @@ QN_DEVICE void attend_page_piece(const qn_attention_decode_args &a, shared &s, t
     if (before)
         keys.load(rows, 0, p);
     qn_pdl_wait();
-    query.load(a, tile, 0, p);
+    query.load(a, tile, 0, p.warp, p.lane);
     if (has_keys && !before)
         keys.load(rows, 0, p);
-    query.rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, p);
+    query.rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, p.warp, p.lane);
     team_barrier(p);
     softmax_state state;
     float acc[SLICE_DIMS / 16][4];
@@ -584,10 +584,10 @@ QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, 
     if (before)
         ring.fill(rows.tile, rows.last_tile, rows.step);
     qn_pdl_wait();
-    query.load(a, tile, means, p);
+    query.load(a, tile, means, p.warp, p.lane);
     if (!before)
         ring.fill(rows.tile, rows.last_tile, rows.step);
-    query.rotate_and_store<QN_KEY_BITS>(s, a.key_codec, a.scale * QN_LOG2E, a.key_codec.gain, p);
+    query.rotate_and_store<QN_KEY_BITS>(s, a.key_codec, a.scale * QN_LOG2E, a.key_codec.gain, p.warp, p.lane);
     team_barrier(p);
     query_fragment c;
     load_query_fragment(c, s, p);
@@ -598,19 +598,41 @@ QN_DEVICE void attend_codes_piece(const qn_attention_decode_args &a, shared &s, 
     write_split<QN_VALUE_BITS>(a, s, b, tile, 1, state, acc, piece.last - 1, p);
 }
 
+// A piece of work of a team, in shared memory against register pressure: while it is processed, the other one of two holds what
+// follows.
+struct team_work {
+    block_work rest; // of the team, from this piece on
+    work_piece piece;
+    uint32_t n_splits; // of the row
+    bool arrived;
+};
+
+// Combines the splits of a query tile if this team has written the last of them.
+QN_DEVICE void combine_piece(const qn_attention_decode_args &a, team_work &w, uint32_t query_tiles, const team_coord &p)
+{
+    if (p.warp == 0 && p.lane == 0)
+        w.arrived = arrive(a, w.piece, w.n_splits, a.n_kv_heads * query_tiles);
+    team_barrier(p);
+    if (!w.arrived)
+        return;
+    const query_tile tile(a, w.piece.row, w.piece.query_tile, query_tiles);
+    for (uint32_t column = p.warp; column < tile.n_columns; column += QN_WARPS)
+        combine_splits(a, w.piece.row, tile.first_query - w.piece.row * a.n_heads + column, w.n_splits, p.lane);
+}
+
 extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
     qn_attention_decode(const __grid_constant__ qn_attention_decode_args a)
 {
     extern __shared__ __align__(128) uint8_t dynamic[];
     __shared__ shared of_team[TEAMS];
-    __shared__ block_work works[TEAMS][2]; // while a piece is processed, the other one holds what follows it
+    __shared__ team_work works[TEAMS][2];
     static_assert(sizeof of_team + sizeof works <= TEAMS * qn_attention_gpu_static_bytes(DIM),
                   "launches assume less static memory");
     static_assert(TEAMS * THREADS >= TABLE_ENTRIES, "a thread stores a table entry");
 
     const int lane = threadIdx.x % QN_WARP_SIZE, team = threadIdx.x / THREADS, warp = threadIdx.x % THREADS / QN_WARP_SIZE;
     const team_coord p = { { warp, lane, lane / 4, lane % 4 }, team, warp / SLICES, warp % SLICES };
-    const uint32_t query_tiles = (a.n_heads / a.n_kv_heads + TILE_Q - 1) / TILE_Q;
+    const uint32_t query_tiles = (a.n_heads / a.n_kv_heads + TILE_Q - 1) / TILE_Q, n_query_tiles = a.n_kv_heads * query_tiles;
     shared &s = of_team[team];
     team_buffers &b = ((team_buffers *)codes_ring::reserved_buffer(dynamic))[team];
 
@@ -620,24 +642,30 @@ extern "C" __global__ void __launch_bounds__(TEAMS *THREADS, 1)
         store_table_entry(TABLE_ADDRESS(dynamic), threadIdx.x, make_table_entry<QN_KEY_BITS>(threadIdx.x, a.key_codec),
                           make_table_entry<QN_VALUE_BITS>(threadIdx.x, a.value_codec));
     block_work work;
-    bool has_work = work.find(a.mask, a.splits, a.n_rows, a.n_kv_heads * query_tiles, team * gridDim.x + blockIdx.x,
-                              TEAMS * gridDim.x);
+    const bool has_work =
+        work.find(a.mask, a.splits, a.n_rows, n_query_tiles, team * gridDim.x + blockIdx.x, TEAMS * gridDim.x);
     __syncthreads();
 #pragma unroll 1
     for (uint32_t n = 0; has_work; n++) {
         work_piece piece;
         qn_attention_span span;
         if (n > 0)
-            work = works[team][n % 2];
-        if (!work.next(piece, span, a.mask, a.splits, a.n_rows, a.n_kv_heads * query_tiles))
-            return;
-        if (p.warp == 0 && p.lane == 0)
-            works[team][(n + 1) % 2] = work;
+            work = works[team][n % 2].rest;
+        if (!work.next(piece, span, a.mask, a.splits, a.n_rows, n_query_tiles))
+            break;
+        if (p.warp == 0 && p.lane == 0) {
+            works[team][(n + 1) % 2].rest = work;
+            works[team][n % 2].piece = piece;
+            works[team][n % 2].n_splits = span.active_splits;
+        }
         const query_tile tile(a, piece.row, piece.query_tile, query_tiles);
         const bool early = n > 0 || a.pdl_prefetch; // later, the previous kernel has ended
         if (CACHE_SPLIT > 0 && piece.first == 0)
             attend_page_piece(a, s, b, tile, a.mask.positions[piece.row], early, p);
         else
             attend_codes_piece(a, s, b, dynamic, tile, piece, span, early, p);
+        combine_piece(a, works[team][n % 2], query_tiles, p);
     }
+    qn_pdl_wait();
+    write_rows_without_session(a);
 }

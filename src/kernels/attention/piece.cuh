@@ -53,7 +53,7 @@ QN_DEVICE void find_cache_rows(kv_source &from, kv_range &rows, const qn_attenti
     from.last_row = min(rows.last_tile * TILE_KV, span.end) - 1;
 }
 
-// A warp's query of a piece of work: the column of the query tile with the warp's index.
+// A warp's query of a piece of work: a column of the query tile.
 struct warp_query {
     float signs[LANE_VALUES], x[LANE_VALUES], mean[LANE_VALUES];
 
@@ -67,13 +67,13 @@ struct warp_query {
 
     // means: of the keys, or none.
     __device__ __forceinline__ void load(const qn_attention_decode_args &a, const query_tile &tile, const float *means,
-                                         const thread_coord &p)
+                                         uint32_t column, int lane)
     {
 #pragma unroll
         for (int i = 0; i < LANE_VALUES; i++) {
-            const int dim = i * QN_WARP_SIZE + p.lane;
-            const bool has = p.warp < tile.n_columns && dim < DIM;
-            x[i] = has ? qn_load_typed(a.queries, tile.first_value + p.warp * DIM + dim, a.dtype) : 0;
+            const int dim = i * QN_WARP_SIZE + lane;
+            const bool has = column < tile.n_columns && dim < DIM;
+            x[i] = has ? qn_load_typed(a.queries, tile.first_value + column * DIM + dim, a.dtype) : 0;
             mean[i] = QN_PAGES && means && has ? means[dim] : 0;
         }
     }
@@ -82,22 +82,22 @@ struct warp_query {
     // mean of the keys adds to its scores.
     template <int bits>
     __device__ __forceinline__ void rotate_and_store(shared &s, const qn_attention_gpu_codec &codec, float scale, float gain,
-                                                     const thread_coord &p)
+                                                     uint32_t column, int lane)
     {
         if (rotates(codec)) {
 #pragma unroll
             for (int i = 0; i < LANE_VALUES; i++)
                 x[i] *= signs[i];
-            qn_row_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(x, p.lane);
+            qn_row_hadamard<(DIM & (DIM - 1)) == 0 ? DIM : 64>(x, lane);
         }
         float bias = 0;
 #pragma unroll
         for (int i = 0; QN_PAGES && i < LANE_VALUES; i++)
             bias += x[i] * mean[i];
         bias = QN_PAGES ? qn_warp_sum(bias) : 0;
-        if (p.warp < TILE_Q) {
-            store_f16_query<bits>(s, x, scale / gain, p.warp, p.lane);
-            s.biases[p.warp] = bias * scale;
+        if (column < TILE_Q) {
+            store_f16_query<bits>(s, x, scale / gain, column, lane);
+            s.biases[column] = bias * scale;
         }
     }
 

@@ -1,5 +1,5 @@
 // Partition of the visible positions of a query row into KV splits. decode.cu and decode_codes.cu compute the splits,
-// combine.cu combines their results; all use this header. work.cuh distributes the splits over blocks.
+// combine.cuh combines their results; all use this header. work.cuh distributes the splits over blocks.
 #ifndef QN_KERNELS_ATTENTION_SPLIT_CUH
 #define QN_KERNELS_ATTENTION_SPLIT_CUH
 

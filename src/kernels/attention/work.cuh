@@ -36,7 +36,7 @@ struct tile_work {
 QN_DEVICE tile_work tile_work_of(const qn_attention_span &span, bool alone)
 {
     const uint32_t n = span.active_splits;
-    return alone ? tile_work{ n, 2 * CACHE_SPLIT, 2 } : tile_work{ n, FIRST_WEIGHT, span.tiles_per_split + SPLIT_WEIGHT };
+    return alone ? tile_work{ n, 2 * CACHE_SPLIT, 2 } : tile_work{ n, FIRST_WEIGHT, min(span.tiles, span.tiles_per_split) + SPLIT_WEIGHT };
 }
 
 // Adjacent splits [first, last) of a query tile of a row: of the fp16 pages, or of the cache.

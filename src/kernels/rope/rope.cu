@@ -1,6 +1,6 @@
-// Biases, qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp group ("team") processes one query
-// head of a row, or one key head with its value. A single row is bound by the length of the instruction sequence, so a team
-// is as large as useful: two values per thread.
+// Biases, qk_norm, rope and kv_store, between the q, k, v matmuls and attention. A warp, or where heads are rotated a group of
+// warps ("team"), processes one query head of a row, or one key head with its value. A rotation is bound by the length of the
+// instruction sequence, so such a team is as large as useful: two values per thread.
 #include "kernels/rope/rope_cuda.h"
 
 #include "kernels/kv_pages.cuh"
@@ -23,39 +23,61 @@ extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_con
 #ifdef QN_HEAD_DIM
 
 #define DIM QN_HEAD_DIM
-#define HALF_DIM (DIM / 2)
-#define TEAM QN_ROPE_GPU_TEAM(DIM)
-#define TEAMS QN_ROPE_GPU_TEAMS(DIM)
+#define TEAM QN_ROPE_GPU_TEAM(DIM, QN_PAGES)
+#define TEAMS QN_ROPE_GPU_TEAMS(DIM, QN_PAGES)
+#define THREADS QN_ROPE_GPU_THREADS(DIM, QN_PAGES)
+#define VALUES (QN_PAGES ? 2 : (DIM + 31) / 32) // of a thread: elements thread, thread + STRIDE, ...
+#define STRIDE (QN_PAGES ? DIM / 2 : 32)
 
-// The two values of a head that a thread holds: elements `thread` and `thread + HALF_DIM`.
-struct pair {
-    float x[2];
+// The values of a head that a thread holds; zeros beyond the head.
+struct values {
+    float x[VALUES];
 };
 
 // A thread's index in its team, and the team's shared memory.
 struct team_context {
     int thread;
-    bool has; // this thread holds values
+    bool is_row; // the team has a head
     float *row, *sums;
+
+    // Whether the thread holds value i.
+    __device__ __forceinline__ bool has(int i) const
+    {
+        return is_row && thread < STRIDE && thread + i * STRIDE < DIM;
+    }
 };
 
-QN_DEVICE void add_pair(pair &x, const pair &y)
+QN_DEVICE void team_barrier()
 {
-    x.x[0] += y.x[0];
-    x.x[1] += y.x[1];
+    if (TEAM == QN_WARP_SIZE)
+        __syncwarp();
+    else
+        __syncthreads();
 }
 
-QN_DEVICE pair load_pair(const float *from, const team_context &p, bool is_there = true)
+QN_DEVICE void add_values(values &x, const values &y)
 {
-    const bool has = p.has && is_there;
-    return { { has ? from[p.thread] : 0, has ? from[p.thread + HALF_DIM] : 0 } };
+#pragma unroll
+    for (int i = 0; i < VALUES; i++)
+        x.x[i] += y.x[i];
 }
 
-QN_DEVICE pair load_typed_pair(const uint8_t *from, uint64_t at, uint32_t dtype, const team_context &p, bool is_there)
+QN_DEVICE values load_values(const float *from, const team_context &p, bool is_there = true)
 {
-    const bool has = p.has && is_there;
-    return { { has ? qn_load_typed(from, at + p.thread, dtype) : 0,
-               has ? qn_load_typed(from, at + p.thread + HALF_DIM, dtype) : 0 } };
+    values x;
+#pragma unroll
+    for (int i = 0; i < VALUES; i++)
+        x.x[i] = is_there && p.has(i) ? from[p.thread + i * STRIDE] : 0;
+    return x;
+}
+
+QN_DEVICE values load_typed_values(const uint8_t *from, uint64_t at, uint32_t dtype, const team_context &p, bool is_there)
+{
+    values x;
+#pragma unroll
+    for (int i = 0; i < VALUES; i++)
+        x.x[i] = is_there && p.has(i) ? qn_load_typed(from, at + p.thread + i * STRIDE, dtype) : 0;
+    return x;
 }
 
 // The sum over a team's threads, returned to each of them.
@@ -79,15 +101,17 @@ QN_DEVICE bool has_signs(const qn_aura_gpu_rotation &r)
     return QN_PAGES && qn_is_hadamard<DIM>(r);
 }
 
-QN_DEVICE void rotate(pair &v, const qn_aura_gpu_rotation &r, const pair &signs, const team_context &p)
+QN_DEVICE void rotate(values &v, const qn_aura_gpu_rotation &r, const values &signs, const team_context &p)
 {
+#if QN_PAGES
     if (has_signs(r)) {
         v.x[0] *= signs.x[0];
         v.x[1] *= signs.x[1];
-        qn_group_hadamard<(DIM & (DIM - 1)) == 0 && DIM >= 64 ? DIM : 64>(v.x, p.row, p.thread, p.has);
-    } else if (QN_PAGES && r.forward) {
-        qn_group_gemv<DIM>(v.x, r.forward, p.row, p.thread, p.has);
+        qn_group_hadamard<(DIM & (DIM - 1)) == 0 && DIM >= 64 ? DIM : 64>(v.x, p.row, p.thread, p.has(0));
+    } else if (r.forward) {
+        qn_group_gemv<DIM>(v.x, r.forward, p.row, p.thread, p.has(0));
     }
+#endif
 }
 
 // Stores x rounded to f16, saturated to +-F16_MAX. NaN is stored as 0, and the result is true.
@@ -97,18 +121,18 @@ QN_DEVICE bool store_f16(uint16_t *to, float x)
     return x != x;
 }
 
-// Cosines and sines of a thread's two elements.
+// Cosines and sines of a thread's elements.
 struct rope_angles {
-    float cosine[2], sine[2];
+    float cosine[VALUES], sine[VALUES];
 };
 
 QN_DEVICE rope_angles load_angles(const qn_rope_qk_norm_store_args &a, uint32_t row, uint32_t half, const team_context &p)
 {
     rope_angles angles;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t d = p.thread + i * HALF_DIM, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
-        const bool rotated = p.has && d < a.n_rot;
+    for (int i = 0; i < VALUES; i++) {
+        const uint32_t d = p.thread + i * STRIDE, pair_of = a.interleaved ? d / 2 : d < half ? d : d - half;
+        const bool rotated = p.has(i) && d < a.n_rot;
         angles.cosine[i] = rotated ? a.cosines[row * half + pair_of] : 1;
         angles.sine[i] = rotated ? a.sines[row * half + pair_of] : 0;
     }
@@ -116,25 +140,25 @@ QN_DEVICE rope_angles load_angles(const qn_rope_qk_norm_store_args &a, uint32_t 
 }
 
 // Rope, through the team's row in shared memory.
-QN_DEVICE void apply_rope(pair &x, const qn_rope_qk_norm_store_args &a, const rope_angles &angles, uint32_t half,
+QN_DEVICE void apply_rope(values &x, const qn_rope_qk_norm_store_args &a, const rope_angles &angles, uint32_t half,
                           const team_context &p)
 {
-    if (p.has) {
-        p.row[p.thread] = x.x[0];
-        p.row[p.thread + HALF_DIM] = x.x[1];
-    }
-    __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint32_t d = p.thread + i * HALF_DIM;
-        if (p.has && d < a.n_rot) {
+    for (int i = 0; i < VALUES; i++)
+        if (p.has(i))
+            p.row[p.thread + i * STRIDE] = x.x[i];
+    team_barrier();
+#pragma unroll
+    for (int i = 0; i < VALUES; i++) {
+        const uint32_t d = p.thread + i * STRIDE;
+        if (p.has(i) && d < a.n_rot) {
             const bool second = a.interleaved ? d % 2 : d >= half;
             const float other = p.row[a.interleaved ? d ^ 1 : second ? d - half : d + half];
             x.x[i] = second ? other * angles.sine[i] + x.x[i] * angles.cosine[i]
                             : x.x[i] * angles.cosine[i] - other * angles.sine[i];
         }
     }
-    __syncthreads();
+    team_barrier();
 }
 
 // Where a row's key and value are stored; 0: nowhere.
@@ -163,28 +187,29 @@ QN_DEVICE row_place find_place(const qn_rope_qk_norm_store_args &a, uint32_t row
 #endif
 }
 
-// Stores a key and its value at their place. A NaN in the value is stored as 0, and the whole key as NaN. has_nan: of each
-// team, in shared memory, 0. By all threads of the block; stores: the thread holds elements of a key that has a place.
-QN_DEVICE void store_key_value(const row_place &place, const pair &key, const pair &value, int thread, bool stores,
-                               int *has_nan, int team)
+// Stores a key and its value at their place, if they have one. A NaN in the value is stored as 0, and the whole key as NaN.
+// has_nan: of the team, in shared memory, 0. By all threads of the team.
+QN_DEVICE void store_key_value(const row_place &place, const values &key, const values &value, int *has_nan,
+                               const team_context &p)
 {
-    uint16_t *keys = place.key, *values = place.value;
-    bool value_nan = false, key_nan[2] = { false, false };
+    bool value_nan = false, key_nan[VALUES] = {};
 #pragma unroll
-    for (int i = 0; stores && i < 2; i++) {
-        value_nan = store_f16(values + thread + i * HALF_DIM, value.x[i]) || value_nan;
-        key_nan[i] = store_f16(keys + thread + i * HALF_DIM, key.x[i]);
+    for (int i = 0; i < VALUES; i++) {
+        if (!place.key || !p.has(i))
+            continue;
+        value_nan = store_f16(place.value + p.thread + i * STRIDE, value.x[i]) || value_nan;
+        key_nan[i] = store_f16(place.key + p.thread + i * STRIDE, key.x[i]);
     }
     if (value_nan)
-        atomicOr(&has_nan[team], 1);
-    __syncthreads();
+        atomicOr(has_nan, 1);
+    team_barrier();
 #pragma unroll
-    for (int i = 0; stores && i < 2; i++)
-        if (key_nan[i] || has_nan[team])
-            keys[thread + i * HALF_DIM] = 0x7e00;
+    for (int i = 0; i < VALUES; i++)
+        if (place.key && p.has(i) && (key_nan[i] || *has_nan))
+            place.key[p.thread + i * STRIDE] = 0x7e00;
 }
 
-extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
+extern "C" __global__ void __launch_bounds__(THREADS)
     qn_rope_qk_norm_store(const __grid_constant__ qn_rope_qk_norm_store_args a)
 {
     __shared__ float rows[TEAMS][DIM], sums[TEAMS][TEAM / QN_WARP_SIZE];
@@ -192,17 +217,16 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     const int team = threadIdx.x / TEAM, thread = threadIdx.x % TEAM;
     const uint32_t index = blockIdx.x * TEAMS + team, all = a.n_heads + a.n_kv_heads, row = index / all, head = index % all;
     const bool is_row = row < a.n_rows, is_key = is_row && head >= a.n_heads;
-    const team_context p = { thread, is_row && thread < HALF_DIM, rows[team], sums[team] };
+    const team_context p = { thread, is_row, rows[team], sums[team] };
     const uint32_t kv = is_key ? head - a.n_heads : 0;
     qn_pdl_trigger();
     const float *weight = is_key ? a.key_weight : a.query_weight;
-    const pair weights = load_pair(weight, p, weight != 0);
+    const values weights = load_values(weight, p, weight != 0);
     const float *head_bias = is_key ? a.key_bias : a.query_bias;
-    const pair bias = load_pair(head_bias + (is_key ? kv : head) * DIM, p, head_bias != 0);
-    const pair value_bias = load_pair(a.value_bias + kv * DIM, p, is_key && a.value_bias);
-    const pair ones = { { 1, 1 } };
-    const pair signs = has_signs(a.key_rotation) ? load_pair(a.key_rotation.signs, p) : ones;
-    const pair value_signs = has_signs(a.value_rotation) ? load_pair(a.value_rotation.signs, p) : ones;
+    const values bias = load_values(head_bias + (is_key ? kv : head) * DIM, p, head_bias != 0);
+    const values value_bias = load_values(a.value_bias + kv * DIM, p, is_key && a.value_bias);
+    const values signs = load_values(a.key_rotation.signs, p, has_signs(a.key_rotation)),
+                 value_signs = load_values(a.value_rotation.signs, p, has_signs(a.value_rotation));
     if (thread == 0)
         has_nan[team] = 0;
     const row_place place = is_key ? find_place(a, row, kv) : row_place{ 0, 0 };
@@ -211,34 +235,37 @@ extern "C" __global__ void __launch_bounds__(QN_ROPE_GPU_THREADS(DIM))
     // All loads of a row are issued here, before the first use.
     const uint64_t query_at = (uint64_t)row * a.query_row_stride + head * a.query_stride,
                    key_at = (uint64_t)row * a.key_row_stride + kv * DIM, value_at = (uint64_t)row * a.value_row_stride + kv * DIM;
-    pair x = load_typed_pair(is_key ? a.keys : a.queries, is_key ? key_at : query_at, a.dtype, p, true);
-    pair value = load_typed_pair(a.values, value_at, a.dtype, p, is_key);
+    values x = load_typed_values(is_key ? a.keys : a.queries, is_key ? key_at : query_at, a.dtype, p, true);
+    values value = load_typed_values(a.values, value_at, a.dtype, p, is_key);
     const uint32_t half = a.n_rot / 2;
     const rope_angles angles = load_angles(a, row, half, p);
 
     if (head_bias)
-        add_pair(x, bias);
+        add_values(x, bias);
     if (a.value_bias)
-        add_pair(value, value_bias);
-    const float mean = team_sum(x.x[0] * x.x[0] + x.x[1] * x.x[1], p) / DIM;
+        add_values(value, value_bias);
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < VALUES; i++)
+        squares += x.x[i] * x.x[i];
+    const float mean = team_sum(squares, p) / DIM;
     if (weight) {
         const float scale = rsqrtf(mean + a.eps);
-        x.x[0] = x.x[0] * scale * weights.x[0];
-        x.x[1] = x.x[1] * scale * weights.x[1];
+#pragma unroll
+        for (int i = 0; i < VALUES; i++)
+            x.x[i] = x.x[i] * scale * weights.x[i];
     }
     apply_rope(x, a, angles, half, p);
     rotate(x, a.key_rotation, signs, p);
-    if (p.has && !is_key) {
-        const uint64_t to = (uint64_t)row * a.out_row_stride + head * DIM + thread;
-        qn_store_typed(a.out, to, a.dtype, x.x[0]);
-        qn_store_typed(a.out, to + HALF_DIM, a.dtype, x.x[1]);
-    }
-    if (!__syncthreads_or(is_key))
+#pragma unroll
+    for (int i = 0; i < VALUES; i++)
+        if (p.has(i) && !is_key)
+            qn_store_typed(a.out, (uint64_t)row * a.out_row_stride + head * DIM + thread + i * STRIDE, a.dtype, x.x[i]);
+    if (!(TEAM == QN_WARP_SIZE ? is_key : __syncthreads_or(is_key)))
         return;
 
-    if (QN_PAGES)
-        rotate(value, a.value_rotation, value_signs, p);
-    store_key_value(place, x, value, thread, p.has && place.key, has_nan, team);
+    rotate(value, a.value_rotation, value_signs, p);
+    store_key_value(place, x, value, &has_nan[team], p);
 }
 
 #endif

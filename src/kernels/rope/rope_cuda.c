@@ -42,13 +42,13 @@ qn_status qn_rope_gpu_qk_norm_store(size_t head_dim, bool pages, size_t n_rows, 
             QN_ERR_INVALID,
             "qk_norm and rope on the GPU: %zu rows of %zu and %zu heads, expected 1 to 65535 rows, at most 65535 heads", n_rows,
             n_heads, n_kv_heads);
-    const size_t heads = n_rows * (n_heads + n_kv_heads), teams = QN_ROPE_GPU_TEAMS(head_dim);
+    const size_t heads = n_rows * (n_heads + n_kv_heads), teams = QN_ROPE_GPU_TEAMS(head_dim, pages);
     if (heads == 0 || heads > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "qk_norm and rope on the GPU: %zu heads in one launch", heads);
     *out = (qn_launch){ .variant = QN_GPU_VARIANT(qk_norm_store, head_dim, pages),
                         .function = "qn_rope_qk_norm_store",
                         .grid = { (uint32_t)((heads + teams - 1) / teams), 1, 1 },
-                        .block = { (uint32_t)QN_ROPE_GPU_THREADS(head_dim), 1, 1 },
+                        .block = { (uint32_t)QN_ROPE_GPU_THREADS(head_dim, pages), 1, 1 },
                         .args_bytes = sizeof(qn_rope_qk_norm_store_args) };
     return QN_OK;
 }

@@ -4,10 +4,11 @@
 
 #include "kernels/kv_cuda.h"
 
-/* Threads per head (two values each), heads per block, threads per block. */
-#define QN_ROPE_GPU_TEAM(dim) (((dim) / 2 + 31) / 32 * 32)
-#define QN_ROPE_GPU_TEAMS(dim) (QN_ROPE_GPU_TEAM(dim) > 64 ? 1 : 128 / QN_ROPE_GPU_TEAM(dim))
-#define QN_ROPE_GPU_THREADS(dim) (QN_ROPE_GPU_TEAM(dim) * QN_ROPE_GPU_TEAMS(dim))
+/* Threads per head, heads per block, threads per block. Without a rotation a warp processes a head, without block barriers: many
+ * rows are then resident at a time. For a rotation a thread has two values of the head. */
+#define QN_ROPE_GPU_TEAM(dim, pages) ((pages) ? ((dim) / 2 + 31) / 32 * 32 : 32)
+#define QN_ROPE_GPU_TEAMS(dim, pages) (QN_ROPE_GPU_TEAM(dim, pages) > 64 ? 1 : 128 / QN_ROPE_GPU_TEAM(dim, pages))
+#define QN_ROPE_GPU_THREADS(dim, pages) (QN_ROPE_GPU_TEAM(dim, pages) * QN_ROPE_GPU_TEAMS(dim, pages))
 
 /* qn_rope_angles - cosines and sines of position * frequency for each row, times attn_factor, computed in double like
  * qn_rope_angles of rope.h. Grid: ceil(n_rot/2 / 64) (x), n_rows (y), 64 threads. */
@@ -30,7 +31,7 @@ typedef struct qn_rope_angles_args {
  * to the codec's basis, and keys and values are stored as f16 in their open page: qn_aura_quantize_page quantises full pages.
  * Rows without a session are not stored, nor those at positions beyond the capacity of an f16 cache.
  *
- * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim)). Defines: QN_HEAD_DIM, QN_PAGES. */
+ * Grid: ceil(n_rows * (n_heads + n_kv_heads) / QN_ROPE_GPU_TEAMS(head_dim, pages)). Defines: QN_HEAD_DIM, QN_PAGES. */
 typedef struct qn_rope_qk_norm_store_args {
     QN_GPU_PTR(const uint8_t) queries;    /* [n_rows][n_heads][query_stride], typed as keys, values and out */
     QN_GPU_PTR(const uint8_t) keys;       /* [n_rows][n_kv_heads][head_dim] */
