@@ -106,11 +106,11 @@ static void decide_fusion(qn_cuda_model *model, size_t i)
     const qn_op *op = &plan->ops[i], *writer = op + 1;
     qn_cuda_op *cuda_op = &model->ops[i];
     if (op->kind != QN_OP_MATMUL || i + 2 >= plan->n_ops || writer[1].kind != QN_OP_MATMUL || cuda_op->n_gemms != 1 ||
-        !qn_matmul_gpu_can_fuse(&cuda_op->gemms[0].tiled_matrix, fused_op(writer)) ||
-        !computes_input(plan, op, &cuda_op->gemms[0], writer))
+        !fused_op(writer) || !computes_input(plan, op, &cuda_op->gemms[0], writer))
         return;
     const int acts = qn_op_acts_of(writer)->at[0];
-    bool fuses = qn_op_acts_of(writer)->n == 1 && !plan->acts[acts].rotation.block;
+    bool fuses = qn_op_acts_of(writer)->n == 1 &&
+                 qn_matmul_gpu_can_fuse(&cuda_op->gemms[0].tiled_matrix, fused_op(writer), plan->acts[acts].rotation.block);
     for (size_t k = 0; k < cuda_op[2].n_gemms; k++)
         fuses = fuses && cuda_op[2].gemms[k].tiled_matrix.tiles.bits <= 2;
     /* The GEMM does not overwrite what it reads. */

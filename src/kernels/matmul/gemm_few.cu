@@ -358,8 +358,8 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
 QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    if (a.next.op == QN_ACTS_OP_RMS_NORM)
-        prefetch_norm(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
+    if (a.next.op != QN_ACTS_OP_NONE)
+        prefetch_vectors(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
     qn_pdl_wait();
     if (lane < QN_TILE_N) {
         compute_factor(a, lane);

@@ -227,7 +227,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .n_tokens = (uint32_t)n_tokens,
                        .capacity = (uint32_t)acts->capacity,
                        .stride = (uint32_t)stride,
-                       .eps = eps },
+                       .eps = eps,
+                       .hadamard.scale = 1 },
     };
     return QN_OK;
 }
@@ -246,6 +247,30 @@ void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_
     quantize->launch.block[0] = QN_QUANTIZE_ACTS_THREADS(QN_ACTS_HILO_F16);
     quantize->args.acts.f16 =
         (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->scale, .capacity = (uint32_t)f16->capacity };
+}
+
+/* The kernels' form of a rotation of rows of n_cols, in blocks of up to `most` columns. */
+static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols, size_t most, qn_matmul_hadamard *to)
+{
+    const size_t block = rotation->block;
+    if (block && (block > most || (block & (block - 1)) || n_cols % block || n_cols % 4 || rotation->signs % 16))
+        return qn_fail(
+            QN_ERR_INVALID,
+            "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power of two up to "
+            "%zu, and signs at a multiple of 16 bytes",
+            n_cols, block, most);
+    *to = (qn_matmul_hadamard){ .signs = block ? rotation->signs : 0,
+                                .block = (uint32_t)block,
+                                .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
+    return QN_OK;
+}
+
+qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation)
+{
+    if (quantize->launch.variant.values[0] != QN_ACTS_HILO)
+        return qn_fail(QN_ERR_INVALID, "rotated activations in layout %u: expected hi/lo int8 of several tokens",
+                       quantize->launch.variant.values[0]);
+    return set_hadamard(rotation, quantize->args.acts.n_cols, QN_MATMUL_MAX_HADAMARD, &quantize->args.acts.hadamard);
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -467,10 +492,10 @@ static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_m
     return d;
 }
 
-bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op)
+bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block)
 {
     const qn_matmul_out *outs = matrix->outs;
-    if (matrix->tiles.bits > 2 || matrix->out_dtype)
+    if (matrix->tiles.bits > 2 || matrix->out_dtype || outs[0].n_rows % 4 || hadamard_block > QN_ACTS_HILO_COLS)
         return false;
     if (op == QN_ACTS_OP_RMS_NORM)
         return matrix->n_outs == 1 && outs[0].accumulate;
@@ -480,9 +505,17 @@ bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op)
 
 static qn_status check_next(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, const qn_matmul_next *next)
 {
-    if (!qn_matmul_gpu_can_fuse(matrix, next->op))
-        return qn_fail(QN_ERR_INVALID, "a matmul of %u bits with %zu outputs cannot compute activations of operation %d",
-                       matrix->tiles.bits, matrix->n_outs, next->op);
+    const qn_matmul_out *out = &matrix->outs[0];
+    if (!qn_matmul_gpu_can_fuse(matrix, next->op, next->rotation.block))
+        return qn_fail(
+            QN_ERR_INVALID,
+            "a matmul of %u bits with %zu outputs, of %u rows, cannot compute activations of operation %d in Hadamard "
+            "blocks of %zu",
+            matrix->tiles.bits, matrix->n_outs, out->n_rows, next->op, next->rotation.block);
+    if (next->op == QN_ACTS_OP_RMS_NORM && (out->stride % 4 || (out->data | next->weight) % 16))
+        return qn_fail(QN_ERR_INVALID,
+                       "a norm of rows that are %u floats apart: expected rows and weights at multiples of 16 bytes",
+                       out->stride);
     if (next->acts->layout != QN_ACTS_HILO || next->acts->n_cols != matrix->outs[0].n_rows ||
         next->acts->capacity < acts->capacity || next->acts->address == acts->address)
         return qn_fail(QN_ERR_INVALID,
@@ -548,14 +581,15 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .out_dtype = matrix->out_dtype },
     };
     memcpy(out->args.few.outs, matrix->outs, sizeof matrix->outs);
-    if (next)
-        out->args.few.next = (qn_matmul_few_next){ .acts = next->acts->address,
-                                                   .scale = next->acts->scale,
-                                                   .sumsq = sumsq_of(next->acts),
-                                                   .weight = next->weight,
-                                                   .capacity = (uint32_t)next->acts->capacity,
-                                                   .op = (uint32_t)next->op };
-    return QN_OK;
+    if (!next)
+        return QN_OK;
+    out->args.few.next = (qn_matmul_few_next){ .acts = next->acts->address,
+                                               .scale = next->acts->scale,
+                                               .sumsq = sumsq_of(next->acts),
+                                               .weight = next->weight,
+                                               .capacity = (uint32_t)next->acts->capacity,
+                                               .op = (uint32_t)next->op };
+    return set_hadamard(&next->rotation, next->acts->n_cols, QN_ACTS_HILO_COLS, &out->args.few.next.hadamard);
 }
 
 static qn_status check_matmul(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, size_t n_tokens)
