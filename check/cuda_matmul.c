@@ -598,6 +598,7 @@ void qn_check_cuda_matmul(bool with_bench)
     check_many_rows();
     check_refusals();
     qn_check_cuda_matmul_fused(with_bench);
+    qn_check_cuda_matmul_norm(with_bench);
     if (with_bench)
         bench();
 }

@@ -44,4 +44,7 @@ void qn_check_weights_free(struct gpu_weights *w);
 /* cuda_matmul_fused.c: matmuls that compute the activations of the next. */
 void qn_check_cuda_matmul_fused(bool with_bench);
 
+/* cuda_matmul_norm.c: those that read rows of floats. */
+void qn_check_cuda_matmul_norm(bool with_bench);
+
 #endif

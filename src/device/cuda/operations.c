@@ -42,13 +42,19 @@ static qn_status rotated_floats(const qn_cuda_rows_step *s, const struct acts_so
     return hadamard.has_cross ? qn_cuda_step_launch_pdl(s, &hadamard.cross, &hadamard.cross_args) : QN_OK;
 }
 
+/* Whether a matmul reads the rows from which its activations would be computed. */
+static bool reads_rows(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm)
+{
+    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && qn_cuda_reads_rows(s->model, op - 1, gemm);
+}
+
 /* The layouts in which the matmuls of this operation read these activations, as bits 1 << layout. */
 static unsigned layouts_read(const qn_cuda_rows_step *s, const qn_op *reader, int acts)
 {
     const qn_cuda_op *op = qn_cuda_step_op(s, reader);
     unsigned layouts = 0;
     for (size_t i = 0; i < op->n_gemms; i++)
-        if (op->gemms[i].acts == acts)
+        if (op->gemms[i].acts == acts && !reads_rows(s, reader, &op->gemms[i]))
             layouts |= 1u << qn_matmul_gpu_acts_layout(&op->gemms[i].tiled_matrix.tiles, s->n);
     return layouts;
 }
@@ -185,12 +191,19 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
 {
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix->tiles, s->n);
     qn_matmul_acts acts = s->model->acts[gemm->acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
+    if (reads_rows(s, op, gemm)) {
+        const struct acts_source source = acts_source_of(s, op - 1);
+        const qn_matmul_norm_rows rows = {
+            .x = source.x, .weight = source.weight, .stride = tiled_matrix->n_cols, .eps = source.eps
+        };
+        return qn_matmul_gpu_gemv_norm(&s->model->matmul, tiled_matrix, &rows, acts.workspace, s->n, launch);
+    }
     acts.rms_norm = has_rms(s, op, gemm->acts);
     acts.eps = acts.rms_norm ? op[-1].norm.eps : 0;
     if (!is_fused(s, op + 1))
         return qn_matmul_gpu_matmul(&s->model->matmul, tiled_matrix, &acts, s->n, launch);
     const struct acts_source source = acts_source_of(s, op + 1);
-    const int id = qn_op_acts_of(op + 1)->at[0];
+    const int id = qn_cuda_step_op(s, op)->next_acts;
     const qn_matmul_next next = { .op = source.op,
                                   .acts = &s->model->acts[id].layouts[QN_CUDA_ACTS_FUSED],
                                   .weight = source.weight,
@@ -218,13 +231,18 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
     return QN_OK;
 }
 
+/* Those that read rows come first: they occupy few SMs, and on the others the next GEMM loads its first weights meanwhile. */
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
     qn_cuda_op *cuda_op = &s->model->ops[op - s->model->plan->ops];
-    for (size_t i = 0; i < cuda_op->n_gemms; i++) {
-        QN_TRY(plan_gemm(s, op, &cuda_op->gemms[i]));
-        QN_TRY(qn_cuda_step_launch(s, &cuda_op->gemms[i].launch.launch, &cuda_op->gemms[i].launch.args));
-    }
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < cuda_op->n_gemms; i++) {
+            qn_cuda_gemm *gemm = &cuda_op->gemms[i];
+            if (reads_rows(s, op, gemm) != (pass == 0))
+                continue;
+            QN_TRY(plan_gemm(s, op, gemm));
+            QN_TRY(qn_cuda_step_launch(s, &gemm->launch.launch, &gemm->launch.args));
+        }
     return QN_OK;
 }
 

@@ -182,15 +182,6 @@ QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
     }
 }
 
-// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all
-// its threads (PTX ISA, "Causality Order").
-QN_DEVICE uint32_t arrive(uint32_t *counter)
-{
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {

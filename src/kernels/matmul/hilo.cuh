@@ -52,14 +52,12 @@ QN_DEVICE uint32_t magnitude(float4 v)
     return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
 }
 
-// v times signs[column] to signs[column + 3]; column is a multiple of four. signs: null for none.
+// v times signs[column] to signs[column + 3]; column is a multiple of four. signs: null for none. What the butterflies add is rounded
+// before, by whichever kernel: no product is contracted with their additions.
 QN_DEVICE float4 apply_signs(float4 v, const float *signs, uint32_t column, uint32_t n_cols)
 {
-    if (signs && column < n_cols) {
-        const float4 s = __ldg((const float4 *)(signs + column));
-        v = make_float4(v.x * s.x, v.y * s.y, v.z * s.z, v.w * s.w);
-    }
-    return v;
+    const float4 s = signs && column < n_cols ? __ldg((const float4 *)(signs + column)) : make_float4(1, 1, 1, 1);
+    return make_float4(__fmul_rn(v.x, s.x), __fmul_rn(v.y, s.y), __fmul_rn(v.z, s.z), __fmul_rn(v.w, s.w));
 }
 
 // Butterflies of blocks of up to 128 columns, or those of larger blocks within 128. block: a power of two, or 0 for none.

@@ -449,9 +449,9 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 
 /* ---- GEMM of few tokens ---- */
 
-/* The workspace: counters, then partials. */
-enum { COUNTERS_BYTES = 1024 };
-_Static_assert(QN_FEW_MAX_BLOCKS * sizeof(uint32_t) <= COUNTERS_BYTES, "counters fit");
+/* The workspace: counters of qn_matmul_gemm_few and of qn_matmul_gemv_norm, then partials of either. */
+enum { NORM_COUNTERS = QN_FEW_MAX_TOKENS / QN_MMA_N * QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS / QN_GEMV_NORM_TILES };
+_Static_assert((QN_FEW_MAX_BLOCKS + NORM_COUNTERS) * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
 
 /* Blocks of a launch, of all its tokens: each has an SM to itself. */
 static size_t most_few_blocks(const qn_matmul_gpu *gpu)
@@ -461,7 +461,7 @@ static size_t most_few_blocks(const qn_matmul_gpu *gpu)
 
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 {
-    return COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
+    return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
 /* Of the rings of activations and weights, each stage with two mbarriers; of the outputs. */
@@ -565,7 +565,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .acts_scale = acts->scale,
                       .sumsq = acts->rms_norm ? sumsq_of(acts) : 0,
                       .counters = acts->workspace,
-                      .partials = acts->workspace + COUNTERS_BYTES,
+                      .partials = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
@@ -630,4 +630,54 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
     if (acts->layout == QN_ACTS_F16 && (by_gemm || n_tokens > QN_GEMV_F16_MAX_TOKENS))
         return gemm_launch(gpu, matrix, acts, n_tokens, out);
     return gemv_launch(gpu, matrix, acts, n_tokens, out);
+}
+
+/* ---- GEMV of a norm ---- */
+
+bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
+{
+    const size_t groups = (matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES;
+    return matrix->tiles.bits == 16 && !matrix->out_dtype && matrix->n_cols % 4 == 0 &&
+           matrix->n_tiles <= QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS &&
+           QN_FEW_MAX_TOKENS / QN_MMA_N * groups * k_tiles_of(matrix->n_cols) * QN_GEMV_NORM_PARTIALS * sizeof(float) <=
+               qn_matmul_gpu_workspace_bytes(gpu) - QN_MATMUL_COUNTERS_BYTES;
+}
+
+qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
+                                  uint64_t workspace, size_t n_tokens, qn_matmul_launch *out)
+{
+    enum { MOST_OCTETS = 4 }; /* of blocks: with more, weights are read from L2 more often */
+    const size_t octets = (n_tokens + QN_MMA_N - 1) / QN_MMA_N, n_k_tiles = k_tiles_of(matrix->n_cols);
+    if (!qn_matmul_gpu_has_gemv_norm(gpu, matrix) || n_tokens == 0 || n_tokens > QN_FEW_MAX_TOKENS)
+        return qn_fail(QN_ERR_INVALID,
+                       "a norm of %zu rows of %zu by %zu tiles of %u bits: expected up to %d rows, and few of fp16", n_tokens,
+                       matrix->n_cols, matrix->n_tiles, matrix->tiles.bits, QN_FEW_MAX_TOKENS);
+    if ((rows->x | rows->weight) % 16 || rows->stride % 4 || rows->stride > UINT32_MAX || !workspace || workspace % 256)
+        return qn_fail(QN_ERR_INVALID,
+                       "a norm of rows that are %zu floats apart: expected rows and weights at multiples of 16 bytes, and a "
+                       "workspace at one of 256",
+                       rows->stride);
+    *out = (qn_matmul_launch){
+        .launch = { .variant.source = &gemv_norm_source,
+                    .function = "qn_matmul_gemv_norm",
+                    .grid = { (uint32_t)n_k_tiles, (uint32_t)((matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES),
+                              (uint32_t)(octets < MOST_OCTETS ? octets : MOST_OCTETS) },
+                    .block = { QN_GEMV_NORM_THREADS, 1, 1 },
+                    .args_bytes = sizeof out->args.gemv_norm,
+                    .pdl = true },
+        .args.gemv_norm = { .weights = matrix->address,
+                            .x = rows->x,
+                            .norm = rows->weight,
+                            .counters = workspace + QN_FEW_MAX_BLOCKS * sizeof(uint32_t),
+                            .partials = workspace + QN_MATMUL_COUNTERS_BYTES,
+                            .n_tiles = (uint32_t)matrix->n_tiles,
+                            .n_k_tiles = (uint32_t)n_k_tiles,
+                            .n_tokens = (uint32_t)n_tokens,
+                            .n_cols = (uint32_t)matrix->n_cols,
+                            .stride = (uint32_t)rows->stride,
+                            .eps = rows->eps,
+                            .n_outs = (uint32_t)matrix->n_outs },
+    };
+    memcpy(out->args.gemv_norm.outs, matrix->outs, sizeof matrix->outs);
+    return QN_OK;
 }

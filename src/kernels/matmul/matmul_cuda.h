@@ -59,6 +59,7 @@
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
+ *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, of up to QN_GEMV_NORM_MAX_ROWS rows of weights
  *
  * Accumulators are float32, added in an order that depends only on the shapes and on the number of SMs: results are
  * bit-identical from run to run.
@@ -220,6 +221,30 @@ typedef struct qn_matmul_few_args {
     qn_matmul_few_next next;
 } qn_matmul_few_args;
 
+/* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without activations in
+ * between; bound by latency.
+ *
+ * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of octets have several
+ * octets each. Of an octet and a group of tiles, the last block to store its partials adds those of all k-tiles in their order. */
+enum {
+    QN_GEMV_NORM_THREADS = 256,
+    QN_GEMV_NORM_TILES = 2,
+    QN_GEMV_NORM_MAX_ROWS = 256,
+    QN_GEMV_NORM_PARTIALS = QN_GEMV_NORM_TILES * QN_TILE_ROWS * QN_MMA_N + QN_MMA_N /* floats of a block */
+};
+
+typedef struct qn_matmul_gemv_norm_args {
+    QN_GPU_PTR(const uint8_t) weights;
+    QN_GPU_PTR(const float) x;     /* [n_tokens][stride] */
+    QN_GPU_PTR(const float) norm;  /* [n_cols] */
+    QN_GPU_PTR(uint32_t) counters; /* [octets][grid.y]: zeros before the launch, and after it */
+    QN_GPU_PTR(float) partials;    /* [octets][grid.y][n_k_tiles][QN_GEMV_NORM_PARTIALS] */
+    uint32_t n_tiles, n_k_tiles, n_tokens, n_cols, stride;
+    float eps;
+    uint32_t n_outs;
+    qn_matmul_out outs[QN_MATMUL_OUTS]; /* f32; first_tile ascending */
+} qn_matmul_gemv_norm_args;
+
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
  * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for the RMS norm
  * each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
@@ -344,7 +369,9 @@ typedef struct qn_matmul_acts {
     size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
-/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO. Its contents are arbitrary. */
+/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO, for which its contents are arbitrary, and for
+ * qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are zeros before the first launch. */
+enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. */
@@ -365,6 +392,7 @@ typedef struct qn_matmul_launch {
         qn_matmul_gemv_args gemv;
         qn_matmul_gemm_args gemm;
         qn_matmul_few_args few;
+        qn_matmul_gemv_norm_args gemv_norm;
         qn_matmul_quantize_acts_args acts;
         qn_matmul_pack_args pack;
     } args;
@@ -421,6 +449,22 @@ bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadama
  * for what cannot be fused. */
 qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                      size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
+
+/* Rows of floats, and the RMS norm of them. */
+typedef struct qn_matmul_norm_rows {
+    uint64_t x, weight; /* multiples of 16 */
+    size_t stride;      /* floats from one row to the next, a multiple of 4 */
+    float eps;
+} qn_matmul_norm_rows;
+
+/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16 weights of up to
+ * QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the workspace. */
+bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
+
+/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by another launch that
+ * runs at once. */
+qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
+                                  uint64_t workspace, size_t n_tokens, qn_matmul_launch *out);
 
 #endif
 #endif
