@@ -157,8 +157,8 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
 }
 
 /* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32: 1e-5
- * of the block's amax, which the many terms of a sum stay far below, and half a code; smaller blocks are zeros. Columns beyond the
- * matrix are zeros. */
+ * of the block's amax, which the many terms of a sum stay far below, and half a code; smaller blocks are zeros. Columns beyond
+ * the matrix are zeros. */
 static void expect_swiglu(const struct layer *layer, const struct results *fused, const struct results *separate)
 {
     const size_t ff = layer->ff;

@@ -1,5 +1,5 @@
-/* Few rows of fp16 weights by the RMS norm of rows of floats, against float64; tokens by themselves, among others and repeated; and
- * the time beside a norm into activations and the matmul of these. */
+/* Few rows of fp16 weights by the RMS norm of rows of floats, against float64; tokens by themselves, among others and
+ * repeated; and the time beside a norm into activations and the matmul of these. */
 #include "check/cuda_matmul_problem.h"
 
 #include "base/memory.h"
@@ -103,8 +103,8 @@ static void run(struct norm_problem *p, size_t n_tokens, size_t each)
         qn_gpu_read(&p->out[i], p->found[i]);
 }
 
-/* Values and weights are rounded to fp16, 2^-11 of each together: those of a token and 32 columns, of which the smallest are subnormals
- * of the group's scale. f32 as in cuda_matmul.c. */
+/* Values and weights are rounded to fp16, 2^-11 of each together: those of a token and 32 columns, of which the smallest are
+ * subnormals of the group's scale. f32 as in cuda_matmul.c. */
 static void expect_token(const struct norm_problem *p, size_t matrix, size_t token, const float *weights, size_t row)
 {
     const float *x = p->x + token * p->stride;

@@ -161,8 +161,8 @@ static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_lay
 }
 
 /* weights.c:
- *   qn_cuda_reads_rows      whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads no activations but the input of the norm that would
- *                           write them (qn_matmul_gemv_norm)
+ *   qn_cuda_reads_rows      whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads no activations but the input of the norm that
+ *                           would write them (qn_matmul_gemv_norm)
  *   qn_cuda_weights_upload  implements qn_device_vtable.upload, *taken is its *uploaded */
 bool qn_cuda_reads_rows(const qn_cuda_model *model, const qn_op *writer, const qn_cuda_gemm *gemm);
 qn_status qn_cuda_weights_create(qn_cuda_model *model);

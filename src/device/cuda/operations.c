@@ -175,8 +175,8 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
-/* Whether the matmul of these activations does the division of their RMS norm: of hi/lo int8 that are quantised from the norm's
- * input. */
+/* Whether the matmul of these activations does the division of their RMS norm: of hi/lo int8 that are quantised from the
+ * norm's input. */
 static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
 {
     const qn_plan_rotation *rotation = &s->model->plan->acts[acts].rotation;

@@ -104,7 +104,8 @@ bool qn_cuda_reads_rows(const qn_cuda_model *model, const qn_op *writer, const q
            qn_matmul_gpu_has_gemv_norm(&model->matmul, &gemm->tiled_matrix);
 }
 
-/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read in QN_ACTS_HILO if they read no others; else -1. */
+/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read in QN_ACTS_HILO if they read no others; else
+ * -1. */
 static int only_hilo_acts(const qn_cuda_model *model, const qn_op *writer, const qn_cuda_op *reader)
 {
     int acts = -1;

@@ -117,47 +117,70 @@ QN_DEVICE float4 shared_results(uint32_t token, uint32_t row)
 QN_DEVICE void transform_and_quantize(const qn_matmul_few_args &a, uint32_t block, uint32_t token, float4 v, bool stored)
 {
     const qn_matmul_hadamard &h = a.next.hadamard;
+    const uint32_t column = block * QN_ACTS_HILO_COLS + threadIdx.x % QN_WARP_SIZE * 4;
     if (h.block)
-        v = warp_hadamard(apply_signs(v, h.signs, block * QN_ACTS_HILO_COLS + threadIdx.x % QN_WARP_SIZE * 4, a.outs[0].n_rows),
-                          h.block);
+        v = warp_hadamard(apply_signs(v, h.signs, column, a.outs[0].n_rows), h.block);
     write_hilo(a.next.acts, a.next.scale, a.next.capacity, block, token, v, h.scale, stored);
+}
+
+// A lane's part of 128 columns of a token of the next activations, of a round by all warps. The residual stream is loaded
+// before the results are shared; for the weights too, registers are lacking.
+struct norm_columns {
+    uint32_t in_round, in_row_block; // the token, the first column
+    uint32_t token, block;
+    float4 *residual; // null if there is none
+    float4 x;
+};
+
+QN_DEVICE norm_columns load_norm_columns(const qn_matmul_few_args &a, uint32_t row_block, int round, int i)
+{
+    const uint32_t at = warp_tile() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE, half = at / ROUND_TOKENS;
+    const qn_matmul_out &out = a.outs[0];
+    norm_columns c = {};
+    c.in_round = at % ROUND_TOKENS;
+    c.in_row_block = half * QN_ACTS_HILO_COLS + 4 * lane;
+    c.token = blockIdx.y * QN_TILE_N + round * ROUND_TOKENS + c.in_round;
+    c.block = row_block * HALVES + half;
+    const uint32_t row = row_block * QN_FEW_TILE_M + c.in_row_block;
+    if (row < out.n_rows && c.token < a.n_tokens) {
+        c.residual = (float4 *)((float *)out.data + (uint64_t)c.token * out.stride + row);
+        c.x = *c.residual;
+    }
+    return c;
 }
 
 // Adds the results to the residual stream; the next activations are its values times the weight of the norm.
 QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
     enum { PER_WARP = HALVES * ROUND_TOKENS / WARPS };
-    const qn_matmul_out &out = a.outs[0];
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
+        norm_columns columns[PER_WARP];
+#pragma unroll
+        for (int i = 0; i < PER_WARP; i++)
+            columns[i] = load_norm_columns(a, row_block, round, i);
         share_results(sums, round);
-#pragma unroll 1
+#pragma unroll
         for (int i = 0; i < PER_WARP; i++) {
-            const uint32_t at = warp_tile() + WARPS * i, in_round = at % ROUND_TOKENS, half = at / ROUND_TOKENS,
-                           token = blockIdx.y * QN_TILE_N + round * ROUND_TOKENS + in_round, block = row_block * HALVES + half,
-                           row = block * QN_ACTS_HILO_COLS + 4 * lane;
-            float4 x = make_float4(0, 0, 0, 0), weight = x;
-            if (row < out.n_rows && token < a.n_tokens) {
-                const float4 y = shared_results(in_round, half * QN_ACTS_HILO_COLS + 4 * lane);
-                float4 *residual = (float4 *)((float *)out.data + (uint64_t)token * out.stride + row);
-                x = *residual;
-                weight = __ldg((const float4 *)(a.next.weight + row));
-                x = make_float4(__fadd_rn(x.x, y.x), __fadd_rn(x.y, y.y), __fadd_rn(x.z, y.z), __fadd_rn(x.w, y.w));
-                *residual = x;
+            const norm_columns &c = columns[i];
+            const float4 y = shared_results(c.in_round, c.in_row_block);
+            float4 x = make_float4(0, 0, 0, 0), w = x;
+            if (c.residual) {
+                w = __ldg((const float4 *)(a.next.weight + row_block * QN_FEW_TILE_M + c.in_row_block));
+                x = make_float4(__fadd_rn(c.x.x, y.x), __fadd_rn(c.x.y, y.y), __fadd_rn(c.x.z, y.z), __fadd_rn(c.x.w, y.w));
+                *c.residual = x;
             }
-            transform_and_quantize(a, block, token,
-                                   make_float4(x.x * weight.x, x.y * weight.y, x.z * weight.z, x.w * weight.w),
-                                   token < a.n_tokens);
+            transform_and_quantize(a, c.block, c.token, make_float4(x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w),
+                                   c.token < a.n_tokens);
             const float sum = sum_of_squares_128(x);
-            if (lane == 0 && token < a.n_tokens)
-                a.next.sumsq[(uint64_t)block * a.next.capacity + token] = sum;
+            if (threadIdx.x % QN_WARP_SIZE == 0 && c.token < a.n_tokens)
+                a.next.sumsq[(uint64_t)c.block * a.next.capacity + c.token] = sum;
         }
     }
 }
 
-// The next activations are silu(gate) * up; rows of the block: gate, then up. Of 8 tokens half of the warps have none and do as if:
-// in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
+// The next activations are silu(gate) * up; rows of the block: gate, then up. Of 8 tokens half of the warps have none and do
+// as if: in branches that warps do not take together the compiler cannot keep wgmma asynchronous.
 QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, in_round = warp_tile() % ROUND_TOKENS;

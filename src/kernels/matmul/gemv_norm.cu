@@ -1,7 +1,7 @@
-// Few rows of fp16 weights by the RMS norm of rows of floats. A block has one k-tile of some tiles, a warp one group of 32 columns,
-// whose weights are in registers before the previous kernel ends; the block of a token and tiles that is the last to store its partials
-// adds those of all k-tiles. Values become fp16 with a power of two as their scale for a token and group; the norm's division comes
-// last. Results of a token do not depend on the number of tokens.
+// Few rows of fp16 weights by the RMS norm of rows of floats. A block has one k-tile of some tiles, a warp one group of 32
+// columns, whose weights are in registers before the previous kernel ends; the block of a token and tiles that is the last to
+// store its partials adds those of all k-tiles. Values become fp16 with a power of two as their scale for a token and group;
+// the norm's division comes last. Results of a token do not depend on the number of tokens.
 #include "kernels/matmul/tiles.cuh"
 
 enum {
@@ -98,7 +98,8 @@ QN_DEVICE void multiply_group(const qn_matmul_gemv_norm_args &a, const group_wei
         b[1][h] = finite ? qn_f32_to_f16x2(v[h].y * inverse, v[h].w * inverse) : 0;
     }
     // Of tokens 2t and 2t + 1, whose accumulators this lane has.
-    const float first = __shfl_sync(QN_FULL_MASK, scale, lane % 4 * 8), second = __shfl_sync(QN_FULL_MASK, scale, lane % 4 * 8 + 4);
+    const float first = __shfl_sync(QN_FULL_MASK, scale, lane % 4 * 8),
+                second = __shfl_sync(QN_FULL_MASK, scale, lane % 4 * 8 + 4);
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
         float acc[4] = {};
@@ -108,7 +109,8 @@ QN_DEVICE void multiply_group(const qn_matmul_gemv_norm_args &a, const group_wei
             const uint32_t words[4] = { f.x, f.y, f.z, f.w };
             qn_mma_m16n8k16_f16(acc, words, b[p]);
         }
-        shared.sums[warp][i * QN_WARP_SIZE + lane] = make_float4(acc[0] * first, acc[1] * second, acc[2] * first, acc[3] * second);
+        shared.sums[warp][i * QN_WARP_SIZE + lane] =
+            make_float4(acc[0] * first, acc[1] * second, acc[2] * first, acc[3] * second);
     }
     if (lane % 4 == 0)
         shared.squares[warp][lane / 4] = squares;

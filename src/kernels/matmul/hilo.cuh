@@ -1,5 +1,5 @@
-// Hi/lo int8 activations (QN_ACTS_HILO, matmul_cuda.h): the Hadamard transform and quantisation of a token's 128 columns by a warp,
-// with the same bits by whichever kernel computes them, and its constants, which other layouts share.
+// Hi/lo int8 activations (QN_ACTS_HILO, matmul_cuda.h): the Hadamard transform and quantisation of a token's 128 columns by a
+// warp, with the same bits by whichever kernel computes them, and its constants, which other layouts share.
 #ifndef QN_KERNELS_MATMUL_HILO_CUH
 #define QN_KERNELS_MATMUL_HILO_CUH
 
@@ -52,8 +52,8 @@ QN_DEVICE uint32_t magnitude(float4 v)
     return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
 }
 
-// v times signs[column] to signs[column + 3]; column is a multiple of four. signs: null for none. What the butterflies add is rounded
-// before, by whichever kernel: no product is contracted with their additions.
+// v times signs[column] to signs[column + 3]; column is a multiple of four. signs: null for none. What the butterflies add is
+// rounded before, by whichever kernel: no product is contracted with their additions.
 QN_DEVICE float4 apply_signs(float4 v, const float *signs, uint32_t column, uint32_t n_cols)
 {
     const float4 s = signs && column < n_cols ? __ldg((const float4 *)(signs + column)) : make_float4(1, 1, 1, 1);
@@ -87,8 +87,8 @@ QN_DEVICE float sum_of_squares_128(float4 x)
 }
 
 // Quantises and, if `stored`, writes codes and scale. factor: of the Hadamard transform, which v lacks; 1 without.
-QN_DEVICE void write_hilo(uint8_t *acts, float *scale, uint32_t capacity, uint32_t block, uint32_t token, float4 v, float factor,
-                          bool stored)
+QN_DEVICE void write_hilo(uint8_t *acts, float *scale, uint32_t capacity, uint32_t block, uint32_t token, float4 v,
+                          float factor, bool stored)
 {
     const hilo_factors f = hilo_factors_of(__reduce_max_sync(QN_FULL_MASK, magnitude(v)));
     const float values[4] = { v.x, v.y, v.z, v.w }, inverse[4] = { f.inverse, f.inverse, f.inverse, f.inverse };

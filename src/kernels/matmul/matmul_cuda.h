@@ -221,11 +221,12 @@ typedef struct qn_matmul_few_args {
     qn_matmul_few_next next;
 } qn_matmul_few_args;
 
-/* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without activations in
- * between; bound by latency.
+/* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without
+ * activations in between; bound by latency.
  *
- * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of octets have several
- * octets each. Of an octet and a group of tiles, the last block to store its partials adds those of all k-tiles in their order. */
+ * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of octets
+ * have several octets each. Of an octet and a group of tiles, the last block to store its partials adds those of all k-tiles
+ * in their order. */
 enum {
     QN_GEMV_NORM_THREADS = 256,
     QN_GEMV_NORM_TILES = 2,
@@ -421,8 +422,9 @@ typedef struct qn_matmul_rotation {
     size_t block;   /* 0: no transform */
 } qn_matmul_rotation;
 
-/* qn_matmul_gpu_quantize_rotated - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after its operation.
- * QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols, a multiple of 4. */
+/* qn_matmul_gpu_quantize_rotated - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after its
+ * operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols, a multiple of
+ * 4. */
 qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
 
 /* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
@@ -440,8 +442,8 @@ typedef struct qn_matmul_next {
 } qn_matmul_next;
 
 /* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one output
- * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard blocks, 0 for none, of up to
- * QN_ACTS_HILO_COLS. */
+ * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard blocks, 0 for none,
+ * of up to QN_ACTS_HILO_COLS. */
 bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block);
 
 /* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the bits that
@@ -457,12 +459,12 @@ typedef struct qn_matmul_norm_rows {
     float eps;
 } qn_matmul_norm_rows;
 
-/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16 weights of up to
- * QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the workspace. */
+/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16 weights of
+ * up to QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the workspace. */
 bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
 
-/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by another launch that
- * runs at once. */
+/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by another
+ * launch that runs at once. */
 qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
                                   uint64_t workspace, size_t n_tokens, qn_matmul_launch *out);
 

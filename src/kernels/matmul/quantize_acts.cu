@@ -1,8 +1,8 @@
 // Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. In hi/lo int8 a warp
-// quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A Hadamard transform before QN_ACTS_HILO is of
-// up to 1024 columns, those of a thread block. A token's scale in fp16 needs all of its
-// row: a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it; for the
-// norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
+// quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A Hadamard transform before QN_ACTS_HILO
+// is of up to 1024 columns, those of a thread block. A token's scale in fp16 needs all of its row: a block has a row, which it
+// reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it; for the norm each of them reads all of
+// it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum {
@@ -115,15 +115,16 @@ QN_DEVICE float4 cross_hadamard(float4 v, uint32_t block)
         __syncthreads();
         const float4 other = values[threadIdx.x ^ distance];
         const float sign = threadIdx.x & distance ? -1.0f : 1.0f;
-        v = make_float4(fmaf(sign, v.x, other.x), fmaf(sign, v.y, other.y), fmaf(sign, v.z, other.z), fmaf(sign, v.w, other.w));
+        v = make_float4(fmaf(sign, v.x, other.x), fmaf(sign, v.y, other.y), fmaf(sign, v.z, other.z),
+                        fmaf(sign, v.w, other.w));
     }
     return v;
 }
 
 #endif
 
-// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i, if there is such a block of the activations. QN_ACTS_HILO: by all
-// warps.
+// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i, if there is such a block of the activations. QN_ACTS_HILO:
+// by all warps.
 QN_DEVICE void quantize_128(const qn_matmul_quantize_acts_args &a, uint32_t block, uint32_t token, float4 x, float4 other)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n_blocks = a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
