@@ -23,14 +23,6 @@ static float float_at(const uint8_t *at)
     return x;
 }
 
-/* The integer of column k of a token in QN_ACTS_HILO. */
-static int hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k)
-{
-    const uint8_t *block = acts + (k / QN_ACTS_HILO_COLS * (capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
-    const size_t column = k % QN_ACTS_HILO_COLS, at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
-    return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
-}
-
 /* What the matmul multiplies a token's results by. scales: of QN_ACTS_HILO. */
 static double rms_factor(const struct gpu_acts *a, const float *scales, size_t token)
 {
@@ -64,7 +56,7 @@ static double *acts_read(const struct gpu_acts *a, size_t n_tokens)
                        2);
                 *to = (double)qn_f16_to_f32(f16) * (double)scales[token];
             } else if (a->acts.layout == QN_ACTS_HILO) {
-                *to = hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * factor *
+                *to = qn_check_hilo_code(bytes, a->acts.capacity, token, k) * 64.0 * factor *
                       (double)scales[k / QN_ACTS_HILO_COLS * a->acts.capacity + token];
             } else {
                 const uint8_t *from = bytes + k / QN_TILE_COLS * QN_ACTS_N1_TILE_BYTES, *code = from + k % QN_TILE_COLS;
@@ -606,6 +598,7 @@ void qn_check_cuda_matmul(bool with_bench)
     check_many_rows();
     check_refusals();
     qn_check_cuda_matmul_fused(with_bench);
+    qn_check_cuda_matmul_norm(with_bench);
     if (with_bench)
         bench();
 }

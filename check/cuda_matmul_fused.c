@@ -17,8 +17,9 @@ enum { MAX_TOKENS = QN_FEW_MAX_TOKENS };
 struct layer {
     struct gpu_weights out, gate_up;
     size_t width, ff; /* rows of out; of gate and of up */
-    float *x, *residual, *norm;
-    qn_gpu_guarded gx, gnorm;
+    size_t block;     /* of the Hadamard transforms of both; 0: none */
+    float *x, *residual, *norm, *signs[2];
+    qn_gpu_guarded gx, gnorm, gsigns[2]; /* signs: of the rows of out, and of gate */
 };
 
 /* What a layer computes from the first tokens of x. */
@@ -46,10 +47,11 @@ static float *take(qn_gpu_guarded *g)
     return values;
 }
 
-static void quantize(const qn_matmul_acts *to, int op, uint64_t x, uint64_t x2, uint64_t weight, size_t n_tokens)
+static void quantize(const qn_matmul_next *to, uint64_t x, uint64_t x2, size_t n_tokens)
 {
     qn_matmul_launch l;
-    qn_assert_ok(qn_matmul_gpu_quantize(to, op, x, x2, weight, 1e-6f, to->n_cols, n_tokens, &l));
+    qn_assert_ok(qn_matmul_gpu_quantize(to->acts, to->op, x, x2, to->weight, 1e-6f, to->acts->n_cols, n_tokens, &l));
+    qn_assert_ok(qn_matmul_gpu_quantize_rotated(&l, &to->rotation));
     qn_check_launch(&l);
 }
 
@@ -71,17 +73,20 @@ static struct results run(struct layer *layer, size_t n_tokens, bool fused)
     r.normed.acts.rms_norm = true;
     r.normed.acts.eps = 1e-6f;
     r.normed.acts.workspace = r.swiglu.acts.workspace = x.acts.workspace; /* whose counters the first launch clears */
-    const qn_matmul_next norm = { QN_ACTS_OP_RMS_NORM, &r.normed.acts, layer->gnorm.data };
-    const qn_matmul_next swiglu = { QN_ACTS_OP_SWIGLU, &r.swiglu.acts, 0 };
+    const qn_matmul_next input = { QN_ACTS_OP_NONE, &x.acts, 0, { 0, 0 } };
+    const qn_matmul_next norm = {
+        QN_ACTS_OP_RMS_NORM, &r.normed.acts, layer->gnorm.data, { layer->gsigns[0].data, layer->block }
+    };
+    const qn_matmul_next swiglu = { QN_ACTS_OP_SWIGLU, &r.swiglu.acts, 0, { layer->gsigns[1].data, layer->block } };
     qn_gpu_guarded residual = outputs(&layer->out, 0, n_tokens, layer->residual);
     qn_gpu_guarded gate = outputs(&layer->gate_up, 0, n_tokens, NULL), up = outputs(&layer->gate_up, 1, n_tokens, NULL);
-    quantize(&x.acts, QN_ACTS_OP_NONE, layer->gx.data, 0, 0, n_tokens);
+    quantize(&input, layer->gx.data, 0, n_tokens);
     matmul(&layer->out, &x.acts, n_tokens, fused ? &norm : NULL);
     if (!fused)
-        quantize(&r.normed.acts, QN_ACTS_OP_RMS_NORM, residual.data, 0, layer->gnorm.data, n_tokens);
+        quantize(&norm, residual.data, 0, n_tokens);
     matmul(&layer->gate_up, &r.normed.acts, n_tokens, fused ? &swiglu : NULL);
     if (!fused)
-        quantize(&r.swiglu.acts, QN_ACTS_OP_SWIGLU, gate.data, up.data, 0, n_tokens);
+        quantize(&swiglu, gate.data, up.data, n_tokens);
     r.residual = take(&residual);
     r.gate = take(&gate);
     r.up = take(&up);
@@ -152,28 +157,46 @@ static void expect_same_acts(const char *what, const struct gpu_acts *a, const s
 }
 
 /* Gate and up of other launches; the fused matmul divides K in other places, so that sums differ by roundings of f32: 1e-5
- * of the block's amax, which the many terms of a sum stay far below, and half a code. Columns beyond the matrix are zeros. */
-static void expect_swiglu(const struct results *fused, const struct results *separate, size_t ff)
+ * of the block's amax, which the many terms of a sum stay far below, and half a code; smaller blocks are zeros. Columns beyond
+ * the matrix are zeros. */
+static void expect_swiglu(const struct layer *layer, const struct results *fused, const struct results *separate)
 {
+    const size_t ff = layer->ff;
     struct host_acts h = host_acts_of(&fused->swiglu);
     for (size_t token = 0; token < fused->n_tokens; token++)
         for (size_t block = 0; block < h.n_blocks; block++) {
+            const size_t first = block * QN_ACTS_HILO_COLS;
             double expected[QN_ACTS_HILO_COLS] = { 0 }, amax = 0;
-            for (size_t i = 0, k = block * QN_ACTS_HILO_COLS; i < QN_ACTS_HILO_COLS && k < ff; i++, k++) {
+            for (size_t i = 0, k = first; i < QN_ACTS_HILO_COLS && k < ff; i++, k++) {
                 const double gate = (double)separate->gate[token * ff + k];
                 expected[i] = gate / (1 + exp(-gate)) * (double)separate->up[token * ff + k];
-                amax = fmax(amax, fabs(expected[i]));
             }
+            if (first < ff)
+                qn_check_hadamard_f64(expected, layer->signs[1] + first,
+                                      ff - first < QN_ACTS_HILO_COLS ? ff - first : QN_ACTS_HILO_COLS, layer->block);
+            for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++)
+                amax = fmax(amax, fabs(expected[i]));
             const uint8_t *codes = token_codes(&h, block, token);
             const double scale = 64 * (double)h.scale[block * h.capacity + token];
             for (size_t i = 0; i < QN_ACTS_HILO_COLS; i++) {
                 const size_t at = ((i / 16) ^ (token % 8)) * 16 + i % 16;
                 const double found = (256 * (int8_t)codes[at] + (int8_t)codes[1024 + at]) * scale;
-                qn_expect(fabs(found - expected[i]) <= amax * (0.51 / QN_HILO_MAX + 1e-5),
-                          "token %zu, column %zu: %g, expected %g", token, block * QN_ACTS_HILO_COLS + i, found, expected[i]);
+                qn_expect(fabs(found - expected[i]) <= amax * (0.51 / QN_HILO_MAX + 1e-5) + 1e-30,
+                          "token %zu, column %zu: %g, expected %g", token, first + i, found, expected[i]);
             }
         }
     host_acts_free(&h);
+}
+
+/* The input of gate and up, from the residual stream of a token. */
+static void normalize_f64(const struct layer *layer, const float *x, double *values)
+{
+    double sumsq = 0;
+    for (size_t k = 0; k < layer->width; k++)
+        sumsq += (double)x[k] * (double)x[k];
+    for (size_t k = 0; k < layer->width; k++)
+        values[k] = (double)x[k] * (double)layer->norm[k] / sqrt(sumsq / (double)layer->width + 1e-6);
+    qn_check_hadamard_f64(values, layer->signs[0], layer->width, layer->block);
 }
 
 /* gate and up of the values on which they depend, in float64. Errors: half a code of each value, and f32 as in
@@ -181,23 +204,22 @@ static void expect_swiglu(const struct results *fused, const struct results *sep
 static void expect_gate_up(const struct layer *layer, const struct results *r)
 {
     float *weights = qn_check_alloc(layer->width, sizeof *weights);
+    double *values = qn_check_alloc(r->n_tokens * layer->width, sizeof *values);
+    for (size_t token = 0; token < r->n_tokens; token += 3)
+        normalize_f64(layer, r->residual + token * layer->width, values + token * layer->width);
     for (size_t m = 0; m < 2; m++)
         for (size_t row = 0; row < layer->ff; row += 1 + row % 3) {
             layer->gate_up.type->to_float(layer->gate_up.stored[m] + row * layer->gate_up.row_bytes,
                                           layer->width / layer->gate_up.type->block_weights, weights);
             for (size_t token = 0; token < r->n_tokens; token += 3) {
-                const float *x = r->residual + token * layer->width;
-                double sumsq = 0, sum = 0, allowed = 0;
-                for (size_t k = 0; k < layer->width; k++)
-                    sumsq += (double)x[k] * (double)x[k];
-                const double factor = 1 / sqrt(sumsq / (double)layer->width + 1e-6);
+                const double *x = values + token * layer->width;
+                double sum = 0, allowed = 0;
                 for (size_t begin = 0; begin < layer->width; begin += QN_ACTS_HILO_COLS) {
                     double amax = 0, size = 0;
                     for (size_t k = begin; k < layer->width && k < begin + QN_ACTS_HILO_COLS; k++) {
-                        const double value = (double)x[k] * (double)layer->norm[k] * factor;
-                        sum += value * (double)weights[k];
-                        allowed += 3e-5 * fabs(value * (double)weights[k]);
-                        amax = fmax(amax, fabs(value));
+                        sum += x[k] * (double)weights[k];
+                        allowed += 3e-5 * fabs(x[k] * (double)weights[k]);
+                        amax = fmax(amax, fabs(x[k]));
                         size += fabs((double)weights[k]);
                     }
                     allowed += size * amax * (0.51 / QN_HILO_MAX);
@@ -208,15 +230,18 @@ static void expect_gate_up(const struct layer *layer, const struct results *r)
             }
         }
     qn_free(weights);
+    qn_free(values);
 }
 
-static struct layer layer_new(const qn_type_info *type, size_t cols, size_t width, size_t ff)
+static struct layer layer_new(const qn_type_info *type, size_t cols, size_t width, size_t ff, size_t block)
 {
     const size_t rows[2][3] = { { width, 0, 0 }, { ff, ff, 0 } };
     struct layer l = { .out = qn_check_weights_new(type, cols, 1, rows[0]),
                        .gate_up = qn_check_weights_new(type, width, 2, rows[1]),
                        .width = width,
                        .ff = ff,
+                       .block = block,
+                       .signs = { qn_check_signs_new(width), qn_check_signs_new(ff) },
                        .x = qn_check_alloc(MAX_TOKENS * cols, sizeof(float)),
                        .residual = qn_check_alloc(MAX_TOKENS * width, sizeof(float)),
                        .norm = qn_check_alloc(width, sizeof(float)) };
@@ -225,6 +250,8 @@ static struct layer layer_new(const qn_type_info *type, size_t cols, size_t widt
     qn_random_floats(l.norm, width, 1);
     l.gx = qn_gpu_from(l.x, MAX_TOKENS * cols * sizeof(float));
     l.gnorm = qn_gpu_from(l.norm, width * sizeof(float));
+    l.gsigns[0] = qn_gpu_from(l.signs[0], width * sizeof(float));
+    l.gsigns[1] = qn_gpu_from(l.signs[1], ff * sizeof(float));
     return l;
 }
 
@@ -234,20 +261,25 @@ static void layer_free(struct layer *l)
     qn_check_weights_free(&l->gate_up);
     qn_gpu_free(&l->gx);
     qn_gpu_free(&l->gnorm);
+    for (size_t i = 0; i < 2; i++) {
+        qn_gpu_free(&l->gsigns[i]);
+        qn_free(l->signs[i]);
+    }
     qn_free(l->x);
     qn_free(l->residual);
     qn_free(l->norm);
 }
 
 /* The tokens of every number of tokens have the bits that they have among 64. */
-static void check_layer(const qn_type_info *type, size_t cols, size_t width, size_t ff)
+static void check_layer(const qn_type_info *type, size_t cols, size_t width, size_t ff, size_t block)
 {
     static const size_t tokens[] = { 1, 2, 3, 8, 9, 16, 17, 31, 32, 33, 63, 64 };
-    struct layer layer = layer_new(type, cols, width, ff);
+    struct layer layer = layer_new(type, cols, width, ff, block);
     struct results most = run(&layer, MAX_TOKENS, true);
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         const size_t n = tokens[i];
-        qn_case_begin("matmul", "cuda", "%s fused, cols %zu width %zu ff %zu tokens %zu", type->name, cols, width, ff, n);
+        qn_case_begin("matmul", "cuda", "%s fused, cols %zu width %zu ff %zu, Hadamard blocks of %zu, tokens %zu", type->name,
+                      cols, width, ff, block, n);
         struct results fused = run(&layer, n, true), separate = run(&layer, n, false);
         qn_expect(!memcmp(fused.residual, separate.residual, n * width * sizeof(float)), "residual streams differ");
         qn_expect(!memcmp(fused.residual, most.residual, n * width * sizeof(float)), "residual stream of other tokens differs");
@@ -255,7 +287,7 @@ static void check_layer(const qn_type_info *type, size_t cols, size_t width, siz
         expect_same_acts("norm among 64 tokens", &fused.normed, &most.normed, n);
         expect_same_acts("SwiGLU among 64 tokens", &fused.swiglu, &most.swiglu, n);
         expect_gate_up(&layer, &separate);
-        expect_swiglu(&fused, &separate, ff);
+        expect_swiglu(&layer, &fused, &separate);
         results_free(&fused);
         results_free(&separate);
     }
@@ -287,7 +319,7 @@ enum { LAYER_LAUNCHES = 8 };
 
 /* The launches of a layer's matmuls with weights from `at` on; the activations are those of the layer before and after. */
 static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes, uint64_t at, struct gpu_acts acts[4],
-                             const qn_gpu_guarded *memory, size_t n_tokens, bool fused, qn_matmul_launch *to)
+                             const qn_gpu_guarded *memory, size_t n_tokens, bool fused, size_t block, qn_matmul_launch *to)
 {
     static const int ops[4] = { QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_NONE, QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU };
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
@@ -302,10 +334,13 @@ static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes
                               .outs = { { memory->data, 0, rows, rows, i % 2 },
                                         { memory->data, (uint32_t)qn_matmul_gpu_tile_count(rows), rows, rows, 0 } } };
         const size_t after = (i + 1) % 4;
-        const qn_matmul_next next = { ops[after], &acts[after].acts, memory->data };
-        if (!fused || i == 1)
+        const qn_matmul_rotation rotation = { memory->data, block };
+        const qn_matmul_next next = { ops[after], &acts[after].acts, memory->data, rotation };
+        if (!fused || i == 1) {
             qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, ops[i], memory->data, memory->data, memory->data, 1e-6f,
-                                                sizes->cols[i], n_tokens, &to[n++]));
+                                                sizes->cols[i], n_tokens, &to[n]));
+            qn_assert_ok(qn_matmul_gpu_quantize_rotated(&to[n++], &rotation));
+        }
         qn_assert_ok(fused && i ? qn_matmul_gpu_matmul_fused(&gpu, &m, &acts[i].acts, n_tokens, &next, &to[n++])
                                 : qn_matmul_gpu_matmul(&gpu, &m, &acts[i].acts, n_tokens, &to[n++]));
         qn_assert_ok(qn_matmul_gpu_bytes(&m.tiles, m.n_tiles, m.n_cols, &bytes));
@@ -314,12 +349,12 @@ static size_t layer_launches(const qn_type_info *type, const struct sizes *sizes
     return n;
 }
 
-static void bench_layer(const qn_type_info *type, const struct sizes *sizes, size_t n_tokens, bool fused)
+static void bench_layer(const qn_type_info *type, const struct sizes *sizes, size_t n_tokens, bool fused, size_t block)
 {
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
     size_t layer = 0, widest = 0, bytes, each = 0;
     struct gpu_acts acts[4];
-    char shape[80];
+    char shape[96];
     for (size_t i = 0; i < 4; i++) {
         qn_assert_ok(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(sizes->rows[i]), sizes->cols[i], &bytes));
         layer += qn_round_up(bytes, 256);
@@ -335,10 +370,12 @@ static void bench_layer(const qn_type_info *type, const struct sizes *sizes, siz
     qn_gpu_random(&weights);
     qn_gpu_random(&memory);
     for (size_t i = 0; i < 4; i++)
-        quantize(&acts[i].acts, QN_ACTS_OP_RMS_NORM, memory.data, 0, memory.data, n_tokens);
+        quantize(&(qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &acts[i].acts, memory.data, { 0, 0 } }, memory.data, 0, n_tokens);
     for (size_t copy = 0; copy < n_copies; copy++)
-        each = layer_launches(type, sizes, weights.data + copy * layer, acts, &memory, n_tokens, fused, launches + copy * each);
-    snprintf(shape, sizeof shape, "%s %s tokens %zu, %s", type->name, sizes->name, n_tokens, fused ? "fused" : "norms, SwiGLU");
+        each = layer_launches(type, sizes, weights.data + copy * layer, acts, &memory, n_tokens, fused, block,
+                              launches + copy * each);
+    snprintf(shape, sizeof shape, "%s %s tokens %zu, %s, Hadamard %zu", type->name, sizes->name, n_tokens,
+             fused ? "fused" : "norms, SwiGLU", block);
     qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy, &(struct timed){ launches, each },
                  n_copies);
     for (size_t i = 0; i < 4; i++)
@@ -357,8 +394,8 @@ static void bench(void)
     for (size_t t = 0; t < 2; t++)
         for (size_t s = 0; s < 2; s++)
             for (size_t n = 0; n < 4; n++)
-                for (int fused = 0; fused < 2; fused++)
-                    bench_layer(qn_type_find(types[t]), &sizes[s], tokens[n], fused);
+                for (int i = 0; i < 4; i++)
+                    bench_layer(qn_type_find(types[t]), &sizes[s], tokens[n], i % 2, i < 2 ? 0 : QN_ACTS_HILO_COLS);
 }
 
 void qn_check_cuda_matmul_fused(bool with_bench)
@@ -371,11 +408,14 @@ void qn_check_cuda_matmul_fused(bool with_bench)
             continue;
         qn_random_seed(9000 + t);
         if (qn_case_selected())
-            check_layer(&types[t], 3 * block, 2 * block, 100);
+            check_layer(&types[t], 3 * block, 2 * block, 100, 0);
         if (qn_case_selected()) /* rows that several blocks share, and of which one has several */
-            check_layer(&types[t], 13 * 256, 3 * 256, 1000);
+            check_layer(&types[t], 13 * 256, 3 * 256, 1000, 8);
         if (qn_case_selected()) /* rows not a multiple of 256, if the type allows that */
-            check_layer(&types[t], 5 * 256, 11 * block, 257);
+            check_layer(&types[t], 5 * 256, 11 * block, 260, 0);
+        for (size_t hadamard = 1; hadamard <= QN_ACTS_HILO_COLS; hadamard *= 2)
+            if (qn_case_selected() && (hadamard == QN_ACTS_HILO_COLS || t == 0))
+                check_layer(&types[t], 3 * 256, 5 * 256, 7 * 128, hadamard);
     }
     if (with_bench)
         bench();

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "check/problem.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 void *qn_check_alloc(size_t count, size_t size)
@@ -51,6 +52,34 @@ void qn_check_acts_free(struct gpu_acts *a)
     qn_gpu_free(&a->data);
     qn_gpu_free(&a->scale);
     qn_gpu_free(&a->workspace);
+}
+
+int qn_check_hilo_code(const uint8_t *acts, size_t capacity, size_t token, size_t k)
+{
+    const uint8_t *block = acts + (k / QN_ACTS_HILO_COLS * (capacity / 8) + token / 8) * QN_ACTS_HILO_BYTES;
+    const size_t column = k % QN_ACTS_HILO_COLS, at = token % 8 * 128 + ((column / 16) ^ (token % 8)) * 16 + column % 16;
+    return 256 * (int8_t)block[at] + (int8_t)block[1024 + at];
+}
+
+float *qn_check_signs_new(size_t n)
+{
+    float *signs = qn_check_alloc(n, sizeof *signs);
+    for (size_t i = 0; i < n; i++)
+        signs[i] = qn_random() & 1 ? 1 : -1;
+    return signs;
+}
+
+void qn_check_hadamard_f64(double *v, const float *signs, size_t n, size_t block)
+{
+    for (size_t i = 0; block && i < n; i++)
+        v[i] *= (double)signs[i] / sqrt((double)block);
+    for (size_t stride = 1; stride < block; stride *= 2)
+        for (size_t i = 0; i < n; i++)
+            if (!(i & stride)) {
+                const double a = v[i], b = v[i + stride];
+                v[i] = a + b;
+                v[i + stride] = a - b;
+            }
 }
 
 /* ---- Weights ---- */

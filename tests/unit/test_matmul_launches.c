@@ -202,7 +202,7 @@ static void fused_launches(void **unused)
                                .n_cols = COLS,
                                .n_outs = 2,
                                .outs = { { .n_rows = ROWS }, { .first_tile = TILES, .n_rows = ROWS } } };
-    qn_matmul_next next = { QN_ACTS_OP_SWIGLU, &to, 0 };
+    qn_matmul_next next = { QN_ACTS_OP_SWIGLU, &to, 0, { 0, 0 } };
     qn_matmul_launch made;
     assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made));
     assert_true(made.args.few.up_tile == TILES && made.args.few.n_row_blocks == ROWS / 128);
@@ -216,18 +216,58 @@ static void fused_launches(void **unused)
     assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made), QN_ERR_INVALID);
     next.op = QN_ACTS_OP_SWIGLU;
     matrix.outs[1].n_rows--;
-    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_SWIGLU));
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_SWIGLU, 0));
     assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 8, &next, &made), QN_ERR_INVALID);
     matrix.n_outs = 1;
     matrix.n_tiles = TILES;
-    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM)); /* it is not added */
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 0)); /* it is not added */
     matrix.outs[0].accumulate = 1;
-    next = (qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &to, 512 };
+    next = (qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &to, 512, { 0, 0 } };
     assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made));
     assert_true(made.args.few.next.weight == 512 && made.args.few.up_tile == 0);
     assert_int_equal(made.args.few.next.sumsq, 256 + ROWS / 128 * 128 * sizeof(float));
+    assert_true(made.args.few.next.hadamard.block == 0 && made.args.few.next.hadamard.scale == 1);
+    next.rotation = (qn_matmul_rotation){ 4096, 64 };
+    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made));
+    assert_true(made.args.few.next.hadamard.signs == 4096 && made.args.few.next.hadamard.block == 64);
+    assert_true(made.args.few.next.hadamard.scale == 0.125f);
+    next.rotation.block = 256; /* more than the epilogue has together */
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 256));
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
+    next.rotation = (qn_matmul_rotation){ 4096, 96 };
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
+    next.rotation = (qn_matmul_rotation){ 4100, 64 };
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
+    next.rotation.block = 0;
+    matrix.outs[0].data = 8; /* rows that are read by 16 bytes */
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
+    matrix.outs[0].n_rows -= 2;
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 0));
+    matrix.outs[0].n_rows += 2;
     matrix.tiles = q8_0;
-    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM));
+    assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 0));
+}
+
+static void rotated_activations(void **unused)
+{
+    (void)unused;
+    const qn_matmul_acts acts = hilo_acts(1024, 5120);
+    qn_matmul_acts f16 = acts;
+    qn_matmul_rotation rotation = { 4096, 1024 };
+    qn_matmul_launch made;
+    assert_ok(qn_matmul_gpu_quantize(&acts, QN_ACTS_OP_RMS_NORM, 256, 0, 512, 0, 5120, 64, &made));
+    assert_true(made.args.acts.hadamard.block == 0 && made.args.acts.hadamard.scale == 1);
+    assert_ok(qn_matmul_gpu_quantize_rotated(&made, &rotation));
+    assert_true(made.args.acts.hadamard.signs == 4096 && made.args.acts.hadamard.block == 1024);
+    assert_true(made.args.acts.hadamard.scale == 0.03125f);
+    rotation.block = 2048; /* more than a block of threads has */
+    assert_int_equal(qn_matmul_gpu_quantize_rotated(&made, &rotation), QN_ERR_INVALID);
+    rotation.block = 512;
+    made.args.acts.n_cols = 5120 + 256;
+    assert_int_equal(qn_matmul_gpu_quantize_rotated(&made, &rotation), QN_ERR_INVALID);
+    f16.layout = QN_ACTS_F16;
+    assert_ok(qn_matmul_gpu_quantize(&f16, QN_ACTS_OP_NONE, 256, 0, 0, 0, 5120, 64, &made));
+    assert_int_equal(qn_matmul_gpu_quantize_rotated(&made, &rotation), QN_ERR_INVALID);
 }
 
 static void workspace_refused(void **unused)
@@ -287,6 +327,7 @@ int main(void)
                                         cmocka_unit_test(few_tokens_fill_the_device),
                                         cmocka_unit_test(parts_do_not_depend_on_tokens),
                                         cmocka_unit_test(fused_launches),
+                                        cmocka_unit_test(rotated_activations),
                                         cmocka_unit_test(workspace_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

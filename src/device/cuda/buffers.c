@@ -135,6 +135,7 @@ static qn_status alloc_buffers(qn_cuda_model *model, size_t max_rows, size_t max
     }
     QN_TRY(qn_cuda_alloc(model->cuda, qn_matmul_gpu_workspace_bytes(&model->matmul), 1, "step buffer on the GPU",
                          &model->matmul_workspace));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, model->matmul_workspace.address, 0, QN_MATMUL_COUNTERS_BYTES));
     for (size_t i = 0; i < plan->n_acts; i++) {
         QN_TRY(alloc_acts(model, i, max_rows));
         widest = plan->acts[i].width > widest ? plan->acts[i].width : widest;

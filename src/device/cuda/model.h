@@ -35,6 +35,7 @@ typedef struct qn_cuda_op {
     size_t n_gemms;
     qn_op_addresses vectors;
     bool fuses_next; /* for 2 to QN_FEW_MAX_TOKENS rows its GEMM computes the activations of the next operation */
+    int next_acts;   /* if it does: which */
 } qn_cuda_op;
 
 /* Activations are in one of three layouts; those of GEMMs' epilogues are a copy of their own in QN_ACTS_HILO, because the
@@ -161,7 +162,11 @@ static inline bool qn_cuda_same_tiles(const qn_tile_layout *a, const qn_tile_lay
     return a->bits == b->bits && a->n_scales == b->n_scales && a->has_offset == b->has_offset;
 }
 
-/* weights.c; qn_cuda_weights_upload implements qn_device_vtable.upload, *taken is its *uploaded */
+/* weights.c:
+ *   qn_cuda_reads_rows      whether a matmul of 2 to QN_FEW_MAX_TOKENS rows reads no activations but the input of the norm that
+ *                           would write them (qn_matmul_gemv_norm)
+ *   qn_cuda_weights_upload  implements qn_device_vtable.upload, *taken is its *uploaded */
+bool qn_cuda_reads_rows(const qn_cuda_model *model, const qn_op *writer, const qn_cuda_gemm *gemm);
 qn_status qn_cuda_weights_create(qn_cuda_model *model);
 void qn_cuda_weights_free(qn_cuda_model *model);
 qn_status qn_cuda_weights_upload(qn_cuda_model *model, const uint8_t *data, bool *taken);

@@ -42,13 +42,19 @@ static qn_status rotated_floats(const qn_cuda_rows_step *s, const struct acts_so
     return hadamard.has_cross ? qn_cuda_step_launch_pdl(s, &hadamard.cross, &hadamard.cross_args) : QN_OK;
 }
 
+/* Whether a matmul reads the rows from which its activations would be computed. */
+static bool reads_rows(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm)
+{
+    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && qn_cuda_reads_rows(s->model, op - 1, gemm);
+}
+
 /* The layouts in which the matmuls of this operation read these activations, as bits 1 << layout. */
 static unsigned layouts_read(const qn_cuda_rows_step *s, const qn_op *reader, int acts)
 {
     const qn_cuda_op *op = qn_cuda_step_op(s, reader);
     unsigned layouts = 0;
     for (size_t i = 0; i < op->n_gemms; i++)
-        if (op->gemms[i].acts == acts)
+        if (op->gemms[i].acts == acts && !reads_rows(s, reader, &op->gemms[i]))
             layouts |= 1u << qn_matmul_gpu_acts_layout(&op->gemms[i].tiled_matrix.tiles, s->n);
     return layouts;
 }
@@ -102,10 +108,21 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
     return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = x < 0 ? 0 : qn_cuda_step_buffer(s, x) };
 }
 
-/* Whether the matmuls of an operation's hi/lo activations do the division of its RMS norm. */
-static bool has_rms(const qn_op *writer, const qn_plan_acts *acts)
+/* Whether quantising rows into these layouts transforms them too. */
+static bool quantizes_rotated(const qn_plan_rotation *rotation, unsigned layouts)
 {
-    return (writer->kind == QN_OP_NORM || writer->kind == QN_OP_LOGIT_NORM) && !acts->rotation.block;
+    return layouts == 1u << QN_ACTS_HILO && rotation->block <= QN_MATMUL_MAX_HADAMARD;
+}
+
+static qn_status quantize_rotated(const qn_cuda_rows_step *s, const struct acts_source *x, const qn_cuda_acts *acts,
+                                  const qn_plan_acts *plan)
+{
+    const qn_matmul_rotation rotation = { acts->signs, plan->rotation.block };
+    qn_matmul_launch config;
+    QN_TRY(qn_matmul_gpu_quantize(&acts->layouts[QN_ACTS_HILO], x->op, x->x, x->x2, x->weight, x->eps, plan->width, s->n,
+                                  &config));
+    QN_TRY(qn_matmul_gpu_quantize_rotated(&config, &rotation));
+    return qn_cuda_step_launch(s, &config.launch, &config.args);
 }
 
 /* Quantises rows into these layouts, hi/lo int8 and fp16 in one launch. */
@@ -146,6 +163,10 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
             QN_TRY(hadamard_quantize(s, &from, acts, plan->rotation.block));
             continue;
         }
+        if (plan->rotation.block && quantizes_rotated(&plan->rotation, layouts)) {
+            QN_TRY(quantize_rotated(s, &from, acts, plan));
+            continue;
+        }
         if (plan->rotation.block) {
             QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
             x = (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
@@ -155,20 +176,39 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     return QN_OK;
 }
 
+/* Whether the matmul of these activations does the division of their RMS norm: of hi/lo int8 that are quantised from the
+ * norm's input. */
+static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
+{
+    const qn_plan_rotation *rotation = &s->model->plan->acts[acts].rotation;
+    const qn_op *writer = op - 1;
+    return (writer->kind == QN_OP_NORM || writer->kind == QN_OP_LOGIT_NORM) &&
+           (!rotation->block || is_fused(s, writer) || quantizes_rotated(rotation, layouts_read(s, op, acts)));
+}
+
 /* The launch of a GEMM with these outputs. Its epilogue computes the next operation's activations if that is fused. */
 static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm,
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {
-    const qn_plan_acts *plan = &s->model->plan->acts[gemm->acts];
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix->tiles, s->n);
     qn_matmul_acts acts = s->model->acts[gemm->acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
-    acts.rms_norm = has_rms(op - 1, plan);
+    if (reads_rows(s, op, gemm)) {
+        const struct acts_source source = acts_source_of(s, op - 1);
+        const qn_matmul_norm_rows rows = {
+            .x = source.x, .weight = source.weight, .stride = tiled_matrix->n_cols, .eps = source.eps
+        };
+        return qn_matmul_gpu_gemv_norm(&s->model->matmul, tiled_matrix, &rows, acts.workspace, s->n, launch);
+    }
+    acts.rms_norm = has_rms(s, op, gemm->acts);
     acts.eps = acts.rms_norm ? op[-1].norm.eps : 0;
     if (!is_fused(s, op + 1))
         return qn_matmul_gpu_matmul(&s->model->matmul, tiled_matrix, &acts, s->n, launch);
     const struct acts_source source = acts_source_of(s, op + 1);
-    const qn_matmul_acts *next_acts = &s->model->acts[qn_op_acts_of(op + 1)->at[0]].layouts[QN_CUDA_ACTS_FUSED];
-    const qn_matmul_next next = { .op = source.op, .acts = next_acts, .weight = source.weight };
+    const int id = qn_cuda_step_op(s, op)->next_acts;
+    const qn_matmul_next next = { .op = source.op,
+                                  .acts = &s->model->acts[id].layouts[QN_CUDA_ACTS_FUSED],
+                                  .weight = source.weight,
+                                  .rotation = { s->model->acts[id].signs, s->model->plan->acts[id].rotation.block } };
     return qn_matmul_gpu_matmul_fused(&s->model->matmul, tiled_matrix, &acts, s->n, &next, launch);
 }
 
@@ -193,13 +233,18 @@ static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_
     return QN_OK;
 }
 
+/* Those that read rows come first: they occupy few SMs, and on the others the next GEMM loads its first weights meanwhile. */
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
     qn_cuda_op *cuda_op = &s->model->ops[op - s->model->plan->ops];
-    for (size_t i = 0; i < cuda_op->n_gemms; i++) {
-        QN_TRY(plan_gemm(s, op, &cuda_op->gemms[i]));
-        QN_TRY(qn_cuda_step_launch(s, &cuda_op->gemms[i].launch.launch, &cuda_op->gemms[i].launch.args));
-    }
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < cuda_op->n_gemms; i++) {
+            qn_cuda_gemm *gemm = &cuda_op->gemms[i];
+            if (reads_rows(s, op, gemm) != (pass == 0))
+                continue;
+            QN_TRY(plan_gemm(s, op, gemm));
+            QN_TRY(qn_cuda_step_launch(s, &gemm->launch.launch, &gemm->launch.args));
+        }
     return QN_OK;
 }
 

@@ -98,6 +98,28 @@ static bool computes_input(const qn_plan *plan, const qn_op *matmul, const qn_cu
     return first->out == writer->swiglu.gate && matmul->matmul.matrices.at[gemm->matrices[1]].out == writer->swiglu.up;
 }
 
+bool qn_cuda_reads_rows(const qn_cuda_model *model, const qn_op *writer, const qn_cuda_gemm *gemm)
+{
+    return writer->kind == QN_OP_NORM && !model->plan->acts[gemm->acts].rotation.block &&
+           qn_matmul_gpu_has_gemv_norm(&model->matmul, &gemm->tiled_matrix);
+}
+
+/* The activations that an operation's matmuls of 2 to QN_FEW_MAX_TOKENS rows read in QN_ACTS_HILO if they read no others; else
+ * -1. */
+static int only_hilo_acts(const qn_cuda_model *model, const qn_op *writer, const qn_cuda_op *reader)
+{
+    int acts = -1;
+    for (size_t i = 0; i < reader->n_gemms; i++) {
+        const qn_cuda_gemm *gemm = &reader->gemms[i];
+        if (qn_cuda_reads_rows(model, writer, gemm))
+            continue;
+        if (gemm->tiled_matrix.tiles.bits > 2 || (acts >= 0 && acts != gemm->acts))
+            return -1;
+        acts = gemm->acts;
+    }
+    return acts;
+}
+
 /* Sets fuses_next of operation i, a matmul: whether the one after the next is a matmul too that reads what the next writes in
  * QN_ACTS_HILO only. */
 static void decide_fusion(qn_cuda_model *model, size_t i)
@@ -106,15 +128,15 @@ static void decide_fusion(qn_cuda_model *model, size_t i)
     const qn_op *op = &plan->ops[i], *writer = op + 1;
     qn_cuda_op *cuda_op = &model->ops[i];
     if (op->kind != QN_OP_MATMUL || i + 2 >= plan->n_ops || writer[1].kind != QN_OP_MATMUL || cuda_op->n_gemms != 1 ||
-        !qn_matmul_gpu_can_fuse(&cuda_op->gemms[0].tiled_matrix, fused_op(writer)) ||
-        !computes_input(plan, op, &cuda_op->gemms[0], writer))
+        !fused_op(writer) || !computes_input(plan, op, &cuda_op->gemms[0], writer))
         return;
-    const int acts = qn_op_acts_of(writer)->at[0];
-    bool fuses = qn_op_acts_of(writer)->n == 1 && !plan->acts[acts].rotation.block;
-    for (size_t k = 0; k < cuda_op[2].n_gemms; k++)
-        fuses = fuses && cuda_op[2].gemms[k].tiled_matrix.tiles.bits <= 2;
+    const int acts = only_hilo_acts(model, writer, &cuda_op[2]);
     /* The GEMM does not overwrite what it reads. */
-    cuda_op->fuses_next = fuses && !(i >= 2 && cuda_op[-2].fuses_next && cuda_op->gemms[0].acts == acts);
+    const bool overwrites = i >= 2 && cuda_op[-2].fuses_next && cuda_op->gemms[0].acts == acts;
+    cuda_op->next_acts = acts;
+    cuda_op->fuses_next =
+        acts >= 0 && !overwrites &&
+        qn_matmul_gpu_can_fuse(&cuda_op->gemms[0].tiled_matrix, fused_op(writer), plan->acts[acts].rotation.block);
 }
 
 /* ---- Vectors ---- */

@@ -17,11 +17,6 @@ QN_DEVICE float apply_op(float x, float other, float scale)
 #endif
 }
 
-QN_DEVICE uint32_t magnitude(float4 v)
-{
-    return max(max(MAGNITUDE(v.x), MAGNITUDE(v.y)), max(MAGNITUDE(v.z), MAGNITUDE(v.w)));
-}
-
 // Quantises 128 columns of QN_ACTS_HILO_N1, from `column` (a multiple of 128) on, four a lane, by a full warp.
 QN_DEVICE void write_hilo_n1(uint8_t *acts, uint32_t column, float4 v)
 {

@@ -163,15 +163,6 @@ QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
     }
 }
 
-// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all
-// its threads (PTX ISA, "Causality Order").
-QN_DEVICE uint32_t arrive(uint32_t *counter)
-{
-    uint32_t before;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    return before;
-}
-
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {
@@ -339,8 +330,8 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
 QN_DEVICE void prepare_outputs(const qn_matmul_few_args &a, const block_work &w)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    if (a.next.op == QN_ACTS_OP_RMS_NORM)
-        prefetch_norm(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
+    if (a.next.op != QN_ACTS_OP_NONE)
+        prefetch_vectors(a, w.begin / a.n_k_tiles, (w.end - 1) / a.n_k_tiles, lane);
     qn_pdl_wait();
     if (lane < QN_TILE_N) {
         compute_factor(a, lane);

@@ -227,7 +227,8 @@ qn_status qn_matmul_gpu_quantize(const qn_matmul_acts *acts, int op, uint64_t x,
                        .n_tokens = (uint32_t)n_tokens,
                        .capacity = (uint32_t)acts->capacity,
                        .stride = (uint32_t)stride,
-                       .eps = eps },
+                       .eps = eps,
+                       .hadamard.scale = 1 },
     };
     return QN_OK;
 }
@@ -246,6 +247,30 @@ void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_
     quantize->launch.block[0] = QN_QUANTIZE_ACTS_THREADS(QN_ACTS_HILO_F16);
     quantize->args.acts.f16 =
         (qn_matmul_f16_acts){ .out = f16->address, .token_scale = f16->scale, .capacity = (uint32_t)f16->capacity };
+}
+
+/* The kernels' form of a rotation of rows of n_cols, in blocks of up to `most` columns. */
+static qn_status set_hadamard(const qn_matmul_rotation *rotation, size_t n_cols, size_t most, qn_matmul_hadamard *to)
+{
+    const size_t block = rotation->block;
+    if (block && (block > most || (block & (block - 1)) || n_cols % block || n_cols % 4 || rotation->signs % 16))
+        return qn_fail(
+            QN_ERR_INVALID,
+            "activations of %zu columns in Hadamard blocks of %zu: expected a multiple of 4 and of a power of two up to "
+            "%zu, and signs at a multiple of 16 bytes",
+            n_cols, block, most);
+    *to = (qn_matmul_hadamard){ .signs = block ? rotation->signs : 0,
+                                .block = (uint32_t)block,
+                                .scale = block ? (float)(1 / sqrt((double)block)) : 1 };
+    return QN_OK;
+}
+
+qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation)
+{
+    if (quantize->launch.variant.values[0] != QN_ACTS_HILO)
+        return qn_fail(QN_ERR_INVALID, "rotated activations in layout %u: expected hi/lo int8 of several tokens",
+                       quantize->launch.variant.values[0]);
+    return set_hadamard(rotation, quantize->args.acts.n_cols, QN_MATMUL_MAX_HADAMARD, &quantize->args.acts.hadamard);
 }
 
 /* ---- GEMV and GEMM ---- */
@@ -424,9 +449,9 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 
 /* ---- GEMM of few tokens ---- */
 
-/* The workspace: counters, then partials. */
-enum { COUNTERS_BYTES = 1024 };
-_Static_assert(QN_FEW_MAX_BLOCKS * sizeof(uint32_t) <= COUNTERS_BYTES, "counters fit");
+/* The workspace: counters of qn_matmul_gemm_few and of qn_matmul_gemv_norm, then partials of either. */
+enum { NORM_COUNTERS = QN_FEW_MAX_TOKENS / QN_MMA_N * QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS / QN_GEMV_NORM_TILES };
+_Static_assert((QN_FEW_MAX_BLOCKS + NORM_COUNTERS) * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
 
 /* Blocks of a launch, of all its tokens: each has an SM to itself. */
 static size_t most_few_blocks(const qn_matmul_gpu *gpu)
@@ -436,7 +461,7 @@ static size_t most_few_blocks(const qn_matmul_gpu *gpu)
 
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 {
-    return COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
+    return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
 /* Of the rings of activations and weights, each stage with two mbarriers; of the outputs. */
@@ -467,10 +492,10 @@ static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_m
     return d;
 }
 
-bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op)
+bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block)
 {
     const qn_matmul_out *outs = matrix->outs;
-    if (matrix->tiles.bits > 2 || matrix->out_dtype)
+    if (matrix->tiles.bits > 2 || matrix->out_dtype || outs[0].n_rows % 4 || hadamard_block > QN_ACTS_HILO_COLS)
         return false;
     if (op == QN_ACTS_OP_RMS_NORM)
         return matrix->n_outs == 1 && outs[0].accumulate;
@@ -480,9 +505,17 @@ bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op)
 
 static qn_status check_next(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, const qn_matmul_next *next)
 {
-    if (!qn_matmul_gpu_can_fuse(matrix, next->op))
-        return qn_fail(QN_ERR_INVALID, "a matmul of %u bits with %zu outputs cannot compute activations of operation %d",
-                       matrix->tiles.bits, matrix->n_outs, next->op);
+    const qn_matmul_out *out = &matrix->outs[0];
+    if (!qn_matmul_gpu_can_fuse(matrix, next->op, next->rotation.block))
+        return qn_fail(
+            QN_ERR_INVALID,
+            "a matmul of %u bits with %zu outputs, of %u rows, cannot compute activations of operation %d in Hadamard "
+            "blocks of %zu",
+            matrix->tiles.bits, matrix->n_outs, out->n_rows, next->op, next->rotation.block);
+    if (next->op == QN_ACTS_OP_RMS_NORM && (out->stride % 4 || (out->data | next->weight) % 16))
+        return qn_fail(QN_ERR_INVALID,
+                       "a norm of rows that are %u floats apart: expected rows and weights at multiples of 16 bytes",
+                       out->stride);
     if (next->acts->layout != QN_ACTS_HILO || next->acts->n_cols != matrix->outs[0].n_rows ||
         next->acts->capacity < acts->capacity || next->acts->address == acts->address)
         return qn_fail(QN_ERR_INVALID,
@@ -532,7 +565,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .acts_scale = acts->scale,
                       .sumsq = acts->rms_norm ? sumsq_of(acts) : 0,
                       .counters = acts->workspace,
-                      .partials = acts->workspace + COUNTERS_BYTES,
+                      .partials = acts->workspace + QN_MATMUL_COUNTERS_BYTES,
                       .n_tiles = (uint32_t)matrix->n_tiles,
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
@@ -548,14 +581,15 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .out_dtype = matrix->out_dtype },
     };
     memcpy(out->args.few.outs, matrix->outs, sizeof matrix->outs);
-    if (next)
-        out->args.few.next = (qn_matmul_few_next){ .acts = next->acts->address,
-                                                   .scale = next->acts->scale,
-                                                   .sumsq = sumsq_of(next->acts),
-                                                   .weight = next->weight,
-                                                   .capacity = (uint32_t)next->acts->capacity,
-                                                   .op = (uint32_t)next->op };
-    return QN_OK;
+    if (!next)
+        return QN_OK;
+    out->args.few.next = (qn_matmul_few_next){ .acts = next->acts->address,
+                                               .scale = next->acts->scale,
+                                               .sumsq = sumsq_of(next->acts),
+                                               .weight = next->weight,
+                                               .capacity = (uint32_t)next->acts->capacity,
+                                               .op = (uint32_t)next->op };
+    return set_hadamard(&next->rotation, next->acts->n_cols, QN_ACTS_HILO_COLS, &out->args.few.next.hadamard);
 }
 
 static qn_status check_matmul(const qn_tiled_matrix *matrix, const qn_matmul_acts *acts, size_t n_tokens)
@@ -596,4 +630,54 @@ qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *
     if (acts->layout == QN_ACTS_F16 && (by_gemm || n_tokens > QN_GEMV_F16_MAX_TOKENS))
         return gemm_launch(gpu, matrix, acts, n_tokens, out);
     return gemv_launch(gpu, matrix, acts, n_tokens, out);
+}
+
+/* ---- GEMV of a norm ---- */
+
+bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
+{
+    const size_t groups = (matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES;
+    return matrix->tiles.bits == 16 && !matrix->out_dtype && matrix->n_cols % 4 == 0 &&
+           matrix->n_tiles <= QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS &&
+           QN_FEW_MAX_TOKENS / QN_MMA_N * groups * k_tiles_of(matrix->n_cols) * QN_GEMV_NORM_PARTIALS * sizeof(float) <=
+               qn_matmul_gpu_workspace_bytes(gpu) - QN_MATMUL_COUNTERS_BYTES;
+}
+
+qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
+                                  uint64_t workspace, size_t n_tokens, qn_matmul_launch *out)
+{
+    enum { MOST_OCTETS = 4 }; /* of blocks: with more, weights are read from L2 more often */
+    const size_t octets = (n_tokens + QN_MMA_N - 1) / QN_MMA_N, n_k_tiles = k_tiles_of(matrix->n_cols);
+    if (!qn_matmul_gpu_has_gemv_norm(gpu, matrix) || n_tokens == 0 || n_tokens > QN_FEW_MAX_TOKENS)
+        return qn_fail(QN_ERR_INVALID,
+                       "a norm of %zu rows of %zu by %zu tiles of %u bits: expected up to %d rows, and few of fp16", n_tokens,
+                       matrix->n_cols, matrix->n_tiles, matrix->tiles.bits, QN_FEW_MAX_TOKENS);
+    if ((rows->x | rows->weight) % 16 || rows->stride % 4 || rows->stride > UINT32_MAX || !workspace || workspace % 256)
+        return qn_fail(QN_ERR_INVALID,
+                       "a norm of rows that are %zu floats apart: expected rows and weights at multiples of 16 bytes, and a "
+                       "workspace at one of 256",
+                       rows->stride);
+    *out = (qn_matmul_launch){
+        .launch = { .variant.source = &gemv_norm_source,
+                    .function = "qn_matmul_gemv_norm",
+                    .grid = { (uint32_t)n_k_tiles, (uint32_t)((matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES),
+                              (uint32_t)(octets < MOST_OCTETS ? octets : MOST_OCTETS) },
+                    .block = { QN_GEMV_NORM_THREADS, 1, 1 },
+                    .args_bytes = sizeof out->args.gemv_norm,
+                    .pdl = true },
+        .args.gemv_norm = { .weights = matrix->address,
+                            .x = rows->x,
+                            .norm = rows->weight,
+                            .counters = workspace + QN_FEW_MAX_BLOCKS * sizeof(uint32_t),
+                            .partials = workspace + QN_MATMUL_COUNTERS_BYTES,
+                            .n_tiles = (uint32_t)matrix->n_tiles,
+                            .n_k_tiles = (uint32_t)n_k_tiles,
+                            .n_tokens = (uint32_t)n_tokens,
+                            .n_cols = (uint32_t)matrix->n_cols,
+                            .stride = (uint32_t)rows->stride,
+                            .eps = rows->eps,
+                            .n_outs = (uint32_t)matrix->n_outs },
+    };
+    memcpy(out->args.gemv_norm.outs, matrix->outs, sizeof matrix->outs);
+    return QN_OK;
 }

@@ -59,6 +59,7 @@
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
+ *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, of up to QN_GEMV_NORM_MAX_ROWS rows of weights
  *
  * Accumulators are float32, added in an order that depends only on the shapes and on the number of SMs: results are
  * bit-identical from run to run.
@@ -94,10 +95,11 @@ enum {
     QN_GEMV_N1_TILE_BYTES = 544, /* of the operands that qn_matmul_gemv makes of a k-tile in shared memory */
     QN_MMA_N = 8,                /* tokens of one mma: its N */
     QN_MATMUL_OUTS = 4,
-    QN_GEMV_MAX_WARPS = 16,     /* upper bound per block of qn_matmul_gemv */
-    QN_ACTS_HILO_COLS = 128,    /* of a scale */
-    QN_ACTS_HILO_BYTES = 2048,  /* of 8 tokens by as many columns */
-    QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
+    QN_GEMV_MAX_WARPS = 16,    /* upper bound per block of qn_matmul_gemv */
+    QN_ACTS_HILO_COLS = 128,   /* of a scale */
+    QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by as many columns */
+    QN_HILO_MAX = 32639,       /* 127 * 256 + 127 */
+    QN_MATMUL_MAX_HADAMARD = 1024,
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
     QN_GEMM_TILE_M = 256,       /* rows of weights per block of qn_matmul_gemm */
@@ -120,9 +122,11 @@ enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
 
-/* Shared memory of its outputs: a factor for each token; words for all threads; amax and sum of squares of a token and each warp;
- * 128 rows of f32. */
-#define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + 16 * (tokens)*8 + 128 * (tokens)*4)
+/* Shared memory of its outputs: a factor for each token; words for all threads; the results of up to 16 tokens in f32, with
+ * padding against bank conflicts. */
+#define QN_FEW_ROUND_TOKENS(tokens) ((tokens) < 16 ? (tokens) : 16)
+#define QN_FEW_RESULT_STRIDE (QN_FEW_TILE_M + 4)
+#define QN_FEW_OUTPUT_BYTES(tokens) ((tokens)*4 + 16 + QN_FEW_ROUND_TOKENS(tokens) * QN_FEW_RESULT_STRIDE * 4)
 
 /* Output of one matrix: n_rows rows from row first_tile*16 of the tiled matrix on. */
 typedef struct qn_matmul_out {
@@ -168,12 +172,20 @@ typedef struct qn_matmul_gemm_args {
     qn_matmul_out outs[QN_MATMUL_OUTS];
 } qn_matmul_gemm_args;
 
+/* The Hadamard transform of activations in QN_ACTS_HILO: values times signs, then the transform of each block of columns. */
+typedef struct qn_matmul_hadamard {
+    QN_GPU_PTR(const float) signs; /* [n_cols] of +-1; 0: none */
+    uint32_t block;                /* a power of two that divides n_cols; 0: no transform */
+    float scale;                   /* 1 / sqrt(block); 1 without a transform */
+} qn_matmul_hadamard;
+
 /* Activations of QN_ACTS_HILO that the epilogue of qn_matmul_gemm_few writes for the next matmul. */
 typedef struct qn_matmul_few_next {
     QN_GPU_PTR(uint8_t) acts;
     QN_GPU_PTR(float) scale;
     QN_GPU_PTR(float) sumsq;        /* QN_ACTS_OP_RMS_NORM */
     QN_GPU_PTR(const float) weight; /* of the norm */
+    qn_matmul_hadamard hadamard;    /* of up to QN_ACTS_HILO_COLS columns */
     uint32_t capacity;
     uint32_t op; /* QN_ACTS_OP_NONE: there are none */
 } qn_matmul_few_next;
@@ -209,6 +221,31 @@ typedef struct qn_matmul_few_args {
     qn_matmul_few_next next;
 } qn_matmul_few_args;
 
+/* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without
+ * activations in between; bound by latency.
+ *
+ * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of octets
+ * have several octets each. Of an octet and a group of tiles, the last block to store its partials adds those of all k-tiles
+ * in their order. */
+enum {
+    QN_GEMV_NORM_THREADS = 256,
+    QN_GEMV_NORM_TILES = 2,
+    QN_GEMV_NORM_MAX_ROWS = 256,
+    QN_GEMV_NORM_PARTIALS = QN_GEMV_NORM_TILES * QN_TILE_ROWS * QN_MMA_N + QN_MMA_N /* floats of a block */
+};
+
+typedef struct qn_matmul_gemv_norm_args {
+    QN_GPU_PTR(const uint8_t) weights;
+    QN_GPU_PTR(const float) x;     /* [n_tokens][stride] */
+    QN_GPU_PTR(const float) norm;  /* [n_cols] */
+    QN_GPU_PTR(uint32_t) counters; /* [octets][grid.y]: zeros before the launch, and after it */
+    QN_GPU_PTR(float) partials;    /* [octets][grid.y][n_k_tiles][QN_GEMV_NORM_PARTIALS] */
+    uint32_t n_tiles, n_k_tiles, n_tokens, n_cols, stride;
+    float eps;
+    uint32_t n_outs;
+    qn_matmul_out outs[QN_MATMUL_OUTS]; /* f32; first_tile ascending */
+} qn_matmul_gemv_norm_args;
+
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
  * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for the RMS norm
  * each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
@@ -229,8 +266,9 @@ typedef struct qn_matmul_quantize_acts_args {
     uint32_t n_cols, n_k_tiles, n_tokens, capacity;
     uint32_t stride; /* of x and x2, in elements */
     float eps;
-    uint32_t is_bf16;       /* with QN_16BIT: 1 for bf16, 0 for fp16 */
-    qn_matmul_f16_acts f16; /* QN_ACTS_HILO_F16: the second result, for as many columns */
+    uint32_t is_bf16;            /* with QN_16BIT: 1 for bf16, 0 for fp16 */
+    qn_matmul_hadamard hadamard; /* QN_ACTS_HILO: of up to QN_MATMUL_MAX_HADAMARD columns */
+    qn_matmul_f16_acts f16;      /* QN_ACTS_HILO_F16: the second result, for as many columns */
 } qn_matmul_quantize_acts_args;
 
 /* One line per type whose codes stay packed in tiles: b, QN_SCALES and QN_OFFSET of its tiles, and the code of weight i
@@ -332,7 +370,9 @@ typedef struct qn_matmul_acts {
     size_t n_cols, capacity; /* capacity: tokens, a multiple of QN_GEMM_TILE_N but for QN_ACTS_HILO_N1 */
 } qn_matmul_acts;
 
-/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO. Its contents are arbitrary. */
+/* qn_matmul_gpu_workspace_bytes - for matmuls by activations in QN_ACTS_HILO, for which its contents are arbitrary, and for
+ * qn_matmul_gpu_gemv_norm, for which its first QN_MATMUL_COUNTERS_BYTES are zeros before the first launch. */
+enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. */
@@ -353,6 +393,7 @@ typedef struct qn_matmul_launch {
         qn_matmul_gemv_args gemv;
         qn_matmul_gemm_args gemm;
         qn_matmul_few_args few;
+        qn_matmul_gemv_norm_args gemv_norm;
         qn_matmul_quantize_acts_args acts;
         qn_matmul_pack_args pack;
     } args;
@@ -375,6 +416,17 @@ void qn_matmul_gpu_quantize_16bit(qn_matmul_launch *quantize, bool is_bf16);
  * QN_ACTS_F16, as well. */
 void qn_matmul_gpu_quantize_f16_too(qn_matmul_launch *quantize, const qn_matmul_acts *f16);
 
+/* The Hadamard transform of activations that are quantised in QN_ACTS_HILO. */
+typedef struct qn_matmul_rotation {
+    uint64_t signs; /* [n_cols] of +-1 at a multiple of 16, or 0 */
+    size_t block;   /* 0: no transform */
+} qn_matmul_rotation;
+
+/* qn_matmul_gpu_quantize_rotated - make a launch of qn_matmul_gpu_quantize for QN_ACTS_HILO transform the rows after its
+ * operation. QN_ERR_INVALID unless the block is a power of two up to QN_MATMUL_MAX_HADAMARD that divides n_cols, a multiple of
+ * 4. */
+qn_status qn_matmul_gpu_quantize_rotated(qn_matmul_launch *quantize, const qn_matmul_rotation *rotation);
+
 /* qn_matmul_gpu_matmul - launch of the GEMV or GEMM of a tiled matrix by activations. QN_ERR_INVALID for a layout that
  * the tiles do not support, for widths that differ, or for more tokens than the activations hold; QN_ERR_UNSUPPORTED if
  * the device has too little shared memory. */
@@ -386,17 +438,35 @@ typedef struct qn_matmul_next {
     int op;                     /* QN_ACTS_OP_RMS_NORM, QN_ACTS_OP_SWIGLU */
     const qn_matmul_acts *acts; /* QN_ACTS_HILO, other memory than the activations that are read */
     uint64_t weight;            /* of the norm */
+    qn_matmul_rotation rotation;
 } qn_matmul_next;
 
 /* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one output
- * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits. */
-bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op);
+ * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard blocks, 0 for none,
+ * of up to QN_ACTS_HILO_COLS. */
+bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block);
 
 /* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the bits that
  * qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their last bits. QN_ERR_INVALID
  * for what cannot be fused. */
 qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                      size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
+
+/* Rows of floats, and the RMS norm of them. */
+typedef struct qn_matmul_norm_rows {
+    uint64_t x, weight; /* multiples of 16 */
+    size_t stride;      /* floats from one row to the next, a multiple of 4 */
+    float eps;
+} qn_matmul_norm_rows;
+
+/* qn_matmul_gpu_has_gemv_norm - whether a matmul of 2 to QN_FEW_MAX_TOKENS tokens can read rows of floats: of fp16 weights of
+ * up to QN_GEMV_NORM_MAX_ROWS rows in all tiles, with a multiple of 4 columns; the partials fit the workspace. */
+bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
+
+/* qn_matmul_gpu_gemv_norm - the launch of such a matmul. workspace: qn_matmul_gpu_workspace_bytes, not in use by another
+ * launch that runs at once. */
+qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
+                                  uint64_t workspace, size_t n_tokens, qn_matmul_launch *out);
 
 #endif
 #endif

@@ -1,7 +1,8 @@
 // Converts rows of floats to the activation layouts, fused with the RMS norm or SwiGLU before the matmul. In hi/lo int8 a warp
-// quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A token's scale in fp16 needs all of its
-// row: a block has a row, which it reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it; for the
-// norm each of them reads all of it. With QN_16BIT rows are fp16 or bf16.
+// quantises 128 columns by themselves: the RMS norm's division is left to the matmul. A Hadamard transform before QN_ACTS_HILO
+// is of up to 1024 columns, those of a thread block. A token's scale in fp16 needs all of its row: a block has a row, which it
+// reads once and holds in registers. In QN_ACTS_HILO_N1 the blocks of a row share it; for the norm each of them reads all of
+// it. With QN_16BIT rows are fp16 or bf16.
 #include "kernels/matmul/acts.cuh"
 
 enum {
@@ -102,37 +103,44 @@ QN_DEVICE float4 load_other(const row_source &s, uint32_t k)
 
 #if QN_ACTS_LAYOUT == QN_ACTS_HILO || QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
 
-// The sum of the squares of a warp's 128 columns, 4 i to 4 i + 3 in lane i. The order of additions is that of the epilogue of
-// gemm_few.cu: columns 8 apart first, then by the bits of the column's number from the lowest on.
-QN_DEVICE float block_sum_of_squares(float4 x)
+#if QN_ACTS_LAYOUT == QN_ACTS_HILO
+
+// Butterflies between the warps of a block, for Hadamard blocks of more than a warp's 128 columns.
+QN_DEVICE float4 cross_hadamard(float4 v, uint32_t block)
 {
-    float square[4] = { __fmul_rn(x.x, x.x), __fmul_rn(x.y, x.y), __fmul_rn(x.z, x.z), __fmul_rn(x.w, x.w) };
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        square[i] = __fadd_rn(square[i], __shfl_xor_sync(QN_FULL_MASK, square[i], 2));
-    const float sum = __fadd_rn(__fadd_rn(square[0], square[1]), __fadd_rn(square[2], square[3]));
-    return qn_lanes_sum<4, 32>(qn_lanes_sum<1, 2>(sum));
+    __shared__ float4 values[THREADS];
+    for (uint32_t distance = QN_WARP_SIZE; 4 * distance < block; distance *= 2) {
+        __syncthreads(); // the values before have been read
+        values[threadIdx.x] = v;
+        __syncthreads();
+        const float4 other = values[threadIdx.x ^ distance];
+        const float sign = threadIdx.x & distance ? -1.0f : 1.0f;
+        v = make_float4(fmaf(sign, v.x, other.x), fmaf(sign, v.y, other.y), fmaf(sign, v.z, other.z),
+                        fmaf(sign, v.w, other.w));
+    }
+    return v;
 }
 
-// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i.
-QN_DEVICE void write_hilo(const qn_matmul_quantize_acts_args &a, uint32_t block, uint32_t token, float4 x, float4 other)
-{
-    const float4 v = apply_op_4(x, other, 1); // the RMS norm without its division
-    const hilo_factors f = hilo_factors_of(__reduce_max_sync(QN_FULL_MASK, magnitude(v)));
-    const float values[4] = { v.x, v.y, v.z, v.w }, inverse[4] = { f.inverse, f.inverse, f.inverse, f.inverse };
-    const uint32_t lane = threadIdx.x % QN_WARP_SIZE;
-    const uint64_t at = (uint64_t)block * a.capacity + token;
-    const uint2 words = hilo_words(values, inverse);
-    uint8_t *to = hilo_at(a.out, a.capacity, block, token, lane / 4) + 4 * (lane % 4);
-    *(uint32_t *)to = words.x;
-    *(uint32_t *)(to + 1024) = words.y;
-#if QN_OP == QN_ACTS_OP_RMS_NORM
-    const float sum = block_sum_of_squares(x);
-    if (lane == 0)
-        a.scale[(uint64_t)a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS) * a.capacity + at] = sum;
 #endif
-    if (lane == 0)
-        a.scale[at] = f.scale;
+
+// Writes a warp's 128 columns of a token, 4 i to 4 i + 3 in lane i, if there is such a block of the activations. QN_ACTS_HILO:
+// by all warps.
+QN_DEVICE void quantize_128(const qn_matmul_quantize_acts_args &a, uint32_t block, uint32_t token, float4 x, float4 other)
+{
+    const uint32_t lane = threadIdx.x % QN_WARP_SIZE, n_blocks = a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+    float4 v = apply_op_4(x, other, 1); // the RMS norm without its division
+#if QN_ACTS_LAYOUT == QN_ACTS_HILO
+    if (a.hadamard.block) {
+        v = apply_signs(v, a.hadamard.signs, block * QN_ACTS_HILO_COLS + 4 * lane, a.n_cols);
+        v = cross_hadamard(warp_hadamard(v, a.hadamard.block), a.hadamard.block);
+    }
+#endif
+    write_hilo(a.out, a.scale, a.capacity, block, token, v, a.hadamard.scale, block < n_blocks);
+#if QN_OP == QN_ACTS_OP_RMS_NORM
+    const float sum = sum_of_squares_128(x);
+    if (lane == 0 && block < n_blocks)
+        a.scale[(uint64_t)(n_blocks + block) * a.capacity + token] = sum;
+#endif
 }
 
 // Once in a launch.
@@ -148,12 +156,10 @@ QN_DEVICE void clear_counters(const qn_matmul_quantize_acts_args &a, uint32_t to
 
 QN_DEVICE void quantize_row(const qn_matmul_quantize_acts_args &a, const row_source &source, uint32_t token)
 {
-    const uint32_t k = 4 * (threadIdx.x % QN_WARP_SIZE);
+    const uint32_t block = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE,
+                   k = block * QN_ACTS_HILO_COLS + 4 * (threadIdx.x % QN_WARP_SIZE);
     clear_counters(a, token);
-    for (uint32_t block = blockIdx.x * WARPS + threadIdx.x / QN_WARP_SIZE;
-         block < a.n_k_tiles * (QN_TILE_COLS / QN_ACTS_HILO_COLS); block += gridDim.x * WARPS)
-        write_hilo(a, block, token, load_vec4(source, source.x, block * QN_ACTS_HILO_COLS + k),
-                   load_other(source, block * QN_ACTS_HILO_COLS + k));
+    quantize_128(a, block, token, load_vec4(source, source.x, k), load_other(source, k));
 }
 
 #elif QN_ACTS_LAYOUT == QN_ACTS_F16 || QN_ACTS_LAYOUT == QN_ACTS_HILO_F16
@@ -209,9 +215,9 @@ QN_DEVICE uint32_t load_row(const qn_matmul_quantize_acts_args &a, uint32_t toke
 #pragma unroll
     for (uint32_t i = 0; i < HELD_VEC4S; i++)
         if (threadIdx.x + i * THREADS < n)
-            write_hilo(a, (threadIdx.x + i * THREADS) / QN_WARP_SIZE, token, held.at[i], other[i]);
+            quantize_128(a, (threadIdx.x + i * THREADS) / QN_WARP_SIZE, token, held.at[i], other[i]);
     for (uint32_t i = first_after_held() / 4; i < n; i += THREADS)
-        write_hilo(a, i / QN_WARP_SIZE, token, load_vec4(source, source.x, 4 * i), load_other(source, 4 * i));
+        quantize_128(a, i / QN_WARP_SIZE, token, load_vec4(source, source.x, 4 * i), load_other(source, 4 * i));
 #endif
 #if QN_OP == QN_ACTS_OP_RMS_NORM
     float sum = 0;
@@ -314,10 +320,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                   (QN_OP != QN_ACTS_OP_RMS_NORM || second % sizeof(float4) == 0);
     source.scale = 0;
     qn_pdl_trigger();
-#if QN_OP == QN_ACTS_OP_RMS_NORM
-    for (uint32_t k = (blockIdx.x * THREADS + threadIdx.x) * 32; k < a.n_cols; k += gridDim.x * THREADS * 32)
-        qn_prefetch_line(a.weight + k); // not read since the previous token: likely in HBM
-#endif
+    // Not read since the previous step: likely in HBM.
+    for (uint32_t k = (blockIdx.x * THREADS + threadIdx.x) * 32; k < a.n_cols; k += gridDim.x * THREADS * 32) {
+        if (QN_OP == QN_ACTS_OP_RMS_NORM)
+            qn_prefetch_line(a.weight + k);
+        if (QN_ACTS_LAYOUT == QN_ACTS_HILO && a.hadamard.signs)
+            qn_prefetch_line(a.hadamard.signs + k);
+    }
     qn_pdl_wait();
 #if QN_OP == QN_ACTS_OP_RMS_NORM && QN_ACTS_LAYOUT == QN_ACTS_HILO_N1
     source.scale = 1.0f / sqrtf(sum_of_squares(source) / (float)a.n_cols + a.eps);

@@ -203,6 +203,17 @@ QN_DEVICE float2 load_shared_float2(uint32_t address)
     return v;
 }
 
+// ---- Partials of several blocks ----
+
+// Adds 1 and returns the value before. Release and acquire are cumulative: between two barriers of the block they hold for all
+// its threads (PTX ISA, "Causality Order").
+QN_DEVICE uint32_t arrive(uint32_t *counter)
+{
+    uint32_t before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 // ---- Outputs ----
 
 // An output in fp16 or bf16; f32 is float.
