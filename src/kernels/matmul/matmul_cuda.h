@@ -100,11 +100,12 @@ enum {
     QN_HILO_MAX = 32639,        /* 127 * 256 + 127 */
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
-    QN_GEMM_TILE_M = 256,       /* rows of weights per block of qn_matmul_gemm */
     QN_GEMM_TILE_N = 128,
-    QN_GEMM_MAX_CLUSTER = 8, /* blocks; every device with clusters supports as many */
-    QN_GEMM_THREADS = 384
+    QN_GEMM_MAX_CLUSTER = 8 /* blocks; every device with clusters supports as many */
 };
+
+/* Threads of a block of qn_matmul_gemm by its rows of weights, 256 or 192. */
+#define QN_GEMM_THREADS(tile_m) ((tile_m) == 192 ? 512 : 384)
 
 /* Threads of a block of qn_matmul_quantize_acts by layout. */
 #define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_HILO_N1 || (layout) == QN_ACTS_HILO ? 256 : 1024)
@@ -154,10 +155,11 @@ typedef struct qn_matmul_gemv_args {
 /* qn_matmul_gemm - any number of tokens, QN_ACTS_F16; bound by the tensor cores.
  *
  * grid (ceil(n_tokens / QN_TILE_N), clusters, blocks of a cluster, up to 8), QN_GEMM_THREADS threads. A block of rows
- * is QN_GEMM_TILE_M. In the first n_unsplit clusters each block computes its own block of rows. In each further cluster
+ * is QN_TILE_M. In the first n_unsplit clusters each block computes its own block of rows. In each further cluster
  * all blocks compute one block of rows by split-K: block z processes k-tiles [n_k_tiles * z / blocks, n_k_tiles * (z+1)
  * / blocks), at least one, and the partials are added in the order of z. capacity is a multiple of QN_GEMM_TILE_N.
- * Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TILE_N (tokens per block: 32, 64 or QN_GEMM_TILE_N). */
+ * Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TILE_N (tokens per block: 32, 64 or QN_GEMM_TILE_N), QN_TILE_M
+ * (256, or 192 with QN_GEMM_TILE_N tokens). */
 typedef struct qn_matmul_gemm_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
