@@ -361,14 +361,34 @@ static void timed_copy(void *context, size_t copy)
 struct shape {
     const char *name;
     size_t n_rows, n_cols;
+    bool accumulate;
 };
+
+/* Blocks of qn_matmul_gemm other than the chosen ones: their rows, and how many split K. */
+struct gemm_blocks {
+    size_t rows, cluster;
+};
+
+static void set_gemm_blocks(qn_matmul_launch *l, const struct gemm_blocks *blocks)
+{
+    enum { ROWS = 4 }; /* of the variant's values */
+    const size_t tokens = l->launch.variant.values[ROWS - 1], tiles = blocks->rows / QN_TILE_ROWS;
+    const size_t stages = QN_GEMM_STAGES(tokens) * (tokens * 128 + 16), sums = blocks->rows * tokens * sizeof(float);
+    const uint32_t row_blocks = (uint32_t)((l->args.gemm.n_tiles + tiles - 1) / tiles);
+    l->launch.variant.values[ROWS] = (uint32_t)blocks->rows;
+    l->launch.block[0] = (uint32_t)QN_GEMM_THREADS(blocks->rows);
+    l->launch.grid[1] = row_blocks;
+    l->launch.grid[2] = l->launch.cluster = (uint32_t)blocks->cluster;
+    l->launch.shared_bytes = (uint32_t)(blocks->cluster > 1 && sums > stages ? sums : stages);
+    l->args.gemm.n_unsplit = blocks->cluster > 1 ? 0 : row_blocks;
+}
 
 /* Whether inputs are normalised and quantised beforehand, not timed, or by a launch before each matmul. */
 enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 
-/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. */
-static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
-                        size_t n_tokens, enum norm_mode norm_mode)
+/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. blocks: NULL for the chosen ones. */
+static void bench_blocks(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
+                         size_t n_tokens, enum norm_mode norm_mode, const struct gemm_blocks *blocks)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
@@ -387,7 +407,7 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
     struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
     qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
-    char shape[80];
+    char shape[80], of_blocks[40] = "";
     qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
@@ -401,7 +421,8 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
                                   .n_tiles = qn_matmul_gpu_tile_count(shapes[i].n_rows),
                                   .n_cols = shapes[i].n_cols,
                                   .n_outs = 1,
-                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows, 0 } } };
+                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows,
+                                              shapes[i].accumulate } } };
             qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_OP_RMS_NORM, x.data, 0, weight.data, 1e-6f,
                                                 shapes[i].n_cols, n_tokens, &launches[n]));
             if (norm_mode == NORM_IN_LAUNCH)
@@ -409,11 +430,15 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
             else if (copy == 0)
                 qn_check_launch(&launches[n]);
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
+            if (blocks)
+                set_gemm_blocks(&launches[n - 1], blocks);
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens,
-             norm_mode == NORMALIZED_BEFORE ? "" : " with norms");
+    if (blocks)
+        snprintf(of_blocks, sizeof of_blocks, ", blocks of %zu in clusters of %zu", blocks->rows, blocks->cluster);
+    snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
+             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", of_blocks);
     if (n_tokens <= 128)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
                      &(struct timed){ launches, each }, n_copies);
@@ -430,15 +455,33 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     qn_free(launches);
 }
 
+static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
+                        size_t n_tokens, enum norm_mode norm_mode)
+{
+    bench_blocks(type, name, shapes, n_shapes, n_tokens, norm_mode, NULL);
+}
+
+static const struct shape layer8[] = { { "8b qkv", 6144, 4096, false },
+                                       { "8b out", 4096, 4096, true },
+                                       { "8b gate+up", 24576, 4096, false },
+                                       { "8b down", 4096, 12288, true } };
+
+/* What choose_gemm_config chooses from, for each matrix of a layer. */
+static void bench_gemm_blocks(const qn_type_info *type, size_t n_tokens)
+{
+    for (size_t i = 0; i < sizeof layer8 / sizeof *layer8; i++)
+        for (struct gemm_blocks blocks = { 192, 1 }; blocks.rows <= 256; blocks.rows += 64)
+            for (blocks.cluster = 1; blocks.cluster <= QN_GEMM_MAX_CLUSTER; blocks.cluster++)
+                bench_blocks(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE, &blocks);
+}
+
 static void bench(void)
 {
-    static const struct shape layer27[] = {
-        { "27b qkv+z", 16384, 5120 }, { "27b out", 5120, 6144 }, { "27b gate+up", 34816, 5120 }, { "27b down", 5120, 17408 }
-    };
-    static const struct shape layer8[] = {
-        { "8b qkv", 6144, 4096 }, { "8b out", 4096, 4096 }, { "8b gate+up", 24576, 4096 }, { "8b down", 4096, 12288 }
-    };
-    static const struct shape head = { "27b head", 248320, 5120 };
+    static const struct shape layer27[] = { { "27b qkv+z", 16384, 5120, false },
+                                            { "27b out", 5120, 6144, true },
+                                            { "27b gate+up", 34816, 5120, false },
+                                            { "27b down", 5120, 17408, true } };
+    static const struct shape head = { "27b head", 248320, 5120, false };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
@@ -462,8 +505,14 @@ static void bench(void)
         bench_layer(type, "27b layer", layer27, 4, 32, NORM_IN_LAUNCH);
         bench_layer(type, "8b layer", layer8, 4, 1, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 8, NORMALIZED_BEFORE);
-        bench_layer(type, "8b layer", layer8, 4, 33, NORMALIZED_BEFORE);
-        bench_layer(type, "8b layer", layer8, 4, 128, NORMALIZED_BEFORE);
+        static const size_t many[] = { 24, 32, 33, 64, 65, 96, 128, 256 };
+        for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+            bench_layer(type, "8b layer", layer8, 4, many[i], NORMALIZED_BEFORE);
+        for (size_t n_tokens = 32; n_tokens <= 128; n_tokens *= 2)
+            for (size_t i = 0; i < 4; i++)
+                bench_layer(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 128, NORM_IN_LAUNCH);
+        bench_gemm_blocks(type, 128);
         bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
         bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
         bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);
@@ -472,7 +521,8 @@ static void bench(void)
 }
 
 /* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block each, and
- * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns. */
+ * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns; 70 tokens by
+ * blocks of 192 rows, of 24544 without and of 4048 with split-K. */
 static void check_many_rows(void)
 {
     static const struct {
@@ -480,7 +530,9 @@ static void check_many_rows(void)
         size_t rows, cols, tokens;
     } cases[] = { { QN_TYPE_Q8_0, 34816 - 32, 1280, 17 },
                   { QN_TYPE_Q1_0, 34816 - 32, 1280, 17 },
-                  { QN_TYPE_Q1_0, 180000, 256, 5 } };
+                  { QN_TYPE_Q1_0, 180000, 256, 5 },
+                  { QN_TYPE_Q1_0, 24576 - 32, 512, 70 },
+                  { QN_TYPE_Q2_0, 4096 - 48, 2560, 70 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const size_t n_rows[3] = { cases[i].rows, 16, 16 };
         qn_random_seed(77 + i);
