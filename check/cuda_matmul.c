@@ -364,12 +364,20 @@ struct shape {
     bool accumulate;
 };
 
-/* Blocks of qn_matmul_gemm other than the chosen ones: their rows, and how many split K. */
-struct gemm_blocks {
+/* Another choice than that of qn_matmul_gpu_matmul. Of qn_matmul_gemm: rows of a block, and blocks that split K. Of
+ * qn_matmul_gemm_few, with 0 rows: whether warpgroups multiply in turns. */
+struct choice {
     size_t rows, cluster;
+    bool in_turns;
 };
 
-static void set_gemm_blocks(qn_matmul_launch *l, const struct gemm_blocks *blocks)
+static void set_turns(qn_matmul_launch *l, bool in_turns)
+{
+    enum { IN_TURNS = 3 }; /* of the variant's values */
+    l->launch.variant.values[IN_TURNS] = in_turns;
+}
+
+static void set_blocks(qn_matmul_launch *l, const struct choice *blocks)
 {
     enum { ROWS = 4 }; /* of the variant's values */
     const size_t tokens = l->launch.variant.values[ROWS - 1], tiles = blocks->rows / QN_TILE_ROWS;
@@ -386,9 +394,9 @@ static void set_gemm_blocks(qn_matmul_launch *l, const struct gemm_blocks *block
 /* Whether inputs are normalised and quantised beforehand, not timed, or by a launch before each matmul. */
 enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 
-/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. blocks: NULL for the chosen ones. */
-static void bench_blocks(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
-                         size_t n_tokens, enum norm_mode norm_mode, const struct gemm_blocks *blocks)
+/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. choice: NULL for the usual one. */
+static void bench_choice(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
+                         size_t n_tokens, enum norm_mode norm_mode, const struct choice *choice)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
@@ -407,7 +415,7 @@ static void bench_blocks(const qn_type_info *type, const char *name, const struc
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
     struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
     qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
-    char shape[80], of_blocks[40] = "";
+    char shape[160], chosen[80] = "";
     qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
@@ -430,15 +438,19 @@ static void bench_blocks(const qn_type_info *type, const char *name, const struc
             else if (copy == 0)
                 qn_check_launch(&launches[n]);
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
-            if (blocks)
-                set_gemm_blocks(&launches[n - 1], blocks);
+            if (choice && choice->rows)
+                set_blocks(&launches[n - 1], choice);
+            else if (choice)
+                set_turns(&launches[n - 1], choice->in_turns);
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    if (blocks)
-        snprintf(of_blocks, sizeof of_blocks, ", blocks of %zu in clusters of %zu", blocks->rows, blocks->cluster);
+    if (choice && choice->rows)
+        snprintf(chosen, sizeof chosen, ", blocks of %zu in clusters of %zu", choice->rows, choice->cluster);
+    else if (choice)
+        snprintf(chosen, sizeof chosen, ", %s", choice->in_turns ? "in turns" : "not in turns");
     snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
-             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", of_blocks);
+             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
     if (n_tokens <= 128)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
                      &(struct timed){ launches, each }, n_copies);
@@ -458,7 +470,7 @@ static void bench_blocks(const qn_type_info *type, const char *name, const struc
 static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
                         size_t n_tokens, enum norm_mode norm_mode)
 {
-    bench_blocks(type, name, shapes, n_shapes, n_tokens, norm_mode, NULL);
+    bench_choice(type, name, shapes, n_shapes, n_tokens, norm_mode, NULL);
 }
 
 static const struct shape layer8[] = { { "8b qkv", 6144, 4096, false },
@@ -470,9 +482,16 @@ static const struct shape layer8[] = { { "8b qkv", 6144, 4096, false },
 static void bench_gemm_blocks(const qn_type_info *type, size_t n_tokens)
 {
     for (size_t i = 0; i < sizeof layer8 / sizeof *layer8; i++)
-        for (struct gemm_blocks blocks = { 192, 1 }; blocks.rows <= 256; blocks.rows += 64)
+        for (struct choice blocks = { 192, 1, false }; blocks.rows <= 256; blocks.rows += 64)
             for (blocks.cluster = 1; blocks.cluster <= QN_GEMM_MAX_CLUSTER; blocks.cluster++)
-                bench_blocks(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE, &blocks);
+                bench_choice(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE, &blocks);
+}
+
+static void bench_turns(const qn_type_info *type, const char *name, const struct shape *shapes)
+{
+    for (size_t n_tokens = 8; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens *= 2)
+        for (int in_turns = 0; in_turns < 2; in_turns++)
+            bench_choice(type, name, shapes, 4, n_tokens, NORMALIZED_BEFORE, &(struct choice){ .in_turns = in_turns });
 }
 
 static void bench(void)
@@ -513,6 +532,8 @@ static void bench(void)
                 bench_layer(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 128, NORM_IN_LAUNCH);
         bench_gemm_blocks(type, 128);
+        bench_turns(type, "8b layer", layer8);
+        bench_turns(type, "27b layer", layer27);
         bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
         bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
         bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);
