@@ -225,7 +225,15 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
     qn_free(values);
 }
 
-/* Two executions give the same bits; padding between the rows of tokens is not modified. */
+/* Whether the warpgroups of qn_matmul_gemm_few multiply in turns. */
+static void set_turns(qn_matmul_launch *l, bool in_turns)
+{
+    enum { IN_TURNS = 3 }; /* of the variant's values */
+    l->launch.variant.values[IN_TURNS] = in_turns;
+}
+
+/* Two executions give the same bits, of qn_matmul_gemm_few with warpgroups in turns and not; padding between the rows of
+ * tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
@@ -254,6 +262,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         if (time)
             for (size_t i = 0; i < w->n_matrices; i++)
                 qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
+        if (layout == QN_ACTS_HILO)
+            set_turns(&matmul, time == 0);
         qn_check_launch(&quantize);
         qn_check_launch(&matmul);
         for (size_t i = 0; i < w->n_matrices; i++)
@@ -370,12 +380,6 @@ struct choice {
     size_t rows, cluster;
     bool in_turns;
 };
-
-static void set_turns(qn_matmul_launch *l, bool in_turns)
-{
-    enum { IN_TURNS = 3 }; /* of the variant's values */
-    l->launch.variant.values[IN_TURNS] = in_turns;
-}
 
 static void set_blocks(qn_matmul_launch *l, const struct choice *blocks)
 {

@@ -107,7 +107,30 @@ static void k_is_split_where_that_pays(void **unused)
     assert_int_equal(launch_of(&older, 34816, 5120, 32).launch.grid[2], 1);
 }
 
+/* 96 blocks of 256 rows would leave SMs idle, 128 of 192 do not. */
+static void rows_of_a_block_fill_the_sms(void **unused)
+{
+    (void)unused;
+    const qn_launch one_wave = launch_with(&h200, &q1_0, 24576, 4096, 128).launch;
+    assert_int_equal(value_of(&one_wave, "-DQN_TILE_M="), 192);
+    assert_true(one_wave.grid[1] == 128 && one_wave.grid[2] == 1);
+    const qn_launch many_waves = launch_with(&h200, &q1_0, 24576, 4096, 4096).launch;
+    assert_int_equal(value_of(&many_waves, "-DQN_TILE_M="), 256);
+}
+
 /* ---- qn_matmul_gemm_few ---- */
+
+/* The warpgroups of blocks of 32 tokens multiply in turns. */
+static void turns_are_for_many_tokens(void **unused)
+{
+    (void)unused;
+    for (size_t n_tokens = 2; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens++) {
+        const qn_launch launch = launch_with(&h200, &q1_0, 5120, 5120, n_tokens).launch;
+        char defines[QN_GPU_DEFINES_MAX];
+        qn_gpu_defines(&launch.variant, defines);
+        assert_int_equal(strstr(defines, "-DQN_IN_TURNS") != NULL, tokens_of(&launch) == QN_FEW_TILE_N);
+    }
+}
 
 static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made, size_t n_tokens)
 {
@@ -288,6 +311,8 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
                                         cmocka_unit_test(blocks_cover_everything),
                                         cmocka_unit_test(k_is_split_where_that_pays),
+                                        cmocka_unit_test(rows_of_a_block_fill_the_sms),
+                                        cmocka_unit_test(turns_are_for_many_tokens),
                                         cmocka_unit_test(few_tokens_are_covered),
                                         cmocka_unit_test(few_tokens_fill_the_device),
                                         cmocka_unit_test(parts_do_not_depend_on_tokens),
