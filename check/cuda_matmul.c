@@ -407,6 +407,15 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
     const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
     double weights = 0;
+    char shape[160], chosen[80] = "";
+    if (choice && choice->rows)
+        snprintf(chosen, sizeof chosen, ", blocks of %zu in clusters of %zu", choice->rows, choice->cluster);
+    else if (choice)
+        snprintf(chosen, sizeof chosen, ", %s", choice->in_turns ? "in turns" : "not in turns");
+    snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
+             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
+    if (!qn_bench_selected(shape))
+        return;
     for (size_t i = 0; i < n_shapes; i++) {
         qn_assert_ok(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(shapes[i].n_rows), shapes[i].n_cols, &bytes));
         layer += qn_round_up(bytes, 256);
@@ -419,7 +428,6 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
     struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
     qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
-    char shape[160], chosen[80] = "";
     qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
@@ -449,12 +457,6 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    if (choice && choice->rows)
-        snprintf(chosen, sizeof chosen, ", blocks of %zu in clusters of %zu", choice->rows, choice->cluster);
-    else if (choice)
-        snprintf(chosen, sizeof chosen, ", %s", choice->in_turns ? "in turns" : "not in turns");
-    snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
-             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
     if (n_tokens <= 128)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
                      &(struct timed){ launches, each }, n_copies);
