@@ -463,18 +463,19 @@ QN_DEVICE void unpack_span(uint32_t (&codes)[SPAN_GROUPS][4], const unit_weights
 }
 
 // wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the next eight.
-QN_DEVICE uint64_t descriptor_of(uint32_t address)
+// This is its low word; bytes from the address on are added to it as sixteenths.
+QN_DEVICE uint32_t descriptor_of(uint32_t address)
 {
-    return (uint64_t)(1u << 30 | 64) << 32 | ((1u << 16) + (address >> 4));
+    return (1u << 16) + (address >> 4);
 }
 
-// Issues the products of a span as a commit group. acts: its activations.
-QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[SPAN_GROUPS][4], uint32_t acts)
+// Issues the products of a span as a commit group. descriptor: of its activations.
+QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[SPAN_GROUPS][4], uint32_t descriptor)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++)
-        wgmma(acc, codes[j], descriptor_of(acts + 32 * j), j > 0);
+        wgmma(acc, codes[j], (uint64_t)(1u << 30 | 64) << 32 | (descriptor + 32 * j / 16), j > 0);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
@@ -506,6 +507,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
 {
     // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3 takes.
     const uint32_t high_bits = __shfl_sync(QN_FULL_MASK, 0x80808080u + (a.n_k_tiles >> 31), 0);
+    const uint32_t acts_descriptor = descriptor_of(acts.shared);
     float sums[SUMS] = {};
     int acc[ACCUMULATORS];
     uint32_t codes[CODE_SETS][SPAN_GROUPS][4];
@@ -529,7 +531,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
                 qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
             take_turn();
             multiply_span(acc, codes[span % CODE_SETS],
-                          acts.shared + acts.stage * STEP_BYTES + span % SPANS * SPAN_GROUPS * 32);
+                          acts_descriptor + acts.stage * (STEP_BYTES / 16) + span % SPANS * SPAN_GROUPS * 2);
             if (next == 0 && unit + 1 < w.end)
                 load_weights(x, weights);
             if (CODE_SETS > 1)
