@@ -450,7 +450,8 @@ QN_DEVICE void mma_group(float (&acc)[WARP_TILES][ACCUMULATORS], const uint32_t 
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS(QN_TILE_M), 1) qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
+extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS(QN_TILE_M), 1)
+    qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t warpgroup = threadIdx.x / 128, warp = threadIdx.x / QN_WARP_SIZE % 4, lane = threadIdx.x % QN_WARP_SIZE;

@@ -194,8 +194,8 @@ QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
     }
 }
 
-// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a time, those
-// beyond first and last too, as zeros.
+// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a
+// time, those beyond first and last too, as zeros.
 QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t last, float (&sums)[SUMS])
 {
     enum { SLOTS = QN_TILE_N < QN_FEW_TILE_N ? 8 : 4 };
