@@ -217,7 +217,15 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
     qn_free(values);
 }
 
-/* Two executions give the same bits; padding between the rows of tokens is not modified. */
+/* Whether the warpgroups of qn_matmul_gemm_few multiply in turns. */
+static void set_turns(qn_matmul_launch *l, bool in_turns)
+{
+    enum { IN_TURNS = 3 }; /* of the variant's values */
+    l->launch.variant.values[IN_TURNS] = in_turns;
+}
+
+/* Two executions give the same bits, of qn_matmul_gemm_few with warpgroups in turns and not; padding between the rows of
+ * tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
@@ -246,6 +254,8 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         if (time)
             for (size_t i = 0; i < w->n_matrices; i++)
                 qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
+        if (layout == QN_ACTS_HILO)
+            set_turns(&matmul, time == 0);
         qn_check_launch(&quantize);
         qn_check_launch(&matmul);
         for (size_t i = 0; i < w->n_matrices; i++)
@@ -353,20 +363,51 @@ static void timed_copy(void *context, size_t copy)
 struct shape {
     const char *name;
     size_t n_rows, n_cols;
+    bool accumulate;
 };
+
+/* Another choice than that of qn_matmul_gpu_matmul. Of qn_matmul_gemm: rows of a block, and blocks that split K. Of
+ * qn_matmul_gemm_few, with 0 rows: whether warpgroups multiply in turns. */
+struct choice {
+    size_t rows, cluster;
+    bool in_turns;
+};
+
+static void set_blocks(qn_matmul_launch *l, const struct choice *blocks)
+{
+    enum { ROWS = 4 }; /* of the variant's values */
+    const size_t tokens = l->launch.variant.values[ROWS - 1], tiles = blocks->rows / QN_TILE_ROWS;
+    const size_t stages = QN_GEMM_STAGES(tokens) * (tokens * 128 + 16), sums = blocks->rows * tokens * sizeof(float);
+    const uint32_t row_blocks = (uint32_t)((l->args.gemm.n_tiles + tiles - 1) / tiles);
+    l->launch.variant.values[ROWS] = (uint32_t)blocks->rows;
+    l->launch.block[0] = (uint32_t)QN_GEMM_THREADS(blocks->rows);
+    l->launch.grid[1] = row_blocks;
+    l->launch.grid[2] = l->launch.cluster = (uint32_t)blocks->cluster;
+    l->launch.shared_bytes = (uint32_t)(blocks->cluster > 1 && sums > stages ? sums : stages);
+    l->args.gemm.n_unsplit = blocks->cluster > 1 ? 0 : row_blocks;
+}
 
 /* Whether inputs are normalised and quantised beforehand, not timed, or by a launch before each matmul. */
 enum norm_mode { NORMALIZED_BEFORE, NORM_IN_LAUNCH };
 
-/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. */
-static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
-                        size_t n_tokens, enum norm_mode norm_mode)
+/* The matrices of `shapes` one after the other, as in a layer, for n_tokens. choice: NULL for the usual one. */
+static void bench_choice(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
+                         size_t n_tokens, enum norm_mode norm_mode, const struct choice *choice)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
     const int layout = qn_matmul_gpu_acts_layout(&tiles, n_tokens);
     size_t layer = 0, bytes, widest = 0, tallest = 0;
     double weights = 0;
+    char shape[160], chosen[80] = "";
+    if (choice && choice->rows)
+        snprintf(chosen, sizeof chosen, ", blocks of %zu in clusters of %zu", choice->rows, choice->cluster);
+    else if (choice)
+        snprintf(chosen, sizeof chosen, ", %s", choice->in_turns ? "in turns" : "not in turns");
+    snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
+             norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
+    if (!qn_bench_selected(shape))
+        return;
     for (size_t i = 0; i < n_shapes; i++) {
         qn_assert_ok(qn_matmul_gpu_bytes(&tiles, qn_matmul_gpu_tile_count(shapes[i].n_rows), shapes[i].n_cols, &bytes));
         layer += qn_round_up(bytes, 256);
@@ -379,7 +420,6 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     qn_gpu_guarded x = qn_gpu_new(n_tokens * widest * sizeof(float)), weight = qn_gpu_new(widest * sizeof(float));
     struct gpu_acts *acts = qn_check_alloc(n_shapes, sizeof *acts);
     qn_matmul_launch *launches = qn_check_alloc(n_copies * each, sizeof *launches);
-    char shape[80];
     qn_gpu_random(&matrix);
     qn_gpu_random(&x);
     qn_gpu_random(&weight);
@@ -393,7 +433,8 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
                                   .n_tiles = qn_matmul_gpu_tile_count(shapes[i].n_rows),
                                   .n_cols = shapes[i].n_cols,
                                   .n_outs = 1,
-                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows, 0 } } };
+                                  .outs = { { out.data, 0, (uint32_t)shapes[i].n_rows, (uint32_t)shapes[i].n_rows,
+                                              shapes[i].accumulate } } };
             qn_assert_ok(qn_matmul_gpu_quantize(&acts[i].acts, QN_ACTS_OP_RMS_NORM, x.data, 0, weight.data, 1e-6f,
                                                 shapes[i].n_cols, n_tokens, &launches[n]));
             if (norm_mode == NORM_IN_LAUNCH)
@@ -401,11 +442,13 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
             else if (copy == 0)
                 qn_check_launch(&launches[n]);
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
+            if (choice && choice->rows)
+                set_blocks(&launches[n - 1], choice);
+            else if (choice)
+                set_turns(&launches[n - 1], choice->in_turns);
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
-    snprintf(shape, sizeof shape, "%s %s tokens %zu%s", type->name, name, n_tokens,
-             norm_mode == NORMALIZED_BEFORE ? "" : " with norms");
     if (n_tokens <= 128)
         qn_gpu_bench("matmul", "cuda", shape, (double)layer, "B", qn_gpu_read_rate(), timed_copy,
                      &(struct timed){ launches, each }, n_copies);
@@ -422,15 +465,40 @@ static void bench_layer(const qn_type_info *type, const char *name, const struct
     qn_free(launches);
 }
 
+static void bench_layer(const qn_type_info *type, const char *name, const struct shape *shapes, size_t n_shapes,
+                        size_t n_tokens, enum norm_mode norm_mode)
+{
+    bench_choice(type, name, shapes, n_shapes, n_tokens, norm_mode, NULL);
+}
+
+static const struct shape layer8[] = { { "8b qkv", 6144, 4096, false },
+                                       { "8b out", 4096, 4096, true },
+                                       { "8b gate+up", 24576, 4096, false },
+                                       { "8b down", 4096, 12288, true } };
+
+/* What choose_gemm_config chooses from, for each matrix of a layer. */
+static void bench_gemm_blocks(const qn_type_info *type, size_t n_tokens)
+{
+    for (size_t i = 0; i < sizeof layer8 / sizeof *layer8; i++)
+        for (struct choice blocks = { 192, 1, false }; blocks.rows <= 256; blocks.rows += 64)
+            for (blocks.cluster = 1; blocks.cluster <= QN_GEMM_MAX_CLUSTER; blocks.cluster++)
+                bench_choice(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE, &blocks);
+}
+
+static void bench_turns(const qn_type_info *type, const char *name, const struct shape *shapes)
+{
+    for (size_t n_tokens = 8; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens *= 2)
+        for (int in_turns = 0; in_turns < 2; in_turns++)
+            bench_choice(type, name, shapes, 4, n_tokens, NORMALIZED_BEFORE, &(struct choice){ .in_turns = in_turns });
+}
+
 static void bench(void)
 {
-    static const struct shape layer27[] = {
-        { "27b qkv+z", 16384, 5120 }, { "27b out", 5120, 6144 }, { "27b gate+up", 34816, 5120 }, { "27b down", 5120, 17408 }
-    };
-    static const struct shape layer8[] = {
-        { "8b qkv", 6144, 4096 }, { "8b out", 4096, 4096 }, { "8b gate+up", 24576, 4096 }, { "8b down", 4096, 12288 }
-    };
-    static const struct shape head = { "27b head", 248320, 5120 };
+    static const struct shape layer27[] = { { "27b qkv+z", 16384, 5120, false },
+                                            { "27b out", 5120, 6144, true },
+                                            { "27b gate+up", 34816, 5120, false },
+                                            { "27b down", 5120, 17408, true } };
+    static const struct shape head = { "27b head", 248320, 5120, false };
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0, QN_TYPE_Q4_1, QN_TYPE_Q8_0, QN_TYPE_F16 };
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         const qn_type_info *type = qn_type_find(types[t]);
@@ -454,8 +522,16 @@ static void bench(void)
         bench_layer(type, "27b layer", layer27, 4, 32, NORM_IN_LAUNCH);
         bench_layer(type, "8b layer", layer8, 4, 1, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 8, NORMALIZED_BEFORE);
-        bench_layer(type, "8b layer", layer8, 4, 33, NORMALIZED_BEFORE);
-        bench_layer(type, "8b layer", layer8, 4, 128, NORMALIZED_BEFORE);
+        static const size_t many[] = { 24, 32, 33, 64, 65, 96, 128, 256 };
+        for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+            bench_layer(type, "8b layer", layer8, 4, many[i], NORMALIZED_BEFORE);
+        for (size_t n_tokens = 32; n_tokens <= 128; n_tokens *= 2)
+            for (size_t i = 0; i < 4; i++)
+                bench_layer(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE);
+        bench_layer(type, "8b layer", layer8, 4, 128, NORM_IN_LAUNCH);
+        bench_gemm_blocks(type, 128);
+        bench_turns(type, "8b layer", layer8);
+        bench_turns(type, "27b layer", layer27);
         bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
         bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
         bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);
@@ -464,7 +540,8 @@ static void bench(void)
 }
 
 /* More rows than the SMs of an H200 compute at once. Q8_0: some blocks of rows of the GEMM are computed by one block each, and
- * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns. */
+ * clusters compute the rest by split-K. Q1_0: blocks of unequal numbers of tiles; several passes over the columns; 70 tokens by
+ * blocks of 192 rows, of 24544 without and of 4048 with split-K. */
 static void check_many_rows(void)
 {
     static const struct {
@@ -472,7 +549,9 @@ static void check_many_rows(void)
         size_t rows, cols, tokens;
     } cases[] = { { QN_TYPE_Q8_0, 34816 - 32, 1280, 17 },
                   { QN_TYPE_Q1_0, 34816 - 32, 1280, 17 },
-                  { QN_TYPE_Q1_0, 180000, 256, 5 } };
+                  { QN_TYPE_Q1_0, 180000, 256, 5 },
+                  { QN_TYPE_Q1_0, 24576 - 32, 512, 70 },
+                  { QN_TYPE_Q2_0, 4096 - 48, 2560, 70 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const size_t n_rows[3] = { cases[i].rows, 16, 16 };
         qn_random_seed(77 + i);

@@ -59,7 +59,7 @@ static size_t tokens_of(const qn_launch *launch)
     return value_of(launch, "-DQN_TILE_N=");
 }
 
-static void cover_everything(const qn_matmul_gpu *gpu)
+static void cover_everything(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles)
 {
     static const size_t tokens[] = { 17, 32, 33, 64, 65, 100, 128, 129, 512, 4096 };
     static const size_t rows[] = { 1, 256, 257, 5120, 34816 }, cols[] = { 1, 256, 257, 1000, 17408 };
@@ -67,27 +67,32 @@ static void cover_everything(const qn_matmul_gpu *gpu)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
                 label("%zu rows, %zu columns, %zu tokens", rows[r], cols[c], tokens[t]);
-                const qn_matmul_launch made = launch_of(gpu, rows[r], cols[c], tokens[t]);
+                if (qn_matmul_gpu_acts_layout(tiles, tokens[t]) != QN_ACTS_F16)
+                    continue;
+                const qn_matmul_launch made = launch_with(gpu, tiles, rows[r], cols[c], tokens[t]);
                 const qn_launch launch = made.launch;
                 const size_t unsplit = made.args.gemm.n_unsplit;
-                const size_t tile_n = tokens_of(&launch);
+                const size_t tile_n = tokens_of(&launch), tile_m = value_of(&launch, "-DQN_TILE_M=");
+                assert_string_equal(launch.function, "qn_matmul_gemm");
+                assert_int_equal(launch.block[0], QN_GEMM_THREADS(tile_m));
                 assert_true(launch.grid[0] * tile_n >= tokens[t] && (launch.grid[0] - 1) * tile_n < tokens[t]);
                 assert_true(unsplit <= launch.grid[1]);
-                assert_int_equal(unsplit * launch.grid[2] + launch.grid[1] - unsplit,
-                                 (rows[r] + QN_GEMM_TILE_M - 1) / QN_GEMM_TILE_M);
+                assert_int_equal(unsplit * launch.grid[2] + launch.grid[1] - unsplit, (rows[r] + tile_m - 1) / tile_m);
                 assert_in_range(launch.grid[2], 1, QN_GEMM_MAX_CLUSTER);
                 assert_true(launch.grid[2] <= (cols[c] + QN_TILE_COLS - 1) / QN_TILE_COLS);
                 assert_true(launch.shared_bytes <= gpu->max_shared_bytes);
                 assert_true(launch.shared_bytes >= QN_GEMM_STAGES(tile_n) * (tile_n * 128 + 16));
-                assert_true(launch.grid[2] == 1 || launch.shared_bytes >= QN_GEMM_TILE_M * tile_n * sizeof(float));
+                assert_true(launch.grid[2] == 1 || launch.shared_bytes >= tile_m * tile_n * sizeof(float));
             }
 }
 
 static void blocks_cover_everything(void **unused)
 {
     (void)unused;
-    cover_everything(&h200);
-    cover_everything(&sm_120);
+    cover_everything(&h200, &q8_0);
+    cover_everything(&h200, &q1_0);
+    cover_everything(&sm_120, &q8_0);
+    cover_everything(&sm_120, &q2_0);
 }
 
 static void k_is_split_where_that_pays(void **unused)
@@ -102,7 +107,30 @@ static void k_is_split_where_that_pays(void **unused)
     assert_int_equal(launch_of(&older, 34816, 5120, 32).launch.grid[2], 1);
 }
 
+/* 96 blocks of 256 rows would leave SMs idle, 128 of 192 do not. */
+static void rows_of_a_block_fill_the_sms(void **unused)
+{
+    (void)unused;
+    const qn_launch one_wave = launch_with(&h200, &q1_0, 24576, 4096, 128).launch;
+    assert_int_equal(value_of(&one_wave, "-DQN_TILE_M="), 192);
+    assert_true(one_wave.grid[1] == 128 && one_wave.grid[2] == 1);
+    const qn_launch many_waves = launch_with(&h200, &q1_0, 24576, 4096, 4096).launch;
+    assert_int_equal(value_of(&many_waves, "-DQN_TILE_M="), 256);
+}
+
 /* ---- qn_matmul_gemm_few ---- */
+
+/* The warpgroups of blocks of 32 tokens multiply in turns. */
+static void turns_are_for_many_tokens(void **unused)
+{
+    (void)unused;
+    for (size_t n_tokens = 2; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens++) {
+        const qn_launch launch = launch_with(&h200, &q1_0, 5120, 5120, n_tokens).launch;
+        char defines[QN_GPU_DEFINES_MAX];
+        qn_gpu_defines(&launch.variant, defines);
+        assert_int_equal(strstr(defines, "-DQN_IN_TURNS") != NULL, tokens_of(&launch) == QN_FEW_TILE_N);
+    }
+}
 
 static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made, size_t n_tokens)
 {
@@ -323,6 +351,8 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
                                         cmocka_unit_test(blocks_cover_everything),
                                         cmocka_unit_test(k_is_split_where_that_pays),
+                                        cmocka_unit_test(rows_of_a_block_fill_the_sms),
+                                        cmocka_unit_test(turns_are_for_many_tokens),
                                         cmocka_unit_test(few_tokens_are_covered),
                                         cmocka_unit_test(few_tokens_fill_the_device),
                                         cmocka_unit_test(parts_do_not_depend_on_tokens),

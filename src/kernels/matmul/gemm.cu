@@ -2,7 +2,8 @@
 // (B), float accumulators. A block computes 256 rows by up to 128 tokens: weights of few bits are cheap to load,
 // activations are not. Two warpgroups of 128 rows each multiply (consumers); one thread of a third (producer) issues
 // bulk copies of activations, several steps of 64 columns ahead. Weights are loaded directly to registers,
-// UNITS_IN_FLIGHT units ahead, and dequantised for the groups after those that are being multiplied.
+// UNITS_IN_FLIGHT units ahead, and dequantised for the groups after those that are being multiplied. Blocks of 192 rows, three
+// consumers of 64, are for matrices that fill the SMs better in such blocks.
 //
 // If rows and tokens give too few blocks for all SMs, or a few more than run concurrently, the blocks of a cluster
 // compute one block of rows by split-K: each stores its partials in its shared memory, and reduces a part of them over
@@ -20,17 +21,26 @@ enum {
     UNIT_FRAGMENTS = QN_BITS * UNIT_GROUPS / 8,
     GROUPS_PER_SCALE = QN_TILE_GROUPS / (QN_BITS == 16 ? 1 : QN_SCALES),
     UNIT_SCALES = QN_BITS == 16 ? 1 : UNIT_GROUPS / GROUPS_PER_SCALE,
-    WARP_TILES = 2,               /* per warp */
-    ACCUMULATORS = QN_TILE_N / 2, /* per lane and tile */
+    CONSUMERS = QN_TILE_M == 192 ? 3 : 2, /* warpgroups */
+    CONSUMER_THREADS = 128 * CONSUMERS,
+    WARP_TILES = QN_TILE_M / (64 * CONSUMERS), /* per warp */
+    ACCUMULATORS = QN_TILE_N / 2,              /* per lane and tile */
     STAGES = QN_GEMM_STAGES(QN_TILE_N),
-    WGMMA_GROUPS = QN_TILE_N == 128                      ? 1
-                   : QN_TILE_N == 64 || UNIT_GROUPS == 2 ? 2
+    WGMMA_GROUPS = QN_TILE_N == 128 && WARP_TILES > 1    ? 1
+                   : QN_TILE_N >= 64 || UNIT_GROUPS == 2 ? 2
                                                          : 4, /* groups per wgmma commit */
     UNITS_IN_FLIGHT = QN_TILE_N == 128 || QN_BITS == 16 ? 1
                       : UNIT_GROUPS == 2                ? 3
                                                         : 2, /* units loaded ahead */
-    CONSUMER_THREADS = 256                    /* two warpgroups */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    STORED_TOKENS = QN_TILE_N == 32 ? 8 : 16, /* of a row, at once */
+    REDUCED_QUADS = 2 * WARP_TILES            /* whose partials are in flight together */
+#else
+    STORED_TOKENS = 4,
+    REDUCED_QUADS = 1
+#endif
 };
+static_assert(QN_TILE_M == 256 || QN_TILE_M == 192, "");
 
 // A lane's weights of a unit.
 struct unit_weights {
@@ -86,22 +96,61 @@ QN_DEVICE void dequantize_group(uint32_t a[WARP_TILES][2][4], const unit_weights
         }
 }
 
+// Token of element i of a row of accumulators: pairs of tokens, eight apart.
+QN_DEVICE uint32_t token_of(uint32_t first_token, int i)
+{
+    return first_token + i / 2 * 8 + i % 2;
+}
+
+// Loads what a row's results are added to, if they are. The compiler cannot move a load before a store: all loads of a row come
+// before its stores.
+template <class type, int n>
+QN_DEVICE void load_row(const qn_matmul_gemm_args &a, const output_row<type> &out, uint32_t first_token, float (&before)[n])
+{
+    if (out.at && out.add)
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            before[i] = load_output(out.at + min(token_of(first_token, i), a.n_tokens - 1) * out.stride);
+}
+
+template <class type, int n>
+QN_DEVICE void store_row(const qn_matmul_gemm_args &a, const output_row<type> &out, uint32_t first_token,
+                         const float (&sums)[n], const float (&before)[n])
+{
+    if (!out.at)
+        return;
+    float values[n];
+#pragma unroll
+    for (int i = 0; i < n; i++) { // scales are allocated for all tokens of a block
+        values[i] = sums[i] * a.token_scale[token_of(first_token, i)];
+        if (out.add)
+            values[i] += before[i];
+    }
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        if (token_of(first_token, i) < a.n_tokens)
+            store_output(out.at + token_of(first_token, i) * out.stride, values[i]);
+}
+
 template <class type>
 QN_DEVICE void store_tile(const qn_matmul_gemm_args &a, uint32_t tile, const float acc[ACCUMULATORS], uint32_t lane)
 {
+    constexpr int n = STORED_TOKENS;
     const uint32_t g = lane / 4, t = lane % 4, first_token = blockIdx.x * QN_TILE_N + 2 * t;
     if (tile >= a.n_tiles)
         return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const output_row<type> out = find_output_row<type>(a, tile, g + 8 * h);
-        if (!out.at)
-            continue;
 #pragma unroll
-        for (int j = 0; j < QN_TILE_N / 8; j++)
+        for (int first = 0; first < QN_TILE_N / 4; first += n) {
+            float sums[n], before[n];
+            load_row<type>(a, out, first_token + first * 4, before);
 #pragma unroll
-            for (int e = 0; e < 2; e++)
-                store_element(a, out, first_token + 8 * j + e, acc[4 * j + 2 * h + e]);
+            for (int i = 0; i < n; i++)
+                sums[i] = acc[(first + i) / 2 * 4 + 2 * h + i % 2];
+            store_row<type>(a, out, first_token + first * 4, sums, before);
+        }
     }
 }
 
@@ -118,11 +167,13 @@ QN_DEVICE void store_tiles(const qn_matmul_gemm_args &a, const uint32_t tile[WAR
 
 #if __CUDA_ARCH__ >= 900
 
-// Address of a thread's pair of partials. The pair for tokens 8j+2t, 8j+2t+1 of row g+8h of a tile is number (2 * tile
-// + h) * QN_TILE_N / 8 + j.
-QN_DEVICE uint32_t partial_address(uint32_t shared, uint32_t pair, uint32_t thread)
+enum { ROW_QUADS = QN_TILE_N / 16, QUADS = WARP_TILES * 2 * ROW_QUADS }; // per thread
+
+// Address of a thread's quad of partials. The quad for tokens 16j+2t, 16j+2t+1 and those eight further of row g+8h of a
+// tile is number (2 * tile + h) * ROW_QUADS + j.
+QN_DEVICE uint32_t partial_address(uint32_t shared, uint32_t quad, uint32_t thread)
 {
-    return shared + (pair * CONSUMER_THREADS + thread) * 8;
+    return shared + (quad * CONSUMER_THREADS + thread) * 16;
 }
 
 QN_DEVICE void store_partials(uint32_t shared, const float acc[WARP_TILES][ACCUMULATORS], uint32_t thread)
@@ -132,39 +183,51 @@ QN_DEVICE void store_partials(uint32_t shared, const float acc[WARP_TILES][ACCUM
 #pragma unroll
         for (int h = 0; h < 2; h++)
 #pragma unroll
-            for (int j = 0; j < QN_TILE_N / 8; j++)
-                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
-                                 partial_address(shared, (2 * m + h) * (QN_TILE_N / 8) + j, thread)),
-                             "f"(acc[m][4 * j + 2 * h]), "f"(acc[m][4 * j + 2 * h + 1])
+            for (int j = 0; j < ROW_QUADS; j++)
+                asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(
+                                 partial_address(shared, (2 * m + h) * ROW_QUADS + j, thread)),
+                             "f"(acc[m][8 * j + 2 * h]), "f"(acc[m][8 * j + 2 * h + 1]), "f"(acc[m][8 * j + 4 + 2 * h]),
+                             "f"(acc[m][8 * j + 4 + 2 * h + 1])
                              : "memory");
 }
 
-// Reduces this block's part of the pairs over the blocks, in their order. All loads of a pair are in flight together.
+// Reduces this block's part of the quads over the blocks, in their order. All loads of REDUCED_QUADS are in flight together;
+// those beyond the part are of its last one.
 template <class type>
 QN_DEVICE void reduce_partials(const qn_matmul_gemm_args &a, uint32_t shared, uint32_t first_tile, uint32_t thread)
 {
-    constexpr uint32_t n8_tiles = QN_TILE_N / 8, pairs = WARP_TILES * 2 * n8_tiles;
-    const uint32_t n = gridDim.z, g = thread % QN_WARP_SIZE / 4, t = thread % 4;
-    for (uint32_t pair = pairs * blockIdx.z / n; pair < pairs * (blockIdx.z + 1) / n; pair++) {
-        const uint32_t row = pair / n8_tiles, tile = first_tile + row / 2 * 4,
-                       token = blockIdx.x * QN_TILE_N + pair % n8_tiles * 8 + 2 * t;
-        float2 k16[8], sum = make_float2(0, 0);
+    const uint32_t n = gridDim.z, g = thread % QN_WARP_SIZE / 4, t = thread % 4, end = QUADS * (blockIdx.z + 1) / n;
+#pragma unroll 1
+    for (uint32_t first = QUADS * blockIdx.z / n; first < end; first += REDUCED_QUADS) {
+        output_row<type> out[REDUCED_QUADS];
+        uint32_t token[REDUCED_QUADS];
+        float before[REDUCED_QUADS][4];
+        float4 partials[REDUCED_QUADS][QN_GEMM_MAX_CLUSTER];
 #pragma unroll
-        for (uint32_t block = 0; block < 8; block++)
-            if (block < n)
-                k16[block] = load_dsmem(partial_address(shared, pair, thread), block);
+        for (uint32_t i = 0; i < REDUCED_QUADS; i++) {
+            const uint32_t quad = min(first + i, end - 1), row = quad / ROW_QUADS, tile = first_tile + row / 2 * 4;
+            token[i] = blockIdx.x * QN_TILE_N + quad % ROW_QUADS * 16 + 2 * t;
+            out[i] = find_output_row<type>(a, tile, g + 8 * (row % 2));
+            if (first + i >= end || tile >= a.n_tiles)
+                out[i].at = nullptr;
+            load_row<type>(a, out[i], token[i], before[i]);
 #pragma unroll
-        for (uint32_t block = 0; block < 8; block++)
-            if (block < n) {
-                sum.x += k16[block].x;
-                sum.y += k16[block].y;
-            }
-        if (tile >= a.n_tiles)
-            continue;
-        const output_row<type> out = find_output_row<type>(a, tile, g + 8 * (row % 2));
-        if (out.at) {
-            store_element(a, out, token, sum.x);
-            store_element(a, out, token + 1, sum.y);
+            for (uint32_t block = 0; block < QN_GEMM_MAX_CLUSTER; block++)
+                if (block < n)
+                    partials[i][block] = load_dsmem_float4(partial_address(shared, quad, thread), block);
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < REDUCED_QUADS; i++) {
+            float sums[4] = {};
+#pragma unroll
+            for (uint32_t block = 0; block < QN_GEMM_MAX_CLUSTER; block++)
+                if (block < n) {
+                    sums[0] += partials[i][block].x;
+                    sums[1] += partials[i][block].y;
+                    sums[2] += partials[i][block].z;
+                    sums[3] += partials[i][block].w;
+                }
+            store_row<type>(a, out[i], token[i], sums, before[i]);
         }
     }
 }
@@ -177,8 +240,8 @@ QN_DEVICE void epilogue(const qn_matmul_gemm_args &a, bool split_k, uint32_t sta
 {
 #if __CUDA_ARCH__ >= 900
     if (split_k) {
-        asm volatile("bar.sync 1, 256;" ::
-                         : "memory"); // all consumers have read the stages, whose memory the partials overwrite
+        asm volatile("bar.sync 1, %0;" ::"r"((uint32_t)CONSUMER_THREADS)
+                     : "memory"); // all consumers have read the stages, whose memory the partials overwrite
         store_partials(stages, acc, threadIdx.x);
         cluster_sync();
         WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, stages, tile[0], threadIdx.x);
@@ -239,7 +302,7 @@ QN_DEVICE void init_barriers(uint32_t full, uint32_t empty)
     if (threadIdx.x == 0) {
         for (uint32_t i = 0; i < STAGES; i++) {
             qn_mbarrier_init(full + 8 * i, 1);
-            qn_mbarrier_init(empty + 8 * i, 2);
+            qn_mbarrier_init(empty + 8 * i, CONSUMERS);
         }
         fence_mbarrier_init();
     }
@@ -297,6 +360,7 @@ QN_DEVICE void mma_mainloop(const weight_source &source, uint32_t n_k_tiles, flo
 #pragma unroll
     for (int r = 0; r < WGMMA_GROUPS; r++)
         dequantize_group(a[0][r], units[0], r);
+    qn_pdl_wait(); // weights are not written by the previous kernel; what outputs are added to may be
 #pragma unroll 1
     for (uint32_t k_tile = 0; k_tile < n_k_tiles; k_tile++)
 #pragma unroll
@@ -353,7 +417,7 @@ QN_DEVICE void load_step(const qn_matmul_gemm_args &a, uint32_t first_chunk, uin
     if (step < n_k_tiles * 4) {
         const uint8_t *from =
             a.acts + blockIdx.x * (uint64_t)STAGE_BYTES + (first_chunk * 4 + step) * (uint64_t)a.capacity * 128;
-        for (uint32_t at = 16 * threadIdx.x; at < STAGE_BYTES; at += 16 * QN_GEMM_THREADS)
+        for (uint32_t at = 16 * threadIdx.x; at < STAGE_BYTES; at += 16 * QN_GEMM_THREADS(QN_TILE_M))
             cp_async_16(stages + step % STAGES * STAGE_BYTES + at, from + at);
     }
     qn_cp_async_commit();
@@ -386,7 +450,8 @@ QN_DEVICE void mma_group(float (&acc)[WARP_TILES][ACCUMULATORS], const uint32_t 
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
+extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS(QN_TILE_M), 1)
+    qn_matmul_gemm(const __grid_constant__ qn_matmul_gemm_args a)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t warpgroup = threadIdx.x / 128, warp = threadIdx.x / QN_WARP_SIZE % 4, lane = threadIdx.x % QN_WARP_SIZE;
@@ -397,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(
     const uint32_t row_block = split_k ? a.n_unsplit * (gridDim.z - 1) + blockIdx.y : blockIdx.y * gridDim.z + blockIdx.z;
 #pragma unroll
     for (int m = 0; m < WARP_TILES; m++) {
-        tile[m] = row_block * (QN_GEMM_TILE_M / QN_TILE_ROWS) + warpgroup % 2 * 8 + 4 * m + warp;
+        tile[m] = row_block * (QN_TILE_M / QN_TILE_ROWS) + warpgroup % CONSUMERS * (4 * WARP_TILES) + 4 * m + warp;
         source.tile[m] = tile[m] < a.n_tiles ? tile[m] : a.n_tiles - 1;
     }
     source.codes = a.weights;
@@ -414,14 +479,15 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(
     const uint32_t full = stages + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
     init_barriers(full, empty);
     qn_pdl_trigger();
-    qn_pdl_wait();
-    if (warpgroup == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x % 128 == 0)
+    if (warpgroup == CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"((int)(CONSUMERS == 3 ? 32 : 24)));
+        if (threadIdx.x % 128 == 0) {
+            qn_pdl_wait();
             produce_acts(a, first_chunk, n_k_tiles, stages, full, empty);
+        }
         epilogue_producer(split_k);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"((int)(CONSUMERS == 3 ? 160 : 240)));
         mma_mainloop(source, n_k_tiles, acc, stages, full, empty);
         epilogue(a, split_k, stages, tile, acc);
     }
@@ -441,7 +507,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(
                 __syncthreads(); // the step has arrived, and the stage before it is free
                 load_step(a, first_chunk, n_k_tiles, stages, step + STAGES - 1);
             }
-            if (warpgroup == 2)
+            if (warpgroup == CONSUMERS)
                 continue;
             uint32_t x[WARP_TILES][2][4];
             if (group % UNIT_GROUPS == 0)
@@ -449,7 +515,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS, 1) qn_matmul_gemm(
             dequantize_group(x, weights, group % UNIT_GROUPS);
             mma_group(acc, x, shared + step % STAGES * STAGE_BYTES, group, lane);
         }
-    if (warpgroup != 2)
+    if (warpgroup != CONSUMERS)
         epilogue(a, split_k, stages, tile, acc);
     else
         epilogue_producer(split_k);

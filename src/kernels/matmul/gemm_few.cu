@@ -163,11 +163,48 @@ QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
     }
 }
 
+QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
+{
+#pragma unroll
+    for (int i = 0; i < SUMS / 4; i++) {
+        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
+        sums[4 * i] = there ? v.x : 0;
+        sums[4 * i + 1] = there ? v.y : 0;
+        sums[4 * i + 2] = there ? v.z : 0;
+        sums[4 * i + 3] = there ? v.w : 0;
+    }
+}
+
+// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a
+// time, those beyond first and last too, as zeros.
+QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t last, float (&sums)[SUMS])
+{
+    enum { SLOTS = QN_TILE_N < QN_FEW_TILE_N ? 8 : 4 };
+    const bool paired = a.block_parts == 1;
+#pragma unroll
+    for (int i = 0; i < SUMS; i++)
+        sums[i] = 0;
+#pragma unroll 1
+    for (uint32_t block = paired ? first / 2 * 2 : first; block <= last; block += SLOTS) {
+        float slots[SLOTS][SUMS];
+#pragma unroll
+        for (uint32_t i = 0; i < SLOTS; i++) {
+            const uint32_t from = min(max(block + i, first), last);
+            load_slot(slots[i], slot_of(a, from, from == first), from == block + i);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < SLOTS; k += 2)
+#pragma unroll
+            for (int i = 0; i < SUMS; i++)
+                sums[i] = paired ? sums[i] + (slots[k][i] + slots[k + 1][i]) : sums[i] + slots[k][i] + slots[k + 1][i];
+    }
+}
+
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {
     const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
-                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1), pair_blocks = 3 - a.block_parts;
+                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1);
     store_slot(slot_of(a, blockIdx.x, blockIdx.x == first), sums);
     consumer_barrier();
     if (threadIdx.x == 0) {
@@ -179,20 +216,7 @@ QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, ui
     consumer_barrier();
     if (outputs().arrived != last - first)
         return false;
-#pragma unroll
-    for (int i = 0; i < SUMS; i++)
-        sums[i] = 0;
-#pragma unroll 2
-    for (uint32_t block = first / pair_blocks * pair_blocks; block <= last; block += pair_blocks) {
-        float pair[SUMS] = {};
-        if (block >= first)
-            add_slot(pair, slot_of(a, block, block == first));
-        if (pair_blocks > 1 && block < last)
-            add_slot(pair, slot_of(a, block + 1, block + 1 == first));
-#pragma unroll
-        for (int i = 0; i < SUMS; i++)
-            sums[i] += pair[i];
-    }
+    add_slots(a, first, last, sums);
     return true;
 }
 
@@ -404,36 +428,66 @@ QN_DEVICE void unpack_span(uint32_t (&codes)[SPAN_GROUPS][4], const unit_weights
     for (int j = 0; j < SPAN_GROUPS; j++) {
         const int group = span * SPAN_GROUPS + j;
         unpack_group(codes[j], x.fragments[group * QN_BITS / QN_TILE_GROUPS], group, high_bits);
+#pragma unroll
+        for (int i = 0; i < 4; i++) // The compiler would unpack between two instructions of wgmma, which then wait for it.
+            asm volatile("" : "+r"(codes[j][i]));
     }
 }
 
 // wgmma matrix descriptor (PTX ISA): 128-byte swizzle, rows of 128 bytes, eight rows are 1024 bytes apart from the next eight.
-QN_DEVICE uint64_t descriptor_of(uint32_t address)
+// This is its low word; bytes from the address on are added to it as sixteenths.
+QN_DEVICE uint32_t descriptor_of(uint32_t address)
 {
-    return (uint64_t)(1u << 30 | 64) << 32 | ((1u << 16) + (address >> 4));
+    return (1u << 16) + (address >> 4);
 }
 
-// Issues the products of a span as a commit group. acts: its activations.
-QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[SPAN_GROUPS][4], uint32_t acts)
+// Issues the products of a span as a commit group. descriptor: of its activations.
+QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[SPAN_GROUPS][4], uint32_t descriptor)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++)
-        wgmma(acc, codes[j], descriptor_of(acts + 32 * j), j > 0);
+        wgmma(acc, codes[j], (uint64_t)(1u << 30 | 64) << 32 | (descriptor + 32 * j / 16), j > 0);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// While a span is multiplied, the codes of the next one are unpacked, which may be the next unit's first.
+// ---- Turns ----
+
+// With QN_IN_TURNS warpgroups i and i + 2 take turns: while one's products are in flight, the other adds its own. Without,
+// all four issue their products as soon as the activations are there, wait for them together, and leave the tensor cores
+// idle together.
+
+QN_DEVICE void take_turn()
+{
+#ifdef QN_IN_TURNS
+    asm volatile("bar.sync %0, 256;" ::"r"(2 + opaque_thread() / 128) : "memory");
+#endif
+}
+
+QN_DEVICE void pass_turn()
+{
+#ifdef QN_IN_TURNS
+    asm volatile("bar.arrive %0, 256;" ::"r"(2 + (opaque_thread() / 128 ^ 2)) : "memory");
+#endif
+}
+
+// Sets of codes. With two, those of the next span are unpacked while one is multiplied; for 32 tokens registers are lacking.
+enum { CODE_SETS = QN_TILE_N < QN_FEW_TILE_N ? 2 : 1 };
+
+// The next unit's weights are loaded while a unit's last span is multiplied.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
-    // The compiler cannot prove that it is a constant, and keeps it in a register.
-    const uint32_t high_bits = 0x80808080u + (a.n_k_tiles >> 31);
+    // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3 takes.
+    const uint32_t high_bits = __shfl_sync(QN_FULL_MASK, 0x80808080u + (a.n_k_tiles >> 31), 0);
+    const uint32_t acts_descriptor = descriptor_of(acts.shared);
     float sums[SUMS] = {};
     int acc[ACCUMULATORS];
-    uint32_t codes[2][SPAN_GROUPS][4];
+    uint32_t codes[CODE_SETS][SPAN_GROUPS][4];
     float acts_scales[SUMS / 2];
     unit_weights x;
     uint32_t left = segment_units(a, w, w.begin);
+    if (threadIdx.x >= CONSUMER_THREADS / 2)
+        pass_turn();
     load_weights(x, weights);
     unpack_span(codes[0], x, 0, high_bits);
 #pragma unroll 1
@@ -444,20 +498,24 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             scales[span] = x.scales[span];
 #pragma unroll
         for (int span = 0; span < QN_SCALES; span++) {
+            const int next = (span + 1) % QN_SCALES;
             if (span % SPANS == 0)
                 qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
-            multiply_span(acc, codes[span % 2], acts.shared + acts.stage * STEP_BYTES + span % SPANS * SPAN_GROUPS * 32);
-            if (span + 1 < QN_SCALES) {
-                unpack_span(codes[(span + 1) % 2], x, span + 1, high_bits);
-            } else if (unit + 1 < w.end) {
+            take_turn();
+            multiply_span(acc, codes[span % CODE_SETS],
+                          acts_descriptor + acts.stage * (STEP_BYTES / 16) + span % SPANS * SPAN_GROUPS * 2);
+            if (next == 0 && unit + 1 < w.end)
                 load_weights(x, weights);
-                unpack_span(codes[0], x, 0, high_bits);
-            }
+            if (CODE_SETS > 1)
+                unpack_span(codes[next % CODE_SETS], x, next, high_bits);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            // Not before: while registers of codes are in use, there are none for them.
+            pass_turn();
             load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
+            if (CODE_SETS == 1)
+                unpack_span(codes[0], x, next, high_bits);
             if (span % SPANS == SPANS - 1) {
-                if (threadIdx.x % 128 == 0)
+                __syncwarp(); // all lanes have loaded scales
+                if (threadIdx.x % QN_WARP_SIZE == 0)
                     qn_mbarrier_arrive(acts.empty + 8 * acts.stage);
                 advance(acts);
             }
@@ -469,6 +527,8 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
         if (unit + 1 < w.end)
             left = segment_units(a, w, unit + 1);
     }
+    if (threadIdx.x < CONSUMER_THREADS / 2)
+        take_turn(); // the last one that was passed
 }
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
@@ -481,7 +541,7 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
     const ring acts = ring_at(acts_at, mbarriers, ACTS_STAGES, STEP_BYTES),
                weights = ring_at(weights_at, weights_mbarriers, a.weight_stages, WEIGHT_STAGE_BYTES);
     if (threadIdx.x == 0) {
-        init_ring(acts, CONSUMER_THREADS / 128);
+        init_ring(acts, CONSUMER_THREADS / QN_WARP_SIZE);
         init_ring(weights, CONSUMER_THREADS / QN_WARP_SIZE);
         qn_mbarrier_init(qn_shared_address(&outputs().factors_ready), QN_TILE_N);
         fence_mbarrier_init();

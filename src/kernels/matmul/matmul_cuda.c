@@ -12,9 +12,11 @@
 
 /* ---- Variants ---- */
 
-/* Tokens per block of qn_matmul_gemm. */
-enum { GEMM_TILES = 3 };
-static const size_t gemm_tile_n[GEMM_TILES] = { 32, 64, QN_GEMM_TILE_N };
+/* Blocks of qn_matmul_gemm. */
+static const struct gemm_tile {
+    size_t tokens, rows, min_bits, max_bits; /* of the weights that have such a variant */
+} gemm_tiles[] = { { 32, 256, 4, 16 }, { 64, 256, 1, 16 }, { QN_GEMM_TILE_N, 256, 1, 16 }, { QN_GEMM_TILE_N, 192, 1, 2 } };
+enum { GEMM_TILES = sizeof gemm_tiles / sizeof *gemm_tiles };
 
 /* The GEMV of a tile layout and an activation layout. step_tiles and stages: bytes in flight against shared memory. */
 static const struct gemv_variant gemv_variants[] = {
@@ -351,9 +353,10 @@ static qn_status gemv_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
     return QN_OK;
 }
 
-/* Configuration of a GEMM: index of the tokens per block, blocks per cluster, and clusters without split-K. */
+/* Configuration of a GEMM: its blocks, how many a cluster has, and clusters without split-K. */
 struct config {
-    size_t size, cluster, unsplit, cost;
+    const struct gemm_tile *tile;
+    size_t cluster, unsplit, cost;
 };
 
 /* Blocks that run concurrently in clusters of this size. A cluster is confined to a GPC of about 16 SMs, and GPCs
@@ -366,48 +369,60 @@ static size_t concurrent_blocks(const qn_matmul_gpu *gpu, size_t cluster)
 
 /* Nanoseconds, fitted to 1-bit weights on an H200: per k-tile, and per block for prologue and epilogue, whose stores a
  * cluster shares. */
-static size_t gemm_cost(size_t waves, size_t n_k_tiles, size_t tokens, size_t cluster)
+static size_t gemm_cost(const struct gemm_tile *tile, size_t waves, size_t n_k_tiles, size_t cluster)
 {
-    return waves * ((n_k_tiles + cluster - 1) / cluster * (700 + 16 * tokens) + 3000 + (cluster > 1 ? 1000 : 0) +
-                    60 * tokens / cluster);
+    const size_t k_tile = (700 + 16 * tile->tokens) * tile->rows / 256;
+    return waves *
+           ((n_k_tiles + cluster - 1) / cluster * k_tile + 3000 + (cluster > 1 ? 1000 : 0) + 20 * tile->tokens / cluster);
 }
 
 /* Stages with two mbarriers each; or a block's partials. */
-static size_t shared_bytes_of(size_t tokens, size_t cluster)
+static size_t shared_bytes_of(const struct gemm_tile *tile, size_t cluster)
 {
-    const size_t stages = QN_GEMM_STAGES(tokens) * (tokens * 128 + 16), sums = QN_GEMM_TILE_M * tokens * sizeof(float);
+    const size_t stages = QN_GEMM_STAGES(tile->tokens) * (tile->tokens * 128 + 16),
+                 sums = tile->rows * tile->tokens * sizeof(float);
     return cluster > 1 && sums > stages ? sums : stages;
 }
 
-static size_t row_blocks_of(const qn_tiled_matrix *matrix)
+static size_t row_blocks_of(const qn_tiled_matrix *matrix, size_t rows)
 {
-    const size_t tiles = QN_GEMM_TILE_M / QN_TILE_ROWS;
+    const size_t tiles = rows / QN_TILE_ROWS;
     return (matrix->n_tiles + tiles - 1) / tiles;
 }
 
-/* The configuration with the lowest cost that fits the shared memory, and its cost. Unsplit blocks fill all SMs as often as
- * possible; clusters compute the rest by split-K, in a fraction of a wave's time. */
+/* The division of row blocks over clusters of this size with the lowest cost. Unsplit blocks fill all SMs as often as possible;
+ * clusters compute the rest by split-K, in a fraction of a wave's time. */
+static struct config choose_division(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens,
+                                     const struct gemm_tile *tile, size_t cluster)
+{
+    const size_t row_blocks = row_blocks_of(matrix, tile->rows), n_k_tiles = k_tiles_of(matrix->n_cols),
+                 token_blocks = (n_tokens + tile->tokens - 1) / tile->tokens, block_slots = concurrent_blocks(gpu, cluster),
+                 full = row_blocks * token_blocks / (block_slots ? block_slots : 1) * block_slots,
+                 most = cluster == 1 ? row_blocks : full / (cluster * token_blocks);
+    struct config best = { .tile = tile, .cluster = cluster, .unsplit = row_blocks, .cost = SIZE_MAX };
+    for (size_t unsplit = cluster == 1 ? most : 0; block_slots && unsplit <= most; unsplit += most ? most : 1) {
+        const size_t rest = (row_blocks - unsplit * cluster) * cluster;
+        const size_t cost = gemm_cost(tile, (unsplit * cluster * token_blocks + block_slots - 1) / block_slots, n_k_tiles, 1) +
+                            gemm_cost(tile, (rest * token_blocks + block_slots - 1) / block_slots, n_k_tiles, cluster);
+        if (cost < best.cost)
+            best = (struct config){ tile, cluster, unsplit, cost };
+    }
+    return best;
+}
+
+/* The configuration with the lowest cost that fits the shared memory, and its cost. */
 static struct config choose_gemm_config(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t n_tokens)
 {
-    const size_t row_blocks = row_blocks_of(matrix), n_k_tiles = k_tiles_of(matrix->n_cols);
-    struct config best = { .size = matrix->tiles.bits <= 2, .cluster = 1, .unsplit = row_blocks, .cost = SIZE_MAX };
-    /* So few tokens by 1 or 2 bits are for qn_matmul_gemm_few: there are no such tiles of 32. */
-    for (size_t size = best.size; size < GEMM_TILES; size++)
-        for (size_t cluster = 1; cluster <= (gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1) && cluster <= n_k_tiles; cluster++) {
-            const size_t tokens = gemm_tile_n[size], token_blocks = (n_tokens + tokens - 1) / tokens;
-            if (shared_bytes_of(tokens, cluster) > gpu->max_shared_bytes)
+    const size_t most = gpu->clusters ? QN_GEMM_MAX_CLUSTER : 1, n_k_tiles = k_tiles_of(matrix->n_cols);
+    struct config best = { .tile = &gemm_tiles[1], .cluster = 1, .cost = SIZE_MAX };
+    for (const struct gemm_tile *tile = gemm_tiles; tile < gemm_tiles + GEMM_TILES; tile++)
+        for (size_t cluster = 1; cluster <= most && cluster <= n_k_tiles; cluster++) {
+            if (matrix->tiles.bits < tile->min_bits || matrix->tiles.bits > tile->max_bits ||
+                shared_bytes_of(tile, cluster) > gpu->max_shared_bytes)
                 break;
-            const size_t block_slots = concurrent_blocks(gpu, cluster),
-                         full = row_blocks * token_blocks / (block_slots ? block_slots : 1) * block_slots;
-            const size_t most = cluster == 1 ? row_blocks : full / (cluster * token_blocks);
-            for (size_t unsplit = cluster == 1 ? most : 0; block_slots && unsplit <= most; unsplit += most ? most : 1) {
-                const size_t rest = (row_blocks - unsplit * cluster) * cluster;
-                const size_t cost =
-                    gemm_cost((unsplit * cluster * token_blocks + block_slots - 1) / block_slots, n_k_tiles, tokens, 1) +
-                    gemm_cost((rest * token_blocks + block_slots - 1) / block_slots, n_k_tiles, tokens, cluster);
-                if (cost < best.cost)
-                    best = (struct config){ size, cluster, unsplit, cost };
-            }
+            const struct config found = choose_division(gpu, matrix, n_tokens, tile, cluster);
+            if (found.cost < best.cost)
+                best = found;
         }
     return best;
 }
@@ -415,19 +430,19 @@ static struct config choose_gemm_config(const qn_matmul_gpu *gpu, const qn_tiled
 static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                              size_t n_tokens, qn_matmul_launch *out)
 {
-    const size_t n_k_tiles = k_tiles_of(matrix->n_cols), row_blocks = row_blocks_of(matrix);
     const struct config config = choose_gemm_config(gpu, matrix, n_tokens);
-    const size_t tokens = gemm_tile_n[config.size], clusters = config.unsplit + row_blocks - config.unsplit * config.cluster;
-    const size_t shared = shared_bytes_of(tokens, config.cluster);
+    const size_t tokens = config.tile->tokens, rows = config.tile->rows, row_blocks = row_blocks_of(matrix, rows),
+                 clusters = config.unsplit + row_blocks - config.unsplit * config.cluster,
+                 shared = shared_bytes_of(config.tile, config.cluster);
     if (shared > gpu->max_shared_bytes || clusters > 65535)
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of %zu row tiles needs %zu bytes of shared memory of %u", matrix->n_tiles,
                        shared, gpu->max_shared_bytes);
     *out = (qn_matmul_launch){
-        .launch = { .variant =
-                        QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset, tokens),
+        .launch = { .variant = QN_GPU_VARIANT(gemm, matrix->tiles.bits, matrix->tiles.n_scales, matrix->tiles.has_offset,
+                                              tokens, rows),
                     .function = "qn_matmul_gemm",
                     .grid = { (uint32_t)((n_tokens + tokens - 1) / tokens), (uint32_t)clusters, (uint32_t)config.cluster },
-                    .block = { QN_GEMM_THREADS, 1, 1 },
+                    .block = { (uint32_t)QN_GEMM_THREADS(rows), 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.gemm,
                     .cluster = (uint32_t)config.cluster,
@@ -436,7 +451,7 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
                        .acts = acts->address,
                        .token_scale = acts->scale,
                        .n_tiles = (uint32_t)matrix->n_tiles,
-                       .n_k_tiles = (uint32_t)n_k_tiles,
+                       .n_k_tiles = (uint32_t)k_tiles_of(matrix->n_cols),
                        .n_tokens = (uint32_t)n_tokens,
                        .capacity = (uint32_t)acts->capacity,
                        .n_unsplit = (uint32_t)config.unsplit,
@@ -482,7 +497,7 @@ _Static_assert(QN_FEW_MAX_TOKENS <= 2 * QN_FEW_TILE_N, "a block has up to two pa
 static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes, bool swiglu)
 {
     const size_t most = most_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
-    struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix) };
+    struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix, QN_FEW_TILE_M) };
     if (swiglu) /* of whole k-tiles of the next matmul */
         d.row_blocks = (matrix->outs[0].n_rows + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
     const size_t units = d.row_blocks * k_tiles_of(matrix->n_cols);
@@ -553,7 +568,8 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
                        shared, gpu->max_shared_bytes, d.passes, gpu->n_sms);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
+        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens,
+                                              tokens == QN_FEW_TILE_N),
                     .function = "qn_matmul_gemm_few",
                     .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
                     .block = { QN_FEW_THREADS, 1, 1 },

@@ -102,11 +102,12 @@ enum {
     QN_MATMUL_MAX_HADAMARD = 1024,
     QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
-    QN_GEMM_TILE_M = 256,       /* rows of weights per block of qn_matmul_gemm */
     QN_GEMM_TILE_N = 128,
-    QN_GEMM_MAX_CLUSTER = 8, /* blocks; every device with clusters supports as many */
-    QN_GEMM_THREADS = 384
+    QN_GEMM_MAX_CLUSTER = 8 /* blocks; every device with clusters supports as many */
 };
+
+/* Threads of a block of qn_matmul_gemm by its rows of weights, 256 or 192. */
+#define QN_GEMM_THREADS(tile_m) ((tile_m) == 192 ? 512 : 384)
 
 /* Threads of a block of qn_matmul_quantize_acts by layout. */
 #define QN_QUANTIZE_ACTS_THREADS(layout) ((layout) == QN_ACTS_HILO_N1 || (layout) == QN_ACTS_HILO ? 256 : 1024)
@@ -158,10 +159,11 @@ typedef struct qn_matmul_gemv_args {
 /* qn_matmul_gemm - any number of tokens, QN_ACTS_F16; bound by the tensor cores.
  *
  * grid (ceil(n_tokens / QN_TILE_N), clusters, blocks of a cluster, up to 8), QN_GEMM_THREADS threads. A block of rows
- * is QN_GEMM_TILE_M. In the first n_unsplit clusters each block computes its own block of rows. In each further cluster
+ * is QN_TILE_M. In the first n_unsplit clusters each block computes its own block of rows. In each further cluster
  * all blocks compute one block of rows by split-K: block z processes k-tiles [n_k_tiles * z / blocks, n_k_tiles * (z+1)
  * / blocks), at least one, and the partials are added in the order of z. capacity is a multiple of QN_GEMM_TILE_N.
- * Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TILE_N (tokens per block: 32, 64 or QN_GEMM_TILE_N). */
+ * Defines: QN_BITS, QN_SCALES, QN_OFFSET, QN_TILE_N (tokens per block: 32, 64 or QN_GEMM_TILE_N), QN_TILE_M
+ * (256, or 192 with QN_GEMM_TILE_N tokens). */
 typedef struct qn_matmul_gemm_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -197,7 +199,7 @@ typedef struct qn_matmul_few_next {
  * at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row block that several blocks
  * share are added by whichever block is the last to have stored its part, in an order that follows from U and n_parts: results of
  * a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
- * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
+ * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N), QN_IN_TURNS (warpgroups multiply in turns; the same results).
  *
  * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next is the
  * norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows; nothing is

@@ -230,10 +230,11 @@ QN_DEVICE uint32_t load_row(const qn_matmul_quantize_acts_args &a, uint32_t toke
 #endif
     uint32_t amax = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < HELD_VEC4S; i++) {
-        held.at[i] = apply_op_4(held.at[i], other[i], source.scale);
-        amax = max(amax, magnitude(held.at[i]));
-    }
+    for (uint32_t i = 0; i < HELD_VEC4S; i++)
+        if (4 * (threadIdx.x + i * THREADS) < source.n_cols) { // SwiGLU of zeros takes as long
+            held.at[i] = apply_op_4(held.at[i], other[i], source.scale);
+            amax = max(amax, magnitude(held.at[i]));
+        }
     for (uint32_t k = first_after_held(); k < source.n_cols; k += 4 * THREADS)
         amax = max(amax, magnitude(apply_op_4(load_vec4(source, source.x, k), load_other(source, k), source.scale)));
     return block_max(amax);

@@ -142,15 +142,15 @@ QN_DEVICE void cluster_sync()
                      : "memory");
 }
 
-QN_DEVICE float2 load_dsmem(uint32_t shared, uint32_t block)
+QN_DEVICE float4 load_dsmem_float4(uint32_t shared, uint32_t block)
 {
-    float2 v;
+    float4 v;
     asm volatile("{\n"
                  ".reg .u32 there;\n"
-                 "mapa.shared::cluster.u32 there, %2, %3;\n"
-                 "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
+                 "mapa.shared::cluster.u32 there, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
                  "}\n"
-                 : "=f"(v.x), "=f"(v.y)
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(shared), "r"(block)
                  : "memory");
     return v;
@@ -298,14 +298,6 @@ QN_DEVICE void store_value(const args &a, const output_row<type> &out, uint32_t 
         type *at = out.at + token * out.stride;
         store_output(at, out.add ? load_output(at) + value : value);
     }
-}
-
-// The same, from its sum over fp16 activations.
-template <class type, class args>
-QN_DEVICE void store_element(const args &a, const output_row<type> &out, uint32_t token, float sum)
-{
-    if (token < a.n_tokens)
-        store_value(a, out, token, sum * __ldg(a.token_scale + token));
 }
 
 #endif
