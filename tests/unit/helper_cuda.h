@@ -44,6 +44,7 @@ static struct {
     qn_cu_module last_module;      /* that was loaded */
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
+    size_t allocated; /* bytes of all calls of cuMemAlloc */
     int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
     int graph_launches, synchronizations, event_synchronizations; /* synchronizations: of streams */
     int shared_set, last_shared, carveouts_set;
@@ -229,6 +230,7 @@ static qn_cu_result fake_alloc(uint64_t *address, size_t bytes)
         return QN_CU_OUT_OF_MEMORY;
     *address = (uint64_t)(uintptr_t)memory;
     fake_count(&fake.allocations, 1);
+    fake.allocated += bytes;
     return 0;
 }
 
