@@ -171,7 +171,8 @@ static void delta_rules(void)
 /* Matrices of every type, by up to 4096 tokens; the persistent decode kernel where it takes their tiles. */
 static void matmuls(void)
 {
-    static const size_t tokens[] = { 1, 2, 8, 16, 17, 32, 33, 65, 96, 130, 512, 4096 };
+    static const size_t tokens[] = { 1, 2, 8, 16, 17, 32, 33, 65, 96, 128, 130, 512, 4096 },
+                        n_tiles[] = { 256, 512, 1024, 1536 };
     const qn_matmul_gpu gpu = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .clusters = true };
     const qn_persistent_gpu persistent = { .n_sms = N_SMS, .max_shared_bytes = MAX_SHARED, .major = 9 };
     qn_matmul_launch matmul;
@@ -182,8 +183,9 @@ static void matmuls(void)
         qn_tiled_matrix matrix = {
             .tiles = qn_matmul_gpu_tile_layout(&types[type]), .address = 128, .n_cols = 4096, .n_outs = 1
         };
-        for (matrix.n_tiles = 256; matrix.n_tiles <= 1024; matrix.n_tiles *= 2)
+        for (size_t i = 0; i < sizeof n_tiles / sizeof *n_tiles; i++)
             for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
+                matrix.n_tiles = n_tiles[i];
                 qn_matmul_acts acts = { .address = 1024, .workspace = 1024, .n_cols = 4096 };
                 acts.layout = qn_matmul_gpu_acts_layout(&matrix.tiles, tokens[t]);
                 acts.capacity = acts.layout == QN_ACTS_HILO_N1 ? 1 : 4096;
