@@ -11,6 +11,7 @@ enum { MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
 
 struct job {
     qn_token prompt[MAX_PROMPT];
+    uint32_t marks[2];
     qn_request_params params;
     struct answer found, expected;
     uint64_t id;
@@ -45,7 +46,6 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     const bool is_shared = random_below(random, 2);
     const size_t n = 1 + random_below(random, is_shared || !random_below(random, 4) ? MAX_PROMPT : 120);
     const size_t shared = is_shared ? n - random_below(random, n < 100 ? n : 100) : 0;
-    static uint32_t marks[2];
     make_tokens(random_below(random, SHARED), job->prompt, shared, n_vocab);
     make_tokens(qn_splitmix(random), job->prompt + shared, n - shared, n_vocab);
     job->params = qn_request_defaults();
@@ -60,9 +60,9 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     job->params.n_logprobs = (int)random_below(random, 4) - 1;
     job->params.mask = random_below(random, 4) ? NULL : allow_all;
     job->params.priority = (int)random_below(random, 3);
-    marks[0] = (uint32_t)shared;
-    marks[1] = (uint32_t)n;
-    job->params.marks = marks;
+    job->marks[0] = (uint32_t)shared;
+    job->marks[1] = (uint32_t)n;
+    job->params.marks = job->marks;
     job->params.n_marks = random_below(random, 2) ? 2 : 0;
     collect_answer(&job->params, &job->found);
     if (random_below(random, 10) == 0)
