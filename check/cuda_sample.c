@@ -21,7 +21,7 @@ enum { MAX_LOGITS = 248320, MAX_ROWS = 130, MAX_RECENT = 300, MAX_BIAS = 20, MAX
 /* Buffers for rows of n logits. */
 struct gpu_sampler {
     size_t n, max_rows, n_rows;
-    qn_gpu_guarded logits, params, entries, masks, raw, states, results;
+    qn_gpu_guarded logits, params, entries, masks, raw, states, results, tokens;
     qn_sample_mode mode;
 };
 
@@ -35,7 +35,8 @@ static struct gpu_sampler sampler_new(size_t n, size_t max_rows)
                              .masks = qn_gpu_new(max_rows * qn_sample_mask_words(n) * sizeof(uint32_t)),
                              .raw = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(float)),
                              .states = qn_gpu_new(max_rows * sizeof(qn_sample_state)),
-                             .results = qn_gpu_new(max_rows * sizeof(qn_sample_result)) };
+                             .results = qn_gpu_new(max_rows * sizeof(qn_sample_result)),
+                             .tokens = qn_gpu_new(max_rows * sizeof(int32_t)) };
     qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), c.states.data, 0, c.states.bytes));
     qn_gpu_synchronize(); /* uploads run in another stream */
     return c;
@@ -43,7 +44,9 @@ static struct gpu_sampler sampler_new(size_t n, size_t max_rows)
 
 static void sampler_free(struct gpu_sampler *c)
 {
-    qn_gpu_guarded *const all[] = { &c->logits, &c->params, &c->entries, &c->masks, &c->raw, &c->states, &c->results };
+    qn_gpu_guarded *const all[] = {
+        &c->logits, &c->params, &c->entries, &c->masks, &c->raw, &c->states, &c->results, &c->tokens
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
         qn_gpu_free(all[i]);
@@ -56,6 +59,7 @@ static void launch_sampler(const struct gpu_sampler *c)
                                   .params = c->params.data,
                                   .states = c->states.data,
                                   .results = c->results.data,
+                                  .tokens = c->tokens.data,
                                   .n = (uint32_t)c->n };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n;
@@ -104,6 +108,7 @@ static void sample(struct gpu_sampler *c, const qn_sample_request *requests, siz
     qn_gpu_poison(&c->masks);
     qn_gpu_poison(&c->raw);
     qn_gpu_poison(&c->results);
+    qn_gpu_poison(&c->tokens);
     qn_gpu_synchronize();
     for (size_t row = 0; row < n_rows; row++)
         set_row(c, row, &requests[row]);
@@ -111,6 +116,12 @@ static void sample(struct gpu_sampler *c, const qn_sample_request *requests, siz
     launch_sampler(c);
     qn_gpu_read(&c->results, all);
     memcpy(results, all, n_rows * sizeof *all);
+    int32_t *tokens = qn_xcalloc(c->max_rows, sizeof *tokens);
+    qn_gpu_read(&c->tokens, tokens);
+    for (size_t row = 0; row < n_rows; row++)
+        qn_expect(tokens[row] == results[row].token, "row %zu: for the next step %d, for the host %d", row, tokens[row],
+                  results[row].token);
+    free(tokens);
     free(all);
 }
 
@@ -409,6 +420,9 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_random_blocks(type, p.data.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are f16 */
     qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, n_cols, &bytes));
     int32_t tokens[TOKENS] = { (int32_t)n_rows - 1, 0, (int32_t)qn_random_below(n_rows) };
+    /* The last two rows have the same tokens from sources, one of which was not sampled. */
+    const int32_t sampled[2] = { tokens[2], -1 }, own[TOKENS] = { tokens[0], 1 << 30, 1 << 30 };
+    const uint32_t sources[TOKENS] = { 0, 2, 1 };
     float *signs = qn_xcalloc(n_cols, sizeof *signs), *expected = qn_xcalloc(TOKENS * n_cols, sizeof *expected),
           *found = qn_xcalloc(TOKENS * n_cols, sizeof *found);
     uint32_t words[40], copied[40];
@@ -427,7 +441,8 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_gpu_guarded weights = qn_gpu_new(bytes), rows = qn_gpu_from(p.weights.data, n_rows * p.weights.row_bytes),
                    ids = qn_gpu_from(tokens, sizeof tokens), sign = qn_gpu_from(signs, n_cols * sizeof *signs),
                    out = qn_gpu_new(TOKENS * n_cols * sizeof *found), from = qn_gpu_from(words, sizeof words),
-                   to = qn_gpu_new(sizeof copied);
+                   to = qn_gpu_new(sizeof copied), own_ids = qn_gpu_from(own, sizeof own),
+                   sampled_ids = qn_gpu_from(sampled, sizeof sampled), source = qn_gpu_from(sources, sizeof sources);
     matrix.address = weights.data;
     qn_matmul_launch pack;
     qn_launch launch;
@@ -444,7 +459,15 @@ static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_co
     qn_gpu_read(&to, copied);
     qn_expect_same(found, expected, TOKENS * n_cols, "value");
     qn_expect(memcmp(words, copied, sizeof words) == 0, "the copied words differ");
-    qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to };
+    args.n_words = 0;
+    args.tokens = own_ids.data;
+    args.sources = source.data;
+    args.sampled = sampled_ids.data;
+    qn_gpu_poison(&out);
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&out, found);
+    qn_expect_same(found, expected, TOKENS * n_cols, "value of a token from a source");
+    qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to, &own_ids, &sampled_ids, &source };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
         qn_gpu_free(all[i]);

@@ -50,7 +50,9 @@ typedef struct qn_scheduler_params {
     bool no_prefix_host;    /* drop them instead */
     bool no_prefix_cache;   /* evaluate every prompt from its beginning */
     bool no_thread;         /* the caller runs the steps, with qn_scheduler_step */
-    bool prompts_first;     /* decode nothing while a prompt is being evaluated, for benchmarks */
+    bool run_ahead;     /* with no_thread, on a GPU: a step may be in flight between the calls of qn_scheduler_step, until one
+                               is idle; sessions of the model wait for it, so that the caller must not use any between them */
+    bool prompts_first; /* decode nothing while a prompt is being evaluated, for benchmarks */
 } qn_scheduler_params;
 
 /* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are
@@ -198,7 +200,9 @@ typedef struct qn_scheduler_counters {
     uint64_t prompt_tokens, reused_tokens, generated_tokens; /* of admitted requests; reused: not evaluated */
     uint64_t prefix_hits;                                    /* requests of which a prefix was found */
     uint64_t steps, rows;
+    uint64_t ahead_steps;                      /* of these, launched while the one before was in flight; on a GPU */
     double step_seconds, longest_step_seconds; /* sum, and the longest */
+    double idle_seconds;                       /* of a GPU, from the end of a step until the next one is launched */
 } qn_scheduler_counters;
 
 /* qn_scheduler_get_counters - a consistent copy, as of the last step that has ended. */

@@ -108,6 +108,14 @@ static qn_status reserve_pages(qn_sequence *s, size_t n)
     return QN_OK;
 }
 
+/* Drops fp16 pages between page 0 and the last page: they are codes as well. */
+static void drop_quantized_pages(qn_sequence *s)
+{
+    for (size_t r = pages_of(s->length); has_codes(s) && r-- > 1;)
+        if (r + 1 < pages_of(s->length))
+            drop(s->cache->f16_pages, &s->f16_pages[r]);
+}
+
 /* Drops the pages that a sequence of s->length tokens does not need, among those below `end`. */
 static void drop_unneeded_pages(qn_sequence *s, size_t end)
 {
@@ -117,9 +125,10 @@ static void drop_unneeded_pages(qn_sequence *s, size_t end)
     /* The last first: the pool releases memory from the end. */
     for (size_t r = end; r-- > (has_codes(s) ? complete : needed);)
         drop(s->cache->pages, &s->pages[r]);
-    for (size_t r = end; has_codes(s) && r-- > 0;)
-        if (r >= needed || (r && r + 1 < needed))
-            drop(s->cache->f16_pages, &s->f16_pages[r]);
+    for (size_t r = end; has_codes(s) && r-- > needed;)
+        drop(s->cache->f16_pages, &s->f16_pages[r]);
+    if (!s->is_ahead)
+        drop_quantized_pages(s);
 }
 
 /* ---- Recurrent layers ---- */
@@ -171,17 +180,50 @@ qn_status qn_sequence_reserve(qn_sequence *s, size_t n)
     return QN_OK;
 }
 
+/* The state after a fold. The one before it is dropped later if a step in flight reads it. */
+static void take_folded_state(qn_sequence *s, size_t state_position)
+{
+    if (s->state_to != s->state)
+        s->old_state = s->state;
+    s->state = s->state_to;
+    s->state_position = (uint32_t)state_position;
+}
+
 void qn_sequence_commit(qn_sequence *s, size_t n)
 {
     const size_t end = pages_of(s->length + s->reserved);
     if (qn_sequence_folds(s, n)) {
-        if (s->state_to != s->state)
-            drop(s->cache->states, &s->state);
-        s->state = s->state_to;
-        s->state_position = (uint32_t)state_position_after(s, n);
+        take_folded_state(s, state_position_after(s, n));
+        drop(s->cache->states, &s->old_state);
     }
     s->length += (uint32_t)n;
     cancel(s, end);
+}
+
+void qn_sequence_advance(qn_sequence *s)
+{
+    const size_t n = s->reserved;
+    if (qn_sequence_folds(s, n))
+        take_folded_state(s, state_position_after(s, n));
+    s->length += (uint32_t)n;
+    s->reserved = 0;
+    s->is_ahead = true;
+}
+
+void qn_sequence_settle(qn_sequence *s)
+{
+    s->is_ahead = false;
+    if (s->cache->states)
+        drop(s->cache->states, &s->old_state);
+    if (s->cache->pages)
+        drop_quantized_pages(s);
+}
+
+void qn_sequence_discard(qn_sequence *s)
+{
+    if (qn_sequence_folds(s, s->reserved) && s->state_to == s->state)
+        s->state_position = s->length;
+    cancel(s, pages_of(s->length + s->reserved));
 }
 
 /* ---- Truncation ---- */
@@ -233,7 +275,9 @@ size_t qn_sequence_max_drafted(const qn_sequence *s, size_t n)
 
 qn_status qn_sequence_create(const qn_cache *cache, qn_sequence *s)
 {
-    *s = (qn_sequence){ .cache = cache, .state = QN_NO_ITEM, .state_to = QN_NO_ITEM, .open_chunk = QN_NO_ITEM };
+    *s = (qn_sequence){
+        .cache = cache, .state = QN_NO_ITEM, .state_to = QN_NO_ITEM, .old_state = QN_NO_ITEM, .open_chunk = QN_NO_ITEM
+    };
     return cache->open_chunks ? qn_pool_take(cache->open_chunks, &s->open_chunk) : QN_OK;
 }
 
@@ -241,6 +285,8 @@ void qn_sequence_free(qn_sequence *s)
 {
     if (!s->cache)
         return;
+    if (s->is_ahead)
+        qn_sequence_settle(s);
     if (s->reserved)
         cancel(s, pages_of(s->length + s->reserved));
     qn_sequence_truncate(s, 0);

@@ -16,8 +16,9 @@
  * them, which end with the page of the row before at the latest. A page that a drafted row completes is open again afterwards,
  * with its fp16 rows.
  *
- * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. One thread at a time uses a sequence;
- * sequences that share items may be used by different threads. */
+ * A step that appends rows: qn_sequence_reserve, the device's work, qn_sequence_commit. Rows of another step may be reserved
+ * while the device computes the first: reserve, advance, reserve; settle when the first step has ended; then advance again, or
+ * commit, or discard. One thread at a time uses a sequence; sequences that share items may be used by different threads. */
 #ifndef QN_CACHE_SEQUENCE_H
 #define QN_CACHE_SEQUENCE_H
 
@@ -55,6 +56,8 @@ typedef struct qn_sequence {
     uint32_t min_length; /* truncation reaches no shorter length above 0: inputs of the convolution before it are not there. No
                                 limit if it is at most state_position */
     uint32_t open_chunk;
+    bool is_ahead;      /* between qn_sequence_advance and qn_sequence_settle */
+    uint32_t old_state; /* then: the state before the advance, if it is another item; else QN_NO_ITEM */
 } qn_sequence;
 
 /* qn_sequence_create - an empty sequence. Free with qn_sequence_free, which accepts a zeroed struct. Takes the open chunk,
@@ -69,6 +72,16 @@ qn_status qn_sequence_reserve(qn_sequence *sequence, size_t n);
 /* qn_sequence_commit - n rows, at most as many as reserved, have been appended; drops what is no longer needed. With 0 the
  * reservation is undone, unless the device has already changed the state. */
 void qn_sequence_commit(qn_sequence *sequence, size_t n);
+
+/* qn_sequence_advance - count the reserved rows as appended while the device still computes them, so that others can be
+ * reserved behind them. What their step reads is dropped by qn_sequence_settle, when it has ended. */
+void qn_sequence_advance(qn_sequence *sequence);
+void qn_sequence_settle(qn_sequence *sequence);
+
+/* qn_sequence_discard - the device has computed a reserved row which is not appended: the sequence is not to grow further, but
+ * its pages and its state may be shared. The rows that the row has folded into the state are before it and stay: a state in
+ * place of the old one is then at the length. */
+void qn_sequence_discard(qn_sequence *sequence);
 
 /* qn_sequence_folds - whether appending n rows changes the state. */
 bool qn_sequence_folds(const qn_sequence *sequence, size_t n);

@@ -118,6 +118,18 @@ static uint64_t bytes_per_token(const struct run *run, qn_session *session)
     return info->bytes_per_token / run->n + cache + info->recurrent_bytes + info->recurrent_bytes / 64;
 }
 
+/* Of all repetitions. */
+static void print_steps(const struct run *run, const qn_scheduler_counters *c)
+{
+    const double steps = (double)c->steps;
+    char waits[128] = "";
+    if (!run->bench->on_cpu)
+        snprintf(waits, sizeof waits, ", %llu launched while the one before was in flight; %.4f ms (%.2f%%) between them",
+                 (unsigned long long)c->ahead_steps, 1e3 * c->idle_seconds / steps, 100 * c->idle_seconds / c->step_seconds);
+    qn_cli_error("parallel %zu: %llu steps of %.4f ms%s", run->n, (unsigned long long)c->steps, 1e3 * c->step_seconds / steps,
+                 waits);
+}
+
 static int run_parallel(struct run *run, qn_session *session, qn_bench_test *tests)
 {
     const qn_args *args = run->bench->args;
@@ -129,6 +141,7 @@ static int run_parallel(struct run *run, qn_session *session, qn_bench_test *tes
         .max_rows = (uint32_t)((uint64_t)args->batch > run->n || !args->batch ? (uint64_t)args->batch : run->n),
         .no_prefix_cache = true,
         .no_thread = true,
+        .run_ahead = true,
         .prompts_first = true
     };
     for (int decode = 0; decode < 2; decode++) {
@@ -142,12 +155,15 @@ static int run_parallel(struct run *run, qn_session *session, qn_bench_test *tes
     if (qn_scheduler_create(run->bench->model, &params, &run->scheduler))
         return qn_cli_fail();
     const bool done = run_tests(run, &tests[0], &tests[1]);
+    const qn_scheduler_counters counters = qn_scheduler_get_counters(run->scheduler);
     qn_scheduler_free(run->scheduler);
     if (!done)
         return qn_cli_fail();
     qn_bench_print(run->bench, &tests[0]);
     if (run->n_generate)
         qn_bench_print(run->bench, &tests[1]);
+    if (args->verbose)
+        print_steps(run, &counters);
     return QN_EXIT_DONE;
 }
 

@@ -21,6 +21,7 @@ typedef struct qn_memory_checkpoint qn_memory_checkpoint;
 
 typedef struct qn_row {
     int32_t token;
+    uint32_t source; /* 0: `token`; else the token that the step launched before this one samples by its request source - 1 */
     uint32_t position;
     const qn_kv_view *cache;
     const qn_recurrent_view *recurrent; /* NULL where the model has no recurrent layers */
@@ -139,10 +140,13 @@ typedef struct qn_device_vtable {
 
     /* The same in two calls, between which the device computes and the host is free. NULL for devices that compute on the
      * host.
-     *   launch   queues the step. Its rows and memories, and what it points to, stay as they are until `finish` returns;
-     *            `reserve`, `run`
-     *            and `launch` are not called before. After an error nothing is queued, and `finish` is not called
-     *   finish   waits for the step; then logits and sampled tokens are written */
+     *   launch   queues the step. Its rows, and what it points to, stay as they are until `finish` returns; `reserve` and
+     *            `run` are not called before, and what its memories hold is not dropped (qn_sequence_advance). A second step,
+     *            of up to qn_device.ahead sequences, may be launched before the first is finished, if the first has neither
+     *            logits nor a `check`. After an error nothing of the step is queued any more, but a part may have been
+     *            computed; `finish` is not called for it
+     *   finish   waits for the step that was launched first; then logits and sampled tokens are written. A token is
+     *            QN_SAMPLE_LOST if it has to be sampled from logits that the step launched behind it replaces */
     qn_status (*launch)(qn_device *device, const qn_step *step);
     qn_status (*finish)(qn_device *device);
 
@@ -160,9 +164,11 @@ typedef struct qn_device_vtable {
 
 struct qn_device {
     const qn_device_vtable *vtable;
-    size_t piece;           /* rows of a sequence in a step end at the next multiple of it, as a position; 0: anywhere */
-    char name[32];          /* "cpu", "cuda:0" */
-    size_t batch;           /* default number of rows of a step */
+    size_t piece;        /* rows of a sequence in a step end at the next multiple of it, as a position; 0: anywhere */
+    char name[32];       /* "cpu", "cuda:0" */
+    size_t batch;        /* default number of rows of a step */
+    size_t ahead;        /* a step of so many sequences can be launched while another is in flight; 0: none */
+    double idle_seconds; /* from the end of a step until the one behind it, which was finished last, was queued; 0: unknown */
     size_t prompt_multiple; /* prompts are evaluated faster if cut at positions that are multiples of it; 0: anywhere */
 };
 

@@ -22,8 +22,8 @@ qn_status qn_model_read_rate(qn_model *model, double *rate)
 {
     if (!model->device || !model->device->vtable->read_rate)
         return qn_fail(QN_ERR_UNSUPPORTED, "no read rate: the model does not run on a GPU");
-    pthread_mutex_lock(&model->lock);
+    qn_model_lock(model);
     const qn_status status = model->device->vtable->read_rate(model->device, rate);
-    pthread_mutex_unlock(&model->lock);
+    qn_model_unlock(model);
     return status;
 }

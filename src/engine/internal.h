@@ -82,6 +82,9 @@ qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_me
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);
 
+/* qn_model_is_awaited - whether another thread waits for the lock, which the caller holds. */
+bool qn_model_is_awaited(qn_model *model);
+
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
@@ -102,6 +105,9 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
  *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent tokens
  *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
+
+/* qn_sampler_take_back - let the generator continue before its last n requests. */
+void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 
 /* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One thread at
  * a time. */

@@ -218,6 +218,14 @@ void qn_model_unlock(qn_model *model)
     pthread_mutex_unlock(&model->lock);
 }
 
+bool qn_model_is_awaited(qn_model *model)
+{
+    if (pthread_mutex_trylock(&model->turn))
+        return true;
+    pthread_mutex_unlock(&model->turn);
+    return false;
+}
+
 /* ---- Cache formats ---- */
 
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
@@ -238,11 +246,11 @@ static qn_status get_codec(qn_model *model, unsigned bits, const qn_aura_codec *
 
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs)
 {
-    pthread_mutex_lock(&model->lock);
+    qn_model_lock(model);
     qn_status status = get_codec(model, format->key_bits, &codecs->keys);
     if (status == QN_OK)
         status = get_codec(model, format->value_bits, &codecs->values);
-    pthread_mutex_unlock(&model->lock);
+    qn_model_unlock(model);
     return status;
 }
 

@@ -93,6 +93,12 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
     return request;
 }
 
+void qn_sampler_take_back(qn_sampler *sampler, size_t n)
+{
+    if (!qn_sample_is_greedy(&sampler->params))
+        sampler->random = qn_splitmix_before(sampler->random, n);
+}
+
 qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request)
 {
     if (!sampler->scratch)

@@ -107,10 +107,13 @@ static qn_status create(qn_scheduler *s)
     QN_TRY(create_locks(s));
     QN_TRY(find_cache(s));
     QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
-    QN_TRY(qn_alloc(&s->pieces, n, sizeof *s->pieces, "scheduler"));
-    QN_TRY(qn_alloc(&s->logit_rows, n, sizeof *s->logit_rows, "scheduler"));
-    QN_TRY(qn_alloc(&s->requests, n, sizeof *s->requests, "scheduler"));
-    QN_TRY(qn_alloc(&s->rows, s->params.max_rows, sizeof *s->rows, "scheduler"));
+    for (size_t i = 0; i < 2; i++) {
+        qn_scheduled *step = &s->steps[i];
+        QN_TRY(qn_alloc(&step->pieces, n, sizeof *step->pieces, "scheduler"));
+        QN_TRY(qn_alloc(&step->logit_rows, n, sizeof *step->logit_rows, "scheduler"));
+        QN_TRY(qn_alloc(&step->requests, n, sizeof *step->requests, "scheduler"));
+        QN_TRY(qn_alloc(&step->rows, s->params.max_rows, sizeof *step->rows, "scheduler"));
+    }
     return create_threads(s);
 }
 
@@ -163,8 +166,10 @@ static void stop(qn_scheduler *s)
     if (s->has_step_thread)
         pthread_join(s->step_thread, NULL);
     else if (s->n_queued || s->n_running) {
+        if (s->flight)
+            (void)qn_scheduler_run_step(s);
         qn_scheduler_catch_up(s);
-        qn_scheduler_admit(s);
+        qn_scheduler_end_late(s);
     }
     pthread_mutex_lock(&s->events_lock);
     s->no_more_events = true;
@@ -190,10 +195,12 @@ void qn_scheduler_free(qn_scheduler *s)
         pthread_cond_destroy(&s->has_events);
     }
     qn_free(s->running);
-    qn_free(s->pieces);
-    qn_free(s->logit_rows);
-    qn_free(s->requests);
-    qn_free(s->rows);
+    for (size_t i = 0; i < 2; i++) {
+        qn_free(s->steps[i].pieces);
+        qn_free(s->steps[i].logit_rows);
+        qn_free(s->steps[i].requests);
+        qn_free(s->steps[i].rows);
+    }
     qn_free(s);
 }
 

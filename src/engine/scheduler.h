@@ -1,10 +1,11 @@
 /* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_request.c: what is
  * submitted; scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step;
- * scheduler_sample.c: what tokens are sampled by, masks; scheduler_output.c: text and callbacks.
+ * scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c: what tokens are sampled by, masks;
+ * scheduler_output.c: text and callbacks.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
- * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence that
- * has lost its memory are the same thing: tokens that the sequence does not hold.
+ * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence
+ * that has lost its memory are the same thing: tokens that the sequence does not hold.
  *
  * One thread runs steps: the scheduler's, or the callers of qn_scheduler_step. It alone uses what is marked "step". */
 #ifndef QN_ENGINE_SCHEDULER_H
@@ -67,12 +68,17 @@ struct qn_request {
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    uint32_t branch;              /* another position whose state is kept, or 0 */
-    uint32_t kept_state;          /* the last position whose state was kept */
-    bool has_kept_prompt;         /* the pages of the prompt were added to the kept prefixes */
-    bool has_output;              /* the last token is not yet emitted */
-    bool is_over;                 /* result.finish says why; qn_scheduler_end follows beside the next step */
-    qn_status output_status;      /* of emitting; its text is `error` */
+    uint32_t branch;      /* another position whose state is kept, or 0 */
+    uint32_t kept_state;  /* the last position whose state was kept */
+    bool has_kept_prompt; /* the pages of the prompt were added to the kept prefixes */
+    bool has_output;      /* the last token is not yet emitted */
+    bool is_over;         /* result.finish says why; qn_scheduler_end follows when no step in flight has its rows */
+    uint32_t n_in_flight; /* steps in flight that have its rows */
+    bool has_pending;     /* the step in flight samples its next token, by its request logit_row */
+    uint32_t logit_row;
+    bool is_lost;                 /* a token was not sampled: the sequence is set aside when no step in flight has its rows */
+    bool never_ahead;             /* a token was lost once */
+    qn_status failure;            /* with is_over; its text is `error` */
     uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
     double admitted, first_token; /* 0: not yet */
     qn_request_result result;
@@ -98,7 +104,23 @@ struct qn_request {
 typedef struct qn_piece {
     qn_request *request; /* NULL: dropped from the step */
     size_t n;
+    bool samples;     /* the next token, from the last row */
+    bool is_advanced; /* rows of the next step are reserved behind it */
+    bool is_void;     /* the token of its row was not to be evaluated: the row is discarded */
 } qn_piece;
+
+/* A step that is composed, or in flight. */
+typedef struct qn_scheduled {
+    qn_piece *pieces; /* [max_sequences] */
+    uint32_t n_pieces;
+    qn_row *rows;         /* [max_rows] */
+    uint32_t *logit_rows; /* [max_sequences] */
+    qn_sample_request *requests;
+    qn_step step;
+    size_t n_decoding; /* pieces of one row */
+    double start;      /* when it was begun to be composed */
+    bool is_ahead;     /* launched while another was in flight */
+} qn_scheduled;
 
 struct qn_scheduler {
     qn_model *model;
@@ -118,12 +140,12 @@ struct qn_scheduler {
     qn_scheduler_counters counters;
 
     /* Step. */
-    qn_piece *pieces; /* [max_sequences] */
-    uint32_t n_pieces;
-    qn_row *rows;         /* [max_rows] */
-    uint32_t *logit_rows; /* [max_sequences] */
-    qn_sample_request *requests;
-    bool overlaps; /* the device has `launch` */
+    qn_scheduled steps[2];
+    qn_scheduled *flight; /* the step that is finished next, with the model's lock; NULL: none */
+    size_t positions;     /* for which the device has reserved */
+    bool overlaps;        /* the device has `launch` */
+    double last_end;      /* of a step; 0: there was no work since */
+    size_t n_generated;   /* tokens since the last step that was counted */
     qn_step_times times;
     double (*now)(void); /* the clock of `times`: qn_now */
     uint64_t n_released; /* how often a sequence was freed */
@@ -146,42 +168,80 @@ void qn_request_free(qn_request *request);
 
 /* ---- scheduler_queue.c ---- */
 
-/* qn_scheduler_admit - end what was cancelled or is late, and let requests of the queue begin. Not while a step is computed. */
+/* qn_scheduler_end_late - end what was cancelled or is late; of those with rows in flight, note that they are over. */
+void qn_scheduler_end_late(qn_scheduler *s);
+
+/* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. */
 void qn_scheduler_admit(qn_scheduler *s);
 
-/* qn_scheduler_admit_beside - let requests of the queue begin, also while a step of others is computed. */
-void qn_scheduler_admit_beside(qn_scheduler *s);
-
-/* qn_scheduler_set_aside - free a running request's sequence and queue it again. Its pages are kept for reuse as long as there is memory. */
+/* qn_scheduler_set_aside - free a running request's sequence, of which no step in flight has rows, and queue it again. Its
+ * pages are kept for reuse as long as there is memory. */
 void qn_scheduler_set_aside(qn_scheduler *s, qn_request *request);
+
+/* qn_scheduler_requeue - the same without counting it. */
+void qn_scheduler_requeue(qn_scheduler *s, qn_request *request);
 
 /* qn_scheduler_end - end a request: its pages are kept for reuse, its last events queued. With QN_FINISH_ERROR, the error is
  * `status` with the thread's error text, and its pages are dropped. */
 void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn_status status);
 
-/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it is of a prompt,
- * those with generated tokens may not. */
+/* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it is of a
+ * prompt, those with generated tokens may not. */
 bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
 
 /* ---- scheduler_step.c ---- */
 
-/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most that at
- * `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece (qn_sequence.state_position). */
+/* qn_rows_to_state - of n rows that a sequence of `length` tokens could append, the number after which its state is at most
+ * that at `state`, a multiple of QN_PAGE above its state_position: so that it is there after some piece
+ * (qn_sequence.state_position). */
 size_t qn_rows_to_state(bool folds_whole_chunks, size_t length, size_t state, size_t n);
 
-/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what follows from a
- * step and the next does not depend on is left for the next call: it is done while that computes. */
+/* qn_request_rows_left - tokens that the sequence does not hold, a pending one included. */
+size_t qn_request_rows_left(const qn_request *r);
+
+/* qn_request_keeps_state - whether the state that its sequence has now is to be kept. qn_request_keep_prefix - keep it, and
+ * the pages of a prompt that is complete. */
+bool qn_request_keeps_state(const qn_scheduler *s, const qn_request *r);
+void qn_request_keep_prefix(qn_scheduler *s, qn_request *r);
+
+/* qn_scheduler_compose - the pieces of a step. qn_scheduler_reserve - memory for them; gives up that of others. Not while a
+ * step is in flight. qn_scheduler_reserve_ahead - the same beside a step in flight: false, with nothing reserved, if there is
+ * no memory. */
+void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to);
+void qn_scheduler_reserve(qn_scheduler *s, qn_scheduled *step);
+bool qn_scheduler_reserve_ahead(qn_scheduled *step);
+
+/* qn_scheduler_has_finished - whether a request is over and has not ended. */
+bool qn_scheduler_has_finished(const qn_scheduler *s);
+
+/* qn_scheduler_unreserve - give back what is reserved for a step that is not launched. */
+void qn_scheduler_unreserve(qn_scheduled *step);
+
+/* qn_scheduler_positions - workspace for a step, in positions. qn_scheduler_fill_rows - the device's step, from the pieces. */
+size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step);
+void qn_scheduler_fill_rows(qn_scheduled *step);
+
+/* ---- scheduler_flight.c ---- */
+
+/* qn_scheduler_run_step - returns whether there was anything to do. With a device that computes beside the host, what follows
+ * from a step and the next does not depend on is left for the next call: it is done while that computes. The scheduler's
+ * thread leaves a step in flight, which the next call finishes. */
 bool qn_scheduler_run_step(qn_scheduler *s);
 
-/* qn_scheduler_catch_up - without a step beside it: emit tokens, and end requests that are over. */
+/* qn_scheduler_catch_up - emit tokens, and end requests that are over and have no rows in flight. */
 void qn_scheduler_catch_up(qn_scheduler *s);
 
-/* qn_request_emit_last - emit the last token with has_output. An error is output_status, with its text in `error`. */
+/* qn_request_fail - end a request by an error when no step in flight has its rows; its text is the thread's error text. */
+void qn_request_fail(qn_request *r, qn_status status);
+
+/* qn_request_emit_last - emit the last token with has_output. */
 void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 
 /* ---- scheduler_sample.c ---- */
 
-/* qn_request_next_sample - what the next token is sampled by. */
+/* qn_request_next_sample - what the next token is sampled by. qn_request_waits_for_token - whether that depends on the token
+ * before, or the host needs that token first: the next step cannot be launched before this one is finished. */
+bool qn_request_waits_for_token(const qn_request *request);
 qn_sample_request qn_request_next_sample(qn_request *request);
 
 /* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */

@@ -1,9 +1,9 @@
 /* Who is evaluated: the queue, admission by memory, giving up the memory of the youngest, and the end of requests.
  *
- * The request of the highest priority is admitted when there is memory for its tokens besides what those that are running still
- * need for theirs; one that does not fit waits, and those behind it with it. When the pool is full nonetheless, because sequences
- * grow, the youngest is set aside, at most QN_MAX_SET_ASIDE times. Of those that were set aside so often only one runs at a time:
- * it can take the memory of all others, so that it ends. */
+ * The request of the highest priority is admitted when there is memory for its tokens besides what those that are running
+ * still need for theirs; one that does not fit waits, and those behind it with it. When the pool is full nonetheless, because
+ * sequences grow, the youngest is set aside, at most QN_MAX_SET_ASIDE times. Of those that were set aside so often only one
+ * runs at a time: it can take the memory of all others, so that it ends. */
 #include "engine/scheduler.h"
 
 #include <string.h>
@@ -60,7 +60,7 @@ static void free_memory(qn_scheduler *s, qn_request *r)
     s->n_released++;
 }
 
-void qn_scheduler_set_aside(qn_scheduler *s, qn_request *r)
+void qn_scheduler_requeue(qn_scheduler *s, qn_request *r)
 {
     if (r->has_output)
         qn_request_emit_last(s, r);
@@ -68,26 +68,33 @@ void qn_scheduler_set_aside(qn_scheduler *s, qn_request *r)
     free_memory(s, r);
     r->admitted_after = s->n_released;
     r->kept_state = 0;
-    r->result.n_set_aside++;
     pthread_mutex_lock(&s->lock); /* once: a request that is being cancelled is in one of the two lists */
     unlink_running(s, r);
     r->next = s->queue;
     s->queue = r;
     s->n_queued++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void qn_scheduler_set_aside(qn_scheduler *s, qn_request *r)
+{
+    r->result.n_set_aside++;
+    pthread_mutex_lock(&s->lock);
     s->counters.set_aside++;
     pthread_mutex_unlock(&s->lock);
+    qn_scheduler_requeue(s, r);
 }
 
 void qn_scheduler_end(qn_scheduler *s, qn_request *r, qn_finish finish, qn_status status)
 {
     const double now = qn_now();
-    if (finish == QN_FINISH_ERROR && r->output_status == QN_OK)
+    if (finish == QN_FINISH_ERROR && r->failure == QN_OK)
         memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
     if (r->has_output)
         qn_request_emit_last(s, r);
-    if (r->output_status != QN_OK) {
+    if (r->failure != QN_OK) {
         finish = QN_FINISH_ERROR;
-        status = r->output_status;
+        status = r->failure;
     }
     r->result.finish = finish;
     r->result.status = finish == QN_FINISH_ERROR ? status : QN_OK;
@@ -140,9 +147,22 @@ static void end_queued(qn_scheduler *s, double now)
 static void end_running(qn_scheduler *s, double now)
 {
     qn_finish finish;
-    for (uint32_t i = s->n_running; i-- > 0;)
-        if (!s->running[i]->is_over && is_over(s->running[i], now, &finish))
-            qn_scheduler_end(s, s->running[i], finish, QN_OK);
+    for (uint32_t i = s->n_running; i-- > 0;) {
+        qn_request *r = s->running[i];
+        if (r->is_over || !is_over(r, now, &finish))
+            continue;
+        r->is_over = true;
+        r->result.finish = finish;
+        if (!r->n_in_flight)
+            qn_scheduler_end(s, r, finish, QN_OK);
+    }
+}
+
+void qn_scheduler_end_late(qn_scheduler *s)
+{
+    const double now = qn_now();
+    end_queued(s, now);
+    end_running(s, now);
 }
 
 /* ---- Admission ---- */
@@ -247,21 +267,21 @@ static bool has_rows(const qn_scheduler *s)
     return false;
 }
 
-/* Whether a request begins with what is copied from host memory. Others do not wait for the copy, which is made beside a step of
- * theirs. */
+/* Whether a request begins with what is copied from host memory. Others do not wait for the copy, which is made beside a step
+ * of theirs. */
 static bool waits_for_copy(const qn_scheduler *s, const qn_request *r)
 {
-    return s->overlaps && s->kept && has_rows(s) && qn_kept_is_spilled(s->kept, r->scope, r->tokens, r->n_tokens);
+    return s->overlaps && !s->flight && s->kept && has_rows(s) && qn_kept_is_spilled(s->kept, r->scope, r->tokens, r->n_tokens);
 }
 
 /* Returns false when no other request can begin. */
-static bool admit_next(qn_scheduler *s, double now, bool is_beside)
+static bool admit_next(qn_scheduler *s, double now)
 {
     bool begun = false;
     pthread_mutex_lock(&s->lock);
     qn_request *r = *find_next(s, now);
     pthread_mutex_unlock(&s->lock);
-    if (!r || !may_begin(s, r) || (!is_beside && waits_for_copy(s, r)))
+    if (!r || !may_begin(s, r) || waits_for_copy(s, r))
         return false;
     const qn_status status = begin(s, r, &begun);
     if (status == QN_ERR_MEMORY && s->n_running) {
@@ -286,21 +306,9 @@ static bool admit_next(qn_scheduler *s, double now, bool is_beside)
     return true;
 }
 
-static void admit(qn_scheduler *s, double now, bool is_beside)
-{
-    while (s->n_running < s->params.max_sequences && admit_next(s, now, is_beside))
-        ;
-}
-
-void qn_scheduler_admit_beside(qn_scheduler *s)
-{
-    admit(s, qn_now(), true);
-}
-
 void qn_scheduler_admit(qn_scheduler *s)
 {
     const double now = qn_now();
-    end_queued(s, now);
-    end_running(s, now);
-    admit(s, now, false);
+    while (s->n_running < s->params.max_sequences && admit_next(s, now))
+        ;
 }

@@ -1,6 +1,6 @@
-/* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of the
- * step. If it is rejected the step leaves its logits, and the request stays out of the following steps: the thread that calls
- * callbacks makes the mask and samples from these logits, while other requests continue. */
+/* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of
+ * the step. If it is rejected the step leaves its logits, and the request stays out of the following steps: the thread that
+ * calls callbacks makes the mask and samples from these logits, while other requests continue. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -44,9 +44,23 @@ static float *check(void *request, qn_token token)
     return status == QN_OK ? r->logits : NULL;
 }
 
+static bool has_penalties(const qn_sampling *p)
+{
+    return p->repeat_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0;
+}
+
+bool qn_request_waits_for_token(const qn_request *r)
+{
+    return r->params.mask || has_penalties(&r->params.sampling) || r->never_ahead;
+}
+
 qn_sample_request qn_request_next_sample(qn_request *r)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
+    if (!has_penalties(&r->params.sampling)) { /* `tokens` may move while the step is in flight */
+        request.recent = request.generated = NULL;
+        request.n_recent = request.n_generated = 0;
+    }
     request.bias = r->bias;
     request.n_bias = r->params.n_bias;
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;

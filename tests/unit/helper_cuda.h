@@ -46,7 +46,7 @@ static struct {
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     size_t allocated; /* bytes of all calls of cuMemAlloc */
     int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
-    int graph_launches, synchronizations, event_synchronizations; /* synchronizations: of streams */
+    int records, graph_launches, synchronizations, event_synchronizations; /* synchronizations: of streams */
     int shared_set, last_shared, carveouts_set;
     bool last_pdl, last_cooperative;
     unsigned char last_args[FAKE_ARGS_BYTES];
@@ -431,7 +431,7 @@ static qn_cu_result fake_event_create(qn_cu_event *event, unsigned flags)
 {
     (void)flags;
     FAKE_TRY("cuEventCreate");
-    *event = (qn_cu_event)malloc(1);
+    *event = (qn_cu_event)calloc(1, sizeof(int)); /* its number among all that were recorded */
     fake_count(&fake.events, 1);
     return 0;
 }
@@ -445,9 +445,10 @@ static qn_cu_result fake_event_destroy(qn_cu_event event)
 
 static qn_cu_result fake_event_record(qn_cu_event event, qn_cu_stream stream)
 {
-    (void)event;
     (void)stream;
     FAKE_TRY("cuEventRecord");
+    fake_count(&fake.records, 1);
+    *(int *)(void *)event = fake.records;
     return 0;
 }
 
@@ -461,9 +462,8 @@ static qn_cu_result fake_event_synchronize(qn_cu_event event)
 
 static qn_cu_result fake_elapsed(float *milliseconds, qn_cu_event begin, qn_cu_event end)
 {
-    (void)begin;
-    (void)end;
     FAKE_TRY("cuEventElapsedTime");
+    assert_in_range(*(int *)(void *)begin, 1, *(int *)(void *)end - 1);
     *milliseconds = 250;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Random requests through a scheduler whose pool holds a tenth of what they need: shared prefixes, cancelled ones, sessions beside
- * them. Each request ends once, and no page is left; what they answer is checked by the test. */
+/* Random requests through a scheduler whose pool holds a tenth of what they need: shared prefixes, cancelled ones, sessions
+ * beside them. Each request ends once, and no page is left; what they answer is checked by the test. */
 #ifndef QN_TESTS_HELPER_JOBS_H
 #define QN_TESTS_HELPER_JOBS_H
 
@@ -11,6 +11,7 @@ enum { MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
 
 struct job {
     qn_token prompt[MAX_PROMPT];
+    uint32_t marks[2];
     qn_request_params params;
     struct answer found, expected;
     uint64_t id;
@@ -45,7 +46,6 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     const bool is_shared = random_below(random, 2);
     const size_t n = 1 + random_below(random, is_shared || !random_below(random, 4) ? MAX_PROMPT : 120);
     const size_t shared = is_shared ? n - random_below(random, n < 100 ? n : 100) : 0;
-    static uint32_t marks[2];
     make_tokens(random_below(random, SHARED), job->prompt, shared, n_vocab);
     make_tokens(qn_splitmix(random), job->prompt + shared, n - shared, n_vocab);
     job->params = qn_request_defaults();
@@ -60,9 +60,9 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     job->params.n_logprobs = (int)random_below(random, 4) - 1;
     job->params.mask = random_below(random, 4) ? NULL : allow_all;
     job->params.priority = (int)random_below(random, 3);
-    marks[0] = (uint32_t)shared;
-    marks[1] = (uint32_t)n;
-    job->params.marks = marks;
+    job->marks[0] = (uint32_t)shared;
+    job->marks[1] = (uint32_t)n;
+    job->params.marks = job->marks;
     job->params.n_marks = random_below(random, 2) ? 2 : 0;
     collect_answer(&job->params, &job->found);
     if (random_below(random, 10) == 0)
@@ -90,6 +90,15 @@ static inline void cut_cancelled(struct job *job)
     job->params.max_tokens = (int64_t)job->found.n_tokens;
     job->found.n_text = 0;
     job->params.on_text = NULL;
+}
+
+/* Most requests need no token on the host before the next one. */
+static inline void let_run_ahead(struct job *job)
+{
+    if (job->params.sampling.seed % 16 == 0)
+        return;
+    job->params.mask = NULL;
+    job->params.sampling.repeat_penalty = 1;
 }
 
 struct beside {
@@ -128,8 +137,10 @@ static inline void *run_sessions(void *context)
     return NULL;
 }
 
-/* BESIDE: sessions are used at the same time. OVERLAPPING: the device computes beside the host. */
-enum how { ALONE, BESIDE = 1, OVERLAPPING = 2 };
+/* BESIDE: sessions are used at the same time. OVERLAPPING: a device of the CPU computes beside the host. AHEAD: two steps at a
+ * time, and it leaves some tokens to the host. */
+enum how { ALONE, BESIDE = 1, OVERLAPPING = 2, AHEAD = 4 };
+enum { MOST_AHEAD = 64, TOKENS_PER_LEFT = 50 };
 
 struct run {
     const char *file, *kv, *device;
@@ -198,8 +209,9 @@ static inline void run_jobs(const struct run *r)
     label("%s, %s, %zu requests", r->file, r->kv, r->n);
     assert_non_null(jobs);
     load_for(r, r->memory, &model);
-    if (r->how & OVERLAPPING)
-        let_overlap(model);
+    if (!r->device && r->how & (OVERLAPPING | AHEAD))
+        let_overlap(model, r->how & AHEAD ? MOST_AHEAD : 0);
+    tokens_per_left = r->how & AHEAD ? TOKENS_PER_LEFT : 0;
     vocabulary = qn_model_get_info(model).n_vocab;
     struct beside sessions = { .model = model, .kv = r->kv };
     qn_scheduler_params params = r->params;
@@ -220,10 +232,15 @@ static inline void run_jobs(const struct run *r)
     }
     qn_scheduler_free(scheduler);
     assert_int_equal(items_held(cache), 0);
-    print_message("%s %s: %llu steps, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %zu sessions beside\n",
-                  r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.rows,
-                  (unsigned long long)counters.reused_tokens, (unsigned long long)counters.prompt_tokens,
-                  (unsigned long long)counters.set_aside, sessions.n);
+    print_message(
+        "%s %s: %llu steps, %llu ahead, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %zu sessions beside, "
+        "%zu tokens lost\n",
+        r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.ahead_steps,
+        (unsigned long long)counters.rows, (unsigned long long)counters.reused_tokens,
+        (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside, sessions.n, n_lost);
+    if (r->how == AHEAD && model->device->ahead) /* while a session waits no step is launched behind another */
+        assert_true(counters.ahead_steps > counters.steps / 4);
+    n_lost = 0;
     qn_model_free(model);
     check_jobs(r, jobs);
     free(jobs);

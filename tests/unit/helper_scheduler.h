@@ -3,6 +3,7 @@
 #define QN_TESTS_HELPER_SCHEDULER_H
 
 #include "helper_assert.h"
+#include "helper_overlap.h"
 
 #include "base/splitmix.h"
 #include "engine/scheduler.h"
@@ -101,36 +102,6 @@ static inline void load_model(const char *file, uint64_t memory, int n_threads, 
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
     assert_ok(
         qn_model_load(path, &(qn_model_params){ .memory = memory, .n_threads = n_threads, .skip_weight_scan = true }, model));
-}
-
-/* Lets a device of the CPU compute beside the host: it computes a step when the host waits for it. */
-static const qn_step *step_in_flight;
-static const qn_device_vtable *vtable_without_launch;
-
-static inline qn_status launch_step(qn_device *device, const qn_step *step)
-{
-    (void)device;
-    assert_null(step_in_flight);
-    step_in_flight = step;
-    return QN_OK;
-}
-
-static inline qn_status finish_step(qn_device *device)
-{
-    const qn_step *step = step_in_flight;
-    assert_non_null(step);
-    step_in_flight = NULL;
-    return vtable_without_launch->run(device, step);
-}
-
-static inline void let_overlap(qn_model *model)
-{
-    static qn_device_vtable vtable;
-    vtable = *model->device->vtable;
-    vtable_without_launch = model->device->vtable;
-    vtable.launch = launch_step;
-    vtable.finish = finish_step;
-    model->device->vtable = &vtable;
 }
 
 /* Items that sequences of a cache hold. */

@@ -47,6 +47,7 @@ static qn_cuda_model model_new(void)
     assert_ok(qn_cuda_alloc(model.cuda, ROWS * VOCAB, sizeof(float), "logits", &model.logits));
     assert_ok(qn_cuda_alloc_host(model.cuda, VOCAB * sizeof(float), "logits", (void **)&model.host_logits));
     assert_ok(qn_cuda_alloc_host(model.cuda, PARAMS + ROWS * sizeof(qn_sample_params), "inputs", (void **)&model.host_inputs));
+    model.block_inputs[0] = model.host_inputs;
     assert_ok(qn_cuda_alloc(model.cuda, PARAMS + ROWS * sizeof(qn_sample_params), 1, "inputs", &inputs));
     model.inputs = inputs.address;
     assert_ok(qn_cuda_sampling_alloc(&model, ROWS, ROWS));
@@ -232,7 +233,7 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
         assert_true(log->pdl && log->grid[1] == n_rows);
         for (size_t row = 0; row < n_rows; row++)
             play_row((const qn_sample_args *)(const void *)log->args, row);
-        assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first));
+        assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first, false));
         memcpy(expected, requests, sizeof expected);
         for (size_t row = first; row < first + n_rows; row++) {
             qn_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
@@ -267,7 +268,7 @@ static void no_token_is_allowed(void **unused)
     upload_params(&model);
     assert_ok(qn_cuda_run_sampler(&model, &what));
     play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0);
-    assert_ok(qn_cuda_finish_sampling(&model, &what, &request));
+    assert_ok(qn_cuda_finish_sampling(&model, &what, &request, false));
     assert_int_equal(request.token, -1);
     assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
     assert_text("the largest of the allowed tokens is -inf");

@@ -52,6 +52,7 @@ static void deterministic_answers(void **unused)
 
 static void make_greedy(struct job *job)
 {
+    let_run_ahead(job);
     job->params.sampling.temperature = 0;
     job->params.sampling.repeat_penalty = 1;
 }
@@ -98,13 +99,16 @@ static void answers_near_those_alone(void **unused)
     } cases[] = {
         { "models/quern-demo.gguf", "f16", 32 << 20, { .max_sequences = 8 }, BESIDE },
         { "models/quern-demo.gguf", "aura4", 64 << 20, { .max_rows = 96, .no_thread = true }, BESIDE },
+        { "tests/golden/qwen35.q1_0.gguf", "f16", 12 << 20, { .max_sequences = 8 }, AHEAD },
+        { "tests/golden/qwen35.q1_0.gguf", "aura4", 0, { .max_sequences = 3 }, AHEAD },
+        { "tests/golden/qwen3.q2_0.gguf", "aura4v3", 12 << 20, { .max_sequences = 1 }, AHEAD },
         { "tests/golden/qwen35.q1_0.gguf", "f16", 12 << 20, { .max_sequences = 64 }, ALONE },
         { "tests/golden/qwen3.f16.gguf", "f16", 12 << 20, { .step_seconds = 1e-3, .no_prefix_host = true }, BESIDE },
     };
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_jobs(&(struct run){ cases[i].file, cases[i].kv, device, cases[i].memory, .params = cases[i].params,
-                                .n = (n_requests + 7) / 8, .how = cases[i].how, .change = make_greedy, .check = check_near });
+                                .n = (n_requests + 13) / 14, .how = cases[i].how, .change = make_greedy, .check = check_near });
 }
 
 int main(int argc, char **argv)

@@ -164,7 +164,7 @@ static void admission_counts_reserved_pages_once(void **unused)
     make_tokens(3, tokens, N);
     make_tokens(4, late.tokens, 100);
     load_model("models/quern-demo.gguf", 64 << 20, 1, &model);
-    let_overlap(model);
+    let_overlap(model, 0);
     qn_device_vtable vtable = *model->device->vtable;
     vtable.launch = launch_and_submit;
     model->device->vtable = &vtable;
@@ -178,7 +178,7 @@ static void admission_counts_reserved_pages_once(void **unused)
     assert_int_equal(first.n_tokens, 4);
     assert_int_equal(late.answer.n_tokens, 4);
     qn_scheduler_free(late.scheduler);
-    model->device->vtable = vtable_without_launch;
+    stop_overlap(model);
     qn_model_free(model);
 }
 
@@ -201,7 +201,7 @@ static qn_status copy_in(void *context, uint64_t to, const void *from, size_t by
 {
     (void)context;
     n_in++;
-    n_beside += step_in_flight != NULL;
+    n_beside += n_steps_in_flight > 0;
     memcpy((void *)(uintptr_t)to, from, bytes);
     return QN_OK;
 }
@@ -296,7 +296,7 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
     bool idle = false;
     make_tokens(6, tokens, N + MORE);
     load_spilling(64 << 20, &model);
-    let_overlap(model);
+    let_overlap(model, 0);
     assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_thread = true }, &scheduler));
     qn_request_params params = prompt_of(tokens, N, 2, &first);
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
@@ -324,7 +324,7 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
     assert_ok(qn_scheduler_step(scheduler, &idle));
     assert_true(n_in > 0);
     qn_scheduler_free(scheduler);
-    model->device->vtable = vtable_without_launch;
+    stop_overlap(model);
     qn_model_free(model);
 }
 

@@ -378,7 +378,7 @@ static void tokens_come_with_the_next_step(void **unused)
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer cancelled, whole, expected;
     uint64_t id;
-    let_overlap(model);
+    let_overlap(model, 0);
     qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2 });
     qn_request_params params = prompt_of(tokens, 3, 30, &cancelled);
     assert_ok(qn_scheduler_submit(scheduler, &params, &id));
@@ -400,7 +400,7 @@ static void tokens_come_with_the_next_step(void **unused)
     assert_int_equal(whole.n_ends, 1);
     step(scheduler, true);
     qn_scheduler_free(scheduler);
-    model->device->vtable = vtable_without_launch;
+    stop_overlap(model);
     memset(&expected, 0, sizeof expected);
     params.user = &expected;
     answer_alone(model, NULL, 2048, &params, &expected);
@@ -420,7 +420,7 @@ static void an_error_keeps_what_was_generated(void **unused)
     (void)unused;
     static const qn_token tokens[] = { 10, 20, 30 };
     struct answer a;
-    let_overlap(model);
+    let_overlap(model, 0);
     qn_device_vtable refusing = *model->device->vtable;
     qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 2 });
     const qn_request_params params = prompt_of(tokens, 3, 30, &a);
@@ -437,7 +437,7 @@ static void an_error_keeps_what_was_generated(void **unused)
     assert_int_equal(a.n_tokens, 3);
     assert_int_equal(a.n_ends, 1);
     qn_scheduler_free(scheduler);
-    model->device->vtable = vtable_without_launch;
+    stop_overlap(model);
 }
 
 static void higher_priority_begins_first(void **unused)

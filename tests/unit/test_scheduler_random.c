@@ -47,6 +47,20 @@ static void beside_the_device(void **unused)
                        .n = n_large / 2, .how = OVERLAPPING });
 }
 
+static void ahead_of_the_device(void **unused)
+{
+    (void)unused;
+    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20, .params = { .max_sequences = 8 },
+                       .n = n_requests, .how = BESIDE | AHEAD, .change = let_run_ahead });
+    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 0, .params = { .max_sequences = 3 }, .n = n_requests,
+                       .how = AHEAD, .change = let_run_ahead });
+    run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
+                       .n = n_requests, .how = AHEAD, .change = let_run_ahead });
+    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20,
+                       .params = { .max_sequences = 8, .no_thread = true, .run_ahead = true }, .n = n_large, .how = AHEAD,
+                       .change = let_run_ahead });
+}
+
 static void attention_only(void **unused)
 {
     (void)unused;
@@ -74,7 +88,7 @@ int main(void)
     n_large = n_requests / (QN_TEST_SANITIZED && !soak ? 8 : 4);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hybrid_in_little_memory), cmocka_unit_test(hybrid_with_codes), cmocka_unit_test(beside_the_device),
-        cmocka_unit_test(attention_only),          cmocka_unit_test(small_hybrid),
+        cmocka_unit_test(ahead_of_the_device),     cmocka_unit_test(attention_only),    cmocka_unit_test(small_hybrid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

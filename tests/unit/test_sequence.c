@@ -306,6 +306,80 @@ static void drafted_rows(void **state)
             }
 }
 
+/* What a step in flight uses: the sequence and its tables when it was launched. */
+struct in_flight {
+    qn_sequence sequence;
+    uint32_t pages[MAX_LENGTH / QN_PAGE + 1], f16_pages[MAX_LENGTH / QN_PAGE + 1];
+    size_t n;
+};
+
+static void launch(const qn_sequence *s, size_t n, struct in_flight *step)
+{
+    const size_t n_pages = (s->length + n + QN_PAGE - 1) / QN_PAGE;
+    step->sequence = *s;
+    step->n = n;
+    memcpy(step->pages, s->pages, n_pages * sizeof *s->pages);
+    step->sequence.pages = step->pages;
+    if (s->f16_pages)
+        memcpy(step->f16_pages, s->f16_pages, n_pages * sizeof *s->f16_pages);
+    step->sequence.f16_pages = step->f16_pages;
+}
+
+/* Each step is computed after the next one was reserved; the last row is discarded, and the sequence's prefix is then as it was. */
+static void steps_in_flight(void **state)
+{
+    (void)state;
+    for (size_t kind = 0; kind < 6; kind++)
+        for (uint32_t end = 1; end < 300; end += 1 + random_below(9)) {
+            fixture f = new_fixture(1000, kind & 1, kind >= 2);
+            if (kind >= 4)
+                fold_whole_chunks(&f);
+            history *h = grown(&f, 1 + random_below(140));
+            qn_sequence *s = &h->sequence;
+            const uint32_t last = s->length + end;
+            struct in_flight steps[2];
+            uint32_t shared = QN_NO_ITEM;
+            label("kind %zu, %u rows", kind, (unsigned)end);
+            for (size_t i = 0; i < MAX_LENGTH; i++)
+                h->tokens[s->length + i < MAX_LENGTH ? s->length + i : MAX_LENGTH] = random_u32();
+            for (size_t i = 0;; i++) {
+                const size_t left = last - s->length - (i ? steps[(i - 1) % 2].n : 0);
+                const size_t n = !left ? 1 : random_below(8) || left < 70 ? 1 : 1 + random_below(70);
+                if (i)
+                    qn_sequence_advance(s);
+                if (f.cache.states && s->state != QN_NO_ITEM && shared == QN_NO_ITEM && !random_below(20)) {
+                    shared = s->state; /* the next fold is into another item */
+                    qn_pool_share(f.cache.states, shared);
+                }
+                assert_ok(qn_sequence_reserve(s, n));
+                launch(s, n, &steps[i % 2]);
+                if (i) {
+                    const struct in_flight *before = &steps[(i - 1) % 2];
+                    run_step(&before->sequence, h->tokens + before->sequence.length, before->n);
+                    qn_sequence_settle(s);
+                }
+                if (!left)
+                    break;
+            }
+            assert_int_equal(s->length, last);
+            run_step(s, h->tokens + last, 1);
+            qn_sequence_discard(s);
+            for (uint32_t p = 0; p < last / QN_PAGE * QN_PAGE; p++) {
+                const bool is_f16 = f.cache.f16_pages && p < QN_PAGE;
+                const uint32_t *rows =
+                    is_f16 ? item_at(f.cache.f16_pages, s->f16_pages[0]) : item_at(f.cache.pages, s->pages[p / QN_PAGE]);
+                assert_int_equal(rows[p % QN_PAGE], h->tokens[p]);
+            }
+            assert_true(s->state_position <= last && (!f.cache.states || last - s->state_position <= QN_PAGE));
+            if (s->state_position)
+                assert_int_equal(*item_at(f.cache.states, s->state), fold(7, h->tokens, s->state_position));
+            if (shared != QN_NO_ITEM)
+                qn_pool_drop(f.cache.states, shared);
+            end_history(h);
+            end_fixture(&f);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,7 +387,7 @@ int main(void)
         cmocka_unit_test(pages_of_codes),    cmocka_unit_test(a_reservation_that_is_not_used),
         cmocka_unit_test(restored_items),    cmocka_unit_test(lengths_of_recurrent_layers),
         cmocka_unit_test(whole_chunks),      cmocka_unit_test(repeated_truncation),
-        cmocka_unit_test(drafted_rows),
+        cmocka_unit_test(drafted_rows),      cmocka_unit_test(steps_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,9 +147,12 @@ void qn_cuda_buffers_free(qn_cuda_model *model)
     for (size_t i = 0; model->acts && i < model->plan->n_acts; i++)
         release_acts(model, &model->acts[i]);
     qn_cuda_sampling_free(model);
-    qn_cuda_free_host(model->cuda, model->host_inputs);
+    for (size_t i = 0; i < QN_CUDA_BLOCKS; i++) {
+        qn_cuda_free_host(model->cuda, model->block_inputs[i]);
+        model->block_inputs[i] = NULL;
+    }
+    qn_cuda_use_block(model, 0);
     qn_cuda_free_host(model->cuda, model->host_logits);
-    model->host_inputs = NULL;
     model->host_logits = NULL;
     model->max_rows = model->max_positions = 0;
 }
@@ -210,8 +213,10 @@ static qn_status alloc_inputs(qn_cuda_model *model, int embeddings, size_t max_r
         return qn_fail(QN_ERR_MEMORY, "step: %zu rows of %zu do not fit in memory", max_rows, width);
     QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &model->buffers[embeddings]));
     model->inputs = model->buffers[embeddings].address;
-    QN_TRY(qn_cuda_alloc_host(model->cuda, model->table.tiled_matrix ? model->input_bytes : bytes, "step buffer",
-                              (void **)&model->host_inputs));
+    for (size_t i = 0; i < QN_CUDA_BLOCKS; i++)
+        QN_TRY(qn_cuda_alloc_host(model->cuda, model->table.tiled_matrix ? model->input_bytes : bytes, "step buffer",
+                                  (void **)&model->block_inputs[i]));
+    qn_cuda_use_block(model, 0);
     return qn_cuda_alloc_host(model->cuda, model->plan->n_vocab * sizeof(float), "logits", (void **)&model->host_logits);
 }
 

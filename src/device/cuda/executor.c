@@ -142,7 +142,7 @@ static qn_status prepare(struct batch *b)
     s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0; /* a graph always uploads as many */
     if (b->requests)
         QN_TRY(qn_cuda_fill_sampling(s->model, b->requests, b->n_logits, s->inputs.sampling, &b->sampling));
-    return s->is_decode || s->n == 1 ? qn_cuda_fold_full_chunks(s) : QN_OK;
+    return QN_OK;
 }
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
@@ -158,7 +158,7 @@ static qn_status queue_decode(const struct batch *b)
                                 b->n_logits * model->plan->n_vocab * sizeof *b->logits));
     if (b->requests && !samples_in_graph)
         QN_TRY(qn_cuda_run_sampler(model, &b->sampling));
-    model->flight = (qn_cuda_flight){
+    model->flights[model->block] = (qn_cuda_flight){
         .logits = one ? b->logits : NULL, .requests = b->requests, .sampling = b->sampling, .is_queued = true
     };
     return QN_OK;
@@ -190,27 +190,27 @@ static qn_status queue_sampling(const struct batch *b, size_t i, size_t n)
     sampling.first = i;
     sampling.n = n;
     QN_TRY(qn_cuda_run_sampler(model, &sampling));
-    model->flight = (qn_cuda_flight){ .requests = b->requests, .sampling = sampling, .is_queued = true };
+    model->flights[model->block] = (qn_cuda_flight){ .requests = b->requests, .sampling = sampling, .is_queued = true };
     return QN_OK;
 }
 
-/* What was queued has been computed. */
-static qn_status finish_flight(qn_cuda_model *model)
+/* What was queued with the current block has been computed. */
+static qn_status finish_flight(qn_cuda_model *model, bool is_followed)
 {
-    const qn_cuda_flight flight = model->flight;
-    model->flight.is_queued = false;
+    const qn_cuda_flight flight = model->flights[model->block];
+    model->flights[model->block].is_queued = false;
     if (flight.logits)
         memcpy(flight.logits, model->host_logits, model->plan->n_vocab * sizeof *flight.logits);
-    return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests) : QN_OK;
+    return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests, is_followed) : QN_OK;
 }
 
-/* Before inputs and logits of what was queued are overwritten. */
+/* Before inputs and logits of an earlier part of the step are overwritten. */
 static qn_status wait_for_flight(qn_cuda_model *model)
 {
-    if (!model->flight.is_queued)
+    if (!model->flights[model->block].is_queued)
         return QN_OK;
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return finish_flight(model);
+    return finish_flight(model, false);
 }
 
 static qn_status queue_launches(const struct batch *b)
@@ -220,7 +220,7 @@ static qn_status queue_launches(const struct batch *b)
     QN_TRY(qn_cuda_prepare_decode(&b->step));
     QN_TRY(qn_cuda_upload_inputs(&b->step));
     QN_TRY(qn_cuda_run_trunk(&b->step));
-    model->flight = (qn_cuda_flight){ .is_queued = true };
+    model->flights[model->block] = (qn_cuda_flight){ .is_queued = true };
     for (size_t i = 0, n; i < b->n_logits; i += n) {
         n = b->n_logits - i < model->logit_rows ? b->n_logits - i : model->logit_rows;
         if (i)
@@ -235,55 +235,96 @@ static qn_status queue_launches(const struct batch *b)
     return QN_OK;
 }
 
-static qn_status queue_batch(struct batch *b)
+static qn_cuda_launched *launched_step(qn_cuda_model *model, uint64_t number)
+{
+    return &model->launched[number % (QN_CUDA_BLOCKS + 1)];
+}
+
+static qn_status queue_batch(struct batch *b, const qn_cuda_launched *launched)
 {
     QN_TRY(wait_for_flight(b->step.model));
     QN_TRY(prepare(b));
+    if (!b->first)
+        QN_TRY(qn_cuda_event_record(b->step.model->cuda, launched->started, b->step.model->stream));
+    if (b->step.is_decode || b->step.n == 1)
+        QN_TRY(qn_cuda_fold_full_chunks(&b->step));
     return b->step.is_decode ? queue_decode(b) : queue_launches(b);
+}
+
+/* A step that another one is in front of must be queued without waiting. */
+static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, const struct batch *first)
+{
+    if (model->n_launched == model->n_finished || (first->n_rows == step->n_rows && first->n_logits <= model->logit_rows))
+        return QN_OK;
+    return qn_fail(QN_ERR_INVALID, "step: launched while another is in flight, with more sequences than %zu",
+                   model->base.ahead);
 }
 
 /* Queues all batches of a step, and waits for all but the last. */
 static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
 {
+    const qn_cuda_launched *launched = launched_step(model, model->n_launched);
     for (size_t row = 0, logit = 0; row < step->n_rows;) {
         struct batch b = batch_of(model, step, row, logit);
-        QN_TRY(queue_batch(&b));
+        QN_TRY(check_ahead(model, step, &b));
+        QN_TRY(queue_batch(&b, launched));
         row += b.n_rows;
         logit += b.n_logits;
     }
-    return qn_cuda_event_record(model->cuda, model->computed, model->stream);
+    return qn_cuda_event_record(model->cuda, launched->computed, model->stream);
 }
 
 /* After a failure: the caller may free what queued kernels access. */
-static qn_status abandon_step(qn_cuda_model *model, qn_status status)
+static qn_status abandon_block(qn_cuda_model *model, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
     (void)qn_cuda_stream_synchronize(model->cuda, model->stream);
-    model->flight.is_queued = false;
+    model->flights[model->block].is_queued = false;
     return qn_fail(status, "%s", text);
 }
 
+/* A step takes the block that no step in flight has. */
 static qn_status device_launch(qn_device *device, const qn_step *step)
 {
     qn_cuda_model *model = cuda_model_of(device);
     pthread_mutex_lock(&model->stream_lock);
+    qn_cuda_use_block(model, model->flights[0].is_queued);
+    launched_step(model, model->n_launched)->block = model->block;
     qn_status status = queue_step(model, step);
     if (status != QN_OK)
-        status = abandon_step(model, status);
+        status = abandon_block(model, status);
+    else
+        model->n_launched++;
     pthread_mutex_unlock(&model->stream_lock);
     return status;
+}
+
+/* Between the step before and this one, of which both have been computed. */
+static double measure_idle(qn_cuda_model *model, uint64_t number)
+{
+    double seconds = 0;
+    if (number && qn_cuda_event_seconds(model->cuda, launched_step(model, number - 1)->computed,
+                                        launched_step(model, number)->started, &seconds) != QN_OK)
+        return 0;
+    return seconds;
 }
 
 static qn_status device_finish(qn_device *device)
 {
     qn_cuda_model *model = cuda_model_of(device);
-    qn_status status = qn_cuda_event_synchronize(model->cuda, model->computed);
+    const uint64_t number = model->n_finished;
+    const qn_cuda_launched *launched = launched_step(model, number);
+    qn_status status = qn_cuda_event_synchronize(model->cuda, launched->computed);
     pthread_mutex_lock(&model->stream_lock);
+    const bool is_followed = model->n_launched - number > 1;
+    qn_cuda_use_block(model, launched->block);
     if (status == QN_OK)
-        status = finish_flight(model);
+        status = finish_flight(model, is_followed);
+    device->idle_seconds = status == QN_OK ? measure_idle(model, number) : 0;
     if (status != QN_OK)
-        status = abandon_step(model, status);
+        status = abandon_block(model, status);
+    model->n_finished++;
     pthread_mutex_unlock(&model->stream_lock);
     return status;
 }
@@ -304,7 +345,10 @@ static void device_free(qn_device *device)
         qn_cuda_graphs_free(model);
         qn_cuda_buffers_free(model);
         qn_cuda_weights_free(model);
-        qn_cuda_event_free(model->cuda, model->computed);
+        for (size_t i = 0; i <= QN_CUDA_BLOCKS; i++) {
+            qn_cuda_event_free(model->cuda, model->launched[i].started);
+            qn_cuda_event_free(model->cuda, model->launched[i].computed);
+        }
         if (model->stream)
             qn_cuda_stream_free(model->cuda, model->stream);
         qn_cuda_close(model->cuda);
@@ -325,6 +369,8 @@ static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_p
     }
     pthread_mutex_lock(&model->stream_lock);
     const qn_status status = qn_cuda_buffers_reserve(model, max_rows, max_positions);
+    /* The host needs tokens to dequantise their embeddings; `deterministic` steps are several batches. */
+    device->ahead = model->table.tiled_matrix && !model->deterministic ? QN_CUDA_MAX_SEQUENCES : 0;
     pthread_mutex_unlock(&model->stream_lock);
     return status;
 }
@@ -390,7 +436,10 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .max_shared_bytes = info->max_shared_bytes };
     QN_TRY(qn_attention_gpu_check(&model->attention));
     QN_TRY(qn_cuda_stream_create(model->cuda, &model->stream));
-    QN_TRY(qn_cuda_event_create(model->cuda, &model->computed));
+    for (size_t i = 0; i <= QN_CUDA_BLOCKS; i++) {
+        QN_TRY(qn_cuda_event_create(model->cuda, &model->launched[i].started));
+        QN_TRY(qn_cuda_event_create(model->cuda, &model->launched[i].computed));
+    }
     QN_TRY(qn_cuda_caches_create(model, &model->caches));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
     QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));

@@ -1,4 +1,4 @@
-/* Decode steps as CUDA graphs: one for each bucket of rows and each cache format of a model, captured when it is first needed.
+/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format of a model, captured when first needed.
  * A graph serves all sequences: its kernels read positions, page tables and items of states from the step's inputs. */
 #include "device/cuda/operations.h"
 
@@ -55,10 +55,12 @@ void qn_cuda_graphs_free(qn_cuda_model *model)
 {
     for (qn_cuda_graphs *graphs; (graphs = model->graphs);) {
         model->graphs = graphs->next;
-        for (size_t i = 0; i < sizeof graphs->one_row / sizeof *graphs->one_row; i++)
-            qn_cuda_graph_free(model->cuda, graphs->one_row[i].graph);
-        for (size_t i = 0; i < QN_CUDA_N_BUCKETS; i++)
-            qn_cuda_graph_free(model->cuda, graphs->buckets[i].graph);
+        for (size_t block = 0; block < QN_CUDA_BLOCKS; block++) {
+            for (size_t i = 0; i <= QN_SAMPLE_MODES; i++)
+                qn_cuda_graph_free(model->cuda, graphs->one_row[block][i].graph);
+            for (size_t i = 0; i < QN_CUDA_N_BUCKETS; i++)
+                qn_cuda_graph_free(model->cuda, graphs->buckets[block][i].graph);
+        }
         free_plan(model, &graphs->decode_plan);
         free_plan(model, &graphs->rows_plan);
         qn_free(graphs);
@@ -102,8 +104,9 @@ static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sam
 
 qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling)
 {
-    qn_cuda_captured *captured =
-        s->n > 1 ? &s->graphs->buckets[bucket_index(s->n)] : &s->graphs->one_row[sampling ? sampling->mode : QN_SAMPLE_MODES];
+    const size_t block = s->model->block;
+    qn_cuda_captured *captured = s->n > 1 ? &s->graphs->buckets[block][bucket_index(s->n)]
+                                          : &s->graphs->one_row[block][sampling ? sampling->mode : QN_SAMPLE_MODES];
     QN_TRY(qn_cuda_prepare_decode(s));
     QN_TRY(capture(s, sampling, captured));
     return qn_cuda_graph_launch(s->model->cuda, captured->graph, s->model->stream);

@@ -29,6 +29,7 @@ qn_cuda_inputs qn_cuda_inputs_of(size_t n_rows, size_t n_pieces, size_t n_logits
     add(&in.bytes, n_pieces + 1, sizeof(uint32_t), &in.cu_seqlens);
     add(&in.bytes, n_pieces, sizeof(uint32_t), &in.first_positions);
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.tokens);
+    add(&in.bytes, n_rows, sizeof(uint32_t), &in.sources);
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.positions);
     add(&in.bytes, n_rows, sizeof(uint32_t), &in.sequences);
     add(&in.bytes, n_logits, sizeof(uint32_t), &in.logit_rows);
@@ -89,11 +90,14 @@ static qn_status embed_on_device(const qn_cuda_rows_step *s)
     const qn_cuda_model *model = s->model;
     const qn_op *op = &model->plan->ops[0];
     const uint64_t host = (uint64_t)(uintptr_t)model->host_inputs;
-    const uint64_t tokens = (s->n == 1 ? host : model->inputs) + s->inputs.tokens;
+    const uint64_t inputs = s->n == 1 ? host : model->inputs;
     qn_launch config;
     qn_matmul_embed_args args;
-    QN_TRY(qn_matmul_gpu_embed(model->table.tiled_matrix, model->table.first_tile, tokens, model->table.signs,
-                               op->embed.inverse.block, s->n, qn_cuda_rows(model, op->embed.out), &config, &args));
+    QN_TRY(qn_matmul_gpu_embed(model->table.tiled_matrix, model->table.first_tile, inputs + s->inputs.tokens,
+                               model->table.signs, op->embed.inverse.block, s->n, qn_cuda_rows(model, op->embed.out), &config,
+                               &args));
+    args.sources = inputs + s->inputs.sources;
+    args.sampled = qn_cuda_sampled_tokens(model);
     if (s->n == 1) {
         args.from = host;
         args.to = model->inputs;
@@ -132,6 +136,7 @@ static void fill_rows(const qn_cuda_rows_step *s, size_t i)
     for (uint32_t row = 0; row < piece->n; row++) {
         const uint32_t at = piece->row + row;
         qn_cuda_host_input(s, in->tokens)[at] = piece->rows ? (uint32_t)piece->rows[row].token : 0;
+        qn_cuda_host_input(s, in->sources)[at] = piece->rows ? piece->rows[row].source : 0;
         qn_cuda_host_input(s, in->positions)[at] = piece->position + row;
         qn_cuda_host_input(s, in->sequences)[at] = piece->rows ? (uint32_t)i : QN_ATTENTION_NO_SESSION;
     }

@@ -61,6 +61,7 @@ typedef struct qn_cuda_inputs {
     size_t first_positions;                   /* u32 */
     /* u32 by row. sequences: index of the row's piece, QN_ATTENTION_NO_SESSION for padding. */
     size_t tokens, positions, sequences;
+    size_t sources;    /* u32 by row, qn_row.source */
     size_t logit_rows; /* u32 by logit row: its row */
     size_t bytes;      /* of all these */
     size_t sampling;   /* behind them: qn_sample_params by logit row that is sampled */
@@ -80,13 +81,24 @@ typedef struct qn_cuda_sampling {
     size_t params;       /* offset of the step's parameters in its inputs */
 } qn_cuda_sampling;
 
-/* Work that is queued, and what becomes of its results. */
+/* Work that is queued, and what becomes of its results. What the host writes for it and reads of it is in a block of its own
+ * (qn_cuda_use_block): the host prepares a step while the one before is in flight. On the device steps share one workspace,
+ * which the next step overwrites: only `tokens` goes from one to the next. */
 typedef struct qn_cuda_flight {
     float *logits;               /* receives those of the only row, from host_logits; NULL: none */
     qn_sample_request *requests; /* of the step, of which `sampling` are to be finished; NULL: none */
     qn_cuda_sampling sampling;
     bool is_queued;
 } qn_cuda_flight;
+
+/* Steps that can be in flight. */
+enum { QN_CUDA_BLOCKS = 2 };
+
+/* A step that was launched. */
+typedef struct qn_cuda_launched {
+    qn_cuda_event started, computed; /* before and after its work */
+    size_t block;
+} qn_cuda_launched;
 
 typedef struct qn_cuda_graphs qn_cuda_graphs;
 typedef struct qn_cuda_sampler qn_cuda_sampler; /* sampling.c */
@@ -99,9 +111,9 @@ typedef struct qn_cuda_model {
     const qn_kernels *kernels;
     qn_cuda *cuda;
     qn_cuda_stream stream;
-    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not while a
-     * step is computed. Work of other threads may then be queued behind a step that is in flight: it must not change what that step
-     * uses, which is what its rows' memories hold. */
+    /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not
+     * while a step is computed. Work of other threads may then be queued behind a step that is in flight: it must not change
+     * what that step uses, which is what its rows' memories hold. */
     pthread_mutex_t stream_lock;
     qn_matmul_gpu matmul;
     qn_attention_gpu attention; /* for fp16 caches */
@@ -139,13 +151,25 @@ typedef struct qn_cuda_model {
     qn_cuda_buffer arrivals;           /* [max_rows][n_k_heads] of recurrent layers: zeros between launches */
     qn_cuda_buffer persistent_memory;  /* backs `persistent` */
     qn_cuda_persistent_workspace persistent;
-    uint8_t *host_inputs;  /* pinned: input_bytes, and max_rows embeddings if the host dequantises */
+    uint8_t *host_inputs;  /* of the current block. Pinned: input_bytes, and max_rows embeddings if the host dequantises */
     qn_cuda_piece *pieces; /* [QN_CUDA_MAX_SEQUENCES] of the current step */
-    float *host_logits;    /* pinned: [n_vocab] */
+    float *host_logits;    /* pinned: [n_vocab]. Of a step behind which no other is launched */
     qn_cuda_sampler *sampler;
-    qn_cuda_flight flight;  /* the last batch of a step that was launched */
-    qn_cuda_event computed; /* after it */
+
+    /* steps in flight */
+    size_t block;                                  /* the current one */
+    uint8_t *block_inputs[QN_CUDA_BLOCKS];         /* host_inputs of each */
+    qn_cuda_flight flights[QN_CUDA_BLOCKS];        /* of each: the last batch of the step that was launched */
+    qn_cuda_launched launched[QN_CUDA_BLOCKS + 1]; /* step i at i % (QN_CUDA_BLOCKS + 1): the one before is measured too */
+    uint64_t n_launched, n_finished;               /* steps */
 } qn_cuda_model;
+
+/* qn_cuda_use_block - makes a block the current one, with its host_inputs and, in the sampler, its results and lists. */
+static inline void qn_cuda_use_block(qn_cuda_model *model, size_t block)
+{
+    model->block = block;
+    model->host_inputs = model->block_inputs[block];
+}
 
 /* qn_cuda_rows - the address of the first row of a buffer of the plan. */
 static inline uint64_t qn_cuda_rows(const qn_cuda_model *model, int buffer)
@@ -215,13 +239,14 @@ struct qn_cuda_piece {
 
 /* sampling.c: the tokens of rows from their logits. */
 
-/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows, of which logit_rows are sampled together. */
+/* qn_cuda_sampling_alloc - the sampler's buffers, for steps of up to max_rows rows, of which logit_rows are sampled
+ * together. */
 qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows, size_t logit_rows);
 void qn_cuda_sampling_free(qn_cuda_model *model);
 
 /* qn_cuda_fill_sampling - the parameters of requests [n] into host_inputs, at offset `params`; the step's inputs are uploaded
- * afterwards. Masks, bias and penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and not
- * before the step that used them last has ended. Sets *what. */
+ * afterwards. Masks, bias and penalties, if there are any, by one copy that is queued in the stream. Not during a capture, and
+ * not before the step that used them last has ended. Sets *what. */
 qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
                                 qn_cuda_sampling *what);
 
@@ -229,8 +254,14 @@ qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *r
  * applied in place. */
 qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what);
 
-/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of requests [n] of a step, those from what->first on.
- * Samples rows on the host that the kernels could not sample, from model->logits. */
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
+/* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of requests [n] of a step, those from
+ * what->first on. Samples rows on the host that the kernels could not sample, from model->logits; if another step was launched
+ * behind (is_followed), which replaces these, their token is QN_SAMPLE_LOST. */
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests,
+                                  bool is_followed);
+
+/* qn_cuda_sampled_tokens - device address of the tokens [max_rows] of the last step that sampled, by request; -1: not
+ * sampled. */
+uint64_t qn_cuda_sampled_tokens(const qn_cuda_model *model);
 
 #endif

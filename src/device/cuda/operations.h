@@ -133,9 +133,10 @@ typedef struct qn_cuda_captured {
 struct qn_cuda_graphs {
     qn_cuda_graphs *next;
     unsigned key_bits, value_bits;
-    qn_cuda_decode_plan decode_plan, rows_plan;    /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
-    qn_cuda_captured one_row[QN_SAMPLE_MODES + 1]; /* by the sampler; the last one has none */
-    qn_cuda_captured buckets[QN_CUDA_N_BUCKETS];   /* without a sampler; the first is not used */
+    qn_cuda_decode_plan decode_plan, rows_plan; /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
+    /* Of each block, whose addresses they have: */
+    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_SAMPLE_MODES + 1]; /* by the sampler; the last one has none */
+    qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_CUDA_N_BUCKETS];   /* without a sampler; the first is not used */
 };
 
 /* qn_cuda_bucket - the number of rows that a decode step of n rows is padded to; n above QN_CUDA_MAX_SEQUENCES itself. */

@@ -6,17 +6,33 @@
 
 #include <string.h>
 
-struct qn_cuda_sampler {
-    qn_cuda_buffer states;     /* [logit_rows] */
-    qn_sample_result *results; /* [max_rows], pinned like all host memory here but slots */
-    /* Of a step: masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a
-     * check, the logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on
-     * them. */
+/* Of a step. */
+struct block {
+    qn_sample_result *results; /* [max_rows], pinned like `lists` */
+    /* Masks of the rows that have one, entries of all rows; and in `lists`, of those with log probabilities or a check, the
+     * logits of the entries before they change. Parameters hold the addresses, so that graphs do not depend on them. */
     uint8_t *lists;
     size_t list_bytes;           /* capacity */
     qn_cuda_buffer device_lists; /* the same masks and entries */
-    uint32_t *slots;             /* [n_vocab] zero between calls */
 };
+
+struct qn_cuda_sampler {
+    qn_cuda_buffer states; /* [logit_rows] */
+    qn_cuda_buffer
+        tokens;      /* [max_rows] i32: of the step that sampled last. The next one reads them first and writes them last */
+    uint32_t *slots; /* [n_vocab] zero between calls */
+    struct block blocks[QN_CUDA_BLOCKS];
+};
+
+static struct block *block_of(const qn_cuda_model *model)
+{
+    return &model->sampler->blocks[model->block];
+}
+
+uint64_t qn_cuda_sampled_tokens(const qn_cuda_model *model)
+{
+    return model->sampler->tokens.address;
+}
 
 /* ---- Buffers ---- */
 
@@ -27,17 +43,19 @@ qn_status qn_cuda_sampling_alloc(qn_cuda_model *model, size_t max_rows, size_t l
     s = model->sampler;
     QN_TRY(qn_cuda_alloc(model->cuda, logit_rows, sizeof(qn_sample_state), "step buffer on the GPU", &s->states));
     QN_TRY(qn_cuda_memset(model->cuda, model->stream, s->states.address, 0, s->states.bytes));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof *s->results, "sampler", (void **)&s->results));
+    QN_TRY(qn_cuda_alloc(model->cuda, max_rows, sizeof(int32_t), "step buffer on the GPU", &s->tokens));
+    QN_TRY(qn_cuda_memset(model->cuda, model->stream, s->tokens.address, 0, s->tokens.bytes));
+    for (size_t i = 0; i < QN_CUDA_BLOCKS; i++)
+        QN_TRY(qn_cuda_alloc_host(model->cuda, max_rows * sizeof(qn_sample_result), "sampler", (void **)&s->blocks[i].results));
     return qn_alloc(&s->slots, model->plan->n_vocab, sizeof *s->slots, "sampler");
 }
 
-static void free_lists(qn_cuda_model *model)
+static void free_lists(qn_cuda_model *model, struct block *b)
 {
-    qn_cuda_sampler *s = model->sampler;
-    qn_cuda_free(model->cuda, &s->device_lists);
-    qn_cuda_free_host(model->cuda, s->lists);
-    s->lists = NULL;
-    s->list_bytes = 0;
+    qn_cuda_free(model->cuda, &b->device_lists);
+    qn_cuda_free_host(model->cuda, b->lists);
+    b->lists = NULL;
+    b->list_bytes = 0;
 }
 
 void qn_cuda_sampling_free(qn_cuda_model *model)
@@ -45,9 +63,12 @@ void qn_cuda_sampling_free(qn_cuda_model *model)
     qn_cuda_sampler *s = model->sampler;
     if (!s)
         return;
-    free_lists(model);
+    for (size_t i = 0; i < QN_CUDA_BLOCKS; i++) {
+        free_lists(model, &s->blocks[i]);
+        qn_cuda_free_host(model->cuda, s->blocks[i].results);
+    }
     qn_cuda_free(model->cuda, &s->states);
-    qn_cuda_free_host(model->cuda, s->results);
+    qn_cuda_free(model->cuda, &s->tokens);
     qn_free(s->slots);
     qn_free(s);
     model->sampler = NULL;
@@ -82,34 +103,34 @@ static struct list_sizes measure_lists(const qn_cuda_model *model, const qn_samp
 
 static qn_status reserve_lists(qn_cuda_model *model, const struct list_sizes *sizes)
 {
-    qn_cuda_sampler *s = model->sampler;
+    struct block *b = block_of(model);
     const size_t bytes = sizes->masks + sizes->entries + sizes->raw;
-    if (bytes <= s->list_bytes)
+    if (bytes <= b->list_bytes)
         return QN_OK;
-    free_lists(model);
-    QN_TRY(qn_cuda_alloc(model->cuda, 2 * bytes, 1, "step buffer on the GPU", &s->device_lists));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, 2 * bytes, "sampler", (void **)&s->lists));
-    s->list_bytes = 2 * bytes;
+    free_lists(model, b);
+    QN_TRY(qn_cuda_alloc(model->cuda, 2 * bytes, 1, "step buffer on the GPU", &b->device_lists));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, 2 * bytes, "sampler", (void **)&b->lists));
+    b->list_bytes = 2 * bytes;
     return QN_OK;
 }
 
 /* Fills the parameters of a row, and its mask and entries at these offsets of the lists, which are advanced. */
 static void fill_row(qn_cuda_model *model, const qn_sample_request *request, qn_sample_params *p, struct list_sizes *at)
 {
-    qn_cuda_sampler *s = model->sampler;
+    struct block *b = block_of(model);
     const size_t n_vocab = model->plan->n_vocab;
     *p = qn_sample_gpu_params(request, n_vocab);
     if (request->allowed) {
-        memcpy(s->lists + at->masks, request->allowed, qn_sample_mask_words(n_vocab) * sizeof *request->allowed);
-        p->allowed = s->device_lists.address + at->masks;
+        memcpy(b->lists + at->masks, request->allowed, qn_sample_mask_words(n_vocab) * sizeof *request->allowed);
+        p->allowed = b->device_lists.address + at->masks;
         at->masks += at->mask;
     }
     if (qn_sample_max_entries(request, n_vocab)) {
-        const size_t n =
-            qn_sample_list_entries(request, n_vocab, s->slots, (qn_sample_entry *)(void *)(s->lists + at->entries));
+        const size_t n = qn_sample_list_entries(request, n_vocab, model->sampler->slots,
+                                                (qn_sample_entry *)(void *)(b->lists + at->entries));
         p->n_entries = (uint32_t)n;
-        p->entries = s->device_lists.address + at->entries;
-        p->raw = request->logprobs || request->check ? (uint64_t)(uintptr_t)(s->lists + at->raw) : 0;
+        p->entries = b->device_lists.address + at->entries;
+        p->raw = request->logprobs || request->check ? (uint64_t)(uintptr_t)(b->lists + at->raw) : 0;
         at->entries += n * sizeof(qn_sample_entry);
         at->raw += n * sizeof(float);
     }
@@ -125,11 +146,11 @@ qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *r
     for (size_t i = 0; i < n; i++) {
         what->mode = qn_sample_gpu_join(what->mode, qn_sample_gpu_mode(&requests[i], model->plan->n_vocab));
         fill_row(model, &requests[i], host_params(model, params) + i, &at);
-        model->sampler->results[i] = (qn_sample_result){ .token = -1 };
+        block_of(model)->results[i] = (qn_sample_result){ .token = -1 };
     }
     if (!at.entries)
         return QN_OK;
-    return qn_cuda_copy_h2d(model->cuda, model->stream, model->sampler->device_lists.address, model->sampler->lists,
+    return qn_cuda_copy_h2d(model->cuda, model->stream, block_of(model)->device_lists.address, block_of(model)->lists,
                             at.entries);
 }
 
@@ -141,7 +162,8 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
     const qn_sample_args args = { .logits = model->logits.address,
                                   .params = model->inputs + what->params + what->first * sizeof(qn_sample_params),
                                   .states = s->states.address,
-                                  .results = (uint64_t)(uintptr_t)(s->results + what->first),
+                                  .results = (uint64_t)(uintptr_t)(block_of(model)->results + what->first),
+                                  .tokens = s->tokens.address + what->first * sizeof(int32_t),
                                   .n = (uint32_t)model->plan->n_vocab };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n_launches;
@@ -171,17 +193,17 @@ static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_requ
 }
 
 /* A row's entries, p->n_entries of them. */
-static const qn_sample_entry *entries_of(const qn_cuda_sampler *s, const qn_sample_params *p)
+static const qn_sample_entry *entries_of(const struct block *b, const qn_sample_params *p)
 {
-    return (const qn_sample_entry *)(const void *)(s->lists + (p->entries - s->device_lists.address));
+    return (const qn_sample_entry *)(const void *)(b->lists + (p->entries - b->device_lists.address));
 }
 
 /* The logit of a row's token before bias and penalties; `logit`: after them. A token that is sampled is not masked. */
-static float raw_logit(const qn_cuda_sampler *s, const qn_sample_params *p, qn_token token, float logit)
+static float raw_logit(const struct block *b, const qn_sample_params *p, qn_token token, float logit)
 {
     if (!p->n_entries)
         return logit;
-    const qn_sample_entry *entries = entries_of(s, p);
+    const qn_sample_entry *entries = entries_of(b, p);
     const float *raw = (const float *)(uintptr_t)p->raw;
     for (uint32_t i = 0; i < p->n_entries; i++)
         if (entries[i].token == token)
@@ -192,11 +214,10 @@ static float raw_logit(const qn_cuda_sampler *s, const qn_sample_params *p, qn_t
 /* A row's logits before bias and penalties. */
 static qn_status copy_logits(qn_cuda_model *model, size_t row, const qn_sample_params *p, float *copy)
 {
-    const qn_cuda_sampler *s = model->sampler;
     const size_t bytes = model->plan->n_vocab * sizeof(float);
     QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * bytes, bytes));
     memcpy(copy, model->host_logits, bytes);
-    const qn_sample_entry *entries = p->n_entries ? entries_of(s, p) : NULL;
+    const qn_sample_entry *entries = p->n_entries ? entries_of(block_of(model), p) : NULL;
     const float *raw = (const float *)(uintptr_t)p->raw;
     for (uint32_t i = 0; i < p->n_entries; i++)
         copy[entries[i].token] = raw[i];
@@ -204,27 +225,33 @@ static qn_status copy_logits(qn_cuda_model *model, size_t row, const qn_sample_p
 }
 
 /* row: of those that were sampled together. */
-static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
+static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, size_t row, qn_sample_request *request,
+                            bool is_followed)
 {
-    const qn_sample_result *result = &model->sampler->results[what->first + row];
+    const qn_sample_result *result = &block_of(model)->results[what->first + row];
     const qn_sample_params *p = host_params(model, what->params) + what->first + row;
     float logit = result->logit;
     request->best = result->best;
     request->token = result->token;
     if (!qn_sample_is_finite(request->best))
         return QN_OK;
+    if (request->token < 0 && is_followed) {
+        request->token = QN_SAMPLE_LOST;
+        return QN_OK;
+    }
     if (request->token < 0)
         QN_TRY(sample_on_host(model, row, request, &logit));
     if (request->logprobs)
         qn_sample_set_logprobs(request->logprobs, model->plan->n_vocab, result->largest, result->total, result->top,
-                               raw_logit(model->sampler, p, request->token, logit));
+                               raw_logit(block_of(model), p, request->token, logit));
     float *copy = request->check ? request->check(request->check_user, request->token) : NULL;
     return copy ? copy_logits(model, row, p, copy) : QN_OK;
 }
 
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests,
+                                  bool is_followed)
 {
     for (size_t i = 0; i < what->n; i++)
-        QN_TRY(finish_row(model, what, i, &requests[what->first + i]));
+        QN_TRY(finish_row(model, what, i, &requests[what->first + i], is_followed));
     return QN_OK;
 }

@@ -43,6 +43,14 @@ QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, 
     }
 }
 
+// Both may be in pinned host memory: their loads do not depend on each other.
+QN_DEVICE uint32_t token_of(const qn_matmul_embed_args &a, uint32_t row)
+{
+    const int32_t token = ((const volatile int32_t *)a.tokens)[row];
+    const uint32_t source = a.sources ? ((const volatile uint32_t *)a.sources)[row] : 0;
+    return (uint32_t)(source ? max(a.sampled[source - 1], 0) : token);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_embed(const __grid_constant__ qn_matmul_embed_args a)
 {
     __shared__ float exchange[QN_EMBED_TILE];
@@ -50,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_embed(const __gr
     float v[PER_THREAD];
     qn_pdl_trigger();
     qn_pdl_wait();
-    const uint32_t token = (uint32_t)((const volatile int32_t *)a.tokens)[blockIdx.y];
+    const uint32_t token = token_of(a, blockIdx.y);
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (uint32_t i = threadIdx.x; i < a.n_words; i += THREADS)
             a.to[i] = ((const volatile uint32_t *)a.from)[i];

@@ -12,12 +12,16 @@ enum { QN_EMBED_THREADS = 256, QN_EMBED_PER_THREAD = 8, QN_EMBED_TILE = QN_EMBED
  * that is z, or S z.
  *
  * grid (ceil(n_cols / QN_EMBED_TILE), n_rows). The first block also copies n_words unrelated 32-bit words, which saves
- * a step of one row a copy of its own: `from` and `tokens` may be pinned host memory. */
+ * a step of one row a copy of its own: `from`, `tokens` and `sources` may be pinned host memory.
+ *
+ * A row with a source has the token sampled[source - 1] instead; row 0 of the table if that is -1. */
 typedef struct qn_matmul_embed_args {
     QN_GPU_PTR(const uint8_t) weights; /* the tiled matrix */
     QN_GPU_PTR(const int32_t) tokens;
-    QN_GPU_PTR(float) out;         /* [n_rows][n_cols] */
-    QN_GPU_PTR(const float) signs; /* [n_cols], or null */
+    QN_GPU_PTR(const uint32_t) sources; /* [n_rows], 0: no source; or null: of all rows */
+    QN_GPU_PTR(const int32_t) sampled;  /* device memory */
+    QN_GPU_PTR(float) out;              /* [n_rows][n_cols] */
+    QN_GPU_PTR(const float) signs;      /* [n_cols], or null */
     QN_GPU_PTR(const uint32_t) from;
     QN_GPU_PTR(uint32_t) to;
     uint32_t n_words;
@@ -36,7 +40,7 @@ bool qn_matmul_gpu_can_embed(const qn_type_info *type, size_t block);
 
 /* qn_matmul_gpu_embed - launch that embeds n_rows tokens from the table that starts at tile first_tile. QN_ERR_INVALID
  * for n_rows of 0 or beyond a grid's limit, or a block that is not as above. The caller sets from, to and n_words, if
- * anything is to be copied. */
+ * anything is to be copied, and sources and sampled, if rows have sources. */
 qn_status qn_matmul_gpu_embed(const qn_tiled_matrix *matrix, size_t first_tile, uint64_t tokens, uint64_t signs, size_t block,
                               size_t n_rows, uint64_t out, qn_launch *launch, qn_matmul_embed_args *args);
 

@@ -21,17 +21,23 @@ QN_DEVICE bool is_finite(float x)
     return x - x == 0; // NaN for infinities and NaN
 }
 
-QN_DEVICE void store_token(const row &r, uint64_t best, uint64_t key)
+QN_DEVICE void store_id(const row &r, uint64_t best, int32_t token)
 {
     r.result->best = best;
-    r.result->token = (int32_t)index_of(key);
+    r.result->token = token;
+    if (r.token)
+        *r.token = token;
+}
+
+QN_DEVICE void store_token(const row &r, uint64_t best, uint64_t key)
+{
+    store_id(r, best, (int32_t)index_of(key));
     r.result->logit = logit_of(key);
 }
 
 QN_DEVICE void store_no_token(const row &r, uint64_t best)
 {
-    r.result->best = best;
-    r.result->token = -1;
+    store_id(r, best, -1);
 }
 
 // ---- Argmax ----

@@ -55,6 +55,7 @@ struct row {
     const qn_sample_params *params;
     qn_sample_state *state;
     qn_sample_result *result;
+    int32_t *token; // or null
 };
 
 QN_DEVICE row row_of(const qn_sample_args &a)
@@ -65,7 +66,8 @@ QN_DEVICE row row_of(const qn_sample_args &a)
              a.n,
              a.params + blockIdx.y,
              a.states + blockIdx.y,
-             a.results + blockIdx.y };
+             a.results + blockIdx.y,
+             a.tokens ? a.tokens + blockIdx.y : nullptr };
 }
 
 // The parameters of the block's row into shared memory; a block barrier makes them visible. The previous kernel does not write

@@ -91,6 +91,7 @@ typedef struct qn_sample_args {
     QN_GPU_PTR(const qn_sample_params) params; /* [rows] device memory, not written by the kernel before the first launch */
     QN_GPU_PTR(qn_sample_state) states;        /* [rows] */
     QN_GPU_PTR(qn_sample_result) results;      /* [rows] device-writable memory, also pinned host memory */
+    QN_GPU_PTR(int32_t) tokens;                /* [rows] receives the results' tokens for the next step; 0: nothing */
     uint32_t n;
     uint32_t pad;
 } qn_sample_args;

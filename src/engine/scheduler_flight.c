@@ -1,0 +1,416 @@
+/* Steps on the device, and what is done with the tokens that they sample.
+ *
+ * While a step is in flight the next one is launched behind it, if that needs nothing that the host learns from it: a row
+ * whose token the step samples takes it on the device. When the step is finished the tokens are known, and a request may turn
+ * out to have ended: its row in the next step is void. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+/* ---- Tokens ---- */
+
+void qn_request_fail(qn_request *r, qn_status status)
+{
+    r->is_over = true;
+    r->failure = status;
+    memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+}
+
+static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
+{
+    for (size_t i = 0; i < r->params.n_stop_tokens; i++)
+        if (r->stop_tokens[i] == token)
+            return true;
+    return !r->params.ignore_end && qn_token_is_end(s->model, token);
+}
+
+/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, and the
+ * step does not replace what is emitted. First tokens are emitted at once. */
+static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
+{
+    return s->overlaps && !r->params.n_stop && r->params.n_logprobs < 0 && r->result.n_generated > 1;
+}
+
+/* Emits the last token. Sets *found to whether a stop string ended the request. */
+static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
+{
+    const qn_token token = r->tokens[r->n_tokens - 1];
+    r->has_output = false;
+    return qn_request_emit(s, r, token, !(token >= 0 && ends_at(s, r, token)), found);
+}
+
+/* Adds a sampled token. Sets is_over and result.finish if it is the last. */
+static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled)
+{
+    bool found = false;
+    QN_TRY(qn_sample_status(sampled->best));
+    QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
+    r->tokens[r->n_tokens++] = sampled->token;
+    r->result.n_generated++;
+    r->first_token = r->first_token > 0 ? r->first_token : qn_now();
+    r->has_output = can_emit_later(s, r);
+    if (!r->has_output)
+        QN_TRY(emit_token(s, r, &found));
+    r->result.is_stop_string = found;
+    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
+    const bool is_full =
+        r->n_tokens > s->params.n_ctx || (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
+    r->result.finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+    r->is_over = is_end || found || is_full;
+    return QN_OK;
+}
+
+/* Adds a sampled token, unless `status` is an error, with which the request ends. */
+static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, qn_status status)
+{
+    if (status == QN_OK)
+        status = add_token(s, r, sampled);
+    if (status == QN_OK)
+        s->n_generated++;
+    else
+        qn_request_fail(r, status);
+}
+
+/* Tokens that were sampled under masks since the last step. */
+static void take_masked_tokens(qn_scheduler *s)
+{
+    qn_sample_request sampled;
+    qn_status status;
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (qn_request_take_masked(s->running[i], &sampled, &status))
+            take_token(s, s->running[i], &sampled, status);
+}
+
+void qn_request_emit_last(qn_scheduler *s, qn_request *r)
+{
+    bool found;
+    const qn_status status = emit_token(s, r, &found);
+    if (status != QN_OK)
+        qn_request_fail(r, status);
+}
+
+/* ---- Beside a step ---- */
+
+static void emit_outputs(qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->has_output)
+            qn_request_emit_last(s, s->running[i]);
+}
+
+static void end_requests(qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running;) {
+        qn_request *r = s->running[i];
+        if (r->is_over && !r->n_in_flight)
+            qn_scheduler_end(s, r, r->result.finish, QN_OK);
+        else
+            i++;
+    }
+}
+
+/* Their tokens are evaluated again, and the last one sampled by the same random number. */
+static void set_lost_aside(qn_scheduler *s)
+{
+    for (uint32_t i = s->n_running; i-- > 0;) { /* one that is set aside leaves the list */
+        qn_request *r = s->running[i];
+        if (!r->is_lost || r->is_over || r->n_in_flight)
+            continue;
+        r->is_lost = false;
+        qn_scheduler_requeue(s, r);
+        r->admitted_after = UINT64_MAX;
+    }
+}
+
+void qn_scheduler_catch_up(qn_scheduler *s)
+{
+    emit_outputs(s);
+    end_requests(s);
+    set_lost_aside(s);
+}
+
+/* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were waiting
+ * for it. */
+static void work_beside(qn_scheduler *s)
+{
+    emit_outputs(s);
+    qn_scheduler_admit(s);
+    end_requests(s);
+    set_lost_aside(s);
+    qn_scheduler_admit(s);
+}
+
+/* ---- After a step ---- */
+
+/* The device could not sample a token, and its logits are gone. The generator continues before it, and before the next one if
+ * a step in flight samples that. */
+static void lose_token(qn_request *r)
+{
+    r->is_lost = r->never_ahead = true;
+    qn_sampler_take_back(r->sampler, r->n_in_flight ? 2 : 1);
+}
+
+/* What one piece's rows have brought; `sampled` is its token, or NULL. */
+static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
+{
+    qn_request *r = piece->request;
+    qn_sequence *sequence = r->memory->sequence;
+    r->n_in_flight--;
+    r->has_pending = false;
+    if (piece->is_void) {
+        qn_sequence_discard(sequence);
+        return;
+    }
+    if (piece->is_advanced)
+        qn_sequence_settle(sequence);
+    else
+        r->memory->vtable->on_append(r->memory, sequence->length + piece->n);
+    qn_request_keep_prefix(s, r);
+    if (r->is_over)
+        return;
+    if (sampled && sampled->token == QN_SAMPLE_LOST) {
+        lose_token(r);
+    } else if (sampled && r->is_rejected) {
+        qn_request_reject(s, r, sampled);
+    } else if (sampled) {
+        take_token(s, r, sampled, QN_OK);
+    } else if (sequence->length == r->n_tokens && r->params.max_tokens == 0) {
+        r->result.finish = QN_FINISH_LENGTH;
+        r->is_over = true;
+    }
+}
+
+/* Rows in the next step of requests that have ended with this one. */
+static void void_pieces(qn_scheduled *next)
+{
+    for (uint32_t i = 0; i < next->n_pieces; i++)
+        next->pieces[i].is_void = next->pieces[i].request->is_over || next->pieces[i].request->is_lost;
+}
+
+static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
+{
+    size_t logit_row = 0;
+    for (uint32_t i = 0; i < step->n_pieces; i++) {
+        const qn_piece *piece = &step->pieces[i];
+        complete_piece(s, piece, piece->samples ? &step->requests[logit_row] : NULL);
+        logit_row += piece->samples;
+    }
+    if (next)
+        void_pieces(next);
+}
+
+/* Requests of a step that failed end with their last rows. */
+static void fail(const qn_scheduled *step, qn_status status, const char *text)
+{
+    for (uint32_t i = 0; i < step->n_pieces; i++) {
+        step->pieces[i].request->n_in_flight = 0;
+        qn_request_fail(step->pieces[i].request, qn_fail(status, "%s", text));
+    }
+}
+
+static void count(qn_scheduler *s, const qn_scheduled *scheduled, double seconds, double idle_seconds)
+{
+    const qn_step *step = &scheduled->step;
+    const qn_pool_usage usage = qn_pool_get_usage(qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states));
+    const qn_prefix_counts counts = s->kept ? qn_kept_counts(s->kept) : (qn_prefix_counts){ 0 };
+    pthread_mutex_lock(&s->lock);
+    qn_scheduler_counters *c = &s->counters;
+    c->memory_bytes = usage.held;
+    c->memory_limit = usage.budget;
+    c->prefix_tokens = counts.pages * QN_PAGE;
+    c->prefix_states = counts.states;
+    c->prefix_host_bytes = counts.host_bytes;
+    c->generated_tokens += s->n_generated;
+    c->steps += step->n_rows > 0;
+    c->rows += step->n_rows;
+    c->ahead_steps += scheduled->is_ahead;
+    c->idle_seconds += idle_seconds;
+    c->step_seconds += step->n_rows ? seconds : 0;
+    c->longest_step_seconds = step->n_rows && seconds > c->longest_step_seconds ? seconds : c->longest_step_seconds;
+    pthread_mutex_unlock(&s->lock);
+    s->n_generated = 0;
+}
+
+/* ---- A step ---- */
+
+/* From its composition, or from the end of the step before. */
+static void measure(qn_scheduler *s, const qn_scheduled *step)
+{
+    const double now = s->now(), begin = step->start > s->last_end ? step->start : s->last_end, seconds = now - begin;
+    const double idle = s->last_end > 0 ? s->model->device->idle_seconds : 0;
+    s->last_end = now;
+    qn_step_times_add(&s->times, step->n_decoding, step->step.n_rows - step->n_decoding, seconds);
+    count(s, step, seconds, idle);
+}
+
+static void enter_flight(qn_scheduled *step, bool is_ahead)
+{
+    step->is_ahead = is_ahead;
+    for (uint32_t i = 0; i < step->n_pieces; i++)
+        step->pieces[i].request->n_in_flight++;
+}
+
+/* Launches a step, or runs it if the device does not compute beside the host. */
+static qn_status launch(qn_scheduler *s, qn_scheduled *step)
+{
+    qn_device *device = s->model->device;
+    s->positions = qn_scheduler_positions(s, step);
+    qn_scheduler_fill_rows(step);
+    qn_model_lock(s->model);
+    qn_status status = device->vtable->reserve(device, s->params.max_rows, s->positions);
+    if (status == QN_OK)
+        status = s->overlaps ? device->vtable->launch(device, &step->step) : device->vtable->run(device, &step->step);
+    enter_flight(step, false);
+    s->flight = status == QN_OK && s->overlaps ? step : NULL;
+    if (!s->flight)
+        qn_model_unlock(s->model);
+    return status;
+}
+
+/* Composes and launches a step when none is in flight. False if there are no rows. */
+static bool begin(qn_scheduler *s, qn_scheduled *step, qn_status *status)
+{
+    step->start = s->now();
+    qn_scheduler_end_late(s);
+    qn_scheduler_admit(s);
+    take_masked_tokens(s);
+    end_requests(s);
+    qn_scheduler_compose(s, step);
+    qn_scheduler_reserve(s, step);
+    if (step->n_pieces)
+        *status = launch(s, step);
+    return step->n_pieces > 0;
+}
+
+/* Whether the next step needs no token of this one on the host. */
+static bool may_run_ahead(const qn_scheduler *s, const qn_scheduled *step)
+{
+    if ((s->params.no_thread && !s->params.run_ahead) || s->n_running > s->model->device->ahead ||
+        qn_model_is_awaited(s->model))
+        return false;
+    for (uint32_t i = 0; i < step->n_pieces; i++)
+        if (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request))
+            return false;
+    return true;
+}
+
+static bool is_last_token(const qn_scheduler *s, const qn_request *r)
+{
+    return (r->params.max_tokens > 0 && r->result.n_generated + 1 >= (uint64_t)r->params.max_tokens) ||
+           r->n_tokens + 1 > s->params.n_ctx;
+}
+
+/* Counts the rows of a step in flight as appended. False if one of its states is to be kept: it is shared, which the next fold
+ * must know, when the step has ended. */
+static bool advance(const qn_scheduler *s, qn_scheduled *step)
+{
+    bool keeps_none = true;
+    for (uint32_t i = 0; i < step->n_pieces; i++) {
+        qn_piece *piece = &step->pieces[i];
+        if (piece->is_void || piece->request->is_over)
+            continue;
+        qn_sequence_advance(piece->request->memory->sequence);
+        piece->is_advanced = true;
+        piece->request->has_pending = piece->samples && !is_last_token(s, piece->request);
+        keeps_none = keeps_none && !qn_request_keeps_state(s, piece->request);
+    }
+    return keeps_none;
+}
+
+/* Part of a step that could not be launched may have been computed: its requests end. */
+static void fail_launch(qn_scheduled *step, qn_status status)
+{
+    for (uint32_t i = 0; i < step->n_pieces; i++)
+        qn_request_fail(step->pieces[i].request, status);
+    qn_scheduler_unreserve(step);
+}
+
+/* Launches the step behind the one in flight, or returns NULL. */
+static qn_scheduled *launch_ahead(qn_scheduler *s)
+{
+    qn_device *device = s->model->device;
+    qn_scheduled *next = s->flight == s->steps ? &s->steps[1] : s->steps;
+    if (!may_run_ahead(s, s->flight))
+        return NULL;
+    next->start = s->now();
+    take_masked_tokens(s);
+    if (!advance(s, s->flight))
+        return NULL;
+    qn_scheduler_compose(s, next);
+    if (!next->n_pieces || !qn_scheduler_reserve_ahead(next))
+        return NULL;
+    if (qn_scheduler_positions(s, next) > s->positions) {
+        qn_scheduler_unreserve(next);
+        return NULL;
+    }
+    qn_scheduler_fill_rows(next);
+    const qn_status status = device->vtable->launch(device, &next->step);
+    if (status != QN_OK) {
+        fail_launch(next, status);
+        return NULL;
+    }
+    enter_flight(next, true);
+    return next;
+}
+
+/* Finishes the step in flight. Meanwhile the next one is launched, and what is left of the one before is done. */
+static qn_status finish(qn_scheduler *s, qn_scheduled **next)
+{
+    qn_device *device = s->model->device;
+    qn_scheduler_end_late(s);
+    *next = launch_ahead(s);
+    work_beside(s);
+    const qn_status status = device->vtable->finish(device);
+    if (status != QN_OK && *next) {
+        char text[QN_ERROR_TEXT_MAX];
+        memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+        (void)device->vtable->finish(device);
+        (void)qn_fail(status, "%s", text);
+    }
+    s->flight = status == QN_OK ? *next : NULL;
+    if (!s->flight)
+        qn_model_unlock(s->model);
+    return status;
+}
+
+static void fail_steps(const qn_scheduled *step, const qn_scheduled *next, qn_status status)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+    fail(step, status, text);
+    if (next)
+        fail(next, status, text);
+}
+
+bool qn_scheduler_run_step(qn_scheduler *s)
+{
+    qn_scheduled *step = s->flight ? s->flight : s->steps, *next = NULL;
+    qn_status status = QN_OK;
+    pthread_mutex_lock(&s->lock);
+    const bool has_work = s->n_queued || s->n_running;
+    pthread_mutex_unlock(&s->lock);
+    if (!has_work)
+        s->last_end = 0;
+    if (!has_work)
+        return false;
+    if (!s->flight && !begin(s, step, &status)) {
+        if (!qn_scheduler_has_finished(s))
+            qn_scheduler_await_masks(s);
+        s->last_end = 0;
+        qn_scheduler_catch_up(s);
+        return true;
+    }
+    if (s->flight)
+        status = finish(s, &next);
+    if (status == QN_OK)
+        complete(s, step, next);
+    else
+        fail_steps(step, next, status);
+    if (!s->overlaps || status != QN_OK)
+        qn_scheduler_catch_up(s);
+    if (status == QN_OK)
+        measure(s, step);
+    return true;
+}

@@ -1,0 +1,135 @@
+/* A device of the CPU that computes beside the host, with up to two steps in flight. A step is computed when it is launched,
+ * in the order in which a GPU's stream has the work that is queued; the host gets its results when it is finished. */
+#ifndef QN_TESTS_HELPER_OVERLAP_H
+#define QN_TESTS_HELPER_OVERLAP_H
+
+#include "helper_assert.h"
+
+#include "engine/internal.h"
+
+#include <stdlib.h>
+
+enum { OVERLAP_STEPS = 2, OVERLAP_SEQUENCES = 256 };
+
+struct step_in_flight {
+    const qn_step *step;
+    size_t n;
+    qn_sample_request results[OVERLAP_SEQUENCES];
+    qn_logprobs logprobs[OVERLAP_SEQUENCES];
+    bool is_left[OVERLAP_SEQUENCES]; /* to the host, with the logits */
+    double idle_seconds;
+};
+
+static struct step_in_flight steps_in_flight[OVERLAP_STEPS];
+static size_t n_steps_in_flight;
+static const qn_device_vtable *vtable_without_launch;
+static int32_t sampled_tokens[OVERLAP_SEQUENCES]; /* of the last step, on the device */
+static size_t tokens_per_left;                    /* every so many tokens are sampled on the host; 0: none */
+static size_t n_sampled, n_lost;
+
+static inline qn_status reserve_alone(qn_device *device, size_t max_rows, size_t max_positions)
+{
+    assert_int_equal(n_steps_in_flight, 0);
+    return vtable_without_launch->reserve(device, max_rows, max_positions);
+}
+
+static inline qn_status run_alone(qn_device *device, const qn_step *step)
+{
+    assert_int_equal(n_steps_in_flight, 0);
+    return vtable_without_launch->run(device, step);
+}
+
+/* The step before may have neither logits nor checks; its tokens are those of the sources. */
+static inline void take_sources(qn_row *rows, size_t n)
+{
+    const struct step_in_flight *before = n_steps_in_flight ? &steps_in_flight[0] : NULL;
+    for (size_t i = 0; before && i < before->n; i++)
+        assert_null(before->results[i].check);
+    for (size_t i = 0; i < n; i++) {
+        if (!rows[i].source)
+            continue;
+        assert_non_null(before);
+        assert_true(rows[i].source <= before->n);
+        assert_int_equal(rows[i].token, 0);
+        rows[i].token = sampled_tokens[rows[i].source - 1];
+    }
+}
+
+static inline qn_status launch_step(qn_device *device, const qn_step *step)
+{
+    assert_true(n_steps_in_flight < (device->ahead ? OVERLAP_STEPS : 1));
+    struct step_in_flight *to = &steps_in_flight[n_steps_in_flight];
+    qn_row *rows = malloc(step->n_rows * sizeof *rows);
+    assert_non_null(rows);
+    memcpy(rows, step->rows, step->n_rows * sizeof *rows);
+    take_sources(rows, step->n_rows);
+    *to = (struct step_in_flight){ .step = step, .n = step->requests ? step->n_logit_rows : 0 };
+    to->idle_seconds = n_steps_in_flight ? 0 : 1e-3;
+    assert_true(to->n <= OVERLAP_SEQUENCES);
+    for (size_t i = 0; i < to->n; i++) {
+        to->results[i] = step->requests[i];
+        if (step->requests[i].logprobs) {
+            to->logprobs[i] = *step->requests[i].logprobs;
+            to->results[i].logprobs = &to->logprobs[i];
+        }
+    }
+    qn_step copy = *step;
+    copy.rows = rows;
+    copy.requests = to->n ? to->results : NULL;
+    const qn_status status = vtable_without_launch->run(device, &copy);
+    free(rows);
+    if (status != QN_OK)
+        return status;
+    for (size_t i = 0; i < to->n; i++) {
+        to->is_left[i] = tokens_per_left && ++n_sampled % tokens_per_left == 0;
+        sampled_tokens[i] = to->is_left[i] || to->results[i].token < 0 ? 0 : to->results[i].token;
+    }
+    n_steps_in_flight++;
+    return QN_OK;
+}
+
+static inline qn_status finish_step(qn_device *device)
+{
+    assert_true(n_steps_in_flight > 0);
+    const struct step_in_flight *done = &steps_in_flight[0];
+    for (size_t i = 0; i < done->n; i++) {
+        qn_sample_request *request = &done->step->requests[i];
+        const bool is_lost = done->is_left[i] && n_steps_in_flight > 1 && qn_sample_is_finite(done->results[i].best);
+        request->best = done->results[i].best;
+        request->token = is_lost ? QN_SAMPLE_LOST : done->results[i].token;
+        n_lost += is_lost;
+        if (request->logprobs && !is_lost)
+            *request->logprobs = done->logprobs[i];
+    }
+    device->idle_seconds = done->idle_seconds;
+    n_steps_in_flight--;
+    steps_in_flight[0] = steps_in_flight[1];
+    for (size_t i = 0; n_steps_in_flight && i < steps_in_flight[0].n; i++)
+        if (steps_in_flight[0].results[i].logprobs)
+            steps_in_flight[0].results[i].logprobs = &steps_in_flight[0].logprobs[i];
+    return QN_OK;
+}
+
+/* ahead: sequences of a step that may be launched behind another; 0: none. */
+static inline void let_overlap(qn_model *model, size_t ahead)
+{
+    static qn_device_vtable vtable;
+    assert_int_equal(n_steps_in_flight, 0);
+    vtable = *model->device->vtable;
+    vtable_without_launch = model->device->vtable;
+    vtable.reserve = reserve_alone;
+    vtable.run = run_alone;
+    vtable.launch = launch_step;
+    vtable.finish = finish_step;
+    model->device->vtable = &vtable;
+    model->device->ahead = ahead;
+}
+
+static inline void stop_overlap(qn_model *model)
+{
+    assert_int_equal(n_steps_in_flight, 0);
+    model->device->vtable = vtable_without_launch;
+    model->device->ahead = 0;
+}
+
+#endif
