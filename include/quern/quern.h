@@ -70,8 +70,10 @@ typedef struct qn_model_params {
      * alone, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
-    qn_log_fn on_log;           /* NULL: none */
-    void *user;                 /* passed to both callbacks */
+    /* Notes while the model is loaded, and on a GPU also later, from any thread that uses the model: of a kernel that has to be
+     * compiled. NULL: none. */
+    qn_log_fn on_log;
+    void *user; /* passed to both callbacks */
 } qn_model_params;
 
 /* qn_model_load - map a GGUF file, validate it and prepare the model for inference.
