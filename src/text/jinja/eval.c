@@ -549,7 +549,8 @@ static qn_status eval_two(qn_run *r, qn_scope *scope, const qn_node *node, qn_va
     r->at = node;
     if (node->kind == QN_NODE_ITEM)
         return qn_item_of(r, &a, &b, out);
-    if (a.type == QN_VALUE_UNDEFINED || b.type == QN_VALUE_UNDEFINED)
+    const bool is_format = node->op == QN_OP_MODULO && qn_is_string(&a);
+    if (a.type == QN_VALUE_UNDEFINED || (b.type == QN_VALUE_UNDEFINED && !is_format))
         return qn_fail_undefined(r, a.type == QN_VALUE_UNDEFINED ? &a : &b);
     return qn_apply_operator(r, node->op, &a, &b, out);
 }

@@ -74,8 +74,13 @@ FILTER(filter_title)
         while (at + n < s->length && !(strchr("-({[<", s->data[at + n]) && s->data[at + n]) &&
                !qn_space_at(s->data, s->length, at + n))
             n++;
-        QN_TRY(qn_value_part(&r->arena, &text, at, at + n, &part));
-        QN_TRY(qn_change_case(r, &part, QN_CASE_CAPITALIZE, &part));
+        const qn_jinja_string rest = { s->data + at, NULL, n };
+        const size_t first = qn_code_point_at(&rest, 1);
+        QN_TRY(qn_value_part(&r->arena, &text, at, at + first, &part));
+        QN_TRY(qn_change_case(r, &part, QN_CASE_UPPER, &part));
+        QN_TRY(qn_builder_string(&b, &part));
+        QN_TRY(qn_value_part(&r->arena, &text, at + first, at + n, &part));
+        QN_TRY(qn_change_case(r, &part, QN_CASE_LOWER, &part));
         QN_TRY(qn_builder_string(&b, &part));
     }
     return qn_builder_finish(&b, out);
@@ -302,12 +307,17 @@ static bool read_real(const qn_jinja_string *s, double *out)
     return end != text && !*end;
 }
 
-static bool real_to_integer(double x, int64_t *out)
+/* A NaN is 0. */
+static qn_status real_to_integer(const qn_run *r, double x, int64_t *out)
 {
-    if (!(x > -9.2e18 && x < 9.2e18))
-        return false;
-    *out = (int64_t)x;
-    return true;
+    *out = 0;
+    if (isinf(x))
+        return qn_run_fail(r, "infinity is no integer");
+    if (fabs(x) >= 0x1p63)
+        return qn_run_fail(r, "the result has more than 64 bits");
+    if (!isnan(x))
+        *out = (int64_t)x;
+    return QN_OK;
 }
 
 FILTER(filter_int)
@@ -325,11 +335,14 @@ FILTER(filter_int)
         n = qn_integer_of(self);
         is_number = true;
     } else if (self->type == QN_VALUE_FLOAT) {
-        is_number = real_to_integer(self->u.real, &n);
-        if (isinf(self->u.real))
-            return qn_run_fail(r, "infinity is no integer");
+        is_number = !isnan(self->u.real);
+        QN_TRY(real_to_integer(r, self->u.real, &n));
     } else if (qn_is_string(self)) {
-        is_number = read_integer(self->u.string, (int)base, &n) || (read_real(self->u.string, &x) && real_to_integer(x, &n));
+        is_number = read_integer(self->u.string, (int)base, &n);
+        if (!is_number && read_real(self->u.string, &x) && !isnan(x)) {
+            is_number = true;
+            QN_TRY(real_to_integer(r, x, &n));
+        }
     }
     *out = is_number ? qn_value_int(n) : call->bound[0] ? *call->bound[0] : qn_value_int(0);
     return QN_OK;
@@ -398,7 +411,7 @@ FILTER(filter_round)
         return QN_OK;
     }
     const double scale = pow(10, (double)precision), x = qn_real_of(self);
-    *out = qn_value_float(common ? round_real(x, precision) : (up ? ceil(x * scale) : floor(x * scale)) / scale);
+    *out = qn_value_float(common ? round_real(x, precision) : ((up ? ceil(x * scale) : floor(x * scale)) + 0.0) / scale);
     return QN_OK;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 /* Of both kinds of formats. */
 typedef struct spec {
@@ -169,7 +170,7 @@ static qn_status next_value(percent *p, const qn_value **out)
 
 static qn_status read_star(percent *p, int most, int *out)
 {
-    const qn_value *v;
+    const qn_value *v = NULL;
     int64_t n;
     if (p->at < p->end && *p->at == '*') {
         p->at++;
@@ -198,6 +199,17 @@ static qn_status read_key(percent *p, const qn_value **value)
     return QN_OK;
 }
 
+static qn_status put_code_point(percent *p, const spec *s, int64_t code)
+{
+    utf8proc_uint8_t bytes[4];
+    qn_value text;
+    if (code < 0 || code > 0x10FFFF || !utf8proc_codepoint_valid((utf8proc_int32_t)code))
+        return qn_run_fail(p->r, "%%c of an integer that is no code point");
+    const size_t n = (size_t)utf8proc_encode_char((utf8proc_int32_t)code, bytes);
+    QN_TRY(qn_value_copy_text(p->b.arena, (const char *)bytes, n, QN_FROM_DATA, &text));
+    return put_text(&p->b, s, &text, '>');
+}
+
 static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
 {
     qn_value text;
@@ -208,6 +220,8 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
     case 'c':
         if (qn_is_string(v) && qn_code_points(v->u.string) == 1)
             return put_text(&p->b, s, v, '>');
+        if (qn_is_integer(v))
+            return put_code_point(p, s, qn_integer_of(v));
         return qn_run_fail(p->r, "%%c needs one character");
     case 'd':
     case 'i':
@@ -297,7 +311,7 @@ qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *v
         QN_TRY(qn_run_work(r, 1));
         QN_TRY(put_conversion(&p));
     }
-    if (p.used < p.n && values->type != QN_VALUE_DICT && values->type != QN_VALUE_LIST)
+    if (p.used < p.n && values->type != QN_VALUE_DICT && values->type != QN_VALUE_LIST && values->type != QN_VALUE_UNDEFINED)
         return qn_run_fail(r, "the format has fewer places than the %zu values", p.n);
     QN_TRY(qn_builder_finish(&p.b, out));
     out->safe = format->safe;
@@ -420,8 +434,6 @@ static qn_status field_value(braces *f, const char *at, const char *end, qn_valu
             QN_TRY(qn_item_of(f->r, out, &key, out));
             stop += stop < end;
         }
-        if (out->type == QN_VALUE_UNDEFINED)
-            return qn_run_fail(f->r, "the format names something that a value has not");
     }
     return QN_OK;
 }

@@ -392,15 +392,25 @@ static qn_status parse_postfix(qn_parser *p, qn_node **node)
     }
 }
 
+/* Names of filters and tests may have dots in jinja2. None here has: they fail where they are used. */
+static qn_status parse_dotted_name(qn_parser *p, const char **name)
+{
+    const uint32_t begin = p->at->begin;
+    QN_TRY(qn_parse_name(p, name));
+    if (!qn_parse_is(p, "."))
+        return QN_OK;
+    while (qn_parse_skip(p, "."))
+        QN_TRY(qn_parse_name(p, name));
+    return qn_intern(p->jinja, p->jinja->source + begin, p->at[-1].end - begin, name);
+}
+
 /* One filter, after the bar. */
 static qn_status parse_filter(qn_parser *p, qn_node *of, qn_node **out)
 {
     const uint32_t begin = of ? of->begin : p->at->begin;
     QN_TRY(qn_parse_node(p, QN_NODE_FILTER, out));
     (*out)->a = of;
-    QN_TRY(qn_parse_name(p, &(*out)->name));
-    if (qn_parse_is(p, "."))
-        return qn_parse_fail(p, "a filter without a dot");
+    QN_TRY(parse_dotted_name(p, &(*out)->name));
     if (qn_parse_is(p, "("))
         QN_TRY(qn_parse_call(p, *out));
     return finish(p, *out, begin);
@@ -433,7 +443,7 @@ static qn_status parse_test(qn_parser *p, qn_node *of, qn_node **out)
     qn_node *test;
     QN_TRY(qn_parse_node(p, QN_NODE_TEST, &test));
     test->a = of;
-    QN_TRY(qn_parse_name(p, &test->name));
+    QN_TRY(parse_dotted_name(p, &test->name));
     if (qn_parse_is(p, "(")) {
         QN_TRY(qn_parse_call(p, test));
     } else if (begins_argument(p)) {

@@ -30,15 +30,37 @@ static const char *special_upper(uint32_t code)
     }
 }
 
-static size_t change_code(uint32_t code, bool upper, char *to)
+/* The same for the first character of a word. */
+static const char *special_title(uint32_t code)
 {
-    const char *special = upper ? special_upper(code) : code == 0x130 ? "i\xCC\x87" : NULL;
+    switch (code) {
+    case 0xDF: return "Ss";
+    case 0xFB00: return "Ff";
+    case 0xFB01: return "Fi";
+    case 0xFB02: return "Fl";
+    case 0xFB03: return "Ffi";
+    case 0xFB04: return "Ffl";
+    case 0xFB05:
+    case 0xFB06: return "St";
+    default: return special_upper(code);
+    }
+}
+
+static size_t change_code(uint32_t code, qn_case_change to_case, char *to)
+{
+    const char *special = to_case == QN_CASE_UPPER   ? special_upper(code)
+                          : to_case == QN_CASE_TITLE ? special_title(code)
+                          : code == 0x130            ? "i\xCC\x87"
+                                                     : NULL;
     if (special) {
         memcpy(to, special, strlen(special));
         return strlen(special);
     }
     const utf8proc_int32_t c = (utf8proc_int32_t)code;
-    return qn_utf8_encode((uint32_t)(upper ? utf8proc_toupper(c) : utf8proc_tolower(c)), to);
+    return qn_utf8_encode((uint32_t)(to_case == QN_CASE_UPPER   ? utf8proc_toupper(c)
+                                     : to_case == QN_CASE_TITLE ? utf8proc_totitle(c)
+                                                                : utf8proc_tolower(c)),
+                          to);
 }
 
 static bool is_cased(uint32_t code)
@@ -56,8 +78,44 @@ static uint8_t origin_at(const qn_value *v, size_t at)
     return v->u.string->marks ? v->u.string->marks[at] : v->origin;
 }
 
+/* Unicode's Case_Ignorable, without its rarest characters. */
+static bool is_case_ignorable(uint32_t code)
+{
+    switch (utf8proc_category((utf8proc_int32_t)code)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK: return true;
+    default: return code == '\'' || code == '.' || code == ':' || code == 0xB7 || code == 0x2018 || code == 0x2019;
+    }
+}
+
+/* A capital sigma at `at` ends its word. */
+static bool is_final_sigma(const qn_jinja_string *s, size_t at)
+{
+    uint32_t code = 0;
+    size_t begin = at, n;
+    do {
+        if (begin == 0)
+            return false;
+        do
+            begin--;
+        while (begin > 0 && ((unsigned char)s->data[begin] & 0xC0) == 0x80);
+        (void)qn_utf8_next(s->data + begin, at - begin, &n, &code);
+    } while (is_case_ignorable(code));
+    if (!is_cased(code))
+        return false;
+    for (at += 2; at < s->length; at += n) {
+        if (qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE || !is_case_ignorable(code))
+            return !is_cased(code);
+    }
+    return true;
+}
+
 qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change, qn_value *out)
 {
+    enum { CAPITAL_SIGMA = 0x3A3, FINAL_SIGMA = 0x3C2 };
     const qn_jinja_string *s = self->u.string;
     qn_builder b = { .arena = &r->arena };
     bool in_word = false;
@@ -67,9 +125,11 @@ qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change,
         char changed[8];
         if (qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE)
             code = 0xFFFD;
-        const bool upper =
-            change == QN_CASE_UPPER || (change == QN_CASE_TITLE && !in_word) || (change == QN_CASE_CAPITALIZE && at == 0);
-        const size_t n_changed = change_code(code, upper, changed);
+        const bool begins_word = (change == QN_CASE_TITLE && !in_word) || (change == QN_CASE_CAPITALIZE && at == 0);
+        const qn_case_change to_case = change == QN_CASE_UPPER ? QN_CASE_UPPER : begins_word ? QN_CASE_TITLE : QN_CASE_LOWER;
+        const size_t n_changed = to_case == QN_CASE_LOWER && code == CAPITAL_SIGMA && is_final_sigma(s, at)
+                                     ? qn_utf8_encode(FINAL_SIGMA, changed)
+                                     : change_code(code, to_case, changed);
         QN_TRY(qn_builder_bytes(&b, changed, n_changed, origin_at(self, at)));
         in_word = is_cased(code);
     }
