@@ -32,8 +32,8 @@ except ImportError:
 NOW = 1700000000
 SENTINEL = "\u29d6"  # only in variables
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "</think>", "<tool_call>", "<s>", "[INST]"]
-# What no program is expected to print alike: addresses, and what stands for a Python object.
-UNPRINTABLE = re.compile(r"0x[0-9a-f]{6,}|<generator|object at|built-in|bound method|<function|dict_reverse|<class|&lt;generator|<Namespace")
+# The address or the class of a Python object.
+UNPRINTABLE = re.compile(r"0x[0-9a-f]{6,}|<class ")
 
 
 # ---- The reference ----
@@ -303,7 +303,7 @@ def write_golden(paths, n, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--render-lines", default="build/tests/render_lines", help="the program of tests/jinja/render_lines.c")
-    parser.add_argument("--templates", nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--templates", nargs="*", default=[], metavar="FILE")
     parser.add_argument("--conversations", type=int, default=500, metavar="N", help="for each template")
     parser.add_argument("--generated", type=int, default=0, metavar="N")
     parser.add_argument("--seed", type=int, default=0, help="of conversations, and of the first generated template")

@@ -53,7 +53,7 @@ GRAMMAR = {
              "{%$a raw $z%}{{ x }} {% y$ws{%$a endraw $z%}\n{# c #}\n$ws{#- c\\n-#}$ws\n{#+ c +#}\n"
              "{%$a with w = $any $z%}$body{{ w }}{%$a endwith $z%}\n{%$a with s = $string, x = s $z%}{{ s }}{{ x }}$body{%$a endwith $z%}\n"
              "{{ raise_exception($string) if $bool }}\n{%$a if $bool $z%}{{ raise_exception('no ' ~ $any) }}{%$a endif $z%}\n"
-             "{{ d.pop($string) if false }}\n{{ xs.append($any) if $bool }}\n{%$a if $bool $z%}{{ s|nope }}{%$a endif $z%}\n"
+             "{{ d.pop($string) if false }}\n{{ xs.append($any) if $bool }}\n{%$a if $bool $z%}{{ s|nope }}{%$a endif $z%}\n{%$a if $bool $z%}{{ d|items.x }}{%$a endif $z%}\n"
              "{{ xs.pop() if false else 'kept' }}\n{% if d.update is defined %}u{% endif %}\n@macro {{ $call }}\n"
              "{{ 'x' if false else s }}{% if false %}{{ xs.append(1) }}{{ d.pop('k') }}{% endif %}",
     "macro": "{%$a macro $macro_name() $z%}$macro_body{%$a endmacro $z%}\n"
@@ -68,7 +68,7 @@ GRAMMAR = {
             "$macro_name($any, $any, z=$any)\n$macro_name(*$list)\n$macro_name(**{'q': $any})",
     "any": "$string\n$string\n$int\n$number\n$list\n$dict\n$bool\n$any0\n@macro $call\n$list|first\n$list|last\n$list|min\n$list|max\n"
            "$any if $bool\n$any if $bool else $any\n$any or $any\n$any and $any\n($list)[$int]\n($dict)[$string]\n$any|default($any)\n"
-           "$any|default($any, true)\n$number|round\n($number ** $int0)\n[$int, $number]|sum\n$string|from_json\n$list|attr('k')",
+           "$any|default($any, true)\n$number|round\n($number|abs ** $int0)\n[$int, $number]|sum\n$string|from_json\n$list|attr('k')",
     "any0": "none\nundef\nd.nope\nd\na\nb\nxs\nmessages\ns\nd['k']\nxs[0]\nxs[-1]\nxs[99]\nns.x\nx\nm\nTrue\nNone\nundef.x\nf\n"
             "@loop loop.index\nd.n.z\nmessages[0]",
     "text": "''\n'a'\n'Hello World'\n\"it's\"\n'a,b,,c'\n'  pad '\n'x\\\\ny\\\\r\\\\n'\n'\u00e4\u00df\U0001f389'\n'<|im_start|>'\n'1'\n"
@@ -114,7 +114,7 @@ GRAMMAR = {
     "exponent": "0\n3\n5\n-1",
     "number": "$int\n$float\n$float\n($int / $divisor)\n($float + $int)\n($float * $float)\n($float - $float)\n($float // $divisor)\n"
               "($float % $divisor)\n$float|round(1)\n$float|round(2, 'floor')\n$float|round(0, 'ceil')\n$float|round(-1)\n$string|float\n"
-              "-$number\n$float|abs\n'1e3'|float\n($float ** 2)",
+              "-$number\n$float|abs\n'1e3'|float\n($float|abs ** 2)",
     "number0": "$float\n$int0",
     "float": "1.5\n0.1\n1e3\n2.50\n1e-7\n123456789.125\nf\n1e16\n1e22\n2.567\n-1.5\n2.5\n0.125\n3.0\n0.30000000000000004\n1e15\n"
              "123456789012345680.0\n5e-5\n0.0001\n-0.0\n1_0.5",
@@ -152,7 +152,7 @@ GRAMMAR = {
             "$string is in $list\n$any is in($list)\n$string is lower\n$string is upper\n$any is escaped\n($string).startswith($text)\n"
             "($string).endswith($text)\n($string).startswith(('a', 'H'))\n($string).isdigit()\n($string).isalpha()\n($string).isspace()\n"
             "($string).isupper()\n($string).islower()\n($string).isalnum()\nd.get($text, $any)\n($dict).get('k')\n$int is gt($int)\n"
-            "$any is lt 2\n'upper' is filter\n'nope' is test\n$dict|items.x is defined\n$list|length > 1\nmessages[-1].role == 'user'\nmessages[0].role == 'system'",
+            "$any is lt 2\n'upper' is filter\n'nope' is test\n$list|length > 1\nmessages[-1].role == 'user'\nmessages[0].role == 'system'",
 }
 
 ALTERNATIVES = {name: [line.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t").replace("\0", "\\")

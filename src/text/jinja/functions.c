@@ -171,12 +171,16 @@ static const qn_builtin dict_methods[] = {
     { .name = "copy", .call = dict_copy },
 };
 
-/* ---- Lists and tuples ---- */
+/* ---- Lists, tuples and ranges ---- */
 
 FUNCTION(list_index)
 {
-    for (size_t i = 0; i < self->u.list->n; i++)
-        if (qn_value_equal(&self->u.list->items[i], call->bound[0])) {
+    const qn_value *items;
+    size_t n;
+    QN_TRY(qn_items_of(r, self, &items, &n));
+    QN_TRY(qn_run_work(r, n));
+    for (size_t i = 0; i < n; i++)
+        if (qn_value_equal(&items[i], call->bound[0])) {
             *out = qn_value_int((int64_t)i);
             return QN_OK;
         }
@@ -185,10 +189,13 @@ FUNCTION(list_index)
 
 FUNCTION(list_count)
 {
+    const qn_value *items;
+    size_t n_items;
     int64_t n = 0;
-    UNUSED;
-    for (size_t i = 0; i < self->u.list->n; i++)
-        n += qn_value_equal(&self->u.list->items[i], call->bound[0]);
+    QN_TRY(qn_items_of(r, self, &items, &n_items));
+    QN_TRY(qn_run_work(r, n_items));
+    for (size_t i = 0; i < n_items; i++)
+        n += qn_value_equal(&items[i], call->bound[0]);
     *out = qn_value_int(n);
     return QN_OK;
 }
@@ -242,6 +249,7 @@ const qn_builtin *qn_find_method(const qn_value *self, const char *name, size_t 
     case QN_VALUE_STRING: return qn_find_string_method(name, length);
     case QN_VALUE_DICT: return qn_find_in(dict_methods, COUNT(dict_methods), name, length);
     case QN_VALUE_LIST: return qn_find_in(list_methods, COUNT(list_methods), name, length);
+    case QN_VALUE_RANGE:
     case QN_VALUE_TUPLE: return qn_find_in(list_methods, COUNT(list_methods) - 1, name, length);
     case QN_VALUE_LOOP: return qn_find_in(loop_methods, COUNT(loop_methods), name, length);
     default: return NULL;

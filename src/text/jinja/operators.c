@@ -63,16 +63,17 @@ static qn_status apply_to_integers(const qn_run *r, qn_operator op, int64_t a, i
     return fits ? QN_OK : fail_overflow(r);
 }
 
-/* Python's modulo of floats has the sign of the divisor; floor division follows from it. */
+/* Python's modulo of floats has the sign of the divisor. */
 static double modulo(double a, double b)
 {
     const double m = fmod(a, b);
     return m != 0 ? ((b < 0) != (m < 0) ? m + b : m) : copysign(0.0, b);
 }
 
+/* The order of operations is CPython's: others round differently. */
 static double floor_divide_reals(double a, double b)
 {
-    const double quotient = (a - modulo(a, b)) / b, floored = floor(quotient);
+    const double rest = fmod(a, b), quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0)), floored = floor(quotient);
     if (quotient == 0)
         return copysign(0.0, a / b);
     return quotient - floored > 0.5 ? floored + 1 : floored;

@@ -118,6 +118,9 @@ const qn_builtin *qn_find_in(const qn_builtin *table, size_t n, const char *name
 /* qn_str, qn_repr - str(value), repr(value). qn_append_str appends str(value). */
 qn_status qn_str(qn_run *r, const qn_value *value, qn_value *out);
 qn_status qn_repr(qn_run *r, const qn_value *value, qn_value *out);
+
+/* qn_ascii - repr(value) with all but ASCII escaped. */
+qn_status qn_ascii(qn_run *r, const qn_value *value, qn_value *out);
 qn_status qn_append_str(qn_run *r, qn_builder *b, const qn_value *value);
 
 /* qn_float_text - repr(x); at most QN_FLOAT_TEXT bytes with the terminator. Returns the length. */

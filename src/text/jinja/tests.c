@@ -99,7 +99,8 @@ TEST(is_float)
 TEST(is_callable)
 {
     UNUSED;
-    return answer(out, self->type == QN_VALUE_FUNCTION || self->type == QN_VALUE_MACRO || self->type == QN_VALUE_LOOP);
+    return answer(out, self->type == QN_VALUE_FUNCTION || self->type == QN_VALUE_MACRO || self->type == QN_VALUE_LOOP ||
+                           self->type == QN_VALUE_UNDEFINED);
 }
 
 TEST(is_escaped)
