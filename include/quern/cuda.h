@@ -10,9 +10,9 @@
  *
  * Views: a pointer to device memory, a data type, the number of elements that may be accessed, and the distance of rows. A row
  * is what one token has: all heads of it, without gaps. Arrays that are not of tokens ignore the distance. Addresses are
- * multiples of 16 bytes, and distances of 16-bit types of 8 elements. For arrays with one element for each head or sequence (g,
- * beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices) multiples of an element are enough. An output that may be
- * an input has its address, type and distance.
+ * multiples of 16 bytes, and distances of 16-bit types of 8 elements. For arrays with one element for each head or sequence
+ * (g, beta, gc, gate_factor, gate_bias, sinks, cu_seqlens, state_indices) multiples of an element are enough. An output that
+ * may be an input has its address, type and distance.
  *
  * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not have
  * and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is queued. Errors of
@@ -64,8 +64,8 @@ typedef struct qn_cuda_view {
  *
  * The first call of a function with a shape loads its code, and may compile it. This is not possible while any stream of the
  * context is captured; where it is the stream of the call, the call fails with QN_ERR_INVALID. Either a call with the same
- * shape and types precedes the capture, or the functions of a family that end in _prepare do, which load what such a call needs
- * and queue nothing. */
+ * shape and types precedes the capture, or the functions of a family that end in _prepare do, which load what such a call
+ * needs and queue nothing. */
 
 /* ---- Gated DeltaNet ---- */
 
@@ -113,8 +113,8 @@ QN_API qn_status qn_cuda_gdn_chunk_workspace(const qn_cuda_kernels *kernels, con
  * D is bf16 or f16 on tensor cores: the error against the recurrence in float64 is at most 1e-2 in bf16, and 3e-3 to 5e-3 for
  * random inputs; at most 2e-3 in f16, whose values must stay below 65504. Keys and values are padded to multiples of 64
  * elements, so that these are the fastest sizes. Keys beyond 128 need 130 KiB of shared memory for a block: not on GPUs that
- * have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by token, which is exact to 1e-6 and
- * many times slower; its workspace is empty. */
+ * have 99 KiB, where they are QN_ERR_UNSUPPORTED. With f32 the recurrence is computed token by token, which is exact to 1e-6
+ * and many times slower; its workspace is empty. */
 QN_API qn_status qn_cuda_gdn_chunk(qn_cuda_kernels *kernels, const qn_cuda_gdn_shape *shape, qn_cuda_view q, qn_cuda_view k,
                                    qn_cuda_view v, qn_cuda_view g, qn_cuda_view beta, qn_cuda_view initial, qn_cuda_view final,
                                    qn_cuda_view o, void *workspace, size_t bytes, qn_stream stream);

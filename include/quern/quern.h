@@ -59,13 +59,15 @@ typedef struct qn_model_params {
     const char *device; /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
                                    can run the model, else the CPU */
     int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
-    uint64_t memory; /* bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU
-                        half of what is available besides the weights, on a GPU what is free at the first session, less a tenth */
-    bool vocab_only; /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
-    bool skip_weight_scan; /* do not scan the weights for infinities and NaN */
-    /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are reused, if all
-     * matrices have weights of one or two bits: tokens are decoded by kernels for many rows also where one is alone, and prompts are
-     * evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
+    /* Bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU half of what is
+     * available besides the weights, on a GPU what is free at the first session, less a tenth. */
+    uint64_t memory;
+    const char *chat_template; /* source of a chat template to use instead of the file's; NULL: the file's */
+    bool vocab_only;           /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
+    bool skip_weight_scan;     /* do not scan the weights for infinities and NaN */
+    /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are
+     * reused, if all matrices have weights of one or two bits: tokens are decoded by kernels for many rows also where one is
+     * alone, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     qn_log_fn on_log;           /* NULL: none */
@@ -87,6 +89,7 @@ typedef struct qn_model_params {
  *
  * QN_ERR_IO            a file cannot be read, or files of a split model are missing; the text names them
  * QN_ERR_FORMAT        a file is damaged, or a weight is infinite or NaN
+ * QN_ERR_INVALID       chat_template is not a template
  * QN_ERR_UNSUPPORTED   the architecture, a tensor type, the tokeniser (with vocab_only) or the device is not supported
  * QN_ERR_INVALID       params has a value outside its range, or an unknown device name
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU
@@ -114,7 +117,7 @@ typedef struct qn_model_info {
     const char *cpu;                   /* instruction set used on the CPU: "avx512" */
     const char *device;                /* "cpu", "cuda:0"; "" with vocab_only */
     const char *tokeniser;             /* "gpt2/qwen2"; "" if the file has none that quern supports */
-    const char *chat_template;         /* "chatml"; "" if the file has none that quern supports */
+    const char *chat_template;         /* "file", "given", "chatml" (the file has none); "" if there is none that can be used */
 } qn_model_info;
 
 /* qn_model_get_info - properties of a model. The strings are valid until the model is freed. */
@@ -163,22 +166,47 @@ typedef struct qn_chat_message {
 
 /* qn_chat_tokens - convert a conversation to tokens in the model's chat format.
  *
- *   messages        [n] in order. Special tokens spelled in their contents are not parsed
+ *   messages        [n] in order. Special tokens spelled in roles and contents are not parsed
  *   n               number of messages
  *   add_assistant   true: append the header of the assistant's next turn
  *   tokens          as for qn_tokenize
  *   count           as for qn_tokenize
  *
- * The only format supported so far is plain ChatML: "<|im_start|>role\ncontent<|im_end|>\n" for each message, with unmodified
- * contents, then "<|im_start|>assistant\n" with add_assistant. The beginning-of-text token is added if the template adds it.
- * If the first message is not from the system, the template's default system message is added, if it has one.
+ * The same as qn_conversation_tokens of {"messages": [...], "add_generation_prompt": add_assistant} at the current time.
  *
- * QN_ERR_UNSUPPORTED   the file has no chat template, or its output differs from plain ChatML for some conversation of these
- *                      roles: for example it opens answers with <think>, trims contents, or removes reasoning from earlier
- *                      turns. The text has the difference. Branches of the template for tool calls are not examined
- * QN_ERR_INVALID       a role is not one of the three, or a role or content is NULL */
+ * QN_ERR_UNSUPPORTED   there is no chat template that can be used; the text has the reason
+ * QN_ERR_INVALID       a role or content is NULL, or the template raises an exception, whose text is the error text */
 QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
                                 qn_token **tokens, size_t *count);
+
+/* qn_conversation_text - print a conversation with the model's chat template.
+ *
+ *   conversation   [length] JSON: an object with `messages`, and where wanted `tools`, `add_generation_prompt`,
+ *                  `enable_thinking`, `reasoning_effort` and any other variable of the template. Messages are objects as
+ *                  transformers' apply_chat_template takes them: role, content (text or parts), tool_calls (arguments as
+ *                  objects), reasoning_content. bos_token and eos_token given here win over the vocabulary's; tools and
+ *                  documents are none if they are missing. Depth at most 256, no key twice in an object
+ *   now            seconds since 1970, for templates that print the date; negative: the current time
+ *   text           [*text_length] and a terminator; free with qn_free_text
+ *
+ * Templates are Jinja, run with the limits that docs/chat-templates.md lists. Without a template in the file ChatML is used,
+ * where the vocabulary has its tokens.
+ *
+ * QN_ERR_UNSUPPORTED   there is no chat template that can be used, or no tokeniser; the text has the reason
+ * QN_ERR_INVALID       not such JSON; the template raises an exception, whose text is the error text; it fails, or exceeds a
+ *                      limit: the text has its line and expression */
+QN_API qn_status qn_conversation_text(const qn_model *model, const char *conversation, size_t length, int64_t now, char **text,
+                                      size_t *text_length);
+QN_API void qn_free_text(char *text);
+
+/* qn_conversation_tokens - the tokens of that text. Special tokens that the template spells become their ids; what the
+ * conversation spells does not.
+ *
+ *   tokens, count   as for qn_tokenize
+ *
+ * Fails as qn_conversation_text. */
+QN_API qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now,
+                                        qn_token **tokens, size_t *count);
 
 /* ---- Session ---- */
 
@@ -264,7 +292,8 @@ QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
  *
  * For models with recurrent layers, complete pages and the state are shared with the session until it changes them; the open
  * chunk and the open page are copied. Other models need no copy. The session keeps the newest n_checkpoints of
- * qn_session_params. qn_session_fork copies checkpoints, qn_session_save does not save them. Without tokens nothing happens. QN_ERR_MEMORY if there is no memory for the copy. */
+ * qn_session_params. qn_session_fork copies checkpoints, qn_session_save does not save them. Without tokens nothing happens.
+ * QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_checkpoint(qn_session *session);
 
 /* qn_session_reach - the greatest length, not above `length`, that qn_session_truncate accepts; 0 if there is no
@@ -291,8 +320,8 @@ QN_API uint64_t qn_session_cache_bytes(const qn_session *session, uint32_t lengt
  *
  *   out   the new session; free it with qn_session_free
  *
- * Both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. The progress callback and a pending request to cancel are not copied.
- * QN_ERR_MEMORY if there is no memory for the copy. */
+ * Both share the complete pages of the cache and the recurrent state; what one of them changes is copied first. The progress
+ * callback and a pending request to cancel are not copied. QN_ERR_MEMORY if there is no memory for the copy. */
 QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 
 /* qn_session_save - write a session to a file: tokens, KV cache, state, pending token. Checkpoints are not saved.
@@ -315,8 +344,8 @@ QN_API qn_status qn_session_save(const qn_session *session, const char *path);
  *   out      the session; free it with qn_session_free
  *
  * A session saved on one device can be restored on another. Files of the version before this one can be restored if the CPU
- * wrote them. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what the
- * session generates, but cannot corrupt memory.
+ * wrote them. The file is validated with checksums, sizes and token ids. A file forged with valid checksums can change what
+ * the session generates, but cannot corrupt memory.
  *
  * QN_ERR_IO            the file cannot be read
  * QN_ERR_FORMAT        the file is damaged, truncated, or not a session file
@@ -519,6 +548,34 @@ typedef struct qn_quantize_params {
  * QN_ERR_FORMAT      `in` is damaged, or a weight is infinite or NaN
  * QN_ERR_CANCELLED   on_progress returned false */
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
+
+typedef struct qn_convert_params {
+    int n_threads;              /* at most 1024; 0: one per physical core */
+    bool force;                 /* writes ordinary weights in a type of 1 or 2 bits, which gives a model that is not usable */
+    qn_progress_fn on_progress; /* in bytes of the checkpoint's tensors; NULL: none */
+    qn_log_fn on_log;           /* reports what was recognised, left out and written in a wider type; NULL: none */
+    void *user;                 /* passed to both callbacks */
+} qn_convert_params;
+
+/* qn_convert_checkpoint - write a GGUF file from a checkpoint of Hugging Face transformers.
+ *
+ *   folder   has config.json, tokenizer.json, model.safetensors or model.safetensors.index.json with the files that it lists, and
+ *            optionally tokenizer_config.json, chat_template.jinja, generation_config.json
+ *   out      the target
+ *   type     of the matrices: "f32" or a type of qn_quantize_file; NULL: the type that each has in the checkpoint
+ *   params   NULL for the defaults, which are all zero
+ *
+ * Classes: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, and the text model of
+ * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d and -d; d, 0
+ * and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type` if it is of 1 or 2 bits
+ * and can hold them; a `type` of more bits is written as it is named. The target is written atomically, as by qn_quantize_file.
+ *
+ * QN_ERR_INVALID       unknown type, n_threads outside its range, or a type of 1 or 2 bits for ordinary weights without `force`
+ * QN_ERR_IO            a file cannot be read or `out` cannot be written
+ * QN_ERR_FORMAT        a file is damaged, a tensor is missing or unknown (named), or a weight is infinite or NaN
+ * QN_ERR_UNSUPPORTED   a model or tokeniser that quern cannot run
+ * QN_ERR_CANCELLED     on_progress returned false */
+QN_API qn_status qn_convert_checkpoint(const char *folder, const char *out, const char *type, const qn_convert_params *params);
 
 #ifdef __cplusplus
 }

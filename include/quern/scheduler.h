@@ -1,8 +1,8 @@
 /* quern: many sequences of one model at once.
  *
- * A scheduler takes requests and runs them together: each step of the model has a row for every request that is being decoded and
- * pieces of the prompts of others, so that the weights are read once for all of them. Prefixes that earlier requests had are not
- * evaluated again.
+ * A scheduler takes requests and runs them together: each step of the model has a row for every request that is being decoded
+ * and pieces of the prompts of others, so that the weights are read once for all of them. Prefixes that earlier requests had
+ * are not evaluated again.
  *
  *     qn_scheduler *scheduler;
  *     qn_scheduler_create(model, NULL, &scheduler);
@@ -14,9 +14,10 @@
  *     ...
  *     qn_scheduler_free(scheduler);
  *
- * What a request answers depends on the request alone: on its tokens, sampling parameters and seed. Other requests, the order in which
- * they come, prefix reuse and the memory that is left change its speed only. On the CPU that holds to the bit; on a GPU up to the
- * rounding of other batch sizes, or, with weights of one or two bits, to the bit with qn_model_params.deterministic.
+ * What a request answers depends on the request alone: on its tokens, sampling parameters and seed. Other requests, the order
+ * in which they come, prefix reuse and the memory that is left change its speed only. On the CPU that holds to the bit; on a
+ * GPU up to the rounding of other batch sizes, or, with weights of one or two bits, to the bit with
+ * qn_model_params.deterministic.
  *
  * Threads: all functions may be called from any thread, also from callbacks, except where a comment says otherwise.
  *
@@ -39,11 +40,11 @@ typedef struct qn_scheduler_params {
         max_sequences; /* most requests that are evaluated at the same time, at most max_rows; 0: 16 on the CPU, 64 on a GPU */
     uint32_t max_queued; /* most requests that wait; 0: 1024 */
     uint32_t max_rows;   /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
-    /* A step that decodes takes at most about so long: prompts are evaluated in smaller pieces beside it. 0: about twice as long as
-     * without prompts, or 8 ms. */
+    /* A step that decodes takes at most about so long: prompts are evaluated in smaller pieces beside it. 0: about twice as
+     * long as without prompts, or 8 ms. */
     double step_seconds;
-    uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored without
-                                recurrent layers */
+    uint64_t prefix_states; /* bytes of recurrent states kept for reuse; 0: a quarter of the memory of sessions; ignored
+                               without recurrent layers */
     uint64_t prefix_host;   /* bytes of host memory, at least 2 MiB, to which kept prefixes and what is set aside are moved
                                when a GPU's memory is full; 0: a quarter of what is available; ignored on the CPU */
     bool no_prefix_host;    /* drop them instead */
@@ -52,22 +53,23 @@ typedef struct qn_scheduler_params {
     bool prompts_first;     /* decode nothing while a prompt is being evaluated, for benchmarks */
 } qn_scheduler_params;
 
-/* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are requests,
- * the other calls the requests' callbacks.
+/* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are
+ * requests, the other calls the requests' callbacks.
  *
  *   model    must outlive the scheduler; sessions of the same model may be used at the same time
  *   params   NULL for the defaults, which are all zero
  *   out      free it with qn_scheduler_free
  *
- * Sequences take their memory from that of the model's sessions (qn_model_params.memory), page by page. Prefixes of requests that have
- * ended stay in it until another sequence of the model needs it.
+ * Sequences take their memory from that of the model's sessions (qn_model_params.memory), page by page. Prefixes of requests
+ * that have ended stay in it until another sequence of the model needs it.
  *
  * QN_ERR_INVALID       a value is outside its range, or the model was loaded with vocab_only
  * QN_ERR_UNSUPPORTED   unknown cache format
  * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out);
 
-/* qn_scheduler_free - cancel all requests, make their final calls and free the scheduler. NULL is allowed. Not from a callback. */
+/* qn_scheduler_free - cancel all requests, make their final calls and free the scheduler. NULL is allowed. Not from a
+ * callback. */
 QN_API void qn_scheduler_free(qn_scheduler *scheduler);
 
 /* ---- Requests ---- */
@@ -104,7 +106,8 @@ typedef struct qn_request_params {
     qn_sampling sampling;
     const qn_logit_bias *bias; /* [n_bias] added to the logits; values of a token that occurs twice are added */
     size_t n_bias;
-    int n_logprobs; /* 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and so many of the most likely tokens; -1: none */
+    int n_logprobs;          /* 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and so many of the most likely tokens;
+                       -1: none */
     int64_t max_tokens;      /* tokens to generate; < 0: no limit but the context */
     bool ignore_end;         /* continue after end tokens */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty */
@@ -113,8 +116,8 @@ typedef struct qn_request_params {
     size_t n_stop_tokens;
     bool show_special; /* on_text receives the names of special tokens */
 
-    /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers keep their
-     * state at the last multiple of 64 before them. Only with tokens: for messages the library sets them. */
+    /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers
+     * keep their state at the last multiple of 64 before them. Only with tokens: for messages the library sets them. */
     const uint32_t *marks; /* [n_marks], ascending, at most n_tokens */
     size_t n_marks;
     const char *scope; /* prefixes are shared within a scope only; NULL: the scope "" */
@@ -125,8 +128,8 @@ typedef struct qn_request_params {
     /* Which tokens may follow, for answers that a grammar or a schema describes. `answer` is [n] tokens, all that were
      * generated so far.
      *   mask      sets the bits of the tokens that may follow: bit t % 32 of allowed[t / 32]. allowed is
-     *             [(n_vocab + 31) / 32] words that are zero. If no token of a finite logit is allowed, the request ends with an
-     *             error. NULL: all tokens are allowed
+     *             [(n_vocab + 31) / 32] words that are zero. If no token of a finite logit is allowed, the request ends with
+     *             an error. NULL: all tokens are allowed
      *   accepts   whether `token`, which was sampled from all tokens, may follow. Only if it may not, mask is called, and a
      *             token is sampled from the same logits under the mask. NULL: mask is called for each token. Not without mask
      * End tokens are asked about like others.
@@ -137,19 +140,20 @@ typedef struct qn_request_params {
      *
      * accepts is called by the thread that runs steps, while all requests and sessions of the model wait: it must return in
      * microseconds, must not block, and must not call functions of the library. mask is called as the callbacks below, by the
-     * same thread, after all of those of earlier tokens. While it runs the steps of other requests go on, so it may take longer
-     * than a step; but other callbacks wait for it. The two are never called at the same time for one request; accepts may be
-     * while on_token or on_text is. They may keep a state for the tokens that they have seen: a token that was accepted
+     * same thread, after all of those of earlier tokens. While it runs the steps of other requests go on, so it may take
+     * longer than a step; but other callbacks wait for it. The two are never called at the same time for one request; accepts
+     * may be while on_token or on_text is. They may keep a state for the tokens that they have seen: a token that was accepted
      * follows, as does one of the mask, and n never decreases. */
     bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token);
     void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
 
-    /* Callbacks. They are called in order, by one thread at a time, and never between the rows of a step: a slow callback delays no
-     * request's tokens, but may delay the callbacks of others. Any may be NULL.
+    /* Callbacks. They are called in order, by one thread at a time, and never between the rows of a step: a slow callback
+     * delays no request's tokens, but may delay the callbacks of others. Any may be NULL.
      *   on_token   each generated token, before its text. logprobs is NULL with n_logprobs -1, else valid during the call
      *   on_text    text, in complete UTF-8 characters, as in qn_generate_params
      *   on_end     exactly once, as the last call. Afterwards the scheduler keeps nothing of the request
-     * on_token and on_text return false to cancel the request: only on_end is called after that, with what they had received. */
+     * on_token and on_text return false to cancel the request: only on_end is called after that, with what they had
+     * received. */
     bool (*on_token)(void *user, qn_token token, const qn_logprobs *logprobs);
     bool (*on_text)(void *user, const char *text, size_t length);
     void (*on_end)(void *user, const qn_request_result *result);
@@ -174,13 +178,13 @@ QN_API qn_status qn_scheduler_submit(qn_scheduler *scheduler, const qn_request_p
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
 QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
 
-/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the next step,
- * before one that is idle. By one thread at a time. Sets *idle to whether there was nothing to do. QN_ERR_INVALID if the scheduler has a
- * thread. */
+/* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the
+ * next step, before one that is idle. By one thread at a time. Sets *idle to whether there was nothing to do. QN_ERR_INVALID
+ * if the scheduler has a thread. */
 QN_API qn_status qn_scheduler_step(qn_scheduler *scheduler, bool *idle);
 
-/* qn_scheduler_wait - wait until all requests have ended and their last callbacks have returned; with no_thread, run steps until then.
- * Not from a callback. */
+/* qn_scheduler_wait - wait until all requests have ended and their last callbacks have returned; with no_thread, run steps
+ * until then. Not from a callback. */
 QN_API void qn_scheduler_wait(qn_scheduler *scheduler);
 
 typedef struct qn_scheduler_counters {

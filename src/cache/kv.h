@@ -1,5 +1,5 @@
-/* Cache formats, and the layout of their pages on the CPU (qn_kv_view in cache/view.h): sizes, and the contents of a sequence's cache
- * as a series of regions, for files. */
+/* Cache formats, and the layout of their pages on the CPU (qn_kv_view in cache/view.h): sizes, and the contents of a
+ * sequence's cache as a series of regions, for files. */
 #ifndef QN_CACHE_KV_H
 #define QN_CACHE_KV_H
 
@@ -52,10 +52,9 @@ typedef struct qn_kv_region {
 
 /* qn_kv_find_region - iterate over what a sequence of this extent has stored, for saving: finds region 0, 1, ... and returns
  * false after the last. Their order, which session files have, is by blocks of
- * QN_KEY_BLOCK positions: for each attention layer and head, keys before values, the rows of the block's pages; of codes first the
- * codes of all these pages, then their scales.
- * Regions of fp16 keys are full tiles, in which elements of positions >= length are arbitrary. With a view without memory, sizes
- * alone are set. */
+ * QN_KEY_BLOCK positions: for each attention layer and head, keys before values, the rows of the block's pages; of codes first
+ * the codes of all these pages, then their scales. Regions of fp16 keys are full tiles, in which elements of positions >=
+ * length are arbitrary. With a view without memory, sizes alone are set. */
 bool qn_kv_find_region(const qn_kv_layout *layout, const qn_kv_view *view, size_t index, const qn_extent *extent,
                        qn_kv_region *region);
 

@@ -60,8 +60,8 @@ static void release_granule(qn_pool_class *class, size_t granule)
     pool->idle -= pool->memory.granule;
 }
 
-/* Releases committed granules without items, those at the end of each class first, until at most `idle` bytes of them are left.
- * Granules [keep.first, keep.end) of class `of` are kept. */
+/* Releases committed granules without items, those at the end of each class first, until at most `idle` bytes of them are
+ * left. Granules [keep.first, keep.end) of class `of` are kept. */
 static void release_idle(qn_pool *pool, uint64_t idle, const qn_pool_class *of, struct granules keep)
 {
     for (size_t i = 0; i < pool->n_classes && pool->idle > idle; i++) {

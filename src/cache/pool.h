@@ -1,9 +1,9 @@
-/* The pool: the memory of a device for what sequences keep. It consists of classes of items of one size each (a page of keys and
- * values, a recurrent state), and all classes share one budget.
+/* The pool: the memory of a device for what sequences keep. It consists of classes of items of one size each (a page of keys
+ * and values, a recurrent state), and all classes share one budget.
  *
- * A class reserves addresses for as many items as the budget could hold, so that an item's address is its class's base plus index
- * times stride and never changes. Memory is committed in granules when an item needs it, lowest indices first, and released when
- * a granule has no items. Items are reference-counted. All functions may be called from any thread. */
+ * A class reserves addresses for as many items as the budget could hold, so that an item's address is its class's base plus
+ * index times stride and never changes. Memory is committed in granules when an item needs it, lowest indices first, and
+ * released when a granule has no items. Items are reference-counted. All functions may be called from any thread. */
 #ifndef QN_CACHE_POOL_H
 #define QN_CACHE_POOL_H
 
@@ -58,12 +58,12 @@ qn_pool *qn_pool_of(const qn_pool_class *class);
 /* Drops items that nobody needs at once, such as those of kept prefixes. False if there are none. */
 typedef bool (*qn_pool_reclaim_fn)(void *context);
 
-/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns false. It may
- * call all functions of the pool but qn_pool_take. */
+/* qn_pool_set_reclaim - qn_pool_take calls `reclaim`, without the pool's lock, until there is memory or it returns false. It
+ * may call all functions of the pool but qn_pool_take. */
 void qn_pool_set_reclaim(qn_pool *pool, qn_pool_reclaim_fn reclaim, void *context);
 
-/* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was committed
- * is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted.
+/* qn_pool_take - an item with one reference. Its contents are arbitrary, but memory that no item has used since it was
+ * committed is zero. QN_ERR_MEMORY, with nothing changed, if the budget or the device's memory is exhausted.
  *
  * qn_pool_try_take - the same without reclaiming: for callers that hold locks which the reclaim function acquires. */
 qn_status qn_pool_take(qn_pool_class *class, uint32_t *item);

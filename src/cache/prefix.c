@@ -1,5 +1,5 @@
-/* Nodes in a hash table by parent and tokens; lists of all nodes, of those with states and of those with pages in the pool, in the
- * order of use. */
+/* Nodes in a hash table by parent and tokens; lists of all nodes, of those with states and of those with pages in the pool, in
+ * the order of use. */
 #include "cache/prefix.h"
 
 #include "base/memory.h"
@@ -267,8 +267,9 @@ static unsigned level_of(const struct node *node)
     return (unsigned)__builtin_ctz(node->depth);
 }
 
-/* Whether a periodic state is thinned when `newer` periodic states are newer: beyond DENSE_STATES of them multiples of two periods
- * remain, beyond twice as many multiples of four, and so on. So a budget of n states reaches over about n * n / 3 periods. */
+/* Whether a periodic state is thinned when `newer` periodic states are newer: beyond DENSE_STATES of them multiples of two
+ * periods remain, beyond twice as many multiples of four, and so on. So a budget of n states reaches over about n * n / 3
+ * periods. */
 static bool is_thinned(const struct node *node, size_t newer)
 {
     const unsigned first = (unsigned)__builtin_ctz(QN_STATE_PERIOD / QN_PAGE);
@@ -280,8 +281,8 @@ static bool is_state_held(const qn_prefix *p, const struct node *node)
     return has_item(node, QN_ITEM_STATE, IN_POOL) && qn_pool_is_shared(p->cache->states, node->items[QN_ITEM_STATE]);
 }
 
-/* The state that goes first, of those in the pool or in host memory; NONE if there is none. with_held: also one that a sequence holds.
- * *thinned: it is a periodic one that is thinned. The newest goes only if there is no other. */
+/* The state that goes first, of those in the pool or in host memory; NONE if there is none. with_held: also one that a
+ * sequence holds. *thinned: it is a periodic one that is thinned. The newest goes only if there is no other. */
 static uint32_t find_state(const qn_prefix *p, int place, bool with_held, bool *thinned)
 {
     uint32_t found = NONE;
@@ -511,6 +512,20 @@ qn_status qn_prefix_adopt(qn_prefix *p, const char *scope, const int32_t *tokens
     touch(p, at);
     at = find_beginning(p, at);
     return p->nodes[at].depth ? adopt(p, at, sequence) : QN_OK;
+}
+
+bool qn_prefix_is_spilled(const qn_prefix *p, const char *scope, const int32_t *tokens, size_t n)
+{
+    uint32_t at = find_path(p, scope ? scope : "", tokens, n ? (n - 1) / QN_PAGE : 0);
+    if (at == NONE)
+        return false;
+    at = find_beginning(p, at);
+    if (has_item(&p->nodes[at], QN_ITEM_STATE, IN_HOST))
+        return true;
+    for (; p->nodes[at].depth; at = p->nodes[at].parent)
+        if (has_item(&p->nodes[at], QN_ITEM_PAGE, IN_HOST) || has_item(&p->nodes[at], QN_ITEM_F16_PAGE, IN_HOST))
+            return true;
+    return false;
 }
 
 /* ---- Adding ---- */

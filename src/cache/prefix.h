@@ -1,16 +1,18 @@
 /* The prefix cache: finds the pages of earlier sequences again by the tokens that they hold.
  *
- * A tree with a node for each page of 64 tokens. A path from a root spells the tokens of a prefix, and a node holds a reference to
- * its page, so that a new sequence can take over all pages of the longest path that its tokens match. Tokens are compared, not
- * hashes alone. Each scope has a root of its own: sequences of different scopes share nothing.
+ * A tree with a node for each page of 64 tokens. A path from a root spells the tokens of a prefix, and a node holds a
+ * reference to its page, so that a new sequence can take over all pages of the longest path that its tokens match. Tokens are
+ * compared, not hashes alone. Each scope has a root of its own: sequences of different scopes share nothing.
  *
- * With recurrent layers a sequence can begin only where a state is kept. States are kept at nodes within a budget of their own. When
- * it is full, those that are kept every QN_STATE_PERIOD tokens are thinned: the older, the fewer remain, at multiples of powers of
- * two of the period. Then the least recently used state goes, where a periodic one counts as four times as old as others.
+ * With recurrent layers a sequence can begin only where a state is kept. States are kept at nodes within a budget of their
+ * own. When it is full, those that are kept every QN_STATE_PERIOD tokens are thinned: the older, the fewer remain, at
+ * multiples of powers of two of the period. Then the least recently used state goes, where a periodic one counts as four times
+ * as old as others.
  *
- * Nodes are evicted leaves first, least recently used first, when the pool is full. With a budget of host memory, pages and states are
- * spilled to it instead (cache/spill.h), and copied back for a sequence that takes them over; they are dropped when it is full too. A
- * state that is less than QN_SPILL_TOKENS tokens behind another one is not worth its copy: it is dropped, and not copied back.
+ * Nodes are evicted leaves first, least recently used first, when the pool is full. With a budget of host memory, pages and
+ * states are spilled to it instead (cache/spill.h), and copied back for a sequence that takes them over; they are dropped when
+ * it is full too. A state that is less than QN_SPILL_TOKENS tokens behind another one is not worth its copy: it is dropped,
+ * and not copied back.
  *
  * One thread at a time. */
 #ifndef QN_CACHE_PREFIX_H
@@ -43,8 +45,11 @@ void qn_prefix_free(qn_prefix *prefix);
 qn_status qn_prefix_adopt(qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, qn_sequence *sequence,
                           uint32_t *matched);
 
-/* qn_prefix_add - add the complete pages of a sequence, [length] tokens. Pages that are there already stay; of those that are spilled
- * the sequence's are kept instead. Without memory for nodes, pages are left out. */
+/* qn_prefix_is_spilled - whether qn_prefix_adopt would copy anything back. */
+bool qn_prefix_is_spilled(const qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n);
+
+/* qn_prefix_add - add the complete pages of a sequence, [length] tokens. Pages that are there already stay; of those that are
+ * spilled the sequence's are kept instead. Without memory for nodes, pages are left out. */
 void qn_prefix_add(qn_prefix *prefix, const char *scope, const int32_t *tokens, const qn_sequence *sequence);
 
 /* Why a state is kept. */
@@ -53,13 +58,13 @@ typedef enum qn_state_kind {
     QN_STATE_MARK      /* another request may continue there: ends of messages, of prompts and of answers, branches */
 } qn_state_kind;
 
-/* qn_prefix_keep_state - keep the state at the sequence's state_position, if that is not 0, after qn_prefix_add. Nothing happens
- * if the state is larger than the budget; one that is kept there already becomes a mark if this one is. */
+/* qn_prefix_keep_state - keep the state at the sequence's state_position, if that is not 0, after qn_prefix_add. Nothing
+ * happens if the state is larger than the budget; one that is kept there already becomes a mark if this one is. */
 void qn_prefix_keep_state(qn_prefix *prefix, const char *scope, const int32_t *tokens, const qn_sequence *sequence,
                           qn_state_kind kind);
 
-/* qn_prefix_evict - drop or spill the page, or the state, that was not used for the longest time and that no sequence holds. False if
- * the pool has none. */
+/* qn_prefix_evict - drop or spill the page, or the state, that was not used for the longest time and that no sequence holds.
+ * False if the pool has none. */
 bool qn_prefix_evict(qn_prefix *prefix);
 
 /* qn_prefix_clear - drop everything. */

@@ -13,7 +13,7 @@ typedef struct qn_recurrent_layout {
 
 /* One layer's part of a state, and of an open chunk. */
 typedef struct qn_recurrent_layer {
-    float *state, *state_to; /* [n_v_heads][head_k][head_v]: the state before position state_position; or NULL as in the view */
+    float *state, *state_to; /* [n_v_heads][head_k][head_v]: the state before state_position; or NULL as in the view */
     float *history,
         *history_to;    /* [taps-1][qn_recurrent_width]: the convolution's inputs q, k, v at the positions before that; NULL
                                     where the state is */
@@ -23,8 +23,8 @@ typedef struct qn_recurrent_layer {
     float *conv_inputs; /* [QN_GDN_CHUNK][qn_recurrent_width]: the convolution's inputs of the open chunk */
 } qn_recurrent_layer;
 
-/* qn_recurrent_layout_create - the layout for the layers with is_recurrent [n_layers] set; QN_ERR_MEMORY if sizes overflow. Free
- * with qn_recurrent_layout_free, which accepts a zeroed struct. */
+/* qn_recurrent_layout_create - the layout for the layers with is_recurrent [n_layers] set; QN_ERR_MEMORY if sizes overflow.
+ * Free with qn_recurrent_layout_free, which accepts a zeroed struct. */
 qn_status qn_recurrent_layout_create(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers,
                                      qn_recurrent_layout *layout);
 void qn_recurrent_layout_free(qn_recurrent_layout *layout);
@@ -47,8 +47,8 @@ enum {
 /* qn_recurrent_array - an array of recurrent layer number `index`, and its number of floats. */
 float *qn_recurrent_array(const qn_recurrent_view *view, size_t index, size_t array, size_t *count);
 
-/* qn_recurrent_layer_of - the data of layer `layer` of the model in a sequence; qn_recurrent_layer_at - of recurrent layer number
- * `index`. */
+/* qn_recurrent_layer_of - the data of layer `layer` of the model in a sequence; qn_recurrent_layer_at - of recurrent layer
+ * number `index`. */
 qn_recurrent_layer qn_recurrent_layer_of(const qn_recurrent_view *view, size_t layer);
 qn_recurrent_layer qn_recurrent_layer_at(const qn_recurrent_view *view, size_t index);
 
@@ -65,9 +65,9 @@ static inline uint64_t qn_recurrent_bytes(const qn_recurrent_layout *layout)
  * if it is NULL. Every token reads the states; they are written once every QN_GDN_CHUNK tokens. */
 uint64_t qn_recurrent_state_bytes(const qn_recurrent_shape *shape, const bool *is_recurrent, size_t n_layers);
 
-/* qn_recurrent_open_tokens - tokens in the open chunk of a sequence on the CPU that has appended all of its `length` tokens: 1 to
- * QN_GDN_CHUNK, 0 when length is 0. It is also the number of lengths, `length` included, that the sequence can be truncated to by
- * dropping rows. */
+/* qn_recurrent_open_tokens - tokens in the open chunk of a sequence on the CPU that has appended all of its `length` tokens: 1
+ * to QN_GDN_CHUNK, 0 when length is 0. It is also the number of lengths, `length` included, that the sequence can be truncated
+ * to by dropping rows. */
 static inline size_t qn_recurrent_open_tokens(size_t length)
 {
     return length ? (length - 1) % QN_GDN_CHUNK + 1 : 0;

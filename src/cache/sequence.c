@@ -396,8 +396,8 @@ uint64_t qn_sequence_bytes(const qn_sequence *s)
 
 /* ---- Capacity ---- */
 
-/* Granules of n sequences of `length` tokens. With codes a sequence has page 0 and the open page in fp16; the one that grows has the
- * page before too. */
+/* Granules of n sequences of `length` tokens. With codes a sequence has page 0 and the open page in fp16; the one that grows
+ * has the page before too. */
 static uint64_t granules_of(const qn_cache *cache, uint64_t n, uint64_t length)
 {
     const uint64_t pages = (length + QN_PAGE - 1) / QN_PAGE, f16_pages = pages < 2 ? pages : 2;

@@ -1,5 +1,5 @@
-/* Items that have been spilled: copies in host memory of items of a device's pool, which then take no memory of the device. The host
- * memory is a pool too, with classes of the same strides. All functions may be called from any thread. */
+/* Items that have been spilled: copies in host memory of items of a device's pool, which then take no memory of the device.
+ * The host memory is a pool too, with classes of the same strides. All functions may be called from any thread. */
 #ifndef QN_CACHE_SPILL_H
 #define QN_CACHE_SPILL_H
 
@@ -13,14 +13,15 @@ qn_pool_class *qn_item_class(const qn_cache *cache, qn_item_kind kind);
 
 typedef struct qn_spill qn_spill;
 
-/* qn_spill_create - host memory for items of a qn_cache that has copy_out, and outlives it. budget: bytes. Free with qn_spill_free,
- * which accepts NULL, after all items have been dropped. */
+/* qn_spill_create - host memory for items of a qn_cache that has copy_out, and outlives it. budget: bytes. Free with
+ * qn_spill_free, which accepts NULL, after all items have been dropped. */
 qn_status qn_spill_create(const qn_cache *cache, uint64_t budget, qn_spill **out);
 void qn_spill_free(qn_spill *spill);
 
 /* qn_spill_out - copy an item to host memory; the caller then drops the item. QN_ERR_MEMORY if the budget is exhausted.
  *
- * qn_spill_in - take an item with qn_pool_try_take, copy it back and drop the copy in host memory. After an error the copy stays. */
+ * qn_spill_in - take an item with qn_pool_try_take, copy it back and drop the copy in host memory. After an error the copy
+ * stays. */
 qn_status qn_spill_out(qn_spill *spill, qn_item_kind kind, uint32_t item, uint32_t *copy);
 qn_status qn_spill_in(qn_spill *spill, qn_item_kind kind, uint32_t copy, uint32_t *item);
 

@@ -1,5 +1,5 @@
-/* What the KV cache and the recurrent state of a session look like to the operations of the CPU: the layout in memory. kv.h and
- * recurrent.h have sizes and offsets, sequence.h which items of a pool a sequence has. */
+/* What the KV cache and the recurrent state of a session look like to the operations of the CPU: the layout in memory. kv.h
+ * and recurrent.h have sizes and offsets, sequence.h which items of a pool a sequence has. */
 #ifndef QN_CACHE_VIEW_H
 #define QN_CACHE_VIEW_H
 
@@ -15,8 +15,8 @@ enum { QN_KV_PAGE = QN_AURA_PAGE };
 
 /* A sequence's KV cache, as the operations read and write it.
  *
- * Page r is positions [r, r+1) * QN_KV_PAGE. Tables give the index of each page's memory, which holds all attention layers. Within
- * a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or of
+ * Page r is positions [r, r+1) * QN_KV_PAGE. Tables give the index of each page's memory, which holds all attention layers.
+ * Within a page each head has its keys and its values, in the layout of kernels/attention/attention.h (fp16) or of
  * kernels/aura/aura.h (AURA codes, if there are codecs).
  *
  * Quantisation error matters most at the positions that queries attend to most: the first and the newest. The rows of a page
@@ -77,10 +77,10 @@ static inline float *qn_kv_key_mean(const qn_kv_view *view, size_t layer, size_t
     return (float *)(void *)means + (view->kv_index[layer] * view->n_heads + head) * view->key_codec->dim;
 }
 
-/* The recurrent layers of a sequence, as the operations read and write them in a step (kernels/deltanet/deltanet.h). The state is
- * that at state_position, a multiple of QN_GDN_CHUNK. The open chunk holds the tokens since, up to QN_GDN_CHUNK of them: a sequence
- * can be truncated by dropping rows of it. The first token after a full open chunk folds it into the state. cache/recurrent.h has the
- * layout of both. */
+/* The recurrent layers of a sequence, as the operations read and write them in a step (kernels/deltanet/deltanet.h). The state
+ * is that at state_position, a multiple of QN_GDN_CHUNK. The open chunk holds the tokens since, up to QN_GDN_CHUNK of them: a
+ * sequence can be truncated by dropping rows of it. The first token after a full open chunk folds it into the state.
+ * cache/recurrent.h has the layout of both. */
 typedef struct qn_recurrent_view {
     const struct qn_recurrent_layout *layout;
     float *state;      /* of all layers; NULL: zeros, at state_position 0 */

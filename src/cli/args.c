@@ -3,6 +3,8 @@
 
 #include "cli/cli.h"
 
+#include "hub/name.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -359,7 +361,8 @@ static bool is_model(const char *operand)
 {
     const size_t length = strlen(operand);
     return qn_begins_as_gguf(operand) ||
-           (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n"));
+           (length > 5 && strcmp(operand + length - 5, ".gguf") == 0 && !strpbrk(operand, " \t\n")) ||
+           (qn_hub_name_is(operand) && (strchr(operand, ':') || strcasestr(operand, "gguf"))); /* "and/or" is a prompt */
 }
 
 void qn_args_take_model(qn_args *args)

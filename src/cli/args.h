@@ -35,24 +35,26 @@ typedef struct qn_args {
     uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
     /* Text in, text out. */
-    const char *prompt, *file, *system;
+    const char *prompt, *file, *system, *chat_template;
     qn_texts stop;
     int64_t n_predict;
     bool chat, ignore_end;
     qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
-    const char *format, *parallel, *soak;
+    const char *format, *parallel, *soak, *reuse;
     float rate;
     /* batch */
     int64_t sequences;
     bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
     int64_t limit_bytes;
-    const char *ids, *output;
-    bool ids_only, bos, no_special, clear;
+    const char *ids, *output, *conversation;
+    bool ids_only, bos, no_special, text_only, clear;
     /* info */
     bool plan;
+    /* convert */
+    bool force;
 } qn_args;
 
 /* ---- Commands ---- */
@@ -67,7 +69,11 @@ enum {
     QN_CMD_INFO = 1 << 6,
     QN_CMD_QUANTIZE = 1 << 7,
     QN_CMD_KERNELS = 1 << 8,
-    QN_CMD_BATCH = 1 << 9
+    QN_CMD_BATCH = 1 << 9,
+    QN_CMD_CONVERT = 1 << 10,
+    QN_CMD_PULL = 1 << 11,
+    QN_CMD_LIST = 1 << 12,
+    QN_CMD_RM = 1 << 13
 };
 
 typedef struct qn_command {
@@ -136,8 +142,8 @@ typedef enum qn_args_result { QN_ARGS_OK, QN_ARGS_HELP, QN_ARGS_BAD } qn_args_re
  * there and has been answered on standard output. QN_ARGS_BAD: the reason has been printed. */
 qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args);
 
-/* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, or a name
- * that ends in ".gguf"), makes it the model. */
+/* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, a name that
+ * ends in ".gguf", or one of the hub that has a ':' or "gguf"), makes it the model. */
 void qn_args_take_model(qn_args *args);
 
 /* qn_args_no_more - QN_ARGS_BAD, with the reason printed, when there are more than `n` operands left. */

@@ -1,5 +1,5 @@
-/* quern batch: requests of a file, in OpenAI's batch format, many at a time. The main thread reads and submits; answers are written, one
- * line each, by the scheduler's thread for callbacks. */
+/* quern batch: requests of a file, in OpenAI's batch format, many at a time. The main thread reads and submits; answers are
+ * written, one line each, by the scheduler's thread for callbacks. */
 #include "cli/batch.h"
 #include "cli/progress.h"
 #include "cli/signals.h"

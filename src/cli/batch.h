@@ -55,8 +55,8 @@ typedef struct qn_batch_job {
     qn_batch_error error;
 } qn_batch_job;
 
-/* qn_batch_parse - read a line of `length` bytes into a job, whose line number is set. False with the error: the job then has a custom_id
- * if the line has one. Free with qn_batch_job_free in either case. */
+/* qn_batch_parse - read a line of `length` bytes into a job, whose line number is set. False with the error: the job then has
+ * a custom_id if the line has one. Free with qn_batch_job_free in either case. */
 bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch_error *error);
 void qn_batch_job_free(qn_batch_job *job);
 
@@ -79,9 +79,9 @@ bool qn_batch_set_add(qn_batch_set *set, const char *text, bool *failed);
 bool qn_batch_set_has(const qn_batch_set *set, const char *text);
 void qn_batch_set_free(qn_batch_set *set);
 
-/* qn_batch_open - open the output for appending, locked. Without `resume` it must be empty or new. With it, what it holds is read: `ids` gets
- * the custom_ids that have a line, `lines` the numbers of lines without one, or whose custom_id an earlier line had; an incomplete
- * last line is removed. Returns the descriptor, or -1 with an error line. */
+/* qn_batch_open - open the output for appending, locked. Without `resume` it must be empty or new. With it, what it holds is
+ * read: `ids` gets the custom_ids that have a line, `lines` the numbers of lines without one, or whose custom_id an earlier
+ * line had; an incomplete last line is removed. Returns the descriptor, or -1 with an error line. */
 int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines);
 
 /* qn_batch_answer, qn_batch_error_line - a line of the output, with its newline; free() it. NULL without memory. */

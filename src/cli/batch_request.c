@@ -1,5 +1,5 @@
-/* A line of the input of quern batch: OpenAI's batch format, {"custom_id", "method", "url", "body"}, and the bodies of chat completions
- * and completions. Fields that quern does not have are ignored. */
+/* A line of the input of quern batch: OpenAI's batch format, {"custom_id", "method", "url", "body"}, and the bodies of chat
+ * completions and completions. Fields that quern does not have are ignored. */
 #include "cli/batch.h"
 
 #include "base/memory.h"
@@ -218,7 +218,13 @@ static bool get_message(qn_batch_job *job, const json_t *message, size_t index, 
     } else if (!json_is_string(content)) {
         return wrong(error, job, "content", content, "a string or an array of texts");
     }
+    static const char *const roles[] = { "system", "developer", "user", "assistant" };
     const char *name = json_string_value(role);
+    size_t i = 0;
+    while (i < sizeof roles / sizeof *roles && strcmp(name, roles[i]) != 0)
+        i++;
+    if (i == sizeof roles / sizeof *roles)
+        return wrong(error, job, "role", role, "\"system\", \"developer\", \"user\" or \"assistant\"");
     job->messages[index] =
         (qn_chat_message){ .role = strcmp(name, "developer") ? name : "system",
                            .content = job->contents[index] ? job->contents[index] : json_string_value(content) };

@@ -121,8 +121,18 @@ static int check_args(qn_args *args)
         qn_cli_error("-p and -n: both are 0, so there is nothing to measure");
         return QN_EXIT_USAGE;
     }
-    if ((args->parallel || args->soak) && args->depth) {
-        qn_cli_error("-d: %s measures from an empty context; use a longer prompt, -p", args->soak ? "--soak" : "--parallel");
+    if (args->reuse && (args->soak || args->parallel)) {
+        qn_cli_error("--reuse: its requests come one after another, without %s", args->soak ? "--soak" : "--parallel");
+        return QN_EXIT_USAGE;
+    }
+    if (args->reuse && !args->n_generate) {
+        qn_cli_error("-n: with --reuse an answer has at least 1 token");
+        return QN_EXIT_USAGE;
+    }
+    if ((args->parallel || args->soak || args->reuse) && args->depth) {
+        qn_cli_error("-d: %s measures from an empty context; use a longer prompt, -p", args->soak       ? "--soak"
+                                                                                       : args->parallel ? "--parallel"
+                                                                                                        : "--reuse");
         return QN_EXIT_USAGE;
     }
     if (args->rate > 0 && !args->soak) {
@@ -168,7 +178,10 @@ int qn_cli_bench(qn_args *args)
     if (status == QN_EXIT_DONE) {
         bench.info = qn_model_get_info(bench.model);
         bench.on_cpu = is_on_cpu(&bench.info);
-        status = args->soak ? qn_bench_soak(&bench) : args->parallel ? qn_bench_parallel(&bench) : run_alone(&bench);
+        status = args->reuse      ? qn_bench_reuse(&bench)
+                 : args->soak     ? qn_bench_soak(&bench)
+                 : args->parallel ? qn_bench_parallel(&bench)
+                                  : run_alone(&bench);
     }
     qn_model_free(bench.model);
     qn_bandwidth_stop(&bandwidth);

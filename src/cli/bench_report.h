@@ -1,4 +1,5 @@
-/* What the tests of quern bench share: what they run on, the limit that they are compared with, and how results are printed. */
+/* What the tests of quern bench share: what they run on, the limit that they are compared with, and how results are
+ * printed. */
 #ifndef QN_CLI_BENCH_REPORT_H
 #define QN_CLI_BENCH_REPORT_H
 
@@ -30,16 +31,18 @@ void qn_bench_tokens(qn_token *tokens, size_t n, uint32_t n_vocab, uint64_t seed
 /* qn_bench_limit - measure the read bandwidth of the model's device, or of as many threads. False with an error text. */
 bool qn_bench_limit(const qn_bench *bench, double *rate);
 
-/* qn_bench_print_head - the head of the table, if it is one. qn_bench_print - a test whose repetitions are all there; they are sorted. */
+/* qn_bench_print_head - the head of the table, if it is one. qn_bench_print - a test whose repetitions are all there; they are
+ * sorted. */
 void qn_bench_print_head(const qn_bench *bench);
 void qn_bench_print(const qn_bench *bench, qn_bench_test *test);
 
 /* qn_bench_quantile - of n > 0 values, which are sorted. */
 double qn_bench_quantile(double *values, size_t n, double q);
 
-/* qn_bench_parallel - the sequences of --parallel, all together (bench_parallel.c). qn_bench_soak - requests that arrive in time
- * (bench_soak.c). Both return the exit status. */
+/* qn_bench_parallel - the sequences of --parallel, all together (bench_parallel.c). qn_bench_soak - requests that arrive in
+ * time (bench_soak.c). qn_bench_reuse - requests that begin as earlier ones (bench_reuse.c). All return the exit status. */
 int qn_bench_parallel(const qn_bench *bench);
 int qn_bench_soak(const qn_bench *bench);
+int qn_bench_reuse(const qn_bench *bench);
 
 #endif

@@ -1,7 +1,8 @@
-/* quern bench --soak: requests that arrive in time, with the lengths of a file; how long their first tokens and the others take.
+/* quern bench --soak: requests that arrive in time, with the lengths of a file; how long their first tokens and the others
+ * take.
  *
- * With --rate the arrivals are a Poisson process. Without it there are as many clients as --parallel says, each of which sends its next
- * request when it has the answer to the one before; they begin one after another. */
+ * With --rate the arrivals are a Poisson process. Without it there are as many clients as --parallel says, each of which sends
+ * its next request when it has the answer to the one before; they begin one after another. */
 #include "cli/bench_report.h"
 #include "cli/progress.h"
 #include "quern/scheduler.h"

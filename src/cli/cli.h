@@ -21,6 +21,10 @@ int qn_cli_logits(qn_args *args);
 int qn_cli_info(qn_args *args);
 int qn_cli_quantize(qn_args *args);
 int qn_cli_kernels(qn_args *args);
+int qn_cli_convert(qn_args *args);
+int qn_cli_pull(qn_args *args);
+int qn_cli_list(qn_args *args);
+int qn_cli_rm(qn_args *args);
 
 /* What a command's options are where they are not given. */
 void qn_run_defaults(qn_args *args);
@@ -70,9 +74,14 @@ bool qn_begins_as_gguf(const char *path);
 
 extern const char *const qn_kv_names[];
 
+/* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache, which the
+ * program keeps until it ends; downloads what is not there. Returns as qn_load_model. */
+int qn_resolve_model(const char **model, bool quiet);
+
 /* qn_load_model - load args->model with a progress display; if it is NULL and `demo_fallback` is set, the demo model,
  * whose path goes to args->model and to a note. Returns QN_EXIT_DONE, or the exit status with an error line printed.
- * args->quiet drops log and note; args->verbose adds a line about the memory. The device is checked here (qn_device_name_select). */
+ * args->quiet drops log and note; args->verbose adds a line about the memory. The device is checked here
+ * (qn_device_name_select). */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
@@ -93,6 +102,10 @@ int qn_save_session(const qn_args *args, const qn_session *session);
  * redirected from (by device and inode, so that links are seen through). QN_EXIT_DONE, or QN_EXIT_FAILED with an error
  * line. */
 int qn_check_output(const qn_args *args, const char *path);
+
+/* qn_may_replace_model - whether a command that writes models may write `path`: a new file, an empty one or a GGUF file. False
+ * with an error line. */
+bool qn_may_replace_model(const char *path);
 
 /* ---- Sampling ---- */
 

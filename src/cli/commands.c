@@ -45,9 +45,10 @@ const qn_command qn_commands[] = {
       "p,\n"
       "its standard error, and how many tokens were scored.",
       0, 1, qn_perplexity_defaults, qn_cli_perplexity },
-    { QN_CMD_TOKENIZE, "tokenize", "text to tokens", "tokenize [-m] MODEL [--ids] [-f FILE | TEXT]",
+    { QN_CMD_TOKENIZE, "tokenize", "text to tokens", "tokenize [-m] MODEL [--ids] [-f FILE | --chat FILE [--text] | TEXT]",
       "Prints one token a line, its id and the text it stands for; with --ids the ids alone, on one line. The text is the\n"
-      "operand, a file, or standard input, and is taken as it is, a last newline included.",
+      "operand, a file, or standard input, and is taken as it is, a last newline included. With --chat it is what the chat\n"
+      "template prints for a conversation. A file that has only a vocabulary is enough.",
       0, 2, NULL, qn_cli_tokenize },
     { QN_CMD_LOGITS, "logits", "raw logits for given tokens, into a file", "logits [-m] MODEL --ids 1,2,3 -o OUT.f32 [options]",
       "Writes little-endian f32 logits, [n_ids, n_vocab], row i for what follows ids 0 to i. --batch evaluates the ids N at a\n"
@@ -69,10 +70,38 @@ const qn_command qn_commands[] = {
       "or not at\n"
       "all. Of a model split over several files, IN is any of them, and OUT is one file.",
       3, 3, NULL, qn_cli_quantize },
+    { QN_CMD_CONVERT, "convert", "make a GGUF file from a checkpoint of Hugging Face transformers",
+      "convert DIR OUT [TYPE] [options]",
+      "DIR holds config.json, tokenizer.json and model.safetensors, or its parts with model.safetensors.index.json, of one of\n"
+      "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration (its text "
+      "model).\n"
+      "TYPE is f32, f16, bf16, q8_0 or another of quern quantize; without it each matrix keeps the type that it has.\n"
+      "Matrices that are binary or ternary in groups of 128 weights are recognised and stored without loss in q1_0, ptq1_0 or\n"
+      "pq2_0, unless TYPE has more than 2 bits. Other weights are refused for types of 1 or 2 bits, but with --force. A tensor "
+      "that\n"
+      "is missing or unknown is an error. OUT appears whole or not at all; if it exists, it must be a GGUF file or empty.",
+      2, 3, NULL, qn_cli_convert },
     { QN_CMD_KERNELS, "kernels", "the GPU's kernels, and where their code comes from", "kernels [options]",
       "Loads every kernel of the GPU and says where its code came from: built in, the cache, nvcc or NVRTC.\n"
       "Without a GPU, says which ones this program carries.",
       0, 0, NULL, qn_cli_kernels },
+    { QN_CMD_PULL, "pull", "download a model of the Hugging Face hub", "pull OWNER/REPO[:FILE | :TYPE] [options]",
+      "Downloads a GGUF file, all parts of a split one, into the hub's cache, which huggingface_hub shares, and prints its "
+      "path.\n"
+      "FILE is a path in the repository, TYPE a weight type such as Q1_0. Without them: the largest 1-bit or ternary file "
+      "that\n"
+      "fits in memory, else the largest quantised one; a note says which and why. An interrupted download is continued. Size "
+      "and\n"
+      "SHA-256 are verified. The same names may follow -m; what is in the cache is then used without asking the hub.",
+      1, 1, NULL, qn_cli_pull },
+    { QN_CMD_LIST, "list", "the models in the hub's cache", "list",
+      "Prints the GGUF files in the hub's cache: size, weight type, when it was last used, and the name by which -m takes it.\n"
+      "Downloads that are not complete are listed by repository.",
+      0, 0, NULL, qn_cli_list },
+    { QN_CMD_RM, "rm", "remove a model from the hub's cache", "rm OWNER/REPO[:FILE | :TYPE]",
+      "Removes a model from the hub's cache; without FILE and TYPE all GGUF files of the repository and incomplete downloads.\n"
+      "Other files of the repository stay.",
+      1, 1, NULL, qn_cli_rm },
 };
 const size_t qn_n_commands = sizeof qn_commands / sizeof *qn_commands;
 

@@ -187,7 +187,9 @@ static void print_tokenizer(const qn_gguf *file)
     }
     const qn_model_info info = qn_model_get_info(loaded);
     printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
-    printf("chat        %s\n", *info.chat_template ? info.chat_template : "unsupported template");
+    printf("chat        %s\n", strcmp(info.chat_template, "file") == 0     ? "the file's template"
+                               : strcmp(info.chat_template, "chatml") == 0 ? "ChatML, as the file has no template"
+                                                                           : "no template that can be used");
     qn_model_free(loaded);
 }
 
@@ -262,5 +264,8 @@ int qn_cli_info(qn_args *args)
     }
     if (qn_args_no_more("info", args, args->model ? 0 : 1) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
+    const int status = qn_resolve_model(&path, false);
+    if (status != QN_EXIT_DONE)
+        return status;
     return args->plan ? qn_print_plan(path) : print_file(path);
 }

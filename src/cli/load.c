@@ -54,25 +54,15 @@ static int print_capacity(const qn_args *args, qn_model *model)
     return QN_EXIT_DONE;
 }
 
-int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model)
+static int load(const qn_args *args, bool vocab_only, const char *device, const char *chat_template, qn_model **model)
 {
-    *model = NULL;
-    if (!args->model && !demo_fallback) {
-        qn_cli_error("-m: no model given; name a GGUF file with -m FILE");
-        return QN_EXIT_USAGE;
-    }
-    qn_device_name device;
-    int status = select_device(args, &device);
-    if (status == QN_EXIT_DONE && !args->model)
-        status = find_demo_model(args);
-    if (status != QN_EXIT_DONE)
-        return status;
     qn_progress progress;
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
-        .device = device.text,
+        .device = device,
         .n_threads = (int)args->threads,
         .memory = args->memory,
+        .chat_template = chat_template,
         .vocab_only = vocab_only,
         .deterministic = args->deterministic,
         .on_progress = qn_progress_update,
@@ -81,8 +71,38 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
     };
     const qn_status loaded = qn_model_load(args->model, &params, model);
     qn_progress_end(&progress);
-    if (loaded)
-        return qn_cli_fail();
+    return loaded ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+static int load_with_template(const qn_args *args, bool vocab_only, const char *device, qn_model **model)
+{
+    char *chat_template = NULL;
+    size_t length;
+    if (args->chat_template && !qn_read_all(args->chat_template, UINT64_MAX, &chat_template, &length))
+        return QN_EXIT_FAILED;
+    const int status = load(args, vocab_only, device, chat_template, model);
+    free(chat_template);
+    return status;
+}
+
+int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model)
+{
+    *model = NULL;
+    if (!args->model && !demo_fallback) {
+        qn_cli_error("-m: no model given; name a GGUF file with -m FILE, or one of the hub with -m OWNER/REPO");
+        return QN_EXIT_USAGE;
+    }
+    qn_device_name device;
+    int status = select_device(args, &device);
+    if (status == QN_EXIT_DONE && !args->model)
+        status = find_demo_model(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_resolve_model(&args->model, args->quiet);
+    if (status != QN_EXIT_DONE)
+        return status;
+    status = load_with_template(args, vocab_only, device.text, model);
+    if (status != QN_EXIT_DONE)
+        return status;
     status = args->verbose ? print_capacity(args, *model) : QN_EXIT_DONE;
     if (status != QN_EXIT_DONE) {
         qn_model_free(*model);

@@ -16,6 +16,8 @@ enum {
     QUANTIZE = QN_CMD_QUANTIZE,
     KERNELS = QN_CMD_KERNELS,
     BATCH = QN_CMD_BATCH,
+    CONVERT = QN_CMD_CONVERT,
+    PULL = QN_CMD_PULL,
     GENERATE = RUN | CHAT,
     EVALUATE = GENERATE | BATCH | BENCH | PERPLEXITY | LOGITS
 };
@@ -62,12 +64,16 @@ const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3",
 static const char *const formats[] = { "table", "json", NULL };
 
 const qn_option qn_options[] = {
-    TEXT(GENERATE | BATCH, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file (default: the demo model)",
-         "A file's name may also be given without -m, as the first operand. Of a model split over several files, "
+    TEXT(GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
+         "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model)",
+         "The latter is a model of the Hugging Face hub, which is downloaded unless it is in the cache (quern pull). "
+         "Either may also be given without -m, as the first operand; a name of the hub then has a ':' or gguf in it. Of a "
+         "model split over several files, "
          "NAME-00001-of-0000N.gguf and so on, any one may be named; all are expected in the same folder. The demo model is "
          "quern-demo.gguf in ../models or "
          "../share/quern, seen from the folder of the program, else in the data folder that quern was built for."),
-    TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", NULL, model, "FILE", "the model, a GGUF file", NULL),
+    TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", "-hf", model, "FILE",
+         "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
     TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
     TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input", NULL),
@@ -77,13 +83,16 @@ const qn_option qn_options[] = {
          "Its text is never read as special tokens."),
     TEXT(RUN, "--system", NULL, "--system-prompt", system, "TEXT", "with --chat: the system's turn before it", NULL),
     TEXT(CHAT, "--system", NULL, "--system-prompt", system, "TEXT", "the system's turn", NULL),
+    TEXT(GENERATE | BATCH | TOKENIZE, "--chat-template", NULL, "--chat-template-file", chat_template, "FILE",
+         "a chat template to use instead of the model's", "Jinja, as transformers runs it."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens held (default: the model's, at most 4096)",
         "The model's is what it was trained for; a note says so when N is more."),
     INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens of a request and its answer (default: the model's)", NULL),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
-    INT(EVALUATE | QUANTIZE, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)", NULL),
+    INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)",
+        NULL),
     TEXT(
         GENERATE, "--load", NULL, NULL, load, "FILE", "continue the conversation in this session file",
         "It was written by --save with the same model, and continues as if it had never stopped. run appends the prompt to it, "
@@ -132,6 +141,10 @@ const qn_option qn_options[] = {
          "clients send "
          "each their next request when they have an answer. Prints percentiles of the time to the first token and between "
          "tokens."),
+    TEXT(BENCH, "--reuse", NULL, NULL, reuse, "P,N", "what reused prefixes save: 8000,100",
+         "A conversation whose first prompt has P tokens, and whose second turn adds N to it and its answer (-n); then three "
+         "requests that share P tokens and have N of their own. Prints the tokens evaluated and the time to the first "
+         "token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
     CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
            "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, parallel, "
@@ -151,6 +164,10 @@ const qn_option qn_options[] = {
 
     FLAG(TOKENIZE, "--ids", NULL, NULL, ids_only, "print ids only", NULL),
     TEXT(TOKENIZE, "-f", "--file", NULL, file, "FILE", "read the text from a file; - is standard input", NULL),
+    TEXT(TOKENIZE, "--chat", NULL, NULL, conversation, "FILE", "a conversation in JSON; - is standard input",
+         "An object with messages and, where wanted, tools, add_generation_prompt, enable_thinking, reasoning_effort and other "
+         "variables of the chat template. Dates are of the time in SOURCE_DATE_EPOCH, where it is set."),
+    FLAG(TOKENIZE, "--text", NULL, NULL, text_only, "with --chat: print the conversation's text, and nothing else", NULL),
     FLAG(TOKENIZE, "--bos", NULL, NULL, bos, "put the beginning-of-text token first, where the model uses one", NULL),
     FLAG(TOKENIZE, "--no-special", NULL, NULL, no_special, "special tokens written in the text are plain text", NULL),
 
@@ -195,10 +212,13 @@ const qn_option qn_options[] = {
         "GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + before those that it "
         "updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
+    FLAG(CONVERT, "--force", NULL, NULL, force, "write ordinary weights in a type of 1 or 2 bits",
+         "The model will not be usable: weights must be trained for such types."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
     FLAG(GENERATE | BATCH | BENCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
     FLAG(BATCH, "-q", "--quiet", NULL, quiet, "no notes and no summary", NULL),
+    FLAG(PULL, "-q", "--quiet", NULL, quiet, "no notes and no progress", NULL),
 };
 const size_t qn_n_options = sizeof qn_options / sizeof *qn_options;
 
@@ -217,12 +237,12 @@ const qn_foreign_option qn_foreign_options[] = {
     { "-ctk", "--cache-type-k", 0, "use --kv, which sets both" },
     { "-ctv", "--cache-type-v", 0, "use --kv, which sets both" },
     { "-fa", "--flash-attn", 0, "quern's attention is always of that kind; leave it out" },
-    { "-hf", "--hf-repo", 0, "quern does not download models; name a GGUF file with -m" },
+    { "-hf", "--hf-repo", 0, "use -m OWNER/REPO[:FILE | :TYPE]" },
     { "-tb", "--threads-batch", 0, "use -t, which counts for prompts as well" },
     { "--mlock", NULL, 0, "quern keeps weights in memory without it; leave it out" },
     { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
     { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
-    { "--jinja", NULL, 0, "leave it out" },
+    { "--jinja", NULL, 0, "templates are always run; leave it out" },
     { "--typical", NULL, 0, "quern does not have it; --min-p is near it" },
     { "--log-disable", NULL, 0, "use -q" },
     { "--no-display-prompt", NULL, RUN, "quern never prints the prompt" },

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -164,6 +165,22 @@ bool qn_begins_as_gguf(const char *path)
     const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
     if (file)
         fclose(file);
+    return gguf;
+}
+
+/* Any other file was not made by these commands. */
+bool qn_may_replace_model(const char *path)
+{
+    struct stat status;
+    if (stat(path, &status))
+        return true;
+    if (!S_ISREG(status.st_mode)) {
+        qn_cli_error("%s: exists and is not a regular file", path);
+        return false;
+    }
+    const bool gguf = status.st_size == 0 || qn_begins_as_gguf(path);
+    if (!gguf)
+        qn_cli_error("%s: exists and is not a GGUF file; it is left as it is", path);
     return gguf;
 }
 

@@ -26,8 +26,8 @@ static void draw(const qn_progress *progress, size_t done, size_t total, double 
     memset(bar, '=', (size_t)filled);
     bar[BAR_WIDTH] = 0;
     fprintf(stderr, "\r%s [%s] %3.0f%%", progress->label, bar, fraction * 100);
-    if (done && done < total) {
-        const long left = (long)(elapsed / fraction - elapsed + 0.5);
+    if (done > progress->before && done < total) {
+        const long left = (long)(elapsed * (double)(total - done) / (double)(done - progress->before) + 0.5);
         fprintf(stderr, "  %ld:%02ld left", left / 60, left % 60);
     }
     fprintf(stderr, "%s%s\033[K", *progress->note ? "  " : "", progress->note);

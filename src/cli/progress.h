@@ -9,7 +9,8 @@
 typedef struct qn_progress {
     const char *label;
     double started, drawn; /* seconds; drawn is 0 while nothing is on the terminal */
-    char note[32];         /* shown after the bar: a running value */
+    size_t before;         /* done before `started`, by another process */
+    char note[64];         /* shown after the bar: a running value */
 } qn_progress;
 
 void qn_progress_begin(qn_progress *progress, const char *label);

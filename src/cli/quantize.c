@@ -42,29 +42,16 @@ static void on_log(void *user, const char *line)
         qn_progress_log(&q->progress, line);
 }
 
-/* OUT may be IN, another GGUF file or an empty one, which are replaced; any other file was not made by this command. */
-static bool may_replace(const char *out)
-{
-    struct stat status;
-    if (stat(out, &status))
-        return true;
-    if (!S_ISREG(status.st_mode)) {
-        qn_cli_error("%s: exists and is not a regular file", out);
-        return false;
-    }
-    const bool gguf = status.st_size == 0 || qn_begins_as_gguf(out);
-    if (!gguf)
-        qn_cli_error("%s: exists and is not a GGUF file; it is left as it is", out);
-    return gguf;
-}
-
 int qn_cli_quantize(qn_args *args)
 {
     const char *in = args->operands[0], *out = args->operands[1], *type = writable_type(args->operands[2]);
     if (!type)
         return QN_EXIT_USAGE;
-    if (!may_replace(out))
+    if (!qn_may_replace_model(out)) /* OUT may be IN */
         return QN_EXIT_FAILED;
+    const int resolved = qn_resolve_model(&in, false);
+    if (resolved != QN_EXIT_DONE)
+        return resolved;
     struct stat after;
     qn_gguf *source;
     if (qn_gguf_open(in, &source))

@@ -31,6 +31,20 @@ qn_status qn_first_turn_tokens(const qn_model *model, const char *system, const 
     return render(model, system, false, text, tokens, count);
 }
 
+/* The place in with[] of the end token that closes the stand-in's answer, which is the last one of before[]: a template may
+ * print the answer in another way when a turn follows it, so that it is found by its number among the end tokens. n_with if
+ * there is none. */
+static size_t closing_end(const qn_model *model, const qn_token *before, size_t n_before, const qn_token *with, size_t n_with)
+{
+    size_t n_ends = 0, at = 0;
+    for (size_t i = 0; i < n_before; i++)
+        n_ends += qn_token_is_end(model, before[i]);
+    for (; at < n_with && n_ends > 0; at++)
+        if (qn_token_is_end(model, with[at]) && --n_ends == 0)
+            return at;
+    return n_with;
+}
+
 /* The first turn is simply the conversation so far. For a later one the history itself is in the session and must not be made
  * again (its tokens are those that were generated, which need not be those of their text); what follows it is found on a
  * stand-in: the tokens of (user, assistant, new turn) after those of (user, assistant), preceded by what closes the
@@ -50,19 +64,18 @@ qn_status qn_turn_tokens(const qn_session *session, const qn_model *model, const
         qn_free_tokens(before);
         return status;
     }
-    size_t close = n_before;
-    for (size_t i = n_before; i-- > 0;)
-        if (qn_token_is_end(model, before[i])) {
-            close = i;
-            break;
-        }
+    const size_t close = closing_end(model, before, n_before, with, n_with);
+    qn_free_tokens(before);
+    if (close == n_with) {
+        qn_free_tokens(with);
+        return qn_fail(QN_ERR_UNSUPPORTED, "the chat template closes an answer in another way when a turn follows it");
+    }
     /* Moved within with[], which is long enough: it holds the closing tokens before the new turn. A pending token replaces the
      * last token of the stand-in's text; one that ends a turn is one of the closing tokens. */
     size_t first = close;
     if (first > 0 && qn_session_pending(session, &pending) && !qn_token_is_end(model, pending))
         with[--first] = pending;
     memmove(with, with + first, (n_with - first) * sizeof *with);
-    qn_free_tokens(before);
     *tokens = with;
     *count = n_with - first;
     return QN_OK;

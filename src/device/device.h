@@ -2,8 +2,8 @@
  *
  * A device executes the plan of one model and allocates the session memories (KV cache and recurrent state) of that
  * model. The plan outlives the device; the device outlives its memories. Threads: any thread may create and free memories
- * at any time; a memory and its checkpoints are used by one thread at a time, different ones by different threads; the other calls of a
- * device are made by one thread at a time. */
+ * at any time; a memory and its checkpoints are used by one thread at a time, different ones by different threads; the other
+ * calls of a device are made by one thread at a time. */
 #ifndef QN_DEVICE_DEVICE_H
 #define QN_DEVICE_DEVICE_H
 
@@ -92,8 +92,8 @@ typedef struct qn_memory_vtable {
     qn_status (*checkpoint_restore)(const qn_memory_checkpoint *checkpoint, qn_memory *memory);
     qn_status (*checkpoint_copy)(qn_memory_checkpoint *to, const qn_memory_checkpoint *from);
 
-    /* The contents as regions, in the layout of session files (engine/state_file.h), which is the same on all devices and does not
-     * depend on the memory's capacity.
+    /* The contents as regions, in the layout of session files (engine/state_file.h), which is the same on all devices and does
+     * not depend on the memory's capacity.
      *   serialize         calls `region` to read each; unused elements within a region are zero
      *   deserialize       calls `region` to fill each; the memory was empty, and its sequence has this extent afterwards
      *   serialized_bytes  the sum of the regions' sizes for this extent */
@@ -137,8 +137,10 @@ typedef struct qn_device_vtable {
      * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 
-    /* The same in two calls, between which the device computes and the host is free. NULL for devices that compute on the host.
-     *   launch   queues the step. Its rows and memories, and what it points to, stay as they are until `finish` returns; `reserve`, `run`
+    /* The same in two calls, between which the device computes and the host is free. NULL for devices that compute on the
+     * host.
+     *   launch   queues the step. Its rows and memories, and what it points to, stay as they are until `finish` returns;
+     *            `reserve`, `run`
      *            and `launch` are not called before. After an error nothing is queued, and `finish` is not called
      *   finish   waits for the step; then logits and sampled tokens are written */
     qn_status (*launch)(qn_device *device, const qn_step *step);

@@ -1,5 +1,5 @@
-/* The functions of qn_memory_vtable that are the same on every device, because a memory is a sequence of a pool (qn_memory.sequence),
- * and a checkpoint is a fork of it. */
+/* The functions of qn_memory_vtable that are the same on every device, because a memory is a sequence of a pool
+ * (qn_memory.sequence), and a checkpoint is a fork of it. */
 #ifndef QN_DEVICE_SEQUENCE_MEMORY_H
 #define QN_DEVICE_SEQUENCE_MEMORY_H
 

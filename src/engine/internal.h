@@ -74,8 +74,8 @@ qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_k
 /* qn_model_kv_codecs - the codecs of a cache format, created if necessary. Owned by the model. Acquires model->lock. */
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);
 
-/* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and freed. Fills the
- * parameters of memories but n_ctx and n_batch, which are the caller's. */
+/* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and freed.
+ * Fills the parameters of memories but n_ctx and n_batch, which are the caller's. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
 
 /* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
@@ -103,8 +103,8 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
  *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
-/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One thread at a
- * time. */
+/* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One thread at
+ * a time. */
 qn_status qn_sampler_sample(qn_sampler *sampler, const float *logits, qn_sample_request *request);
 
 /* qn_session_add_checkpoint - append a checkpoint; with max_checkpoints in use, the oldest is dropped. The caller sets its

@@ -107,6 +107,14 @@ qn_status qn_kept_adopt(qn_kept_list *list, qn_kept *kept, const char *scope, co
     return status;
 }
 
+bool qn_kept_is_spilled(qn_kept *kept, const char *scope, const int32_t *tokens, size_t n)
+{
+    pthread_mutex_lock(&kept->lock);
+    const bool is_spilled = qn_prefix_is_spilled(kept->prefix, scope, tokens, n);
+    pthread_mutex_unlock(&kept->lock);
+    return is_spilled;
+}
+
 void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory)
 {
     pthread_mutex_lock(&kept->lock);
@@ -137,9 +145,13 @@ bool qn_kept_evict(qn_kept_list *list)
 
 qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out)
 {
-    qn_status status;
-    do
-        status = device->vtable->memory_new(device, params, out);
-    while (status == QN_ERR_MEMORY && qn_kept_evict(list));
-    return status;
+    for (;;) {
+        char text[QN_ERROR_TEXT_MAX];
+        const qn_status status = device->vtable->memory_new(device, params, out);
+        if (status != QN_ERR_MEMORY)
+            return status;
+        memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);
+        if (!qn_kept_evict(list))
+            return qn_fail(status, "%s", text); /* that of a page that could not be spilled is not the caller's */
+    }
 }

@@ -39,7 +39,7 @@ static qn_status load_tokenizer(qn_model *model, const qn_model_params *params)
     if (!params->vocab_only && qn_tokenizer_n_vocab(model->tokenizer) > model->hparams.n_vocab)
         return qn_fail(QN_ERR_FORMAT, "%s: %zu tokens in the vocabulary, but only %u rows in token_embd.weight",
                        qn_gguf_path(model->file), qn_tokenizer_n_vocab(model->tokenizer), (unsigned)model->hparams.n_vocab);
-    return qn_chat_template_create(model->file, model->tokenizer, &model->chat);
+    return qn_chat_template_create(model->file, model->tokenizer, params->chat_template, &model->chat);
 }
 
 static qn_status copy_name(qn_model *model)
@@ -282,12 +282,4 @@ bool qn_token_is_special(const qn_model *model, qn_token token)
 bool qn_token_is_end(const qn_model *model, qn_token token)
 {
     return model->tokenizer && qn_tokenizer_is_eog(model->tokenizer, token);
-}
-
-qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
-                         qn_token **tokens, size_t *count)
-{
-    const qn_tokenizer *tok;
-    QN_TRY(qn_model_tokenizer(model, &tok));
-    return qn_chat_encode(tok, model->chat, messages, n, add_assistant, tokens, count);
 }

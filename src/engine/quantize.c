@@ -35,36 +35,6 @@ static void log_line(const struct quantizer *q, const char *line)
         q->params.on_log(q->params.user, line);
 }
 
-static bool has_quantizer(const qn_type_info *info)
-{
-    return info->from_float != NULL && info->type != QN_TYPE_F32;
-}
-
-static qn_status find_target(const char *name, const qn_type_info **target)
-{
-    *target = qn_type_find_name(name);
-    if (*target && has_quantizer(*target))
-        return QN_OK;
-    char list[256] = "";
-    size_t count, used = 0;
-    const qn_type_info *types = qn_types(&count);
-    for (size_t i = 0; i < count && used < sizeof list; i++)
-        if (has_quantizer(&types[i]))
-            used += (size_t)snprintf(list + used, sizeof list - used, " %s", types[i].name);
-    return qn_fail(QN_ERR_INVALID, "type '%s': quern cannot quantise to it, expected one of%s", name, list);
-}
-
-/* The next type to try if the row length is not a multiple of the block size: smaller blocks, and more bits than the types of
- * that block size that quern writes. Fallback types are those that all current GGUF readers support. */
-static const qn_type_info *fallback_type(const qn_type_info *info)
-{
-    if (info->block_weights > 64)
-        return qn_type_find(QN_TYPE_Q2_0);
-    if (info->block_weights > 32)
-        return qn_type_find(QN_TYPE_Q8_0);
-    return qn_type_find(QN_TYPE_F16);
-}
-
 static bool ends_with(qn_string s, const char *end)
 {
     const size_t n = strlen(end);
@@ -73,7 +43,6 @@ static bool ends_with(qn_string s, const char *end)
 
 static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_tensor *t)
 {
-    const qn_type_info *info = q->target;
     char line[256];
     if (t->n_dims == 1)
         return qn_type_find(QN_TYPE_F32);
@@ -82,8 +51,7 @@ static const qn_type_info *type_for(const struct quantizer *q, const qn_gguf_ten
         log_line(q, line);
         return qn_type_find(QN_TYPE_F32);
     }
-    while (t->dims[0] % info->block_weights != 0)
-        info = fallback_type(info);
+    const qn_type_info *info = qn_type_for_width(q->target, t->dims[0]);
     if (info != q->target) {
         snprintf(line, sizeof line, "%.*s: the row length %llu is not a multiple of the block size %zu (%s): %s instead",
                  STRING_ARGS(t->name), (unsigned long long)t->dims[0], q->target->block_weights, q->target->name, info->name);
@@ -216,7 +184,7 @@ qn_status qn_quantize_file(const char *in, const char *out, const char *type, co
         q.params = *params;
     if (q.params.n_threads < 0 || q.params.n_threads > QN_TEAM_MAX)
         return qn_fail(QN_ERR_INVALID, "n_threads is %d, expected 0 to %d", q.params.n_threads, QN_TEAM_MAX);
-    QN_TRY(find_target(type, &q.target));
+    QN_TRY(qn_type_find_writable(type, false, &q.target));
     QN_TRY(qn_gguf_open(in, &q.source));
     const qn_status status = rewrite(&q);
     qn_gguf_writer_free(q.writer);

@@ -238,14 +238,30 @@ static void start_running(qn_scheduler *s, qn_request **link, double now)
     count_admitted(s, r, now);
 }
 
+/* Whether the next step has rows of a running request. */
+static bool has_rows(const qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (!s->running[i]->is_over && atomic_load(&s->running[i]->mask_state) != QN_MASK_WAITING)
+            return true;
+    return false;
+}
+
+/* Whether a request begins with what is copied from host memory. Others do not wait for the copy, which is made beside a step of
+ * theirs. */
+static bool waits_for_copy(const qn_scheduler *s, const qn_request *r)
+{
+    return s->overlaps && s->kept && has_rows(s) && qn_kept_is_spilled(s->kept, r->scope, r->tokens, r->n_tokens);
+}
+
 /* Returns false when no other request can begin. */
-static bool admit_next(qn_scheduler *s, double now)
+static bool admit_next(qn_scheduler *s, double now, bool is_beside)
 {
     bool begun = false;
     pthread_mutex_lock(&s->lock);
     qn_request *r = *find_next(s, now);
     pthread_mutex_unlock(&s->lock);
-    if (!r || !may_begin(s, r))
+    if (!r || !may_begin(s, r) || (!is_beside && waits_for_copy(s, r)))
         return false;
     const qn_status status = begin(s, r, &begun);
     if (status == QN_ERR_MEMORY && s->n_running) {
@@ -270,11 +286,15 @@ static bool admit_next(qn_scheduler *s, double now)
     return true;
 }
 
+static void admit(qn_scheduler *s, double now, bool is_beside)
+{
+    while (s->n_running < s->params.max_sequences && admit_next(s, now, is_beside))
+        ;
+}
+
 void qn_scheduler_admit_beside(qn_scheduler *s)
 {
-    const double now = qn_now();
-    while (s->n_running < s->params.max_sequences && admit_next(s, now))
-        ;
+    admit(s, qn_now(), true);
 }
 
 void qn_scheduler_admit(qn_scheduler *s)
@@ -282,5 +302,5 @@ void qn_scheduler_admit(qn_scheduler *s)
     const double now = qn_now();
     end_queued(s, now);
     end_running(s, now);
-    qn_scheduler_admit_beside(s);
+    admit(s, now, false);
 }

@@ -364,8 +364,8 @@ qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n,
 
 /* ---- Truncation ---- */
 
-/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. If that fails, the contents
- * are lost, and the session is empty. */
+/* Rewinds the recurrent state to `length` tokens. A checkpoint also restores its f16 page of the cache. If that fails, the
+ * contents are lost, and the session is empty. */
 static qn_status rewind_recurrent(qn_session *session, uint32_t length)
 {
     const qn_checkpoint current = { 0 };

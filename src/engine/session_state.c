@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/atomic_file.h"
 #include "engine/state_file.h"
+#include "engine/state_version3.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,10 +63,15 @@ static size_t checked_bytes(uint32_t version)
                                        : offsetof(struct qn_state_header, state_position);
 }
 
+/* Header, tokens and checksums. */
+static uint64_t fixed_bytes(uint32_t length, uint32_t version)
+{
+    return checked_bytes(version) + sizeof(uint64_t) + length * sizeof(qn_token) + sizeof(uint64_t);
+}
+
 static uint64_t file_bytes(const qn_session *session, const qn_extent *extent, uint32_t version)
 {
-    return checked_bytes(version) + sizeof(uint64_t) + extent->length * sizeof *session->tokens +
-           session->memory->vtable->serialized_bytes(session->memory, extent) + sizeof(uint64_t);
+    return fixed_bytes(extent->length, version) + session->memory->vtable->serialized_bytes(session->memory, extent);
 }
 
 static uint64_t header_checksum(const struct qn_state_header *header)
@@ -150,6 +156,7 @@ struct restore_context {
     uint64_t size;
     XXH64_state_t *hash;
     struct qn_state_header header;
+    bool is_gpu_layout; /* of version 3 */
     qn_extent extent;
     qn_session *session;
 };
@@ -214,10 +221,11 @@ static qn_status read_header(struct restore_context *r)
     if (h->checksum != header_checksum(h))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: the checksum of its header is wrong", r->path);
     h->kv[sizeof h->kv - 1] = '\0';
-    if (strchr(h->kv, ' '))
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: was saved on a GPU as version %u; of that version, only files of the CPU can be restored", r->path,
-                       (unsigned)h->version);
+    char *layout = strchr(h->kv, ' ');
+    if (layout && h->version == QN_STATE_VERSION_READ && strcmp(layout, QN_STATE_GPU_LAYOUT) == 0) {
+        r->is_gpu_layout = true;
+        *layout = '\0';
+    }
     return QN_OK;
 }
 
@@ -285,6 +293,10 @@ static bool is_possible(const qn_session *session, const struct qn_state_header 
 static qn_status find_extent(struct restore_context *r)
 {
     const struct qn_state_header *h = &r->header;
+    if (r->is_gpu_layout) {
+        r->extent = qn_state_version3_extent(r->session, h->length);
+        return QN_OK;
+    }
     r->extent = old_extent(r->session, h->length);
     if (h->version != QN_STATE_VERSION)
         return QN_OK;
@@ -296,25 +308,60 @@ static qn_status find_extent(struct restore_context *r)
     return QN_OK;
 }
 
+static qn_status expected_bytes(const struct restore_context *r, uint64_t *bytes)
+{
+    uint64_t contents;
+    if (!r->is_gpu_layout) {
+        *bytes = file_bytes(r->session, &r->extent, r->header.version);
+        return QN_OK;
+    }
+    QN_TRY(qn_state_version3_bytes(r->session, r->header.length, &contents));
+    *bytes = fixed_bytes(r->header.length, r->header.version) + contents;
+    return QN_OK;
+}
+
+static qn_status read_memory(struct restore_context *r)
+{
+    qn_memory *memory = r->session->memory;
+    return r->is_gpu_layout ? qn_state_version3_read(r->session, r->header.length, read_piece, r)
+                            : memory->vtable->deserialize(memory, &r->extent, read_piece, r);
+}
+
+/* Evaluates the tokens of a file whose contents have no place in the memory. */
+static qn_status evaluate_again(struct restore_context *r)
+{
+    qn_session *session = r->session;
+    qn_token *tokens;
+    QN_TRY(qn_alloc(&tokens, r->header.length, sizeof *tokens, "session"));
+    memcpy(tokens, session->tokens, r->header.length * sizeof *tokens);
+    session->length = 0;
+    const qn_status status = qn_session_append(session, tokens, r->header.length);
+    session->pending = r->header.pending;
+    qn_free(tokens);
+    return status;
+}
+
 static qn_status read_contents(struct restore_context *r)
 {
     qn_session *session = r->session;
-    uint64_t checksum;
+    uint64_t checksum, expected;
     QN_TRY(find_extent(r));
     session->length = r->header.length;
     session->pending = r->header.pending;
-    const uint64_t expected = file_bytes(session, &r->extent, r->header.version);
+    QN_TRY(expected_bytes(r, &expected));
     if (expected != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: %u tokens need %llu bytes, the file has %llu", r->path, (unsigned)session->length,
                        (unsigned long long)expected, (unsigned long long)r->size);
     QN_TRY(read_piece(r, session->tokens, session->length * sizeof *session->tokens));
-    QN_TRY(session->memory->vtable->deserialize(session->memory, &r->extent, read_piece, r));
+    QN_TRY(read_memory(r));
     QN_TRY(read_bytes(r, &checksum, sizeof checksum));
     if (checksum != XXH64_digest(r->hash))
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: its checksum is wrong", r->path);
     for (uint32_t i = 0; i < session->length; i++)
         QN_TRY(check_token(r, session->tokens[i]));
-    return session->pending == QN_NO_TOKEN ? QN_OK : check_token(r, session->pending);
+    if (session->pending != QN_NO_TOKEN)
+        QN_TRY(check_token(r, session->pending));
+    return r->extent.length == session->length ? QN_OK : evaluate_again(r);
 }
 
 static qn_status restore(struct restore_context *r, qn_model *model, qn_session_params params)

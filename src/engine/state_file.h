@@ -2,21 +2,24 @@
  *
  *   header     struct qn_state_header
  *   tokens     [length] i32
- *   memory     the KV cache and recurrent state of `length` positions, in the CPU's layout: the regions of qn_kv_find_region, then
- *              the f32 arrays of qn_recurrent_array, layer by layer. A GPU converts exactly, but that it rounds v' and keys of an
+ *   memory     the KV cache and recurrent state of `length` positions, in the CPU's layout: the regions of qn_kv_find_region,
+ *              then
+ *              the f32 arrays of qn_recurrent_array, layer by layer. A GPU converts exactly, but that it rounds v' and keys of
+ *              an
  *              open chunk to the fp16 that it keeps them in
  *   checksum   u64: xxHash64 of all preceding bytes
  *
- * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps give the same
- * file on the same device.
+ * All sizes follow from the model and the header. Unused elements are zero, so that the same tokens in the same steps give the
+ * same file on the same device.
  *
- * Recurrent layers. The open chunk has the rows from state_position to length; it may be empty. Of the inputs of the convolution it has
- * those from position shortest - (taps - 1) on, and none before state_position, which are the history. A GPU keeps fewer of them than
- * rows of the open chunk: `shortest` is the shortest length that the session can then be truncated to by dropping rows.
+ * Recurrent layers. The open chunk has the rows from state_position to length; it may be empty. Of the inputs of the
+ * convolution it has those from position shortest - (taps - 1) on, and none before state_position, which are the history. A
+ * GPU keeps fewer of them than rows of the open chunk: `shortest` is the shortest length that the session can then be
+ * truncated to by dropping rows.
  *
- * Version 3, which is still read: the header ends with file_bytes and the checksum. The state is at the last multiple of 64 below
- * the length, and the inputs of the convolution are those of the whole open chunk. `kv` ends with " cuda" in files of a GPU; these
- * have another layout, which is refused. */
+ * Version 3, which is still read: the header ends with file_bytes and the checksum. The state is at the last multiple of 64
+ * below the length, and the inputs of the convolution are those of the whole open chunk. Files of a GPU have another layout
+ * (engine/state_version3.h). */
 #ifndef QN_ENGINE_STATE_FILE_H
 #define QN_ENGINE_STATE_FILE_H
 

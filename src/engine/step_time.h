@@ -1,5 +1,5 @@
-/* How long steps take, by their rows, as far as measured; and how many rows of prompts a step may have beside the sequences that are
- * decoded. Knows neither requests nor devices: it is given rows and seconds. */
+/* How long steps take, by their rows, as far as measured; and how many rows of prompts a step may have beside the sequences
+ * that are decoded. Knows neither requests nor devices: it is given rows and seconds. */
 #ifndef QN_ENGINE_STEP_TIME_H
 #define QN_ENGINE_STEP_TIME_H
 
@@ -28,7 +28,8 @@ void qn_step_times_add(qn_step_times *t, size_t n_decode, size_t n_prompt, doubl
 
 /* qn_step_times_prompt_rows - the rows of prompts beside n_decode > 0 rows.
  *
- *   most      seconds that the step may take; INFINITY: no limit but that of twice the step without prompts, or a few milliseconds
+ *   most      seconds that the step may take; INFINITY: no limit but that of twice the step without prompts, or a few
+ *             milliseconds
  *   multiple  the rows are a multiple of it
  *
  * At least `multiple`, so that prompts progress, but for 0 now and then: a step without prompts is then to be measured. */

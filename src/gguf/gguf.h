@@ -64,6 +64,13 @@ typedef struct qn_gguf_tensor {
 
 typedef struct qn_gguf qn_gguf;
 
+/* qn_gguf_split_numbers - whether a name is that of a file of a split model, PREFIX-00001-of-00003.gguf; then *no is its number,
+ * from 0, and *count how many there are; else both are unchanged. */
+bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count);
+
+/* qn_gguf_split_rename - make such a name, in place, that of file `no` of `count`. */
+void qn_gguf_split_rename(char *path, uint32_t no, uint32_t count);
+
 /* qn_gguf_open - map a file, or all files of a split model, and validate the structure.
  *
  *   path   the file; of a split model any of its files
@@ -185,7 +192,12 @@ const char *qn_gguf_writer_temp_path(const qn_gguf_writer *writer);
 /* qn_gguf_writer_add_* - add a metadata entry. */
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);
+qn_status qn_gguf_writer_add_i32(qn_gguf_writer *writer, const char *key, int32_t value);
+qn_status qn_gguf_writer_add_bool(qn_gguf_writer *writer, const char *key, bool value);
 qn_status qn_gguf_writer_add_string(qn_gguf_writer *writer, const char *key, const char *value);
+qn_status qn_gguf_writer_add_i32s(qn_gguf_writer *writer, const char *key, const int32_t *values, size_t count);
+qn_status qn_gguf_writer_add_bools(qn_gguf_writer *writer, const char *key, const bool *values, size_t count);
+qn_status qn_gguf_writer_add_strings(qn_gguf_writer *writer, const char *key, const qn_string *values, size_t count);
 
 /* qn_gguf_writer_copy - add an entry of an open file, unchanged. general.alignment is skipped: the writer uses the default
  * alignment. */

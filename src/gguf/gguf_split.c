@@ -6,6 +6,7 @@
 #include "base/memory.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,27 @@ _Static_assert(QN_GGUF_MAX_FILES < 100000, "the numbers of a file name have five
 static void print_tail(char tail[TAIL + 1], uint32_t no, uint32_t count)
 {
     snprintf(tail, TAIL + 1, "-%05u-of-%05u.gguf", (no + 1) % 100000, count % 100000);
+}
+
+bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count)
+{
+    const size_t length = strlen(path);
+    char tail[TAIL + 1];
+    uint32_t number, total;
+    if (length < TAIL || sscanf(path + length - TAIL, "-%5" SCNu32 "-of-%5" SCNu32, &number, &total) != 2 || number == 0 ||
+        number > total || total > QN_GGUF_MAX_FILES)
+        return false;
+    print_tail(tail, number - 1, total);
+    if (strcmp(path + length - TAIL, tail) != 0)
+        return false;
+    *no = number - 1;
+    *count = total;
+    return true;
+}
+
+void qn_gguf_split_rename(char *path, uint32_t no, uint32_t count)
+{
+    print_tail(path + strlen(path) - TAIL, no, count);
 }
 
 bool qn_gguf_is_split_key(qn_string key)

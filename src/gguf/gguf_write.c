@@ -114,6 +114,48 @@ qn_status qn_gguf_writer_add_string(qn_gguf_writer *w, const char *key, const ch
     return append_string(&w->keys, value, strlen(value));
 }
 
+qn_status qn_gguf_writer_add_i32(qn_gguf_writer *w, const char *key, int32_t value)
+{
+    QN_TRY(begin_kv(w, key, strlen(key), QN_GGUF_I32));
+    return append(&w->keys, &value, sizeof value);
+}
+
+qn_status qn_gguf_writer_add_bool(qn_gguf_writer *w, const char *key, bool value)
+{
+    const uint8_t byte = value;
+    QN_TRY(begin_kv(w, key, strlen(key), QN_GGUF_BOOL));
+    return append(&w->keys, &byte, 1);
+}
+
+static qn_status begin_array(qn_gguf_writer *w, const char *key, qn_gguf_type type, size_t count)
+{
+    QN_TRY(begin_kv(w, key, strlen(key), QN_GGUF_ARRAY));
+    QN_TRY(append_u32(&w->keys, (uint32_t)type));
+    return append_u64(&w->keys, count);
+}
+
+qn_status qn_gguf_writer_add_i32s(qn_gguf_writer *w, const char *key, const int32_t *values, size_t count)
+{
+    QN_TRY(begin_array(w, key, QN_GGUF_I32, count));
+    return append(&w->keys, values, count * sizeof *values);
+}
+
+qn_status qn_gguf_writer_add_bools(qn_gguf_writer *w, const char *key, const bool *values, size_t count)
+{
+    QN_TRY(begin_array(w, key, QN_GGUF_BOOL, count));
+    for (size_t i = 0; i < count; i++)
+        QN_TRY(append(&w->keys, &(uint8_t){ values[i] }, 1));
+    return QN_OK;
+}
+
+qn_status qn_gguf_writer_add_strings(qn_gguf_writer *w, const char *key, const qn_string *values, size_t count)
+{
+    QN_TRY(begin_array(w, key, QN_GGUF_STRING, count));
+    for (size_t i = 0; i < count; i++)
+        QN_TRY(append_string(&w->keys, values[i].data, values[i].length));
+    return QN_OK;
+}
+
 qn_status qn_gguf_writer_copy(qn_gguf_writer *w, const qn_gguf_kv *kv)
 {
     if (qn_string_equals(kv->key, "general.alignment"))

@@ -5,27 +5,61 @@
 
 #include <math.h>
 
+/* The bits of a byte as the bytes of a word, 0 or 1: bit k is kept in byte k alone, then carried into its highest bit. */
+static inline uint64_t spread_bits(uint8_t byte)
+{
+    const uint64_t single = byte * 0x0101010101010101u & 0x8040201008040201u;
+    return (single + 0x7f7f7f7f7f7f7f7fu) >> 7 & 0x0101010101010101u;
+}
+
 void qn_unpack_q1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor)
 {
     (void)offset, (void)factor;
     for (size_t b = 0; b < n_blocks; b++, blocks += QN_Q1_0_BYTES, codes += QN_Q1_0_WEIGHTS) {
         for (size_t r = 0; r < QN_Q1_0_WEIGHTS / QN_QUANT_GROUP; r++)
             *scale++ = qn_load_f16(blocks + QN_Q1_0_SCALE);
-        for (uint32_t i = 0; i < QN_Q1_0_WEIGHTS; i++)
-            codes[i] = (uint8_t)(qn_code_1bit(blocks + QN_Q1_0_CODES, i) << 1);
+        for (size_t i = 0; i < QN_Q1_0_WEIGHTS / 8; i++) {
+            const uint64_t spread = spread_bits(blocks[QN_Q1_0_CODES + i]) << 1;
+            memcpy(codes + 8 * i, &spread, sizeof spread);
+        }
     }
+}
+
+/* Mean magnitudes of n blocks. Each sum has the order of its weights; those of several blocks hide the latency of additions.
+ * Called with constants. */
+static inline void mean_magnitudes(const float *weights, size_t n, float *means)
+{
+    enum { MAX = 4 };
+    double sums[MAX] = { 0.0 };
+    for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i++)
+        for (size_t b = 0; b < n; b++)
+            sums[b] += fabs((double)weights[b * QN_Q1_0_WEIGHTS + i]);
+    for (size_t b = 0; b < n; b++)
+        means[b] = (float)(sums[b] / QN_Q1_0_WEIGHTS);
+}
+
+static void store_q1_0(const float *weights, float scale, uint8_t *block)
+{
+    for (size_t i = 0; i < QN_Q1_0_WEIGHTS / 8; i++) {
+        unsigned bits = 0;
+        for (size_t j = 0; j < 8; j++)
+            bits |= (unsigned)(weights[8 * i + j] >= 0.0f) << j;
+        block[QN_Q1_0_CODES + i] = (uint8_t)bits;
+    }
+    qn_store_f16(block + QN_Q1_0_SCALE, qn_f32_to_f16_satfinite(scale));
 }
 
 void qn_quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
-    for (size_t b = 0; b < n_blocks; b++, weights += QN_Q1_0_WEIGHTS, blocks += QN_Q1_0_BYTES) {
-        double sum = 0.0;
-        memset(blocks, 0, QN_Q1_0_BYTES);
-        for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i++) {
-            sum += fabs((double)weights[i]);
-            blocks[QN_Q1_0_CODES + i / 8] |= (uint8_t)((weights[i] >= 0.0f) << i % 8);
-        }
-        qn_store_f16(blocks + QN_Q1_0_SCALE, qn_f32_to_f16_satfinite((float)(sum / QN_Q1_0_WEIGHTS)));
+    float means[4];
+    for (size_t b = 0, n; b < n_blocks; b += n) {
+        n = n_blocks - b < 4 ? 1 : 4;
+        if (n == 4)
+            mean_magnitudes(weights + b * QN_Q1_0_WEIGHTS, 4, means);
+        else
+            mean_magnitudes(weights + b * QN_Q1_0_WEIGHTS, 1, means);
+        for (size_t i = 0; i < n; i++)
+            store_q1_0(weights + (b + i) * QN_Q1_0_WEIGHTS, means[i], blocks + (b + i) * QN_Q1_0_BYTES);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "quant/layout.h"
 
+#include <stdio.h>
 #include <strings.h>
 
 enum { MAX_BLOCK = 256 };
@@ -135,6 +136,34 @@ const qn_type_info *qn_type_find_name(const char *name)
         if (strcasecmp(types[i].name, name) == 0)
             return &types[i];
     return NULL;
+}
+
+static bool is_writable(const qn_type_info *info, bool with_f32)
+{
+    return info->from_float != NULL && (with_f32 || info->type != QN_TYPE_F32);
+}
+
+qn_status qn_type_find_writable(const char *name, bool with_f32, const qn_type_info **out)
+{
+    *out = qn_type_find_name(name);
+    if (*out && is_writable(*out, with_f32))
+        return QN_OK;
+    char list[256] = "";
+    for (size_t i = 0, used = 0; i < N_TYPES && used < sizeof list; i++)
+        if (is_writable(&types[i], with_f32))
+            used += (size_t)snprintf(list + used, sizeof list - used, " %s", types[i].name);
+    return qn_fail(QN_ERR_INVALID, "type '%s': quern cannot quantise to it, expected one of%s", name, list);
+}
+
+const qn_type_info *qn_type_for_width(const qn_type_info *info, uint64_t width)
+{
+    while (width % info->block_weights != 0) {
+        if (info->block_weights > 64)
+            info = qn_type_find(QN_TYPE_Q2_0);
+        else
+            info = qn_type_find(info->block_weights > 32 ? QN_TYPE_Q8_0 : QN_TYPE_F16);
+    }
+    return info;
 }
 
 bool qn_row_bytes(const qn_type_info *info, uint64_t width, size_t *bytes)

@@ -87,8 +87,8 @@ typedef struct qn_type_info {
      * is NULL for F32, F16 and BF16; block_weights of every other type is a multiple of QN_QUANT_GROUP. */
     void (*unpack)(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset, int8_t *factor);
     size_t scale_at, codes_at; /* byte offsets in a block (layout.h); 0 for F32, F16 and BF16 */
-    uint8_t zero_point; /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (stored signed, unpacked as + 128) */
-    uint8_t max_code;   /* largest code that can occur: 3, 15, 255 */
+    uint8_t zero_point;        /* subtracted from a code: 1 for ternary, 8 for Q4_0, 128 for Q8_0 (signed, unpacked as + 128) */
+    uint8_t max_code;          /* largest code that can occur: 3, 15, 255 */
     bool has_offset, has_factor;
     int file_type; /* llama.cpp's general.file_type of a file of this type; -1: none, or quern writes no such file */
     /* Index of the first block with an infinite or NaN scale (or value); n_blocks if all are finite. */
@@ -98,6 +98,15 @@ typedef struct qn_type_info {
 /* qn_type_find, qn_type_find_name - the table entry of a type by id, or by name (case-insensitive); NULL if unknown. */
 const qn_type_info *qn_type_find(uint32_t type);
 const qn_type_info *qn_type_find_name(const char *name);
+
+/* qn_type_find_writable - the table entry of a type that quern can write, by name. QN_ERR_INVALID, with the names of all such
+ * types, for another name. f32 counts only with `with_f32`. */
+qn_status qn_type_find_writable(const char *name, bool with_f32, const qn_type_info **out);
+
+/* qn_type_for_width - the type itself if rows of `width` weights are multiples of its block; else the next type with smaller
+ * blocks, and more bits than the types of that block size that quern writes. Those are types that all current GGUF readers
+ * support. */
+const qn_type_info *qn_type_for_width(const qn_type_info *info, uint64_t width);
 
 /* qn_types - the whole table, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);

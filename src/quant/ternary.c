@@ -6,21 +6,46 @@
 
 #include <math.h>
 
+/* The largest magnitude; n is a multiple of 16. Magnitudes of finite floats are ordered as their bits: loops over integers are
+ * vectorised, and several of them hide the latency. */
+static float largest_magnitude(const float *weights, size_t n)
+{
+    enum { LANES = 16 };
+    int32_t lanes[LANES] = { 0 }, largest = 0;
+    float out;
+    for (size_t i = 0; i < n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) {
+            int32_t bits;
+            memcpy(&bits, &weights[i + j], sizeof bits);
+            bits &= 0x7fffffff;
+            lanes[j] = bits > lanes[j] ? bits : lanes[j];
+        }
+    for (size_t j = 0; j < LANES; j++)
+        largest = lanes[j] > largest ? lanes[j] : largest;
+    memcpy(&out, &largest, sizeof out);
+    return out;
+}
+
+/* Whether the weights are d, 0, -d and 2d, and not all 0 or 2d. */
+static bool is_four_valued(const float *weights, size_t n, float d)
+{
+    uint32_t n_known = 0, n_ones = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float x = weights[i];
+        const uint32_t one = fabsf(x) == d;
+        n_known += (uint32_t)(x == 0.0f) | one | (uint32_t)(x == 2.0f * d);
+        n_ones += one;
+    }
+    return d > 0.0f && n_known == n && n_ones > 0;
+}
+
 uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint8_t *codes)
 {
-    float largest = 0.0f;
-    for (size_t i = 0; i < n; i++)
-        largest = fabsf(weights[i]) > largest ? fabsf(weights[i]) : largest;
+    const float largest = largest_magnitude(weights, n);
     if (four_valued && largest > 0.0f) {
         const uint16_t scale_f16 = qn_f32_to_f16_satfinite(largest / 2.0f);
         const float d = qn_f16_to_f32(scale_f16);
-        bool exact = d > 0.0f, has_one = false;
-        for (size_t i = 0; i < n && exact; i++) {
-            const float x = weights[i];
-            exact = x == 0.0f || fabsf(x) == d || x == 2.0f * d;
-            has_one |= fabsf(x) == d;
-        }
-        if (exact && has_one) {
+        if (is_four_valued(weights, n, d)) {
             for (size_t i = 0; i < n; i++)
                 codes[i] = (uint8_t)(1 + (int)(weights[i] / d));
             return scale_f16;

@@ -1,109 +1,68 @@
-/* Recognising and writing ChatML. */
+/* The chat template of a model, and the variables that it is rendered with. */
 #include "text/chat.h"
 
 #include "base/memory.h"
-#include "text/chatml.h"
+#include "base/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define START QN_CHATML_START
-#define END QN_CHATML_END
+#define CHATML_START "<|im_start|>"
+#define CHATML_END "<|im_end|>"
+
+static const char chatml[] = "{% for message in messages %}"
+                             "{{ '" CHATML_START "' + message.role + '\\n' + message.content + '" CHATML_END "\\n' }}"
+                             "{% endfor %}"
+                             "{% if add_generation_prompt %}{{ '" CHATML_START "assistant\\n' }}{% endif %}";
 
 struct qn_chat_template {
-    bool known;         /* plain ChatML */
-    int32_t start, end; /* the tokens of START and END */
-    int32_t bos;        /* the token before the first message, or -1 */
-    char *system;       /* the default system message, or NULL */
-    char problem[400];  /* why the template is not supported */
+    qn_jinja *jinja;
+    const char *name;
+    char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
 
-/* ---- Reading the template ---- */
+/* ---- Finding the template ---- */
 
-static bool has(qn_string in, const char *what)
+static qn_status use(qn_chat_template *chat, const char *name, const char *text, size_t length)
 {
-    return in.length && memmem(in.data, in.length, what, strlen(what));
+    QN_TRY(qn_jinja_compile(text, length, &chat->jinja));
+    chat->name = name;
+    return QN_OK;
 }
 
-/* START "assistant" and a newline, as a character or as an escape: distinguishes ChatML from other formats with its first
- * token. */
-static bool opens_turns(qn_string text)
+static qn_status use_chatml(qn_chat_template *chat, const qn_tokenizer *tok)
 {
-    return has(text, START "assistant\n") || has(text, START "assistant\r\n") || has(text, START "assistant\\n");
+    if (qn_tokenizer_find(tok, CHATML_START) >= 0 && qn_tokenizer_find(tok, CHATML_END) >= 0)
+        return use(chat, "chatml", chatml, sizeof chatml - 1);
+    snprintf(chat->problem, sizeof chat->problem,
+             "no chat template, and its vocabulary has no " CHATML_START " and " CHATML_END);
+    return QN_OK;
 }
 
-static void name_unknown(qn_chat_template *chat, qn_string text)
+static qn_status find_template(qn_chat_template *chat, const qn_gguf *file, const qn_tokenizer *tok, const char *given)
 {
-    static const struct {
-        const char *marker, *family;
-    } families[] = {
-        { "<|start_header_id|>", "Llama 3" }, { "<start_of_turn>", "Gemma" }, { "<|im_sep|>", "Phi 4" }, { "[INST]", "Mistral" }
-    };
-    const char *family = "unknown";
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (has(text, families[i].marker)) {
-            family = families[i].family;
-            break;
-        }
-    snprintf(chat->problem, sizeof chat->problem, "a chat template that is not supported (%s family; it begins '%.*s')", family,
-             (int)(text.length < 60 ? text.length : 60), text.data);
-}
-
-/* The default system message is encoded as text, without control tokens. A template whose message contains control tokens is
- * not supported. */
-static qn_status check_system(qn_chat_template *chat, const qn_tokenizer *tok)
-{
-    int32_t *as_text, *as_special = NULL;
-    size_t n_text, n_special;
-    const size_t length = strlen(chat->system);
-    QN_TRY(qn_tokenizer_encode(tok, chat->system, length, false, false, &as_text, &n_text));
-    const qn_status status = qn_tokenizer_encode(tok, chat->system, length, true, false, &as_special, &n_special);
-    if (status == QN_OK && (n_text != n_special || memcmp(as_text, as_special, n_text * sizeof *as_text) != 0)) {
-        chat->known = false;
-        snprintf(chat->problem, sizeof chat->problem, "a ChatML template whose default system message spells control tokens");
-    }
-    free(as_text);
-    free(as_special);
-    return status;
-}
-
-static qn_status read_template(qn_chat_template *chat, const qn_gguf *file, const qn_tokenizer *tok)
-{
-    static const char key[] = "tokenizer.chat_template";
     qn_string text = { NULL, 0 };
-    QN_TRY(qn_gguf_get_string(file, key, false, &text));
-    if (!text.length) {
-        snprintf(chat->problem, sizeof chat->problem, "no chat template ('%s' is %s)", key, text.data ? "empty" : "missing");
-        return QN_OK;
-    }
-    if (!has(text, END) || !opens_turns(text)) {
-        name_unknown(chat, text);
-        return QN_OK;
-    }
-    chat->start = qn_tokenizer_find(tok, START);
-    chat->end = qn_tokenizer_find(tok, END);
-    if (chat->start < 0 || chat->end < 0) {
-        snprintf(chat->problem, sizeof chat->problem, "a ChatML template, but no special token '%s'",
-                 chat->start < 0 ? START : END);
-        return QN_OK;
-    }
-    qn_chatml chatml;
-    QN_TRY(qn_chatml_read(text, &chatml));
-    chat->known = chatml.plain;
-    chat->system = chatml.system;
-    chat->bos = chatml.bos ? qn_tokenizer_bos(tok) : -1;
-    if (!chat->known)
-        snprintf(chat->problem, sizeof chat->problem, "a ChatML template that is not plain: %s", chatml.problem);
-    return chat->system ? check_system(chat, tok) : QN_OK;
+    if (given)
+        return use(chat, "given", given, strlen(given));
+    QN_TRY(qn_gguf_get_string(file, "tokenizer.chat_template", false, &text));
+    if (!text.length)
+        return use_chatml(chat, tok);
+    const qn_status status = use(chat, "file", text.data, text.length);
+    if (status == QN_ERR_MEMORY)
+        return status;
+    if (status)
+        snprintf(chat->problem, sizeof chat->problem, "a chat template that quern cannot use (%s)", qn_error_text());
+    return QN_OK;
 }
 
-qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, qn_chat_template **out)
+qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out)
 {
     *out = NULL;
     qn_chat_template *chat;
     QN_TRY(qn_alloc(&chat, 1, sizeof *chat, "chat template"));
-    const qn_status status = read_template(chat, file, tok);
+    chat->name = "";
+    const qn_status status = find_template(chat, file, tok, given);
     if (status == QN_OK)
         *out = chat;
     else
@@ -115,111 +74,102 @@ void qn_chat_template_free(qn_chat_template *chat)
 {
     if (!chat)
         return;
-    qn_free(chat->system);
+    qn_jinja_free(chat->jinja);
     qn_free(chat);
 }
 
 const char *qn_chat_template_name(const qn_chat_template *chat)
 {
-    return chat->known ? "chatml" : "";
+    return chat->name;
 }
 
-/* ---- Writing a conversation ---- */
-
-typedef struct writer {
-    const qn_tokenizer *tok;
-    int32_t *tokens;
-    size_t n, capacity;
-    char *text;
-    size_t text_capacity;
-} writer;
-
-static qn_status append_token(writer *w, int32_t token)
+const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat)
 {
-    QN_TRY(qn_realloc_array(&w->tokens, &w->capacity, w->n + 1, sizeof *w->tokens, "tokens"));
-    w->tokens[w->n++] = token;
+    return chat->jinja;
+}
+
+/* ---- Rendering ---- */
+
+/* A special token of the vocabulary as a string; NULL if there is none. */
+static json_t *token_text(const qn_tokenizer *tok, int32_t token)
+{
+    const char *bytes;
+    size_t length;
+    return token >= 0 && qn_tokenizer_piece(tok, token, &bytes, &length) == QN_OK ? json_stringn(bytes, length) : NULL;
+}
+
+/* Variables that a conversation need not have. The caller owns their values. */
+enum { STANDARD_VARIABLES = 4 };
+
+static void standard_variables(const qn_tokenizer *tok, qn_jinja_variable *variables)
+{
+    variables[0] = (qn_jinja_variable){ "bos_token", token_text(tok, qn_tokenizer_bos(tok)), true };
+    variables[1] = (qn_jinja_variable){ "eos_token", token_text(tok, qn_tokenizer_eos(tok)), true };
+    variables[2] = (qn_jinja_variable){ "tools", json_null(), false };
+    variables[3] = (qn_jinja_variable){ "documents", json_null(), false };
+}
+
+/* Tokens that are given in their place are the caller's word for special tokens. */
+static bool is_token_variable(const char *name)
+{
+    const size_t n = strlen(name), suffix = sizeof "_token" - 1;
+    return n > suffix && !strcmp(name + n - suffix, "_token");
+}
+
+/* Later variables win over earlier ones of the same name. */
+static qn_status make_variables(const json_t *conversation, const qn_jinja_variable *standard, qn_jinja_variable **out,
+                                size_t *n)
+{
+    const char *name;
+    json_t *value;
+    size_t count = STANDARD_VARIABLES;
+    QN_TRY(qn_alloc(out, STANDARD_VARIABLES + json_object_size(conversation), sizeof **out, "variables of a chat template"));
+    memcpy(*out, standard, STANDARD_VARIABLES * sizeof **out);
+    json_object_foreach((json_t *)conversation, name, value)
+    {
+        (*out)[count++] = (qn_jinja_variable){ name, value, is_token_variable(name) };
+    }
+    *n = count;
     return QN_OK;
 }
 
-static qn_status append_text(writer *w, const char *text, size_t length)
+qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                         qn_jinja_output *output)
 {
-    int32_t *tokens;
-    size_t count, need;
-    QN_TRY(qn_tokenizer_encode(w->tok, text, length, false, false, &tokens, &count));
-    qn_status status = qn_add_size(w->n, count, &need)
-                           ? qn_realloc_array(&w->tokens, &w->capacity, need, sizeof *w->tokens, "tokens")
-                           : qn_fail(QN_ERR_MEMORY, "tokens: %zu and %zu more do not fit in memory", w->n, count);
-    if (status == QN_OK && count) {
-        memcpy(w->tokens + w->n, tokens, count * sizeof *tokens);
-        w->n = need;
-    }
-    free(tokens);
+    qn_jinja_variable standard[STANDARD_VARIABLES], *variables = NULL;
+    size_t n = 0;
+    *output = (qn_jinja_output){ 0 };
+    if (!chat->jinja)
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "the model has %s: name one with --chat-template, or give the whole prompt as text (run without --chat)",
+                       chat->problem);
+    if (!json_is_object(conversation))
+        return qn_fail(QN_ERR_INVALID, "the conversation is not a JSON object");
+    standard_variables(tok, standard);
+    qn_status status = make_variables(conversation, standard, &variables, &n);
+    if (status == QN_OK)
+        status = qn_jinja_render(chat->jinja, variables, n, now, NULL, output);
+    qn_free(variables);
+    for (size_t i = 0; i < STANDARD_VARIABLES; i++)
+        json_decref(standard[i].value);
     return status;
 }
 
-/* Role and content are tokenised together, because BPE may merge across the newline. */
-static qn_status append_message(writer *w, const qn_chat_template *chat, const char *role, const char *content)
+qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                         int32_t **tokens, size_t *count)
 {
-    const size_t n_role = strlen(role), n_content = strlen(content);
-    size_t need;
-    if (!qn_add_size(n_role + 1, n_content, &need))
-        return qn_fail(QN_ERR_MEMORY, "message: %zu bytes do not fit in memory", n_content);
-    QN_TRY(qn_realloc_array(&w->text, &w->text_capacity, need, 1, "message"));
-    memcpy(w->text, role, n_role);
-    w->text[n_role] = '\n';
-    memcpy(w->text + n_role + 1, content, n_content);
-    QN_TRY(append_token(w, chat->start));
-    QN_TRY(append_text(w, w->text, need));
-    QN_TRY(append_token(w, chat->end));
-    return append_text(w, "\n", 1);
-}
-
-static qn_status write_chat(writer *w, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
-                            bool add_assistant)
-{
-    QN_TRY(qn_realloc_array(&w->tokens, &w->capacity, 1, sizeof *w->tokens, "tokens"));
-    if (chat->bos >= 0)
-        QN_TRY(append_token(w, chat->bos));
-    if (n && chat->system && strcmp(messages[0].role, "system") != 0)
-        QN_TRY(append_message(w, chat, "system", chat->system));
-    for (size_t i = 0; i < n; i++)
-        QN_TRY(append_message(w, chat, messages[i].role, messages[i].content));
-    if (!add_assistant)
-        return QN_OK;
-    QN_TRY(append_token(w, chat->start));
-    return append_text(w, "assistant\n", sizeof "assistant\n" - 1);
-}
-
-static qn_status check_messages(const qn_chat_message *messages, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const char *role = messages[i].role;
-        if (!role || !messages[i].content)
-            return qn_fail(QN_ERR_INVALID, "message %zu has no %s", i, role ? "content" : "role");
-        if (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0)
-            return qn_fail(QN_ERR_INVALID, "message %zu has the role '%s', expected system, user or assistant", i, role);
-    }
-    return QN_OK;
-}
-
-qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
-                         bool add_assistant, int32_t **tokens, size_t *count)
-{
+    qn_jinja_output output;
     *tokens = NULL;
     *count = 0;
-    if (!chat->known)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "the model has %s; quern supports only plain ChatML: give the whole prompt as text (run without --chat)",
-                       chat->problem);
-    QN_TRY(check_messages(messages, n));
-    writer w = { .tok = tok };
-    const qn_status status = write_chat(&w, chat, messages, n, add_assistant);
-    free(w.text);
-    if (status != QN_OK) {
-        free(w.tokens);
-        return status;
+    QN_TRY(qn_chat_render(tok, chat, conversation, now, &output));
+    qn_text_span *spans;
+    qn_status status = qn_alloc(&spans, output.n_spans, sizeof *spans, "spans of text");
+    for (size_t i = 0; status == QN_OK && i < output.n_spans; i++)
+        spans[i] = (qn_text_span){ output.spans[i].end, output.spans[i].from_template };
+    if (status == QN_OK) {
+        status = qn_tokenizer_encode_spans(tok, output.text, output.length, spans, output.n_spans, tokens, count);
+        qn_free(spans);
     }
-    *tokens = w.tokens;
-    *count = w.n;
-    return QN_OK;
+    qn_jinja_output_free(&output);
+    return status;
 }

@@ -1,43 +1,55 @@
-/* Chat templates: converts a conversation to tokens in the model's chat format.
+/* Chat templates: converts a conversation to text and tokens in the model's chat format.
  *
- * A GGUF file contains its template as Jinja source. quern does not execute it for a conversation: text/chatml.c determines
- * once whether its output is plain ChatML for all conversations, and the two properties in which such templates differ: a
- * default system message, and whether the beginning-of-text token is added. */
+ * The template is the model file's own (tokenizer.chat_template), or one that the caller gives; text/jinja runs it. A file
+ * without a template has ChatML if its vocabulary has ChatML's tokens. */
 #ifndef QN_TEXT_CHAT_H
 #define QN_TEXT_CHAT_H
 
 #include "gguf/gguf.h"
-#include "quern/quern.h"
+#include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
 
 typedef struct qn_chat_template qn_chat_template;
 
-/* qn_chat_template_create - analyse tokenizer.chat_template of a file.
+/* qn_chat_template_create - the template of a file.
  *
- *   tok   the tokeniser of the file. Neither needs to outlive the template
- *   out   free it with qn_chat_template_free
+ *   tok     the tokeniser of the file. Neither needs to outlive the template
+ *   given   a template to use instead of the file's, or NULL
+ *   out     free it with qn_chat_template_free; immutable, threads may use it at the same time
  *
- * A missing or unsupported template is not an error: its name is "", and qn_chat_encode reports the reason. QN_ERR_FORMAT if
- * the key is not a string. */
-qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, qn_chat_template **out);
+ * A file without a template that can be used is not an error: its name is "", and qn_chat_render reports the reason.
+ *
+ * QN_ERR_FORMAT                        the file's key is not a string
+ * QN_ERR_INVALID, QN_ERR_UNSUPPORTED   `given` is no template, or not a supported one */
+qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out);
 void qn_chat_template_free(qn_chat_template *chat);
 
-/* qn_chat_template_name - "chatml", or "" if the template is missing or not supported. */
+/* qn_chat_template_name - "file", "given", "chatml" (the file has none), or "" if there is none that can be used. */
 const char *qn_chat_template_name(const qn_chat_template *chat);
 
-/* qn_chat_encode - convert a conversation to tokens.
+/* qn_chat_template_jinja - the compiled template, or NULL. */
+const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat);
+
+/* qn_chat_render - a conversation as text.
  *
- *   messages        [n] in order. Control tokens spelled in contents are not parsed
- *   n               number of messages
- *   add_assistant   append the header of the assistant's next turn
- *   tokens          [*count] free them with free()
- *   count           number of tokens
+ *   conversation   an object: its members are the template's variables (messages, tools, add_generation_prompt, ...).
+ *                  bos_token and eos_token are those of the vocabulary unless they are given; tools and documents are none
+ *                  unless they are given
+ *   now            seconds since 1970, for templates that print the date
+ *   output         free it with qn_jinja_output_free
  *
- * ChatML is "<|im_start|>role\ncontent<|im_end|>\n" for each message.
+ * QN_ERR_UNSUPPORTED   there is no template; the text says why
+ * QN_ERR_INVALID       what the template says against the conversation; or it fails */
+qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                         qn_jinja_output *output);
+
+/* qn_chat_encode - a conversation as tokens: those of its text, in which the template's own bytes form control tokens and those
+ * of the conversation do not.
  *
- * QN_ERR_UNSUPPORTED   the template is missing or not supported; the text describes it
- * QN_ERR_INVALID       a role other than "system", "user" and "assistant", or a NULL */
-qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_chat_message *messages, size_t n,
-                         bool add_assistant, int32_t **tokens, size_t *count);
+ *   tokens   [*count] free them with free()
+ *
+ * Fails as qn_chat_render. */
+qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                         int32_t **tokens, size_t *count);
 
 #endif

@@ -223,7 +223,15 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
     return QN_OK;
 }
 
-static qn_status encode(encoder *e, const char *text, size_t length, bool parse_special, bool add_bos)
+/* The special token that begins at text[at], where the control tokens must end at or before `end`. */
+static int32_t special_at(const encoder *e, const char *text, size_t length, size_t at, size_t end, bool parse_special,
+                          size_t *match)
+{
+    const int32_t special = parse_special ? qn_vocab_special_at(&e->tok->vocab, text + at, end - at, true, match) : -1;
+    return special >= 0 ? special : qn_vocab_special_at(&e->tok->vocab, text + at, length - at, false, match);
+}
+
+static qn_status encode(encoder *e, const char *text, size_t length, const qn_text_span *spans, bool add_bos)
 {
     QN_TRY(qn_matcher_create(&e->matcher));
     QN_TRY(reserve(e, 1)); /* the result is not NULL even without tokens */
@@ -231,7 +239,9 @@ static qn_status encode(encoder *e, const char *text, size_t length, bool parse_
         QN_TRY(append_token(e, e->tok->bos));
     size_t plain = 0, match = 0;
     for (size_t at = 0; at < length;) {
-        const int32_t special = qn_vocab_special_at(&e->tok->vocab, text + at, length - at, parse_special, &match);
+        while (at >= spans->end)
+            spans++;
+        const int32_t special = special_at(e, text, length, at, spans->end, spans->parse_special, &match);
         if (special < 0) {
             at++;
             continue;
@@ -243,8 +253,8 @@ static qn_status encode(encoder *e, const char *text, size_t length, bool parse_
     return encode_plain(e, text + plain, length - plain);
 }
 
-qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
-                              int32_t **tokens, size_t *count)
+static qn_status encode_text(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans, bool add_bos,
+                             int32_t **tokens, size_t *count)
 {
     *tokens = NULL;
     *count = 0;
@@ -252,7 +262,7 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
         return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed", length,
                        INT32_MAX);
     encoder e = { .tok = tok };
-    const qn_status status = encode(&e, text, length, parse_special, add_bos);
+    const qn_status status = encode(&e, text, length, spans, add_bos);
     qn_matcher_free(e.matcher);
     qn_nfc_scratch_free(&e.nfc);
     qn_bpe_scratch_free(&e.bpe);
@@ -263,6 +273,24 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
     *tokens = e.tokens;
     *count = e.n_tokens;
     return QN_OK;
+}
+
+qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
+                              int32_t **tokens, size_t *count)
+{
+    const qn_text_span whole = { length, parse_special };
+    return encode_text(tok, text, length, &whole, add_bos, tokens, count);
+}
+
+qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans,
+                                    size_t n_spans, int32_t **tokens, size_t *count)
+{
+    *tokens = NULL;
+    *count = 0;
+    if (length && (!n_spans || spans[n_spans - 1].end != length))
+        return qn_fail(QN_ERR_INVALID, "the spans of a text of %zu bytes end at %zu", length,
+                       n_spans ? spans[n_spans - 1].end : 0);
+    return encode_text(tok, text, length, spans, false, tokens, count);
 }
 
 /* ---- Tokens ---- */

@@ -45,6 +45,21 @@ void qn_tokenizer_free(qn_tokenizer *tok);
 qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
                               int32_t **tokens, size_t *count);
 
+/* A part of a text up to byte `end`; the next one begins there. */
+typedef struct qn_text_span {
+    size_t end;
+    bool parse_special; /* control tokens spelled in it become their ids */
+} qn_text_span;
+
+/* qn_tokenizer_encode_spans - tokenise a text in parts: control tokens are found where they lie within one span that has
+ * parse_special. Everything else is tokenised as if there were no spans, also across their ends.
+ *
+ *   spans   [n_spans] ascending; the last one ends at `length`
+ *
+ * Otherwise as qn_tokenizer_encode. */
+qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans,
+                                    size_t n_spans, int32_t **tokens, size_t *count);
+
 /* qn_tokenizer_piece - the bytes of a token: not terminated, possibly part of a character. A special token gives its name.
  * Owned by the tokeniser. QN_ERR_INVALID for an id outside the vocabulary. */
 qn_status qn_tokenizer_piece(const qn_tokenizer *tok, int32_t token, const char **bytes, size_t *length);

@@ -6,7 +6,7 @@ model=$golden/qwen3.f16.gguf
 # ---- Bad usage ----
 refuses 2 "unknown command 'nonsense'" nonsense
 refuses 2 "unknown option '--nonsense'" --nonsense
-for command in run chat batch bench perplexity tokenize logits info quantize; do
+for command in run chat batch bench perplexity tokenize logits info quantize convert pull list rm; do
     refuses 2 "unknown option '--nonsense'" $command --nonsense
     quern $command --help
     { [ $status -eq 0 ] && grep -q "^usage: quern $command" "$work/out"; } || fail "quern $command --help"
@@ -52,13 +52,16 @@ refuses 2 '-d: --parallel measures' bench -m "$model" --parallel 1 -d 4
 refuses 2 '-p: with --parallel' bench -m "$model" --parallel 1 -p 0
 refuses 2 '--rate: it is that' bench -m "$model" --rate 1
 refuses 2 '--soak: give' bench -m "$model" --soak "$model"
+refuses 2 "--reuse: '100' is not" bench -m "$model" --reuse 100
+refuses 2 "--reuse: its requests come" bench -m "$model" --reuse 100,10 --parallel 2
+refuses 2 "-n: with --reuse" bench -m "$model" --reuse 100,10 -n 0 -p 8
 refuses 2 "--parallel: '1,2' is not a number" bench -m "$model" --soak "$model" --parallel 1,2
 printf '12 4\n5\n' >"$work/lengths"
 refuses 1 'lengths:2: expected' bench -m "$model" --soak "$work/lengths" --parallel 1
 refuses 2 "--prefix-cache: 'none' is not a size" bench -m "$model" --prefix-cache none
 refuses 2 '-f: no text' perplexity -m "$model"
 refuses 2 '-c: 1 is out of range' perplexity -m "$model" -f x -c 1
-refuses 2 'not both' tokenize -m "$model" -f x y
+refuses 2 'give one of' tokenize -m "$model" -f x y
 refuses 2 '--ids: no token ids' logits -m "$model" -o "$work/l"
 refuses 2 '-o: no output' logits -m "$model" --ids 1
 for ids in '' , 1, ,1 1,,2 1x -1 '1;2' 99999999999999999999 0x1 ' '; do

@@ -103,6 +103,9 @@ for how in '--parallel 2' '--rate 50 --prefix-cache off'; do
     { [ $status -eq 0 ] && grep -qE '^\{"test":"soak","requests":4,.*"ttft_ms":\{"mean":.*"inter_token_ms":\{"mean":' "$work/out"; } ||
         fail "bench --soak $how"
 done
+quern bench -m "$model" --reuse 200,20 -n 4 -r 1 --format json
+{ [ $status -eq 0 ] && grep -q '^{"test":"turn 2","n_tokens":224,"reused":192,"evaluated":32,' "$work/out" &&
+    grep -q '^{"test":"shared 3","n_tokens":220,"reused":192,' "$work/out"; } || fail "bench --reuse"
 quern bench -m "$model" --soak "$work/lengths" --parallel 3
 { [ $status -eq 0 ] && grep -q '^4 requests in ' "$work/out" && grep -q '^between tokens ' "$work/out"; } || fail "bench --soak: the table"
 quern bench -m "$model" -p 8 -n 4 -d 3 -r 3 -t 2 --format json

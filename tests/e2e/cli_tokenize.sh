@@ -14,6 +14,31 @@ printf ' the\n\377' >"$work/text"
 gives $'258 10 255\n' tokenize -m "$parrot" --ids -f "$work/text"
 [ "$("$QN_BIN/quern" tokenize -m "$parrot" --ids <"$work/text")" = '258 10 255' ] || fail "tokenize: standard input"
 
+# A conversation: its text exactly, and tokens in which messages spell no control token.
+cat >"$work/talk.json" <<'JSON'
+{"messages": [{"role": "user", "content": "a<|im_end|>é"}], "add_generation_prompt": true, "x": [1, "é"]}
+JSON
+printf '%s' '{{ messages[0].content }}|{{ x }}{{ "<|im_end|>" }}{% if add_generation_prompt %}{{ strftime_now("%Y") }}{% endif %}' >"$work/own.jinja"
+talk() { SOURCE_DATE_EPOCH=86400 TZ=UTC quern tokenize -m "$parrot" --chat "$work/talk.json" "$@"; }
+talk --chat-template "$work/own.jinja" --text
+printf '%s' "a<|im_end|>é|[1, 'é']<|im_end|>1970" | cmp -s - "$work/out" || fail "tokenize --chat --text: $(cat "$work/out")"
+talk --chat-template "$work/own.jinja" --ids
+[ "$(tr ' ' '\n' <"$work/out" | grep -c '^261$')" -eq 1 ] || fail "tokenize --chat: a message spelled a control token"
+talk --text
+[ "$(cat "$work/out")" = "<|im_start|>user
+a<|im_end|>é<|im_end|>
+<|im_start|>assistant" ] || fail "tokenize --chat: the model's template"
+[ "$("$QN_BIN/quern" tokenize -m "$parrot" --chat - --ids <"$work/talk.json")" = "$(talk --ids; cat "$work/out")" ] || fail "tokenize --chat -"
+printf '{{ raise_exception("No " ~ x[0]) }}' >"$work/own.jinja"
+talk --chat-template "$work/own.jinja"
+[ "$(cat "$work/err")" = 'quern: No 1' ] || fail "tokenize --chat: the template's own words: $(cat "$work/err")"
+printf 'a\n{{ x.y.z }}' >"$work/own.jinja"
+talk --chat-template "$work/own.jinja"
+grep -q "line 2, 'x.y.z'" "$work/err" || fail "tokenize --chat: line and expression: $(cat "$work/err")"
+refuses 2 'goes with --chat' tokenize -m "$parrot" --text x
+echo '[' >"$work/talk.json"
+refuses 1 'is not JSON' tokenize -m "$parrot" --chat "$work/talk.json"
+
 # The .inp file holds texts separated by a line __ggml_vocab_test__; the .out file has the ids of each on a line. Each text stands
 # between newlines that belong to the separator.
 for vocab in "$shared"/data/vocab/*.gguf; do

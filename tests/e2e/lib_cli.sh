@@ -1,7 +1,7 @@
 # Shared by the tests of the program: a work folder, and ways to say what a command must do. Sourced, not run.
 set -u
 : "${QN_SOURCE_DIR:=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}"
-: "${QN_BIN:=$QN_SOURCE_DIR/build}"
+: "${QN_SANITIZE:=}" "${QN_BIN:=$QN_SOURCE_DIR/build}"
 golden=$QN_SOURCE_DIR/tests/golden
 parrot=$golden/parrot.gguf
 shared=${QN_SHARED:-$QN_SOURCE_DIR/../shared}

@@ -45,7 +45,7 @@ static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok, qn_ch
     require(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
     qn_status status = qn_tokenizer_create(file, tok);
     if (status == QN_OK && chat_out)
-        status = qn_chat_template_create(file, *tok, chat_out);
+        status = qn_chat_template_create(file, *tok, NULL, chat_out);
     qn_gguf_close(file);
     free(bytes.data);
     return status;
@@ -238,19 +238,18 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
 
 static void check_chat(const char *text, size_t n)
 {
-    char *content = malloc(n + 1);
-    require(content, "memory");
-    memcpy(content, text, n);
-    content[n] = '\0';
-    const qn_chat_message message = { "user", content };
+    json_t *content = json_stringn_nocheck(text, n);
+    json_t *conversation = json_pack("{s:[{s:s, s:o}], s:b}", "messages", "role", "user", "content", content,
+                                     "add_generation_prompt", 1);
+    require(conversation, "memory");
     int32_t *tokens;
     size_t count, control = 0;
-    require(qn_chat_encode(tokenizers[0], chat, &message, 1, true, &tokens, &count) == QN_OK, "a conversation encodes");
+    require(qn_chat_encode(tokenizers[0], chat, conversation, 0, &tokens, &count) == QN_OK, "a conversation encodes");
     for (size_t i = 0; i < count; i++)
         control += qn_tokenizer_is_special(tokenizers[0], tokens[i]);
     require(control == 3, "a message adds no control token");
     free(tokens);
-    free(content);
+    json_decref(conversation);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

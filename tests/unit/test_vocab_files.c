@@ -68,7 +68,7 @@ static qn_tokenizer *open_vocab(const char *path, qn_chat_template **chat)
     assert_ok(qn_gguf_open(path, &file));
     assert_ok(qn_tokenizer_create(file, &tok));
     if (chat)
-        assert_ok(qn_chat_template_create(file, tok, chat));
+        assert_ok(qn_chat_template_create(file, tok, NULL, chat));
     qn_gguf_close(file);
     return tok;
 }
@@ -194,11 +194,13 @@ static void test_smollm2(void **state)
     static const char printed[] =
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is 12?<|im_end|>\n<|im_start|>assistant\n";
-    const qn_chat_message message = { "user", "What is 12?" };
+    json_t *conversation = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "What is 12?",
+                                     "add_generation_prompt", 1);
     int32_t *tokens, *expected;
     size_t count, n_expected;
-    assert_string_equal(qn_chat_template_name(chat), "chatml");
-    assert_ok(qn_chat_encode(tok, chat, &message, 1, true, &tokens, &count));
+    assert_string_equal(qn_chat_template_name(chat), "file");
+    assert_ok(qn_chat_encode(tok, chat, conversation, 0, &tokens, &count));
+    json_decref(conversation);
     assert_ok(qn_tokenizer_encode(tok, printed, sizeof printed - 1, true, false, &expected, &n_expected));
     assert_int_equal(count, n_expected);
     assert_memory_equal(tokens, expected, count * sizeof *tokens);

@@ -18,8 +18,8 @@ typedef struct qn_cpu_memory {
     qn_recurrent_view recurrent;
 } qn_cpu_memory;
 
-/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available besides weights. Free with
- * qn_cpu_caches_free, which accepts NULL, after all memories. */
+/* qn_cpu_caches_create - the pool for a plan, which outlives it. budget: bytes, 0: half of what is available besides weights.
+ * Free with qn_cpu_caches_free, which accepts NULL, after all memories. */
 qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_caches **out);
 void qn_cpu_caches_free(qn_cpu_caches *caches);
 

@@ -235,8 +235,8 @@ void qn_executor_delta_rule(const qn_executor *ex, const qn_op *op, int thread)
 
 /* ---- Gated norm, and the open chunk ---- */
 
-/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the last rows before it become the history
- * of its state; then the new rows are appended. */
+/* Channels [first, first + n) of the stored convolution inputs: when a new chunk begins, the last rows before it become the
+ * history of its state; then the new rows are appended. */
 static void append_conv_inputs(const qn_executor *ex, const qn_op *op, const seq_rows *seq, size_t first, size_t n)
 {
     const qn_recurrent_shape *shape = &ex->plan->recurrent;

@@ -163,8 +163,8 @@ static uint32_t row_of(const qn_attention_shape *shape)
     return (uint32_t)(shape->n_heads * shape->head_dim);
 }
 
-/* The pieces of many rows, which are the last ones. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only quantises
- * them. */
+/* The pieces of many rows, which are the last ones. Writes final outputs, gates applied: QN_OP_ATTENTION_COMBINE only
+ * quantises them. */
 static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_cuda_format *f = format_of(s);

@@ -205,7 +205,8 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
     return status;
 }
 
-/* Spilled items: no step writes an item that is shared or that no sequence holds, so that these copies need not wait for steps. */
+/* Spilled items: no step writes an item that is shared or that no sequence holds, so that these copies need not wait for
+ * steps. */
 static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
     const qn_cuda_model *model = context;

@@ -1,10 +1,12 @@
 /* The pool of a model on a GPU, and its cache formats: which arrays the items of the pool hold, and where in them.
  *
- *   page         for each attention layer: keys [n_kv_heads][64][key_row], values [n_kv_heads][64][value_row]; of AURA codes also
+ *   page         for each attention layer: keys [n_kv_heads][64][key_row], values [n_kv_heads][64][value_row]; of AURA codes
+ *                also
  *                key_scales, value_scales [n_kv_heads][64] f32
  *   fp16 page    for each attention layer: keys, values [n_kv_heads][64][head_dim] f16 in the rotated basis; means
  *                [n_kv_heads][head_dim] f32, which are used of page 0
- *   state        for each recurrent layer: S [v_heads, head_v, head_k] in two planes of f16 (kernels/deltanet/state_planes_cuda.h);
+ *   state        for each recurrent layer: S [v_heads, head_v, head_k] in two planes of f16
+ *                (kernels/deltanet/state_planes_cuda.h);
  *                history [taps-1, width] f32, the inputs of the convolution at the positions before state_position
  *   open chunk   for each recurrent layer: the arrays of qn_gdn_open_layout
  *
@@ -62,8 +64,8 @@ typedef struct qn_cuda_format {
     struct qn_cuda_format *next;
 } qn_cuda_format;
 
-/* qn_cuda_caches_create - for a model, without formats and without a pool: the pool is created with the first format, when the weights
- * are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
+/* qn_cuda_caches_create - for a model, without formats and without a pool: the pool is created with the first format, when the
+ * weights are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
  *
  * qn_cuda_caches_find - the format of these codecs, which outlive it; both NULL: fp16. Created by the first call. From any
  * thread. */
@@ -74,8 +76,8 @@ qn_status qn_cuda_caches_find(qn_cuda_caches *caches, qn_kv_codecs codecs, const
 /* qn_cuda_format_bytes - bytes in use by `length` positions. */
 uint64_t qn_cuda_format_bytes(const qn_cuda_format *format, size_t length);
 
-/* qn_cuda_layer_cache - what kernels need of an attention layer: offsets from the start of a page's item, and strides between heads
- * within it. *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller sets `tables`. */
+/* qn_cuda_layer_cache - what kernels need of an attention layer: offsets from the start of a page's item, and strides between
+ * heads within it. *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller sets `tables`. */
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
                          qn_attention_gpu_pages *pages);
 

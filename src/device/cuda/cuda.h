@@ -91,7 +91,8 @@ void qn_cuda_free_host(qn_cuda *device, void *memory);
 qn_status qn_cuda_upload(qn_cuda *device, uint64_t to, const void *from, size_t bytes,
                          bool (*on_progress)(void *user, size_t done), void *user);
 
-/* qn_cuda_download_staged - the other direction, after all work on the memory: for large copies to memory that is not pinned. */
+/* qn_cuda_download_staged - the other direction, after all work on the memory: for large copies to memory that is not
+ * pinned. */
 qn_status qn_cuda_download_staged(qn_cuda *device, void *to, uint64_t from, size_t bytes);
 
 /* qn_cuda_download - copy to any host memory, in stream order. Returns when the copy is complete. */

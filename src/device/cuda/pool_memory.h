@@ -13,8 +13,8 @@ typedef struct qn_cuda_pool_memory {
     size_t granule;
 } qn_cuda_pool_memory;
 
-/* qn_cuda_pool_memory_open - fill *context, and *memory, which refers to it. Granules have 2 to 32 MiB, at most 1/1024 of the budget
- * if that is more than the least that the device maps. QN_ERR_UNSUPPORTED if the device has no virtual memory
+/* qn_cuda_pool_memory_open - fill *context, and *memory, which refers to it. Granules have 2 to 32 MiB, at most 1/1024 of the
+ * budget if that is more than the least that the device maps. QN_ERR_UNSUPPORTED if the device has no virtual memory
  * management. Close with qn_cuda_pool_memory_close, after the pool; it accepts a zeroed struct. */
 qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, uint64_t budget, qn_cuda_pool_memory *context, qn_pool_memory *memory);
 void qn_cuda_pool_memory_close(qn_cuda_pool_memory *context);

@@ -1,9 +1,9 @@
-/* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk of their
- * sequence, those of all pieces in one launch; complete chunks of 64 rows through the chunk kernels, piece by piece.
+/* The operations of Gated DeltaNet layers as launches, all of them at QN_OP_GATED_NORM. Rows go through the open chunk of
+ * their sequence, those of all pieces in one launch; complete chunks of 64 rows through the chunk kernels, piece by piece.
  *
- * All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous kernel. What they
- * load was written in an earlier step, or by a kernel before the previous one: each kernel that writes them is followed by one
- * that waits for it before it starts the next. */
+ * All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous kernel. What
+ * they load was written in an earlier step, or by a kernel before the previous one: each kernel that writes them is followed
+ * by one that waits for it before it starts the next. */
 #include "device/cuda/operations.h"
 
 #include "cache/sequence.h"
@@ -64,8 +64,8 @@ static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
     return piece->memory->base.sequence;
 }
 
-/* op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in f32; of several rows, scratch, because the chunk kernels write
- * that buffer too. */
+/* op: the layer's QN_OP_GATED_NORM. Its input is a buffer of rows in f32; of several rows, scratch, because the chunk kernels
+ * write that buffer too. */
 static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_recurrent_shape *shape = &s->model->plan->recurrent;
@@ -174,8 +174,8 @@ static qn_status launch_fold(const qn_cuda_rows_step *s, qn_gdn_open_args *args,
 
 /* ---- Complete chunks ---- */
 
-/* n rows from `row` on of one sequence. Addresses of the layer's part of a state: `from` before them, 0 at position 0; `to` after
- * them, which may be the same. */
+/* n rows from `row` on of one sequence. Addresses of the layer's part of a state: `from` before them, 0 at position 0; `to`
+ * after them, which may be the same. */
 struct chunks {
     size_t row, n;
     uint64_t from, to;

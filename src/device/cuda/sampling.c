@@ -151,8 +151,8 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
     return QN_OK;
 }
 
-/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already. *logit: of
- * the token. */
+/* Samples a row of the logits that the kernels did not sample. Mask, bias and penalties are applied to them already. *logit:
+ * of the token. */
 static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_request *request, float *logit)
 {
     const size_t n = model->plan->n_vocab;

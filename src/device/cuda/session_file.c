@@ -1,5 +1,5 @@
-/* The contents of a session's memory in the layout of session files, which is the CPU's (engine/state_file.h): pages, states and open
- * chunks are converted on the host, and copied item by item, or layer by layer. */
+/* The contents of a session's memory in the layout of session files, which is the CPU's (engine/state_file.h): pages, states
+ * and open chunks are converted on the host, and copied item by item, or layer by layer. */
 #include "device/cuda/model.h"
 
 #include "base/f16.h"
@@ -260,8 +260,8 @@ static void convert_state(const struct transfer *t, const struct layers *l, cons
     memcpy(t->fills ? l->history : cpu->history, t->fills ? cpu->history : l->history, history);
 }
 
-/* The power of two that makes the largest of some values greater than 2^14 and at most 2^15: with this one, values that come from fp16
- * are exact again. */
+/* The power of two that makes the largest of some values greater than 2^14 and at most 2^15: with this one, values that come
+ * from fp16 are exact again. */
 static float scale_of(const float *values, size_t n)
 {
     float amax = 0;

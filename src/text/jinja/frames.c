@@ -9,15 +9,15 @@
 
 typedef enum origin { ORIGIN_OUTER, ORIGIN_UNDEFINED, ORIGIN_PARAMETER } origin;
 
-typedef struct symbol {
+typedef struct frame_name {
     const char *name;
     origin from; /* what it is when the frame begins */
     bool is_known, is_stored;
-} symbol;
+} frame_name;
 
-typedef struct symbols {
+typedef struct frame_names {
     const struct symbols *parent;
-    symbol *list;
+    frame_name *list;
     uint32_t n, capacity;
 } symbols;
 
@@ -27,7 +27,7 @@ typedef struct finder {
     unsigned depth;
 } finder;
 
-static symbol *find(const symbols *s, const char *name)
+static frame_name *find(const symbols *s, const char *name)
 {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->list[i].name == name)
@@ -38,35 +38,35 @@ static symbol *find(const symbols *s, const char *name)
 static bool is_known_outside(const symbols *s, const char *name)
 {
     for (const symbols *outer = s->parent; outer; outer = outer->parent) {
-        const symbol *found = find(outer, name);
+        const frame_name *found = find(outer, name);
         if (found && found->is_known)
             return true;
     }
     return false;
 }
 
-static qn_status get(finder *f, symbols *s, const char *name, symbol **out)
+static qn_status get(finder *f, symbols *s, const char *name, frame_name **out)
 {
     *out = find(s, name);
     if (*out)
         return QN_OK;
     if (s->n == s->capacity) {
         const uint32_t capacity = s->capacity ? 2 * s->capacity : 8;
-        symbol *list;
+        frame_name *list;
         QN_TRY(qn_arena_alloc(&f->scratch, &list, capacity, sizeof *list));
         if (s->n)
             memcpy(list, s->list, s->n * sizeof *list);
         s->list = list;
         s->capacity = capacity;
     }
-    s->list[s->n] = (symbol){ .name = name };
+    s->list[s->n] = (frame_name){ .name = name };
     *out = &s->list[s->n++];
     return QN_OK;
 }
 
 static qn_status load(finder *f, symbols *s, const char *name)
 {
-    symbol *found = find(s, name);
+    frame_name *found = find(s, name);
     if ((found && found->is_known) || is_known_outside(s, name))
         return QN_OK;
     QN_TRY(get(f, s, name, &found));
@@ -77,7 +77,7 @@ static qn_status load(finder *f, symbols *s, const char *name)
 
 static qn_status store(finder *f, symbols *s, const char *name, bool is_parameter)
 {
-    symbol *found;
+    frame_name *found;
     QN_TRY(get(f, s, name, &found));
     found->is_stored = true;
     if (is_parameter)
@@ -140,8 +140,8 @@ static qn_status join_branches(finder *f, symbols *s, const symbols *branches, s
     const uint32_t n_before = s->n;
     for (size_t b = 0; b < n_branches; b++)
         for (uint32_t i = 0; i < branches[b].n; i++) {
-            const symbol *from = &branches[b].list[i];
-            symbol *to = find(s, from->name);
+            const frame_name *from = &branches[b].list[i];
+            frame_name *to = find(s, from->name);
             const bool was_stored = to && (uint32_t)(to - s->list) < n_before && to->is_stored;
             QN_TRY(get(f, s, from->name, &to));
             to->is_known |= from->is_known;
@@ -154,7 +154,7 @@ static qn_status join_branches(finder *f, symbols *s, const symbols *branches, s
 
 static bool is_stored_in(const symbols *s, const char *name)
 {
-    const symbol *found = find(s, name);
+    const frame_name *found = find(s, name);
     return found && found->is_stored;
 }
 
@@ -171,7 +171,7 @@ static qn_status visit_if(finder *f, symbols *s, const qn_node *node)
     QN_TRY(visit_body(f, &branches[has_elif ? 1 : 2], &node->otherwise));
     QN_TRY(join_branches(f, s, branches, BRANCHES));
     for (uint32_t i = 0; i < s->n; i++) {
-        symbol *found = &s->list[i];
+        frame_name *found = &s->list[i];
         if (!found->is_stored || is_stored_in(&before, found->name))
             continue;
         int count = 0;

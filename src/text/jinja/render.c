@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-typedef enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } control;
+typedef enum jump { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } jump;
 
-static qn_status render_body(qn_run *r, qn_scope *scope, const qn_body *body, qn_builder *b, control *flow);
+static qn_status render_body(qn_run *r, qn_scope *scope, const qn_body *body, qn_builder *b, jump *flow);
 
 /* ---- Assignment ---- */
 
@@ -53,14 +53,14 @@ static qn_status push_for(qn_run *r, qn_scope *parent, const qn_body *body, qn_s
 }
 
 /* A body whose output is a string. */
-static qn_status capture(qn_run *r, qn_scope *scope, const qn_body *body, qn_value *out, control *flow)
+static qn_status capture(qn_run *r, qn_scope *scope, const qn_body *body, qn_value *out, jump *flow)
 {
     qn_builder b = { .arena = &r->arena };
     QN_TRY(render_body(r, scope, body, &b, flow));
     return qn_builder_finish(&b, out);
 }
 
-static qn_status render_set_block(qn_run *r, qn_scope *scope, const qn_node *node, control *flow)
+static qn_status render_set_block(qn_run *r, qn_scope *scope, const qn_node *node, jump *flow)
 {
     qn_scope *inner;
     qn_value value;
@@ -79,7 +79,7 @@ static qn_status append_block(qn_run *r, const qn_node *node, qn_builder *b, con
     return qn_append_str(r, b, value);
 }
 
-static qn_status render_filter_block(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, control *flow)
+static qn_status render_filter_block(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     qn_scope *inner;
     qn_value value;
@@ -89,7 +89,7 @@ static qn_status render_filter_block(qn_run *r, qn_scope *scope, const qn_node *
     return append_block(r, node, b, &value);
 }
 
-static qn_status render_with(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, control *flow)
+static qn_status render_with(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     qn_scope *inner;
     QN_TRY(push_for(r, scope, &node->body, &inner));
@@ -101,7 +101,7 @@ static qn_status render_with(qn_run *r, qn_scope *scope, const qn_node *node, qn
     return render_body(r, inner, &node->body, b, flow);
 }
 
-static qn_status render_block(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, control *flow)
+static qn_status render_block(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     qn_scope *inner;
     QN_TRY(push_for(r, scope, &node->body, &inner));
@@ -134,7 +134,7 @@ static qn_status render_iterations(qn_run *r, qn_scope *scope, const qn_node *no
 {
     const char *loop_name = qn_interned(r->jinja, "loop");
     qn_scope *inner = NULL;
-    control flow = FLOW_NEXT;
+    jump flow = FLOW_NEXT;
     for (; loop->at < loop->n && flow != FLOW_BREAK; loop->at++) {
         QN_TRY(qn_run_work(r, 1));
         if (!inner || inner->is_captured)
@@ -150,7 +150,7 @@ static qn_status render_iterations(qn_run *r, qn_scope *scope, const qn_node *no
     return QN_OK;
 }
 
-static qn_status render_for(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, control *flow)
+static qn_status render_for(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     qn_value over;
     qn_loop *loop;
@@ -245,7 +245,7 @@ qn_status qn_call_macro(qn_run *r, const qn_macro *macro, const qn_call *call, q
     const qn_node *node = macro->node, *at = r->at;
     const unsigned loop_depth = r->loop_depth;
     qn_scope *scope;
-    control flow = FLOW_NEXT;
+    jump flow = FLOW_NEXT;
     QN_TRY(qn_run_enter(r));
     QN_TRY(push_for(r, macro->scope, &node->body, &scope));
     QN_TRY(bind_varargs(r, scope, node, call));
@@ -293,7 +293,7 @@ static qn_status render_print(qn_run *r, qn_scope *scope, const qn_node *node, q
     return b->length <= r->output ? QN_OK : qn_run_fail(r, "the output is longer than the %zu bytes allowed", r->output);
 }
 
-static qn_status render_if(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, control *flow)
+static qn_status render_if(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     qn_value condition;
     QN_TRY(qn_eval(r, scope, node->a, &condition));
@@ -307,7 +307,7 @@ static qn_status render_set(qn_run *r, qn_scope *scope, const qn_node *node)
     return assign(r, scope, node->a, &value);
 }
 
-static qn_status render_node(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, control *flow)
+static qn_status render_node(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     switch (node->kind) {
     case QN_NODE_TEXT: QN_TRY(qn_run_work(r, node->value.u.string->length / 64)); return qn_builder_string(b, &node->value);
@@ -328,7 +328,7 @@ static qn_status render_node(qn_run *r, qn_scope *scope, const qn_node *node, qn
 }
 
 /* Stops at a break or continue, which *flow tells the loop around it. */
-static qn_status render_body(qn_run *r, qn_scope *scope, const qn_body *body, qn_builder *b, control *flow)
+static qn_status render_body(qn_run *r, qn_scope *scope, const qn_body *body, qn_builder *b, jump *flow)
 {
     *flow = FLOW_NEXT;
     for (uint32_t i = 0; i < body->n && *flow == FLOW_NEXT; i++) {
@@ -343,7 +343,7 @@ static qn_status render_body(qn_run *r, qn_scope *scope, const qn_body *body, qn
 qn_status qn_render_template(qn_run *r, qn_value *out)
 {
     qn_builder b = { .arena = &r->arena };
-    control flow;
+    jump flow;
     qn_scope *scope;
     QN_TRY(push_for(r, r->globals, &r->jinja->body, &scope));
     QN_TRY(render_body(r, scope, &r->jinja->body, &b, &flow));

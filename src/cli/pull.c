@@ -1,0 +1,142 @@
+/* quern pull: a model of the hub into the cache; and the same for every model that a command line names. */
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/signals.h"
+
+#include "hub/hub.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Where standard error is no terminal: a line after so many seconds, then at twice the time up to a minute. */
+static const double first_line = 5, longest_interval = 60;
+static const double rate_interval = 0.5;
+
+struct download {
+    qn_progress progress;
+    bool quiet, known; /* known: the fields below are of the file under way */
+    uint32_t part;
+    char label[64];
+    double measured, rate; /* when; bytes a second */
+    uint64_t measured_at;  /* bytes */
+    double next_line, interval;
+};
+
+static void begin_file(struct download *d, const qn_hub_progress *p)
+{
+    const char *slash = strrchr(p->file, '/'), *name = slash ? slash + 1 : p->file;
+    char parts[32] = "";
+    qn_progress_end(&d->progress);
+    if (p->n_parts > 1)
+        snprintf(parts, sizeof parts, " (%" PRIu32 " of %" PRIu32 ")", p->part + 1, p->n_parts);
+    snprintf(d->label, sizeof d->label, "%.40s%s", name, parts);
+    for (char *c = d->label; *c; c++)
+        if ((unsigned char)*c >= 0x7f) /* cut UTF-8, or a control character of it */
+            *c = '?';
+    qn_progress_begin(&d->progress, d->label);
+    d->known = true;
+    d->part = p->part;
+    d->rate = 0;
+    d->measured = d->progress.started;
+    d->measured_at = p->done;
+    d->interval = first_line;
+    d->next_line = d->progress.started + first_line;
+}
+
+static void measure_rate(struct download *d, const qn_hub_progress *p, double now)
+{
+    if (p->done < d->measured_at || p->before != d->progress.before) { /* from the beginning, or reading what was there */
+        d->progress.started = d->measured = now;
+        d->progress.before = (size_t)p->before;
+        d->measured_at = p->done;
+        d->rate = 0;
+    }
+    if (now - d->measured < rate_interval)
+        return;
+    const double rate = (double)(p->done - d->measured_at) / (now - d->measured);
+    d->rate = d->rate > 0 ? 0.7 * d->rate + 0.3 * rate : rate;
+    d->measured = now;
+    d->measured_at = p->done;
+}
+
+static void print_line(struct download *d, const qn_hub_progress *p, double now)
+{
+    const long left = d->rate > 0 ? (long)((double)(p->total - p->done) / d->rate + 0.5) : -1;
+    char time[48] = "";
+    if (left >= 0 && left < 360000)
+        snprintf(time, sizeof time, ", %ld:%02ld left", left / 60, left % 60);
+    qn_cli_error("note: %s: %.0f%%, %s%s", d->label, 100.0 * (double)p->done / (double)p->total, d->progress.note, time);
+    d->interval = 2 * d->interval < longest_interval ? 2 * d->interval : longest_interval;
+    d->next_line = now + d->interval;
+}
+
+static bool on_progress(void *user, const qn_hub_progress *p)
+{
+    struct download *d = user;
+    if (!p->file || !p->total || d->quiet)
+        return !qn_signals_stop_requested();
+    const double now = qn_seconds();
+    char done[32], total[32], rate[32];
+    if (!d->known || d->part != p->part)
+        begin_file(d, p);
+    measure_rate(d, p, now);
+    const bool terminal = isatty(STDERR_FILENO);
+    if (terminal || now >= d->next_line)
+        snprintf(d->progress.note, sizeof d->progress.note, "%.15s of %.15s  %.15s/s", qn_print_size(done, p->done),
+                 qn_print_size(total, p->total), qn_print_size(rate, (uint64_t)d->rate));
+    if (!terminal && now >= d->next_line)
+        print_line(d, p, now);
+    return qn_progress_update(&d->progress, (size_t)p->done, (size_t)p->total);
+}
+
+static void on_log(void *user, const char *line)
+{
+    struct download *d = user;
+    if (!d->quiet)
+        qn_progress_log(&d->progress, line);
+}
+
+typedef qn_status (*get_fn)(const char *name, const qn_hub_params *params, char **path);
+
+static int get(get_fn hub_get, const char *name, bool quiet, char **path)
+{
+    struct download d = { .quiet = quiet };
+    const qn_hub_params params = { .on_log = on_log, .on_progress = on_progress, .user = &d };
+    const qn_status status = hub_get(name, &params, path);
+    qn_progress_end(&d.progress);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+int qn_resolve_model(const char **model, bool quiet)
+{
+    static char *path; /* kept as long as the program runs */
+    struct stat st;
+    if (!*model || stat(*model, &st) == 0 || !qn_hub_name_is(*model))
+        return QN_EXIT_DONE;
+    free(path);
+    path = NULL;
+    const int status = get(qn_hub_find, *model, quiet, &path);
+    if (status == QN_EXIT_DONE)
+        *model = path;
+    return status;
+}
+
+int qn_cli_pull(qn_args *args)
+{
+    qn_hub_name name;
+    char *path = NULL;
+    if (qn_hub_name_parse(args->operands[0], &name)) {
+        qn_cli_error("%s", qn_error_text());
+        return QN_EXIT_USAGE;
+    }
+    const int status = get(qn_hub_pull, args->operands[0], args->quiet, &path);
+    if (status == QN_EXIT_DONE) {
+        qn_print_text(stdout, path, strlen(path));
+        putchar('\n');
+    }
+    free(path);
+    return status;
+}

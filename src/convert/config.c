@@ -1,0 +1,249 @@
+/* Reading config.json. Defaults of missing keys are those of the configuration classes of transformers. */
+#include "convert/config.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_CONFIG_BYTES = 16 << 20, MAX_BLOCKS = 4096 };
+
+static const struct class_row {
+    const char *class_name, *architecture;
+    qn_config_kind kind;
+    uint32_t n_vocab, n_embd, n_ff, n_heads, n_kv_heads, head_dim, n_ctx; /* defaults; 0: another rule */
+} classes[] = {
+    { "LlamaForCausalLM", "llama", QN_CONFIG_LLAMA, 32000, 4096, 11008, 32, 0, 0, 2048 },
+    { "Qwen2ForCausalLM", "qwen2", QN_CONFIG_QWEN2, 151936, 4096, 22016, 32, 32, 0, 32768 },
+    { "Qwen3ForCausalLM", "qwen3", QN_CONFIG_QWEN3, 151936, 4096, 22016, 32, 32, 128, 32768 },
+    { "Qwen3_5ForCausalLM", "qwen35", QN_CONFIG_QWEN35, 248320, 4096, 12288, 16, 4, 256, 32768 },
+    { "Qwen3_5ForConditionalGeneration", "qwen35", QN_CONFIG_QWEN35, 248320, 4096, 12288, 16, 4, 256, 32768 },
+};
+
+/* The value of a key in the text model's part, else in the whole file; NULL for a missing key and for null. */
+static const json_t *find(const qn_config *c, const char *key)
+{
+    const json_t *value = json_object_get(c->text, key);
+    if (!value)
+        value = json_object_get(c->json, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static qn_status get_u32(const qn_config *c, const json_t *object, const char *key, uint32_t fallback, uint32_t low,
+                         uint32_t high, uint32_t *out)
+{
+    const json_t *value = object ? json_object_get(object, key) : find(c, key);
+    *out = fallback;
+    if (!value || json_is_null(value)) {
+        if (fallback < low)
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' is missing", c->path, key);
+        return QN_OK;
+    }
+    const double number = json_number_value(value); /* integers up to `high` are exact */
+    if (!json_is_number(value) || !(number >= low && number <= high) || number != floor(number))
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %.10g, expected an integer of %u to %u", c->path, key, number, (unsigned)low,
+                       (unsigned)high);
+    *out = (uint32_t)number;
+    return QN_OK;
+}
+
+static qn_status get_number(const qn_config *c, const json_t *object, const char *key, double fallback, double low, double high,
+                            double *out)
+{
+    const json_t *value = object ? json_object_get(object, key) : find(c, key);
+    *out = fallback;
+    if (!value || json_is_null(value))
+        return QN_OK;
+    *out = json_number_value(value);
+    if (!json_is_number(value) || !(*out >= low && *out <= high))
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %g, expected %g to %g", c->path, key, *out, low, high);
+    return QN_OK;
+}
+
+static qn_status find_class(qn_config *c, const struct class_row **row)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(c->json, "architectures"), 0));
+    if (!name)
+        return qn_fail(QN_ERR_FORMAT, "%s: 'architectures' does not name a class", c->path);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcmp(name, classes[i].class_name) == 0) {
+            *row = &classes[i];
+            return QN_OK;
+        }
+    return qn_fail(QN_ERR_UNSUPPORTED,
+                   "%s: the class '%.60s' is not supported (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+                   "Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration)",
+                   c->path, name);
+}
+
+/* What changes the computation in ways that quern does not have. */
+static qn_status reject_unsupported(const qn_config *c)
+{
+    static const char *const flags[] = { "attention_bias", "mlp_bias", "use_sliding_window" };
+    const char *activation = json_string_value(find(c, "hidden_act"));
+    if (activation && strcmp(activation, "silu") != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: hidden_act is '%.40s', only silu is supported", c->path, activation);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (json_is_true(find(c, flags[i])))
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' is true, which is not supported", c->path, flags[i]);
+    if (find(c, "quantization_config"))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: 'quantization_config': packed weights are not supported, only f32, f16 and bf16", c->path);
+    if (json_is_false(find(c, "is_causal")))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'is_causal' is false, only causal attention is supported", c->path);
+    return QN_OK;
+}
+
+static qn_status read_shape(qn_config *c, const struct class_row *row)
+{
+    QN_TRY(get_u32(c, NULL, "vocab_size", row->n_vocab, 1, 1 << 24, &c->n_vocab));
+    QN_TRY(get_u32(c, NULL, "hidden_size", row->n_embd, 1, 1 << 20, &c->n_embd));
+    QN_TRY(get_u32(c, NULL, "intermediate_size", row->n_ff, 1, 1 << 22, &c->n_ff));
+    QN_TRY(get_u32(c, NULL, "num_hidden_layers", 32, 1, MAX_BLOCKS, &c->n_layers));
+    QN_TRY(get_u32(c, NULL, "num_attention_heads", row->n_heads, 1, 4096, &c->n_heads));
+    QN_TRY(get_u32(c, NULL, "num_key_value_heads", row->n_kv_heads ? row->n_kv_heads : c->n_heads, 1, 4096, &c->n_kv_heads));
+    QN_TRY(get_u32(c, NULL, "head_dim", row->head_dim ? row->head_dim : c->n_embd / c->n_heads, 1, 1024, &c->head_dim));
+    QN_TRY(get_u32(c, NULL, "max_position_embeddings", row->n_ctx, 1, 1u << 30, &c->n_ctx));
+    QN_TRY(get_number(c, NULL, "rms_norm_eps", 1e-6, 1e-30, 0.5, &c->eps));
+    c->writes_head_dim = c->kind != QN_CONFIG_QWEN2 || find(c, "head_dim");
+    /* transformers ties the weights by the outer configuration of a model that has two. */
+    const json_t *tied = json_object_get(c->json, "tie_word_embeddings");
+    c->tied = json_is_true(tied ? tied : json_object_get(c->text, "tie_word_embeddings"));
+    if (c->head_dim % 2)
+        return qn_fail(QN_ERR_FORMAT, "%s: 'head_dim' is %u, expected an even number", c->path, (unsigned)c->head_dim);
+    return QN_OK;
+}
+
+static qn_status read_rope(qn_config *c)
+{
+    const json_t *rope = find(c, "rope_parameters");
+    c->rope_json = rope = rope ? rope : find(c, "rope_scaling");
+    if (rope && !json_is_object(rope))
+        return qn_fail(QN_ERR_FORMAT, "%s: 'rope_parameters' is not an object", c->path);
+    QN_TRY(get_number(c, NULL, "rope_theta", 10000, 1e-6, 1e30, &c->rope_base));
+    if (!rope)
+        return QN_OK;
+    QN_TRY(get_number(c, rope, "rope_theta", c->rope_base, 1e-6, 1e30, &c->rope_base));
+    const char *type = json_string_value(json_object_get(rope, "rope_type"));
+    type = type ? type : json_string_value(json_object_get(rope, "type")); /* the older spelling */
+    if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0)
+        return QN_OK;
+    if (strcmp(type, "linear") == 0)
+        c->rope = QN_CONFIG_ROPE_LINEAR;
+    else if (strcmp(type, "yarn") == 0)
+        c->rope = QN_CONFIG_ROPE_YARN;
+    else if (strcmp(type, "llama3") == 0 && c->kind == QN_CONFIG_LLAMA)
+        c->rope = QN_CONFIG_ROPE_LLAMA3;
+    else
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: rope_type is '%.40s', which is not supported for %s", c->path, type,
+                       c->class_name);
+    QN_TRY(get_number(c, rope, "factor", 0, 1e-6, 1e6, &c->rope_factor));
+    if (c->rope_factor == 0)
+        return qn_fail(QN_ERR_FORMAT, "%s: rope_type is '%s', 'factor' is missing", c->path, type);
+    if (c->rope == QN_CONFIG_ROPE_LINEAR)
+        return QN_OK;
+    QN_TRY(get_u32(c, rope, "original_max_position_embeddings", c->n_ctx, 1, 1u << 30, &c->rope_original_ctx));
+    QN_TRY(get_number(c, rope, "low_freq_factor", 1, 1e-3, 1e6, &c->rope_low_factor));
+    return get_number(c, rope, "high_freq_factor", 4, 1e-3, 1e6, &c->rope_high_factor);
+}
+
+/* The interval of a list of kinds: that of its first attention layer, if the others follow; else it stays. */
+static void find_interval(qn_config *c)
+{
+    uint32_t first = 0;
+    while (first < c->n_layers && c->is_recurrent[first])
+        first++;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (c->is_recurrent[i] != ((i + 1) % (first + 1) != 0))
+            return;
+    c->interval = first + 1;
+}
+
+static qn_status read_layer_types(qn_config *c)
+{
+    const json_t *types = find(c, "layer_types");
+    QN_TRY(get_u32(c, NULL, "full_attention_interval", 4, 1, UINT32_MAX, &c->interval));
+    QN_TRY(qn_alloc(&c->is_recurrent, c->n_layers + c->n_mtp, sizeof *c->is_recurrent, "kinds of layers"));
+    if (types && json_array_size(types) != c->n_layers)
+        return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types' has %zu entries for %u layers", c->path, json_array_size(types),
+                       (unsigned)c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        c->is_recurrent[i] = type ? strcmp(type, "linear_attention") == 0 : (i + 1) % c->interval != 0;
+        if (types && (!type || (!c->is_recurrent[i] && strcmp(type, "full_attention") != 0)))
+            return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types': entry %u is '%.40s', expected linear_attention or full_attention",
+                           c->path, (unsigned)i, type ? type : "not a string");
+    }
+    if (types)
+        find_interval(c);
+    return QN_OK;
+}
+
+static qn_status read_qwen35(qn_config *c)
+{
+    double partial;
+    QN_TRY(get_u32(c, NULL, "linear_num_key_heads", 16, 1, 4096, &c->n_k_heads));
+    QN_TRY(get_u32(c, NULL, "linear_num_value_heads", 32, 1, 4096, &c->n_v_heads));
+    QN_TRY(get_u32(c, NULL, "linear_key_head_dim", 128, 1, 1024, &c->head_k));
+    QN_TRY(get_u32(c, NULL, "linear_value_head_dim", 128, 1, 1024, &c->head_v));
+    QN_TRY(get_u32(c, NULL, "linear_conv_kernel_dim", 4, 2, 64, &c->taps));
+    QN_TRY(get_u32(c, NULL, "mtp_num_hidden_layers", 0, 0, MAX_BLOCKS - c->n_layers, &c->n_mtp));
+    if (c->n_v_heads % c->n_k_heads)
+        return qn_fail(QN_ERR_FORMAT, "%s: linear_num_value_heads %u is not a multiple of linear_num_key_heads %u", c->path,
+                       (unsigned)c->n_v_heads, (unsigned)c->n_k_heads);
+    QN_TRY(get_number(c, NULL, "partial_rotary_factor", 0.25, 0, 1, &partial));
+    QN_TRY(get_number(c, c->rope_json ? c->rope_json : c->text, "partial_rotary_factor", partial, 0, 1, &partial));
+    c->n_rot = (uint32_t)(c->head_dim * partial);
+    if (c->n_rot < 2 || c->n_rot % 2)
+        return qn_fail(QN_ERR_FORMAT, "%s: partial_rotary_factor %g of %u elements is not an even number", c->path, partial,
+                       (unsigned)c->head_dim);
+    /* llama.cpp requires the sections, which matter for images only; these are transformers' defaults. */
+    memcpy(c->rope_sections, (uint32_t[4]){ 11, 11, 10, 0 }, sizeof c->rope_sections);
+    const json_t *sections = json_object_get(c->rope_json, "mrope_section");
+    if (sections) {
+        memset(c->rope_sections, 0, sizeof c->rope_sections);
+        for (size_t i = 0; i < 4 && i < json_array_size(sections); i++)
+            c->rope_sections[i] = (uint32_t)(json_integer_value(json_array_get(sections, i)) & INT32_MAX);
+    }
+    return read_layer_types(c);
+}
+
+qn_status qn_config_read(qn_config *c, const char *path)
+{
+    const struct class_row *row = NULL;
+    c->path = path;
+    QN_TRY(qn_json_read(path, MAX_CONFIG_BYTES, true, &c->json));
+    QN_TRY(find_class(c, &row));
+    c->kind = row->kind;
+    c->class_name = row->class_name;
+    c->architecture = row->architecture;
+    const json_t *text = json_object_get(c->json, "text_config");
+    c->text = json_is_object(text) ? text : c->json;
+    QN_TRY(reject_unsupported(c));
+    QN_TRY(read_shape(c, row));
+    QN_TRY(read_rope(c));
+    return c->kind == QN_CONFIG_QWEN35 ? read_qwen35(c) : QN_OK;
+}
+
+void qn_config_free(qn_config *c)
+{
+    json_decref(c->json);
+    qn_free(c->is_recurrent);
+    *c = (qn_config){ 0 };
+}
+
+/* Sources of the rule: Meta's Llama 3.1 and transformers (modeling_rope_utils.py). */
+void qn_config_rope_factors(const qn_config *c, float *factors)
+{
+    const double low = c->rope_original_ctx / c->rope_low_factor, high = c->rope_original_ctx / c->rope_high_factor;
+    for (uint32_t i = 0; i < c->head_dim / 2; i++) {
+        const double wave = 2 * acos(-1) * pow(c->rope_base, 2.0 * i / c->head_dim);
+        const double smooth = (c->rope_original_ctx / wave - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
+        if (wave < high)
+            factors[i] = 1;
+        else if (wave > low)
+            factors[i] = (float)c->rope_factor;
+        else
+            factors[i] = (float)(1 / ((1 - smooth) / c->rope_factor + smooth));
+    }
+}

@@ -1,0 +1,55 @@
+/* config.json of a checkpoint: what its model is, and the GGUF keys that say so. */
+#ifndef QN_CONVERT_CONFIG_H
+#define QN_CONVERT_CONFIG_H
+
+#include "gguf/gguf.h"
+#include "gguf/json.h"
+
+typedef enum qn_config_kind { QN_CONFIG_LLAMA, QN_CONFIG_QWEN2, QN_CONFIG_QWEN3, QN_CONFIG_QWEN35 } qn_config_kind;
+
+typedef enum qn_config_rope {
+    QN_CONFIG_ROPE_PLAIN,
+    QN_CONFIG_ROPE_LINEAR,
+    QN_CONFIG_ROPE_YARN,
+    QN_CONFIG_ROPE_LLAMA3
+} qn_config_rope;
+
+/* Widths and numbers, within the ranges that models may have: no product of two of them overflows 64 bits. */
+typedef struct qn_config {
+    const char *path;
+    json_t *json;       /* the whole file */
+    const json_t *text; /* the text model's part: text_config, or the whole file */
+    qn_config_kind kind;
+    const char *class_name;   /* "Qwen3ForCausalLM", as in the file */
+    const char *architecture; /* "qwen3": general.architecture */
+    uint32_t n_vocab, n_embd, n_ff, n_layers, n_mtp, n_heads, n_kv_heads, head_dim, n_ctx;
+    bool writes_head_dim; /* the head size has a key of its own */
+    bool tied;            /* the embedding is the output matrix, too */
+    double eps, rope_base;
+    qn_config_rope rope;
+    double rope_factor, rope_low_factor, rope_high_factor;
+    uint32_t rope_original_ctx;
+    const json_t *rope_json; /* rope_parameters or rope_scaling; NULL if there is none */
+    /* Qwen3.5 */
+    uint32_t n_rot, rope_sections[4];
+    uint32_t n_k_heads, n_v_heads, head_k, head_v, taps;
+    uint32_t interval;  /* every interval-th layer is attention, where the layers follow such a rule */
+    bool *is_recurrent; /* [n_layers + n_mtp] */
+} qn_config;
+
+/* qn_config_read - read config.json.
+ *
+ *   config   zeroed; free it with qn_config_free, whatever the status
+ *   path     stays valid as long as the configuration
+ *
+ * QN_ERR_UNSUPPORTED, with the key, for a model that quern cannot run. */
+qn_status qn_config_read(qn_config *config, const char *path);
+void qn_config_free(qn_config *config);
+
+/* qn_config_write - add the keys of the architecture. */
+qn_status qn_config_write(const qn_config *config, qn_gguf_writer *writer);
+
+/* qn_config_rope_factors - the divisors of the frequencies under Llama 3's scaling, [head_dim / 2]. */
+void qn_config_rope_factors(const qn_config *config, float *factors);
+
+#endif

@@ -1,0 +1,253 @@
+/* Conversion of a checkpoint to a GGUF file: selects the type of each tensor, writes keys and tensors. */
+#include "quern/quern.h"
+
+#include "base/cpu.h"
+#include "base/team.h"
+#include "convert/encode.h"
+#include "convert/general.h"
+#include "convert/tokenizer.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+struct conversion {
+    const char *folder, *out;
+    char config_path[QN_CHECKPOINT_PATH_MAX], tokenizer_path[QN_CHECKPOINT_PATH_MAX];
+    const qn_type_info *asked; /* NULL: the type that each matrix has */
+    qn_convert_params params;
+    qn_config config;
+    qn_checkpoint checkpoint;
+    qn_targets targets;
+    qn_encoder *encoder;
+    float difference;     /* of lossless tensors, the largest */
+    bool classifies_all;  /* matrices are classified by all of their weights, not by a sample */
+    uint64_t done, total; /* bytes of the source's tensors, for on_progress */
+};
+
+static void log_line(const struct conversion *c, const char *format, ...) QN_PRINTF(2, 3);
+
+static void log_line(const struct conversion *c, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (c->params.on_log)
+        c->params.on_log(c->params.user, line);
+}
+
+static bool is_low_bit(const qn_type_info *info)
+{
+    return info->block_bytes * 8 < info->block_weights * 3;
+}
+
+/* The type that holds weights of this kind without loss: the asked one if it can, else the smallest. TQ1_0 and TQ2_0 have one
+ * scale for 256 weights, the groups have 128. */
+static const qn_type_info *lossless_type(const qn_type_info *asked, qn_weight_kind kind)
+{
+    static const qn_type smallest[] = {
+        [QN_WEIGHTS_BINARY] = QN_TYPE_Q1_0,
+        [QN_WEIGHTS_TERNARY] = QN_TYPE_PTQ1_0,
+        [QN_WEIGHTS_FOUR] = QN_TYPE_PQ2_0,
+    };
+    const bool four_valued = asked && (asked->type == QN_TYPE_Q2_0 || asked->type == QN_TYPE_PQ2_0);
+    if (four_valued || (asked && asked->type == QN_TYPE_PTQ1_0 && kind != QN_WEIGHTS_FOUR))
+        return asked;
+    return qn_type_find((uint32_t)smallest[kind]);
+}
+
+static qn_status select_type(const struct conversion *c, qn_target *t)
+{
+    t->lossless = false;
+    if (t->stays_f32) {
+        t->to = qn_type_find(QN_TYPE_F32);
+        return QN_OK;
+    }
+    t->kind = QN_WEIGHTS_ORDINARY;
+    if (!c->asked || is_low_bit(c->asked))
+        QN_TRY(qn_encoder_classify(c->encoder, t, c->classifies_all, &t->kind));
+    t->lossless = t->kind != QN_WEIGHTS_ORDINARY;
+    if (t->lossless)
+        t->to = lossless_type(c->asked, t->kind);
+    else
+        t->to = c->asked ? qn_type_for_width(c->asked, t->columns) : t->from;
+    return QN_OK;
+}
+
+/* Ordinary weights do not survive 1 or 2 bits. */
+static qn_status check_ordinary(const struct conversion *c)
+{
+    size_t n = 0, n_matrices = 0;
+    const qn_target *first = NULL;
+    for (size_t i = 0; i < c->targets.n; i++) {
+        const qn_target *t = &c->targets.at[i];
+        n_matrices += !t->stays_f32;
+        if (t->stays_f32 || t->lossless || !is_low_bit(t->to))
+            continue;
+        first = n++ ? first : t;
+    }
+    if (!n)
+        return QN_OK;
+    if (!c->params.force)
+        return qn_fail(
+            QN_ERR_INVALID,
+            "%s: tensor '%s' and %zu more of %zu matrices have ordinary weights: a model trained in more bits is not "
+            "usable in %s (convert it to q8_0 or q4_0, or leave the type out; --force writes it all the same)",
+            c->folder, first->name, n - 1, n_matrices, c->asked->name);
+    log_line(c, "warning: %zu of %zu matrices have ordinary weights: the model will not be usable in %s", n, n_matrices,
+             c->asked->name);
+    return QN_OK;
+}
+
+static qn_status select_types(struct conversion *c)
+{
+    for (size_t i = 0; i < c->targets.n; i++)
+        QN_TRY(select_type(c, &c->targets.at[i]));
+    return check_ordinary(c);
+}
+
+static qn_status write_keys(struct conversion *c, qn_gguf_writer *writer)
+{
+    qn_tokenizer_files files = { 0 };
+    QN_TRY(qn_general_write(c->folder, &c->config, &c->targets, writer));
+    QN_TRY(qn_config_write(&c->config, writer));
+    qn_status status = qn_tokenizer_files_read(&files, c->folder, c->tokenizer_path, &c->config);
+    if (!status)
+        status = qn_tokenizer_write(&files, writer);
+    if (!status)
+        status = qn_special_tokens_write(&files, writer);
+    qn_tokenizer_files_free(&files);
+    return status;
+}
+
+static qn_status write_header(struct conversion *c, qn_gguf_writer *writer)
+{
+    QN_TRY(write_keys(c, writer));
+    c->done = c->total = 0;
+    for (size_t i = 0; i < c->targets.n; i++) {
+        const qn_target *t = &c->targets.at[i];
+        const uint64_t dims[2] = { t->is_vector ? t->rows : t->columns, t->rows };
+        size_t bytes;
+        if (!qn_row_bytes(t->to, t->rows * t->columns, &bytes))
+            return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s': its size as %s overflows", c->folder, t->name, t->to->name);
+        const qn_string name = { t->name, strlen(t->name) };
+        QN_TRY(qn_gguf_writer_add_tensor(writer, name, (uint32_t)t->to->type, t->is_vector ? 1 : 2, dims, bytes));
+        c->total += t->source ? t->source->tensor->bytes : 0;
+    }
+    return qn_gguf_writer_begin_data(writer);
+}
+
+static qn_status report(void *user, uint64_t bytes)
+{
+    struct conversion *c = user;
+    c->done += bytes;
+    if (c->params.on_progress && !c->params.on_progress(c->params.user, (size_t)c->done, (size_t)c->total))
+        return qn_fail(QN_ERR_CANCELLED, "%s: cancelled, nothing was written", c->out);
+    return QN_OK;
+}
+
+/* *guessed_wrong: a sample of a tensor did not show what all of it holds; the file cannot be continued. */
+static qn_status write_file(struct conversion *c, qn_gguf_writer *writer, bool *guessed_wrong)
+{
+    c->difference = 0;
+    QN_TRY(write_header(c, writer));
+    QN_TRY(report(c, 0));
+    for (size_t i = 0; i < c->targets.n; i++) {
+        float difference;
+        QN_TRY(qn_encoder_write(c->encoder, &c->targets.at[i], writer, report, c, &difference));
+        c->difference = difference > c->difference ? difference : c->difference;
+        *guessed_wrong = difference != 0;
+        if (!*guessed_wrong)
+            continue;
+        if (c->classifies_all)
+            return qn_fail(QN_ERR_IO, "%s: tensor '%s' changed while it was read", c->folder, c->targets.at[i].name);
+        return QN_OK;
+    }
+    QN_TRY(qn_encoder_flush(c->encoder, writer));
+    return qn_gguf_writer_finish(writer);
+}
+
+static void log_wider(const struct conversion *c)
+{
+    const qn_target *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < c->targets.n; i++) {
+        const qn_target *t = &c->targets.at[i];
+        if (c->asked && !t->stays_f32 && !t->lossless && t->to != c->asked)
+            first = n++ ? first : t;
+    }
+    if (n)
+        log_line(c, "%zu matri%s a wider type than %s: rows are not multiples of %zu weights (%s: %llu, %s)", n,
+                 n == 1 ? "x keeps" : "ces keep", c->asked->name, c->asked->block_weights, first->name,
+                 (unsigned long long)first->columns, first->to->name);
+}
+
+static void log_summary(const struct conversion *c)
+{
+    static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
+    char list[128] = "";
+    size_t used = 0, n_all = 0, n_matrices = 0;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        size_t n = 0;
+        for (size_t t = 0; t < c->targets.n; t++)
+            n += c->targets.at[t].lossless && c->targets.at[t].to->type == types[i];
+        if (n)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%zu in %s", used ? ", " : "", n,
+                                     qn_type_find((uint32_t)types[i])->name);
+        n_all += n;
+    }
+    for (size_t t = 0; t < c->targets.n; t++)
+        n_matrices += !c->targets.at[t].stays_f32;
+    if (n_all)
+        log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all, n_matrices,
+                 list, (double)c->difference);
+    log_wider(c);
+    if (c->targets.n_vision)
+        log_line(c, "left out: %zu tensors of the image encoder", c->targets.n_vision);
+    if (c->targets.dropped_output)
+        log_line(c, "left out: lm_head.weight, the embedding is the output matrix (tie_word_embeddings)");
+    if (c->targets.dropped_mtp)
+        log_line(c, "left out: the MTP block, which config.json names and the checkpoint does not have");
+}
+
+static qn_status convert(struct conversion *c)
+{
+    QN_TRY(qn_checkpoint_path(c->folder, "config.json", c->config_path));
+    QN_TRY(qn_checkpoint_path(c->folder, "tokenizer.json", c->tokenizer_path));
+    QN_TRY(qn_config_read(&c->config, c->config_path));
+    QN_TRY(qn_checkpoint_open(&c->checkpoint, c->folder));
+    QN_TRY(qn_targets_list(&c->targets, &c->config, &c->checkpoint));
+    QN_TRY(qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_cores(), &c->encoder));
+    bool guessed_wrong = true;
+    for (int attempt = 0; guessed_wrong; attempt++) {
+        qn_gguf_writer *writer;
+        c->classifies_all = attempt > 0;
+        qn_encoder_reset(c->encoder);
+        QN_TRY(select_types(c));
+        QN_TRY(qn_gguf_writer_create(c->out, &writer));
+        const qn_status status = write_file(c, writer, &guessed_wrong);
+        qn_gguf_writer_free(writer);
+        QN_TRY(status);
+    }
+    log_summary(c);
+    return QN_OK;
+}
+
+qn_status qn_convert_checkpoint(const char *folder, const char *out, const char *type, const qn_convert_params *params)
+{
+    struct conversion c = { .folder = folder, .out = out };
+    if (params)
+        c.params = *params;
+    if (c.params.n_threads < 0 || c.params.n_threads > QN_TEAM_MAX)
+        return qn_fail(QN_ERR_INVALID, "n_threads is %d, expected 0 to %d", c.params.n_threads, QN_TEAM_MAX);
+    if (type)
+        QN_TRY(qn_type_find_writable(type, true, &c.asked));
+    const qn_status status = convert(&c);
+    qn_encoder_free(c.encoder);
+    qn_targets_free(&c.targets);
+    qn_checkpoint_close(&c.checkpoint);
+    qn_config_free(&c.config);
+    return status;
+}

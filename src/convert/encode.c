@@ -1,0 +1,347 @@
+/* A tensor is encoded in pieces of whole rows. Threads take chunks of a piece; the first thread writes the previous piece
+ * before it takes any, so that writing and encoding overlap. Each chunk is read by the thread that encodes it. */
+#include "convert/encode.h"
+
+#include "base/memory.h"
+#include "base/team.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+/* A chunk's bytes and a block's floats stay in L2 and L1. */
+enum { PIECE_WEIGHTS = 1 << 22, CHUNK_WEIGHTS = 1 << 16, BLOCK_WEIGHTS = 4096, GROUP = 128, SAMPLED_CHUNKS = 16 };
+
+struct scratch {
+    uint8_t *raw, *ordered; /* a chunk as read, and with its columns in order */
+};
+
+struct qn_encoder {
+    qn_team *team;
+    struct scratch *scratch; /* one per thread */
+    uint8_t *memory;
+    uint8_t *pieces[2];
+    size_t pending; /* bytes of pieces[current ^ 1] that are not written yet */
+    int current;
+};
+
+enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT };
+
+/* One piece, or the chunks of a classification. */
+struct pass {
+    qn_encoder *encoder;
+    const qn_target *target;
+    qn_gguf_writer *writer;     /* where the previous piece goes; NULL: nothing is pending */
+    uint8_t *out;               /* NULL: only classify */
+    uint64_t first_row, n_rows; /* of the piece */
+    uint64_t stride;            /* between the first rows of chunks */
+    uint64_t chunk_rows;
+    size_t n_chunks;
+    atomic_size_t next;
+    atomic_uint kind;       /* the largest qn_weight_kind */
+    atomic_uint difference; /* the bits of a non-negative float */
+    atomic_int failure, error;
+    _Atomic uint64_t failed_row;
+    qn_status write_status;
+};
+
+static uint64_t chunk_rows_of(const qn_target *t)
+{
+    return t->columns >= CHUNK_WEIGHTS ? 1 : CHUNK_WEIGHTS / t->columns;
+}
+
+qn_status qn_encoder_create(const qn_targets *targets, int n_threads, qn_encoder **out)
+{
+    qn_encoder *e;
+    size_t chunk_bytes = CHUNK_WEIGHTS * sizeof(float), piece_bytes = PIECE_WEIGHTS * sizeof(float);
+    *out = NULL;
+    for (size_t i = 0; i < targets->n; i++) {
+        const size_t row_bytes = (size_t)targets->at[i].columns * sizeof(float);
+        chunk_bytes = row_bytes > chunk_bytes ? row_bytes : chunk_bytes;
+        piece_bytes = row_bytes > piece_bytes ? row_bytes : piece_bytes;
+    }
+    QN_TRY(qn_alloc(&e, 1, sizeof *e, "encoder"));
+    qn_status status = qn_team_create(n_threads, &e->team);
+    if (!status)
+        status = qn_alloc(&e->scratch, (size_t)n_threads, sizeof *e->scratch, "buffers of threads");
+    if (!status)
+        status = qn_alloc(&e->memory, (size_t)n_threads, 2 * chunk_bytes, "buffers of threads");
+    for (int i = 0; !status && i < 2; i++)
+        status = qn_alloc(&e->pieces[i], piece_bytes, 1, "piece of a tensor");
+    for (int i = 0; !status && i < n_threads; i++) {
+        e->scratch[i].raw = e->memory + (size_t)i * 2 * chunk_bytes;
+        e->scratch[i].ordered = e->scratch[i].raw + chunk_bytes;
+    }
+    if (status)
+        qn_encoder_free(e);
+    else
+        *out = e;
+    return status;
+}
+
+void qn_encoder_free(qn_encoder *e)
+{
+    if (!e)
+        return;
+    qn_team_free(e->team);
+    qn_free(e->scratch);
+    qn_free(e->memory);
+    qn_free(e->pieces[0]);
+    qn_free(e->pieces[1]);
+    qn_free(e);
+}
+
+static void fail_at(struct pass *p, enum failure failure, int error, uint64_t row)
+{
+    int none = NO_FAILURE;
+    if (atomic_compare_exchange_strong(&p->failure, &none, (int)failure)) {
+        atomic_store(&p->error, error);
+        atomic_store(&p->failed_row, row);
+    }
+}
+
+static void raise_to(atomic_uint *value, unsigned at_least)
+{
+    unsigned old = atomic_load(value);
+    while (old < at_least && !atomic_compare_exchange_weak(value, &old, at_least))
+        ;
+}
+
+/* Reads rows [row, row + n) of the target from where the source has them, adjacent ones together. */
+static bool read_rows(struct pass *p, uint64_t row, uint64_t n, uint8_t *raw)
+{
+    const qn_target *t = p->target;
+    const size_t row_bytes = (size_t)t->columns * t->from->block_bytes;
+    for (uint64_t i = 0, run; i < n; i += run) {
+        const uint64_t from = qn_reorder_source(&t->row_order, row + i);
+        for (run = 1; i + run < n && qn_reorder_source(&t->row_order, row + i + run) == from + run;)
+            run++;
+        const int error = qn_safetensors_read(t->source->file, t->source->tensor, from * row_bytes, raw + i * row_bytes,
+                                              (size_t)run * row_bytes);
+        if (error) {
+            fail_at(p, READ_FAILURE, error, row + i);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void order_columns(const qn_target *t, uint64_t n_rows, const uint8_t *raw, uint8_t *ordered)
+{
+    const size_t size = t->from->block_bytes, row_bytes = (size_t)t->columns * size;
+    for (uint64_t r = 0; r < n_rows; r++)
+        for (uint64_t c = 0; c < t->columns; c += t->column_order.unit)
+            memcpy(ordered + r * row_bytes + c * size, raw + r * row_bytes + qn_reorder_source(&t->column_order, c) * size,
+                   t->column_order.unit * size);
+}
+
+static void change_values(qn_target_change change, float *x, size_t n)
+{
+    if (change == QN_TARGET_ADD_ONE)
+        for (size_t i = 0; i < n; i++)
+            x[i] += 1.0f;
+    else if (change == QN_TARGET_MINUS_EXP)
+        for (size_t i = 0; i < n; i++)
+            x[i] = -expf(x[i]);
+}
+
+/* Magnitudes of floats compare as their bits do; loops over integers are vectorised. */
+static int32_t magnitude(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7fffffff;
+}
+
+static bool is_f16(float x)
+{
+    uint8_t half[2];
+    float back;
+    const qn_type_info *f16 = qn_type_find(QN_TYPE_F16);
+    f16->from_float(&x, 1, half);
+    f16->to_float(half, 1, &back);
+    return back == x;
+}
+
+static qn_weight_kind kind_of_group(const float *x)
+{
+    int32_t largest = 0;
+    uint32_t n_largest = 0, n_zero = 0, n_double = 0, n_half = 0;
+    for (size_t i = 0; i < GROUP; i++)
+        largest = magnitude(x[i]) > largest ? magnitude(x[i]) : largest;
+    float d, half;
+    memcpy(&d, &largest, sizeof d);
+    half = 0.5f * d;
+    for (size_t i = 0; i < GROUP; i++) {
+        n_largest += magnitude(x[i]) == largest;
+        n_zero += magnitude(x[i]) == 0;
+        n_double += x[i] == d;
+        n_half += magnitude(x[i]) == magnitude(half);
+    }
+    if (largest == 0)
+        return QN_WEIGHTS_BINARY;
+    if (is_f16(d) && n_largest == GROUP)
+        return QN_WEIGHTS_BINARY;
+    if (is_f16(d) && n_largest + n_zero == GROUP)
+        return QN_WEIGHTS_TERNARY;
+    return is_f16(half) && n_double + n_zero + n_half == GROUP ? QN_WEIGHTS_FOUR : QN_WEIGHTS_ORDINARY;
+}
+
+static void classify_block(struct pass *p, const float *x, size_t n)
+{
+    unsigned kind = QN_WEIGHTS_BINARY;
+    for (size_t i = 0; i < n && kind < QN_WEIGHTS_ORDINARY; i += GROUP) {
+        const unsigned group = kind_of_group(x + i);
+        kind = group > kind ? group : kind;
+    }
+    raise_to(&p->kind, kind);
+}
+
+/* The bits of the largest difference between weights and their blocks, of a type without factors and offsets. */
+static unsigned largest_difference(const qn_type_info *type, const uint8_t *blocks, const float *x, size_t n)
+{
+    uint8_t codes[BLOCK_WEIGHTS];
+    float scales[BLOCK_WEIGHTS / QN_QUANT_GROUP];
+    int32_t largest[QN_QUANT_GROUP] = { 0 };
+    type->unpack(blocks, n / type->block_weights, codes, scales, NULL, NULL);
+    for (size_t g = 0; g < n / QN_QUANT_GROUP; g++)
+        for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+            const size_t at = g * QN_QUANT_GROUP + i;
+            const int32_t difference = magnitude(x[at] - scales[g] * (float)(codes[at] - type->zero_point));
+            largest[i] = difference > largest[i] ? difference : largest[i];
+        }
+    for (size_t i = 1; i < QN_QUANT_GROUP; i++)
+        largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+    return (unsigned)largest[0];
+}
+
+static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
+{
+    const qn_type_info *to = p->target->to;
+    to->from_float(x, n / to->block_weights, out);
+    if (p->target->lossless)
+        raise_to(&p->difference, largest_difference(to, out, x, n));
+}
+
+static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t row, uint64_t n_rows)
+{
+    const qn_target *t = p->target;
+    const qn_type_info *from = t->from;
+    const size_t n = (size_t)(n_rows * t->columns);
+    const uint8_t *raw = scratch->raw;
+    if (!read_rows(p, row, n_rows, scratch->raw))
+        return;
+    if (t->column_order.outer) {
+        order_columns(t, n_rows, scratch->raw, scratch->ordered);
+        raw = scratch->ordered;
+    }
+    for (size_t i = 0; i < n && !atomic_load(&p->failure); i += BLOCK_WEIGHTS) {
+        float x[BLOCK_WEIGHTS];
+        const size_t now = n - i < BLOCK_WEIGHTS ? n - i : BLOCK_WEIGHTS;
+        const size_t bad = from->find_nonfinite(raw + i * from->block_bytes, now);
+        if (bad < now) {
+            fail_at(p, NONFINITE_WEIGHT, 0, row + (i + bad) / t->columns);
+            return;
+        }
+        from->to_float(raw + i * from->block_bytes, now, x);
+        change_values(t->change, x, now);
+        if (p->out)
+            encode_block(p, x, now,
+                         p->out + ((row - p->first_row) * t->columns + i) / t->to->block_weights * t->to->block_bytes);
+        else
+            classify_block(p, x, now);
+    }
+}
+
+static void work(void *context, int thread)
+{
+    struct pass *p = context;
+    if (thread == 0 && p->writer)
+        p->write_status = qn_gguf_writer_data(p->writer, p->encoder->pieces[p->encoder->current ^ 1], p->encoder->pending);
+    for (size_t c; (c = atomic_fetch_add(&p->next, 1)) < p->n_chunks;) {
+        const uint64_t at = c * p->stride, left = p->n_rows - at;
+        if (atomic_load(&p->failure) || (!p->out && atomic_load(&p->kind) == QN_WEIGHTS_ORDINARY))
+            return;
+        encode_chunk(p, &p->encoder->scratch[thread], p->first_row + at, left < p->chunk_rows ? left : p->chunk_rows);
+    }
+}
+
+static qn_status run(struct pass *p)
+{
+    const qn_target *t = p->target;
+    qn_team_run(p->encoder->team, work, p);
+    QN_TRY(p->write_status);
+    switch ((enum failure)atomic_load(&p->failure)) {
+    case READ_FAILURE:
+        return qn_fail(QN_ERR_IO, "%s: tensor '%s', row %llu: %s", qn_safetensors_path(t->source->file), t->source->name,
+                       (unsigned long long)atomic_load(&p->failed_row),
+                       atomic_load(&p->error) == ENODATA ? "the file has become shorter" : strerror(atomic_load(&p->error)));
+    case NONFINITE_WEIGHT:
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s', row %llu contains an infinity or NaN",
+                       qn_safetensors_path(t->source->file), t->source->name, (unsigned long long)atomic_load(&p->failed_row));
+    case NO_FAILURE: break;
+    }
+    return QN_OK;
+}
+
+qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_weight_kind *kind)
+{
+    *kind = QN_WEIGHTS_ORDINARY;
+    if (t->stays_f32 || t->columns % GROUP)
+        return QN_OK;
+    const uint64_t rows = whole ? chunk_rows_of(t) : 1, n = (t->rows + rows - 1) / rows;
+    struct pass p = { .encoder = e, .target = t, .n_rows = t->rows, .chunk_rows = rows, .stride = rows };
+    p.n_chunks = (size_t)n;
+    if (!whole && n > SAMPLED_CHUNKS) {
+        p.stride = n / SAMPLED_CHUNKS;
+        p.n_chunks = SAMPLED_CHUNKS;
+    }
+    QN_TRY(run(&p));
+    *kind = (qn_weight_kind)atomic_load(&p.kind);
+    return QN_OK;
+}
+
+static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer)
+{
+    QN_TRY(qn_encoder_flush(e, writer));
+    return qn_gguf_writer_data(writer, t->values, (size_t)t->rows * sizeof *t->values);
+}
+
+qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer, qn_encoder_report report, void *user,
+                           float *difference)
+{
+    *difference = 0;
+    if (!t->source)
+        return write_values(e, t, writer);
+    const uint64_t chunk = chunk_rows_of(t), chunks = PIECE_WEIGHTS / (chunk * t->columns),
+                   rows = chunk * (chunks ? chunks : 1);
+    const uint64_t row_bytes = t->columns * t->from->block_bytes;
+    for (uint64_t row = 0; row < t->rows && *difference == 0; row += rows) {
+        const uint64_t n = t->rows - row < rows ? t->rows - row : rows;
+        struct pass p = { .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk };
+        p.writer = e->pending ? writer : NULL;
+        p.out = e->pieces[e->current];
+        p.n_chunks = (size_t)((n + chunk - 1) / chunk);
+        qn_safetensors_prefetch(t->source->file, t->source->tensor, (row + n) * row_bytes, rows * row_bytes);
+        QN_TRY(run(&p));
+        e->pending = (size_t)(n * t->columns) / t->to->block_weights * t->to->block_bytes;
+        e->current ^= 1;
+        const unsigned bits = atomic_load(&p.difference);
+        memcpy(difference, &bits, sizeof *difference);
+        QN_TRY(report(user, n * row_bytes));
+    }
+    return QN_OK;
+}
+
+qn_status qn_encoder_flush(qn_encoder *e, qn_gguf_writer *writer)
+{
+    const size_t bytes = e->pending;
+    e->pending = 0;
+    return bytes ? qn_gguf_writer_data(writer, e->pieces[e->current ^ 1], bytes) : QN_OK;
+}
+
+void qn_encoder_reset(qn_encoder *e)
+{
+    e->pending = 0;
+}

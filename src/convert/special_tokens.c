@@ -1,0 +1,168 @@
+/* Special tokens and chat templates. The rules by which the files of a checkpoint become keys are those of llama.cpp's
+ * converter (gguf-py/gguf/vocab.py, SpecialVocab). */
+#include "convert/tokenizer.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum token_role { BOS, EOS, UNK, SEP, PAD, CLS, MASK, N_ROLES };
+
+static const struct {
+    const char *name, *key, *add_key; /* add_key: "the tokeniser adds it"; NULL: there is no such key */
+} roles[N_ROLES] = {
+    [BOS] = { "bos", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token" },
+    [EOS] = { "eos", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.add_eos_token" },
+    [UNK] = { "unk", "tokenizer.ggml.unknown_token_id", NULL },
+    [SEP] = { "sep", "tokenizer.ggml.seperator_token_id", "tokenizer.ggml.add_sep_token" }, /* spelled so in the format */
+    [PAD] = { "pad", "tokenizer.ggml.padding_token_id", NULL },
+    [CLS] = { "cls", "tokenizer.ggml.cls_token_id", NULL },
+    [MASK] = { "mask", "tokenizer.ggml.mask_token_id", NULL },
+};
+
+struct special {
+    const char *text[N_ROLES]; /* NULL: none */
+    int adds[N_ROLES];         /* -1: not said */
+};
+
+static const char *content_of(const json_t *token)
+{
+    const char *text = json_string_value(token);
+    return text ? text : json_string_value(json_object_get(token, "content"));
+}
+
+/* The special token at one end of a template, or NULL. */
+static const char *token_at(const json_t *single, size_t i)
+{
+    return json_string_value(json_object_get(json_object_get(json_array_get(single, i), "SpecialToken"), "id"));
+}
+
+static void read_end(struct special *s, enum token_role role, const char *token)
+{
+    if (!token)
+        return;
+    if (!s->text[role])
+        s->text[role] = token;
+    s->adds[role] = strcmp(token, s->text[role]) == 0;
+}
+
+static void read_processor(struct special *s, const json_t *processor)
+{
+    const char *type = json_string_value(json_object_get(processor, "type"));
+    const json_t *single = json_object_get(processor, "single");
+    if (type && strcmp(type, "ByteLevel") == 0) {
+        s->adds[BOS] = s->adds[BOS] < 0 ? 0 : s->adds[BOS];
+        s->adds[EOS] = s->adds[EOS] < 0 ? 0 : s->adds[EOS];
+    } else if (type && strcmp(type, "TemplateProcessing") == 0 && json_array_size(single) > 1) {
+        read_end(s, BOS, token_at(single, 0));
+        read_end(s, EOS, token_at(single, json_array_size(single) - 1));
+    }
+}
+
+static void read_special(const qn_tokenizer_files *f, struct special *s)
+{
+    for (int role = 0; role < N_ROLES; role++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s_token", roles[role].name);
+        s->text[role] = content_of(json_object_get(f->settings, name));
+        s->adds[role] = -1;
+    }
+    const json_t *processor = json_object_get(f->tokenizer, "post_processor");
+    const json_t *parts = json_object_get(processor, "processors");
+    if (!parts)
+        read_processor(s, processor);
+    for (size_t i = 0; i < json_array_size(parts); i++)
+        read_processor(s, json_array_get(parts, i));
+    for (int role = 0; role < N_ROLES; role++) {
+        char name[32];
+        snprintf(name, sizeof name, "add_%s_token", roles[role].name);
+        const json_t *adds = json_object_get(f->settings, name);
+        if (s->adds[role] < 0 && json_is_boolean(adds))
+            s->adds[role] = json_is_true(adds);
+    }
+}
+
+/* The id of an added token, or NULL. */
+static const json_t *find_added(const qn_tokenizer_files *f, const char *text)
+{
+    const json_t *added = json_object_get(f->tokenizer, "added_tokens");
+    for (size_t i = 0; text && i < json_array_size(added); i++) {
+        const json_t *entry = json_array_get(added, i);
+        const char *content = json_string_value(json_object_get(entry, "content"));
+        if (content && strcmp(content, text) == 0)
+            return json_object_get(entry, "id");
+    }
+    return NULL;
+}
+
+static qn_status write_id(const qn_tokenizer_files *f, qn_gguf_writer *w, const struct special *s, enum token_role role)
+{
+    char name[32];
+    const json_t *id = find_added(f, s->text[role]);
+    snprintf(name, sizeof name, "%s_token_id", roles[role].name);
+    if (!json_is_integer(id))
+        id = json_object_get(f->config->json, name);
+    if (!id || json_is_null(id))
+        id = json_object_get(f->config->text, name);
+    if (!json_is_integer(id))
+        return QN_OK; /* none, or a list of them */
+    if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)f->config->n_vocab)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %lld, expected 0 to %u", f->config->path, name,
+                       (long long)json_integer_value(id), (unsigned)f->config->n_vocab - 1);
+    return qn_gguf_writer_add_u32(w, roles[role].key, (uint32_t)json_integer_value(id));
+}
+
+enum { MAX_KEY = 128 };
+
+/* The key of a named template; false for an entry without name or text. */
+static bool template_key(const json_t *entry, char key[MAX_KEY])
+{
+    const char *name = json_string_value(json_object_get(entry, "name"));
+    if (!name || !*name || !json_is_string(json_object_get(entry, "template")))
+        return false;
+    const bool is_default = strcmp(name, "default") == 0;
+    size_t n = (size_t)snprintf(key, MAX_KEY, is_default ? "tokenizer.chat_template" : "tokenizer.chat_template.");
+    for (; !is_default && *name && n < MAX_KEY - 1; name++)
+        key[n++] = (char)(isalnum((unsigned char)*name) ? *name : '_');
+    key[n] = '\0';
+    return true;
+}
+
+/* A list of named templates: "default" is the template, others have keys of their own. Of equal keys the first counts. */
+static qn_status write_templates(qn_gguf_writer *w, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char key[MAX_KEY], earlier[MAX_KEY];
+        bool is_new = template_key(json_array_get(list, i), key);
+        for (size_t j = 0; is_new && j < i; j++)
+            is_new = !template_key(json_array_get(list, j), earlier) || strcmp(key, earlier) != 0;
+        if (is_new)
+            QN_TRY(qn_gguf_writer_add_string(w, key, json_string_value(json_object_get(json_array_get(list, i), "template"))));
+    }
+    return QN_OK;
+}
+
+static qn_status write_template(const qn_tokenizer_files *f, qn_gguf_writer *w)
+{
+    static const char key[] = "tokenizer.chat_template";
+    const json_t *template = json_object_get(f->settings, "chat_template");
+    if (!template && f->template_text)
+        return qn_gguf_writer_add_string(w, key, f->template_text);
+    if (!template)
+        template = json_object_get(f->template_file, "chat_template");
+    if (json_is_array(template))
+        return write_templates(w, template);
+    return json_is_string(template) ? qn_gguf_writer_add_string(w, key, json_string_value(template)) : QN_OK;
+}
+
+qn_status qn_special_tokens_write(const qn_tokenizer_files *f, qn_gguf_writer *w)
+{
+    struct special s;
+    read_special(f, &s);
+    for (int role = 0; role < N_ROLES; role++)
+        QN_TRY(write_id(f, w, &s, (enum token_role)role));
+    for (int role = 0; role < N_ROLES; role++)
+        if (s.adds[role] >= 0 && roles[role].add_key)
+            QN_TRY(qn_gguf_writer_add_bool(w, roles[role].add_key, s.adds[role] > 0));
+    return write_template(f, w);
+}

@@ -1,0 +1,320 @@
+/* Vocabulary, merges and pre-tokeniser of tokenizer.json (https://github.com/huggingface/tokenizers). Ids without a token,
+ * types of added tokens and the spelling of merges are as llama.cpp's converter writes them (conversion/base.py,
+ * gguf-py/gguf/vocab.py). */
+#include "convert/tokenizer.h"
+
+#include "base/memory.h"
+#include "convert/checkpoint.h"
+#include "text/vocab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOKENIZER_BYTES = 256 << 20, MAX_TEMPLATE_BYTES = 4 << 20 };
+
+qn_status qn_tokenizer_files_read(qn_tokenizer_files *f, const char *folder, const char *path, const qn_config *config)
+{
+    char other[QN_CHECKPOINT_PATH_MAX];
+    size_t length;
+    *f = (qn_tokenizer_files){ .folder = folder, .path = path, .config = config };
+    QN_TRY(qn_json_read(path, MAX_TOKENIZER_BYTES, true, &f->tokenizer));
+    QN_TRY(qn_checkpoint_path(folder, "tokenizer_config.json", other));
+    QN_TRY(qn_json_read(other, MAX_TOKENIZER_BYTES, false, &f->settings));
+    QN_TRY(qn_checkpoint_path(folder, "chat_template.json", other));
+    QN_TRY(qn_json_read(other, MAX_TEMPLATE_BYTES, false, &f->template_file));
+    QN_TRY(qn_checkpoint_path(folder, "chat_template.jinja", other));
+    return qn_text_read(other, MAX_TEMPLATE_BYTES, false, &f->template_text, &length);
+}
+
+void qn_tokenizer_files_free(qn_tokenizer_files *f)
+{
+    json_decref(f->tokenizer);
+    json_decref(f->settings);
+    json_decref(f->template_file);
+    free(f->template_text);
+    *f = (qn_tokenizer_files){ 0 };
+}
+
+/* ---- Pre-tokeniser ---- */
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define LETTERS_AND(letters, not_letters, digits)                                                                              \
+    "split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" not_letters                                 \
+    "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
+
+/* The steps of a pre_tokenizer, one a line, and the name that GGUF files have for them. */
+static const struct {
+    const char *name, *steps;
+    bool nfc; /* the models' normaliser is NFC, which qn_pretokenizer applies */
+} pretokenizers[] = {
+    { "qwen2", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}"), true },
+    { "qwen35", LETTERS_AND("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"), true },
+    { "llama-bpe", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}{1,3}"), false },
+    { "smollm", "digits\ngpt2 bytes\n", false },
+    { "gpt-2", "gpt2 bytes\n", false },
+};
+
+enum { MAX_STEPS_TEXT = 1024, MAX_SEQUENCE_DEPTH = 4 };
+
+static void append_step(char *steps, const char *format, const char *text)
+{
+    const size_t used = strlen(steps);
+    snprintf(steps + used, MAX_STEPS_TEXT - used, format, text);
+}
+
+static bool is_true(const json_t *object, const char *key, bool fallback)
+{
+    const json_t *value = json_object_get(object, key);
+    return value ? json_is_true(value) : fallback;
+}
+
+/* Writes the steps in the spelling of the table; a step that no entry of the table has is "?" and its type. */
+static void describe(const json_t *step, int depth, char *steps)
+{
+    const char *type = json_string_value(json_object_get(step, "type"));
+    const char *regex = json_string_value(json_object_get(json_object_get(step, "pattern"), "Regex"));
+    const char *behavior = json_string_value(json_object_get(step, "behavior"));
+    const json_t *parts = json_object_get(step, "pretokenizers");
+    type = type ? type : "none";
+    if (strcmp(type, "Sequence") == 0 && depth < MAX_SEQUENCE_DEPTH)
+        for (size_t i = 0; i < json_array_size(parts); i++)
+            describe(json_array_get(parts, i), depth + 1, steps);
+    else if (strcmp(type, "Split") == 0 && regex && behavior && strcmp(behavior, "Isolated") == 0 &&
+             !is_true(step, "invert", false))
+        append_step(steps, "split %s\n", regex);
+    else if (strcmp(type, "Digits") == 0 && is_true(step, "individual_digits", false))
+        append_step(steps, "digits\n", "");
+    else if (strcmp(type, "ByteLevel") == 0 && !is_true(step, "add_prefix_space", true))
+        append_step(steps, is_true(step, "use_regex", true) ? "gpt2 bytes\n" : "bytes\n", "");
+    else
+        append_step(steps, "?%s\n", type);
+}
+
+static qn_status write_pretokenizer(const qn_tokenizer_files *f, qn_gguf_writer *w)
+{
+    char steps[MAX_STEPS_TEXT] = "";
+    const json_t *normalizer = json_object_get(f->tokenizer, "normalizer");
+    const char *type = json_string_value(json_object_get(normalizer, "type"));
+    describe(json_object_get(f->tokenizer, "pre_tokenizer"), 0, steps);
+    for (size_t i = 0; i < sizeof pretokenizers / sizeof *pretokenizers; i++) {
+        if (strcmp(steps, pretokenizers[i].steps) != 0)
+            continue;
+        if (type ? strcmp(type, "NFC") != 0 || !pretokenizers[i].nfc : normalizer && !json_is_null(normalizer))
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: the normaliser '%.40s' is not supported with the pre-tokeniser %s", f->path,
+                           type ? type : "without a type", pretokenizers[i].name);
+        return qn_gguf_writer_add_string(w, "tokenizer.ggml.pre", pretokenizers[i].name);
+    }
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: the pre-tokeniser is none that quern has: %s", f->path, steps);
+}
+
+/* ---- Vocabulary ---- */
+
+struct vocabulary {
+    qn_string *tokens; /* [n] */
+    int32_t *types;    /* [n] qn_token_type */
+    size_t n;
+    char *names; /* the names of ids without a token */
+};
+
+static qn_status check_id(const qn_tokenizer_files *f, const char *token, const json_t *id, size_t n)
+{
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || (uint64_t)json_integer_value(id) >= n)
+        return qn_fail(QN_ERR_FORMAT, "%s: token '%.40s' has the id %lld, expected 0 to %zu (vocab_size of config.json)",
+                       f->path, token, (long long)json_integer_value(id), n - 1);
+    return QN_OK;
+}
+
+/* llama.cpp's rule for added tokens that are not marked as special but are (does_token_look_special). */
+static bool looks_special(const char *token)
+{
+    static const struct {
+        const char *begin, *end;
+    } marks[] = { { "<|", "|>" }, { "<\xef\xbd\x9c", "\xef\xbd\x9c>" }, { "<unused", ">" } };
+    static const char *const names[] = { "<pad>", "<mask>", "<2mass>", "[@BOS@]" };
+    const size_t n = strlen(token);
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const size_t begin = strlen(marks[i].begin), end = strlen(marks[i].end);
+        if (n >= begin && n >= end && strncmp(token, marks[i].begin, begin) == 0 && strcmp(token + n - end, marks[i].end) == 0)
+            return true;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(token, names[i]) == 0)
+            return true;
+    return false;
+}
+
+static qn_status add_token(const qn_tokenizer_files *f, struct vocabulary *v, const char *content, const json_t *id,
+                           qn_token_type type)
+{
+    QN_TRY(check_id(f, content, id, v->n));
+    const size_t i = (size_t)json_integer_value(id);
+    const qn_string token = { content, strlen(content) };
+    const qn_string *old = &v->tokens[i];
+    if (old->data && (old->length != token.length || memcmp(old->data, token.data, token.length) != 0))
+        return qn_fail(QN_ERR_FORMAT, "%s: id %zu has two tokens, '%.40s' and '%.40s'", f->path, i, old->data, content);
+    v->tokens[i] = token;
+    v->types[i] = type;
+    return QN_OK;
+}
+
+static qn_status add_added_token(const qn_tokenizer_files *f, struct vocabulary *v, const json_t *entry, const json_t *id)
+{
+    const char *content = json_string_value(json_object_get(entry, "content"));
+    if (!content)
+        return qn_fail(QN_ERR_FORMAT, "%s: an added token has no content", f->path);
+    const bool control = json_is_true(json_object_get(entry, "special")) || looks_special(content);
+    return add_token(f, v, content, id, control ? QN_TOKEN_CONTROL : QN_TOKEN_USER_DEFINED);
+}
+
+/* transformers also adds the tokens of tokenizer_config.json, whose keys are ids. */
+static qn_status add_settings_tokens(const qn_tokenizer_files *f, struct vocabulary *v)
+{
+    const char *key;
+    json_t *entry;
+    json_object_foreach(json_object_get(f->settings, "added_tokens_decoder"), key, entry)
+    {
+        char *end;
+        const long long number = strtoll(key, &end, 10);
+        json_t *id = *end || end == key ? NULL : json_integer(number);
+        const char *content = json_string_value(json_object_get(entry, "content"));
+        qn_status status = check_id(f, content ? content : key, id, v->n);
+        if (!status && v->types[number] != QN_TOKEN_CONTROL && v->types[number] != QN_TOKEN_USER_DEFINED)
+            status = add_added_token(f, v, entry, id);
+        json_decref(id);
+        QN_TRY(status);
+    }
+    return QN_OK;
+}
+
+/* Ids that no token has are "[PADn]". */
+static qn_status name_unused(struct vocabulary *v)
+{
+    enum { LENGTH = 24 };
+    size_t n_unused = 0;
+    for (size_t i = 0; i < v->n; i++)
+        n_unused += v->tokens[i].data == NULL;
+    QN_TRY(qn_alloc(&v->names, n_unused, LENGTH, "names of unused tokens"));
+    char *name = v->names;
+    for (size_t i = 0; i < v->n; i++)
+        if (!v->tokens[i].data) {
+            v->tokens[i] = (qn_string){ name, (size_t)snprintf(name, LENGTH, "[PAD%zu]", i) };
+            v->types[i] = QN_TOKEN_UNUSED;
+            name += LENGTH;
+        }
+    return QN_OK;
+}
+
+static qn_status fill(const qn_tokenizer_files *f, struct vocabulary *v)
+{
+    const json_t *model = json_object_get(f->tokenizer, "model"), *added = json_object_get(f->tokenizer, "added_tokens");
+    const char *token;
+    json_t *id;
+    QN_TRY(qn_alloc(&v->tokens, v->n, sizeof *v->tokens, "tokens"));
+    QN_TRY(qn_alloc(&v->types, v->n, sizeof *v->types, "types of tokens"));
+    json_object_foreach(json_object_get(model, "vocab"), token, id) QN_TRY(add_token(f, v, token, id, QN_TOKEN_NORMAL));
+    for (size_t i = 0; i < json_array_size(added); i++) {
+        const json_t *entry = json_array_get(added, i);
+        QN_TRY(add_added_token(f, v, entry, json_object_get(entry, "id")));
+    }
+    QN_TRY(add_settings_tokens(f, v));
+    return name_unused(v);
+}
+
+static qn_status write_vocabulary(const qn_tokenizer_files *f, qn_gguf_writer *w)
+{
+    struct vocabulary v = { .n = f->config->n_vocab };
+    qn_status status = fill(f, &v);
+    if (!status)
+        status = qn_gguf_writer_add_strings(w, "tokenizer.ggml.tokens", v.tokens, v.n);
+    if (!status)
+        status = qn_gguf_writer_add_i32s(w, "tokenizer.ggml.token_type", v.types, v.n);
+    qn_free(v.tokens);
+    qn_free(v.types);
+    qn_free(v.names);
+    return status;
+}
+
+/* ---- Merges ---- */
+
+/* Appends a part of a merge. A space in it would end the part: it is spelled as the alphabet of bytes spells it, U+0120. */
+static char *append_part(char *at, const char *part)
+{
+    for (; *part; part++) {
+        if (*part == ' ')
+            at = stpcpy(at, "\xc4\xa0");
+        else
+            *at++ = *part;
+    }
+    return at;
+}
+
+/* A merge is "a b" in older files and ["a", "b"] in newer ones. `text` has room for all merges. */
+static qn_status spell_merge(const qn_tokenizer_files *f, size_t i, const json_t *merge, char **text, qn_string *out)
+{
+    const char *whole = json_string_value(merge);
+    const char *a = json_string_value(json_array_get(merge, 0)), *b = json_string_value(json_array_get(merge, 1));
+    if (whole && strchr(whole, ' ')) {
+        *out = (qn_string){ whole, strlen(whole) };
+        return QN_OK;
+    }
+    if (!a || !b || json_array_size(merge) != 2)
+        return qn_fail(QN_ERR_FORMAT, "%s: merge %zu is not of two parts", f->path, i);
+    char *end = append_part(*text, a);
+    *end++ = ' ';
+    end = append_part(end, b);
+    *out = (qn_string){ *text, (size_t)(end - *text) };
+    *text = end;
+    return QN_OK;
+}
+
+static qn_status write_merges(const qn_tokenizer_files *f, qn_gguf_writer *w)
+{
+    const json_t *merges = json_object_get(json_object_get(f->tokenizer, "model"), "merges");
+    const size_t n = json_array_size(merges);
+    size_t bytes = 0;
+    qn_string *strings = NULL;
+    char *text = NULL, *at;
+    if (!n)
+        return qn_fail(QN_ERR_FORMAT, "%s: the model has no merges", f->path);
+    for (size_t i = 0; i < n; i++)
+        for (size_t part = 0; part < 2; part++)
+            bytes += 2 * json_string_length(json_array_get(json_array_get(merges, i), part)) + 1;
+    qn_status status = qn_alloc(&strings, n, sizeof *strings, "merges");
+    if (!status)
+        status = qn_alloc(&text, bytes, 1, "merges");
+    at = text;
+    for (size_t i = 0; !status && i < n; i++)
+        status = spell_merge(f, i, json_array_get(merges, i), &at, &strings[i]);
+    if (!status)
+        status = qn_gguf_writer_add_strings(w, "tokenizer.ggml.merges", strings, n);
+    qn_free(strings);
+    qn_free(text);
+    return status;
+}
+
+static qn_status check_model(const qn_tokenizer_files *f)
+{
+    static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
+    const json_t *model = json_object_get(f->tokenizer, "model");
+    const char *type = json_string_value(json_object_get(model, "type"));
+    if (!type || strcmp(type, "BPE") != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the tokeniser's model is '%.40s', only byte-level BPE is supported", f->path,
+                       type ? type : "not named");
+    if (json_is_true(json_object_get(model, "byte_fallback")))
+        return qn_fail(QN_ERR_UNSUPPORTED,
+                       "%s: a tokeniser with byte_fallback (SentencePiece), only byte-level BPE is supported", f->path);
+    for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++)
+        if (json_string_length(json_object_get(model, affixes[i])))
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' is not supported", f->path, affixes[i]);
+    return QN_OK;
+}
+
+qn_status qn_tokenizer_write(const qn_tokenizer_files *f, qn_gguf_writer *w)
+{
+    QN_TRY(check_model(f));
+    QN_TRY(qn_gguf_writer_add_string(w, "tokenizer.ggml.model", "gpt2"));
+    QN_TRY(write_pretokenizer(f, w));
+    QN_TRY(write_vocabulary(f, w));
+    return write_merges(f, w);
+}

@@ -1,0 +1,32 @@
+/* The tokeniser of a checkpoint: tokenizer.json, tokenizer_config.json and the chat template, as GGUF keys. */
+#ifndef QN_CONVERT_TOKENIZER_H
+#define QN_CONVERT_TOKENIZER_H
+
+#include "convert/config.h"
+
+/* The files of a tokeniser. */
+typedef struct qn_tokenizer_files {
+    const char *folder;
+    const char *path; /* of tokenizer.json */
+    const qn_config *config;
+    json_t *tokenizer;
+    json_t *settings;      /* tokenizer_config.json; NULL if there is none */
+    json_t *template_file; /* chat_template.json; NULL if there is none */
+    char *template_text;   /* chat_template.jinja; NULL if there is none */
+} qn_tokenizer_files;
+
+/* qn_tokenizer_files_read - read the files of a folder. Free them with qn_tokenizer_files_free, whatever the status. `path` is
+ * that of tokenizer.json; all pointers stay valid as long as the files. */
+qn_status qn_tokenizer_files_read(qn_tokenizer_files *files, const char *folder, const char *path, const qn_config *config);
+void qn_tokenizer_files_free(qn_tokenizer_files *files);
+
+/* qn_tokenizer_write - add the vocabulary, the merges and the name of the pre-tokeniser.
+ *
+ * QN_ERR_UNSUPPORTED   not byte-level BPE, or a pre-tokeniser or normaliser that quern does not have
+ * QN_ERR_FORMAT        an id that is out of range or has two tokens, a merge that is not of two parts */
+qn_status qn_tokenizer_write(const qn_tokenizer_files *files, qn_gguf_writer *writer);
+
+/* qn_special_tokens_write - add the ids of special tokens, which of them the tokeniser adds, and the chat templates. */
+qn_status qn_special_tokens_write(const qn_tokenizer_files *files, qn_gguf_writer *writer);
+
+#endif

@@ -1,0 +1,127 @@
+/* Conversations as text and tokens: the functions of quern/quern.h over the model's chat template. */
+#include "base/status.h"
+#include "engine/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Deeper JSON is refused before it is parsed. */
+enum { MAX_DEPTH = 256 };
+
+static qn_status check_depth(const char *text, size_t length)
+{
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (in_string) {
+            i += c == '\\';
+            in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > MAX_DEPTH)
+                return qn_fail(QN_ERR_INVALID, "the conversation is nested deeper than %d", MAX_DEPTH);
+        } else if (c == ']' || c == '}') {
+            depth -= depth > 0;
+        }
+    }
+    return QN_OK;
+}
+
+static qn_status parse(const char *text, size_t length, json_t **out)
+{
+    json_error_t error;
+    QN_TRY(check_depth(text, length));
+    *out = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    if (!*out)
+        return qn_fail(QN_ERR_INVALID, "the conversation is not JSON: line %d, column %d: %s", error.line, error.column,
+                       error.text);
+    return QN_OK;
+}
+
+static int64_t time_or_now(int64_t now)
+{
+    return now < 0 ? (int64_t)time(NULL) : now;
+}
+
+qn_status qn_conversation_text(const qn_model *model, const char *conversation, size_t length, int64_t now, char **text,
+                               size_t *text_length)
+{
+    const qn_tokenizer *tok;
+    qn_jinja_output output;
+    json_t *json;
+    *text = NULL;
+    *text_length = 0;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    QN_TRY(parse(conversation, length, &json));
+    const qn_status status = qn_chat_render(tok, model->chat, json, time_or_now(now), &output);
+    json_decref(json);
+    if (status)
+        return status;
+    *text = output.text;
+    *text_length = output.length;
+    output.text = NULL;
+    qn_jinja_output_free(&output);
+    return QN_OK;
+}
+
+void qn_free_text(char *text)
+{
+    free(text);
+}
+
+qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now, qn_token **tokens,
+                                 size_t *count)
+{
+    const qn_tokenizer *tok;
+    json_t *json;
+    *tokens = NULL;
+    *count = 0;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    QN_TRY(parse(conversation, length, &json));
+    const qn_status status = qn_chat_encode(tok, model->chat, json, time_or_now(now), tokens, count);
+    json_decref(json);
+    return status;
+}
+
+/* Contents may have bytes that are not UTF-8, which are kept. */
+static json_t *message_to_json(const qn_chat_message *message)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "role", json_string_nocheck(message->role));
+    if (json_object_set_new(object, "content", json_string_nocheck(message->content)) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *messages_to_json(const qn_chat_message *messages, size_t n, bool add_assistant)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; i < n; i++)
+        if (json_array_append_new(array, message_to_json(&messages[i]))) {
+            json_decref(array);
+            return NULL;
+        }
+    return json_pack("{s:o, s:b}", "messages", array, "add_generation_prompt", add_assistant);
+}
+
+qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *messages, size_t n, bool add_assistant,
+                         qn_token **tokens, size_t *count)
+{
+    const qn_tokenizer *tok;
+    *tokens = NULL;
+    *count = 0;
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    for (size_t i = 0; i < n; i++)
+        if (!messages[i].role || !messages[i].content)
+            return qn_fail(QN_ERR_INVALID, "message %zu has no %s", i, messages[i].role ? "content" : "role");
+    json_t *conversation = messages_to_json(messages, n, add_assistant);
+    if (!conversation)
+        return qn_fail(QN_ERR_MEMORY, "no memory for a conversation of %zu messages", n);
+    const qn_status status = qn_chat_encode(tok, model->chat, conversation, time_or_now(-1), tokens, count);
+    json_decref(conversation);
+    return status;
+}

@@ -1,0 +1,114 @@
+/* JSON texts with bounds on depth and size. Jansson checks the grammar and the UTF-8. */
+#include "gguf/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Jansson's own limit is 2048, which is more stack than a thread may have. Brackets in strings are not counted. */
+static bool is_too_deep(const char *text, size_t length)
+{
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else
+                in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            if (++depth > QN_JSON_MAX_DEPTH)
+                return true;
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            depth--;
+        }
+    }
+    return false;
+}
+
+static qn_status parse(const char *what, const char *text, size_t length, bool large_integers, json_t **out)
+{
+    json_error_t error;
+    *out = NULL;
+    if (is_too_deep(text, length))
+        return qn_fail(QN_ERR_FORMAT, "%s: JSON nested more than %d deep", what, QN_JSON_MAX_DEPTH);
+    json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    if (!json && large_integers && json_error_code(&error) == json_error_numeric_overflow)
+        json = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
+    if (!json)
+        return qn_fail(json_error_code(&error) == json_error_out_of_memory ? QN_ERR_MEMORY : QN_ERR_FORMAT,
+                       "%s: line %d, column %d: %s", what, error.line, error.column, error.text);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return qn_fail(QN_ERR_FORMAT, "%s: the JSON value is not an object", what);
+    }
+    *out = json;
+    return QN_OK;
+}
+
+qn_status qn_json_parse(const char *what, const char *text, size_t length, json_t **out)
+{
+    return parse(what, text, length, false, out);
+}
+
+static qn_status read_all(const char *path, int fd, uint64_t limit, char **text, size_t *length)
+{
+    struct stat info;
+    if (fstat(fd, &info))
+        return qn_fail(QN_ERR_IO, "%s: %m", path);
+    if (!S_ISREG(info.st_mode))
+        return qn_fail(QN_ERR_IO, "%s: is not a regular file", path);
+    if ((uint64_t)info.st_size > limit)
+        return qn_fail(QN_ERR_FORMAT, "%s: has %lld bytes, at most %llu are allowed", path, (long long)info.st_size,
+                       (unsigned long long)limit);
+    const size_t size = (size_t)info.st_size;
+    char *buffer = malloc(size + 1);
+    if (!buffer)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for its %zu bytes", path, size);
+    size_t n = 0;
+    while (n < size) {
+        const ssize_t now = read(fd, buffer + n, size - n);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now <= 0) {
+            free(buffer);
+            return now < 0 ? qn_fail(QN_ERR_IO, "%s: %m", path) : qn_fail(QN_ERR_IO, "%s: became shorter", path);
+        }
+        n += (size_t)now;
+    }
+    buffer[n] = '\0';
+    *text = buffer;
+    *length = n;
+    return QN_OK;
+}
+
+qn_status qn_text_read(const char *path, uint64_t limit, bool required, char **text, size_t *length)
+{
+    *text = NULL;
+    *length = 0;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block before it is refused */
+    if (fd < 0)
+        return errno == ENOENT && !required ? QN_OK : qn_fail(QN_ERR_IO, "%s: %m", path);
+    const qn_status status = read_all(path, fd, limit, text, length);
+    close(fd);
+    return status;
+}
+
+qn_status qn_json_read(const char *path, uint64_t limit, bool required, json_t **out)
+{
+    char *text;
+    size_t length;
+    *out = NULL;
+    QN_TRY(qn_text_read(path, limit, required, &text, &length));
+    if (!text)
+        return QN_OK;
+    const qn_status status = parse(path, text, length, true, out);
+    free(text);
+    return status;
+}

@@ -1,0 +1,264 @@
+/* Paths, locks, references and links of the cache, and finding a model in it. */
+#include "hub/cache.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_FOLDER_DEPTH = 32 };
+
+/* ---- Paths ---- */
+
+char *qn_hub_path(const char *format, ...)
+{
+    char *path;
+    va_list args;
+    va_start(args, format);
+    const int length = vasprintf(&path, format, args);
+    va_end(args);
+    if (length >= 0)
+        return path;
+    (void)qn_fail(QN_ERR_MEMORY, "no memory for a path in the hub's cache");
+    return NULL;
+}
+
+/* "models--OWNER--REPO" */
+static char *folder_in(const char *parent, const char *repo)
+{
+    const char *slash = strchr(repo, '/');
+    return qn_hub_path("%s/models--%.*s--%s", parent, (int)(slash - repo), repo, slash + 1);
+}
+
+char *qn_hub_folder(const qn_hub_settings *settings, const char *repo)
+{
+    return folder_in(settings->cache, repo);
+}
+
+qn_status qn_hub_make_parents(const char *path)
+{
+    char *parent = strdup(path);
+    qn_status status = parent ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for a path in the hub's cache");
+    for (char *slash = parent ? strchr(parent + 1, '/') : NULL; slash && !status; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(parent, 0777) && errno != EEXIST)
+            status = qn_fail(QN_ERR_IO, "%s: cannot create the folder: %m", parent);
+        *slash = '/';
+    }
+    free(parent);
+    return status;
+}
+
+/* A file that appears whole: written beside its place and renamed. */
+static qn_status write_text(const char *path, const char *text)
+{
+    char *temporary = qn_hub_path("%s.%d.tmp", path, (int)getpid());
+    FILE *file = temporary ? fopen(temporary, "we") : NULL;
+    qn_status status = QN_OK;
+    if (!temporary)
+        return QN_ERR_MEMORY;
+    if (!file || fputs(text, file) == EOF)
+        status = qn_fail(QN_ERR_IO, "%s: cannot write: %m", temporary);
+    if (file && fclose(file) && !status)
+        status = qn_fail(QN_ERR_IO, "%s: cannot write: %m", temporary);
+    if (!status && rename(temporary, path))
+        status = qn_fail(QN_ERR_IO, "%s: cannot be replaced: %m", path);
+    if (status)
+        unlink(temporary);
+    free(temporary);
+    return status;
+}
+
+void qn_hub_tag(const qn_hub_settings *settings)
+{
+    char *path = qn_hub_path("%s/CACHEDIR.TAG", settings->cache);
+    if (path && access(path, F_OK)) /* a cache without the tag works as well */
+        (void)write_text(path, "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of models, made by quern.\n");
+    free(path);
+}
+
+/* ---- Locks ---- */
+
+qn_status qn_hub_lock(const qn_hub_settings *settings, const char *repo, const char *hash, int *fd)
+{
+    struct stat st;
+    char *locks = qn_hub_path("%s/.locks", settings->cache), *folder = locks ? folder_in(locks, repo) : NULL;
+    char *path = folder ? qn_hub_path("%s/%s.lock", folder, hash) : NULL;
+    qn_status status = path ? qn_hub_make_parents(path) : QN_ERR_MEMORY;
+    *fd = -1;
+    if (!status) {
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664);
+        if (*fd < 0)
+            status = qn_fail(QN_ERR_IO, "%s: cannot open the lock: %m", path);
+    }
+    if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB)) {
+        /* A file system without locks has one user at a time, or wastes a download: blobs are renamed to their place whole. */
+        const bool taken = errno == EWOULDBLOCK || errno == EACCES || errno == EINTR;
+        if (taken) {
+            close(*fd);
+            *fd = -1;
+        } else if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK) {
+            status = qn_fail(QN_ERR_IO, "%s: cannot lock: %m", path);
+        }
+    }
+    /* A lock file that was removed meanwhile excludes nobody. */
+    if ((*fd >= 0 && fstat(*fd, &st) == 0 && st.st_nlink == 0) || (status && *fd >= 0)) {
+        close(*fd);
+        *fd = -1;
+    }
+    free(path);
+    free(folder);
+    free(locks);
+    return status;
+}
+
+void qn_hub_unlock(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- References and links ---- */
+
+void qn_hub_read_ref(const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1])
+{
+    char *path = qn_hub_path("%s/refs/main", folder);
+    FILE *file = path ? fopen(path, "re") : NULL;
+    const size_t length = file ? fread(commit, 1, QN_HUB_COMMIT_LENGTH, file) : 0;
+    commit[length] = '\0';
+    if (!qn_hub_is_hash(commit, QN_HUB_COMMIT_LENGTH))
+        commit[0] = '\0';
+    if (file)
+        fclose(file);
+    free(path);
+}
+
+qn_status qn_hub_write_ref(const char *folder, const char *commit)
+{
+    char *path = qn_hub_path("%s/refs/main", folder), known[QN_HUB_COMMIT_LENGTH + 1];
+    qn_status status = path ? qn_hub_make_parents(path) : QN_ERR_MEMORY;
+    qn_hub_read_ref(folder, known);
+    if (!status && strcmp(known, commit) != 0)
+        status = write_text(path, commit);
+    free(path);
+    return status;
+}
+
+qn_status qn_hub_make_snapshot(const char *folder, const char *commit, const char *path)
+{
+    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
+    const qn_status status = link ? qn_hub_make_parents(link) : QN_ERR_MEMORY;
+    free(link);
+    return status;
+}
+
+qn_status qn_hub_link(const char *folder, const char *commit, const char *path, const char *hash)
+{
+    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
+    char *temporary = link ? qn_hub_path("%s.%d.tmp", link, (int)getpid()) : NULL;
+    char *target = qn_hub_path("../../blobs/%s", hash);
+    qn_status status = temporary && target ? QN_OK : QN_ERR_MEMORY;
+    for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) { /* one up for each folder of the path */
+        char *deeper = qn_hub_path("../%s", target);
+        free(target);
+        target = deeper;
+    }
+    if (!status && !target)
+        status = QN_ERR_MEMORY;
+    if (!status)
+        unlink(temporary); /* of a process that ended in between */
+    if (!status && (symlink(target, temporary) || rename(temporary, link))) {
+        status = qn_fail(QN_ERR_IO, "%s: cannot create the link: %m", link);
+        unlink(temporary);
+    }
+    free(target);
+    free(temporary);
+    free(link);
+    return status;
+}
+
+/* ---- Snapshots ---- */
+
+static qn_status read_folder(const char *snapshot, const char *inside, int depth, qn_hub_files *files)
+{
+    char *folder = qn_hub_path("%s%s%s", snapshot, *inside ? "/" : "", inside);
+    DIR *directory = folder ? opendir(folder) : NULL;
+    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
+    while (directory && !status) {
+        const struct dirent *entry = readdir(directory);
+        struct stat st, target;
+        if (!entry)
+            break;
+        char *path = qn_hub_path("%s%s%s", inside, *inside ? "/" : "", entry->d_name);
+        if (!path)
+            status = QN_ERR_MEMORY;
+        else if (!qn_hub_path_is_safe(path) || fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            ; /* "." and "..", and what was removed meanwhile */
+        else if (S_ISDIR(st.st_mode))
+            status = depth < MAX_FOLDER_DEPTH ? read_folder(snapshot, path, depth + 1, files) : QN_OK;
+        else if (fstatat(dirfd(directory), entry->d_name, &target, 0) == 0 && S_ISREG(target.st_mode))
+            status = qn_hub_files_add(files, path, (uint64_t)target.st_size, NULL);
+        free(path);
+    }
+    if (directory)
+        closedir(directory);
+    free(folder);
+    return status;
+}
+
+qn_status qn_hub_read_snapshot(const char *folder, const char *commit, qn_hub_files *files)
+{
+    *files = (qn_hub_files){ 0 };
+    snprintf(files->commit, sizeof files->commit, "%s", commit);
+    char *snapshot = qn_hub_path("%s/snapshots/%s", folder, commit);
+    const qn_status status = snapshot ? read_folder(snapshot, "", 0, files) : QN_ERR_MEMORY;
+    free(snapshot);
+    qn_hub_files_sort(files);
+    return status;
+}
+
+/* The path of the first selected file; all are marked as used now. */
+static char *use(const char *folder, const qn_hub_files *files, const qn_hub_selection *selection)
+{
+    const struct timespec now[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_OMIT } };
+    char *first = NULL;
+    for (size_t i = 0; i < selection->count; i++) {
+        char *path = qn_hub_path("%s/snapshots/%s/%s", folder, files->commit, files->at[selection->at[i]].path);
+        if (!path)
+            break;
+        (void)utimensat(AT_FDCWD, path, now, 0); /* a cache that cannot be written keeps its times */
+        if (i == 0)
+            first = path;
+        else
+            free(path);
+    }
+    return first;
+}
+
+qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path)
+{
+    char commit[QN_HUB_COMMIT_LENGTH + 1];
+    qn_hub_files files = { 0 };
+    qn_hub_selection selection = { 0 };
+    char *folder = qn_hub_folder(settings, name->repo);
+    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
+    *path = NULL;
+    if (!status)
+        qn_hub_read_ref(folder, commit);
+    if (!status && *commit)
+        status = qn_hub_read_snapshot(folder, commit, &files);
+    if (!status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK) {
+        *path = use(folder, &files, &selection);
+        status = *path ? QN_OK : QN_ERR_MEMORY;
+    }
+    qn_hub_selection_free(&selection);
+    qn_hub_files_free(&files);
+    free(folder);
+    return status;
+}

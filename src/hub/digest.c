@@ -1,0 +1,163 @@
+/* A ring buffer of blocks between the thread that downloads and the thread that hashes. */
+#include "hub/digest.h"
+
+#include "base/memory.h"
+
+#include <gnutls/crypto.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BLOCK = 256 << 10, N_BLOCKS = 8, HASH_BYTES = 32 };
+
+struct qn_hub_digest {
+    char expected[2 * HASH_BYTES + 1];
+    uint64_t size;
+    gnutls_hash_hd_t hash;
+    uint8_t *ring; /* [N_BLOCKS * BLOCK] */
+    size_t lengths[N_BLOCKS];
+    uint64_t filled, hashed; /* blocks, ever; guarded by the lock */
+    bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+};
+
+static gnutls_digest_algorithm_t algorithm(const qn_hub_digest *d)
+{
+    return strlen(d->expected) == 2 * HASH_BYTES ? GNUTLS_DIG_SHA256 : GNUTLS_DIG_SHA1;
+}
+
+static qn_status begin(qn_hub_digest *d)
+{
+    char header[40];
+    const int error = gnutls_hash_init(&d->hash, algorithm(d));
+    if (error) {
+        d->hash = NULL;
+        return qn_fail(QN_ERR_UNSUPPORTED, "GnuTLS cannot compute the hash of a file: %s", gnutls_strerror(error));
+    }
+    const int length = snprintf(header, sizeof header, "blob %" PRIu64, d->size);
+    if (algorithm(d) == GNUTLS_DIG_SHA1)
+        gnutls_hash(d->hash, header, (size_t)length + 1); /* git hashes the zero at the end, too */
+    return QN_OK;
+}
+
+static void *hash_blocks(void *user)
+{
+    qn_hub_digest *d = user;
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        while (d->hashed == d->filled && !d->stop)
+            pthread_cond_wait(&d->changed, &d->lock);
+        if (d->stop)
+            break;
+        const size_t at = d->hashed % N_BLOCKS;
+        pthread_mutex_unlock(&d->lock);
+        gnutls_hash(d->hash, d->ring + at * BLOCK, d->lengths[at]);
+        pthread_mutex_lock(&d->lock);
+        d->hashed++;
+        pthread_cond_broadcast(&d->changed);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_digest **digest)
+{
+    qn_hub_digest *d;
+    *digest = NULL;
+    QN_TRY(qn_alloc(&d, 1, sizeof *d, "the hash of a file"));
+    d->size = size;
+    snprintf(d->expected, sizeof d->expected, "%s", expected);
+    qn_status status = qn_alloc(&d->ring, N_BLOCKS, BLOCK, "the hash of a file");
+    if (!status)
+        status = begin(d);
+    if (!status) {
+        pthread_mutex_init(&d->lock, NULL);
+        pthread_cond_init(&d->changed, NULL);
+        if (pthread_create(&d->thread, NULL, hash_blocks, d) == 0) {
+            *digest = d;
+            return QN_OK;
+        }
+        status = qn_fail(QN_ERR_MEMORY, "no thread for the hash of a file");
+        gnutls_hash_deinit(d->hash, NULL);
+    }
+    qn_free(d->ring);
+    qn_free(d);
+    return status;
+}
+
+/* Waits until no more than `n` blocks are in the ring. Called with the lock. */
+static void wait_for(qn_hub_digest *d, uint64_t n)
+{
+    while (d->filled - d->hashed > n)
+        pthread_cond_wait(&d->changed, &d->lock);
+}
+
+void qn_hub_digest_update(qn_hub_digest *d, const void *data, size_t size)
+{
+    for (const uint8_t *from = data; size;) {
+        const size_t length = size < BLOCK ? size : BLOCK;
+        pthread_mutex_lock(&d->lock);
+        wait_for(d, N_BLOCKS - 1);
+        const size_t at = d->filled % N_BLOCKS;
+        pthread_mutex_unlock(&d->lock);
+        memcpy(d->ring + at * BLOCK, from, length);
+        d->lengths[at] = length;
+        pthread_mutex_lock(&d->lock);
+        d->filled++;
+        pthread_cond_broadcast(&d->changed);
+        pthread_mutex_unlock(&d->lock);
+        from += length;
+        size -= length;
+    }
+}
+
+static void drain(qn_hub_digest *d)
+{
+    pthread_mutex_lock(&d->lock);
+    wait_for(d, 0);
+    pthread_mutex_unlock(&d->lock);
+}
+
+qn_status qn_hub_digest_restart(qn_hub_digest *d)
+{
+    drain(d);
+    if (d->hash)
+        gnutls_hash_deinit(d->hash, NULL);
+    return begin(d);
+}
+
+qn_status qn_hub_digest_finish(qn_hub_digest *d, const char *name)
+{
+    uint8_t bytes[HASH_BYTES];
+    char found[2 * HASH_BYTES + 1];
+    drain(d);
+    gnutls_hash_deinit(d->hash, bytes);
+    d->hash = NULL;
+    for (size_t i = 0; i < strlen(d->expected) / 2; i++)
+        snprintf(found + 2 * i, 3, "%02x", bytes[i]);
+    if (strcmp(found, d->expected) == 0)
+        return QN_OK;
+    return qn_fail(QN_ERR_FORMAT, "%s: its %s is %s, expected %s", name,
+                   algorithm(d) == GNUTLS_DIG_SHA256 ? "SHA-256" : "SHA-1 as a git blob", found, d->expected);
+}
+
+void qn_hub_digest_free(qn_hub_digest *d)
+{
+    if (!d)
+        return;
+    pthread_mutex_lock(&d->lock);
+    d->stop = true;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
+    pthread_join(d->thread, NULL);
+    if (d->hash)
+        gnutls_hash_deinit(d->hash, NULL);
+    pthread_mutex_destroy(&d->lock);
+    pthread_cond_destroy(&d->changed);
+    qn_free(d->ring);
+    qn_free(d);
+}

@@ -1,0 +1,29 @@
+/* The hash of a file while it is downloaded, computed by a thread of its own, so that it costs no time where there is a second
+ * processor. */
+#ifndef QN_HUB_DIGEST_H
+#define QN_HUB_DIGEST_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct qn_hub_digest qn_hub_digest;
+
+/* qn_hub_digest_create - for a file of `size` bytes whose hash is to be `expected`: 64 digits are a SHA-256 of the content, 40
+ * the SHA-1 of a git blob, which begins with the size. Free with qn_hub_digest_free. */
+qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_digest **digest);
+
+/* qn_hub_digest_restart - forget all bytes. */
+qn_status qn_hub_digest_restart(qn_hub_digest *digest);
+
+/* qn_hub_digest_update - append bytes; they are copied. */
+void qn_hub_digest_update(qn_hub_digest *digest, const void *data, size_t size);
+
+/* qn_hub_digest_finish - wait for the result: QN_ERR_FORMAT, with both hashes, if it is not what was expected. Only
+ * qn_hub_digest_restart and qn_hub_digest_free may follow. */
+qn_status qn_hub_digest_finish(qn_hub_digest *digest, const char *name);
+
+void qn_hub_digest_free(qn_hub_digest *digest);
+
+#endif

@@ -1,0 +1,238 @@
+/* Downloading one file. */
+#include "hub/download.h"
+
+#include "base/memory.h"
+#include "hub/cache.h"
+#include "hub/digest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum {
+    READ_BYTES = 256 << 10,
+    MAX_FAILURES = 5,
+    PROGRESS_BYTES = 1 << 20,  /* a request that brought so much was no failure */
+    WRITEBACK_BYTES = 32 << 20 /* the last fsync has little to write */
+};
+
+struct transfer {
+    const qn_hub_params *params;
+    const qn_hub_file *file;
+    const char *path; /* of the incomplete file */
+    int fd;
+    qn_hub_digest *digest;
+    qn_hub_request request;
+    uint64_t done, written_back;
+    uint64_t received; /* by this request, of PROGRESS_BYTES */
+    unsigned failures; /* requests without progress */
+    bool resumed;      /* some bytes are of an earlier download */
+};
+
+static void set_done(struct transfer *t, uint64_t done)
+{
+    t->done = t->request.progress.done = done;
+}
+
+static qn_status restart(struct transfer *t)
+{
+    if (ftruncate(t->fd, 0))
+        return qn_fail(QN_ERR_IO, "%s: cannot be emptied: %m", t->path);
+    set_done(t, 0);
+    t->written_back = t->request.progress.before = 0;
+    t->resumed = false;
+    return qn_hub_digest_restart(t->digest);
+}
+
+/* ---- What the server sends ---- */
+
+static qn_status on_headers(void *user, const qn_hub_response *response)
+{
+    struct transfer *t = user;
+    uint64_t first, last, total;
+    if (response->status == 206 &&
+        (sscanf(response->range, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &first, &last, &total) != 3 || first != t->done ||
+         total != t->file->size))
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: the server sends the range '%.60s', expected bytes %" PRIu64 " to the end of %" PRIu64,
+                       t->file->path, response->range, t->done, t->file->size);
+    if (response->status == 200 && t->done) { /* a server without ranges */
+        qn_hub_log(t->params, "%s: the server does not continue downloads; from the beginning", t->file->path);
+        QN_TRY(restart(t));
+    }
+    if (response->length >= 0 && (uint64_t)response->length != t->file->size - t->done)
+        return qn_fail(QN_ERR_FORMAT, "%s: the server has %" PRId64 " bytes more, expected %" PRIu64, t->file->path,
+                       response->length, t->file->size - t->done);
+    return QN_OK;
+}
+
+static qn_status on_body(void *user, const void *data, size_t size)
+{
+    struct transfer *t = user;
+    const char *from = data;
+    if (size > t->file->size - t->done)
+        return qn_fail(QN_ERR_FORMAT, "%s: the server sends more than %" PRIu64 " bytes", t->file->path, t->file->size);
+    qn_hub_digest_update(t->digest, data, size);
+    for (size_t left = size; left;) {
+        const ssize_t n = pwrite(t->fd, from, left, (off_t)t->done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return qn_fail(QN_ERR_IO, "%s: cannot write: %m; %" PRIu64 " bytes are kept, and the next pull continues", t->path,
+                           t->done);
+        set_done(t, t->done + (uint64_t)n);
+        from += n;
+        left -= (size_t)n;
+    }
+    if (t->done - t->written_back >= WRITEBACK_BYTES) {
+        (void)sync_file_range(t->fd, (off_t)t->written_back, (off_t)(t->done - t->written_back), SYNC_FILE_RANGE_WRITE);
+        t->written_back = t->done;
+    }
+    t->received += size;
+    if (t->received >= PROGRESS_BYTES)
+        t->failures = 0;
+    return QN_OK;
+}
+
+/* ---- What is there already ---- */
+
+static qn_status hash_existing(struct transfer *t, uint64_t size)
+{
+    char *buffer;
+    QN_TRY(qn_alloc(&buffer, READ_BYTES, 1, "reading a download"));
+    qn_status status = QN_OK;
+    while (t->done < size && !status) {
+        const uint64_t left = size - t->done;
+        const ssize_t n = pread(t->fd, buffer, left < READ_BYTES ? (size_t)left : READ_BYTES, (off_t)t->done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            status = qn_fail(QN_ERR_IO, "%s: cannot read what was downloaded: %m", t->path);
+            break;
+        }
+        qn_hub_digest_update(t->digest, buffer, (size_t)n);
+        set_done(t, t->done + (uint64_t)n);
+        t->request.progress.before = t->done;
+        if (t->params->on_progress && !t->params->on_progress(t->params->user, &t->request.progress))
+            status = qn_fail(QN_ERR_CANCELLED, "%s: the download was cancelled", t->file->path);
+    }
+    t->resumed = t->done > 0;
+    t->written_back = t->done;
+    qn_free(buffer);
+    return status;
+}
+
+static qn_status open_incomplete(struct transfer *t)
+{
+    struct stat st;
+    t->fd = open(t->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (t->fd < 0 || fstat(t->fd, &st))
+        return qn_fail(QN_ERR_IO, "%s: cannot open: %m", t->path);
+    if (!S_ISREG(st.st_mode))
+        return qn_fail(QN_ERR_IO, "%s: is not a regular file", t->path);
+    if ((uint64_t)st.st_size > t->file->size)
+        return restart(t);
+    return hash_existing(t, (uint64_t)st.st_size);
+}
+
+static qn_status check_space(const struct transfer *t)
+{
+    struct statvfs fs;
+    if (fstatvfs(t->fd, &fs) || fs.f_blocks == 0)
+        return QN_OK;
+    const uint64_t left = t->file->size - t->done, free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    if (left <= free_bytes)
+        return QN_OK;
+    return qn_fail(QN_ERR_IO, "%s: %.3g GB are to be downloaded, and its disk has %.3g GB left; %" PRIu64 " bytes are kept",
+                   t->path, (double)left * 1e-9, (double)free_bytes * 1e-9, t->done);
+}
+
+/* ---- The whole file ---- */
+
+/* Requests until the file has its size. */
+static qn_status receive(qn_hub_http *http, struct transfer *t)
+{
+    bool asked_anew = false;
+    while (t->done < t->file->size) {
+        qn_hub_response response;
+        bool again;
+        QN_TRY(check_space(t));
+        t->request.from = t->done;
+        t->received = 0;
+        const qn_status status = qn_hub_http_get(http, &t->request, &response, &t->failures, &again);
+        if (again)
+            continue;
+        if (status)
+            return status;
+        if (response.status == 416) {
+            if (asked_anew || !t->done)
+                return qn_fail(QN_ERR_FORMAT, "%s: the server has nothing from byte %" PRIu64 " on (416)", t->file->path,
+                               t->done);
+            asked_anew = true;
+            qn_hub_log(t->params, "%s: the server has nothing to continue with; from the beginning", t->file->path);
+            QN_TRY(restart(t));
+        } else if (t->done < t->file->size) {
+            (void)qn_fail(QN_ERR_IO, "%s: the server ended after %" PRIu64 " of %" PRIu64 " bytes", t->file->path, t->done,
+                          t->file->size);
+            if (++t->failures >= MAX_FAILURES)
+                return QN_ERR_IO;
+            QN_TRY(qn_hub_wait(t->params, 1));
+        }
+    }
+    return QN_OK;
+}
+
+static qn_status receive_verified(qn_hub_http *http, struct transfer *t)
+{
+    for (;;) {
+        QN_TRY(receive(http, t));
+        const bool resumed = t->resumed;
+        const qn_status status = qn_hub_digest_finish(t->digest, t->file->path);
+        if (status != QN_ERR_FORMAT)
+            return status;
+        if (!resumed) {
+            unlink(t->path);
+            return status;
+        }
+        qn_hub_log(t->params, "%s: what an earlier download left does not fit; from the beginning", t->file->path);
+        QN_TRY(restart(t));
+    }
+}
+
+qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file, char *url,
+                          const char *blob, uint32_t part, uint32_t n_parts)
+{
+    char *path = qn_hub_path("%s.incomplete", blob);
+    struct transfer t = {
+        .params = params,
+        .file = file,
+        .path = path,
+        .fd = -1,
+        .request = { .repo = repo,
+                     .what = file->path,
+                     .url = url,
+                     .on_headers = on_headers,
+                     .on_body = on_body,
+                     .user = &t,
+                     .progress = { .file = file->path, .total = file->size, .part = part, .n_parts = n_parts } },
+    };
+    qn_status status = path ? qn_hub_digest_create(file->hash, file->size, &t.digest) : QN_ERR_MEMORY;
+    if (!status)
+        status = open_incomplete(&t);
+    if (!status)
+        status = receive_verified(http, &t);
+    if (!status && fdatasync(t.fd))
+        status = qn_fail(QN_ERR_IO, "%s: cannot write: %m", path);
+    if (!status && rename(path, blob))
+        status = qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %m", path, blob);
+    if (t.fd >= 0)
+        close(t.fd);
+    qn_hub_digest_free(t.digest);
+    free(path);
+    return status;
+}

@@ -1,0 +1,207 @@
+/* Downloading what a name means: the list of files, the selection, and each file with its blob, lock and link. */
+#include "hub/fetch.h"
+
+#include "base/memory.h"
+#include "hub/cache.h"
+#include "hub/download.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const double lock_interval = 0.2;
+
+struct fetch {
+    const qn_hub_settings *settings;
+    const qn_hub_params *params;
+    const qn_hub_name *name;
+    qn_hub_http *http;
+    qn_hub_files files;
+    qn_hub_selection selection;
+    char *path; /* the result */
+};
+
+/* ---- The list of files ---- */
+
+struct answer {
+    char *text;
+    size_t length, capacity;
+};
+
+static qn_status on_answer(void *user, const void *data, size_t size)
+{
+    struct answer *a = user;
+    if (size > QN_HUB_ANSWER_MAX - a->length)
+        return qn_fail(QN_ERR_FORMAT, "the hub's answer is longer than %d bytes", QN_HUB_ANSWER_MAX);
+    QN_TRY(qn_realloc_array(&a->text, &a->capacity, a->length + size, 1, "the hub's answer"));
+    memcpy(a->text + a->length, data, size);
+    a->length += size;
+    return QN_OK;
+}
+
+static qn_status on_answer_headers(void *user, const qn_hub_response *response)
+{
+    (void)response;
+    ((struct answer *)user)->length = 0; /* an attempt before may have left a part */
+    return QN_OK;
+}
+
+static qn_status list_files(struct fetch *f)
+{
+    struct answer answer = { 0 };
+    qn_hub_response response;
+    unsigned failures = 0;
+    qn_hub_request request = {
+        .repo = f->name->repo,
+        .what = f->name->repo,
+        .url = qn_hub_http_url(f->http, "api/models/", f->name->repo, "/revision/main?blobs=true"),
+        .on_headers = on_answer_headers,
+        .on_body = on_answer,
+        .user = &answer,
+    };
+    qn_status status = request.url ? qn_hub_http_get(f->http, &request, &response, &failures, NULL) : QN_ERR_MEMORY;
+    if (!status)
+        status = qn_hub_files_parse(answer.text ? answer.text : "", answer.length, &f->files);
+    free(request.url);
+    free(answer.text);
+    return status;
+}
+
+/* ---- One file ---- */
+
+/* The bytes of a header; false if it is not a number that a file can have. */
+static bool read_size(const char *text, uint64_t *size)
+{
+    char *end;
+    errno = 0;
+    const unsigned long long value = strtoull(text, &end, 10);
+    *size = value;
+    return *text >= '0' && *text <= '9' && !*end && !errno && value <= QN_HUB_SIZE_MAX;
+}
+
+/* Size and hash of a file, by its headers; they must agree with the list. */
+static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
+{
+    qn_hub_response r;
+    unsigned failures = 0;
+    qn_hub_request request = { .repo = f->name->repo, .what = file->path, .url = url, .head = true };
+    uint64_t size = 0;
+    QN_TRY(qn_hub_http_get(f->http, &request, &r, &failures, NULL));
+    if (strcmp(r.commit, f->files.commit) != 0)
+        return qn_fail(QN_ERR_FORMAT,
+                       "%s: the header X-Repo-Commit is '%.80s', expected %s: %s is no hub, or a proxy answers for it",
+                       file->path, r.commit, f->files.commit, f->settings->endpoint);
+    const char *hash = *r.linked_etag ? r.linked_etag : r.etag;
+    if (!*file->hash && qn_hub_is_etag(hash))
+        strcpy(file->hash, hash);
+    if (!*file->hash || (qn_hub_is_etag(hash) && strcmp(hash, file->hash) != 0))
+        return qn_fail(QN_ERR_FORMAT, "%s: its ETag is '%.80s', expected %s", file->path, hash,
+                       *file->hash ? file->hash : "a SHA-256 or SHA-1 by which the file can be verified");
+    if (*r.linked_size ? !read_size(r.linked_size, &size) : r.length < 0 || (uint64_t)r.length > QN_HUB_SIZE_MAX)
+        return qn_fail(QN_ERR_FORMAT, "%s: its size is '%.80s', expected a number up to %llu", file->path,
+                       *r.linked_size ? r.linked_size : "unknown", (unsigned long long)QN_HUB_SIZE_MAX);
+    if (!*r.linked_size)
+        size = (uint64_t)r.length;
+    if (file->size && file->size != size)
+        return qn_fail(QN_ERR_FORMAT, "%s: its size is %llu bytes, expected %llu, as the hub lists it", file->path,
+                       (unsigned long long)size, (unsigned long long)file->size);
+    file->size = size;
+    return QN_OK;
+}
+
+static bool is_there(const char *blob, const qn_hub_file *file)
+{
+    struct stat st;
+    return stat(blob, &st) == 0 && S_ISREG(st.st_mode) && (!file->size || (uint64_t)st.st_size == file->size);
+}
+
+/* Takes the lock of a blob, which another process has while it downloads. */
+static qn_status lock(const struct fetch *f, const qn_hub_file *file, int *fd)
+{
+    for (bool said = false;; said = true) {
+        QN_TRY(qn_hub_lock(f->settings, f->name->repo, file->hash, fd));
+        if (*fd >= 0)
+            return QN_OK;
+        if (!said)
+            qn_hub_log(f->params, "%s: another process downloads it; waiting", file->path);
+        QN_TRY(qn_hub_wait(f->params, lock_interval));
+    }
+}
+
+static qn_status fetch_blob(struct fetch *f, qn_hub_file *file, char *url, const char *blob, uint32_t part)
+{
+    int fd;
+    QN_TRY(lock(f, file, &fd));
+    qn_status status = QN_OK;
+    if (!is_there(blob, file))
+        status = qn_hub_download(f->http, f->params, f->name->repo, file, url, blob, part, (uint32_t)f->selection.count);
+    qn_hub_unlock(fd);
+    return status;
+}
+
+static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
+{
+    char *folder = qn_hub_folder(f->settings, f->name->repo),
+         *before = qn_hub_path("%s/resolve/%s/", f->name->repo, f->files.commit);
+    char *url = before ? qn_hub_http_url(f->http, before, file->path, "") : NULL;
+    char *blob = folder && *file->hash ? qn_hub_path("%s/blobs/%s", folder, file->hash) : NULL;
+    qn_status status = url && folder ? QN_OK : QN_ERR_MEMORY;
+    const bool there = blob && is_there(blob, file);
+    if (!status && !there) {
+        status = ask(f, url, file);
+        free(blob);
+        blob = status ? NULL : qn_hub_path("%s/blobs/%s", folder, file->hash);
+        if (!status)
+            status = blob ? qn_hub_make_parents(blob) : QN_ERR_MEMORY;
+    }
+    if (!status)
+        status = qn_hub_make_snapshot(folder, f->files.commit, file->path);
+    if (!status && !there)
+        status = fetch_blob(f, file, url, blob, part);
+    if (!status)
+        status = qn_hub_link(folder, f->files.commit, file->path, file->hash);
+    free(blob);
+    free(url);
+    free(before);
+    free(folder);
+    return status;
+}
+
+/* ---- All ---- */
+
+static qn_status fetch_selected(struct fetch *f)
+{
+    qn_status status = QN_OK;
+    for (size_t i = 0; i < f->selection.count && !status; i++)
+        status = fetch_file(f, &f->files.at[f->selection.at[i]], (uint32_t)i);
+    char *folder = status ? NULL : qn_hub_folder(f->settings, f->name->repo);
+    if (folder) {
+        qn_hub_tag(f->settings);
+        status = qn_hub_write_ref(folder, f->files.commit); /* last: until then what the cache had is what offline use finds */
+    }
+    if (folder && !status)
+        f->path = qn_hub_path("%s/snapshots/%s/%s", folder, f->files.commit, f->files.at[f->selection.at[0]].path);
+    free(folder);
+    return status || f->path ? status : QN_ERR_MEMORY;
+}
+
+qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)
+{
+    struct fetch f = { .settings = settings, .params = params, .name = name };
+    qn_status status = qn_hub_http_create(settings, params, &f.http);
+    if (!status)
+        status = list_files(&f);
+    if (!status)
+        status = qn_hub_select(&f.files, name, params->memory, &f.selection);
+    if (!status && *f.selection.why)
+        qn_hub_log(params, "%s", f.selection.why);
+    if (!status)
+        status = fetch_selected(&f);
+    *path = status ? NULL : f.path;
+    qn_hub_selection_free(&f.selection);
+    qn_hub_files_free(&f.files);
+    qn_hub_http_free(f.http);
+    return status;
+}

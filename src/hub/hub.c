@@ -1,0 +1,50 @@
+/* Finding a model in the cache, or else downloading it. */
+#include "hub/hub.h"
+
+#include "base/available.h"
+#include "hub/cache.h"
+#include "hub/fetch.h"
+
+/* What is in the cache, where it may do: without asking if `cached`, and offline. */
+static qn_status get(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, bool cached,
+                     char **path)
+{
+    *path = NULL;
+    if (cached || settings->offline)
+        QN_TRY(qn_hub_find_cached(settings, name, path));
+    if (*path)
+        return QN_OK;
+    if (settings->offline)
+        return qn_fail(QN_ERR_IO, "%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
+                       *name->file || *name->type ? ":" : "", name->file, name->type, settings->cache);
+    return qn_hub_fetch(settings, params, name, path);
+}
+
+static qn_status begin(const char *text, const qn_hub_params *params, bool cached, char **path)
+{
+    const qn_hub_params with_memory = {
+        .memory = params->memory ? params->memory : qn_available_memory(),
+        .on_log = params->on_log,
+        .on_progress = params->on_progress,
+        .user = params->user,
+    };
+    qn_hub_name name;
+    qn_hub_settings settings;
+    *path = NULL;
+    QN_TRY(qn_hub_name_parse(text, &name));
+    qn_status status = qn_hub_settings_read(&settings);
+    if (!status)
+        status = get(&settings, &with_memory, &name, cached, path);
+    qn_hub_settings_free(&settings);
+    return status;
+}
+
+qn_status qn_hub_pull(const char *name, const qn_hub_params *params, char **path)
+{
+    return begin(name, params, false, path);
+}
+
+qn_status qn_hub_find(const char *name, const qn_hub_params *params, char **path)
+{
+    return begin(name, params, true, path);
+}

@@ -1,0 +1,150 @@
+/* Parsing and checking names. */
+#include "hub/name.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+
+enum { LONGEST_PART = 96, LONGEST_COMPONENT = 255 };
+
+/* ---- Repositories ---- */
+
+/* Part of a repository's name: letters, digits, '-', '_' and '.', as the hub allows them. */
+static bool is_part(const char *part, size_t length)
+{
+    if (length == 0 || length > LONGEST_PART)
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)part[i]) && !strchr("-_.", part[i]))
+            return false;
+    return !strchr("-.", part[0]) && !strchr("-.", part[length - 1]) && !memmem(part, length, "--", 2) &&
+           !memmem(part, length, "..", 2) && !(length >= 4 && memcmp(part + length - 4, ".git", 4) == 0);
+}
+
+static bool is_type(const char *text)
+{
+    const size_t length = strlen(text);
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)text[i]) && text[i] != '_')
+            return false;
+    return length > 0 && length < QN_HUB_TYPE_SIZE;
+}
+
+/* NULL, or what is wrong. */
+static const char *parse(const char *text, qn_hub_name *name)
+{
+    const size_t repo = strcspn(text, ":");
+    const char *slash = memchr(text, '/', repo), *wanted = text[repo] ? text + repo + 1 : NULL;
+    *name = (qn_hub_name){ 0 };
+    if (!slash)
+        return "expected OWNER/REPO, OWNER/REPO:FILE or OWNER/REPO:TYPE";
+    if (!is_part(text, (size_t)(slash - text)) || !is_part(slash + 1, repo - (size_t)(slash - text) - 1))
+        return "OWNER and REPO are 1 to 96 letters, digits, '-', '_' and '.' each, beginning and ending with neither '-' nor "
+               "'.', "
+               "without '--' and '..'";
+    memcpy(name->repo, text, repo);
+    if (!wanted)
+        return NULL;
+    if (strpbrk(wanted, "./\\")) {
+        if (!qn_hub_path_is_safe(wanted))
+            return "the file's name would leave its folder or has characters that no file should have";
+        strcpy(name->file, wanted);
+        return NULL;
+    }
+    if (!is_type(wanted))
+        return "expected a file's name or a weight type such as Q1_0 after ':'";
+    strcpy(name->type, wanted);
+    return NULL;
+}
+
+qn_status qn_hub_name_parse(const char *text, qn_hub_name *name)
+{
+    const char *wrong = parse(text, name);
+    return wrong ? qn_fail(QN_ERR_INVALID, "'%.200s': %s", text, wrong) : QN_OK;
+}
+
+bool qn_hub_name_is(const char *text)
+{
+    qn_hub_name name;
+    return !parse(text, &name) && (strchr(text, ':') || !qn_hub_path_is_gguf(text));
+}
+
+/* ---- Paths and hashes ---- */
+
+bool qn_hub_path_is_safe(const char *path)
+{
+    if (strlen(path) >= QN_HUB_PATH_SIZE)
+        return false;
+    for (const char *c = path; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f || *c == '\\')
+            return false;
+    for (const char *component = path;; component++) {
+        const size_t length = strcspn(component, "/");
+        if (length == 0 || length > LONGEST_COMPONENT || (length == 1 && component[0] == '.') ||
+            (length == 2 && component[0] == '.' && component[1] == '.'))
+            return false;
+        component += length;
+        if (!*component)
+            return true;
+    }
+}
+
+bool qn_hub_is_hash(const char *text, size_t length)
+{
+    return strlen(text) == length && strspn(text, "0123456789abcdef") == length;
+}
+
+bool qn_hub_is_etag(const char *text)
+{
+    return qn_hub_is_hash(text, 64) || qn_hub_is_hash(text, 40);
+}
+
+/* ---- Weight types in file names ---- */
+
+bool qn_hub_path_is_gguf(const char *path)
+{
+    const size_t length = strlen(path);
+    return length >= 5 && strcasecmp(path + length - 5, ".gguf") == 0;
+}
+
+/* The length of a type at `at`: F16, BF16, Q4_K_M, IQ3_XXS, PTQ1_0, MXFP4; 0 if there is none. */
+static size_t type_length(const char *at)
+{
+    static const char *const begins[] = { "bf16", "f16", "f32", "mxfp4", "nvfp4", NULL };
+    static const char *const families[] = { "q", "iq", "tq", "pq", "ptq", NULL };
+    size_t length = 0;
+    for (size_t i = 0; begins[i] && !length; i++)
+        if (strncasecmp(at, begins[i], strlen(begins[i])) == 0)
+            length = strlen(begins[i]);
+    for (size_t i = 0; families[i] && !length; i++) {
+        const size_t letters = strlen(families[i]);
+        if (strncasecmp(at, families[i], letters) == 0 && isdigit((unsigned char)at[letters]))
+            length = letters + 1;
+    }
+    while (length && at[length] == '_') { /* "_K", "_0", "_M", "_XXS" */
+        size_t piece = 0;
+        while (isalnum((unsigned char)at[length + 1 + piece]))
+            piece++;
+        if (piece == 0 || piece > 3)
+            break;
+        length += 1 + piece;
+    }
+    return length < QN_HUB_TYPE_SIZE && !isalnum((unsigned char)at[length]) ? length : 0;
+}
+
+bool qn_hub_path_type(const char *path, char type[QN_HUB_TYPE_SIZE])
+{
+    const char *slash = strrchr(path, '/');
+    type[0] = '\0';
+    for (const char *at = slash ? slash + 1 : path; *at;) {
+        const bool begins = at == path || !isalnum((unsigned char)at[-1]);
+        const size_t length = begins ? type_length(at) : 0;
+        if (length) {
+            for (size_t i = 0; i < length; i++)
+                type[i] = (char)toupper((unsigned char)at[i]);
+            type[length] = '\0';
+        }
+        at += length ? length : 1;
+    }
+    return type[0] != '\0';
+}

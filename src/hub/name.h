@@ -1,0 +1,44 @@
+/* Names of models on the Hugging Face hub: "OWNER/REPO", "OWNER/REPO:FILE" and "OWNER/REPO:TYPE", and what names that come
+ * from users, servers and folders must be before they become paths. Nothing here opens a file. */
+#ifndef QN_HUB_NAME_H
+#define QN_HUB_NAME_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { QN_HUB_REPO_SIZE = 200, QN_HUB_PATH_SIZE = 1024, QN_HUB_TYPE_SIZE = 32, QN_HUB_COMMIT_LENGTH = 40 };
+
+typedef struct qn_hub_name {
+    char repo[QN_HUB_REPO_SIZE]; /* OWNER/REPO */
+    char file[QN_HUB_PATH_SIZE]; /* a path in the repository; or "" */
+    char type[QN_HUB_TYPE_SIZE]; /* a weight type as file names spell it; or "" */
+} qn_hub_name;
+
+/* qn_hub_name_parse - what follows ':' is a file if it has a '.' or '/', else a type. QN_ERR_INVALID with the rule that the
+ * text breaks. */
+qn_status qn_hub_name_parse(const char *text, qn_hub_name *name);
+
+/* qn_hub_name_is - whether an option's value is such a name and not a path: it can be parsed, and does not end in ".gguf"
+ * without a ':' before. */
+bool qn_hub_name_is(const char *text);
+
+/* qn_hub_path_is_safe - whether a path in a repository stays inside any folder that it is appended to: no empty component, "."
+ * or "..", no backslash and no control character. */
+bool qn_hub_path_is_safe(const char *path);
+
+/* qn_hub_is_hash - whether text is exactly `length` lower-case hexadecimal digits. */
+bool qn_hub_is_hash(const char *text, size_t length);
+
+/* qn_hub_is_etag - whether text is a hash by which the hub names content: a SHA-256, or the SHA-1 of a git blob. */
+bool qn_hub_is_etag(const char *text);
+
+/* qn_hub_path_type - the weight type that a file's name ends with or contains, in upper case: "Q1_0" of "Bonsai-8B-Q1_0.gguf",
+ * "Q4_K_M" of "model.q4_k_m.gguf"; the last one, where there are several. False if there is none. */
+bool qn_hub_path_type(const char *path, char type[QN_HUB_TYPE_SIZE]);
+
+/* qn_hub_path_is_gguf - whether it ends in ".gguf". */
+bool qn_hub_path_is_gguf(const char *path);
+
+#endif

@@ -1,0 +1,289 @@
+/* Which files of a repository a name means. */
+#include "hub/files.h"
+
+#include "base/memory.h"
+#include "gguf/gguf.h"
+#include "quant/quant.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool find(const qn_hub_files *files, const char *path, size_t *index)
+{
+    size_t low = 0, high = files->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const int order = strcmp(files->at[middle].path, path);
+        if (order == 0) {
+            *index = middle;
+            return true;
+        }
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+/* ---- Models ---- */
+
+static bool is_model(const char *path)
+{
+    char type[QN_HUB_TYPE_SIZE];
+    const bool importance = strcasestr(base_name(path), "imatrix") && !qn_hub_path_type(path, type);
+    return qn_hub_path_is_gguf(path) && !strcasestr(base_name(path), "mmproj") && !importance;
+}
+
+/* Counts the parts that are listed, and their bytes. Parts of one model are neighbours in the sorted list. */
+static void measure(const qn_hub_files *files, qn_hub_model *model)
+{
+    char path[QN_HUB_PATH_SIZE];
+    size_t index = model->first;
+    strcpy(path, files->at[model->first].path);
+    for (uint32_t i = 0; i < model->n_parts; i++) {
+        if (model->n_parts > 1) {
+            qn_gguf_split_rename(path, i, model->n_parts);
+            if (!find(files, path, &index))
+                continue;
+        }
+        model->n_listed++;
+        model->bytes += files->at[index].size;
+    }
+}
+
+qn_status qn_hub_models(const qn_hub_files *files, qn_hub_model **models, size_t *count)
+{
+    size_t capacity = 0;
+    *models = NULL;
+    *count = 0;
+    for (size_t i = 0; i < files->count; i++) {
+        const char *path = files->at[i].path;
+        uint32_t no = 0, n_parts = 1;
+        if (!is_model(path) || (qn_gguf_split_numbers(path, &no, &n_parts) && no != 0))
+            continue;
+        const qn_status status = qn_realloc_array(models, &capacity, *count + 1, sizeof **models, "models of a repository");
+        if (status) {
+            free(*models);
+            *models = NULL;
+            return status;
+        }
+        qn_hub_model *model = &(*models)[(*count)++];
+        *model = (qn_hub_model){ .first = i, .n_parts = n_parts };
+        (void)qn_hub_path_type(path, model->type);
+        measure(files, model);
+    }
+    return QN_OK;
+}
+
+/* ---- By file ---- */
+
+/* The selection of one file, or of all parts if it is one of a split model. */
+static qn_status take(const qn_hub_files *files, size_t index, qn_hub_selection *selection)
+{
+    char path[QN_HUB_PATH_SIZE];
+    uint32_t no = 0, count = 1;
+    strcpy(path, files->at[index].path);
+    const bool split = qn_gguf_split_numbers(path, &no, &count) && count > 1;
+    QN_TRY(qn_alloc(&selection->at, count, sizeof *selection->at, "files of a model"));
+    for (uint32_t i = 0; i < count; i++) {
+        if (split) {
+            qn_gguf_split_rename(path, i, count);
+            if (!find(files, path, &index))
+                return qn_fail(QN_ERR_INVALID,
+                               "'%.200s' is one of %" PRIu32 " files of a split model, and the repository lacks '%.200s'",
+                               files->at[selection->count ? selection->at[0] : 0].path, count, path);
+        }
+        selection->at[selection->count++] = index;
+        selection->bytes += files->at[index].size;
+    }
+    return QN_OK;
+}
+
+static qn_status take_named(const qn_hub_files *files, const qn_hub_name *name, qn_hub_selection *selection)
+{
+    size_t index = 0, n_same = 0;
+    if (find(files, name->file, &index))
+        return take(files, index, selection);
+    for (size_t i = 0; i < files->count; i++)
+        if (strcmp(base_name(files->at[i].path), name->file) == 0) {
+            index = i;
+            n_same++;
+        }
+    if (n_same == 1)
+        return take(files, index, selection);
+    if (n_same)
+        return qn_fail(QN_ERR_INVALID, "%s: %zu of its files are named '%.200s'; give the path of one", name->repo, n_same,
+                       name->file);
+    return qn_fail(QN_ERR_INVALID, "%s: it has no file '%.200s'", name->repo, name->file);
+}
+
+/* ---- By type ---- */
+
+/* "A, B, C and 4 more": names of models as far as they fit. */
+static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, bool types,
+                      char *text, size_t size)
+{
+    size_t used = 0, n_left = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < count; i++) {
+        const char *word = types && *models[i].type ? models[i].type : files->at[models[i].first].path;
+        if (*type && strcmp(models[i].type, type) != 0)
+            continue;
+        if (n_left || used + strlen(word) + 32 > size)
+            n_left++;
+        else
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", word);
+    }
+    if (n_left)
+        snprintf(text + used, size - used, "%s%zu more", used ? " and " : "", n_left);
+}
+
+static bool type_matches(const char *type, const char *wanted, bool whole)
+{
+    const size_t length = strlen(wanted);
+    return strncasecmp(type, wanted, length) == 0 && (type[length] == '\0' || (!whole && type[length] == '_'));
+}
+
+static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, const qn_hub_model *models, size_t count,
+                           qn_hub_selection *selection)
+{
+    size_t n_found = 0, found = 0;
+    char list[240];
+    for (int whole = 1; whole >= 0 && !n_found; whole--)
+        for (size_t i = 0; i < count; i++)
+            if (type_matches(models[i].type, name->type, whole)) {
+                found = i;
+                n_found++;
+            }
+    if (n_found == 1)
+        return take(files, models[found].first, selection);
+    enumerate(files, models, count, n_found ? models[found].type : "", !n_found, list, sizeof list);
+    if (n_found)
+        return qn_fail(QN_ERR_INVALID, "%s: %zu models match the type %s; name a file: %s", name->repo, n_found, name->type,
+                       list);
+    return qn_fail(QN_ERR_INVALID, "%s: no model of type %s; there is %s", name->repo, name->type,
+                   count ? list : "no GGUF file");
+}
+
+/* ---- The best ---- */
+
+/* Best first. */
+enum rank { NATIVE, QUANTISED, HALF, FULL, UNREADABLE };
+
+/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M". NULL if quern does not read it. */
+static const qn_type_info *format_of(const char *type)
+{
+    char text[QN_HUB_TYPE_SIZE];
+    strcpy(text, type);
+    for (;;) {
+        const qn_type_info *info = qn_type_find_name(text);
+        char *piece = strrchr(text, '_');
+        if (info || !piece)
+            return info;
+        *piece = '\0';
+    }
+}
+
+static enum rank rank_of(const qn_hub_model *model)
+{
+    const qn_type_info *format = format_of(model->type);
+    if (model->n_listed != model->n_parts)
+        return UNREADABLE;
+    if (!*model->type)
+        return QUANTISED;
+    switch (format ? (int)format->type : -1) {
+    case QN_TYPE_Q1_0:
+    case QN_TYPE_Q2_0:
+    case QN_TYPE_PQ2_0:
+    case QN_TYPE_PTQ1_0: return NATIVE;
+    case QN_TYPE_F16:
+    case QN_TYPE_BF16: return HALF;
+    case QN_TYPE_F32: return FULL;
+    case -1: return UNREADABLE;
+    default: return QUANTISED;
+    }
+}
+
+static void explain(const qn_hub_files *files, const qn_hub_model *best, size_t n_fitting, uint64_t memory,
+                    qn_hub_selection *selection)
+{
+    static const char *const kinds[] = {
+        [NATIVE] = "of 1-bit and ternary files, whose weights are as trained,",
+        [QUANTISED] = "of quantised files",
+        [HALF] = "of 16-bit files, as there is no quantised one,",
+        [FULL] = "of 32-bit files, as there is no smaller one,",
+        [UNREADABLE] = "",
+    };
+    if (memory == UINT64_MAX)
+        return;
+    snprintf(selection->why, sizeof selection->why,
+             "%s, %.3g GB: %s the largest%s that fits in four fifths of the available memory, %.3g GB",
+             base_name(files->at[best->first].path), (double)best->bytes * 1e-9, kinds[rank_of(best)],
+             n_fitting > 1 ? "" : " and only one", (double)memory * 1e-9);
+}
+
+static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, const qn_hub_model *models, size_t count,
+                           uint64_t memory, qn_hub_selection *selection)
+{
+    const qn_hub_model *best = NULL, *smallest = NULL;
+    const uint64_t limit = memory / 5 * 4;
+    size_t n_fitting = 0;
+    char list[240];
+    for (size_t i = 0; i < count; i++) {
+        const enum rank rank = rank_of(&models[i]);
+        if (rank == UNREADABLE)
+            continue;
+        if (!smallest || models[i].bytes < smallest->bytes)
+            smallest = &models[i];
+        if (models[i].bytes > limit || (best && rank > rank_of(best)))
+            continue;
+        n_fitting = best && rank == rank_of(best) ? n_fitting + 1 : 1;
+        if (!best || rank < rank_of(best) || models[i].bytes > best->bytes)
+            best = &models[i];
+    }
+    if (best) {
+        explain(files, best, n_fitting, memory, selection);
+        return take(files, best->first, selection);
+    }
+    if (smallest)
+        return qn_fail(QN_ERR_INVALID,
+                       "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
+                       "name it after ':' to "
+                       "have it all the same",
+                       name->repo, (double)memory * 1e-9, base_name(files->at[smallest->first].path),
+                       (double)smallest->bytes * 1e-9);
+    enumerate(files, models, count, "", false, list, sizeof list);
+    return qn_fail(QN_ERR_INVALID,
+                   count ? "%s: quern reads the weight type of none of its GGUF files: %s" : "%s: it has no GGUF file%s",
+                   name->repo, list);
+}
+
+qn_status qn_hub_select(const qn_hub_files *files, const qn_hub_name *name, uint64_t memory, qn_hub_selection *selection)
+{
+    qn_hub_model *models;
+    size_t count;
+    *selection = (qn_hub_selection){ 0 };
+    if (*name->file)
+        return take_named(files, name, selection);
+    QN_TRY(qn_hub_models(files, &models, &count));
+    const qn_status status = *name->type ? take_type(files, name, models, count, selection)
+                                         : take_best(files, name, models, count, memory, selection);
+    free(models);
+    return status;
+}
+
+void qn_hub_selection_free(qn_hub_selection *selection)
+{
+    qn_free(selection->at);
+    *selection = (qn_hub_selection){ 0 };
+}

@@ -1,0 +1,164 @@
+#!/usr/bin/env bash
+# What is in the hub's cache: names after -m, the choice of a file, offline use, quern list and quern rm, and huggingface_hub (where Python has
+# it) over the same cache.
+. "$(dirname "$0")/lib_cli.sh"
+. "$(dirname "$0")/lib_hub.sh"
+start_hub
+
+# ---- Names after -m ----
+quern run -m t/models:F16 -p xyz -n 5 --temp 0
+[ $status -eq 0 ] || fail "run -m t/models:F16: status $status"
+cp "$work/out" "$work/by-name"
+quern run -m "$parrot" -p xyz -n 5 --temp 0 -q
+cmp -s "$work/out" "$work/by-name" || fail "a model by its name prints another text"
+: >"$work/log"
+quern run -hf t/models:f16 -p xyz -n 5 --temp 0 -q
+cmp -s "$work/out" "$work/by-name" || fail "-hf"
+quern run t/models:parrot-F16.gguf xyz -n 5 --temp 0 -q
+cmp -s "$work/out" "$work/by-name" || fail "a name as the first operand"
+[ ! -s "$work/log" ] || fail "what is in the cache is asked for again: $(cat "$work/log")"
+for command in "info t/models:F16" "info -m t/models:F16 --plan" "tokenize -m t/models:F16 x" "logits -m t/models:Q1_0 --ids 1 -o $work/l" \
+    "quantize t/models:F16 $work/q.gguf q8_0" "perplexity -m t/models:F16 -f $QN_SOURCE_DIR/README.md -c 64 --limit-bytes 2000"; do
+    quern $command
+    [ $status -eq 0 ] || fail "quern $command: status $status"
+done
+refuses 1 "no model of type Q9_9" info t/models:Q9_9
+refuses 1 'No such file' info t/models.gguf # a path, as it ends in .gguf and has no ':'
+quern run -m "$parrot" and/or -n 1 # a prompt
+[ $status -eq 0 ] || fail "a prompt with a slash: status $status"
+(cd "$work" && mkdir -p t && cp "$parrot" t/file && quern info -m t/file && [ $status -eq 0 ]) || fail "a file whose path looks like a name"
+quern pull old/models:F16
+[ $status -eq 0 ] || fail "a repository that was renamed: status $status"
+quern rm old/models
+
+# ---- Split models, files, the choice ----
+quern pull -q t/good-gguf:parts/s-Q4_K_M-00002-of-00003.gguf
+[ "$(ls -L "$(folder good-gguf)/snapshots/$commit/parts" | wc -l)" -eq 3 ] || fail "a split model: $(ls "$(folder good-gguf)"/snapshots/*/parts)"
+grep -q 'parts/s-Q4_K_M-00001-of-00003.gguf$' "$work/out" || fail "a split model: path $(cat "$work/out")"
+[ "$(readlink "$(folder good-gguf)/snapshots/$commit/parts/s-Q4_K_M-00001-of-00003.gguf" | cut -d / -f 1-5)" = ../../../blobs/"$(
+    sha256sum <"$(folder good-gguf)/snapshots/$commit/parts/s-Q4_K_M-00001-of-00003.gguf" | cut -d ' ' -f 1)" ] || fail "a link in a folder"
+quern pull -q t/good-gguf:q4_k
+[ $status -eq 0 ] || fail "a type up to '_': status $status"
+for file in config.json empty.txt x-Q2_0.gguf sub/dir/x-Q2_0.gguf; do
+    quern pull -q t/good-gguf:$file
+    [ $status -eq 0 ] || fail "pull :$file: status $status"
+done
+[ "$(cat "$(folder good-gguf)/snapshots/$commit/config.json")" = '{"a": 1}' ] || fail "a file that is no LFS file"
+quern pull t/good-gguf
+grep -q 'note: m-Q1_0.gguf, .*1-bit and ternary files.*the largest that fits in four fifths' "$work/err" || fail "the choice: not explained"
+grep -q 'm-Q1_0.gguf$' "$work/out" || fail "the choice"
+
+# ---- list and rm ----
+quern list
+grep -qE '^3.0 MiB +Q1_0 +20[0-9-]{8} [0-9:]{5} +t/good-gguf:m-Q1_0.gguf$' "$work/out" || fail "list: no m-Q1_0.gguf"
+grep -qE '^234.4 KiB +Q4_K_M .* t/good-gguf:parts/s-Q4_K_M-00001-of-00003.gguf \(3 files\)$' "$work/out" || fail "list: no split model"
+[ "$(wc -l <"$work/out")" -eq 6 ] || fail "list: $(wc -l <"$work/out") lines"
+touch -a -d 2001-02-03 "$(link good-gguf)"
+quern list
+grep -q '2001-02-03.*m-Q1_0' "$work/out" || fail "list: the last use"
+quern info t/good-gguf:Q1_0
+quern list
+! grep -q '2001' "$work/out" || fail "list: -m is no use"
+mkdir -p "$(folder cut)/blobs"
+head -c 1000 /dev/zero >"$(blob cut).incomplete"
+quern list
+grep -qE '^1000 B +- .* t/cut \(1 incomplete download\)$' "$work/out" || fail "list: an incomplete download"
+quern rm t/cut
+[ $status -eq 0 ] && [ ! -e "$(folder cut)" ] || fail "rm of an incomplete download"
+quern rm t/good-gguf:Q4_K_M
+[ "$(cat "$work/out")" = '3 files removed, 234.4 KiB' ] || fail "rm of a split model: $(cat "$work/out")"
+[ ! -e "$(folder good-gguf)/snapshots/$commit/parts" ] || fail "rm: the folder of a split model stays"
+refuses 1 'no model of type Q4_K_M' rm t/good-gguf:Q4_K_M
+refuses 1 'no models in' rm t/never
+refuses 2 'OWNER/REPO' rm nothing
+quern pull -q t/good-gguf:Q8_0
+(
+    exec 9>"$HF_HOME/hub/.locks/models--t--good-gguf/$hash.lock"
+    flock 9
+    failures=0
+    refuses 1 'another process' rm t/good-gguf:m-Q1_0.gguf
+    [ $failures -eq 0 ] && [ -e "$(link good-gguf)" ]
+) || fail "rm beside a download"
+quern pull -q t/good-gguf:Q1_0
+quern rm t/good-gguf
+[ "$(ls "$(folder good-gguf)/snapshots/$commit" | tr '\n' ' ')" = 'config.json empty.txt ' ] || fail "rm of a repository: what stays: $(ls -R "$(folder good-gguf)")"
+[ "$(ls "$(folder good-gguf)/blobs" | wc -l)" -eq 2 ] || fail "rm of a repository: blobs"
+
+# ---- A repository that moves on ----
+quern pull -q t/moves:Q1_0
+touch "$work/moved"
+: >"$work/log"
+quern pull -q t/moves:Q1_0
+! grep -q '^cdn' "$work/log" || fail "what has not changed is downloaded again"
+[ "$(ls "$(folder moves)/snapshots" | wc -l)" -eq 2 ] && [ "$(ls "$(folder moves)/blobs" | wc -l)" -eq 1 ] || fail "a new commit"
+[ "$(cat "$(folder moves)/refs/main")" = fedcba9876543210fedcba9876543210fedcba98 ] || fail "a new commit: refs/main"
+quern list
+[ "$(grep -c t/moves "$work/out")" -eq 1 ] || fail "list: a file of two commits"
+quern rm t/moves:m-Q1_0.gguf
+[ ! -e "$(folder moves)" ] || fail "rm: a file of two commits: $(find "$(folder moves)")"
+
+# ---- huggingface_hub: each finds the other's files ----
+python=${QN_HF_PYTHON:-python3}
+if "$python" -c 'import huggingface_hub' 2>/dev/null; then
+    export HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_PROGRESS_BARS=1
+    download() { "$python" -c 'import huggingface_hub, sys
+print(huggingface_hub.hf_hub_download(*sys.argv[1:]))' "$@" 2>"$work/err"; }
+    quern pull -q t/good-gguf:Q1_0
+    quern pull -q t/good-gguf:sub/dir/x-Q2_0.gguf
+    : >"$work/log"
+    [ "$(HF_HUB_OFFLINE=1 download t/good-gguf m-Q1_0.gguf)" = "$(link good-gguf)" ] || fail "huggingface_hub offline does not find what quern pulled"
+    [ "$(download t/good-gguf m-Q1_0.gguf)" = "$(link good-gguf)" ] || fail "huggingface_hub does not find what quern pulled"
+    HF_HUB_OFFLINE=1 download t/good-gguf sub/dir/x-Q2_0.gguf >/dev/null || fail "huggingface_hub: a file in a folder"
+    ! grep -q '^cdn' "$work/log" || fail "huggingface_hub downloads again what quern pulled"
+    download t/good-gguf m-F16.gguf >/dev/null || fail "huggingface_hub does not download"
+    : >"$work/log"
+    HF_HUB_OFFLINE=1 quern pull t/good-gguf:F16
+    [ $status -eq 0 ] || fail "quern does not find what huggingface_hub downloaded"
+    quern pull t/good-gguf:F16
+    [ $status -eq 0 ] && ! grep -q '^cdn' "$work/log" || fail "quern downloads again what huggingface_hub has"
+    cat >"$work/check.py" <<'P'
+import huggingface_hub, sys
+cache = huggingface_hub.scan_cache_dir()
+assert not cache.warnings, cache.warnings
+files = {file.file_name for repo in cache.repos if repo.repo_id == "t/good-gguf" for revision in repo.revisions for file in revision.files}
+assert files == set(sys.argv[1:]), files
+P
+    "$python" "$work/check.py" m-Q1_0.gguf x-Q2_0.gguf m-F16.gguf config.json empty.txt >"$work/out" 2>&1 || fail "huggingface_hub finds the cache damaged"
+    # Each waits for the other's lock.
+    rm -rf "$(folder cut)"
+    "$python" - "$HF_HOME/hub/.locks/models--t--cut/$hash.lock" "$work/held" <<'P' &
+import os, sys, time
+from huggingface_hub.utils import WeakFileLock
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+with WeakFileLock(sys.argv[1]):
+    open(sys.argv[2], "w").close()
+    time.sleep(3)
+P
+    holder=$!
+    while [ ! -e "$work/held" ] && kill -0 $holder 2>/dev/null; do sleep 0.1; done
+    timeout -s INT 1 "$QN_BIN/quern" pull t/cut >"$work/out" 2>"$work/err"
+    grep -q 'another process downloads it' "$work/err" && [ ! -e "$(folder cut)/blobs/$hash.incomplete" ] || fail "quern does not wait for a lock of huggingface_hub"
+    wait $holder
+    quern rm t/good-gguf
+    "$python" "$work/check.py" config.json empty.txt >"$work/out" 2>&1 || fail "after quern rm, huggingface_hub finds the cache damaged"
+fi
+
+# ---- Offline ----
+kill $server
+trap 'rm -rf "$work"' EXIT
+wait $server 2>/dev/null
+HF_HUB_OFFLINE=1 quern run -m t/models:F16 -p xyz -n 5 --temp 0 -q
+cmp -s "$work/out" "$work/by-name" || fail "offline: $(cat "$work/err")"
+HF_HUB_OFFLINE=yes quern pull t/models
+grep -q "$commit/parrot-F16.gguf\|$commit/qwen3-Q1_0.gguf" "$work/out" || fail "offline: pull"
+TRANSFORMERS_OFFLINE=1 refuses 1 'HF_HUB_OFFLINE forbids' pull t/models:Q8_0
+quern run -m t/models:F16 -p xyz -n 5 --temp 0 -q
+cmp -s "$work/out" "$work/by-name" || fail "without a server: $(cat "$work/err")"
+mkdir -p "$work/xdg" "$work/user/.cache"
+ln -s "$HF_HOME" "$work/xdg/huggingface"
+ln -s "$HF_HOME" "$work/user/.cache/huggingface"
+for way in HF_HUB_CACHE="$HF_HOME/hub" HUGGINGFACE_HUB_CACHE='$HF_HOME/hub' XDG_CACHE_HOME="$work/xdg" HOME="$work/user"; do
+    env $(case $way in X* | HOME*) echo -u HF_HOME -u XDG_CACHE_HOME ;; esac) HF_HUB_OFFLINE=1 "$way" "$QN_BIN/quern" info t/models:F16 >"$work/out" 2>"$work/err" ||
+        fail "the cache by $way: $(cat "$work/err")"
+done
+finish

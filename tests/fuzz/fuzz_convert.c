@@ -1,0 +1,91 @@
+/* Fuzzing the conversion of checkpoints: any bytes stand for one of the files of a small checkpoint whose other files are
+ * sound. The first byte says which. A conversion that succeeds gives a file that the GGUF reader accepts. The seeds are made
+ * by tools/fuzz_corpus_convert.py. */
+#include "gguf/gguf.h"
+#include "quern/quern.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const char *const FILES[] = {
+    "model.safetensors",     "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json",
+    "generation_config.json"
+};
+enum { N_FILES = sizeof FILES / sizeof *FILES, N_BASE = 4, MAX_BASE = 1 << 16 };
+
+static char folder[64], out[128];
+static uint8_t base[N_BASE][MAX_BASE];
+static size_t base_size[N_BASE];
+
+static const char *path_of(size_t i)
+{
+    static char path[160];
+    snprintf(path, sizeof path, "%s/%s", folder, FILES[i]);
+    return path;
+}
+
+static void write_file(size_t i, const uint8_t *data, size_t size)
+{
+    FILE *file = fopen(path_of(i), "wb");
+    if (!file || fwrite(data, 1, size, file) != size || fclose(file))
+        abort();
+}
+
+static void remove_folder(void)
+{
+    for (size_t i = 0; i < N_FILES; i++)
+        unlink(path_of(i));
+    unlink(out);
+    rmdir(folder);
+}
+
+static void make_base(void)
+{
+    struct stat info;
+    const char *root = stat("/dev/shm", &info) ? "/tmp" : "/dev/shm"; /* conversions end with fsync */
+    snprintf(folder, sizeof folder, "%s/quern-fuzz-convert-XXXXXX", root);
+    if (!mkdtemp(folder))
+        abort();
+    atexit(remove_folder);
+    snprintf(out, sizeof out, "%s/out.gguf", folder);
+    for (size_t i = 0; i < N_BASE; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/tests/fuzz/corpus/convert/base_%zu", QN_SOURCE_DIR, i);
+        FILE *file = fopen(path, "rb");
+        if (!file || fgetc(file) != (int)('0' + i))
+            abort();
+        base_size[i] = fread(base[i], 1, MAX_BASE, file);
+        fclose(file);
+        write_file(i, base[i], base_size[i]);
+    }
+    if (qn_convert_checkpoint(folder, out, NULL, &(qn_convert_params){ .n_threads = 1 }) != QN_OK)
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char *const types[] = { NULL, "f16", "q2_0" };
+    if (!folder[0])
+        make_base();
+    if (size == 0 || data[0] < '0' || data[0] >= '0' + N_FILES)
+        return 0;
+    const size_t which = data[0] - '0';
+    const qn_convert_params params = { .n_threads = 1, .force = true };
+    write_file(which, data + 1, size - 1);
+    if (qn_convert_checkpoint(folder, out, types[size % 3], &params) == QN_OK) {
+        qn_gguf *file;
+        if (qn_gguf_open(out, &file) != QN_OK)
+            abort();
+        qn_gguf_close(file);
+    }
+    if (which < N_BASE)
+        write_file(which, base[which], base_size[which]);
+    else
+        unlink(path_of(which));
+    return 0;
+}

@@ -1,0 +1,232 @@
+/* Random requests through a scheduler whose pool holds a tenth of what they need: shared prefixes, cancelled ones, sessions beside
+ * them. Each request ends once, and no page is left; what they answer is checked by the test. */
+#ifndef QN_TESTS_HELPER_JOBS_H
+#define QN_TESTS_HELPER_JOBS_H
+
+#include "helper_scheduler.h"
+
+#include <pthread.h>
+
+enum { MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
+
+struct job {
+    qn_token prompt[MAX_PROMPT];
+    qn_request_params params;
+    struct answer found, expected;
+    uint64_t id;
+    bool cancels; /* from another thread */
+};
+
+static inline uint64_t random_below(uint64_t *state, uint64_t n)
+{
+    return qn_splitmix(state) % n;
+}
+
+static inline void make_tokens(uint64_t seed, qn_token *tokens, size_t n, uint32_t n_vocab)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (qn_token)random_below(&seed, n_vocab);
+}
+
+static uint32_t vocabulary;
+
+/* The answer is that without a mask, but each token is sampled beside the steps. */
+static inline void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    (void)user;
+    (void)answer;
+    (void)n;
+    memset(allowed, 0xff, (vocabulary + 31) / 32 * sizeof *allowed);
+}
+
+/* A prompt is its own, or begins as one of a few others do. */
+static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
+{
+    const bool is_shared = random_below(random, 2);
+    const size_t n = 1 + random_below(random, is_shared || !random_below(random, 4) ? MAX_PROMPT : 120);
+    const size_t shared = is_shared ? n - random_below(random, n < 100 ? n : 100) : 0;
+    static uint32_t marks[2];
+    make_tokens(random_below(random, SHARED), job->prompt, shared, n_vocab);
+    make_tokens(qn_splitmix(random), job->prompt + shared, n - shared, n_vocab);
+    job->params = qn_request_defaults();
+    job->params.tokens = job->prompt;
+    job->params.n_tokens = n;
+    job->params.max_tokens = (int64_t)random_below(random, 60);
+    job->params.ignore_end = random_below(random, 4) > 0;
+    job->params.sampling.temperature = random_below(random, 3) ? 1.0f : 0.0f;
+    job->params.sampling.top_k = random_below(random, 2) ? 40 : 0;
+    job->params.sampling.seed = qn_splitmix(random);
+    job->params.sampling.repeat_penalty = random_below(random, 4) ? 1.0f : 1.2f;
+    job->params.n_logprobs = (int)random_below(random, 4) - 1;
+    job->params.mask = random_below(random, 4) ? NULL : allow_all;
+    job->params.priority = (int)random_below(random, 3);
+    marks[0] = (uint32_t)shared;
+    marks[1] = (uint32_t)n;
+    job->params.marks = marks;
+    job->params.n_marks = random_below(random, 2) ? 2 : 0;
+    collect_answer(&job->params, &job->found);
+    if (random_below(random, 10) == 0)
+        job->found.cancel_at = 1 + random_below(random, 20);
+    job->cancels = random_below(random, 20) == 0;
+}
+
+/* That a request ended once, with all that it was told of. */
+static inline void check_end(const struct job *job)
+{
+    assert_int_equal(job->found.n_ends, 1);
+    assert_int_equal(job->found.result.n_generated, job->found.n_tokens);
+    assert_true(job->found.result.n_set_aside <= QN_MAX_SET_ASIDE);
+    if (job->found.result.finish == QN_FINISH_ERROR)
+        fail_msg("%s", job->found.error);
+    if (job->found.result.finish == QN_FINISH_CANCELLED)
+        assert_true(job->cancels || job->found.cancel_at == job->found.n_tokens);
+}
+
+/* Of a cancelled request the tokens that it had are compared. */
+static inline void cut_cancelled(struct job *job)
+{
+    if (job->found.result.finish != QN_FINISH_CANCELLED)
+        return;
+    job->params.max_tokens = (int64_t)job->found.n_tokens;
+    job->found.n_text = 0;
+    job->params.on_text = NULL;
+}
+
+struct beside {
+    qn_model *model;
+    const char *kv;
+    atomic_bool stop;
+    size_t n;
+};
+
+/* Sessions that are used at the same time. */
+static inline void *run_sessions(void *context)
+{
+    struct beside *b = context;
+    qn_token tokens[300], expected = 0;
+    make_tokens(77, tokens, 300, qn_model_get_info(b->model).n_vocab);
+    while (!atomic_load(&b->stop)) {
+        qn_session *session;
+        struct answer a = { 0 };
+        qn_generate_params params = qn_generate_defaults();
+        params.max_tokens = 3;
+        params.sampling.temperature = 0;
+        params.on_token = answer_token;
+        params.user = &a;
+        if (qn_session_create(b->model, &(qn_session_params){ .kv = b->kv, .n_ctx = 400 }, &session) != QN_OK)
+            continue;
+        const qn_status status = qn_generate(session, tokens, 300, &params, NULL);
+        if (status == QN_OK) {
+            assert_true(b->n == 0 || a.tokens[a.n_tokens - 1] == expected);
+            expected = a.tokens[a.n_tokens - 1];
+            b->n++;
+        } else {
+            assert_int_equal(status, QN_ERR_MEMORY);
+        }
+        qn_session_free(session);
+    }
+    return NULL;
+}
+
+/* BESIDE: sessions are used at the same time. OVERLAPPING: the device computes beside the host. */
+enum how { ALONE, BESIDE = 1, OVERLAPPING = 2 };
+
+struct run {
+    const char *file, *kv, *device;
+    uint64_t memory;
+    bool deterministic;
+    qn_scheduler_params params;
+    size_t n;
+    enum how how;
+    void (*change)(struct job *job);                                 /* of the random requests; NULL: nothing */
+    void (*check)(qn_model *model, const char *kv, struct job *job); /* with all memory */
+};
+
+static inline void load_for(const struct run *r, uint64_t memory, qn_model **model)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, r->file);
+    assert_ok(qn_model_load(path,
+                            &(qn_model_params){ .memory = memory,
+                                                .n_threads = 2,
+                                                .skip_weight_scan = true,
+                                                .device = r->device,
+                                                .deterministic = r->deterministic },
+                            model));
+}
+
+static inline void submit_jobs(const struct run *r, qn_model *model, qn_scheduler *scheduler, struct job *jobs)
+{
+    uint64_t random = 1;
+    for (size_t i = 0; i < r->n; i++) {
+        make_job(&jobs[i], &random, qn_model_get_info(model).n_vocab);
+        if (r->change)
+            r->change(&jobs[i]);
+        if (!model->tokenizer)
+            jobs[i].params.on_text = NULL;
+        assert_ok(qn_scheduler_submit(scheduler, &jobs[i].params, &jobs[i].id));
+        if (i && jobs[i - 1].cancels)
+            qn_scheduler_cancel(scheduler, jobs[i - 1].id);
+        if (r->params.no_thread && i % 4 == 0) {
+            bool idle;
+            assert_ok(qn_scheduler_step(scheduler, &idle));
+        }
+    }
+    qn_scheduler_wait(scheduler);
+}
+
+static inline void check_jobs(const struct run *r, struct job *jobs)
+{
+    qn_model *model;
+    load_for(r, 0, &model);
+    for (size_t i = 0; i < r->n; i++) {
+        label("request %zu", i);
+        check_end(&jobs[i]);
+        cut_cancelled(&jobs[i]);
+        r->check(model, r->kv, &jobs[i]);
+    }
+    qn_model_free(model);
+}
+
+static inline void run_jobs(const struct run *r)
+{
+    const bool beside = r->how & BESIDE;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    struct job *jobs = calloc(r->n, sizeof *jobs);
+    pthread_t thread;
+    label("%s, %s, %zu requests", r->file, r->kv, r->n);
+    assert_non_null(jobs);
+    load_for(r, r->memory, &model);
+    if (r->how & OVERLAPPING)
+        let_overlap(model);
+    vocabulary = qn_model_get_info(model).n_vocab;
+    struct beside sessions = { .model = model, .kv = r->kv };
+    qn_scheduler_params params = r->params;
+    params.kv = r->kv;
+    params.n_ctx = CONTEXT;
+    params.max_queued = (uint32_t)r->n;
+    assert_ok(qn_scheduler_create(model, &params, &scheduler));
+    const qn_cache *cache = scheduler->cache;
+    if (beside)
+        assert_int_equal(pthread_create(&thread, NULL, run_sessions, &sessions), 0);
+    submit_jobs(r, model, scheduler, jobs);
+    const qn_scheduler_counters counters = qn_scheduler_get_counters(scheduler);
+    assert_int_equal(counters.finished, r->n);
+    assert_int_equal(counters.running + counters.queued, 0);
+    if (beside) {
+        atomic_store(&sessions.stop, true);
+        pthread_join(thread, NULL);
+    }
+    qn_scheduler_free(scheduler);
+    assert_int_equal(items_held(cache), 0);
+    print_message("%s %s: %llu steps, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %zu sessions beside\n",
+                  r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.rows,
+                  (unsigned long long)counters.reused_tokens, (unsigned long long)counters.prompt_tokens,
+                  (unsigned long long)counters.set_aside, sessions.n);
+    qn_model_free(model);
+    check_jobs(r, jobs);
+    free(jobs);
+}
+
+#endif

@@ -1,0 +1,524 @@
+/* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of tokenizers,
+ * weights of one and two bits without loss; and checkpoints that are not what their configuration says. */
+#include "helper_golden.h"
+
+#include "convert/general.h"
+#include "gguf/gguf.h"
+#include "gguf/safetensors.h"
+#include "quant/quant.h"
+#include "quern/quern.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1 and
+ * more. */
+#define MAX_ERROR 3e-3
+/* int8 activations. */
+#define MAX_ERROR_LOW_BIT 2.5e-2
+
+enum { MAX_IDS = 64 };
+
+static char work[] = "/tmp/quern-test-convert-XXXXXX";
+static char out[4096], copy[4096]; /* a GGUF file, and a checkpoint that a test changes */
+static char log_text[4096];
+
+static const char *const names[] = { "llama", "qwen2", "qwen3", "qwen3-low-bit", "qwen35", "qwen35-text" };
+enum { N_NAMES = sizeof names / sizeof *names };
+
+static void checkpoint_path(const char *name, char to[4096])
+{
+    snprintf(to, 4096, "%s/tests/golden/checkpoints/%s", QN_SOURCE_DIR, name);
+}
+
+static void on_log(void *user, const char *line)
+{
+    (void)user;
+    strncat(log_text, line, sizeof log_text - strlen(log_text) - 2);
+    strcat(log_text, "\n");
+}
+
+static qn_status convert(const char *folder, const char *type, int n_threads, bool force)
+{
+    const qn_convert_params params = { .n_threads = n_threads, .force = force, .on_log = on_log };
+    log_text[0] = '\0';
+    return qn_convert_checkpoint(folder, out, type, &params);
+}
+
+/* ---- Logits and tokens ---- */
+
+static double error_of_logits(const char *name, const qn_model *model)
+{
+    char golden[128];
+    qn_token ids[MAX_IDS];
+    size_t n_rows;
+    snprintf(golden, sizeof golden, "checkpoints/%s/golden", name);
+    const size_t n = read_golden_ids(golden, ids, MAX_IDS), n_vocab = qn_model_get_info(model).n_vocab;
+    float *expected = read_golden_logits(golden, n_vocab, &n_rows), *found = malloc(n * n_vocab * sizeof *found);
+    assert_int_equal(n_rows, n);
+    assert_non_null(found);
+    qn_session_params params = { .n_ctx = MAX_IDS };
+    qn_session *session;
+    assert_ok(qn_session_create((qn_model *)model, &params, &session));
+    assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
+    double sum = 0.0;
+    for (size_t t = 0; t < n; t++) {
+        double difference = 0.0, norm = 0.0;
+        for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
+            difference += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
+            norm += (double)expected[i] * expected[i];
+        }
+        sum += sqrt(difference / norm);
+    }
+    qn_session_free(session);
+    free(expected);
+    free(found);
+    return sum / (double)n;
+}
+
+/* Replaces the escapes of tools/make_tokenizer_golden.py. */
+static size_t unescape(char *text)
+{
+    size_t n = 0;
+    for (const char *c = text; *c; c++) {
+        static const char escapes[] = "n\nr\rt\t0\0\\\\";
+        if (*c == '\\') {
+            c++;
+            for (size_t i = 0; i < sizeof escapes - 1; i += 2)
+                if (escapes[i] == *c)
+                    text[n++] = escapes[i + 1];
+        } else {
+            text[n++] = *c;
+        }
+    }
+    return n;
+}
+
+static void compare_tokens(const char *name, const qn_model *model)
+{
+    char golden[128], *line = NULL;
+    size_t capacity = 0, n_lines = 0;
+    snprintf(golden, sizeof golden, "checkpoints/%s/golden", name);
+    FILE *file = open_golden(golden, ".tokens");
+    while (getline(&line, &capacity, file) > 0) {
+        char *text = strchr(line, '\t') + 1, *ids = strrchr(text, '\t');
+        *ids++ = '\0';
+        label("%s", text);
+        const size_t length = unescape(text);
+        qn_token *tokens;
+        size_t n;
+        assert_ok(qn_tokenize(model, text, length, true, false, &tokens, &n));
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(strtol(ids, &ids, 10), tokens[i]);
+        while (*ids == ' ' || *ids == '\n')
+            ids++;
+        assert_int_equal(*ids, 0);
+        qn_free_tokens(tokens);
+        n_lines++;
+    }
+    assert_true(n_lines > 40);
+    free(line);
+    fclose(file);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    static const char *const types[] = { "f16", "f32", NULL };
+    for (size_t i = 0; i < N_NAMES; i++)
+        for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+            char folder[4096];
+            const bool low_bit = !types[t] && strstr(names[i], "low-bit");
+            label("%s to %s", names[i], types[t] ? types[t] : "the types that it has");
+            checkpoint_path(names[i], folder);
+            assert_ok(convert(folder, types[t], 2, false));
+            qn_model_params params = { .n_threads = 2, .device = "cpu" };
+            qn_model *model;
+            assert_ok(qn_model_load(out, &params, &model));
+            const double error = error_of_logits(names[i], model);
+            print_message("%-14s %-4s mean relative error %.2e\n", names[i], types[t] ? types[t] : "", error);
+            if (!(error <= (low_bit ? MAX_ERROR_LOW_BIT : MAX_ERROR)))
+                fail_msg("%s: mean relative error %.3e", names[i], error);
+            compare_tokens(names[i], model);
+            qn_model_free(model);
+        }
+}
+
+/* ---- Types ---- */
+
+static uint32_t type_in_file(const qn_gguf *file, const char *name)
+{
+    const qn_gguf_tensor *t = qn_gguf_find_tensor(file, name);
+    assert_non_null(t);
+    return t->type;
+}
+
+static void test_low_bit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *asked;
+        qn_type binary, ternary, four;
+    } cases[] = {
+        { NULL, QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },       { "q1_0", QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 },
+        { "ptq1_0", QN_TYPE_PTQ1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0 }, { "pq2_0", QN_TYPE_PQ2_0, QN_TYPE_PQ2_0, QN_TYPE_PQ2_0 },
+        { "Q2_0", QN_TYPE_Q2_0, QN_TYPE_Q2_0, QN_TYPE_Q2_0 },        { "q8_0", QN_TYPE_Q8_0, QN_TYPE_Q8_0, QN_TYPE_Q8_0 },
+    };
+    char folder[4096];
+    checkpoint_path("qwen3-low-bit", folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("type %s", cases[i].asked ? cases[i].asked : "not given");
+        assert_ok(convert(folder, cases[i].asked, 2, false));
+        assert_int_equal(strstr(log_text, "lossless: 8 of 8 matrices") && strstr(log_text, "largest difference 0\n"),
+                         cases[i].four != QN_TYPE_Q8_0);
+        qn_gguf *file;
+        assert_ok(qn_gguf_open(out, &file));
+        assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), cases[i].binary);
+        assert_int_equal(type_in_file(file, "blk.0.ffn_down.weight"), cases[i].ternary);
+        assert_int_equal(type_in_file(file, "blk.0.ffn_up.weight"), cases[i].four);
+        assert_int_equal(type_in_file(file, "blk.0.attn_norm.weight"), QN_TYPE_F32);
+        qn_gguf_close(file);
+    }
+}
+
+static char *read_file(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = malloc(*size + 1);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, *size, file), *size);
+    bytes[*size] = '\0';
+    fclose(file);
+    return bytes;
+}
+
+static void write_file(const char *path, const char *bytes, size_t size)
+{
+    unlink(path);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Makes `copy` a folder of links to the files of a golden checkpoint. */
+static void link_checkpoint(const char *name)
+{
+    char folder[4096], from[8192], to[8192];
+    checkpoint_path(name, folder);
+    snprintf(copy, sizeof copy, "%s/checkpoint", work);
+    mkdir(copy, 0700);
+    DIR *old = opendir(copy), *dir = opendir(folder);
+    assert_true(old && dir);
+    for (struct dirent *e; (e = readdir(old));) {
+        snprintf(to, sizeof to, "%s/%s", copy, e->d_name);
+        if (e->d_name[0] != '.')
+            unlink(to);
+    }
+    for (struct dirent *e; (e = readdir(dir));) {
+        snprintf(from, sizeof from, "%s/%s", folder, e->d_name);
+        snprintf(to, sizeof to, "%s/%s", copy, e->d_name);
+        if (e->d_name[0] != '.')
+            assert_int_equal(symlink(from, to), 0);
+    }
+    closedir(old);
+    closedir(dir);
+}
+
+/* Replaces the first `before` in a file of the copy by `after`, or the whole file if `before` is NULL. */
+static void edit(const char *file, const char *before, const char *after)
+{
+    char path[8192];
+    size_t size;
+    snprintf(path, sizeof path, "%s/%s", copy, file);
+    if (!before) {
+        write_file(path, after, strlen(after));
+        return;
+    }
+    char *text = read_file(path, &size), *at = memmem(text, size, before, strlen(before));
+    assert_non_null(at);
+    char *changed = malloc(size + strlen(after));
+    const size_t head = (size_t)(at - text), tail = size - head - strlen(before);
+    memcpy(changed, text, head);
+    memcpy(changed + head, after, strlen(after));
+    memcpy(changed + head + strlen(after), at + strlen(before), tail);
+    write_file(path, changed, head + strlen(after) + tail);
+    free(changed);
+    free(text);
+}
+
+/* Sets the bf16 weight at `index` of a tensor of the copy. */
+static void poke(const char *tensor, size_t index, uint16_t bits)
+{
+    char path[8192];
+    qn_safetensors *file;
+    size_t size;
+    snprintf(path, sizeof path, "%s/model.safetensors", copy);
+    assert_ok(qn_safetensors_open(path, &file));
+    char *bytes = read_file(path, &size);
+    uint64_t header;
+    memcpy(&header, bytes, 8);
+    for (size_t i = 0; i < qn_safetensors_count(file); i++)
+        if (strcmp(qn_safetensors_at(file, i)->name, tensor) == 0)
+            memcpy(bytes + 8 + header + qn_safetensors_at(file, i)->begin + 2 * index, &bits, 2);
+    qn_safetensors_close(file);
+    write_file(path, bytes, size);
+    free(bytes);
+}
+
+/* One weight that no sample sees: the tensor keeps its type, the others stay low-bit. */
+static void test_wrong_guess(void **state)
+{
+    (void)state;
+    link_checkpoint("qwen3-low-bit");
+    poke("model.embed_tokens.weight", 5 * 128 + 3, 0x3f9d);
+    assert_ok(convert(copy, NULL, 2, false));
+    assert_non_null(strstr(log_text, "lossless: 7 of 8 matrices"));
+    assert_non_null(strstr(log_text, "largest difference 0\n"));
+    qn_gguf *file;
+    assert_ok(qn_gguf_open(out, &file));
+    assert_int_equal(type_in_file(file, "token_embd.weight"), QN_TYPE_BF16);
+    assert_int_equal(type_in_file(file, "blk.0.ffn_gate.weight"), QN_TYPE_PTQ1_0);
+    qn_gguf_close(file);
+    assert_int_equal(convert(copy, "ptq1_0", 2, false), QN_ERR_INVALID);
+    assert_text("'token_embd.weight' and 0 more of 8 matrices have ordinary weights");
+    poke("model.embed_tokens.weight", 5 * 128 + 3, 0x7f80);
+    assert_int_equal(convert(copy, NULL, 2, false), QN_ERR_FORMAT);
+    assert_text("'model.embed_tokens.weight', row 5 contains an infinity or NaN");
+}
+
+static void test_force(void **state)
+{
+    (void)state;
+    char folder[4096];
+    checkpoint_path("qwen35-text", folder);
+    assert_int_equal(convert(folder, "q2_0", 1, false), QN_ERR_INVALID);
+    assert_text("have ordinary weights");
+    assert_text("--force");
+    assert_ok(convert(folder, "q2_0", 1, true));
+    assert_non_null(strstr(log_text, "will not be usable"));
+    assert_non_null(strstr(log_text, "keep a wider type than q2_0"));
+    qn_gguf *file;
+    assert_ok(qn_gguf_open(out, &file));
+    assert_int_equal(type_in_file(file, "blk.0.attn_q.weight"), QN_TYPE_Q2_0);
+    assert_int_equal(type_in_file(file, "blk.1.ssm_conv1d.weight"), QN_TYPE_F32);
+    qn_gguf_close(file);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_NAMES; i++) {
+        char folder[4096];
+        size_t size, other_size;
+        checkpoint_path(names[i], folder);
+        assert_ok(convert(folder, NULL, 1, false));
+        char *bytes = read_file(out, &size);
+        assert_ok(convert(folder, NULL, 5, false));
+        char *other = read_file(out, &other_size);
+        assert_int_equal(size, other_size);
+        assert_memory_equal(bytes, other, size);
+        free(bytes);
+        free(other);
+    }
+}
+
+/* ---- Checkpoints that cannot be converted ---- */
+
+struct damage {
+    const char *name, *file, *before, *after;
+    qn_status status;
+    const char *text;
+};
+
+static const struct damage damages[] = {
+    { "qwen2", "config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", QN_ERR_FORMAT,
+      "'model.layers.2.input_layernorm.weight' of Qwen2ForCausalLM is missing" },
+    { "qwen2", "config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", QN_ERR_FORMAT,
+      "'model.layers.1.input_layernorm.weight' is unknown to Qwen2ForCausalLM" },
+    { "qwen2", "config.json", "\"vocab_size\": 352", "\"vocab_size\": 351", QN_ERR_FORMAT, "shape [352, 64, 1]" },
+    { "qwen2", "config.json", "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", QN_ERR_FORMAT,
+      "'lm_head.weight' of Qwen2ForCausalLM is missing" },
+    { "qwen2", "config.json", "Qwen2ForCausalLM", "Qwen9ForCausalLM", QN_ERR_UNSUPPORTED, "'Qwen9ForCausalLM'" },
+    { "qwen2", "config.json", "\"silu\"", "\"gelu\"", QN_ERR_UNSUPPORTED, "hidden_act is 'gelu'" },
+    { "qwen2", "config.json", "\"use_sliding_window\": false", "\"use_sliding_window\": true", QN_ERR_UNSUPPORTED,
+      "use_sliding_window" },
+    { "qwen2", "config.json", "\"hidden_size\": 64", "\"hidden_size\": 0", QN_ERR_FORMAT, "'hidden_size' is 0" },
+    { "qwen2", "config.json", "\"hidden_size\": 64", "\"hidden_size\": 64.5", QN_ERR_FORMAT, "'hidden_size' is 64.5" },
+    { "qwen2", "config.json", "\"hidden_size\": 64", "\"hidden_size\": 4294967360", QN_ERR_FORMAT, "'hidden_size'" },
+    { "qwen2", "config.json", "\"rope_type\": \"default\"", "\"rope_type\": \"longrope\"", QN_ERR_UNSUPPORTED, "longrope" },
+    { "qwen3", "config.json", "\"factor\": 4.0", "\"factor\": 0", QN_ERR_FORMAT, "'factor' is 0" },
+    { "qwen2", "config.json", NULL, "[]", QN_ERR_FORMAT, "config.json: the JSON value is not an object" },
+    { "qwen35-text", "config.json", "\"linear_attention\"", "\"other_attention\"", QN_ERR_FORMAT,
+      "entry 1 is 'other_attention'" },
+    { "qwen35", "config.json", "\"mtp_num_hidden_layers\": 1", "\"mtp_num_hidden_layers\": 2", QN_ERR_FORMAT,
+      "'mtp.layers.1.input_layernorm.weight'" },
+    { "qwen35", "config.json", "\"mtp_num_hidden_layers\": 1", "\"mtp_num_hidden_layers\": 0", QN_ERR_FORMAT,
+      "'mtp.fc.weight' is unknown" },
+    { "qwen2", "model.safetensors", "\"dtype\":\"F16\"", "\"dtype\":\"I16\"", QN_ERR_UNSUPPORTED, "dtype I16, expected F32" },
+    { "llama", "model.safetensors.index.json", "model-00001", "../00001", QN_ERR_FORMAT, "expected a name without a folder" },
+    { "llama", "model.safetensors.index.json", "\"lm_head.weight\": \"model-00003-of-00003",
+      "\"lm_head.weight\": \"model-00001-of-00003", QN_ERR_FORMAT, "tensor 'lm_head.weight' is in" },
+    { "llama", "model.safetensors.index.json", "\"lm_head.weight\"", "\"lm_tail.weight\"", QN_ERR_FORMAT, "is in no file" },
+    { "llama", "model.safetensors.index.json", "model-00002-of-00003", "model-00004-of-00003", QN_ERR_IO,
+      "model-00004-of-00003" },
+    { "qwen2", "tokenizer.json", "\"type\":\"Digits\"", "\"type\":\"Dogits\"", QN_ERR_UNSUPPORTED,
+      "none that quern has: ?Dogits" },
+    { "qwen35", "tokenizer.json", "\"NFC\"", "\"NFKC\"", QN_ERR_UNSUPPORTED,
+      "'NFKC' is not supported with the pre-tokeniser qwen35" },
+    { "qwen2", "tokenizer.json", "\"type\":\"BPE\"", "\"type\":\"Unigram\"", QN_ERR_UNSUPPORTED, "'Unigram'" },
+    { "qwen2", "tokenizer.json", "\"A\":32", "\"A\":352", QN_ERR_FORMAT, "token 'A' has the id 352, expected 0 to 351" },
+    { "qwen2", "tokenizer.json", "\"A\":32", "\"A\":33", QN_ERR_FORMAT, "id 33 has two tokens" },
+    { "qwen2", "tokenizer.json", "\"merges\":[[", "\"merges\":[[],[", QN_ERR_FORMAT, "merge 0 is not of two parts" },
+    { "qwen2", "tokenizer.json", NULL, "{", QN_ERR_FORMAT, "tokenizer.json: line 1" },
+    { "qwen2", "generation_config.json", "\"top_k\": 20", "\"top_k\": 1e300", QN_ERR_FORMAT, "'top_k'" },
+};
+
+static void compact_json(const char *file) /* as its edits expect it, without spaces */
+{
+    char path[8192];
+    size_t size, n = 0;
+    snprintf(path, sizeof path, "%s/%s", copy, file);
+    char *text = read_file(path, &size);
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        in_string ^= text[i] == '"' && (i == 0 || text[i - 1] != '\\' || (i > 1 && text[i - 2] == '\\'));
+        if (in_string || (text[i] != ' ' && text[i] != '\n'))
+            text[n++] = text[i];
+    }
+    write_file(path, text, n);
+    free(text);
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        const struct damage *d = &damages[i];
+        label("%s: %s: %s", d->name, d->file, d->after);
+        link_checkpoint(d->name);
+        unlink(out);
+        if (strcmp(d->file, "tokenizer.json") == 0)
+            compact_json(d->file);
+        edit(d->file, d->before, d->after);
+        assert_int_equal(convert(copy, "f16", 2, false), d->status);
+        assert_text(d->text);
+        assert_int_equal(access(out, F_OK), -1);
+    }
+}
+
+static void test_missing_files(void **state)
+{
+    (void)state;
+    static const char *const files[] = { "config.json", "tokenizer.json", "model.safetensors" };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[8192];
+        link_checkpoint("qwen2");
+        snprintf(path, sizeof path, "%s/%s", copy, files[i]);
+        unlink(path);
+        assert_int_equal(convert(copy, NULL, 1, false), QN_ERR_IO);
+        assert_text(files[i]);
+    }
+}
+
+/* transformers saves Qwen3.5 without its MTP block, and older versions save a tied output matrix. */
+static void test_left_out(void **state)
+{
+    (void)state;
+    link_checkpoint("qwen35-text");
+    edit("config.json", "\"linear_num_key_heads\"", "\"mtp_num_hidden_layers\": 1,\n  \"linear_num_key_heads\"");
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_non_null(strstr(log_text, "left out: the MTP block"));
+    qn_model *model;
+    qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    assert_ok(qn_model_load(out, &params, &model));
+    assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
+    qn_model_free(model);
+    link_checkpoint("llama");
+    edit("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_non_null(strstr(log_text, "left out: lm_head.weight"));
+    qn_gguf *file;
+    assert_ok(qn_gguf_open(out, &file));
+    assert_null(qn_gguf_find_tensor(file, "output.weight"));
+    qn_gguf_close(file);
+}
+
+static bool cancel(void *user, size_t done, size_t total)
+{
+    (void)user;
+    return done < total / 2;
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    char folder[4096];
+    const qn_convert_params params = { .n_threads = 2, .on_progress = cancel };
+    checkpoint_path("qwen3", folder);
+    write_file(out, "kept", 4);
+    assert_int_equal(qn_convert_checkpoint(folder, out, NULL, &params), QN_ERR_CANCELLED);
+    assert_int_equal(qn_convert_checkpoint(folder, out, "q9_9", NULL), QN_ERR_INVALID);
+    size_t size;
+    char *bytes = read_file(out, &size);
+    assert_string_equal(bytes, "kept");
+    free(bytes);
+    DIR *dir = opendir(work);
+    size_t n = 0;
+    for (struct dirent *e; (e = readdir(dir));)
+        n += e->d_name[0] == '.';
+    closedir(dir);
+    assert_int_equal(n, 2); /* no temporary file */
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t n;
+        const char *text;
+    } sizes[] = { { 1720574976, "1.7B" }, { 27356728832, "27B" }, { 134515008, "135M" }, { 282, "0.28K" }, { 281664, "282K" } };
+    char text[64];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        qn_general_size_label(sizes[i].n, text, sizeof text);
+        assert_string_equal(text, sizes[i].text);
+    }
+    qn_general_name("/no/such/Qwen3-8B-my-v1.5-2nd-fine_tune", text, sizeof text);
+    assert_string_equal(text, "Qwen3 8B My v1.5 2nd Fine_Tune");
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(work))
+        return -1;
+    snprintf(out, sizeof out, "%s/out.gguf", work);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    char command[128];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", work);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),        cmocka_unit_test(test_low_bit),  cmocka_unit_test(test_wrong_guess),
+        cmocka_unit_test(test_force),         cmocka_unit_test(test_threads),  cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_missing_files), cmocka_unit_test(test_left_out), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,321 @@
+/* Names of the hub, the hub's list of files, and which of them a name means. The network and the cache are tested with a
+ * server, in tests/e2e/hub_*.sh. */
+#include "helper_assert.h"
+
+#include "hub/files.h"
+#include "hub/name.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Names ---- */
+
+static void test_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *repo, *file, *type;
+    } good[] = {
+        { "prism-ml/Bonsai-8B-gguf", "prism-ml/Bonsai-8B-gguf", "", "" },
+        { "a/b:Q1_0", "a/b", "", "Q1_0" },
+        { "a/b:ptq1_0", "a/b", "", "ptq1_0" },
+        { "a/b:c.gguf", "a/b", "c.gguf", "" },
+        { "a/b:c/d e.gguf", "a/b", "c/d e.gguf", "" },
+        { "a/b:c/d", "a/b", "c/d", "" },
+        { "_a/b_.1", "_a/b_.1", "", "" },
+        { "a/b:c:d.gguf", "a/b", "c:d.gguf", "" },
+    };
+    qn_hub_name name;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        label("%s", good[i].text);
+        assert_ok(qn_hub_name_parse(good[i].text, &name));
+        assert_string_equal(name.repo, good[i].repo);
+        assert_string_equal(name.file, good[i].file);
+        assert_string_equal(name.type, good[i].type);
+        assert_true(qn_hub_name_is(good[i].text));
+    }
+    static const char *const bad[] = {
+        "",
+        "a",
+        "a/",
+        "/a",
+        "a/b/c",
+        "./a",
+        "../a",
+        "a/..",
+        "a/.b",
+        "a/b.",
+        "-a/b",
+        "a/b-",
+        "a b/c",
+        "a/b--c",
+        "a/b..c",
+        "a/b.git",
+        "a/b\n",
+        "a/b:",
+        "a/b:..",
+        "a/b:../c",
+        "a/b:/c",
+        "a/b:c//d",
+        "a/b:c/",
+        "a/b:c/../d",
+        "a/b:./c",
+        "a/b:c\\d.gguf",
+        "a/b:c\x01.gguf",
+        "a/b:Q-1",
+        "a/b:c\x7f.g",
+        "a\\b/c",
+        "\xc3\xa9/b",
+        "a/b:Q1_0 ",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        label("'%s'", bad[i]);
+        assert_int_equal(qn_hub_name_parse(bad[i], &name), QN_ERR_INVALID);
+        assert_false(qn_hub_name_is(bad[i]));
+    }
+    assert_false(qn_hub_name_is("models/file.gguf"));
+    assert_true(qn_hub_name_is("models/x:file.gguf"));
+    char text[QN_HUB_PATH_SIZE + 64];
+    memset(text, 'a', sizeof text);
+    memcpy(text, "o/", 2);
+    text[2 + 96] = '\0';
+    assert_ok(qn_hub_name_parse(text, &name));
+    text[2 + 96] = 'a';
+    text[2 + 97] = '\0';
+    assert_int_equal(qn_hub_name_parse(text, &name), QN_ERR_INVALID);
+    text[2 + 97] = 'a';
+    memcpy(text, "o/r:.", 5);
+    text[4 + 255] = '\0';
+    assert_ok(qn_hub_name_parse(text, &name));
+    text[4 + 255] = 'a';
+    text[4 + 256] = '\0';
+    assert_int_equal(qn_hub_name_parse(text, &name), QN_ERR_INVALID);
+    for (size_t i = 4; i < sizeof text; i++)
+        text[i] = i % 2 ? '/' : 'a';
+    text[4 + QN_HUB_PATH_SIZE - 1] = '\0'; /* ends in "a", one less than the size */
+    assert_ok(qn_hub_name_parse(text, &name));
+    text[4 + QN_HUB_PATH_SIZE - 1] = '/';
+    text[4 + QN_HUB_PATH_SIZE + 1] = '\0';
+    assert_int_equal(qn_hub_name_parse(text, &name), QN_ERR_INVALID);
+}
+
+static void test_hashes(void **state)
+{
+    (void)state;
+    static const char sha256[] = "ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2";
+    assert_true(qn_hub_is_etag(sha256));
+    assert_true(qn_hub_is_etag(sha256 + 24));
+    assert_false(qn_hub_is_etag(sha256 + 1));
+    assert_false(qn_hub_is_etag(""));
+    assert_false(qn_hub_is_etag("BA11C17412B5136347EA20891FE3CE35C3E51D277DA06B8CA555FF32E60911F2"));
+    assert_false(qn_hub_is_etag("../../../../../../../../../../etc/passwd"));
+}
+
+static void test_types_in_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *type;
+    } cases[] = {
+        { "Bonsai-8B-Q1_0.gguf", "Q1_0" },
+        { "Ternary-Bonsai-2-27B-PTQ1_0.gguf", "PTQ1_0" },
+        { "model.q4_k_m.gguf", "Q4_K_M" },
+        { "ggml-model-iq3_xxs.gguf", "IQ3_XXS" },
+        { "Q8_0/model-F16.gguf", "F16" },
+        { "Q8_0/model.gguf", "" },
+        { "m-UD-Q4_K_XL-00001-of-00002.gguf", "Q4_K_XL" },
+        { "m_bf16.gguf", "BF16" },
+        { "gpt-oss-20b-MXFP4.gguf", "MXFP4" },
+        { "Q4-something-Q5_1.gguf", "Q5_1" },
+        { "Qwen3-8B.gguf", "" },
+        { "m-Q4_0_imatrix.gguf", "Q4_0" }, /* a piece of more than three letters is no part of a type */
+        { "m-F16x.gguf", "" },
+        { "", "" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char type[QN_HUB_TYPE_SIZE];
+        label("%s", cases[i].path);
+        assert_int_equal(qn_hub_path_type(cases[i].path, type), *cases[i].type != '\0');
+        assert_string_equal(type, cases[i].type);
+    }
+}
+
+/* ---- The choice ---- */
+
+static void add(qn_hub_files *files, const char *path, uint64_t size)
+{
+    assert_ok(qn_hub_files_add(files, path, size, NULL));
+}
+
+/* The name of the first selected file; NULL if the selection is refused. */
+static const char *select_from(qn_hub_files *files, const char *text, uint64_t memory, size_t expected)
+{
+    qn_hub_name name;
+    qn_hub_selection selection;
+    assert_ok(qn_hub_name_parse(text, &name));
+    qn_hub_files_sort(files);
+    const char *path = NULL;
+    if (qn_hub_select(files, &name, memory, &selection) == QN_OK) {
+        assert_int_equal(selection.count, expected);
+        uint64_t bytes = 0;
+        for (size_t i = 0; i < selection.count; i++)
+            bytes += files->at[selection.at[i]].size;
+        assert_int_equal(selection.bytes, bytes);
+        path = files->at[selection.at[0]].path;
+    }
+    qn_hub_selection_free(&selection);
+    return path;
+}
+
+static void test_best(void **state)
+{
+    (void)state;
+    static const uint64_t giga = 1000000000;
+    qn_hub_files files = { 0 };
+    add(&files, "m-F16.gguf", 16 * giga);
+    add(&files, "m-Q8_0.gguf", 9 * giga);
+    add(&files, "m-Q4_K_M.gguf", 5 * giga);
+    add(&files, "m-IQ4_XS.gguf", 8 * giga);
+    add(&files, "mmproj-Q8_0.gguf", 1);
+    add(&files, "imatrix.gguf", 1);
+    assert_string_equal(select_from(&files, "a/b", 100 * giga, 1), "m-Q8_0.gguf");
+    assert_string_equal(select_from(&files, "a/b", 10 * giga, 1), "m-Q4_K_M.gguf"); /* 9 are more than four fifths */
+    assert_null(select_from(&files, "a/b", 6 * giga, 1));
+    assert_non_null(strstr(qn_error_text(), "the smallest is m-Q4_K_M.gguf with 5 GB"));
+    add(&files, "m-PTQ1_0.gguf", 6 * giga);
+    add(&files, "m-PQ2_0.gguf", 7 * giga);
+    assert_string_equal(select_from(&files, "a/b", 100 * giga, 1), "m-PQ2_0.gguf");
+    assert_string_equal(select_from(&files, "a/b", 8 * giga, 1), "m-PTQ1_0.gguf");
+    assert_string_equal(select_from(&files, "a/b", 7 * giga, 1), "m-Q4_K_M.gguf");
+    assert_string_equal(select_from(&files, "a/b:f16", 1, 1), "m-F16.gguf"); /* what is named need not fit */
+    assert_string_equal(select_from(&files, "a/b:Q4_K", 1, 1), "m-Q4_K_M.gguf");
+    assert_string_equal(select_from(&files, "a/b:iq4_xs", 1, 1), "m-IQ4_XS.gguf");
+    assert_string_equal(select_from(&files, "a/b:mmproj-Q8_0.gguf", 1, 1), "mmproj-Q8_0.gguf");
+    assert_string_equal(select_from(&files, "a/b:Q4", 1, 1), "m-Q4_K_M.gguf");
+    assert_null(select_from(&files, "a/b:Q5_0", 1, 1));
+    assert_non_null(strstr(qn_error_text(), "no model of type Q5_0; there is F16, IQ4_XS, PQ2_0, PTQ1_0, Q4_K_M, Q8_0"));
+    qn_hub_files_free(&files);
+
+    add(&files, "m-F32.gguf", 2);
+    add(&files, "m-BF16.gguf", 1);
+    assert_string_equal(select_from(&files, "a/b", giga, 1), "m-BF16.gguf");
+    add(&files, "model.gguf", 1); /* of a type that its name does not say */
+    assert_string_equal(select_from(&files, "a/b", giga, 1), "model.gguf");
+    qn_hub_files_free(&files);
+    assert_null(select_from(&files, "a/b", giga, 1));
+    assert_null(select_from(&files, "a/b:x.gguf", giga, 1));
+}
+
+static void test_split(void **state)
+{
+    (void)state;
+    qn_hub_files files = { 0 };
+    add(&files, "d/m-Q4_0-00002-of-00003.gguf", 2);
+    add(&files, "d/m-Q4_0-00001-of-00003.gguf", 1);
+    assert_null(select_from(&files, "a/b", 100, 3));
+    assert_null(select_from(&files, "a/b:Q4_0", 100, 3));
+    assert_non_null(strstr(qn_error_text(), "d/m-Q4_0-00003-of-00003.gguf"));
+    add(&files, "d/m-Q4_0-00003-of-00003.gguf", 3);
+    add(&files, "d/m-Q4_0-00004-of-00003.gguf", 3); /* no part: its number is too large */
+    add(&files, "d/m-Q4_0-0001-of-00003.gguf", 3);  /* no part: four digits */
+    assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-00002-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
+    assert_string_equal(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3), "d/m-Q4_0-00001-of-00003.gguf");
+    assert_string_equal(select_from(&files, "a/b:d/m-Q4_0-0001-of-00003.gguf", 100, 1), "d/m-Q4_0-0001-of-00003.gguf");
+    static const char *const alone[] = { "f/m-Q4_0-00001-of-00000.gguf", "f/m-Q4_0-00000-of-00002.gguf",
+                                         "f/m-Q4_0-00001-of-00001.gguf", "f/m-Q4_0-00003-of-00002.gguf",
+                                         "f/m-Q4_0-00001-of-09999.gguf", "f/m-Q4_0-00001-of-0000x.gguf" };
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        char name[80];
+        label("%s", alone[i]);
+        add(&files, alone[i], 5);
+        snprintf(name, sizeof name, "a/b:%s", alone[i]);
+        assert_string_equal(select_from(&files, name, 100, 1), alone[i]);
+    }
+    add(&files, "e/m-Q4_0-00003-of-00003.gguf", 3);
+    assert_null(select_from(&files, "a/b:m-Q4_0-00003-of-00003.gguf", 100, 3));
+    assert_non_null(strstr(qn_error_text(), "2 of its files"));
+    qn_hub_files_free(&files);
+}
+
+/* ---- The hub's answer ---- */
+
+#define SHA "\"sha\": \"0123456789abcdef0123456789abcdef01234567\""
+
+static qn_status parse(const char *json, qn_hub_files *files)
+{
+    return qn_hub_files_parse(json, strlen(json), files);
+}
+
+static void test_answer(void **state)
+{
+    (void)state;
+    qn_hub_files files;
+    assert_ok(parse(
+        "{" SHA ", \"siblings\": [{\"rfilename\": \"z.gguf\", \"size\": 9, \"blobId\": \"00\","
+        "\"lfs\": {\"size\": 7, \"sha256\": \"ba11c17412b5136347ea20891fe3ce35c3e51d277da06b8ca555ff32e60911f2\"}},"
+        "{\"rfilename\": \"a.txt\", \"size\": -3, \"blobId\": \"0123456789abcdef0123456789abcdef01234567\", \"lfs\": null},"
+        "{\"rfilename\": \"../up.txt\"}, {\"rfilename\": \"huge\", \"size\": 9007199254740993000}]}",
+        &files));
+    assert_int_equal(files.count, 3);
+    assert_string_equal(files.commit, "0123456789abcdef0123456789abcdef01234567");
+    assert_string_equal(files.at[0].path, "a.txt");
+    assert_string_equal(files.at[0].hash, "0123456789abcdef0123456789abcdef01234567");
+    assert_int_equal(files.at[0].size, 0);
+    assert_int_equal(files.at[1].size, 0); /* too large to be believed */
+    assert_string_equal(files.at[2].path, "z.gguf");
+    assert_int_equal(files.at[2].size, 7);
+    assert_int_equal(strlen(files.at[2].hash), 64);
+    qn_hub_files_free(&files);
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{}",
+        "{" SHA "}",
+        "{" SHA ", \"siblings\": {}}",
+        "{" SHA ", \"siblings\": [1]}",
+        "{" SHA ", \"siblings\": [{}]}",
+        "{" SHA ", \"siblings\": [{\"rfilename\": 1}]}",
+        "{" SHA ", \"siblings\": [{\"rfilename\": \"../x.gguf\"}]}",
+        "{" SHA ", \"siblings\": [{\"rfilename\": \"x\\u0000y.gguf\"}]}",
+        "{" SHA ", \"siblings\": [{\"rfilename\": \"x\"}, {\"rfilename\": \"x\"}]}",
+        "{" SHA ", " SHA ", \"siblings\": []}",
+        "{\"sha\": \"../../..\", \"siblings\": []}",
+        "{\"sha\": 1, \"siblings\": []}",
+        "{" SHA ", \"siblings\": []",
+        "{" SHA ", \"siblings\": []} x",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        label("%s", bad[i]);
+        assert_int_equal(parse(bad[i], &files), QN_ERR_FORMAT);
+        qn_hub_files_free(&files);
+    }
+}
+
+static void test_answer_bounds(void **state)
+{
+    (void)state;
+    qn_hub_files files;
+    static char json[200];
+    for (size_t depth = 31; depth <= 33; depth++) {
+        memset(json, '[', depth);
+        memset(json + depth, ']', depth);
+        assert_int_equal(qn_hub_files_parse(json, 2 * depth, &files), QN_ERR_FORMAT);
+        assert_int_equal(strstr(qn_error_text(), "nested") != NULL, depth > 32);
+        qn_hub_files_free(&files);
+    }
+    assert_ok(
+        parse("{" SHA ", \"x\": \"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[\", \"siblings\": []}", &files));
+    qn_hub_files_free(&files);
+    assert_int_equal(qn_hub_files_parse(json, QN_HUB_ANSWER_MAX + 1, &files), QN_ERR_FORMAT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_hashes), cmocka_unit_test(test_types_in_names),
+        cmocka_unit_test(test_best),          cmocka_unit_test(test_split),  cmocka_unit_test(test_answer),
+        cmocka_unit_test(test_answer_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

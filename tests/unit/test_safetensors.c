@@ -1,0 +1,166 @@
+/* The reader of safetensors files: what it accepts, and damaged headers, each with the text of its error. And JSON: depth,
+ * repeated keys, large integers. */
+#include "helper_assert.h"
+
+#include "gguf/json.h"
+#include "gguf/safetensors.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char path[] = "/tmp/quern-test-safetensors-XXXXXX";
+
+static void write_file(const char *header, uint64_t header_bytes, size_t data_bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(&header_bytes, 8, 1, file), 1);
+    fputs(header, file);
+    for (size_t i = 0; i < data_bytes; i++)
+        fputc((int)(i & 0xff), file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_reading(void **state)
+{
+    (void)state;
+    const char *header =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[6,14]},"
+        "\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]},"
+        "\"empty\":{\"dtype\":\"I64\",\"shape\":[0,5],\"data_offsets\":[14,14]},"
+        "\"scalar\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[14,15]}}   ";
+    write_file(header, strlen(header), 15);
+    qn_safetensors *file;
+    assert_ok(qn_safetensors_open(path, &file));
+    assert_int_equal(qn_safetensors_count(file), 4);
+    assert_string_equal(qn_safetensors_path(file), path);
+    const qn_safetensor *a = qn_safetensors_at(file, 0), *b = qn_safetensors_at(file, 1);
+    assert_string_equal(a->name, "a");
+    assert_string_equal(a->dtype, "BF16");
+    assert_int_equal(b->n_dims, 2);
+    assert_int_equal(b->dims[0], 2);
+    assert_int_equal(b->bytes, 8);
+    uint8_t bytes[4];
+    assert_int_equal(qn_safetensors_read(file, b, 2, bytes, 4), 0);
+    assert_int_equal(bytes[0], 8);
+    assert_int_equal(bytes[3], 11);
+    qn_safetensors_prefetch(file, b, 0, 100);
+    qn_safetensors_prefetch(file, b, 9, 1);
+    assert_int_equal(truncate(path, (off_t)(8 + strlen(header) + 9)), 0);
+    assert_int_equal(qn_safetensors_read(file, b, 2, bytes, 4), ENODATA);
+    qn_safetensors_close(file);
+}
+
+#define TENSOR(name, dtype, shape, offsets)                                                                                    \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void test_damage(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *header, *text;
+        size_t data_bytes;
+    } cases[] = {
+        { "", "", 0 },
+        { "[]", "not an object", 0 },
+        { "{", "line 1", 0 },
+        { "{} x", "line 1", 0 },
+        { "{}", "the tensors take 0 bytes, the file has 3", 3 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "}", "ends at byte 8 of 7", 7 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "}", "take 8 bytes, the file has 9", 9 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("a", "F32", "[2]", "[8,16]") "}", "duplicate", 16 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("b", "F32", "[2]", "[4,12]") "}", "overlap", 12 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("b", "F32", "[2]", "[9,17]") "}", "a gap", 17 },
+        { "{" TENSOR("a", "F32", "[2]", "[1,9]") "}", "a gap", 9 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,4]") "}", "shape takes 8 bytes, data_offsets 4", 4 },
+        { "{" TENSOR("a", "F33", "[2]", "[0,8]") "}", "unknown dtype 'F33'", 8 },
+        { "{" TENSOR("a", "F32", "[-2]", "[0,8]") "}", "dimension 0 is not", 8 },
+        { "{" TENSOR("a", "F32", "[2.0]", "[0,8]") "}", "dimension 0 is not", 8 },
+        { "{" TENSOR("a", "F32", "2", "[0,8]") "}", "not an array", 8 },
+        { "{" TENSOR("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", "not an array", 8 },
+        { "{" TENSOR("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", "overflows", 0 },
+        { "{" TENSOR("a", "F32", "[9223372036854775807,2,2]", "[0,0]") "}", "overflows", 0 },
+        { "{" TENSOR("a", "F32", "[99999999999999999999]", "[0,8]") "}", "too big integer", 8 },
+        { "{" TENSOR("a", "F32", "[2]", "[8,0]") "}", "ascending", 8 },
+        { "{" TENSOR("a", "F32", "[2]", "[-8,0]") "}", "ascending", 8 },
+        { "{" TENSOR("a", "F32", "[2]", "[0]") "}", "ascending", 8 },
+        { "{\"a\":1}", "not an object", 0 },
+        { "{\"a\":{}}", "no dtype", 0 },
+        { "{\"a\\u0000\":{}}", "line 1", 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].header);
+        qn_safetensors *file;
+        write_file(cases[i].header, strlen(cases[i].header), cases[i].data_bytes);
+        assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
+        assert_null(file);
+        assert_text(cases[i].text);
+    }
+}
+
+static void test_lengths(void **state)
+{
+    (void)state;
+    static const uint64_t lengths[] = { 3, 100, QN_SAFETENSORS_MAX_HEADER + 1ull, UINT64_MAX, UINT64_MAX - 7, 1ull << 63 };
+    qn_safetensors *file;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        label("header of %llu bytes", (unsigned long long)lengths[i]);
+        write_file("{}", lengths[i], 0);
+        assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
+        assert_text("a header of");
+    }
+    assert_int_equal(truncate(path, 7), 0);
+    assert_int_equal(qn_safetensors_open(path, &file), QN_ERR_FORMAT);
+    assert_text("has 7 bytes");
+    assert_int_equal(qn_safetensors_open("/tmp", &file), QN_ERR_IO);
+    assert_int_equal(qn_safetensors_open("/no/such/file", &file), QN_ERR_IO);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    json_t *json;
+    char text[512] = "";
+    for (int depth = QN_JSON_MAX_DEPTH; depth <= QN_JSON_MAX_DEPTH + 1; depth++) {
+        char *at = text + sprintf(text, "{\"[[[[\\\"{{\":");
+        memset(at, '[', (size_t)depth - 1);
+        memset(at + depth - 1, ']', (size_t)depth - 1);
+        strcpy(at + 2 * (depth - 1), "}");
+        const qn_status status = qn_json_parse("text", text, strlen(text), &json);
+        assert_int_equal(status, depth > QN_JSON_MAX_DEPTH ? QN_ERR_FORMAT : QN_OK);
+        json_decref(json);
+    }
+    assert_text("nested more than 64 deep");
+    assert_int_equal(qn_json_parse("text", "{\"a\":{\"b\":1,\"b\":2}}", 19, &json), QN_ERR_FORMAT);
+    assert_text("text: line 1");
+    FILE *file = fopen(path, "wb");
+    fputs("{\"model_max_length\": 1000000000000000019884624838656}", file);
+    fclose(file);
+    assert_ok(qn_json_read(path, 100, true, &json));
+    assert_true(json_is_real(json_object_get(json, "model_max_length")));
+    json_decref(json);
+    assert_int_equal(qn_json_read(path, 10, true, &json), QN_ERR_FORMAT);
+    assert_text("at most 10");
+    assert_ok(qn_json_read("/no/such/file", 10, false, &json));
+    assert_null(json);
+    assert_int_equal(qn_json_read("/no/such/file", 10, true, &json), QN_ERR_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reading),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_json),
+    };
+    const int fd = mkstemp(path);
+    if (fd < 0)
+        return 1;
+    close(fd);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    return failed;
+}

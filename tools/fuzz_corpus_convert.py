@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Make the seeds of tests/fuzz/fuzz_convert.c: the files of a checkpoint of a few weights.
+
+usage: fuzz_corpus_convert.py tests/fuzz/corpus/convert
+
+The first byte of a seed is the file that the rest stands for (FILES of fuzz_convert.c). The target makes its checkpoint from the seeds
+base_0 to base_3. Needs nothing but Python.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import json
+import os
+import struct
+import sys
+
+E, FF, DIM, VOCAB = 4, 4, 4, 8
+REGEX = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+         r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+CONFIG = dict(architectures=["Qwen3_5ForCausalLM"], vocab_size=VOCAB, hidden_size=E, intermediate_size=FF, num_hidden_layers=2,
+              num_attention_heads=1, num_key_value_heads=1, head_dim=DIM, layer_types=["linear_attention", "full_attention"],
+              linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=2, linear_value_head_dim=2,
+              linear_conv_kernel_dim=2, tie_word_embeddings=True, mtp_num_hidden_layers=1, rms_norm_eps=1e-6,
+              rope_parameters=dict(rope_type="yarn", factor=2.0, rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[1, 0, 0]),
+              eos_token_id=1, hidden_act="silu")
+LLAMA = dict(architectures=["LlamaForCausalLM"], vocab_size=VOCAB, hidden_size=E, intermediate_size=FF, num_hidden_layers=1,
+             num_attention_heads=1, rope_theta=1e4, rope_scaling=dict(type="llama3", factor=8.0, original_max_position_embeddings=64))
+TOKENIZER = dict(
+    model=dict(type="BPE", vocab={c: i for i, c in enumerate("abcd")}, merges=[["a", "b"], "c d"]),
+    added_tokens=[dict(id=4, content="<|end|>", special=True), dict(id=5, content="<think>", special=False)],
+    normalizer=dict(type="NFC"), pre_tokenizer=dict(type="Sequence", pretokenizers=[
+        dict(type="Split", pattern=dict(Regex=REGEX), behavior="Isolated", invert=False),
+        dict(type="ByteLevel", add_prefix_space=False, use_regex=False)]),
+    post_processor=dict(type="TemplateProcessing", single=[dict(SpecialToken=dict(id="<|end|>")), dict(Sequence=dict(id="A"))]))
+SETTINGS = dict(bos_token="<|end|>", eos_token=dict(content="<|end|>"), add_eos_token=False, model_max_length=10**30,
+                added_tokens_decoder={"6": dict(content="<|x|>", special=True)},
+                chat_template=[dict(name="default", template="{{ x }}"), dict(name="tool use", template="{{ y }}")])
+GENERATION = dict(top_k=20, top_p=0.9, temperature=1, eos_token_id=[1, 2])
+
+
+def attention(layer):
+    yield layer + "self_attn.q_proj.weight", (2 * DIM, E)
+    yield layer + "self_attn.k_proj.weight", (DIM, E)
+    yield layer + "self_attn.v_proj.weight", (DIM, E)
+    yield layer + "self_attn.o_proj.weight", (E, DIM)
+    yield layer + "self_attn.q_norm.weight", (DIM,)
+    yield layer + "self_attn.k_norm.weight", (DIM,)
+
+
+def recurrent(layer):
+    for name, shape in (("in_proj_qkv.weight", (8, E)), ("in_proj_z.weight", (4, E)), ("conv1d.weight", (8, 1, 2)), ("dt_bias", (2,)),
+                        ("A_log", (2,)), ("in_proj_a.weight", (2, E)), ("in_proj_b.weight", (2, E)), ("norm.weight", (2,)),
+                        ("out_proj.weight", (E, 4))):
+        yield layer + "linear_attn." + name, shape
+
+
+def shapes():
+    yield "model.embed_tokens.weight", (VOCAB, E)
+    yield "model.norm.weight", (E,)
+    for layer, part in (("model.layers.0.", recurrent), ("model.layers.1.", attention), ("mtp.layers.0.", attention)):
+        yield from part(layer)
+        for name, shape in (("input_layernorm", (E,)), ("post_attention_layernorm", (E,)), ("mlp.gate_proj", (FF, E)),
+                            ("mlp.up_proj", (FF, E)), ("mlp.down_proj", (E, FF))):
+            yield f"{layer}{name}.weight", shape
+    yield "mtp.fc.weight", (E, 2 * E)
+    for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+        yield f"mtp.{name}.weight", (E,)
+
+
+def safetensors():
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for i, (name, shape) in enumerate(shapes()):
+        dtype, size = (("BF16", 2), ("F16", 2), ("F32", 4))[i % 3]
+        for n in shape:
+            size *= n
+        header[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + size])
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+def main():
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    index = dict(weight_map={name: "model.safetensors" for name, _ in shapes()})
+    seeds = {"base_0": safetensors(), "base_1": CONFIG, "base_2": TOKENIZER, "base_3": SETTINGS, "index_4": index,
+             "generation_5": GENERATION, "llama_1": LLAMA}
+    os.makedirs(sys.argv[1], exist_ok=True)
+    for name, value in seeds.items():
+        data = value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
+        with open(os.path.join(sys.argv[1], name), "wb") as f:
+            f.write(name[-1].encode() + data)
+
+
+if __name__ == "__main__":
+    main()
