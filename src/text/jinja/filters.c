@@ -3,6 +3,7 @@
 #include "text/jinja/filters.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/strings.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -199,22 +200,24 @@ FILTER(filter_format)
     return qn_format_percent(r, &text, &values, out);
 }
 
-static bool is_word_byte(unsigned char c)
-{
-    return c == '_' || c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
+/* Runs of letters, digits and _. */
 FILTER(filter_wordcount)
 {
     qn_value text;
-    int64_t n = 0;
+    int64_t n_words = 0;
+    bool is_in_word = false;
     UNUSED;
     QN_TRY(qn_str(r, self, &text));
     const qn_jinja_string *s = text.u.string;
     QN_TRY(qn_run_work(r, s->length / 16));
-    for (size_t i = 0; i < s->length; i++)
-        n += is_word_byte((unsigned char)s->data[i]) && (i == 0 || !is_word_byte((unsigned char)s->data[i - 1]));
-    *out = qn_value_int(n);
+    for (size_t at = 0, n; at < s->length; at += n) {
+        uint32_t code;
+        const bool is_word = qn_utf8_next(s->data + at, s->length - at, &n, &code) == QN_UTF8_COMPLETE &&
+                             (code == '_' || qn_is_letter_or_digit(code));
+        n_words += is_word && !is_in_word;
+        is_in_word = is_word;
+    }
+    *out = qn_value_int(n_words);
     return QN_OK;
 }
 

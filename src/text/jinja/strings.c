@@ -660,14 +660,15 @@ static bool is_letter(uint32_t code)
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
+bool qn_is_letter_or_digit(uint32_t code)
+{
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
+    return is_letter(code) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+}
+
 static bool is_digit(uint32_t code)
 {
     return utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_ND;
-}
-
-static bool is_letter_or_digit(uint32_t code)
-{
-    return is_letter(code) || is_digit(code);
 }
 
 static bool is_space(uint32_t code)
@@ -705,7 +706,7 @@ METHOD(str_isalpha)
 METHOD(str_isalnum)
 {
     UNUSED;
-    return all_are(r, self, is_letter_or_digit, out);
+    return all_are(r, self, qn_is_letter_or_digit, out);
 }
 
 METHOD(str_isspace)
