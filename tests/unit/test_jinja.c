@@ -239,6 +239,24 @@ static void test_limits(void **state)
     assert_limited("{{ ('a' * 100000).replace('', 'b' * 100000) }}", variables, "");
     assert_limited("{% set l = ('a ' * 20000).split() %}{{ l | select('in', l | map('upper') | list) | list }}", variables,
                    "more steps than are allowed");
+    /* Two values whose parts are the same two lists, and so on: 2^60 parts to compare. */
+    static const char *const pairs =
+        "{%% set n = namespace(a=(1,), b=(1,)) %%}{%% for i in range(60) %%}{%% set n.a = (n.a, n.a) %%}"
+        "{%% set n.b = (n.b, n.b) %%}{%% endfor %%}{{ %s }}";
+    static const char *const compared[] = { "n.a == n.b",        "n.a < n.b",        "n.a in [n.b]",     "{n.a: 1}",
+                                            "{}.get(n.a)",       "{1: 2}[n.a]",      "[n.a, n.b]|sort",  "[n.a, n.b]|max",
+                                            "[n.a]|unique|list", "[n.a].index(n.b)", "[n.a].count(n.b)", "n.a is eq(n.b)",
+                                            "n.a is gt(n.b)",    "n.a in {}",        "dict([(n.a, 1)])" };
+    for (size_t i = 0; i < sizeof compared / sizeof *compared; i++) {
+        char source[300];
+        snprintf(source, sizeof source, pairs, compared[i]);
+        assert_limited(source, variables, "more steps than are allowed");
+    }
+    assert_limited("{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a }}",
+                   variables, "more steps than are allowed");
+    assert_limited(
+        "{% set a = 'x' * 1000000 %}{% set b = a ~ '' %}{% for i in range(99999) %}{% if a == b %}{% endif %}{% endfor %}",
+        variables, "more steps than are allowed");
     json_decref(variables);
 }
 

@@ -306,6 +306,7 @@ typedef struct sortable {
 static qn_status compare_keys(qn_run *r, const qn_value *a, const qn_value *b, int *order)
 {
     *order = 0;
+    QN_TRY(qn_run_compare(r, a, b));
     if (qn_value_equal(a, b))
         return QN_OK;
     if (!qn_value_order(a, b, order))
@@ -413,6 +414,8 @@ static qn_status extreme(qn_run *r, const qn_value *self, const qn_call *call, i
         QN_TRY(sort_key(r, &items[i], call->bound[1], is_set(call->bound[0]), &key));
         if (i && (key.type == QN_VALUE_UNDEFINED || best.type == QN_VALUE_UNDEFINED))
             return qn_fail_undefined(r, key.type == QN_VALUE_UNDEFINED ? &key : &best);
+        if (i)
+            QN_TRY(qn_run_compare(r, &key, &best));
         if (i && !qn_value_order(&key, &best, &order))
             return qn_run_fail(r, "%s and %s have no order", qn_value_type_name(&key), qn_value_type_name(&best));
         if (i && (order == 2 || order * sign <= 0))
@@ -444,8 +447,7 @@ FILTER(filter_unique)
     for (size_t i = 0; i < n; i++) {
         QN_TRY(qn_run_work(r, 1));
         QN_TRY(sort_key(r, &items[i], call->bound[1], is_set(call->bound[0]), &key));
-        if (!qn_value_is_hashable(&key))
-            return qn_run_fail(r, "%s cannot be a key", qn_value_type_name(&key));
+        QN_TRY(qn_want_key(r, &key));
         if (qn_dict_find(seen.u.dict, &key))
             continue;
         QN_TRY(qn_dict_set(&r->arena, seen.u.dict, key, key));

@@ -15,7 +15,7 @@ typedef struct frame_name {
     bool is_known, is_stored;
 } frame_name;
 
-typedef struct frame_names {
+typedef struct symbols {
     const struct symbols *parent;
     frame_name *list;
     uint32_t n, capacity;

@@ -197,8 +197,7 @@ qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item
                                                      item->u.string->data, item->u.string->length) != NULL;
         return QN_OK;
     case QN_VALUE_DICT:
-        if (!qn_value_is_hashable(item))
-            return qn_run_fail(r, "%s cannot be a key", qn_value_type_name(item));
+        QN_TRY(qn_want_key(r, item));
         *out = qn_dict_find(container->u.dict, item) != NULL;
         return QN_OK;
     default: {
@@ -206,8 +205,10 @@ qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item
         size_t n;
         QN_TRY(qn_items_of(r, container, &items, &n));
         QN_TRY(qn_run_work(r, n));
-        for (size_t i = 0; i < n && !*out; i++)
+        for (size_t i = 0; i < n && !*out; i++) {
+            QN_TRY(qn_run_compare(r, &items[i], item));
             *out = qn_value_equal(&items[i], item);
+        }
         return QN_OK;
     }
     }
