@@ -4,6 +4,7 @@
     tools/compare_templates.py --render-lines build/tests/render_lines --generated 100000
     tools/compare_templates.py --render-lines build/tests/render_lines --templates tests/golden/templates/*.jinja
     tools/compare_templates.py --write-golden tests/golden/templates/*.jinja
+    tools/compare_templates.py --write-corpus tests/fuzz/corpus/template --templates tests/golden/templates/*.jinja
 
 Templates drawn from template_grammar.py, and given ones over random conversations, must give the same text, or an error in both. Bytes
 of variables must lie in spans that are not the template's, special tokens that templates spell in those that are. The first line of
@@ -300,6 +301,19 @@ def write_golden(paths, n, seed):
                 file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
+def write_corpus(folder, paths, seed):
+    """Inputs of tests/fuzz/fuzz_template.c: a template and, in the last line, its variables."""
+    inputs = {}
+    for path in paths:
+        name = os.path.splitext(os.path.basename(path))[0]
+        inputs[name] = read(path), Conversations(f"{seed} {name}").variables()
+    for i in range(seed, seed + 20):
+        inputs[f"generated_{i}"] = Generator(i).template(), GENERATED_VARIABLES[i % 2]
+    for name, (source, variables) in inputs.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8", newline="") as file:
+            file.write(source + "\n" + json.dumps(variables, ensure_ascii=False, separators=(",", ":")))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--render-lines", default="build/tests/render_lines", help="the program of tests/jinja/render_lines.c")
@@ -309,10 +323,14 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of conversations, and of the first generated template")
     parser.add_argument("--shown", type=int, default=10, metavar="N", help="differences that are printed")
     parser.add_argument("--write-golden", nargs="+", default=[], metavar="FILE")
+    parser.add_argument("--write-corpus", metavar="FOLDER", help="inputs of fuzz_template: those of --templates, and 20 generated ones")
     options = parser.parse_args()
     os.environ["TZ"] = "UTC"
     if options.write_golden:
         write_golden(options.write_golden, 12, options.seed)
+        return 0
+    if options.write_corpus:
+        write_corpus(options.write_corpus, options.templates, options.seed)
         return 0
     comparison = Comparison(options.render_lines, options.shown)
     compare_files(comparison, options.templates, options.conversations, options.seed)
