@@ -99,8 +99,11 @@ class Quern:
 
     def render(self, source, variables):
         line = json.dumps({"template": source, "variables": variables, "now": NOW})
-        self.process.stdin.write(line.encode() + b"\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
         answer = self.process.stdout.readline()
         if not answer:
             return "ended", f"render_lines ended with status {self.process.wait()}", []

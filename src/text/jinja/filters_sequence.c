@@ -302,13 +302,10 @@ typedef struct sortable {
     qn_value key, item;
 } sortable;
 
-/* Undefined values are equal to each other and have no order with others. */
 static qn_status compare_keys(qn_run *r, const qn_value *a, const qn_value *b, int *order)
 {
     *order = 0;
     QN_TRY(qn_run_compare(r, a, b));
-    if (qn_value_equal(a, b))
-        return QN_OK;
     if (!qn_value_order(a, b, order))
         return qn_run_fail(r, "%s and %s have no order", qn_value_type_name(a), qn_value_type_name(b));
     *order = *order == 2 ? 0 : *order;
@@ -347,13 +344,16 @@ static qn_status sort_items(qn_run *r, sortable *v, size_t n, bool reverse, qn_v
     return QN_OK;
 }
 
-/* The keys of "a,b": a list of one for each. */
+/* A list of keys, one for each attribute of "a,b". Lists with equal items have an order even where the items have none, as None. */
 static qn_status keys_of(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive, qn_value *out)
 {
-    if (!attribute || !qn_is_string(attribute))
-        return sort_key(r, item, attribute, case_sensitive, out);
-    const char *at = attribute->u.string->data, *end = at + attribute->u.string->length;
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, 1, out));
+    if (!attribute || !qn_is_string(attribute)) {
+        qn_value key;
+        QN_TRY(sort_key(r, item, attribute, case_sensitive, &key));
+        return qn_list_append(&r->arena, out->u.list, key);
+    }
+    const char *at = attribute->u.string->data, *end = at + attribute->u.string->length;
     for (;;) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         qn_value name, key;
