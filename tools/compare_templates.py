@@ -54,9 +54,13 @@ class Generation(jinja2.ext.Extension):
         return caller()
 
 
+class Raised(Exception):
+    """What a template says with raise_exception."""
+
+
 def make_environment():
     def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
+        raise Raised(message)
 
     def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -79,7 +83,8 @@ class Reference:
         self.compiled = {}
 
     def render(self, source, variables):
-        """("text", text), ("error", message), or ("none", why) where there is nothing to compare with."""
+        """("text", text), ("raised", the template's own message), ("error", message), or ("none", why) where there is nothing to
+        compare with."""
         try:
             if source not in self.compiled:
                 if len(self.compiled) > 100:
@@ -88,6 +93,8 @@ class Reference:
             text = self.compiled[source].render(**variables)
         except RecursionError:
             return "none", "recursion"
+        except Raised as error:
+            return "raised", str(error)
         except Exception as error:  # whatever a template does wrong
             return "error", f"{type(error).__name__}: {error}"
         return ("none", "an address") if UNPRINTABLE.search(text) else ("text", text)
@@ -142,6 +149,12 @@ def span_error(text, spans, variables, source):
     return None
 
 
+def is_message(message, text):
+    """Errors show 400 bytes of what a template raises, with ? for control characters."""
+    message, text = re.sub(r"[\x00-\x1f\x7f]", "?", message).encode(), text.encode()
+    return message == text or (len(text) > 396 and message.startswith(text))
+
+
 class Comparison:
     def __init__(self, program, shown):
         self.reference = Reference()
@@ -159,6 +172,8 @@ class Comparison:
             self.counts["not compared"] += 1
             return
         problem = None
+        if expected[0] == "raised":
+            kind = "raised" if kind == "error" and is_message(expected[1], text) else kind
         if expected[0] != kind or (kind == "text" and expected[1] != text):
             problem = "the results differ"
         elif kind == "text":
@@ -179,7 +194,7 @@ class Comparison:
         sys.stdout.flush()
 
     def summary(self):
-        return ", ".join(f"{self.counts[kind]} {kind}" for kind in ("text", "error", "not compared", "different"))
+        return ", ".join(f"{self.counts[kind]} {kind}" for kind in ("text", "raised", "error", "not compared", "different"))
 
 
 # ---- Conversations ----
