@@ -458,8 +458,8 @@ qn_status qn_items_of(qn_run *r, const qn_value *value, const qn_value **items, 
     case QN_VALUE_VIEW: return dict_items(r, value->u.view->dict, value->u.view->kind, items, n);
     case QN_VALUE_RANGE: return range_items(r, value->u.range, items, n);
     case QN_VALUE_ITERATOR:
-        *items = value->u.iterator->items + value->u.iterator->at;
         *n = value->u.iterator->n - value->u.iterator->at;
+        *items = *n ? value->u.iterator->items + value->u.iterator->at : NULL;
         value->u.iterator->at = value->u.iterator->n;
         return QN_OK;
     default: return qn_run_fail(r, "%s cannot be iterated", qn_value_type_name(value));
