@@ -260,6 +260,29 @@ static void test_limits(void **state)
     json_decref(variables);
 }
 
+/* Calls of a macro with many parameters, and more names than a template may have. */
+static void assert_limited_calls(void)
+{
+    enum { MANY = 900, TOO_MANY = 2000, CALLS = 20000, BYTES = 400000 };
+    static const char call[] = "{{m()}}";
+    char *source = malloc(BYTES), *at = source;
+    qn_jinja_output output;
+    assert_non_null(source);
+    at += sprintf(at, "{%% macro m(");
+    for (int i = 0; i < MANY; i++)
+        at += sprintf(at, "p%d=1,", i);
+    at += sprintf(at - 1, ") %%}{%% endmacro %%}") - 1;
+    for (int i = 0; i < CALLS; i++)
+        at = stpcpy(at, call);
+    assert_limited(source, NULL, "more steps than are allowed");
+    at = source;
+    for (int i = 0; i < TOO_MANY; i++)
+        at += sprintf(at, "{{x%d}}", i);
+    assert_int_equal(render_json(source, strlen(source), NULL, NULL, &output), QN_ERR_INVALID);
+    assert_text("more than 1000 names");
+    free(source);
+}
+
 static void test_nesting(void **state)
 {
     enum { DEEP = 100000 };
@@ -282,6 +305,7 @@ static void test_nesting(void **state)
         assert_int_not_equal(render_json(source, strlen(source), NULL, NULL, &output), QN_OK);
         free(source);
     }
+    assert_limited_calls();
     json_t *deep = json_array();
     for (int k = 0; k < 1000; k++)
         deep = json_pack("[o]", deep);

@@ -68,6 +68,8 @@ qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, 
 
 /* ---- Scopes ---- */
 
+enum { NAMES_PER_STEP = 64 }; /* that are compared in the time of a step */
+
 qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out)
 {
     QN_TRY(qn_arena_alloc(&r->arena, out, 1, sizeof **out));
@@ -77,6 +79,7 @@ qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out)
 
 qn_status qn_scope_set(qn_run *r, qn_scope *scope, const char *name, qn_value value)
 {
+    QN_TRY(qn_run_work(r, 1 + scope->n / NAMES_PER_STEP));
     for (uint32_t i = 0; i < scope->n; i++)
         if (scope->names[i] == name) {
             scope->values[i] = value;
@@ -112,12 +115,14 @@ static qn_status make_function(qn_run *r, const qn_builtin *builtin, const qn_va
 
 static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, qn_value *out)
 {
-    for (const qn_scope *s = scope; s; s = s->parent)
+    for (const qn_scope *s = scope; s; s = s->parent) {
+        QN_TRY(qn_run_work(r, s->n / NAMES_PER_STEP));
         for (uint32_t i = 0; i < s->n; i++)
             if (s->names[i] == name) {
                 *out = s->values[i];
                 return QN_OK;
             }
+    }
     const qn_builtin *global = qn_find_global(name, strlen(name));
     if (global)
         return make_function(r, global, NULL, out);

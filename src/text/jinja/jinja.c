@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SOURCE = 4 << 20, MAX_TREE = 256 << 20, MAX_NAMES = 2000, MAX_NAME_LENGTH = 1000 };
+enum { MAX_SOURCE = 1 << 20, MAX_TREE = 256 << 20, MAX_NAMES = 1000, MAX_NAME_LENGTH = 1000 };
 
 static const qn_jinja_limits standard = { .steps = 20000000, .memory = 512u << 20, .output = 64 << 20 };
 

@@ -341,7 +341,7 @@ static qn_status parse_attribute(qn_parser *p, qn_node *of, qn_node **out)
 qn_status qn_parse_call(qn_parser *p, qn_node *call)
 {
     QN_TRY(qn_parse_expect(p, "("));
-    bool first = true;
+    bool first = true, has_keyword = false, has_stars[3] = { false };
     while (!qn_parse_is(p, ")")) {
         qn_argument argument = { 0 };
         if (!first) {
@@ -359,10 +359,11 @@ qn_status qn_parse_call(qn_parser *p, qn_node *call)
             QN_TRY(qn_parse_name(p, &argument.name));
             p->at++;
         }
-        if (!argument.name && !argument.stars)
-            for (uint32_t i = 0; i < call->n_args; i++)
-                if (call->args[i].name || call->args[i].stars == 2)
-                    return qn_parse_fail(p, "a keyword argument after another");
+        const bool is_positional = !argument.name && !argument.stars;
+        if (has_stars[2] || (is_positional && (has_keyword || has_stars[1])) || (argument.stars == 1 && has_stars[1]))
+            return qn_parse_fail(p, "arguments in the order a, *b, c=1, **d");
+        has_keyword |= argument.name != NULL;
+        has_stars[argument.stars] = true;
         QN_TRY(qn_parse_expression(p, true, &argument.value));
         QN_TRY(qn_parse_grow(p, &call->args, call->n_args, sizeof *call->args));
         call->args[call->n_args++] = argument;
