@@ -410,6 +410,7 @@ static qn_status string_items(qn_run *r, const qn_value *string, const qn_value 
         const qn_jinja_string rest = { s->data + at, NULL, s->length - at };
         const size_t bytes = qn_code_point_at(&rest, 1);
         QN_TRY(qn_value_part(&r->arena, string, at, at + bytes, &characters[i]));
+        characters[i].safe = false;
         at += bytes;
     }
     *items = characters;

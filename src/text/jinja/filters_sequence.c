@@ -134,7 +134,9 @@ FILTER(filter_reverse)
         qn_builder b = { .arena = &r->arena };
         for (size_t i = 0; i < n; i++)
             QN_TRY(qn_builder_string(&b, &list.u.list->items[i]));
-        return qn_builder_finish(&b, out);
+        QN_TRY(qn_builder_finish(&b, out));
+        out->safe = self->safe;
+        return QN_OK;
     }
     *out = list;
     return self->type == QN_VALUE_ITERATOR ? QN_OK : qn_value_iterator(&r->arena, list.u.list->items, n, out);

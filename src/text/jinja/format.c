@@ -224,9 +224,9 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
             QN_TRY(qn_escape_html(p->r, &text, &text));
         return put_text(&p->b, s, &text, '>');
     case 'c':
-        if (qn_is_string(v) && qn_code_points(v->u.string) == 1)
+        if (!p->is_safe && qn_is_string(v) && qn_code_points(v->u.string) == 1)
             return put_text(&p->b, s, v, '>');
-        if (qn_is_integer(v))
+        if (!p->is_safe && qn_is_integer(v))
             return put_code_point(p, s, qn_integer_of(v));
         return qn_run_fail(p->r, "%%c needs one character");
     case 'd':

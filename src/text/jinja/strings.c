@@ -428,13 +428,20 @@ METHOD(str_join)
     qn_builder b = { .arena = &r->arena };
     QN_TRY(qn_items_of(r, call->bound[0], &items, &n));
     for (size_t i = 0; i < n; i++) {
-        QN_TRY(qn_want_string(r, &items[i], "an item that is joined"));
-        QN_TRY(qn_run_work(r, 1 + items[i].u.string->length / 64));
+        qn_value item = items[i];
+        QN_TRY(qn_run_work(r, 1 + qn_value_weight(&item)));
+        if (self->safe) { /* it joins any values */
+            QN_TRY(qn_str(r, &item, &item));
+            QN_TRY(qn_escape_html(r, &item, &item));
+        }
+        QN_TRY(qn_want_string(r, &item, "an item that is joined"));
         if (i)
             QN_TRY(qn_builder_string(&b, self));
-        QN_TRY(qn_builder_string(&b, &items[i]));
+        QN_TRY(qn_builder_string(&b, &item));
     }
-    return qn_builder_finish(&b, out);
+    QN_TRY(qn_builder_finish(&b, out));
+    out->safe = self->safe;
+    return QN_OK;
 }
 
 /* ---- Searching ---- */
@@ -592,11 +599,13 @@ METHOD(str_replace)
     int64_t most = -1;
     qn_value old = *call->bound[0], with = *call->bound[1];
     QN_TRY(qn_want_string(r, &old, "what is replaced"));
+    if (self->safe) { /* it takes any value */
+        QN_TRY(qn_str(r, &with, &with));
+        QN_TRY(qn_escape_html(r, &with, &with));
+    }
     QN_TRY(qn_want_string(r, &with, "the replacement"));
     if (call->bound[2])
         QN_TRY(qn_want_integer(r, call->bound[2], "count", &most));
-    if (self->safe)
-        QN_TRY(qn_escape_html(r, &with, &with));
     QN_TRY(qn_replace(r, self, &old, &with, most, out));
     out->safe = self->safe;
     return QN_OK;
@@ -615,6 +624,8 @@ static qn_status pad(qn_run *r, const qn_value *self, const qn_call *call, unsig
     if (call->bound[1]) {
         QN_TRY(qn_want_string(r, call->bound[1], "the fill character"));
         fill = *call->bound[1];
+        if (self->safe)
+            QN_TRY(qn_escape_html(r, &fill, &fill));
     }
     if (qn_code_points(fill.u.string) != 1 || width > MAX_WIDTH)
         return qn_run_fail(r, width > MAX_WIDTH ? "the width is too large" : "the fill is not one character");
