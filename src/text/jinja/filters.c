@@ -342,7 +342,7 @@ FILTER(filter_int)
         QN_TRY(real_to_integer(r, self->u.real, &n));
     } else if (qn_is_string(self)) {
         is_number = read_integer(self->u.string, (int)base, &n);
-        if (!is_number && read_real(self->u.string, &x) && !isnan(x)) {
+        if (!is_number && read_real(self->u.string, &x) && isfinite(x)) {
             is_number = true;
             QN_TRY(real_to_integer(r, x, &n));
         }

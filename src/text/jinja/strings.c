@@ -262,12 +262,8 @@ static qn_status split_at_space(qn_run *r, const qn_value *self, int64_t most, q
         if (at == s->length)
             return QN_OK;
         const size_t begin = at;
-        if (most >= 0 && parts == most) {
-            size_t end = s->length;
-            while ((n = qn_space_before(s->data, end)) > 0)
-                end -= n;
-            return append_part(r, self, begin, end, out);
-        }
+        if (most >= 0 && parts == most)
+            return append_part(r, self, begin, s->length, out);
         while (at < s->length && !qn_space_at(s->data, s->length, at))
             at++;
         QN_TRY(append_part(r, self, begin, at, out));
@@ -327,12 +323,8 @@ static qn_status rsplit_at_space(qn_run *r, const qn_value *self, int64_t most, 
         if (!end)
             return QN_OK;
         size_t begin = end;
-        if (most >= 0 && parts == most) {
-            begin = 0;
-            while ((n = qn_space_at(s->data, s->length, begin)) > 0)
-                begin += n;
-            return append_part(r, self, begin, end, out);
-        }
+        if (most >= 0 && parts == most)
+            return append_part(r, self, 0, end, out);
         while (begin > 0 && !qn_space_before(s->data, begin))
             begin--;
         QN_TRY(append_part(r, self, begin, end, out));
@@ -549,11 +541,18 @@ METHOD(str_count)
 {
     int64_t n = 0;
     QN_TRY(qn_want_string(r, call->bound[0], "what is counted"));
-    const qn_jinja_string *s = self->u.string, *what = call->bound[0]->u.string;
-    QN_TRY(qn_run_work(r, s->length / 16));
+    size_t from, to;
+    bool valid;
+    QN_TRY(search_range(r, self, call->bound[1], call->bound[2], &from, &to, &valid));
+    if (!valid) {
+        *out = qn_value_int(0);
+        return QN_OK;
+    }
+    const qn_jinja_string s = { self->u.string->data + from, NULL, to - from }, *what = call->bound[0]->u.string;
+    QN_TRY(qn_run_work(r, s.length / 16));
     if (!what->length)
-        n = (int64_t)qn_code_points(s) + 1;
-    for (const char *at = s->data, *end = s->data + s->length;
+        n = (int64_t)qn_code_points(&s) + 1;
+    for (const char *at = s.data, *end = s.data + s.length;
          what->length && at < end && (at = memmem(at, (size_t)(end - at), what->data, what->length)); at += what->length)
         n++;
     *out = qn_value_int(n);
@@ -760,7 +759,7 @@ static const qn_builtin methods[] = {
     { .name = "rfind", .call = str_rfind, .parameters = { "sub", "start", "end" }, .required = 1 },
     { .name = "index", .call = str_index, .parameters = { "sub", "start", "end" }, .required = 1 },
     { .name = "rindex", .call = str_rindex, .parameters = { "sub", "start", "end" }, .required = 1 },
-    { .name = "count", .call = str_count, .parameters = { "sub" }, .required = 1 },
+    { .name = "count", .call = str_count, .parameters = { "sub", "start", "end" }, .required = 1 },
     { .name = "join", .call = str_join, .parameters = { "iterable" }, .required = 1 },
     { .name = "format", .call = str_format, .is_variadic = true },
     { .name = "splitlines", .call = str_splitlines, .parameters = { "keepends" } },
