@@ -106,7 +106,7 @@ static void refuses_requests(void **unused)
 {
     (void)unused;
     static const qn_token tokens[] = { 1, 2, 3 }, wrong[] = { 1, -1 };
-    static const qn_chat_message strange = { "tool", "x" };
+    static const qn_chat_message strange = { "user", NULL };
     static const uint32_t beyond[] = { 4 }, descending[] = { 2, 1 };
     static const char *const empty[] = { "" };
     qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .n_ctx = 3 });
@@ -122,7 +122,7 @@ static void refuses_requests(void **unused)
         { { .sampling = defaults, .tokens = tokens }, QN_ERR_INVALID, "no tokens" },
         { { .sampling = defaults, .text = "" }, QN_ERR_INVALID, "no tokens" },
         { { .sampling = defaults, .messages = &strange }, QN_ERR_INVALID, "no messages" },
-        { { .sampling = defaults, .messages = &strange, .n_messages = 1 }, QN_ERR_INVALID, "tool" },
+        { { .sampling = defaults, .messages = &strange, .n_messages = 1 }, QN_ERR_INVALID, "message 0 has no content" },
         { { .sampling = defaults, .tokens = wrong, .n_tokens = 2 }, QN_ERR_INVALID, "token 1: id -1" },
         { { .sampling = defaults, .text = "one two three four five" }, QN_ERR_CONTEXT, "the capacity is 3" },
         { { .sampling = defaults, .text = "a", .marks = beyond, .n_marks = 1 }, QN_ERR_INVALID, "marks: 1 without" },
