@@ -1,5 +1,5 @@
-/* Fuzzing chat templates: the input's last line is JSON of variables, what is before it the template. Rendering must end within
- * small limits, give valid UTF-8 in contiguous spans, and give it again. */
+/* Fuzzing chat templates: the input's last line is JSON of variables, what is before it the template. Rendering must end
+ * within small limits, give valid UTF-8 in contiguous spans, and give it again. */
 #include "base/status.h"
 #include "text/jinja/jinja.h"
 #include "text/utf8.h"

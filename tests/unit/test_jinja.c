@@ -1,5 +1,5 @@
-/* The interpreter of chat templates: golden texts that jinja2 gave (tools/compare_templates.py --write-golden), where the bytes
- * of a text come from, what errors name, and limits. */
+/* The interpreter of chat templates: golden texts that jinja2 gave (tools/compare_templates.py --write-golden), where the
+ * bytes of a text come from, what errors name, and limits. */
 #include "helper_assert.h"
 
 #include "text/jinja/jinja.h"

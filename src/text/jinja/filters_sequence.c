@@ -244,7 +244,8 @@ FILTER(filter_map)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
-/* Items whose attribute (of *attr) or which themselves pass the test that the next argument names; without one, that are true. */
+/* Items whose attribute (of *attr) or which themselves pass the test that the next argument names; without one, that are
+ * true. */
 static qn_status select_items(qn_run *r, const qn_value *self, const qn_call *call, bool by_attribute, bool wanted,
                               qn_value *out)
 {
@@ -346,7 +347,8 @@ static qn_status sort_items(qn_run *r, sortable *v, size_t n, bool reverse, qn_v
     return QN_OK;
 }
 
-/* A list of keys, one for each attribute of "a,b". Lists with equal items have an order even where the items have none, as None. */
+/* A list of keys, one for each attribute of "a,b". Lists with equal items have an order even where the items have none, as
+ * None. */
 static qn_status keys_of(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive, qn_value *out)
 {
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, 1, out));

@@ -1,6 +1,6 @@
-/* jinja2 decides before it runs a template what a name means in a block with a scope of its own (a frame): a name that the block
- * assigns before it reads it is undefined at first, even where a variable of that name exists outside. Blocks within see that too.
- * This file repeats the decision (jinja2's idtracking.py); scopes at run time begin with these names undefined. */
+/* jinja2 decides before it runs a template what a name means in a block with a scope of its own (a frame): a name that the
+ * block assigns before it reads it is undefined at first, even where a variable of that name exists outside. Blocks within see
+ * that too. This file repeats the decision (jinja2's idtracking.py); scopes at run time begin with these names undefined. */
 #include "text/jinja/frames.h"
 
 #include "base/status.h"

@@ -1,5 +1,5 @@
-/* Values of template code, as Python has them: strings that know where their bytes come from, numbers, lists, dicts, callables.
- * They live in an arena and, lists and dicts under construction aside, never change. */
+/* Values of template code, as Python has them: strings that know where their bytes come from, numbers, lists, dicts,
+ * callables. They live in an arena and, lists and dicts under construction aside, never change. */
 #ifndef QN_TEXT_JINJA_VALUE_H
 #define QN_TEXT_JINJA_VALUE_H
 
@@ -198,8 +198,8 @@ bool qn_value_order(const qn_value *a, const qn_value *b, int *order);
 
 bool qn_value_is_hashable(const qn_value *v);
 
-/* qn_value_weight - the steps of visiting a value: the values within it, at all depths and as often as they are there, and one for
- * 64 bytes of a string. Comparing two values takes at most as many as the lighter one. */
+/* qn_value_weight - the steps of visiting a value: the values within it, at all depths and as often as they are there, and one
+ * for 64 bytes of a string. Comparing two values takes at most as many as the lighter one. */
 uint64_t qn_value_weight(const qn_value *v);
 
 /* qn_value_type_name - Python's name of its type. */
