@@ -150,8 +150,8 @@ def span_error(text, spans, variables, source):
 
 
 def is_message(message, text):
-    """Errors show 400 bytes of what a template raises, with ? for control characters."""
-    message, text = re.sub(r"[\x00-\x1f\x7f]", "?", message).encode(), text.encode()
+    """Errors show 400 bytes of what a template raises, up to a NUL, with ? for control characters."""
+    message, text = re.sub(r"[\x01-\x1f\x7f]", "?", message.split("\0")[0]).encode(), text.encode()
     return message == text or (len(text) > 396 and message.startswith(text))
 
 
