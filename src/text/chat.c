@@ -19,6 +19,8 @@ static const char chatml[] = "{% for message in messages %}"
 struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
+    qn_output_params output;
+    bool has_parsed_calls;           /* or no tools */
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
 
@@ -56,6 +58,18 @@ static qn_status find_template(qn_chat_template *chat, const qn_gguf *file, cons
     return QN_OK;
 }
 
+static void find_output(qn_chat_template *chat, const qn_tokenizer *tok)
+{
+    if (chat->jinja) {
+        chat->has_parsed_calls = qn_output_form_of(chat->jinja, &chat->output);
+        qn_output_find_tokens(&chat->output, tok);
+    } else {
+        chat->has_parsed_calls = true;
+        qn_output_params_init(&chat->output, QN_OUTPUT_PLAIN);
+        chat->output.think_open.text = chat->output.think_close.text = NULL;
+    }
+}
+
 qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out)
 {
     *out = NULL;
@@ -63,11 +77,13 @@ qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, 
     QN_TRY(qn_alloc(&chat, 1, sizeof *chat, "chat template"));
     chat->name = "";
     const qn_status status = find_template(chat, file, tok, given);
-    if (status == QN_OK)
-        *out = chat;
-    else
+    if (status != QN_OK) {
         qn_chat_template_free(chat);
-    return status;
+        return status;
+    }
+    find_output(chat, tok);
+    *out = chat;
+    return QN_OK;
 }
 
 void qn_chat_template_free(qn_chat_template *chat)
@@ -86,6 +102,12 @@ const char *qn_chat_template_name(const qn_chat_template *chat)
 const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat)
 {
     return chat->jinja;
+}
+
+bool qn_chat_template_output(const qn_chat_template *chat, qn_output_params *output)
+{
+    *output = chat->output;
+    return chat->has_parsed_calls;
 }
 
 /* ---- Rendering ---- */

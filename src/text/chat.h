@@ -7,6 +7,7 @@
 
 #include "gguf/gguf.h"
 #include "text/jinja/jinja.h"
+#include "text/output_parser.h"
 #include "text/tokenizer.h"
 
 typedef struct qn_chat_template qn_chat_template;
@@ -29,6 +30,10 @@ const char *qn_chat_template_name(const qn_chat_template *chat);
 
 /* qn_chat_template_jinja - the compiled template, or NULL. */
 const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat);
+
+/* qn_chat_template_output - how answers are parsed back: the form of qn_output_form_of, delimiters with their token ids. False
+ * if the template has tools whose calls cannot be parsed back. Without a template the form is plain. */
+bool qn_chat_template_output(const qn_chat_template *chat, qn_output_params *output);
 
 /* qn_chat_render - a conversation as text.
  *
