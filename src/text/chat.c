@@ -21,6 +21,7 @@ struct qn_chat_template {
     const char *name;
     qn_output_params output;
     bool has_parsed_calls;           /* or no tools */
+    qn_chat_traits traits;
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
 
@@ -29,6 +30,7 @@ struct qn_chat_template {
 static qn_status use(qn_chat_template *chat, const char *name, const char *text, size_t length)
 {
     QN_TRY(qn_jinja_compile(text, length, &chat->jinja));
+    qn_chat_traits_of(chat->jinja, &chat->traits);
     chat->name = name;
     return QN_OK;
 }
@@ -110,6 +112,11 @@ bool qn_chat_template_output(const qn_chat_template *chat, qn_output_params *out
     return chat->has_parsed_calls;
 }
 
+const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat)
+{
+    return chat->jinja ? &chat->traits : NULL;
+}
+
 /* ---- Rendering ---- */
 
 /* A special token of the vocabulary as a string; NULL if there is none. */
@@ -155,11 +162,25 @@ static qn_status make_variables(const json_t *conversation, const qn_jinja_varia
     return QN_OK;
 }
 
-qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
-                         qn_jinja_output *output)
+static qn_status render(const qn_tokenizer *tok, const qn_jinja *jinja, const json_t *conversation, int64_t now,
+                        qn_jinja_output *output)
 {
     qn_jinja_variable standard[STANDARD_VARIABLES], *variables = NULL;
     size_t n = 0;
+    standard_variables(tok, standard);
+    qn_status status = make_variables(conversation, standard, &variables, &n);
+    if (status == QN_OK)
+        status = qn_jinja_render(jinja, variables, n, now, NULL, output);
+    qn_free(variables);
+    for (size_t i = 0; i < STANDARD_VARIABLES; i++)
+        json_decref(standard[i].value);
+    return status;
+}
+
+qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                         qn_jinja_output *output)
+{
+    json_t *adapted;
     *output = (qn_jinja_output){ 0 };
     if (!chat->jinja)
         return qn_fail(QN_ERR_UNSUPPORTED,
@@ -167,13 +188,9 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
                        chat->problem);
     if (!json_is_object(conversation))
         return qn_fail(QN_ERR_INVALID, "the conversation is not a JSON object");
-    standard_variables(tok, standard);
-    qn_status status = make_variables(conversation, standard, &variables, &n);
-    if (status == QN_OK)
-        status = qn_jinja_render(chat->jinja, variables, n, now, NULL, output);
-    qn_free(variables);
-    for (size_t i = 0; i < STANDARD_VARIABLES; i++)
-        json_decref(standard[i].value);
+    QN_TRY(qn_chat_adapt(&chat->traits, conversation, &adapted));
+    const qn_status status = render(tok, chat->jinja, adapted, now, output);
+    json_decref(adapted);
     return status;
 }
 
