@@ -120,6 +120,9 @@ typedef struct qn_model_info {
     const char *device;                /* "cpu", "cuda:0"; "" with vocab_only */
     const char *tokeniser;             /* "gpt2/qwen2"; "" if the file has none that quern supports */
     const char *chat_template;         /* "file", "given", "chatml" (the file has none); "" if there is none that can be used */
+    const char *tool_calls;            /* how the chat template writes tool calls: "json", "xml", "llama3"; "unknown" if in
+                                          no way that quern parses; "" if it has no tools (docs/tool-calls.md) */
+    bool has_thinking;                 /* the chat template has <think> and </think> */
 } qn_model_info;
 
 /* qn_model_get_info - properties of a model. The strings are valid until the model is freed. */

@@ -58,7 +58,8 @@ const qn_command qn_commands[] = {
     { QN_CMD_INFO, "info", "what a GGUF file holds", "info [-m] FILE [--plan]",
       "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type, which of "
       "its\n"
-      "layouts type 42 has, which weights are in a rotated basis, and whether quern has its tokeniser and chat format.\n"
+      "layouts type 42 has, which weights are in a rotated basis, and whether quern has its\n"
+      "tokeniser and chat format, tool calls and thinking included.\n"
       "Of a model split over several files, FILE is any of them.",
       0, 1, NULL, qn_cli_info },
     { QN_CMD_QUANTIZE, "quantize", "rewrite a GGUF file in another weight type", "quantize IN OUT TYPE [options]",

@@ -190,6 +190,14 @@ static void print_tokenizer(const qn_gguf *file)
     printf("chat        %s\n", strcmp(info.chat_template, "file") == 0     ? "the file's template"
                                : strcmp(info.chat_template, "chatml") == 0 ? "ChatML, as the file has no template"
                                                                            : "no template that can be used");
+    if (*info.chat_template)
+        printf("tool calls  %s\nthinking    %s\n",
+               !*info.tool_calls                         ? "none: the template has no tools"
+               : strcmp(info.tool_calls, "unknown") == 0 ? "in a form that quern does not parse"
+               : strcmp(info.tool_calls, "json") == 0    ? "json: <tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>"
+               : strcmp(info.tool_calls, "xml") == 0     ? "xml: <tool_call><function=...><parameter=...>"
+                                                         : "llama3: {\"name\": ..., \"parameters\": {...}}",
+               info.has_thinking ? "<think> and </think>" : "none");
     qn_model_free(loaded);
 }
 

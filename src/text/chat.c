@@ -19,6 +19,9 @@ static const char chatml[] = "{% for message in messages %}"
 struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
+    qn_output_params output;
+    bool has_parsed_calls;           /* or no tools */
+    qn_chat_traits traits;
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
 
@@ -27,6 +30,7 @@ struct qn_chat_template {
 static qn_status use(qn_chat_template *chat, const char *name, const char *text, size_t length)
 {
     QN_TRY(qn_jinja_compile(text, length, &chat->jinja));
+    qn_chat_traits_of(chat->jinja, &chat->traits);
     chat->name = name;
     return QN_OK;
 }
@@ -56,6 +60,18 @@ static qn_status find_template(qn_chat_template *chat, const qn_gguf *file, cons
     return QN_OK;
 }
 
+static void find_output(qn_chat_template *chat, const qn_tokenizer *tok)
+{
+    if (chat->jinja) {
+        chat->has_parsed_calls = qn_output_form_of(chat->jinja, &chat->output);
+        qn_output_find_tokens(&chat->output, tok);
+    } else {
+        chat->has_parsed_calls = true;
+        qn_output_params_init(&chat->output, QN_OUTPUT_PLAIN);
+        chat->output.think_open.text = chat->output.think_close.text = NULL;
+    }
+}
+
 qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out)
 {
     *out = NULL;
@@ -63,11 +79,13 @@ qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, 
     QN_TRY(qn_alloc(&chat, 1, sizeof *chat, "chat template"));
     chat->name = "";
     const qn_status status = find_template(chat, file, tok, given);
-    if (status == QN_OK)
-        *out = chat;
-    else
+    if (status != QN_OK) {
         qn_chat_template_free(chat);
-    return status;
+        return status;
+    }
+    find_output(chat, tok);
+    *out = chat;
+    return QN_OK;
 }
 
 void qn_chat_template_free(qn_chat_template *chat)
@@ -86,6 +104,17 @@ const char *qn_chat_template_name(const qn_chat_template *chat)
 const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat)
 {
     return chat->jinja;
+}
+
+bool qn_chat_template_output(const qn_chat_template *chat, qn_output_params *output)
+{
+    *output = chat->output;
+    return chat->has_parsed_calls;
+}
+
+const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat)
+{
+    return chat->jinja ? &chat->traits : NULL;
 }
 
 /* ---- Rendering ---- */
@@ -133,11 +162,25 @@ static qn_status make_variables(const json_t *conversation, const qn_jinja_varia
     return QN_OK;
 }
 
-qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
-                         qn_jinja_output *output)
+static qn_status render(const qn_tokenizer *tok, const qn_jinja *jinja, const json_t *conversation, int64_t now,
+                        qn_jinja_output *output)
 {
     qn_jinja_variable standard[STANDARD_VARIABLES], *variables = NULL;
     size_t n = 0;
+    standard_variables(tok, standard);
+    qn_status status = make_variables(conversation, standard, &variables, &n);
+    if (status == QN_OK)
+        status = qn_jinja_render(jinja, variables, n, now, NULL, output);
+    qn_free(variables);
+    for (size_t i = 0; i < STANDARD_VARIABLES; i++)
+        json_decref(standard[i].value);
+    return status;
+}
+
+qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                         qn_jinja_output *output)
+{
+    json_t *adapted;
     *output = (qn_jinja_output){ 0 };
     if (!chat->jinja)
         return qn_fail(QN_ERR_UNSUPPORTED,
@@ -145,13 +188,9 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
                        chat->problem);
     if (!json_is_object(conversation))
         return qn_fail(QN_ERR_INVALID, "the conversation is not a JSON object");
-    standard_variables(tok, standard);
-    qn_status status = make_variables(conversation, standard, &variables, &n);
-    if (status == QN_OK)
-        status = qn_jinja_render(chat->jinja, variables, n, now, NULL, output);
-    qn_free(variables);
-    for (size_t i = 0; i < STANDARD_VARIABLES; i++)
-        json_decref(standard[i].value);
+    QN_TRY(qn_chat_adapt(&chat->traits, conversation, &adapted));
+    const qn_status status = render(tok, chat->jinja, adapted, now, output);
+    json_decref(adapted);
     return status;
 }
 

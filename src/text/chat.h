@@ -6,7 +6,9 @@
 #define QN_TEXT_CHAT_H
 
 #include "gguf/gguf.h"
+#include "text/chat_adapt.h"
 #include "text/jinja/jinja.h"
+#include "text/output_parser.h"
 #include "text/tokenizer.h"
 
 typedef struct qn_chat_template qn_chat_template;
@@ -30,9 +32,17 @@ const char *qn_chat_template_name(const qn_chat_template *chat);
 /* qn_chat_template_jinja - the compiled template, or NULL. */
 const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat);
 
+/* qn_chat_template_output - how answers are parsed back: the form of qn_output_form_of, delimiters with their token ids. False
+ * if the template has tools whose calls cannot be parsed back. Without a template the form is plain. */
+bool qn_chat_template_output(const qn_chat_template *chat, qn_output_params *output);
+
+/* qn_chat_template_traits - what the template knows, or NULL. */
+const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat);
+
 /* qn_chat_render - a conversation as text.
  *
- *   conversation   an object: its members are the template's variables (messages, tools, add_generation_prompt, ...).
+ *   conversation   an object: its members are the template's variables (messages, tools, add_generation_prompt, ...), adapted to
+ *                  what the template knows (chat_adapt.h).
  *                  bos_token and eos_token are those of the vocabulary unless they are given; tools and documents are none
  *                  unless they are given
  *   now            seconds since 1970, for templates that print the date

@@ -28,6 +28,7 @@ quern info -m "$parrot"
 cp "$work/out" "$work/info"
 quern info "$parrot"
 { [ $status -eq 0 ] && cmp -s "$work/out" "$work/info"; } || fail "info -m FILE is not info FILE"
+{ grep -q "^tool calls  none" "$work/out" && grep -q "^thinking    none" "$work/out"; } || fail "info: tool calls and thinking"
 refuses 2 'unexpected argument' info -m "$parrot" x
 quern bench "$parrot" -p 8 -n 0 -r 1 --format json
 { [ $status -eq 0 ] && grep -q '"test":"pp8"' "$work/out"; } || fail "bench MODEL"

@@ -273,11 +273,88 @@ static void test_failures(void **state)
     }
 }
 
+/* ---- Conversations adapted to a template ---- */
+
+#define ROLES "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+#define STRICT                                                                                                                 \
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"            \
+    "{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+#define KNOWS_DEVELOPER "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{{ m.content }};{% endfor %}"
+#define READS_PARTS                                                                                                            \
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]"       \
+    "{% endfor %}{% endif %};{% endfor %}"
+
+static void test_roles(void **state)
+{
+    (void)state;
+    check(ROLES, "{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"b\"}", false, "s:a;u:b;");
+    check(STRICT,
+          "{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"developer\", \"content\": \"b\"}, "
+          "{\"role\": \"user\", \"content\": \"c\"}",
+          false, "s:a\n\nb;u:c;");
+    check(KNOWS_DEVELOPER, "{\"role\": \"developer\", \"content\": \"a\"}", false, "Da;");
+    fails(STRICT, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"developer\", \"content\": \"b\"}]}",
+          QN_ERR_INVALID, "late");
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+#define TWO_PARTS                                                                                                              \
+    "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}"
+    check(ROLES, TWO_PARTS, false, "u:ab;");
+    check(READS_PARTS, TWO_PARTS, false, "[a][b];");
+    fails(ROLES, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", QN_ERR_INVALID,
+          "part 0 of the content is of type image_url");
+}
+
+#define ITEMS                                                                                                                  \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}({% for k, v in c.function.arguments|items " \
+    "%}{{ k }}={{ v }},{% endfor %}){% endfor %}{% endfor %}"
+#define AS_TEXT "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
+
+static void test_arguments(void **state)
+{
+    (void)state;
+#define CALLS(arguments)                                                                                                       \
+    "{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": " arguments "}}]}"
+    check(ITEMS, CALLS("{\"a\": 1, \"b\": \"x\"}"), false, "f(a=1,b=x,)");
+    check(ITEMS, CALLS("\"{\\\"a\\\": 1}\""), false, "f(a=1,)");
+    check(ITEMS, CALLS("\"\""), false, "f()");
+    check(AS_TEXT, CALLS("\"{\\\"a\\\":  1}\""), false, "{\"a\":  1}");
+    fails(ITEMS, "{\"messages\": [" CALLS("\"{\\\"a\\\": \"") "]}", QN_ERR_INVALID, "message 0: the arguments of tool call 0");
+    fails(ITEMS, "{\"messages\": [" CALLS("\"[]\"") "]}", QN_ERR_INVALID, "expected a JSON object");
+}
+
+#define EFFORTS                                                                                                                \
+    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}"                              \
+    "{{ raise_exception('effort') }}{% endif %}{{ reasoning_effort }} {{ enable_thinking }}"
+
+static void test_efforts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *given, *printed;
+    } cases[] = { { "none", " False" }, { "minimal", "low " }, { "low", "low " },  { "medium", "medium " },
+                  { "high", "xhigh " }, { "xhigh", "xhigh " }, { "max", "xhigh " } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char conversation[100];
+        snprintf(conversation, sizeof conversation, "{\"messages\": [], \"reasoning_effort\": \"%s\"}", cases[i].given);
+        check_json(EFFORTS, "file", conversation, cases[i].printed);
+    }
+    check_json(EFFORTS, "file", "{\"messages\": []}", " ");
+    check_json("{{ enable_thinking }}", "file", "{\"reasoning_effort\": \"none\"}", "False");
+    check_json("{{ reasoning_effort }}", "file", "{\"reasoning_effort\": \"high\"}", "high");
+    fails(EFFORTS, "{\"messages\": [], \"reasoning_effort\": \"much\"}", QN_ERR_INVALID, "effort");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations), cmocka_unit_test(test_no_template),       cmocka_unit_test(test_given_template),
-        cmocka_unit_test(test_variables),     cmocka_unit_test(test_contents_are_text), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_roles),          cmocka_unit_test(test_parts),         cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_efforts),        cmocka_unit_test(test_conversations), cmocka_unit_test(test_no_template),
+        cmocka_unit_test(test_given_template), cmocka_unit_test(test_variables),     cmocka_unit_test(test_contents_are_text),
+        cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,12 @@ qn_status qn_run_work(qn_run *r, uint64_t steps)
     return QN_OK;
 }
 
+qn_status qn_run_compare(qn_run *r, const qn_value *a, const qn_value *b)
+{
+    const uint64_t x = qn_value_weight(a), y = qn_value_weight(b);
+    return qn_run_work(r, x < y ? x : y);
+}
+
 qn_status qn_run_enter(qn_run *r)
 {
     if (r->depth == QN_RUN_MAX_DEPTH)
@@ -46,6 +52,12 @@ qn_status qn_want_string(const qn_run *r, const qn_value *v, const char *what)
     return qn_is_string(v) ? QN_OK : qn_run_fail(r, "%s is %s, expected str", what, qn_value_type_name(v));
 }
 
+qn_status qn_want_key(qn_run *r, const qn_value *v)
+{
+    QN_TRY(qn_run_work(r, qn_value_weight(v)));
+    return qn_value_is_hashable(v) ? QN_OK : qn_run_fail(r, "%s cannot be a key of a dict", qn_value_type_name(v));
+}
+
 qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, int64_t *out)
 {
     if (!qn_is_integer(v))
@@ -56,6 +68,8 @@ qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, 
 
 /* ---- Scopes ---- */
 
+enum { NAMES_PER_STEP = 64 }; /* that are compared in the time of a step */
+
 qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out)
 {
     QN_TRY(qn_arena_alloc(&r->arena, out, 1, sizeof **out));
@@ -65,6 +79,7 @@ qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out)
 
 qn_status qn_scope_set(qn_run *r, qn_scope *scope, const char *name, qn_value value)
 {
+    QN_TRY(qn_run_work(r, 1 + scope->n / NAMES_PER_STEP));
     for (uint32_t i = 0; i < scope->n; i++)
         if (scope->names[i] == name) {
             scope->values[i] = value;
@@ -100,12 +115,14 @@ static qn_status make_function(qn_run *r, const qn_builtin *builtin, const qn_va
 
 static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, qn_value *out)
 {
-    for (const qn_scope *s = scope; s; s = s->parent)
+    for (const qn_scope *s = scope; s; s = s->parent) {
+        QN_TRY(qn_run_work(r, s->n / NAMES_PER_STEP));
         for (uint32_t i = 0; i < s->n; i++)
             if (s->names[i] == name) {
                 *out = s->values[i];
                 return QN_OK;
             }
+    }
     const qn_builtin *global = qn_find_global(name, strlen(name));
     if (global)
         return make_function(r, global, NULL, out);
@@ -204,6 +221,7 @@ qn_status qn_attribute_of(qn_run *r, const qn_value *value, const char *name, si
     bool found;
     if (value->type == QN_VALUE_UNDEFINED)
         return qn_fail_undefined(r, value);
+    QN_TRY(qn_run_work(r, length / 64));
     QN_TRY(own_attribute(r, value, name, length, out, &found));
     if (found)
         return QN_OK;
@@ -256,6 +274,7 @@ qn_status qn_item_of(qn_run *r, const qn_value *value, const qn_value *key, qn_v
     bool found = false;
     if (value->type == QN_VALUE_UNDEFINED)
         return qn_fail_undefined(r, value);
+    QN_TRY(qn_run_work(r, qn_value_weight(key)));
     if (value->type == QN_VALUE_DICT && qn_value_is_hashable(key)) {
         const qn_value *member = qn_dict_find(value->u.dict, key);
         if (member) {
@@ -323,6 +342,20 @@ static qn_status slice_string(qn_run *r, const qn_value *string, int64_t start, 
     return QN_OK;
 }
 
+static qn_status slice_range(qn_run *r, const qn_range_value *of, int64_t start, int64_t stop, int64_t step, size_t n,
+                             qn_value *out)
+{
+    qn_range_value slice = { .n = n }, *range;
+    if (__builtin_mul_overflow(of->step, start, &slice.start) || __builtin_mul_overflow(of->step, stop, &slice.stop) ||
+        __builtin_mul_overflow(of->step, step, &slice.step) || __builtin_add_overflow(of->start, slice.start, &slice.start) ||
+        __builtin_add_overflow(of->start, slice.stop, &slice.stop))
+        return qn_run_fail(r, "the result has more than 64 bits");
+    QN_TRY(qn_arena_alloc(&r->arena, &range, 1, sizeof *range));
+    *range = slice;
+    *out = (qn_value){ .type = QN_VALUE_RANGE, .u.range = range };
+    return QN_OK;
+}
+
 static qn_status eval_slice(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
     qn_value of;
@@ -342,7 +375,9 @@ static qn_status eval_slice(qn_run *r, qn_scope *scope, const qn_node *node, qn_
         return qn_run_fail(r, "%s cannot be sliced", qn_value_type_name(&of));
     const qn_value *items = NULL;
     size_t n_items = qn_is_string(&of) ? qn_code_points(of.u.string) : 0;
-    if (is_list)
+    if (of.type == QN_VALUE_RANGE)
+        n_items = of.u.range->n;
+    else if (is_list)
         QN_TRY(qn_items_of(r, &of, &items, &n_items));
     clamp_slice((int64_t)n_items, &start, has_start, &stop, has_stop, step);
     const uint64_t distance = step > 0       ? (stop > start ? (uint64_t)(stop - start) : 0)
@@ -352,6 +387,8 @@ static qn_status eval_slice(qn_run *r, qn_scope *scope, const qn_node *node, qn_
     const size_t n = distance ? (size_t)((distance - 1) / stride + 1) : 0;
     if (!is_list)
         return slice_string(r, &of, start, step, n, out);
+    if (of.type == QN_VALUE_RANGE)
+        return slice_range(r, of.u.range, start, stop, step, n, out);
     QN_TRY(qn_run_work(r, n));
     QN_TRY(qn_value_sequence(&r->arena, of.type == QN_VALUE_TUPLE ? QN_VALUE_TUPLE : QN_VALUE_LIST, n, out));
     for (size_t i = 0; i < n; i++)
@@ -373,6 +410,7 @@ static qn_status string_items(qn_run *r, const qn_value *string, const qn_value 
         const qn_jinja_string rest = { s->data + at, NULL, s->length - at };
         const size_t bytes = qn_code_point_at(&rest, 1);
         QN_TRY(qn_value_part(&r->arena, string, at, at + bytes, &characters[i]));
+        characters[i].safe = false;
         at += bytes;
     }
     *items = characters;
@@ -426,8 +464,8 @@ qn_status qn_items_of(qn_run *r, const qn_value *value, const qn_value **items, 
     case QN_VALUE_VIEW: return dict_items(r, value->u.view->dict, value->u.view->kind, items, n);
     case QN_VALUE_RANGE: return range_items(r, value->u.range, items, n);
     case QN_VALUE_ITERATOR:
-        *items = value->u.iterator->items + value->u.iterator->at;
         *n = value->u.iterator->n - value->u.iterator->at;
+        *items = *n ? value->u.iterator->items + value->u.iterator->at : NULL;
         value->u.iterator->at = value->u.iterator->n;
         return QN_OK;
     default: return qn_run_fail(r, "%s cannot be iterated", qn_value_type_name(value));
@@ -454,8 +492,7 @@ static qn_status eval_dict(qn_run *r, qn_scope *scope, const qn_node *node, qn_v
         qn_value key, value;
         QN_TRY(qn_eval(r, scope, node->items[i], &key));
         QN_TRY(qn_eval(r, scope, node->items[i + 1], &value));
-        if (!qn_value_is_hashable(&key))
-            return qn_run_fail(r, "a key of a dict is %s", qn_value_type_name(&key));
+        QN_TRY(qn_want_key(r, &key));
         QN_TRY(qn_dict_set(&r->arena, out->u.dict, key, value));
     }
     return QN_OK;
@@ -481,6 +518,7 @@ static qn_status compare(qn_run *r, qn_operator op, const qn_value *a, const qn_
         *out = *out != (op == QN_OP_NOT_IN);
         return QN_OK;
     }
+    QN_TRY(qn_run_compare(r, a, b));
     if (op == QN_OP_EQUAL || op == QN_OP_NOT_EQUAL) {
         *out = qn_value_equal(a, b) == (op == QN_OP_EQUAL);
         return QN_OK;
@@ -549,7 +587,8 @@ static qn_status eval_two(qn_run *r, qn_scope *scope, const qn_node *node, qn_va
     r->at = node;
     if (node->kind == QN_NODE_ITEM)
         return qn_item_of(r, &a, &b, out);
-    if (a.type == QN_VALUE_UNDEFINED || b.type == QN_VALUE_UNDEFINED)
+    const bool is_format = node->op == QN_OP_MODULO && qn_is_string(&a);
+    if (a.type == QN_VALUE_UNDEFINED || (b.type == QN_VALUE_UNDEFINED && !is_format))
         return qn_fail_undefined(r, a.type == QN_VALUE_UNDEFINED ? &a : &b);
     return qn_apply_operator(r, node->op, &a, &b, out);
 }

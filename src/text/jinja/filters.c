@@ -3,6 +3,7 @@
 #include "text/jinja/filters.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/strings.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -74,8 +75,13 @@ FILTER(filter_title)
         while (at + n < s->length && !(strchr("-({[<", s->data[at + n]) && s->data[at + n]) &&
                !qn_space_at(s->data, s->length, at + n))
             n++;
-        QN_TRY(qn_value_part(&r->arena, &text, at, at + n, &part));
-        QN_TRY(qn_change_case(r, &part, QN_CASE_CAPITALIZE, &part));
+        const qn_jinja_string rest = { s->data + at, NULL, n };
+        const size_t first = qn_code_point_at(&rest, 1);
+        QN_TRY(qn_value_part(&r->arena, &text, at, at + first, &part));
+        QN_TRY(qn_change_case(r, &part, QN_CASE_UPPER, &part));
+        QN_TRY(qn_builder_string(&b, &part));
+        QN_TRY(qn_value_part(&r->arena, &text, at + first, at + n, &part));
+        QN_TRY(qn_change_case(r, &part, QN_CASE_LOWER, &part));
         QN_TRY(qn_builder_string(&b, &part));
     }
     return qn_builder_finish(&b, out);
@@ -194,22 +200,24 @@ FILTER(filter_format)
     return qn_format_percent(r, &text, &values, out);
 }
 
-static bool is_word_byte(unsigned char c)
-{
-    return c == '_' || c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
+/* Runs of letters, digits and _. */
 FILTER(filter_wordcount)
 {
     qn_value text;
-    int64_t n = 0;
+    int64_t n_words = 0;
+    bool is_in_word = false;
     UNUSED;
     QN_TRY(qn_str(r, self, &text));
     const qn_jinja_string *s = text.u.string;
     QN_TRY(qn_run_work(r, s->length / 16));
-    for (size_t i = 0; i < s->length; i++)
-        n += is_word_byte((unsigned char)s->data[i]) && (i == 0 || !is_word_byte((unsigned char)s->data[i - 1]));
-    *out = qn_value_int(n);
+    for (size_t at = 0, n; at < s->length; at += n) {
+        uint32_t code;
+        const bool is_word = qn_utf8_next(s->data + at, s->length - at, &n, &code) == QN_UTF8_COMPLETE &&
+                             (code == '_' || qn_is_letter_or_digit(code));
+        n_words += is_word && !is_in_word;
+        is_in_word = is_word;
+    }
+    *out = qn_value_int(n_words);
     return QN_OK;
 }
 
@@ -302,12 +310,17 @@ static bool read_real(const qn_jinja_string *s, double *out)
     return end != text && !*end;
 }
 
-static bool real_to_integer(double x, int64_t *out)
+/* A NaN is 0. */
+static qn_status real_to_integer(const qn_run *r, double x, int64_t *out)
 {
-    if (!(x > -9.2e18 && x < 9.2e18))
-        return false;
-    *out = (int64_t)x;
-    return true;
+    *out = 0;
+    if (isinf(x))
+        return qn_run_fail(r, "infinity is no integer");
+    if (fabs(x) >= 0x1p63)
+        return qn_run_fail(r, "the result has more than 64 bits");
+    if (!isnan(x))
+        *out = (int64_t)x;
+    return QN_OK;
 }
 
 FILTER(filter_int)
@@ -325,11 +338,14 @@ FILTER(filter_int)
         n = qn_integer_of(self);
         is_number = true;
     } else if (self->type == QN_VALUE_FLOAT) {
-        is_number = real_to_integer(self->u.real, &n);
-        if (isinf(self->u.real))
-            return qn_run_fail(r, "infinity is no integer");
+        is_number = !isnan(self->u.real);
+        QN_TRY(real_to_integer(r, self->u.real, &n));
     } else if (qn_is_string(self)) {
-        is_number = read_integer(self->u.string, (int)base, &n) || (read_real(self->u.string, &x) && real_to_integer(x, &n));
+        is_number = read_integer(self->u.string, (int)base, &n);
+        if (!is_number && read_real(self->u.string, &x) && isfinite(x)) {
+            is_number = true;
+            QN_TRY(real_to_integer(r, x, &n));
+        }
     }
     *out = is_number ? qn_value_int(n) : call->bound[0] ? *call->bound[0] : qn_value_int(0);
     return QN_OK;
@@ -398,7 +414,7 @@ FILTER(filter_round)
         return QN_OK;
     }
     const double scale = pow(10, (double)precision), x = qn_real_of(self);
-    *out = qn_value_float(common ? round_real(x, precision) : (up ? ceil(x * scale) : floor(x * scale)) / scale);
+    *out = qn_value_float(common ? round_real(x, precision) : ((up ? ceil(x * scale) : floor(x * scale)) + 0.0) / scale);
     return QN_OK;
 }
 

@@ -134,7 +134,9 @@ FILTER(filter_reverse)
         qn_builder b = { .arena = &r->arena };
         for (size_t i = 0; i < n; i++)
             QN_TRY(qn_builder_string(&b, &list.u.list->items[i]));
-        return qn_builder_finish(&b, out);
+        QN_TRY(qn_builder_finish(&b, out));
+        out->safe = self->safe;
+        return QN_OK;
     }
     *out = list;
     return self->type == QN_VALUE_ITERATOR ? QN_OK : qn_value_iterator(&r->arena, list.u.list->items, n, out);
@@ -242,7 +244,8 @@ FILTER(filter_map)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
-/* Items whose attribute (of *attr) or which themselves pass the test that the next argument names; without one, that are true. */
+/* Items whose attribute (of *attr) or which themselves pass the test that the next argument names; without one, that are
+ * true. */
 static qn_status select_items(qn_run *r, const qn_value *self, const qn_call *call, bool by_attribute, bool wanted,
                               qn_value *out)
 {
@@ -302,12 +305,10 @@ typedef struct sortable {
     qn_value key, item;
 } sortable;
 
-/* Undefined values are equal to each other and have no order with others. */
 static qn_status compare_keys(qn_run *r, const qn_value *a, const qn_value *b, int *order)
 {
     *order = 0;
-    if (qn_value_equal(a, b))
-        return QN_OK;
+    QN_TRY(qn_run_compare(r, a, b));
     if (!qn_value_order(a, b, order))
         return qn_run_fail(r, "%s and %s have no order", qn_value_type_name(a), qn_value_type_name(b));
     *order = *order == 2 ? 0 : *order;
@@ -346,13 +347,17 @@ static qn_status sort_items(qn_run *r, sortable *v, size_t n, bool reverse, qn_v
     return QN_OK;
 }
 
-/* The keys of "a,b": a list of one for each. */
+/* A list of keys, one for each attribute of "a,b". Lists with equal items have an order even where the items have none, as
+ * None. */
 static qn_status keys_of(qn_run *r, const qn_value *item, const qn_value *attribute, bool case_sensitive, qn_value *out)
 {
-    if (!attribute || !qn_is_string(attribute))
-        return sort_key(r, item, attribute, case_sensitive, out);
-    const char *at = attribute->u.string->data, *end = at + attribute->u.string->length;
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, 1, out));
+    if (!attribute || !qn_is_string(attribute)) {
+        qn_value key;
+        QN_TRY(sort_key(r, item, attribute, case_sensitive, &key));
+        return qn_list_append(&r->arena, out->u.list, key);
+    }
+    const char *at = attribute->u.string->data, *end = at + attribute->u.string->length;
     for (;;) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         qn_value name, key;
@@ -413,6 +418,8 @@ static qn_status extreme(qn_run *r, const qn_value *self, const qn_call *call, i
         QN_TRY(sort_key(r, &items[i], call->bound[1], is_set(call->bound[0]), &key));
         if (i && (key.type == QN_VALUE_UNDEFINED || best.type == QN_VALUE_UNDEFINED))
             return qn_fail_undefined(r, key.type == QN_VALUE_UNDEFINED ? &key : &best);
+        if (i)
+            QN_TRY(qn_run_compare(r, &key, &best));
         if (i && !qn_value_order(&key, &best, &order))
             return qn_run_fail(r, "%s and %s have no order", qn_value_type_name(&key), qn_value_type_name(&best));
         if (i && (order == 2 || order * sign <= 0))
@@ -444,8 +451,7 @@ FILTER(filter_unique)
     for (size_t i = 0; i < n; i++) {
         QN_TRY(qn_run_work(r, 1));
         QN_TRY(sort_key(r, &items[i], call->bound[1], is_set(call->bound[0]), &key));
-        if (!qn_value_is_hashable(&key))
-            return qn_run_fail(r, "%s cannot be a key", qn_value_type_name(&key));
+        QN_TRY(qn_want_key(r, &key));
         if (qn_dict_find(seen.u.dict, &key))
             continue;
         QN_TRY(qn_dict_set(&r->arena, seen.u.dict, key, key));

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 /* Of both kinds of formats. */
 typedef struct spec {
@@ -156,6 +157,7 @@ typedef struct percent {
     const qn_value *values; /* the whole right operand */
     const qn_value *items;  /* [n] in order */
     size_t n, used;
+    bool is_safe; /* the format is: what is put into it is escaped */
     qn_builder b;
 } percent;
 
@@ -198,16 +200,34 @@ static qn_status read_key(percent *p, const qn_value **value)
     return QN_OK;
 }
 
+static qn_status put_code_point(percent *p, const spec *s, int64_t code)
+{
+    utf8proc_uint8_t bytes[4];
+    qn_value text;
+    if (code < 0 || code > 0x10FFFF || !utf8proc_codepoint_valid((utf8proc_int32_t)code))
+        return qn_run_fail(p->r, "%%c of an integer that is no code point");
+    const size_t n = (size_t)utf8proc_encode_char((utf8proc_int32_t)code, bytes);
+    QN_TRY(qn_value_copy_text(p->b.arena, (const char *)bytes, n, QN_FROM_DATA, &text));
+    return put_text(&p->b, s, &text, '>');
+}
+
 static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
 {
     qn_value text;
     switch (s->type) {
-    case 's': QN_TRY(qn_str(p->r, v, &text)); return put_text(&p->b, s, &text, '>');
+    case 's':
     case 'r':
-    case 'a': QN_TRY(qn_repr(p->r, v, &text)); return put_text(&p->b, s, &text, '>');
+    case 'a':
+        QN_TRY(s->type == 's' ? qn_str(p->r, v, &text) : s->type == 'r' ? qn_repr(p->r, v, &text) : qn_ascii(p->r, v, &text));
+        text.safe = text.safe && s->type == 's';
+        if (p->is_safe)
+            QN_TRY(qn_escape_html(p->r, &text, &text));
+        return put_text(&p->b, s, &text, '>');
     case 'c':
-        if (qn_is_string(v) && qn_code_points(v->u.string) == 1)
+        if (!p->is_safe && qn_is_string(v) && qn_code_points(v->u.string) == 1)
             return put_text(&p->b, s, v, '>');
+        if (!p->is_safe && qn_is_integer(v))
+            return put_code_point(p, s, qn_integer_of(v));
         return qn_run_fail(p->r, "%%c needs one character");
     case 'd':
     case 'i':
@@ -219,7 +239,7 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
         if (!qn_is_number(v) || (hexadecimal && !qn_is_integer(v)))
             return qn_run_fail(p->r, "%%%c needs a number, found %s", s->type, qn_value_type_name(v));
         if (v->type == QN_VALUE_FLOAT && !(v->u.real > -9.2e18 && v->u.real < 9.2e18))
-            return qn_run_fail(p->r, "%%%c of a number that is too large", s->type);
+            return qn_run_fail(p->r, "the result has more than 64 bits");
         return put_integer(&p->b, s, v->type == QN_VALUE_FLOAT ? (int64_t)v->u.real : qn_integer_of(v));
     }
     case 'e':
@@ -284,7 +304,12 @@ static qn_status put_literal(qn_builder *b, const qn_value *format, const char *
 qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *values, qn_value *out)
 {
     const qn_jinja_string *f = format->u.string;
-    percent p = { .r = r, .at = f->data, .end = f->data + f->length, .values = values, .b = { .arena = &r->arena } };
+    percent p = { .r = r,
+                  .at = f->data,
+                  .end = f->data + f->length,
+                  .values = values,
+                  .is_safe = format->safe,
+                  .b = { .arena = &r->arena } };
     const bool is_tuple = values->type == QN_VALUE_TUPLE;
     p.items = is_tuple ? values->u.list->items : values;
     p.n = is_tuple ? values->u.list->n : 1;
@@ -297,7 +322,7 @@ qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *v
         QN_TRY(qn_run_work(r, 1));
         QN_TRY(put_conversion(&p));
     }
-    if (p.used < p.n && values->type != QN_VALUE_DICT && values->type != QN_VALUE_LIST)
+    if (p.used < p.n && values->type != QN_VALUE_DICT && values->type != QN_VALUE_LIST && values->type != QN_VALUE_UNDEFINED)
         return qn_run_fail(r, "the format has fewer places than the %zu values", p.n);
     QN_TRY(qn_builder_finish(&p.b, out));
     out->safe = format->safe;
@@ -360,13 +385,13 @@ static qn_status parse_spec(const braces *f, const char *at, const char *end, sp
 static qn_status put_formatted(braces *f, const spec *s, const qn_value *v, bool has_spec)
 {
     qn_value text;
-    if (qn_is_number(v) && has_spec && !(v->type == QN_VALUE_BOOL && !s->type)) {
+    if (qn_is_number(v) && has_spec) {
         const bool as_integer = qn_is_integer(v) && (!s->type || strchr("dboxX", s->type));
         if (s->type == 's' || (!as_integer && s->type && strchr("dboxX", s->type)))
             return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type, qn_value_type_name(v));
         return as_integer ? put_integer(&f->b, s, qn_integer_of(v)) : put_real(&f->b, s, qn_real_of(v));
     }
-    if (has_spec && !qn_is_string(v) && v->type != QN_VALUE_BOOL)
+    if (has_spec && !qn_is_string(v))
         return qn_run_fail(f->r, "%s has no formats", qn_value_type_name(v));
     if ((s->type && s->type != 's') || s->align == '=')
         return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type ? s->type : s->align, qn_value_type_name(v));
@@ -420,8 +445,6 @@ static qn_status field_value(braces *f, const char *at, const char *end, qn_valu
             QN_TRY(qn_item_of(f->r, out, &key, out));
             stop += stop < end;
         }
-        if (out->type == QN_VALUE_UNDEFINED)
-            return qn_run_fail(f->r, "the format names something that a value has not");
     }
     return QN_OK;
 }
@@ -445,7 +468,16 @@ static qn_status put_field(braces *f, const char *at, const char *end)
         return qn_run_fail(f->r, "the conversion '!%c' is not supported", conversion);
     const bool has_spec = colon && colon + 1 < end;
     QN_TRY(parse_spec(f, colon ? colon + 1 : end, end, &s));
-    return put_formatted(f, &s, &v, has_spec);
+    if (!f->format->safe)
+        return put_formatted(f, &s, &v, has_spec);
+    if (qn_is_string(&v) && v.safe)
+        return has_spec ? qn_run_fail(f->r, "a safe string has no formats") : qn_builder_string(&f->b, &v);
+    braces one = *f;
+    one.b = (qn_builder){ .arena = &f->r->arena };
+    QN_TRY(put_formatted(&one, &s, &v, has_spec));
+    QN_TRY(qn_builder_finish(&one.b, &v));
+    QN_TRY(qn_escape_html(f->r, &v, &v));
+    return qn_builder_string(&f->b, &v);
 }
 
 qn_status qn_format_braces(qn_run *r, const qn_value *format, const qn_call *call, qn_value *out)

@@ -1,6 +1,6 @@
-/* jinja2 decides before it runs a template what a name means in a block with a scope of its own (a frame): a name that the block
- * assigns before it reads it is undefined at first, even where a variable of that name exists outside. Blocks within see that too.
- * This file repeats the decision (jinja2's idtracking.py); scopes at run time begin with these names undefined. */
+/* jinja2 decides before it runs a template what a name means in a block with a scope of its own (a frame): a name that the
+ * block assigns before it reads it is undefined at first, even where a variable of that name exists outside. Blocks within see
+ * that too. This file repeats the decision (jinja2's idtracking.py); scopes at run time begin with these names undefined. */
 #include "text/jinja/frames.h"
 
 #include "base/status.h"
@@ -38,8 +38,8 @@ static frame_name *find(const symbols *s, const char *name)
 static bool is_known_outside(const symbols *s, const char *name)
 {
     for (const symbols *outer = s->parent; outer; outer = outer->parent) {
-        const frame_name *symbol = find(outer, name);
-        if (symbol && symbol->is_known)
+        const frame_name *found = find(outer, name);
+        if (found && found->is_known)
             return true;
     }
     return false;
@@ -66,25 +66,25 @@ static qn_status get(finder *f, symbols *s, const char *name, frame_name **out)
 
 static qn_status load(finder *f, symbols *s, const char *name)
 {
-    frame_name *symbol = find(s, name);
-    if ((symbol && symbol->is_known) || is_known_outside(s, name))
+    frame_name *found = find(s, name);
+    if ((found && found->is_known) || is_known_outside(s, name))
         return QN_OK;
-    QN_TRY(get(f, s, name, &symbol));
-    symbol->is_known = true;
-    symbol->from = ORIGIN_OUTER;
+    QN_TRY(get(f, s, name, &found));
+    found->is_known = true;
+    found->from = ORIGIN_OUTER;
     return QN_OK;
 }
 
 static qn_status store(finder *f, symbols *s, const char *name, bool is_parameter)
 {
-    frame_name *symbol;
-    QN_TRY(get(f, s, name, &symbol));
-    symbol->is_stored = true;
+    frame_name *found;
+    QN_TRY(get(f, s, name, &found));
+    found->is_stored = true;
     if (is_parameter)
-        symbol->from = ORIGIN_PARAMETER;
-    else if (!symbol->is_known)
-        symbol->from = is_known_outside(s, name) ? ORIGIN_OUTER : ORIGIN_UNDEFINED;
-    symbol->is_known = true;
+        found->from = ORIGIN_PARAMETER;
+    else if (!found->is_known)
+        found->from = is_known_outside(s, name) ? ORIGIN_OUTER : ORIGIN_UNDEFINED;
+    found->is_known = true;
     return QN_OK;
 }
 
@@ -154,8 +154,8 @@ static qn_status join_branches(finder *f, symbols *s, const symbols *branches, s
 
 static bool is_stored_in(const symbols *s, const char *name)
 {
-    const frame_name *symbol = find(s, name);
-    return symbol && symbol->is_stored;
+    const frame_name *found = find(s, name);
+    return found && found->is_stored;
 }
 
 static qn_status visit_if(finder *f, symbols *s, const qn_node *node)
@@ -171,14 +171,14 @@ static qn_status visit_if(finder *f, symbols *s, const qn_node *node)
     QN_TRY(visit_body(f, &branches[has_elif ? 1 : 2], &node->otherwise));
     QN_TRY(join_branches(f, s, branches, BRANCHES));
     for (uint32_t i = 0; i < s->n; i++) {
-        frame_name *symbol = &s->list[i];
-        if (!symbol->is_stored || is_stored_in(&before, symbol->name))
+        frame_name *found = &s->list[i];
+        if (!found->is_stored || is_stored_in(&before, found->name))
             continue;
         int count = 0;
         for (int b = 0; b < BRANCHES; b++)
-            count += is_stored_in(&branches[b], symbol->name);
+            count += is_stored_in(&branches[b], found->name);
         if (count < BRANCHES)
-            symbol->from = ORIGIN_OUTER;
+            found->from = ORIGIN_OUTER;
     }
     return QN_OK;
 }

@@ -44,8 +44,9 @@ static qn_status add_pairs(qn_run *r, const qn_value *from, qn_dict *to)
     QN_TRY(qn_items_of(r, from, &pairs, &n));
     for (size_t i = 0; i < n; i++) {
         QN_TRY(qn_items_of(r, &pairs[i], &pair, &two));
-        if (two != 2 || !qn_value_is_hashable(&pair[0]))
+        if (two != 2)
             return qn_run_fail(r, "item %zu is no pair of a key and a value", i);
+        QN_TRY(qn_want_key(r, &pair[0]));
         QN_TRY(qn_dict_set(&r->arena, to, pair[0], pair[1]));
     }
     return QN_OK;
@@ -149,8 +150,7 @@ FUNCTION(dict_values)
 
 FUNCTION(dict_get)
 {
-    if (!qn_value_is_hashable(call->bound[0]))
-        return qn_run_fail(r, "%s cannot be a key", qn_value_type_name(call->bound[0]));
+    QN_TRY(qn_want_key(r, call->bound[0]));
     const qn_value *value = qn_dict_find(self->u.dict, call->bound[0]);
     *out = value ? *value : call->bound[1] ? *call->bound[1] : qn_value_none();
     return QN_OK;
@@ -171,24 +171,35 @@ static const qn_builtin dict_methods[] = {
     { .name = "copy", .call = dict_copy },
 };
 
-/* ---- Lists and tuples ---- */
+/* ---- Lists, tuples and ranges ---- */
 
 FUNCTION(list_index)
 {
-    for (size_t i = 0; i < self->u.list->n; i++)
-        if (qn_value_equal(&self->u.list->items[i], call->bound[0])) {
+    const qn_value *items;
+    size_t n;
+    QN_TRY(qn_items_of(r, self, &items, &n));
+    QN_TRY(qn_run_work(r, n));
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_run_compare(r, &items[i], call->bound[0]));
+        if (qn_value_equal(&items[i], call->bound[0])) {
             *out = qn_value_int((int64_t)i);
             return QN_OK;
         }
+    }
     return qn_run_fail(r, "the list has no such item");
 }
 
 FUNCTION(list_count)
 {
+    const qn_value *items;
+    size_t n_items;
     int64_t n = 0;
-    UNUSED;
-    for (size_t i = 0; i < self->u.list->n; i++)
-        n += qn_value_equal(&self->u.list->items[i], call->bound[0]);
+    QN_TRY(qn_items_of(r, self, &items, &n_items));
+    QN_TRY(qn_run_work(r, n_items));
+    for (size_t i = 0; i < n_items; i++) {
+        QN_TRY(qn_run_compare(r, &items[i], call->bound[0]));
+        n += qn_value_equal(&items[i], call->bound[0]);
+    }
     *out = qn_value_int(n);
     return QN_OK;
 }
@@ -223,6 +234,8 @@ FUNCTION(loop_changed)
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, call->n, &now));
     for (size_t i = 0; i < call->n; i++)
         QN_TRY(qn_list_append(&r->arena, now.u.list, call->values[i]));
+    if (loop->has_last)
+        QN_TRY(qn_run_compare(r, &loop->last, &now));
     *out = qn_value_bool(!loop->has_last || !qn_value_equal(&loop->last, &now));
     loop->last = now;
     loop->has_last = true;
@@ -242,6 +255,7 @@ const qn_builtin *qn_find_method(const qn_value *self, const char *name, size_t 
     case QN_VALUE_STRING: return qn_find_string_method(name, length);
     case QN_VALUE_DICT: return qn_find_in(dict_methods, COUNT(dict_methods), name, length);
     case QN_VALUE_LIST: return qn_find_in(list_methods, COUNT(list_methods), name, length);
+    case QN_VALUE_RANGE:
     case QN_VALUE_TUPLE: return qn_find_in(list_methods, COUNT(list_methods) - 1, name, length);
     case QN_VALUE_LOOP: return qn_find_in(loop_methods, COUNT(loop_methods), name, length);
     default: return NULL;

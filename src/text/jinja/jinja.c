@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SOURCE = 4 << 20, MAX_TREE = 256 << 20 };
+enum { MAX_SOURCE = 1 << 20, MAX_TREE = 256 << 20, MAX_NAMES = 1000, MAX_NAME_LENGTH = 1000 };
 
 static const qn_jinja_limits standard = { .steps = 20000000, .memory = 512u << 20, .output = 64 << 20 };
 
@@ -24,6 +24,9 @@ qn_status qn_intern(struct qn_jinja *jinja, const char *name, size_t length, con
             *out = names->names[i];
             return QN_OK;
         }
+    if (names->n == MAX_NAMES || length > MAX_NAME_LENGTH)
+        return qn_fail(QN_ERR_INVALID, "chat template: more than %d names, or one that is longer than %d bytes", (int)MAX_NAMES,
+                       (int)MAX_NAME_LENGTH);
     if (names->n == names->capacity) {
         const uint32_t capacity = names->capacity ? 2 * names->capacity : 64;
         const char **grown;

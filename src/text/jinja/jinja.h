@@ -62,8 +62,8 @@ typedef struct qn_jinja_output {
  *   limits      NULL for the defaults
  *   output      on success; free with qn_jinja_output_free
  *
- * QN_ERR_INVALID   the template raised an exception (the text is the template's own), failed (line and expression), or exceeded
- *                  a limit */
+ * QN_ERR_INVALID   the template raised an exception (the text is the template's own), failed (line and expression), or
+ *                  exceeded a limit */
 qn_status qn_jinja_render(const qn_jinja *jinja, const qn_jinja_variable *variables, size_t n, int64_t now,
                           const qn_jinja_limits *limits, qn_jinja_output *output);
 void qn_jinja_output_free(qn_jinja_output *output);

@@ -63,16 +63,17 @@ static qn_status apply_to_integers(const qn_run *r, qn_operator op, int64_t a, i
     return fits ? QN_OK : fail_overflow(r);
 }
 
-/* Python's modulo of floats has the sign of the divisor; floor division follows from it. */
+/* Python's modulo of floats has the sign of the divisor. */
 static double modulo(double a, double b)
 {
     const double m = fmod(a, b);
     return m != 0 ? ((b < 0) != (m < 0) ? m + b : m) : copysign(0.0, b);
 }
 
+/* The order of operations is CPython's: others round differently. */
 static double floor_divide_reals(double a, double b)
 {
-    const double quotient = (a - modulo(a, b)) / b, floored = floor(quotient);
+    const double rest = fmod(a, b), quotient = (a - rest) / b - (rest != 0 && (b < 0) != (rest < 0)), floored = floor(quotient);
     if (quotient == 0)
         return copysign(0.0, a / b);
     return quotient - floored > 0.5 ? floored + 1 : floored;
@@ -196,8 +197,7 @@ qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item
                                                      item->u.string->data, item->u.string->length) != NULL;
         return QN_OK;
     case QN_VALUE_DICT:
-        if (!qn_value_is_hashable(item))
-            return qn_run_fail(r, "%s cannot be a key", qn_value_type_name(item));
+        QN_TRY(qn_want_key(r, item));
         *out = qn_dict_find(container->u.dict, item) != NULL;
         return QN_OK;
     default: {
@@ -205,8 +205,10 @@ qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item
         size_t n;
         QN_TRY(qn_items_of(r, container, &items, &n));
         QN_TRY(qn_run_work(r, n));
-        for (size_t i = 0; i < n && !*out; i++)
+        for (size_t i = 0; i < n && !*out; i++) {
+            QN_TRY(qn_run_compare(r, &items[i], item));
             *out = qn_value_equal(&items[i], item);
+        }
         return QN_OK;
     }
     }

@@ -341,7 +341,7 @@ static qn_status parse_attribute(qn_parser *p, qn_node *of, qn_node **out)
 qn_status qn_parse_call(qn_parser *p, qn_node *call)
 {
     QN_TRY(qn_parse_expect(p, "("));
-    bool first = true;
+    bool first = true, has_keyword = false, has_stars[3] = { false };
     while (!qn_parse_is(p, ")")) {
         qn_argument argument = { 0 };
         if (!first) {
@@ -359,10 +359,11 @@ qn_status qn_parse_call(qn_parser *p, qn_node *call)
             QN_TRY(qn_parse_name(p, &argument.name));
             p->at++;
         }
-        if (!argument.name && !argument.stars)
-            for (uint32_t i = 0; i < call->n_args; i++)
-                if (call->args[i].name || call->args[i].stars == 2)
-                    return qn_parse_fail(p, "a keyword argument after another");
+        const bool is_positional = !argument.name && !argument.stars;
+        if (has_stars[2] || (is_positional && (has_keyword || has_stars[1])) || (argument.stars == 1 && has_stars[1]))
+            return qn_parse_fail(p, "arguments in the order a, *b, c=1, **d");
+        has_keyword |= argument.name != NULL;
+        has_stars[argument.stars] = true;
         QN_TRY(qn_parse_expression(p, true, &argument.value));
         QN_TRY(qn_parse_grow(p, &call->args, call->n_args, sizeof *call->args));
         call->args[call->n_args++] = argument;
@@ -392,15 +393,25 @@ static qn_status parse_postfix(qn_parser *p, qn_node **node)
     }
 }
 
+/* Names of filters and tests may have dots in jinja2. None here has: they fail where they are used. */
+static qn_status parse_dotted_name(qn_parser *p, const char **name)
+{
+    const uint32_t begin = p->at->begin;
+    QN_TRY(qn_parse_name(p, name));
+    if (!qn_parse_is(p, "."))
+        return QN_OK;
+    while (qn_parse_skip(p, "."))
+        QN_TRY(qn_parse_name(p, name));
+    return qn_intern(p->jinja, p->jinja->source + begin, p->at[-1].end - begin, name);
+}
+
 /* One filter, after the bar. */
 static qn_status parse_filter(qn_parser *p, qn_node *of, qn_node **out)
 {
     const uint32_t begin = of ? of->begin : p->at->begin;
     QN_TRY(qn_parse_node(p, QN_NODE_FILTER, out));
     (*out)->a = of;
-    QN_TRY(qn_parse_name(p, &(*out)->name));
-    if (qn_parse_is(p, "."))
-        return qn_parse_fail(p, "a filter without a dot");
+    QN_TRY(parse_dotted_name(p, &(*out)->name));
     if (qn_parse_is(p, "("))
         QN_TRY(qn_parse_call(p, *out));
     return finish(p, *out, begin);
@@ -433,7 +444,7 @@ static qn_status parse_test(qn_parser *p, qn_node *of, qn_node **out)
     qn_node *test;
     QN_TRY(qn_parse_node(p, QN_NODE_TEST, &test));
     test->a = of;
-    QN_TRY(qn_parse_name(p, &test->name));
+    QN_TRY(parse_dotted_name(p, &test->name));
     if (qn_parse_is(p, "(")) {
         QN_TRY(qn_parse_call(p, test));
     } else if (begins_argument(p)) {

@@ -65,6 +65,11 @@ static bool is_printable(uint32_t code)
     }
 }
 
+static void format_escape(char *to, size_t size, uint32_t code)
+{
+    snprintf(to, size, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", code);
+}
+
 static qn_status append_character(qn_builder *b, const char *bytes, size_t n, uint32_t code, char quote)
 {
     char escaped[12];
@@ -75,7 +80,7 @@ static qn_status append_character(qn_builder *b, const char *bytes, size_t n, ui
     else if (is_printable(code))
         return qn_builder_bytes(b, bytes, n, QN_FROM_DATA);
     else
-        snprintf(escaped, sizeof escaped, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", code);
+        format_escape(escaped, sizeof escaped, code);
     return qn_builder_bytes(b, escaped, strlen(escaped), QN_FROM_DATA);
 }
 
@@ -208,6 +213,27 @@ qn_status qn_repr(qn_run *r, const qn_value *value, qn_value *out)
 {
     qn_builder b = { .arena = &r->arena };
     QN_TRY(append_repr(r, &b, value));
+    return qn_builder_finish(&b, out);
+}
+
+qn_status qn_ascii(qn_run *r, const qn_value *value, qn_value *out)
+{
+    qn_builder b = { .arena = &r->arena };
+    qn_value text;
+    char escaped[12];
+    QN_TRY(qn_repr(r, value, &text));
+    const qn_jinja_string *s = text.u.string;
+    QN_TRY(qn_run_work(r, s->length / 16));
+    for (size_t at = 0, n; at < s->length; at += n) {
+        uint32_t code;
+        (void)qn_utf8_next(s->data + at, s->length - at, &n, &code);
+        if (code < 0x80) {
+            QN_TRY(qn_builder_bytes(&b, s->data + at, n, QN_FROM_DATA));
+            continue;
+        }
+        format_escape(escaped, sizeof escaped, code);
+        QN_TRY(qn_builder_bytes(&b, escaped, strlen(escaped), QN_FROM_DATA));
+    }
     return qn_builder_finish(&b, out);
 }
 

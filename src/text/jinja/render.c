@@ -71,6 +71,14 @@ static qn_status render_set_block(qn_run *r, qn_scope *scope, const qn_node *nod
     return assign(r, scope, node->a, &value);
 }
 
+/* What a filter block or a call block gives must be a string: it is printed as it is. */
+static qn_status append_block(qn_run *r, const qn_node *node, qn_builder *b, const qn_value *value)
+{
+    r->at = node->a;
+    QN_TRY(qn_want_string(r, value, "what a block prints"));
+    return qn_append_str(r, b, value);
+}
+
 static qn_status render_filter_block(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     qn_scope *inner;
@@ -78,7 +86,7 @@ static qn_status render_filter_block(qn_run *r, qn_scope *scope, const qn_node *
     QN_TRY(push_for(r, scope, &node->body, &inner));
     QN_TRY(capture(r, inner, &node->body, &value, flow));
     QN_TRY(qn_eval_filter(r, scope, node->a, value, &value));
-    return qn_append_str(r, b, &value);
+    return append_block(r, node, b, &value);
 }
 
 static qn_status render_with(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
@@ -271,7 +279,7 @@ static qn_status render_call_block(qn_run *r, qn_scope *scope, const qn_node *no
     qn_value caller, value;
     QN_TRY(make_macro(r, scope, node, &caller));
     QN_TRY(qn_eval_call(r, scope, node->a, &caller, &value));
-    return qn_append_str(r, b, &value);
+    return append_block(r, node, b, &value);
 }
 
 /* ---- Statements ---- */

@@ -70,6 +70,9 @@ qn_status qn_run_fail(const qn_run *r, const char *format, ...) QN_PRINTF(2, 3);
 /* qn_run_work - count steps; fails above the limit. */
 qn_status qn_run_work(qn_run *r, uint64_t steps);
 
+/* qn_run_compare - count the steps of comparing two values. */
+qn_status qn_run_compare(qn_run *r, const qn_value *a, const qn_value *b);
+
 /* qn_run_enter - one step, and one level deeper: r->depth-- on the way back. */
 qn_status qn_run_enter(qn_run *r);
 
@@ -118,6 +121,9 @@ const qn_builtin *qn_find_in(const qn_builtin *table, size_t n, const char *name
 /* qn_str, qn_repr - str(value), repr(value). qn_append_str appends str(value). */
 qn_status qn_str(qn_run *r, const qn_value *value, qn_value *out);
 qn_status qn_repr(qn_run *r, const qn_value *value, qn_value *out);
+
+/* qn_ascii - repr(value) with all but ASCII escaped. */
+qn_status qn_ascii(qn_run *r, const qn_value *value, qn_value *out);
 qn_status qn_append_str(qn_run *r, qn_builder *b, const qn_value *value);
 
 /* qn_float_text - repr(x); at most QN_FLOAT_TEXT bytes with the terminator. Returns the length. */
@@ -152,6 +158,9 @@ static inline bool qn_text_is(const qn_value *v, const char *text, size_t length
 /* qn_want_string, qn_want_integer - an argument of that type; fails with the type that it has. */
 qn_status qn_want_string(const qn_run *r, const qn_value *v, const char *what);
 qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, int64_t *out);
+
+/* qn_want_key - a value that can be a key of a dict; counts the steps of looking it up. */
+qn_status qn_want_key(qn_run *r, const qn_value *v);
 
 /* qn_code_points - the number of code points of a string. qn_code_point_at - the byte where code point i begins. */
 size_t qn_code_points(const qn_jinja_string *string);

@@ -30,15 +30,37 @@ static const char *special_upper(uint32_t code)
     }
 }
 
-static size_t change_code(uint32_t code, bool upper, char *to)
+/* The same for the first character of a word. */
+static const char *special_title(uint32_t code)
 {
-    const char *special = upper ? special_upper(code) : code == 0x130 ? "i\xCC\x87" : NULL;
+    switch (code) {
+    case 0xDF: return "Ss";
+    case 0xFB00: return "Ff";
+    case 0xFB01: return "Fi";
+    case 0xFB02: return "Fl";
+    case 0xFB03: return "Ffi";
+    case 0xFB04: return "Ffl";
+    case 0xFB05:
+    case 0xFB06: return "St";
+    default: return special_upper(code);
+    }
+}
+
+static size_t change_code(uint32_t code, qn_case_change to_case, char *to)
+{
+    const char *special = to_case == QN_CASE_UPPER   ? special_upper(code)
+                          : to_case == QN_CASE_TITLE ? special_title(code)
+                          : code == 0x130            ? "i\xCC\x87"
+                                                     : NULL;
     if (special) {
         memcpy(to, special, strlen(special));
         return strlen(special);
     }
     const utf8proc_int32_t c = (utf8proc_int32_t)code;
-    return qn_utf8_encode((uint32_t)(upper ? utf8proc_toupper(c) : utf8proc_tolower(c)), to);
+    return qn_utf8_encode((uint32_t)(to_case == QN_CASE_UPPER   ? utf8proc_toupper(c)
+                                     : to_case == QN_CASE_TITLE ? utf8proc_totitle(c)
+                                                                : utf8proc_tolower(c)),
+                          to);
 }
 
 static bool is_cased(uint32_t code)
@@ -56,8 +78,44 @@ static uint8_t origin_at(const qn_value *v, size_t at)
     return v->u.string->marks ? v->u.string->marks[at] : v->origin;
 }
 
+/* Unicode's Case_Ignorable, without its rarest characters. */
+static bool is_case_ignorable(uint32_t code)
+{
+    switch (utf8proc_category((utf8proc_int32_t)code)) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_SK: return true;
+    default: return code == '\'' || code == '.' || code == ':' || code == 0xB7 || code == 0x2018 || code == 0x2019;
+    }
+}
+
+/* A capital sigma at `at` ends its word. */
+static bool is_final_sigma(const qn_jinja_string *s, size_t at)
+{
+    uint32_t code = 0;
+    size_t begin = at, n;
+    do {
+        if (begin == 0)
+            return false;
+        do
+            begin--;
+        while (begin > 0 && ((unsigned char)s->data[begin] & 0xC0) == 0x80);
+        (void)qn_utf8_next(s->data + begin, at - begin, &n, &code);
+    } while (is_case_ignorable(code));
+    if (!is_cased(code))
+        return false;
+    for (at += 2; at < s->length; at += n) {
+        if (qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE || !is_case_ignorable(code))
+            return !is_cased(code);
+    }
+    return true;
+}
+
 qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change, qn_value *out)
 {
+    enum { CAPITAL_SIGMA = 0x3A3, FINAL_SIGMA = 0x3C2 };
     const qn_jinja_string *s = self->u.string;
     qn_builder b = { .arena = &r->arena };
     bool in_word = false;
@@ -67,9 +125,11 @@ qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change,
         char changed[8];
         if (qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE)
             code = 0xFFFD;
-        const bool upper =
-            change == QN_CASE_UPPER || (change == QN_CASE_TITLE && !in_word) || (change == QN_CASE_CAPITALIZE && at == 0);
-        const size_t n_changed = change_code(code, upper, changed);
+        const bool begins_word = (change == QN_CASE_TITLE && !in_word) || (change == QN_CASE_CAPITALIZE && at == 0);
+        const qn_case_change to_case = change == QN_CASE_UPPER ? QN_CASE_UPPER : begins_word ? QN_CASE_TITLE : QN_CASE_LOWER;
+        const size_t n_changed = to_case == QN_CASE_LOWER && code == CAPITAL_SIGMA && is_final_sigma(s, at)
+                                     ? qn_utf8_encode(FINAL_SIGMA, changed)
+                                     : change_code(code, to_case, changed);
         QN_TRY(qn_builder_bytes(&b, changed, n_changed, origin_at(self, at)));
         in_word = is_cased(code);
     }
@@ -202,12 +262,8 @@ static qn_status split_at_space(qn_run *r, const qn_value *self, int64_t most, q
         if (at == s->length)
             return QN_OK;
         const size_t begin = at;
-        if (most >= 0 && parts == most) {
-            size_t end = s->length;
-            while ((n = qn_space_before(s->data, end)) > 0)
-                end -= n;
-            return append_part(r, self, begin, end, out);
-        }
+        if (most >= 0 && parts == most)
+            return append_part(r, self, begin, s->length, out);
         while (at < s->length && !qn_space_at(s->data, s->length, at))
             at++;
         QN_TRY(append_part(r, self, begin, at, out));
@@ -267,12 +323,8 @@ static qn_status rsplit_at_space(qn_run *r, const qn_value *self, int64_t most, 
         if (!end)
             return QN_OK;
         size_t begin = end;
-        if (most >= 0 && parts == most) {
-            begin = 0;
-            while ((n = qn_space_at(s->data, s->length, begin)) > 0)
-                begin += n;
-            return append_part(r, self, begin, end, out);
-        }
+        if (most >= 0 && parts == most)
+            return append_part(r, self, 0, end, out);
         while (begin > 0 && !qn_space_before(s->data, begin))
             begin--;
         QN_TRY(append_part(r, self, begin, end, out));
@@ -368,13 +420,20 @@ METHOD(str_join)
     qn_builder b = { .arena = &r->arena };
     QN_TRY(qn_items_of(r, call->bound[0], &items, &n));
     for (size_t i = 0; i < n; i++) {
-        QN_TRY(qn_want_string(r, &items[i], "an item that is joined"));
-        QN_TRY(qn_run_work(r, 1 + items[i].u.string->length / 64));
+        qn_value item = items[i];
+        QN_TRY(qn_run_work(r, 1 + qn_value_weight(&item)));
+        if (self->safe) { /* it joins any values */
+            QN_TRY(qn_str(r, &item, &item));
+            QN_TRY(qn_escape_html(r, &item, &item));
+        }
+        QN_TRY(qn_want_string(r, &item, "an item that is joined"));
         if (i)
             QN_TRY(qn_builder_string(&b, self));
-        QN_TRY(qn_builder_string(&b, &items[i]));
+        QN_TRY(qn_builder_string(&b, &item));
     }
-    return qn_builder_finish(&b, out);
+    QN_TRY(qn_builder_finish(&b, out));
+    out->safe = self->safe;
+    return QN_OK;
 }
 
 /* ---- Searching ---- */
@@ -482,11 +541,18 @@ METHOD(str_count)
 {
     int64_t n = 0;
     QN_TRY(qn_want_string(r, call->bound[0], "what is counted"));
-    const qn_jinja_string *s = self->u.string, *what = call->bound[0]->u.string;
-    QN_TRY(qn_run_work(r, s->length / 16));
+    size_t from, to;
+    bool valid;
+    QN_TRY(search_range(r, self, call->bound[1], call->bound[2], &from, &to, &valid));
+    if (!valid) {
+        *out = qn_value_int(0);
+        return QN_OK;
+    }
+    const qn_jinja_string s = { self->u.string->data + from, NULL, to - from }, *what = call->bound[0]->u.string;
+    QN_TRY(qn_run_work(r, s.length / 16));
     if (!what->length)
-        n = (int64_t)qn_code_points(s) + 1;
-    for (const char *at = s->data, *end = s->data + s->length;
+        n = (int64_t)qn_code_points(&s) + 1;
+    for (const char *at = s.data, *end = s.data + s.length;
          what->length && at < end && (at = memmem(at, (size_t)(end - at), what->data, what->length)); at += what->length)
         n++;
     *out = qn_value_int(n);
@@ -532,11 +598,13 @@ METHOD(str_replace)
     int64_t most = -1;
     qn_value old = *call->bound[0], with = *call->bound[1];
     QN_TRY(qn_want_string(r, &old, "what is replaced"));
+    if (self->safe) { /* it takes any value */
+        QN_TRY(qn_str(r, &with, &with));
+        QN_TRY(qn_escape_html(r, &with, &with));
+    }
     QN_TRY(qn_want_string(r, &with, "the replacement"));
     if (call->bound[2])
         QN_TRY(qn_want_integer(r, call->bound[2], "count", &most));
-    if (self->safe)
-        QN_TRY(qn_escape_html(r, &with, &with));
     QN_TRY(qn_replace(r, self, &old, &with, most, out));
     out->safe = self->safe;
     return QN_OK;
@@ -555,6 +623,8 @@ static qn_status pad(qn_run *r, const qn_value *self, const qn_call *call, unsig
     if (call->bound[1]) {
         QN_TRY(qn_want_string(r, call->bound[1], "the fill character"));
         fill = *call->bound[1];
+        if (self->safe)
+            QN_TRY(qn_escape_html(r, &fill, &fill));
     }
     if (qn_code_points(fill.u.string) != 1 || width > MAX_WIDTH)
         return qn_run_fail(r, width > MAX_WIDTH ? "the width is too large" : "the fill is not one character");
@@ -600,14 +670,15 @@ static bool is_letter(uint32_t code)
     return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
 }
 
+bool qn_is_letter_or_digit(uint32_t code)
+{
+    const utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)code);
+    return is_letter(code) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
+}
+
 static bool is_digit(uint32_t code)
 {
     return utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_ND;
-}
-
-static bool is_letter_or_digit(uint32_t code)
-{
-    return is_letter(code) || is_digit(code);
 }
 
 static bool is_space(uint32_t code)
@@ -645,7 +716,7 @@ METHOD(str_isalpha)
 METHOD(str_isalnum)
 {
     UNUSED;
-    return all_are(r, self, is_letter_or_digit, out);
+    return all_are(r, self, qn_is_letter_or_digit, out);
 }
 
 METHOD(str_isspace)
@@ -688,7 +759,7 @@ static const qn_builtin methods[] = {
     { .name = "rfind", .call = str_rfind, .parameters = { "sub", "start", "end" }, .required = 1 },
     { .name = "index", .call = str_index, .parameters = { "sub", "start", "end" }, .required = 1 },
     { .name = "rindex", .call = str_rindex, .parameters = { "sub", "start", "end" }, .required = 1 },
-    { .name = "count", .call = str_count, .parameters = { "sub" }, .required = 1 },
+    { .name = "count", .call = str_count, .parameters = { "sub", "start", "end" }, .required = 1 },
     { .name = "join", .call = str_join, .parameters = { "iterable" }, .required = 1 },
     { .name = "format", .call = str_format, .is_variadic = true },
     { .name = "splitlines", .call = str_splitlines, .parameters = { "keepends" } },

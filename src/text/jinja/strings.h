@@ -17,6 +17,9 @@ qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const
 
 qn_status qn_split_lines(qn_run *r, const qn_value *self, bool keep_ends, qn_value *out);
 
+/* qn_is_letter_or_digit - letters, and numbers of any kind: isalnum(). */
+bool qn_is_letter_or_digit(uint32_t code);
+
 const qn_builtin *qn_find_string_method(const char *name, size_t length);
 
 #endif

@@ -99,7 +99,8 @@ TEST(is_float)
 TEST(is_callable)
 {
     UNUSED;
-    return answer(out, self->type == QN_VALUE_FUNCTION || self->type == QN_VALUE_MACRO || self->type == QN_VALUE_LOOP);
+    return answer(out, self->type == QN_VALUE_FUNCTION || self->type == QN_VALUE_MACRO || self->type == QN_VALUE_LOOP ||
+                           self->type == QN_VALUE_UNDEFINED);
 }
 
 TEST(is_escaped)
@@ -145,18 +146,19 @@ TEST(is_divisible)
 
 TEST(is_equal)
 {
-    UNUSED;
+    QN_TRY(qn_run_compare(r, self, call->bound[0]));
     return answer(out, qn_value_equal(self, call->bound[0]));
 }
 
 TEST(is_not_equal)
 {
-    UNUSED;
+    QN_TRY(qn_run_compare(r, self, call->bound[0]));
     return answer(out, !qn_value_equal(self, call->bound[0]));
 }
 
 static qn_status order_of(qn_run *r, const qn_value *a, const qn_value *b, int *order)
 {
+    QN_TRY(qn_run_compare(r, a, b));
     if (!qn_value_order(a, b, order))
         return qn_run_fail(r, "%s and %s have no order", qn_value_type_name(a), qn_value_type_name(b));
     return QN_OK;
@@ -200,8 +202,8 @@ TEST(is_in)
 /* The same object: equal scalars of one type are, and containers only if they are one. */
 TEST(is_same)
 {
-    UNUSED;
     const qn_value *other = call->bound[0];
+    QN_TRY(qn_run_compare(r, self, other));
     if (self->type != other->type)
         return answer(out, false);
     return answer(out, self->type <= QN_VALUE_STRING ? qn_value_equal(self, other) : self->u.list == other->u.list);

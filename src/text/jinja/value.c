@@ -114,9 +114,23 @@ qn_status qn_builder_finish(qn_builder *b, qn_value *out)
 
 /* ---- Lists and iterators ---- */
 
-/* The depth of a container of depth `depth` with a new member. */
-static qn_status deepen(uint32_t *depth, const qn_value *member)
+uint64_t qn_value_weight(const qn_value *v)
 {
+    switch (v->type) {
+    case QN_VALUE_STRING: return v->u.string->length / 64;
+    case QN_VALUE_LIST:
+    case QN_VALUE_TUPLE: return v->u.list->weight;
+    case QN_VALUE_DICT: return v->u.dict->weight;
+    default: return 0;
+    }
+}
+
+/* The depth and the weight of a container with a new member. */
+static qn_status add_member(uint32_t *depth, uint64_t *weight, const qn_value *member)
+{
+    enum { MOST_SHIFT = 60 };
+    const uint64_t most = UINT64_C(1) << MOST_SHIFT, sum = *weight + 1 + qn_value_weight(member);
+    *weight = sum < most ? sum : most;
     uint32_t inner = 0;
     if (member->type == QN_VALUE_LIST || member->type == QN_VALUE_TUPLE)
         inner = member->u.list->depth;
@@ -151,7 +165,7 @@ qn_status qn_list_append(qn_arena *arena, qn_list *list, qn_value item)
         list->capacity = capacity;
     }
     list->items[list->n++] = item;
-    return deepen(&list->depth, &item);
+    return add_member(&list->depth, &list->weight, &item);
 }
 
 qn_status qn_value_iterator(qn_arena *arena, const qn_value *items, size_t n, qn_value *out)
@@ -175,8 +189,8 @@ static uint64_t mix(uint64_t h)
     return h;
 }
 
-/* Equal values have equal hashes: 1, 1.0 and True too. */
-static uint64_t hash_of(const qn_value *v)
+/* Equal values have equal hashes: 1, 1.0 and True too. The seed is a dict's address, which nobody knows who draws up keys. */
+static uint64_t hash_of(const qn_value *v, uint64_t seed)
 {
     uint64_t h = v->type;
     switch (v->type) {
@@ -185,16 +199,16 @@ static uint64_t hash_of(const qn_value *v)
     case QN_VALUE_FLOAT: {
         const double x = qn_real_of(v) + 0.0;
         memcpy(&h, &x, sizeof h);
-        return mix(h);
+        return mix(h + seed);
     }
     case QN_VALUE_STRING:
-        h = UINT64_C(0xcbf29ce484222325);
+        h = UINT64_C(0xcbf29ce484222325) ^ mix(seed);
         for (size_t i = 0; i < v->u.string->length; i++)
             h = (h ^ (uint8_t)v->u.string->data[i]) * UINT64_C(0x100000001b3);
         return mix(h);
     case QN_VALUE_TUPLE:
         for (size_t i = 0; i < v->u.list->n; i++)
-            h = mix(h * 31 + hash_of(&v->u.list->items[i]));
+            h = mix(h * 31 + hash_of(&v->u.list->items[i], seed));
         return h;
     default: return mix(h);
     }
@@ -219,7 +233,7 @@ static const qn_dict_entry *find_entry(const qn_dict *dict, const qn_value *key,
 
 const qn_value *qn_dict_find(const qn_dict *dict, const qn_value *key)
 {
-    const qn_dict_entry *entry = find_entry(dict, key, hash_of(key));
+    const qn_dict_entry *entry = find_entry(dict, key, hash_of(key, (uintptr_t)dict));
     return entry ? &entry->value : NULL;
 }
 
@@ -269,10 +283,10 @@ qn_status qn_value_dict(qn_arena *arena, qn_value_type type, qn_value *out)
 
 qn_status qn_dict_set(qn_arena *arena, qn_dict *dict, qn_value key, qn_value value)
 {
-    const uint64_t hash = hash_of(&key);
+    const uint64_t hash = hash_of(&key, (uintptr_t)dict);
     qn_dict_entry *entry = (qn_dict_entry *)find_entry(dict, &key, hash);
-    QN_TRY(deepen(&dict->depth, &key));
-    QN_TRY(deepen(&dict->depth, &value));
+    QN_TRY(add_member(&dict->depth, &dict->weight, &key));
+    QN_TRY(add_member(&dict->depth, &dict->weight, &value));
     if (entry) {
         entry->value = value;
         return QN_OK;

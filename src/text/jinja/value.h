@@ -1,5 +1,5 @@
-/* Values of template code, as Python has them: strings that know where their bytes come from, numbers, lists, dicts, callables.
- * They live in an arena and, lists and dicts under construction aside, never change. */
+/* Values of template code, as Python has them: strings that know where their bytes come from, numbers, lists, dicts,
+ * callables. They live in an arena and, lists and dicts under construction aside, never change. */
 #ifndef QN_TEXT_JINJA_VALUE_H
 #define QN_TEXT_JINJA_VALUE_H
 
@@ -74,7 +74,8 @@ enum { QN_VALUE_MAX_DEPTH = 300 };
 struct qn_list {
     qn_value *items;
     size_t n, capacity;
-    uint32_t depth; /* containers within one another, this one included */
+    uint32_t depth;  /* containers within one another, this one included */
+    uint64_t weight; /* qn_value_weight */
 };
 
 typedef struct qn_dict_entry {
@@ -87,6 +88,7 @@ struct qn_dict {
     uint32_t *index;        /* [index_size], entry + 1 or 0; NULL while there are few */
     size_t n, capacity, index_size;
     uint32_t depth;
+    uint64_t weight;
 };
 
 struct qn_range_value {
@@ -195,6 +197,10 @@ bool qn_value_equal(const qn_value *a, const qn_value *b);
 bool qn_value_order(const qn_value *a, const qn_value *b, int *order);
 
 bool qn_value_is_hashable(const qn_value *v);
+
+/* qn_value_weight - the steps of visiting a value: the values within it, at all depths and as often as they are there, and one
+ * for 64 bytes of a string. Comparing two values takes at most as many as the lighter one. */
+uint64_t qn_value_weight(const qn_value *v);
 
 /* qn_value_type_name - Python's name of its type. */
 const char *qn_value_type_name(const qn_value *v);

@@ -1,0 +1,161 @@
+/* Constrained output: which bytes, and which tokens, may follow.
+ *
+ * A grammar is compiled from a JSON schema, "any JSON", a regular expression, a list of choices or a GBNF text to a byte-level
+ * pushdown automaton. A state is what the automaton has read so far. A vocabulary prepared once for a tokeniser answers for a
+ * state which tokens may follow. A match joins the three to the callbacks of a request (quern/scheduler.h).
+ *
+ * Bounds. Compilation takes a bounded number of nodes, DFA states and steps: a text that exceeds them is refused in
+ * milliseconds (QN_ERR_UNSUPPORTED, with the place). A state has at most QN_GRAMMAR_THREADS alternatives and QN_GRAMMAR_DEPTH
+ * open calls, one for each array or object of JSON: what would exceed them may not follow.
+ *
+ * White space of JSON: between two tokens nothing, one space, or one line end (LF or CR LF) with up to 128 spaces or tabs
+ * behind it. None before or after the document.
+ *
+ * Threads: grammars are immutable and shared freely; a vocabulary locks its cache; states and matches belong to one thread at
+ * a time, but for what is said at qn_grammar_match. */
+#ifndef QN_TEXT_GRAMMAR_GRAMMAR_H
+#define QN_TEXT_GRAMMAR_GRAMMAR_H
+
+#include "quern/quern.h"
+#include "text/tokenizer.h"
+
+#include <jansson.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { QN_GRAMMAR_THREADS = 512, QN_GRAMMAR_DEPTH = 256 };
+
+typedef struct qn_grammar qn_grammar;
+
+typedef struct qn_grammar_options {
+    bool strict;         /* an unsupported keyword is QN_ERR_UNSUPPORTED; else it is ignored */
+    bool closed;         /* objects that do not say whether they have additional properties have none */
+    bool required_first; /* optional and additional properties follow all required ones; else properties come in any order */
+} qn_grammar_options;
+
+/* qn_grammar_from_schema - compile a JSON schema.
+ *
+ *   schema    an object or a boolean; not kept. `#` and `#/...` references are resolved in it
+ *   options   NULL for all false
+ *   out       free it with qn_grammar_free
+ *
+ * Supported: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items, prefixItems,
+ * minItems, maxItems, minLength, maxLength, pattern, format (date, time, date-time, uuid, email, ipv4), minimum, maximum,
+ * exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), $ref, $defs,
+ * definitions, nullable. Annotations are skipped. A schema without a type has those that its keywords are about, or all if it
+ * has none. Beside enum and const only type counts. Numbers with bounds have no exponent, and bounds of at most 18 digits
+ * before the point.
+ *
+ * Each property occurs at most once; additional keys may repeat. In strings of enum, const, pattern and in the names of
+ * properties an ASCII character has one spelling, its short escape where JSON needs one; others may be written as \uXXXX. In
+ * an object with a property outside ASCII, keys have all other characters as they are, or all as \uXXXX in lower case.
+ *
+ * QN_ERR_INVALID       the schema is malformed, or nothing validates; with the path in the schema
+ * QN_ERR_UNSUPPORTED   an unsupported keyword in strict mode, or the schema is too large */
+qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out);
+
+/* qn_grammar_from_json - compile "any JSON value", or with `object` "any JSON object". */
+qn_status qn_grammar_from_json(bool object, qn_grammar **out);
+
+/* qn_grammar_from_regex - compile a regular expression that the whole output matches.
+ *
+ * ECMAScript's syntax with the u flag: alternatives, groups, classes, \d \w \s \D \W \S, \xHH, \uHHHH, \u{H}, quantifiers
+ * (lazy ones as greedy). ^ and $ are allowed at the ends only. Back references, look-around, word boundaries and \p are
+ * QN_ERR_UNSUPPORTED. Characters are code points in UTF-8. */
+qn_status qn_grammar_from_regex(const char *regex, size_t length, qn_grammar **out);
+
+/* qn_grammar_from_choices - compile a list of texts, one of which is the output. At least one; UTF-8 is not required. */
+qn_status qn_grammar_from_choices(const char *const *choices, size_t n_choices, qn_grammar **out);
+
+/* qn_grammar_from_gbnf - compile a grammar in llama.cpp's syntax, whose rule `root` is the output. Left recursion and rules
+ * that derive no text are QN_ERR_INVALID, naming the rule. */
+qn_status qn_grammar_from_gbnf(const char *text, size_t length, qn_grammar **out);
+
+/* qn_grammar_free - NULL is allowed. After its states and matches. */
+void qn_grammar_free(qn_grammar *grammar);
+
+/* qn_grammar_bytes - memory of the grammar, for caches of grammars. */
+size_t qn_grammar_bytes(const qn_grammar *grammar);
+
+/* ---- States ---- */
+
+typedef struct qn_grammar_state qn_grammar_state;
+
+/* qn_grammar_state_create - the state before the first byte. The grammar must outlive it. Free with qn_grammar_state_free. */
+qn_status qn_grammar_state_create(const qn_grammar *grammar, qn_grammar_state **out);
+qn_status qn_grammar_state_clone(const qn_grammar_state *state, qn_grammar_state **out);
+void qn_grammar_state_free(qn_grammar_state *state);
+
+/* qn_grammar_state_advance - read bytes: true if they may follow, else the state is unchanged. */
+bool qn_grammar_state_advance(qn_grammar_state *state, const char *bytes, size_t length);
+
+/* qn_grammar_state_accepts - whether bytes may follow. The state is scratch memory, unchanged at return. */
+bool qn_grammar_state_accepts(qn_grammar_state *state, const char *bytes, size_t length);
+
+/* qn_grammar_state_is_finished - whether the output may end here. More may follow all the same. */
+bool qn_grammar_state_is_finished(const qn_grammar_state *state);
+
+/* ---- Masks ---- */
+
+/* A vocabulary as a trie, with the tokens that fit into a JSON string found beforehand, and a cache of the last masks. */
+typedef struct qn_grammar_vocab qn_grammar_vocab;
+
+/* qn_grammar_vocab_create - prepare a tokeniser's vocabulary.
+ *
+ *   tokenizer   not needed afterwards
+ *   n_cached    masks to keep, of n_vocab / 8 bytes each; 0: none
+ *   out         free it with qn_grammar_vocab_free
+ *
+ * Control tokens, empty tokens and tokens of more than 255 bytes never follow; end tokens do where the output may end. */
+qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, size_t n_cached, qn_grammar_vocab **out);
+void qn_grammar_vocab_free(qn_grammar_vocab *vocab);
+
+/* qn_grammar_vocab_bytes - the bytes of a text token, NULL for control tokens and others that never follow. */
+const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *vocab, qn_token token, size_t *length);
+
+/* qn_grammar_mask - the tokens that may follow: writes bit t % 32 of allowed[t / 32], (n_vocab + 31) / 32 words.
+ *
+ * The state is scratch memory, unchanged at return. QN_ERR_UNSUPPORTED if a grammar is so ambiguous that the mask takes too
+ * many steps; allowed is unspecified then. */
+qn_status qn_grammar_mask(qn_grammar_vocab *vocab, qn_grammar_state *state, uint32_t *allowed);
+
+/* ---- Requests ---- */
+
+/* A request's state. `accepts` and `mask` are not called at the same time, nor with another function of the match. */
+typedef struct qn_grammar_match qn_grammar_match;
+
+/* Where the grammar begins: the text before is free, end tokens included, until `trigger` was written or `trigger_token` was
+ * generated. What follows the trigger in the same token must fit already. */
+typedef struct qn_grammar_start {
+    const char *trigger; /* [n_trigger] at most 255 bytes, copied; n_trigger 0: none */
+    size_t n_trigger;
+    qn_token trigger_token; /* < 0: none */
+} qn_grammar_start;
+
+/* qn_grammar_match_create - the match of a request.
+ *
+ *   vocab, grammar   must outlive it
+ *   start            NULL: at the first token
+ *   out              free it with qn_grammar_match_free */
+qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *grammar, const qn_grammar_start *start,
+                                  qn_grammar_match **out);
+void qn_grammar_match_free(qn_grammar_match *match);
+
+/* qn_grammar_match_accepts, qn_grammar_match_mask - qn_request_params' accepts and mask, with the match as `user`. Where no
+ * token may follow, an internal limit included, the mask is empty.
+ *
+ * Distribution. Let p be the softmax of the logits and A the allowed tokens. Checking first gives p(t) for t in A, plus
+ * (1 - p(A)) p(t) / p(A) after a rejection: p(t) / p(A), the distribution of masking before sampling. With top-k, top-p or
+ * min-p it differs: the first draw is from tokens left by filters of all tokens, not of A. With top-k 2 and probabilities 0.40
+ * (rejected), 0.35, 0.25 checking first gives 0.78 and 0.22, masking first 0.58 and 0.42. So qn_grammar_match_check_first says
+ * whether `accepts` may be set; where it may not, the request has `mask` alone, which is exact for every filter. */
+bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_token token);
+void qn_grammar_match_mask(void *match, const qn_token *answer, size_t n, uint32_t *allowed);
+bool qn_grammar_match_check_first(const qn_sampling *sampling);
+
+/* qn_grammar_match_is_finished - whether the output may end after the tokens that were seen. */
+bool qn_grammar_match_is_finished(const qn_grammar_match *match);
+
+#endif

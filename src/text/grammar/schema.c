@@ -1,0 +1,396 @@
+/* From a JSON schema to an automaton: a rule for each schema, compiled from a queue, so that a schema may refer to itself and
+ * nesting needs no stack. Objects, arrays and scalars of a schema are made in schema_types.c. */
+#include "text/grammar/schema.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Objects that begin alike have three configurations each behind the bracket. */
+enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3 };
+
+static qn_status no_memory(void)
+{
+    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
+}
+
+const char *qn_schema_path(const qn_schema_compiler *c)
+{
+    return c->grammar->rules[c->rule].name;
+}
+
+qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema)
+{
+    if (!schema)
+        return no_memory();
+    if (json_array_append_new(c->owned, schema) != 0)
+        return no_memory();
+    return QN_OK;
+}
+
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *key, uint32_t *rule)
+{
+    size_t slot = ((uintptr_t)schema >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
+    for (; c->slots[slot]; slot = (slot + 1) & (QN_SCHEMA_SLOTS - 1))
+        if (c->schemas[c->slots[slot] - 1] == schema) {
+            *rule = c->slots[slot] - 1;
+            return QN_OK;
+        }
+    char path[256];
+    const char *parent = c->grammar->n_rules ? qn_schema_path(c) : "#";
+    snprintf(path, sizeof path, "%.180s%s%.64s", parent, key ? "/" : "", key ? key : "");
+    QN_TRY(qn_realloc_array(&c->schemas, &c->capacity, c->grammar->n_rules + 1, sizeof *c->schemas, "schema"));
+    QN_TRY(qn_grammar_add_rule(c->grammar, path, rule));
+    c->schemas[*rule] = schema;
+    c->slots[slot] = *rule + 1;
+    return QN_OK;
+}
+
+qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id)
+{
+    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = (uint8_t)kind, .a = a, .next = next }, id);
+}
+
+qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id)
+{
+    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_BYTE, .lo = (uint8_t)byte, .hi = (uint8_t)byte, .next = next },
+                               id);
+}
+
+qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    return qn_schema_node(c, QN_DFA, c->space, next, id);
+}
+
+qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa)
+{
+    qn_dfa compiled;
+    QN_TRY(qn_dfa_compile(&c->exprs, expr, false, qn_schema_path(c), &c->grammar->steps, &compiled));
+    return qn_grammar_add_dfa(c->grammar, &compiled, dfa);
+}
+
+/* One more way to continue: *entry becomes a split of what it was and the node. */
+qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
+{
+    if (*entry == QN_NODE_NEVER) {
+        *entry = node;
+        return QN_OK;
+    }
+    return qn_schema_node(c, QN_SPLIT, *entry, node, entry);
+}
+
+static qn_status call(qn_schema_compiler *c, json_t *schema, const char *key, uint32_t *entry)
+{
+    uint32_t rule, node;
+    QN_TRY(qn_schema_rule(c, schema, key, &rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
+    return qn_schema_or(c, node, entry);
+}
+
+/* ---- Keywords ---- */
+
+static bool is_in(const char *key, const char *const *list)
+{
+    for (; *list; list++)
+        if (!strcmp(key, *list))
+            return true;
+    return false;
+}
+
+static const char *const notes[] = {
+    "title",     "description", "default",     "examples",        "example",          "$schema",
+    "$id",       "id",          "$comment",    "$anchor",         "deprecated",       "readOnly",
+    "writeOnly", "$defs",       "definitions", "contentEncoding", "contentMediaType", NULL
+};
+static const char *const supported[] = { "type",
+                                         "enum",
+                                         "const",
+                                         "properties",
+                                         "required",
+                                         "additionalProperties",
+                                         "minProperties",
+                                         "maxProperties",
+                                         "items",
+                                         "prefixItems",
+                                         "minItems",
+                                         "maxItems",
+                                         "minLength",
+                                         "maxLength",
+                                         "pattern",
+                                         "format",
+                                         "minimum",
+                                         "maximum",
+                                         "exclusiveMinimum",
+                                         "exclusiveMaximum",
+                                         "anyOf",
+                                         "oneOf",
+                                         "allOf",
+                                         "$ref",
+                                         "nullable",
+                                         NULL };
+
+static bool is_note(const char *key)
+{
+    return is_in(key, notes) || !strncmp(key, "x-", 2);
+}
+
+static qn_status check_keywords(const qn_schema_compiler *c, json_t *schema)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(schema, key, value)
+    {
+        (void)value;
+        if (!is_in(key, supported) && !is_note(key) && c->options.strict)
+            return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: keyword '%s' is not supported", qn_schema_path(c), key);
+    }
+    return QN_OK;
+}
+
+/* ---- Combinations ---- */
+
+/* A copy of the schema without a keyword and without annotations; *is_empty: it says nothing. */
+static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
+{
+    json_t *rest = json_object(), *value;
+    const char *key;
+    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !is_note(key)) json_object_set(rest, key, value);
+    *is_empty = !json_object_size(rest);
+    return rest;
+}
+
+/* The rule's schema is `part` and what stands beside `keyword`. */
+static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, const char *key, uint32_t *entry)
+{
+    json_t *merged;
+    const qn_status status = qn_schema_merge(c->root, part, rest, &c->merges, &merged);
+    if (status != QN_OK) {
+        char text[QN_ERROR_TEXT_MAX];
+        snprintf(text, sizeof text, "%s", qn_error_text());
+        return qn_fail(status, "%s, in %s", text, qn_schema_path(c));
+    }
+    QN_TRY(qn_schema_own(c, merged));
+    return call(c, merged, key, entry);
+}
+
+static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const char *keyword, uint32_t *entry)
+{
+    json_t *branches = json_object_get(schema, keyword), *branch;
+    size_t i;
+    bool is_empty;
+    if (!json_is_array(branches) || !json_array_size(branches))
+        return qn_fail(QN_ERR_INVALID, "schema: %s/%s: not a list of schemas", qn_schema_path(c), keyword);
+    if (json_array_size(branches) > MAX_BRANCHES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s/%s: %zu alternatives, at most %d are supported", qn_schema_path(c),
+                       keyword, json_array_size(branches), MAX_BRANCHES);
+    json_t *rest = without(schema, keyword, &is_empty);
+    QN_TRY(qn_schema_own(c, rest));
+    json_array_foreach(branches, i, branch)
+    {
+        char key[64];
+        snprintf(key, sizeof key, "%s/%zu", keyword, i);
+        QN_TRY(is_empty ? call(c, branch, key, entry) : call_merged(c, branch, rest, key, entry));
+    }
+    return QN_OK;
+}
+
+static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    json_t *parts = json_object_get(schema, "allOf"), *part;
+    size_t i;
+    bool is_empty;
+    json_t *merged = without(schema, "allOf", &is_empty);
+    QN_TRY(qn_schema_own(c, merged));
+    if (!json_is_array(parts))
+        return qn_fail(QN_ERR_INVALID, "schema: %s/allOf: not a list of schemas", qn_schema_path(c));
+    if (is_empty)
+        merged = json_true();
+    json_array_foreach(parts, i, part)
+    {
+        json_t *next;
+        QN_TRY(qn_schema_merge(c->root, merged, part, &c->merges, &next));
+        QN_TRY(qn_schema_own(c, next));
+        merged = next;
+    }
+    return call(c, merged, "allOf", entry);
+}
+
+static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    json_t *target;
+    bool is_empty;
+    const char *reference = json_string_value(json_object_get(schema, "$ref"));
+    if (!reference)
+        return qn_fail(QN_ERR_INVALID, "schema: %s/$ref: not a string", qn_schema_path(c));
+    json_t *rest = without(schema, "$ref", &is_empty);
+    QN_TRY(qn_schema_own(c, rest));
+    QN_TRY(qn_schema_resolve(c->root, reference, &target));
+    return is_empty ? call(c, target, NULL, entry) : call_merged(c, target, rest, NULL, entry);
+}
+
+/* ---- Types ---- */
+
+/* A type of its own for every set of keywords that speak of it. */
+static unsigned implied_types(json_t *schema)
+{
+    static const struct {
+        const char *keyword;
+        unsigned types;
+    } implied[] = {
+        { "properties", QN_IS_OBJECT },       { "required", QN_IS_OBJECT },        { "additionalProperties", QN_IS_OBJECT },
+        { "minProperties", QN_IS_OBJECT },    { "maxProperties", QN_IS_OBJECT },   { "items", QN_IS_ARRAY },
+        { "prefixItems", QN_IS_ARRAY },       { "minItems", QN_IS_ARRAY },         { "maxItems", QN_IS_ARRAY },
+        { "minLength", QN_IS_STRING },        { "maxLength", QN_IS_STRING },       { "pattern", QN_IS_STRING },
+        { "format", QN_IS_STRING },           { "minimum", QN_IS_NUMBER },         { "maximum", QN_IS_NUMBER },
+        { "exclusiveMinimum", QN_IS_NUMBER }, { "exclusiveMaximum", QN_IS_NUMBER }
+    };
+    unsigned types = 0;
+    for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
+        if (json_object_get(schema, implied[i].keyword))
+            types |= implied[i].types;
+    return types ? types : QN_IS_ANY;
+}
+
+static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *types)
+{
+    static const char *const names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
+    const char *name = json_string_value(type);
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) {
+            *types |= 1u << i;
+            return QN_OK;
+        }
+    return qn_fail(QN_ERR_INVALID, "schema: %s/type: '%s' is not a type", qn_schema_path(c), name ? name : "(no string)");
+}
+
+static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
+{
+    json_t *type = json_object_get(schema, "type"), *each;
+    size_t i;
+    *types = 0;
+    if (json_is_array(type)) {
+        json_array_foreach(type, i, each) QN_TRY(add_type(c, each, types));
+    } else if (type) {
+        QN_TRY(add_type(c, type, types));
+    } else {
+        *types = json_object_get(schema, "enum") || json_object_get(schema, "const") ? QN_IS_ANY : implied_types(schema);
+    }
+    if (json_is_true(json_object_get(schema, "nullable")))
+        *types |= QN_IS_NULL;
+    if (*types & QN_IS_NUMBER)
+        *types &= ~(unsigned)QN_IS_INTEGER;
+    return QN_OK;
+}
+
+static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    unsigned types;
+    uint32_t node;
+    QN_TRY(find_types(c, schema, &types));
+    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
+        return qn_schema_enum(c, schema, types, entry);
+    if (types & QN_IS_STRING) {
+        QN_TRY(qn_schema_string(c, schema, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    if (types & (QN_IS_NUMBER | QN_IS_INTEGER)) {
+        QN_TRY(qn_schema_number(c, schema, !(types & QN_IS_NUMBER), &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    if (types & QN_IS_ARRAY) {
+        QN_TRY(qn_schema_array(c, schema, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    if (types & QN_IS_OBJECT) {
+        QN_TRY(qn_schema_object(c, schema, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    static const char *const words[] = { "null", "true|false", "true|false|null" };
+    const unsigned word = types & (QN_IS_NULL | QN_IS_BOOLEAN);
+    if (word) {
+        const char *text = words[word == QN_IS_NULL ? 0 : word == QN_IS_BOOLEAN ? 1 : 2];
+        uint32_t expr, dfa;
+        QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), false, "word", &expr));
+        QN_TRY(qn_schema_dfa(c, expr, &dfa));
+        QN_TRY(qn_schema_node(c, QN_DFA, dfa, c->end, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    return QN_OK;
+}
+
+static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    *entry = QN_NODE_NEVER;
+    if (json_is_false(schema))
+        return QN_OK;
+    if (json_is_true(schema))
+        return compile_types(c, c->anything, entry);
+    if (!json_is_object(schema))
+        return qn_fail(QN_ERR_INVALID, "schema: %s: neither an object nor a boolean", qn_schema_path(c));
+    QN_TRY(check_keywords(c, schema));
+    if (json_object_get(schema, "$ref"))
+        return compile_reference(c, schema, entry);
+    if (json_object_get(schema, "allOf"))
+        return compile_all_of(c, schema, entry);
+    if (json_object_get(schema, "anyOf"))
+        return compile_any_of(c, schema, "anyOf", entry);
+    if (json_object_get(schema, "oneOf"))
+        return compile_any_of(c, schema, "oneOf", entry);
+    return compile_types(c, schema, entry);
+}
+
+static qn_status compile(qn_schema_compiler *c)
+{
+    static const char space[] = "( |\\r?\\n[ \\t]{0,128})?";
+    uint32_t expr, root;
+    QN_TRY(qn_schema_rule(c, c->root, NULL, &root));
+    QN_TRY(qn_expr_regex(&c->exprs, space, strlen(space), false, "white space", &expr));
+    QN_TRY(qn_schema_dfa(c, expr, &c->space));
+    QN_TRY(qn_schema_node(c, QN_RETURN, 0, 0, &c->end));
+    for (c->rule = 0; c->rule < c->grammar->n_rules; c->rule++) {
+        uint32_t entry;
+        QN_TRY(compile_rule(c, c->schemas[c->rule], &entry));
+        c->grammar->rules[c->rule].entry = entry;
+        c->exprs.n = c->exprs.n_ranges = 0;
+    }
+    return qn_grammar_finish(c->grammar, root);
+}
+
+qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out)
+{
+    qn_schema_compiler c = { .options = options ? *options : (qn_grammar_options){ 0 } };
+    qn_status status = QN_OK;
+    *out = NULL;
+    c.root = json_deep_copy(schema);
+    c.owned = json_array();
+    c.anything = json_object();
+    c.slots = calloc(QN_SCHEMA_SLOTS, sizeof *c.slots);
+    if (!c.root || !c.owned || !c.anything || !c.slots)
+        status = no_memory();
+    if (status == QN_OK)
+        status = qn_grammar_begin(&c.grammar);
+    if (status == QN_OK)
+        status = compile(&c);
+    if (status == QN_OK)
+        *out = c.grammar;
+    else
+        qn_grammar_free(c.grammar);
+    qn_exprs_free(&c.exprs);
+    json_decref(c.owned);
+    json_decref(c.root);
+    json_decref(c.anything);
+    free(c.schemas);
+    free(c.slots);
+    return status;
+}
+
+qn_status qn_grammar_from_json(bool object, qn_grammar **out)
+{
+    json_t *schema = object ? json_pack("{s:s}", "type", "object") : json_true();
+    if (!schema)
+        return no_memory();
+    const qn_status status = qn_grammar_from_schema(schema, NULL, out);
+    json_decref(schema);
+    return status;
+}

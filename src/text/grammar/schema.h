@@ -1,0 +1,51 @@
+/* The compiler of JSON schemas, between schema.c (rules and combinations) and schema_types.c (types). */
+#ifndef QN_TEXT_GRAMMAR_SCHEMA_H
+#define QN_TEXT_GRAMMAR_SCHEMA_H
+
+#include "text/grammar/automaton.h"
+#include "text/grammar/schema_merge.h"
+
+#include <stdio.h>
+
+enum {
+    QN_IS_NULL = 1,
+    QN_IS_BOOLEAN = 2,
+    QN_IS_INTEGER = 4,
+    QN_IS_NUMBER = 8,
+    QN_IS_STRING = 16,
+    QN_IS_ARRAY = 32,
+    QN_IS_OBJECT = 64,
+    QN_IS_ANY = 127 - QN_IS_INTEGER,
+    QN_SCHEMA_SLOTS = 2 * QN_GRAMMAR_RULES
+};
+
+typedef struct qn_schema_compiler {
+    qn_grammar *grammar;
+    qn_grammar_options options;
+    qn_exprs exprs; /* of the current rule */
+    json_t *root, *owned, *anything;
+    json_t **schemas; /* of each rule, borrowed from root or owned */
+    size_t capacity;
+    uint32_t *slots; /* rules by schema, + 1 */
+    uint32_t rule;   /* being compiled */
+    uint32_t end, space;
+    uint64_t merges;
+} qn_schema_compiler;
+
+const char *qn_schema_path(const qn_schema_compiler *c);
+qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *key, uint32_t *rule);
+qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id);
+qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id);
+qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
+qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
+
+/* The node at which a value of a type begins. */
+qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
+qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry);
+qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
+qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
+qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry);
+
+#endif

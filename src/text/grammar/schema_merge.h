@@ -1,0 +1,23 @@
+/* Joining JSON schemas that apply to the same value. */
+#ifndef QN_TEXT_GRAMMAR_SCHEMA_MERGE_H
+#define QN_TEXT_GRAMMAR_SCHEMA_MERGE_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* qn_schema_resolve - the schema that "#/a/b" names in `root`; NULL with QN_ERR_INVALID if there is none. Borrowed. */
+qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out);
+
+/* qn_schema_merge - the schema of the values that fit both `a` and `b`. References in them are resolved in `root`.
+ *
+ *   steps   counted up; QN_ERR_UNSUPPORTED above a bound
+ *   out     a new reference
+ *
+ * QN_ERR_UNSUPPORTED for keywords that cannot be joined: two patterns, formats or negations that differ. */
+qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out);
+
+#endif

@@ -1,0 +1,532 @@
+/* Values of a schema by their types: strings, numbers, arrays, objects, and enumerations of any of them. */
+#include "text/grammar/schema.h"
+
+#include "base/memory.h"
+#include "text/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static qn_status no_memory(void)
+{
+    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
+}
+
+/* An integer keyword from 0 on, or its default. */
+static qn_status get_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count)
+{
+    json_t *value = json_object_get(schema, key);
+    *count = otherwise;
+    if (!value)
+        return QN_OK;
+    const double number = json_number_value(value);
+    if (!json_is_number(value) || number < 0 || number != floor(number))
+        return qn_fail(QN_ERR_INVALID, "schema: %s/%s: not a count", qn_schema_path(c), key);
+    if (number > INT32_MAX)
+        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s/%s: %.0f is above %d", qn_schema_path(c), key, number, INT32_MAX);
+    *count = (uint32_t)number;
+    return QN_OK;
+}
+
+/* ---- Strings ---- */
+
+static const char *find_format(const char *name)
+{
+#define DATE                                                                                                                   \
+    "[0-9]{4}-(0[13578]-(0[1-9]|[12][0-9]|3[01])|1[02]-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|" \
+    "1[0-9]|2[0-8]))"
+#define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+    static const struct {
+        const char *name, *regex;
+    } formats[] = {
+        { "date", "^" DATE "$" },
+        { "time", "^" TIME "$" },
+        { "date-time", "^" DATE "T" TIME "$" },
+        { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
+        { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+$" },
+        { "ipv4", "^" BYTE "(\\." BYTE "){3}$" }
+    };
+    for (size_t i = 0; name && i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(name, formats[i].name))
+            return formats[i].regex;
+    return NULL;
+}
+
+/* The DFA of pattern or format, in which the lengths are. */
+static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+{
+    uint64_t *steps = &c->grammar->steps;
+    uint32_t expr, id;
+    qn_dfa dfa;
+    QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), true, qn_schema_path(c), &expr));
+    QN_TRY(qn_dfa_compile(&c->exprs, expr, true, qn_schema_path(c), steps, &dfa));
+    if (rule->min || rule->max != QN_UNLIMITED) {
+        const qn_status status = qn_dfa_count(&dfa, rule->min, rule->max, qn_schema_path(c), steps);
+        if (status != QN_OK) {
+            qn_dfa_free(&dfa);
+            return status;
+        }
+    }
+    QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &id));
+    *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)id };
+    return QN_OK;
+}
+
+static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
+{
+    json_t *pattern = json_object_get(schema, "pattern");
+    const char *format = find_format(json_string_value(json_object_get(schema, "format"))), *text = json_string_value(pattern);
+    if (pattern && !text)
+        return qn_fail(QN_ERR_INVALID, "schema: %s/pattern: not a string", qn_schema_path(c));
+    if (pattern && format && c->options.strict)
+        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: a pattern and a format", qn_schema_path(c));
+    text = text ? text : format;
+    if (!text)
+        return QN_OK;
+    const qn_status status = compile_pattern(c, text, rule);
+    return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
+}
+
+qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    qn_string_rule rule = { .form = QN_STRING_VALUE, .dfa = -1 };
+    uint32_t id;
+    QN_TRY(get_count(c, schema, "minLength", 0, &rule.min));
+    QN_TRY(get_count(c, schema, "maxLength", QN_UNLIMITED, &rule.max));
+    if (rule.min > rule.max) {
+        *entry = QN_NODE_NEVER;
+        return QN_OK;
+    }
+    QN_TRY(add_pattern(c, schema, &rule));
+    QN_TRY(qn_grammar_add_string(c->grammar, rule, &id));
+    QN_TRY(qn_schema_node(c, QN_STRING, id, c->end, &id));
+    return qn_schema_byte(c, '"', id, entry);
+}
+
+/* ---- Numbers ---- */
+
+static qn_status set_bound(const qn_schema_compiler *c, json_t *value, const char *key, qn_bound *bound)
+{
+    char text[512];
+    if (json_is_integer(value)) {
+        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    } else {
+        const double number = json_real_value(value);
+        int precision = 0;
+        if (!(fabs(number) < 1e18)) { /* no number that JSON writes without an exponent is beyond */
+            bound->present = false;
+            return QN_OK;
+        }
+        do
+            snprintf(text, sizeof text, "%.*f", precision, number);
+        while (strtod(text, NULL) != number && ++precision < 39);
+    }
+    const char *digits = text + (*text == '-'), *point = strchr(digits, '.');
+    const size_t n = point ? (size_t)(point - digits) : strlen(digits);
+    if (n >= sizeof bound->integer)
+        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s/%s: a bound of %zu digits", qn_schema_path(c), key, n);
+    memcpy(bound->integer, digits, n);
+    bound->integer[n] = 0;
+    snprintf(bound->fraction, sizeof bound->fraction, "%s", point ? point + 1 : "");
+    for (size_t k = strlen(bound->fraction); k > 0 && bound->fraction[k - 1] == '0'; k--)
+        bound->fraction[k - 1] = 0;
+    bound->present = true;
+    bound->negative = *text == '-' && (strcmp(bound->integer, "0") != 0 || *bound->fraction);
+    return QN_OK;
+}
+
+/* The stricter of the inclusive bound and the exclusive one, which may also be a boolean. */
+static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_min, qn_bound *bound)
+{
+    const char *key = is_min ? "minimum" : "maximum", *exclusive_key = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
+    json_t *value = json_object_get(schema, key), *exclusive = json_object_get(schema, exclusive_key);
+    *bound = (qn_bound){ 0 };
+    if ((value && !json_is_number(value)) || (exclusive && !json_is_number(exclusive) && !json_is_boolean(exclusive)))
+        return qn_fail(QN_ERR_INVALID, "schema: %s/%s: not a number", qn_schema_path(c), value ? key : exclusive_key);
+    if (json_is_number(exclusive)) {
+        const double x = json_number_value(exclusive), y = json_number_value(value);
+        if (!value || (is_min ? x >= y : x <= y)) {
+            bound->exclusive = true;
+            return set_bound(c, exclusive, exclusive_key, bound);
+        }
+    }
+    bound->exclusive = json_is_true(exclusive);
+    return value ? set_bound(c, value, key, bound) : QN_OK;
+}
+
+qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry)
+{
+    qn_bound min, max;
+    uint32_t expr, dfa;
+    QN_TRY(get_bound(c, schema, true, &min));
+    QN_TRY(get_bound(c, schema, false, &max));
+    QN_TRY(qn_expr_number(&c->exprs, integer, &min, &max, &expr));
+    QN_TRY(qn_schema_dfa(c, expr, &dfa));
+    return qn_schema_node(c, QN_DFA, dfa, c->end, entry);
+}
+
+/* ---- Arrays ---- */
+
+static qn_status add_item(qn_schema_compiler *c, json_t *schema, size_t i, uint32_t next, qn_array_rule *array)
+{
+    char key[32];
+    snprintf(key, sizeof key, "items/%zu", i);
+    QN_TRY(qn_schema_rule(c, schema, key, &array->item_rules[i]));
+    return qn_schema_node(c, QN_CALL, array->item_rules[i], next, &array->items[i]);
+}
+
+qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    json_t *items = json_object_get(schema, "items"), *prefix = json_object_get(schema, "prefixItems");
+    if (json_is_array(items)) { /* before draft 2020-12 */
+        prefix = items;
+        items = json_object_get(schema, "additionalItems");
+    }
+    uint32_t id, first, between, after, more, node;
+    QN_TRY(qn_grammar_add_array(c->grammar, &id));
+    qn_array_rule array = { .n_prefix = (uint32_t)json_array_size(prefix) };
+    QN_TRY(get_count(c, schema, "minItems", 0, &array.min));
+    QN_TRY(get_count(c, schema, "maxItems", QN_UNLIMITED, &array.max));
+    array.items = calloc(array.n_prefix + 1, sizeof *array.items);
+    array.item_rules = calloc(array.n_prefix + 1, sizeof *array.item_rules);
+    c->grammar->arrays[id] = array;
+    if (!array.items || !array.item_rules)
+        return no_memory();
+    QN_TRY(qn_schema_byte(c, ']', c->end, &c->grammar->arrays[id].close));
+    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &first));
+    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &between));
+    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &more));
+    c->grammar->nodes[first].lo = 1;
+    c->grammar->nodes[more].lo = 2;
+    QN_TRY(qn_schema_space(c, between, &after));
+    QN_TRY(qn_schema_space(c, more, &node));
+    QN_TRY(qn_schema_byte(c, ',', node, &c->grammar->arrays[id].comma));
+    for (uint32_t i = 0; i <= array.n_prefix; i++)
+        QN_TRY(add_item(c, i < array.n_prefix ? json_array_get(prefix, i) : items ? items : json_true(), i, after, &array));
+    QN_TRY(qn_schema_space(c, first, &node));
+    return qn_schema_byte(c, '[', node, entry);
+}
+
+/* ---- Objects ---- */
+
+/* A name as JSON spells it; with `ascii` by escapes outside ASCII. free() it; NULL without memory. */
+static char *spell(const char *name, size_t length, bool ascii, size_t *n)
+{
+    static const char codes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    char *out = malloc(6 * length + 1);
+    *n = 0;
+    for (size_t i = 0, bytes; out && i < length; i += bytes) {
+        uint32_t code;
+        qn_utf8_next(name + i, length - i, &bytes, &code);
+        const char *special = code && code < 0x80 ? strchr(codes, (int)code) : NULL;
+        if (special)
+            *n += (size_t)sprintf(out + *n, "\\%c", letters[special - codes]);
+        else if (code < 0x20 || (ascii && code >= 0x80 && code < 0x10000))
+            *n += (size_t)sprintf(out + *n, "\\u%04x", code);
+        else if (ascii && code >= 0x10000)
+            *n += (size_t)sprintf(out + *n, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 + (code & 0x3ff));
+        else {
+            memcpy(out + *n, name + i, bytes);
+            *n += bytes;
+        }
+    }
+    return out;
+}
+
+static int compare_spellings(const void *a, const void *b)
+{
+    const qn_spelling *x = a, *y = b;
+    const int order = memcmp(x->text, y->text, x->length < y->length ? x->length : y->length);
+    return order ? order : (int)x->length - (int)y->length;
+}
+
+static bool is_ascii(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if ((uint8_t)text[i] >= 0x80)
+            return false;
+    return true;
+}
+
+static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length, uint32_t property)
+{
+    qn_object_rule *o = &c->grammar->objects[object];
+    for (int ascii = 0; ascii < (is_ascii(key, length) ? 1 : 2); ascii++) {
+        size_t n;
+        char *text = spell(key, length, ascii, &n);
+        if (!text)
+            return no_memory();
+        if (n > QN_GRAMMAR_SPELLED) {
+            free(text);
+            return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: a property's name of %zu bytes", qn_schema_path(c), n);
+        }
+        o->spellings[o->n_spellings++] = (qn_spelling){ text, (uint16_t)n, (uint16_t)property };
+    }
+    return QN_OK;
+}
+
+/* Property `key`: its spellings, and the nodes from the end of its name to the next member. */
+static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema, uint32_t after)
+{
+    const uint32_t property = c->grammar->objects[object].n_properties++;
+    uint32_t rule, node;
+    QN_TRY(add_spellings(c, object, key, strlen(key), property));
+    QN_TRY(qn_schema_rule(c, schema, key, &rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, rule, after, &node));
+    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(qn_schema_byte(c, ':', node, &node));
+    QN_TRY(qn_schema_space(c, node, &node));
+    c->grammar->objects[object].values[property] = node;
+    c->grammar->objects[object].value_rules[property] = rule;
+    return QN_OK;
+}
+
+/* The nodes of additional properties: the rest of a key, and its value. */
+static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t after)
+{
+    qn_string_rule rule = { .max = QN_UNLIMITED, .dfa = -1 };
+    qn_object_rule *o = &c->grammar->objects[object];
+    uint32_t node, value_rule, string;
+    if (o->n_spellings)
+        rule.form = o->n_spellings > o->n_properties ? QN_STRING_KEY_UNICODE : QN_STRING_KEY;
+    QN_TRY(qn_schema_rule(c, schema, "additionalProperties", &value_rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, value_rule, after, &node));
+    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(qn_schema_byte(c, ':', node, &node));
+    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(qn_grammar_add_string(c->grammar, rule, &string));
+    QN_TRY(qn_schema_node(c, QN_STRING, string, node, &o->rest));
+    o->rest_value = node;
+    o->rest_rule = value_rule;
+    return QN_OK;
+}
+
+static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t after)
+{
+    json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required"), *value, *rest;
+    const char *key;
+    size_t i;
+    rest = json_object_get(schema, "additionalProperties");
+    rest = rest ? rest : c->options.closed ? json_false() : json_true();
+    if ((properties && !json_is_object(properties)) || (required && !json_is_array(required) && !json_is_boolean(required)))
+        return qn_fail(QN_ERR_INVALID, "schema: %s: malformed properties or required", qn_schema_path(c));
+    const size_t most = json_object_size(properties) + json_array_size(required);
+    if (most > 2 * QN_GRAMMAR_PROPERTIES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
+    qn_object_rule *o = &c->grammar->objects[object];
+    o->spellings = calloc(2 * most + 1, sizeof *o->spellings);
+    o->values = calloc(most + 1, sizeof *o->values);
+    o->value_rules = calloc(most + 1, sizeof *o->value_rules);
+    if (!o->spellings || !o->values || !o->value_rules)
+        return no_memory();
+    json_object_foreach(properties, key, value) QN_TRY(add_property(c, object, key, value, after));
+    json_array_foreach(required, i, value)
+    {
+        uint32_t property = 0;
+        key = json_string_value(value);
+        if (!key)
+            return qn_fail(QN_ERR_INVALID, "schema: %s/required/%zu: not a string", qn_schema_path(c), i);
+        if (!json_object_get(properties, key)) {
+            bool is_new = true;
+            for (size_t k = 0; k < i && is_new; k++)
+                is_new = !json_equal(value, json_array_get(required, k));
+            if (is_new)
+                QN_TRY(add_property(c, object, key, rest, after));
+        }
+        if (c->grammar->objects[object].n_properties > QN_GRAMMAR_PROPERTIES)
+            break;
+        o = &c->grammar->objects[object];
+        size_t length;
+        char *text = spell(key, strlen(key), false, &length);
+        for (uint32_t k = 0; text && k < o->n_spellings; k++)
+            if (o->spellings[k].length == length && !memcmp(o->spellings[k].text, text, length))
+                property = o->spellings[k].property;
+        free(text);
+        o->required[property / 64] |= UINT64_C(1) << (property % 64);
+    }
+    o = &c->grammar->objects[object];
+    if (o->n_properties > QN_GRAMMAR_PROPERTIES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
+    for (i = 0; i < 4; i++)
+        o->n_required += (uint32_t)__builtin_popcountll(o->required[i]);
+    if (o->n_spellings)
+        qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
+    o->additional = !json_is_false(rest);
+    return o->additional ? add_rest(c, object, rest, after) : QN_OK;
+}
+
+qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    uint32_t id, first, between, after, key, node;
+    qn_object_rule *o;
+    QN_TRY(qn_grammar_add_object(c->grammar, &id));
+    QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &first));
+    c->grammar->nodes[first].lo = 1;
+    QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &between));
+    QN_TRY(qn_schema_space(c, between, &after));
+    QN_TRY(add_properties(c, id, schema, after));
+    o = &c->grammar->objects[id];
+    o->required_first = c->options.required_first;
+    QN_TRY(get_count(c, schema, "minProperties", 0, &o->min));
+    QN_TRY(get_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
+    QN_TRY(qn_schema_byte(c, '}', c->end, &o->close));
+    QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &key));
+    QN_TRY(qn_schema_byte(c, '"', key, &o->first));
+    QN_TRY(qn_schema_space(c, o->first, &node));
+    QN_TRY(qn_schema_byte(c, ',', node, &o->more));
+    QN_TRY(qn_schema_space(c, first, &node));
+    return qn_schema_byte(c, '{', node, entry);
+}
+
+/* ---- Enumerations ---- */
+
+static unsigned type_of(json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_NULL: return QN_IS_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE: return QN_IS_BOOLEAN;
+    case JSON_INTEGER: return QN_IS_INTEGER | QN_IS_NUMBER;
+    case JSON_REAL: return QN_IS_NUMBER;
+    case JSON_STRING: return QN_IS_STRING;
+    case JSON_ARRAY: return QN_IS_ARRAY;
+    case JSON_OBJECT: return QN_IS_OBJECT;
+    }
+    return 0;
+}
+
+/* An array or object as a schema that it alone fits. A new reference. */
+static json_t *constant_schema(json_t *value)
+{
+    json_t *inner = json_is_array(value) ? json_array() : json_object(), *item, *schema;
+    const char *key;
+    size_t i;
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, item) json_array_append_new(inner, json_pack("{s:O}", "const", item));
+        schema = json_pack("{s:s,s:O,s:b,s:i}", "type", "array", "prefixItems", inner, "items", 0, "minItems",
+                           (int)json_array_size(value));
+    } else {
+        json_t *required = json_array();
+        json_object_foreach(value, key, item)
+        {
+            json_object_set_new(inner, key, json_pack("{s:O}", "const", item));
+            json_array_append_new(required, json_string(key));
+        }
+        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0, "required",
+                           required);
+    }
+    json_decref(inner);
+    return schema;
+}
+
+/* Appends a string's characters in quotes, which JSON may spell differently. */
+static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
+{
+    const char *text = json_string_value(value);
+    const size_t length = json_string_length(value);
+    uint32_t cat, end = 0, part;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_CAT }, &cat));
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        qn_range range;
+        qn_utf8_next(text + i, length - i, &bytes, &range.lo);
+        range.hi = range.lo;
+        QN_TRY(qn_expr_class(&c->exprs, &range, 1, false, &part));
+        qn_expr_append(&c->exprs, cat, &end, part);
+    }
+    QN_TRY(qn_expr_literal(&c->exprs, "\"", 1, &part));
+    qn_expr_append(&c->exprs, cat, &end, part);
+    qn_expr_append(&c->exprs, parent, last, cat);
+    return QN_OK;
+}
+
+/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
+static void spell_real(double number, char *regex, size_t size)
+{
+    char digits[40];
+    int precision = 0;
+    do
+        snprintf(digits, sizeof digits, "%.*e", precision, number);
+    while (strtod(digits, NULL) != number && ++precision < 17);
+    char *e = strchr(digits, 'e');
+    const int exponent = atoi(e + 1);
+    *e = 0;
+    const char *point = strchr(digits, '.');
+    const int whole = point ? (int)(point - digits) : (int)strlen(digits);
+    size_t n = (size_t)snprintf(regex, size, "%.*s%s%s[eE]%s0{0,2}%d", whole, digits, point ? "\\." : "",
+                                point ? point + 1 : "", exponent < 0 ? "-" : "\\+?", abs(exponent));
+    if (abs(exponent) > 20)
+        return;
+    const int decimals = precision > exponent ? precision - exponent : 0;
+    char text[64];
+    snprintf(text, sizeof text, "%.*f", decimals, number);
+    point = strchr(text, '.');
+    if (point)
+        snprintf(regex + n, size - n, "|%.*s\\.%s0*", (int)(point - text), text, point + 1);
+    else
+        snprintf(regex + n, size - n, "|%s(\\.0+)?", text);
+}
+
+static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
+{
+    char regex[256];
+    uint32_t part;
+    if (json_is_real(value)) {
+        spell_real(json_real_value(value), regex, sizeof regex);
+        QN_TRY(qn_expr_regex(&c->exprs, regex, strlen(regex), false, qn_schema_path(c), &part));
+    } else {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        if (!text)
+            return no_memory();
+        const qn_status status = qn_expr_literal(&c->exprs, text, strlen(text), &part);
+        free(text);
+        QN_TRY(status);
+    }
+    qn_expr_append(&c->exprs, parent, last, part);
+    return QN_OK;
+}
+
+static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string, uint32_t scalars,
+                           uint32_t *last_scalar, uint32_t *entry)
+{
+    uint32_t rule, node;
+    if (json_is_string(value))
+        return add_string(c, value, strings, last_string);
+    if (!json_is_array(value) && !json_is_object(value))
+        return add_scalar(c, value, scalars, last_scalar);
+    json_t *schema = constant_schema(value);
+    QN_TRY(qn_schema_own(c, schema));
+    QN_TRY(qn_schema_rule(c, schema, "const", &rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
+    return qn_schema_or(c, node, entry);
+}
+
+qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry)
+{
+    json_t *values = json_object_get(schema, "enum"), *constant = json_object_get(schema, "const"), *value;
+    uint32_t strings, scalars, last_string = 0, last_scalar = 0, node;
+    size_t i;
+    qn_dfa dfa;
+    if (values && !json_is_array(values))
+        return qn_fail(QN_ERR_INVALID, "schema: %s/enum: not a list", qn_schema_path(c));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
+    if (!values)
+        QN_TRY(add_value(c, constant, strings, &last_string, scalars, &last_scalar, entry));
+    json_array_foreach(values, i, value) if ((type_of(value) & types) && (!constant || json_equal(value, constant)))
+        QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
+    if (last_string) {
+        QN_TRY(qn_dfa_compile(&c->exprs, strings, true, qn_schema_path(c), &c->grammar->steps, &dfa));
+        QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
+        QN_TRY(qn_schema_byte(c, '"', node, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    if (last_scalar) {
+        QN_TRY(qn_schema_dfa(c, scalars, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    return QN_OK;
+}

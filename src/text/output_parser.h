@@ -1,0 +1,135 @@
+/* Parses what a model generates back into reasoning, content and tool calls, as a stream.
+ *
+ * The form is that of the model's chat template; docs/tool-calls.md describes the forms. Delimiters are recognised by their
+ * token ids where the vocabulary has tokens for them, else by their text. Text that could become a delimiter or a call is held
+ * back until it is decided; what does not parse is content (or reasoning) with its exact bytes, never an error. Events do not
+ * depend on how the output was divided into feeds, except that text and arguments come in pieces. */
+#ifndef QN_TEXT_OUTPUT_PARSER_H
+#define QN_TEXT_OUTPUT_PARSER_H
+
+#include "quern/status.h"
+#include "text/jinja/jinja.h"
+#include "text/tokenizer.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum qn_output_form {
+    QN_OUTPUT_PLAIN,  /* no tool calls */
+    QN_OUTPUT_JSON,   /* Hermes, Qwen2.5, Qwen3: <tool_call>{"name": N, "arguments": {...}}</tool_call> */
+    QN_OUTPUT_XML,    /* Qwen3.5, 3.8, Coder: <tool_call><function=N><parameter=K>V</parameter></function></tool_call> */
+    QN_OUTPUT_LLAMA3, /* {"name": N, "parameters": {...}}, which <|python_tag|> may precede */
+    QN_OUTPUT_N_FORMS
+} qn_output_form;
+
+/* qn_output_form_name - "plain", "json", "xml" or "llama3". */
+const char *qn_output_form_name(qn_output_form form);
+
+typedef struct qn_output_delimiter {
+    const char *text; /* NULL: the form has none. At most 64 bytes of UTF-8 without quotes, backslashes, space and controls */
+    int32_t token;    /* the only way to recognise it, or -1: by its text */
+} qn_output_delimiter;
+
+typedef enum qn_output_event_kind {
+    QN_OUTPUT_REASONING,
+    QN_OUTPUT_CONTENT,
+    QN_OUTPUT_CALL_BEGIN, /* text is the function's name */
+    QN_OUTPUT_ARGUMENTS,  /* text continues the arguments: the pieces of a call are its arguments as JSON, an object */
+    QN_OUTPUT_CALL_END /* text is all that the model wrote of the call, delimiters included: for a replay of the exact bytes */
+} qn_output_event_kind;
+
+typedef enum qn_output_call_end {
+    QN_OUTPUT_COMPLETE, /* the arguments are complete */
+    QN_OUTPUT_CUT,      /* the output ended: the arguments are a proper prefix of JSON, or "" */
+    QN_OUTPUT_BROKEN    /* as QN_OUTPUT_CUT, but what follows is not part of a call. It comes as content. A caller that has not
+                           passed the call on can drop it, and take its text as content */
+} qn_output_call_end;
+
+typedef struct qn_output_event {
+    qn_output_event_kind kind;
+    const char *text; /* [length] complete characters of UTF-8, not terminated, valid during the call */
+    size_t length;
+    size_t call;                 /* of events of calls: 0, 1, ... */
+    qn_output_call_end call_end; /* of QN_OUTPUT_CALL_END */
+} qn_output_event;
+
+typedef struct qn_output_params {
+    qn_output_form form;
+    qn_output_delimiter think_open, think_close, call_open, call_close;
+    bool starts_in_reasoning; /* the prompt ends inside reasoning: qn_output_prompt_opens_reasoning */
+
+    /* An array of tools, {"type": "function", "function": {"name", "parameters"}} or {"name", "parameters" or "input_schema"},
+     * or NULL. Their schemas type the values of the XML form; their names tell calls from prose at doubtful places, where
+     * without tools there are no calls. */
+    json_t *tools;
+
+    /* Budget: how many tokens of reasoning may come before it is ended by `reasoning_end`, in the template's words. */
+    size_t reasoning_budget;   /* SIZE_MAX: no limit */
+    const char *reasoning_end; /* NULL: a newline, think_close, two newlines */
+
+    size_t max_call; /* bytes of a call, beyond which it is broken; bounds the memory */
+    void (*on_event)(const qn_output_event *event, void *user);
+    void *user;
+} qn_output_params;
+
+/* qn_output_params_init - the parameters of a form: its delimiters by their text, "<think>" and "</think>", calls of at most
+ * 16 MiB, no budget. on_event must be set. */
+void qn_output_params_init(qn_output_params *params, qn_output_form form);
+
+/* qn_output_find_tokens - sets the token ids of the delimiters that are special tokens of a vocabulary. */
+void qn_output_find_tokens(qn_output_params *params, const qn_tokenizer *tok);
+
+/* qn_output_form_of - tells the form of a chat template: from what it spells, and by parsing back a call that it prints.
+ *
+ *   params   initialised by qn_output_params_init for that form; without thinking delimiters if the template has none.
+ *            QN_OUTPUT_PLAIN for a template without tools
+ *
+ * False if the template has tools whose calls are of no form known here; the form is then QN_OUTPUT_PLAIN, and tools must be
+ * refused. */
+bool qn_output_form_of(const qn_jinja *jinja, qn_output_params *params);
+
+/* qn_output_prompt_opens_reasoning - whether output after this prompt starts inside reasoning: think_open, and then space, is
+ * the end of the prompt. */
+bool qn_output_prompt_opens_reasoning(const qn_output_params *params, const char *prompt, size_t length);
+
+typedef struct qn_output_parser qn_output_parser;
+
+/* qn_output_parser_create - create a parser for one answer.
+ *
+ *   params   copied; the tools are referenced until the parser is freed, and must not change
+ *   out      free it with qn_output_parser_free
+ *
+ * QN_ERR_INVALID for a delimiter that breaks the rules of its struct, and for a form without the delimiters it needs. */
+qn_status qn_output_parser_create(const qn_output_params *params, qn_output_parser **out);
+void qn_output_parser_free(qn_output_parser *parser);
+
+/* qn_output_feed - parse a token; calls on_event for all that is now decided.
+ *
+ *   token   its id, or -1 for bytes alone, in which delimiters that have ids are not recognised
+ *   bytes   [n] of the token, possibly parts of characters. Invalid UTF-8 becomes U+FFFD
+ *
+ * QN_ERR_MEMORY is the only error; the parser can then only be freed. Time is linear in the output, memory in the call. */
+qn_status qn_output_feed(qn_output_parser *parser, int32_t token, const char *bytes, size_t n);
+
+/* qn_output_finish - end of the output: what was held back comes as text, an open call ends as QN_OUTPUT_CUT. Nothing may be
+ * fed afterwards. */
+qn_status qn_output_finish(qn_output_parser *parser);
+
+/* qn_output_in_reasoning - whether what comes next is reasoning. */
+bool qn_output_in_reasoning(const qn_output_parser *parser);
+
+/* qn_output_n_calls - the number of calls that began. */
+size_t qn_output_n_calls(const qn_output_parser *parser);
+
+/* qn_output_reasoning_spent - whether reasoning must end now because its budget is used up. True once: the caller then feeds
+ * the words as tokens of their text, to the model and to the parser, and generation goes on.
+ *
+ *   words   [*length] what to inject, owned by the parser
+ *
+ * To be called before each token is sampled. Not true in the middle of a character or of a call that could end the
+ * reasoning. */
+bool qn_output_reasoning_spent(qn_output_parser *parser, const char **words, size_t *length);
+
+#endif

@@ -1,0 +1,239 @@
+/* Values of the XML form of tool calls: the types that a tool's JSON schema gives an argument, and the value's text as
+ * JSON. */
+#include "text/output_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Schemas come with requests: references may form cycles. */
+enum { MAX_VISITS = 256, MAX_POINTER = 256 };
+
+static const char *const type_names[N_VALUE_TYPES] = {
+    [VALUE_STRING] = "string", [VALUE_INTEGER] = "integer", [VALUE_NUMBER] = "number", [VALUE_BOOLEAN] = "boolean",
+    [VALUE_NULL] = "null",     [VALUE_ARRAY] = "array",     [VALUE_OBJECT] = "object",
+};
+
+const json_t *qn_output_tool(const json_t *tools, const char *name, size_t length)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function"), *found;
+        if (!function)
+            function = tool;
+        found = json_object_get(function, "name");
+        if (json_is_string(found) && json_string_length(found) == length && !memcmp(json_string_value(found), name, length))
+            return function;
+    }
+    return NULL;
+}
+
+const json_t *qn_output_tool_schema(const json_t *tool)
+{
+    const json_t *schema = json_object_get(tool, "parameters");
+    return schema ? schema : json_object_get(tool, "input_schema");
+}
+
+struct walk {
+    const json_t *root;
+    int n_visits;
+    qn_value_types *types;
+};
+
+static void add_type(struct walk *walk, qn_value_type type)
+{
+    qn_value_types *types = walk->types;
+    for (size_t i = 0; i < types->n; i++)
+        if (types->types[i] == type)
+            return;
+    types->types[types->n++] = type;
+}
+
+/* A member of an object, or an element of an array, by one step of a JSON pointer. */
+static const json_t *child(const json_t *value, const char *step, size_t length)
+{
+    char key[MAX_POINTER];
+    size_t n = 0, index = 0;
+    if (length >= sizeof key)
+        return NULL;
+    for (size_t i = 0; i < length; i++) {
+        const bool escape = step[i] == '~' && i + 1 < length;
+        key[n++] = escape ? step[i + 1] == '1' ? '/' : '~' : step[i];
+        i += escape;
+    }
+    key[n] = '\0';
+    if (json_is_object(value))
+        return json_object_get(value, key);
+    for (size_t i = 0; i < n; i++) {
+        if (key[i] < '0' || key[i] > '9' || index > json_array_size(value))
+            return NULL;
+        index = index * 10 + (size_t)(key[i] - '0');
+    }
+    return n ? json_array_get(value, index) : NULL;
+}
+
+static const json_t *resolve(const json_t *root, const char *reference)
+{
+    if (*reference++ != '#')
+        return NULL;
+    while (root && *reference == '/') {
+        const size_t length = strcspn(++reference, "/");
+        root = child(root, reference, length);
+        reference += length;
+    }
+    return *reference ? NULL : root;
+}
+
+/* The schema that references lead to, or NULL. */
+static const json_t *dereference(struct walk *walk, const json_t *schema)
+{
+    const json_t *reference;
+    while (schema && (reference = json_object_get(schema, "$ref"))) {
+        if (!json_is_string(reference) || ++walk->n_visits > MAX_VISITS)
+            return NULL;
+        schema = resolve(walk->root, json_string_value(reference));
+    }
+    return schema;
+}
+
+static void add_type_of(struct walk *walk, const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_STRING: add_type(walk, VALUE_STRING); break;
+    case JSON_INTEGER: add_type(walk, VALUE_INTEGER); break;
+    case JSON_REAL: add_type(walk, VALUE_NUMBER); break;
+    case JSON_TRUE:
+    case JSON_FALSE: add_type(walk, VALUE_BOOLEAN); break;
+    case JSON_NULL: add_type(walk, VALUE_NULL); break;
+    case JSON_ARRAY: add_type(walk, VALUE_ARRAY); break;
+    case JSON_OBJECT: add_type(walk, VALUE_OBJECT); break;
+    }
+}
+
+static void add_named(struct walk *walk, const json_t *name)
+{
+    for (qn_value_type type = 0; type < N_VALUE_TYPES; type++)
+        if (json_is_string(name) && !strcmp(json_string_value(name), type_names[type]))
+            add_type(walk, type);
+}
+
+static void collect(struct walk *walk, const json_t *schema)
+{
+    static const char *const unions[] = { "anyOf", "oneOf", "allOf" };
+    const json_t *list, *element;
+    size_t i;
+    if (++walk->n_visits > MAX_VISITS)
+        return;
+    schema = dereference(walk, schema);
+    if ((list = json_object_get(schema, "type"))) {
+        add_named(walk, list);
+        json_array_foreach(list, i, element) add_named(walk, element);
+        return;
+    }
+    if ((element = json_object_get(schema, "const")))
+        add_type_of(walk, element);
+    list = json_object_get(schema, "enum");
+    json_array_foreach(list, i, element) add_type_of(walk, element);
+    for (size_t u = 0; u < sizeof unions / sizeof *unions; u++) {
+        list = json_object_get(schema, unions[u]);
+        json_array_foreach(list, i, element) collect(walk, element);
+    }
+    if (json_object_get(schema, "properties"))
+        add_type(walk, VALUE_OBJECT);
+    if (json_object_get(schema, "items"))
+        add_type(walk, VALUE_ARRAY);
+}
+
+void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types)
+{
+    struct walk walk = { .root = schema, .types = types };
+    char name[MAX_NAME + 1];
+    *types = (qn_value_types){ .n = 0 };
+    schema = dereference(&walk, schema);
+    const json_t *property = NULL;
+    if (length <= MAX_NAME) {
+        memcpy(name, key, length);
+        name[length] = '\0';
+        property = json_object_get(json_object_get(schema, "properties"), name);
+    }
+    collect(&walk, property ? property : json_object_get(schema, "additionalProperties"));
+    /* A value of any type is JSON if it can be read as JSON. */
+    if (!types->n)
+        for (qn_value_type type = VALUE_INTEGER; type < N_VALUE_TYPES; type++)
+            types->types[types->n++] = type;
+}
+
+void qn_output_escape(qn_output_parser *p, qn_symbols *to, const char *text, size_t n)
+{
+    static const char controls[] = "\b\t\n\f\r", letters[] = "btnfr";
+    for (size_t i = 0; i < n; i++) {
+        const char c = text[i];
+        char escape[8] = { '\\', c };
+        const char *control = c ? strchr(controls, c) : NULL;
+        if (control)
+            escape[1] = letters[control - controls];
+        else if ((unsigned char)c < 0x20)
+            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c);
+        if (control || c == '"' || c == '\\' || (unsigned char)c < 0x20)
+            qn_output_append(p, to, escape, (unsigned char)c < 0x20 && !control ? 6 : 2);
+        else
+            qn_output_append(p, to, &c, 1);
+    }
+}
+
+/* The JSON of a value that is an instance of the type, or NULL. Templates of Qwen3.5 print Python's names of constants. */
+static const char *instance(qn_value_type type, const char *text, size_t n, size_t *length)
+{
+    static const struct {
+        qn_value_type type;
+        const char *name, *json;
+    } constants[] = {
+        { VALUE_BOOLEAN, "True", "true" },
+        { VALUE_BOOLEAN, "False", "false" },
+        { VALUE_NULL, "None", "null" },
+    };
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (type == constants[i].type && n == strlen(constants[i].name) && !memcmp(text, constants[i].name, n)) {
+            *length = strlen(constants[i].json);
+            return constants[i].json;
+        }
+    if (!qn_json_is_value(text, n))
+        return NULL;
+    *length = n;
+    bool is = false, integer = true;
+    for (size_t i = 0; i < n; i++)
+        integer = integer && text[i] != '.' && text[i] != 'e' && text[i] != 'E';
+    const bool number = *text == '-' || (*text >= '0' && *text <= '9');
+    switch (type) {
+    case VALUE_INTEGER: is = number && integer; break;
+    case VALUE_NUMBER: is = number; break;
+    case VALUE_BOOLEAN: is = *text == 't' || *text == 'f'; break;
+    case VALUE_NULL: is = *text == 'n'; break;
+    case VALUE_ARRAY: is = *text == '['; break;
+    case VALUE_OBJECT: is = *text == '{'; break;
+    case VALUE_STRING:
+    case N_VALUE_TYPES: break;
+    }
+    return is ? text : NULL;
+}
+
+void qn_output_value(qn_output_parser *p, qn_symbols *to, const qn_value_types *types, const char *text, size_t n)
+{
+    const char *trimmed = text;
+    size_t n_trimmed = n, length;
+    for (; n_trimmed && qn_json_is_space(*trimmed); trimmed++)
+        n_trimmed--;
+    while (n_trimmed && qn_json_is_space(trimmed[n_trimmed - 1]))
+        n_trimmed--;
+    for (size_t i = 0; i < types->n && types->types[i] != VALUE_STRING; i++) {
+        const char *json = instance(types->types[i], trimmed, n_trimmed, &length);
+        if (json) {
+            qn_output_append(p, to, json, length);
+            return;
+        }
+    }
+    qn_output_append(p, to, "\"", 1);
+    qn_output_escape(p, to, text, n);
+    qn_output_append(p, to, "\"", 1);
+}

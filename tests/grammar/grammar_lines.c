@@ -1,0 +1,218 @@
+/* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json": ..., "strict": b, "closed": b,
+ * "required_first": b, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
+ * {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text may end], ...], "walks": [[text, whether it
+ * ended], ...], "microseconds": [of each mask]}. Walks need the vocabulary of a GGUF file, the first argument; the second is
+ * the number of masks that are cached, 0 without. */
+#include "text/grammar/grammar.h"
+
+#include "gguf/gguf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_TEXT = 1 << 16, FREE_TOKENS = 60, MAX_TOKENS = 600 };
+
+static qn_grammar_vocab *vocab;
+static size_t n_vocab;
+static uint64_t random_state;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static uint64_t draw(uint64_t n)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (random_state >> 33) % n;
+}
+
+static json_t *failed(void)
+{
+    return json_pack("{s:s}", "error", qn_error_text());
+}
+
+static qn_status compile(json_t *line, qn_grammar **grammar)
+{
+    const qn_grammar_options options = { .strict = json_is_true(json_object_get(line, "strict")),
+                                         .closed = json_is_true(json_object_get(line, "closed")),
+                                         .required_first = json_is_true(json_object_get(line, "required_first")) };
+    json_t *schema = json_object_get(line, "schema"), *regex = json_object_get(line, "regex");
+    json_t *gbnf = json_object_get(line, "gbnf"), *choices = json_object_get(line, "choices");
+    if (schema)
+        return qn_grammar_from_schema(schema, &options, grammar);
+    if (regex)
+        return qn_grammar_from_regex(json_string_value(regex), json_string_length(regex), grammar);
+    if (gbnf)
+        return qn_grammar_from_gbnf(json_string_value(gbnf), json_string_length(gbnf), grammar);
+    if (!choices)
+        return qn_grammar_from_json(json_is_true(json_object_get(line, "json")), grammar);
+    const size_t n = json_array_size(choices);
+    const char **list = calloc(n + 1, sizeof *list);
+    for (size_t i = 0; i < n; i++)
+        list[i] = json_string_value(json_array_get(choices, i));
+    const qn_status status = qn_grammar_from_choices(list, n, grammar);
+    free(list);
+    return status;
+}
+
+/* How many bytes fit, one at a time, and whether the whole fits at once. */
+static json_t *force(const qn_grammar *grammar, const char *text, size_t length)
+{
+    qn_grammar_state *state, *whole;
+    size_t n = 0;
+    if (qn_grammar_state_create(grammar, &state) != QN_OK || qn_grammar_state_clone(state, &whole) != QN_OK)
+        return failed();
+    while (n < length && qn_grammar_state_advance(state, text + n, 1))
+        n++;
+    if (qn_grammar_state_accepts(whole, text, length) != (n == length) ||
+        qn_grammar_state_advance(whole, text, length) != (n == length)) {
+        fprintf(stderr, "bytes and the whole differ: %s\n", text);
+        abort();
+    }
+    json_t *result = json_pack("[I,b]", (json_int_t)n, n == length && qn_grammar_state_is_finished(state));
+    qn_grammar_state_free(state);
+    qn_grammar_state_free(whole);
+    return result;
+}
+
+/* A token of the mask: any, or after a while one that closes something, if there is one. -1: the end. */
+static qn_token pick(const uint32_t *allowed, qn_grammar_state *state, size_t step)
+{
+    static const char *const closing[] = { "}", "]", "\"", "\"}", "0", "e" };
+    size_t count = 0, length;
+    bool ends = false;
+    for (size_t t = 0; t < n_vocab; t++) {
+        const bool is_allowed = allowed[t / 32] >> (t % 32) & 1;
+        const bool is_text = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
+        count += is_allowed && is_text;
+        ends |= is_allowed && !is_text;
+    }
+    if (ends != qn_grammar_state_is_finished(state)) {
+        fprintf(stderr, "end tokens and the state differ\n");
+        abort();
+    }
+    if (ends && (!count || !draw(4) || step > FREE_TOKENS))
+        return -1;
+    if (step > FREE_TOKENS && draw(4))
+        for (size_t i = 0; i < sizeof closing / sizeof *closing; i++)
+            for (size_t t = 0; t < n_vocab; t++) {
+                const char *bytes = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
+                if (bytes && length == strlen(closing[i]) && !memcmp(bytes, closing[i], length) &&
+                    allowed[t / 32] >> (t % 32) & 1)
+                    return (qn_token)t;
+            }
+    if (!count)
+        return -2;
+    size_t which = draw(count);
+    for (size_t t = 0; t < n_vocab; t++)
+        if (allowed[t / 32] >> (t % 32) & 1 && qn_grammar_vocab_bytes(vocab, (qn_token)t, &length) && !which--)
+            return (qn_token)t;
+    return -2;
+}
+
+static json_t *walk(const qn_grammar *grammar, json_t *times)
+{
+    static char text[MAX_TEXT];
+    qn_grammar_state *state;
+    uint32_t *allowed = calloc((n_vocab + 31) / 32, sizeof *allowed);
+    size_t n = 0;
+    bool is_finished = false;
+    if (qn_grammar_state_create(grammar, &state) != QN_OK)
+        return failed();
+    for (size_t step = 0; step < MAX_TOKENS && n < MAX_TEXT - 256; step++) {
+        size_t length;
+        const double begin = now();
+        if (qn_grammar_mask(vocab, state, allowed) != QN_OK)
+            return failed();
+        json_array_append_new(times, json_real(now() - begin));
+        const qn_token token = pick(allowed, state, step);
+        is_finished = token == -1;
+        if (token == -2) {
+            fprintf(stderr, "nothing follows: %.*s\n", (int)n, text);
+            abort();
+        }
+        if (is_finished)
+            break;
+        const char *bytes = qn_grammar_vocab_bytes(vocab, token, &length);
+        if (!qn_grammar_state_advance(state, bytes, length)) {
+            fprintf(stderr, "a token of the mask does not fit: %.*s + %.*s\n", (int)n, text, (int)length, bytes);
+            abort();
+        }
+        memcpy(text + n, bytes, length);
+        n += length;
+    }
+    free(allowed);
+    qn_grammar_state_free(state);
+    json_t *result = json_array();
+    json_t *string = json_stringn(text, n); /* NULL where it ends inside a character */
+    json_array_append_new(result, string ? string : json_null());
+    json_array_append_new(result, json_boolean(is_finished));
+    return result;
+}
+
+static json_t *run(json_t *line)
+{
+    qn_grammar *grammar;
+    const double begin = now();
+    if (compile(line, &grammar) != QN_OK) {
+        json_t *result = failed();
+        json_object_set_new(result, "milliseconds", json_real((now() - begin) / 1e3));
+        return result;
+    }
+    json_t *result = json_pack("{s:f}", "milliseconds", (now() - begin) / 1e3), *texts = json_array(), *walks = json_array();
+    json_t *times = json_array(), *text;
+    size_t i;
+    json_object_set_new(result, "bytes", json_integer((json_int_t)qn_grammar_bytes(grammar)));
+    json_array_foreach(json_object_get(line, "texts"), i, text)
+        json_array_append_new(texts, force(grammar, json_string_value(text), json_string_length(text)));
+    random_state = (uint64_t)json_integer_value(json_object_get(line, "seed"));
+    for (json_int_t k = 0; vocab && k < json_integer_value(json_object_get(line, "walks")); k++)
+        json_array_append_new(walks, walk(grammar, times));
+    json_object_set_new(result, "texts", texts);
+    json_object_set_new(result, "walks", walks);
+    json_object_set_new(result, "microseconds", times);
+    qn_grammar_free(grammar);
+    return result;
+}
+
+int main(int argc, char **argv)
+{
+    char *text = NULL;
+    size_t capacity = 0;
+    ssize_t n;
+    if (argc > 1) {
+        qn_gguf *file;
+        qn_tokenizer *tokenizer;
+        if (qn_gguf_open(argv[1], &file) != QN_OK || qn_tokenizer_create(file, &tokenizer) != QN_OK ||
+            qn_grammar_vocab_create(tokenizer, argc > 2 ? strtoul(argv[2], NULL, 10) : 0, &vocab) != QN_OK) {
+            fprintf(stderr, "%s\n", qn_error_text());
+            return 1;
+        }
+        n_vocab = qn_tokenizer_n_vocab(tokenizer);
+        qn_tokenizer_free(tokenizer);
+        qn_gguf_close(file);
+    }
+    while ((n = getline(&text, &capacity, stdin)) > 0) {
+        json_error_t error;
+        json_t *line = json_loadb(text, (size_t)n, JSON_DECODE_ANY, &error);
+        if (!line) {
+            fprintf(stderr, "%s\n", error.text);
+            return 1;
+        }
+        json_t *result = run(line);
+        char *out = json_dumps(result, JSON_COMPACT | JSON_REAL_PRECISION(6));
+        puts(out);
+        fflush(stdout);
+        free(out);
+        json_decref(result);
+        json_decref(line);
+    }
+    qn_grammar_vocab_free(vocab);
+    free(text);
+    return 0;
+}

@@ -1,0 +1,410 @@
+/* Masks against every token of a vocabulary alone, walks by masks, matches of requests with their triggers, and the
+ * distribution of tokens that are checked before they are masked. */
+#include "helper_assert.h"
+#include "helper_random.h"
+#include "helper_vocab.h"
+
+#include "engine/internal.h"
+#include "text/grammar/grammar.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+
+enum { N_MADE = 20000, END_TOKEN = 256, OTHER_CONTROL = 257, MAX_WORDS = (N_MADE + 31) / 32 };
+
+struct vocabulary {
+    qn_tokenizer *tokenizer;
+    qn_grammar_vocab *vocab;
+    size_t n;
+};
+
+static struct vocabulary made, demo;
+
+/* Random pieces of what grammars are about, some of them twice, others no UTF-8. */
+static void make_vocabulary(void)
+{
+    static const char *const parts[] = { "\"",    "\\",      "{",    "}",    "[",        "]", ",", ":", " ", "\n", "\t",
+                                         "a",     "b",       "name", "true", "null",     "1", "0", ".", "-", "e",  "u",
+                                         "\\u00", "\\ud83d", "\xc3", "\xa9", "\xc3\xa9", "x", "+", "(", ")" };
+    static struct added_token added[N_MADE];
+    static char texts[N_MADE][256];
+    added[0] = (struct added_token){ "<|end|>", 3 };
+    added[1] = (struct added_token){ "<|other|>", 3 };
+    for (size_t i = 2; i + 257 < N_MADE; i++) {
+        size_t n = 0;
+        const size_t n_parts = 1 + random_u32() % (i % 50 ? 4 : 20);
+        for (size_t k = 0; k < n_parts; k++)
+            for (const char *p = parts[random_u32() % (sizeof parts / sizeof *parts)]; *p; p++)
+                n += spell_byte((uint8_t)*p, texts[i] + n);
+        texts[i][n] = 0;
+        added[i] = (struct added_token){ texts[i], 1 };
+    }
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = added, .eos = END_TOKEN };
+    struct file_bytes bytes = make_vocab(&spec);
+    qn_gguf *file;
+    assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "vocabulary", &file));
+    assert_ok(qn_tokenizer_create(file, &made.tokenizer));
+    qn_gguf_close(file);
+    free(bytes.data);
+}
+
+static int set_up(void **unused)
+{
+    (void)unused;
+    qn_gguf *file;
+    make_vocabulary();
+    assert_ok(qn_gguf_open(QN_SOURCE_DIR "/models/quern-demo.gguf", &file));
+    assert_ok(qn_tokenizer_create(file, &demo.tokenizer));
+    qn_gguf_close(file);
+    assert_ok(qn_grammar_vocab_create(made.tokenizer, 0, &made.vocab));
+    assert_ok(qn_grammar_vocab_create(demo.tokenizer, 64, &demo.vocab));
+    made.n = qn_tokenizer_n_vocab(made.tokenizer);
+    demo.n = qn_tokenizer_n_vocab(demo.tokenizer);
+    return made.n > MAX_WORDS * 32 || demo.n > MAX_WORDS * 32;
+}
+
+static int tear_down(void **unused)
+{
+    (void)unused;
+    qn_grammar_vocab_free(made.vocab);
+    qn_grammar_vocab_free(demo.vocab);
+    qn_tokenizer_free(made.tokenizer);
+    qn_tokenizer_free(demo.tokenizer);
+    return 0;
+}
+
+static bool is_set(const uint32_t *mask, size_t token)
+{
+    return mask[token / 32] >> (token % 32) & 1;
+}
+
+static qn_token token_of(const struct vocabulary *v, const char *text)
+{
+    for (size_t t = 0; t < v->n; t++) {
+        size_t length;
+        const char *bytes = qn_grammar_vocab_bytes(v->vocab, (qn_token)t, &length);
+        if (bytes && length == strlen(text) && !memcmp(bytes, text, length))
+            return (qn_token)t;
+    }
+    fail_msg("no token '%s'", text);
+    return -1;
+}
+
+/* ---- Masks ---- */
+
+static const char *const schemas[] = {
+    "true",
+    "{\"type\":\"string\"}",
+    "{\"type\":\"string\",\"minLength\":2,\"maxLength\":5}",
+    "{\"type\":\"string\",\"maxLength\":19}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-z\xc3\xa9]{1,9}( \\\\w+)*$\"}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":2},\"maxItems\":3}",
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"enum\":[\"ab\",\"a\",1]},\"a\":{\"type\":\"number\"}},"
+    "\"required\":[\"a\"]}",
+    "{\"properties\":{\"\xc3\xa9\":{},\"\xc3\xa9"
+    "a\":{\"const\":\"\xc3\xa9\"},\"x\\\"\":{}}}",
+    "{\"properties\":{\"name\":{\"type\":\"boolean\"},\"a\":{\"type\":\"null\"}},\"additionalProperties\":false,\"required\":["
+    "\"name\"]}",
+    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"enum\":[\"name\",\"nametrue\"]},{\"type\":\"integer\",\"minimum\":-"
+    "10}]}",
+    "{\"type\":\"object\",\"maxProperties\":2,\"additionalProperties\":{\"type\":\"string\",\"minLength\":1}}",
+};
+static const char *const regexes[] = { "(a|b)*name[^x]*", ".{3,6}", "[a-b]+|\"\\\\*|true" };
+static const char *const gbnfs[] = {
+    "root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9]+ | \"(\" e \")\" | \"\\\"\" ([^\"\\\\] | \"\\\\\" .)* \"\\\"\"",
+    "root ::= (a | b)* \"x\"\na ::= \"(\" root \")\" | \"a\"\nb ::= a? a? \"name\" a*",
+};
+enum {
+    N_SCHEMAS = sizeof schemas / sizeof *schemas,
+    N_REGEXES = sizeof regexes / sizeof *regexes,
+    N_GBNFS = sizeof gbnfs / sizeof *gbnfs
+};
+
+static qn_grammar *compile(size_t which)
+{
+    qn_grammar *grammar = NULL;
+    if (which < N_SCHEMAS) {
+        json_t *schema = json_loads(schemas[which], JSON_DECODE_ANY, NULL);
+        assert_non_null(schema);
+        assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+        json_decref(schema);
+    } else if (which < N_SCHEMAS + N_REGEXES) {
+        assert_ok(qn_grammar_from_regex(regexes[which - N_SCHEMAS], strlen(regexes[which - N_SCHEMAS]), &grammar));
+    } else {
+        const char *text = gbnfs[which - N_SCHEMAS - N_REGEXES];
+        assert_ok(qn_grammar_from_gbnf(text, strlen(text), &grammar));
+    }
+    return grammar;
+}
+
+/* Compares a mask with each token alone. Returns how many of its tokens have bytes. */
+static size_t check_mask(const struct vocabulary *v, qn_grammar_state *state, const uint32_t *mask)
+{
+    size_t n = 0;
+    for (size_t t = 0; t < v->n; t++) {
+        size_t length;
+        const char *bytes = qn_grammar_vocab_bytes(v->vocab, (qn_token)t, &length);
+        const bool expected = bytes ? qn_grammar_state_accepts(state, bytes, length)
+                                    : qn_tokenizer_is_eog(v->tokenizer, (int32_t)t) && qn_grammar_state_is_finished(state);
+        if (is_set(mask, t) != expected)
+            fail_msg("token %zu, '%.*s': %d in the mask, %d alone", t, (int)length, bytes ? bytes : "", is_set(mask, t),
+                     expected);
+        n += bytes && expected;
+    }
+    return n;
+}
+
+static void check_walks(const struct vocabulary *v, size_t which, int n_walks, int n_steps)
+{
+    static uint32_t mask[MAX_WORDS], again[MAX_WORDS];
+    qn_grammar *grammar = compile(which);
+    label("grammar %zu", which);
+    for (int walk = 0; walk < n_walks; walk++) {
+        char text[8192] = "";
+        size_t n = 0, length;
+        qn_grammar_state *state;
+        assert_ok(qn_grammar_state_create(grammar, &state));
+        for (int step = 0; step < n_steps; step++) {
+            label("after %s", text);
+            assert_ok(qn_grammar_mask(v->vocab, state, mask));
+            const size_t n_allowed = check_mask(v, state, mask);
+            assert_ok(qn_grammar_mask(v->vocab, state, again));
+            assert_memory_equal(mask, again, (v->n + 31) / 32 * sizeof *mask);
+            assert_true(n_allowed || qn_grammar_state_is_finished(state));
+            if (!n_allowed)
+                break;
+            size_t pick = random_u32() % n_allowed, token = 0;
+            for (;; token++)
+                if (is_set(mask, token) && qn_grammar_vocab_bytes(v->vocab, (qn_token)token, &length) && !pick--)
+                    break;
+            const char *bytes = qn_grammar_vocab_bytes(v->vocab, (qn_token)token, &length);
+            assert_true(qn_grammar_state_advance(state, bytes, length));
+            memcpy(text + n, bytes, length);
+            text[n += length] = 0;
+        }
+        qn_grammar_state_free(state);
+    }
+    qn_grammar_free(grammar);
+}
+
+static void test_made_vocabulary(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS; i++)
+        check_walks(&made, i, 2, 12);
+}
+
+static void test_demo_vocabulary(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS; i++)
+        check_walks(&demo, i, 4, 12);
+}
+
+/* Threads share a vocabulary and its cache. */
+static void *take_masks(void *which)
+{
+    static const char text[] = "{\"name\":[1,true,null,\"a b\"],\"b\":{}}";
+    qn_grammar *grammar = which;
+    qn_grammar_state *state;
+    uint32_t *mask = calloc(MAX_WORDS, sizeof *mask);
+    bool is_right = mask && qn_grammar_state_create(grammar, &state) == QN_OK;
+    for (size_t i = 0; is_right && text[i]; i++) {
+        is_right = qn_grammar_mask(demo.vocab, state, mask) == QN_OK &&
+                   is_set(mask, (size_t)token_of(&demo, "\"")) == qn_grammar_state_accepts(state, "\"", 1);
+        is_right &= qn_grammar_state_advance(state, text + i, 1);
+    }
+    if (mask)
+        qn_grammar_state_free(state);
+    free(mask);
+    return is_right ? which : NULL;
+}
+
+static void test_threads(void **unused)
+{
+    (void)unused;
+    pthread_t threads[4];
+    qn_grammar *grammar;
+    assert_ok(qn_grammar_from_json(true, &grammar));
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, take_masks, grammar), 0);
+    for (int i = 0; i < 4; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        assert_ptr_equal(result, grammar);
+    }
+    qn_grammar_free(grammar);
+}
+
+/* ---- Matches ---- */
+
+/* Appends a token per byte. */
+static size_t append(qn_token *answer, size_t n, const char *text)
+{
+    for (; *text; text++)
+        answer[n++] = (uint8_t)*text;
+    return n;
+}
+
+/* Both callbacks for every token. */
+static void check_match(qn_grammar_match *match, const qn_token *answer, size_t n)
+{
+    static uint32_t mask[MAX_WORDS];
+    memset(mask, 0, sizeof mask);
+    qn_grammar_match_mask(match, answer, n, mask);
+    for (size_t t = 0; t < made.n; t++)
+        assert_int_equal(qn_grammar_match_accepts(match, answer, n, (qn_token)t), is_set(mask, t));
+}
+
+static void test_match(void **unused)
+{
+    (void)unused;
+    const char *const choices[] = { "name", "a" };
+    qn_grammar *grammar;
+    qn_grammar_match *match;
+    qn_token answer[64];
+    assert_ok(qn_grammar_from_choices(choices, 2, &grammar));
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, NULL, &match));
+    check_match(match, answer, 0);
+    assert_false(qn_grammar_match_is_finished(match));
+    assert_false(qn_grammar_match_accepts(match, answer, 0, END_TOKEN));
+    assert_true(qn_grammar_match_accepts(match, answer, 0, token_of(&made, "name")));
+    answer[0] = 'n';
+    check_match(match, answer, 1);
+    assert_false(qn_grammar_match_accepts(match, answer, 1, 'b'));
+    size_t n = append(answer, 1, "ame");
+    check_match(match, answer, n);
+    assert_true(qn_grammar_match_is_finished(match));
+    assert_true(qn_grammar_match_accepts(match, answer, n, END_TOKEN));
+    assert_false(qn_grammar_match_accepts(match, answer, n, OTHER_CONTROL));
+    answer[n++] = END_TOKEN;
+    check_match(match, answer, n);
+    answer[n++] = 'x'; /* against the contract: nothing follows */
+    assert_false(qn_grammar_match_accepts(match, answer, n, END_TOKEN));
+    assert_false(qn_grammar_match_is_finished(match));
+    qn_grammar_match_free(match);
+    qn_grammar_free(grammar);
+}
+
+static void test_triggers(void **unused)
+{
+    (void)unused;
+    qn_grammar *grammar;
+    qn_grammar_match *match;
+    qn_token answer[64];
+    assert_ok(qn_grammar_from_regex("1+[}]", 5, &grammar));
+    const qn_grammar_start after_text = { .trigger = "aab", .n_trigger = 3, .trigger_token = -1 };
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_text, &match));
+    check_match(match, answer, 0);
+    assert_true(qn_grammar_match_accepts(match, answer, 0, END_TOKEN));
+    size_t n = append(answer, 0, "x[aa"); /* one more a, and the trigger goes on with its last two */
+    check_match(match, answer, n);
+    n = append(answer, n, "a");
+    check_match(match, answer, n);
+    assert_true(qn_grammar_match_accepts(match, answer, n, 'b'));
+    assert_true(qn_grammar_match_accepts(match, answer, n, token_of(&made, "a")));
+    assert_false(qn_grammar_match_accepts(match, answer, n, token_of(&made, "b\"")));
+    assert_true(qn_grammar_match_accepts(match, answer, n, token_of(&made, "b1")));
+    assert_true(qn_grammar_match_is_finished(match));
+    n = append(answer, n, "b");
+    check_match(match, answer, n);
+    assert_false(qn_grammar_match_is_finished(match));
+    n = append(answer, n, "11}");
+    check_match(match, answer, n);
+    assert_true(qn_grammar_match_is_finished(match));
+    qn_grammar_match_free(match);
+
+    const qn_grammar_start after_token = { .trigger_token = OTHER_CONTROL };
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_token, &match));
+    n = append(answer, 0, "{");
+    check_match(match, answer, n);
+    assert_true(qn_grammar_match_accepts(match, answer, n, OTHER_CONTROL));
+    answer[n++] = OTHER_CONTROL;
+    check_match(match, answer, n);
+    assert_false(qn_grammar_match_accepts(match, answer, n, '{'));
+    assert_true(qn_grammar_match_accepts(match, answer, n, '1'));
+    qn_grammar_match_free(match);
+
+    char longest[300];
+    memset(longest, 'a', sizeof longest);
+    const qn_grammar_start too_long = { .trigger = longest, .n_trigger = sizeof longest, .trigger_token = -1 };
+    assert_int_equal(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID);
+    assert_text("a trigger of 300 bytes, at most 255");
+    qn_grammar_free(grammar);
+}
+
+/* ---- The distribution ---- */
+
+enum { N_SMALL = 6, N_DRAWS = 40000 };
+
+/* The frequencies of tokens that are drawn as the scheduler does: with `first`, checked before they are masked. */
+static void draw_tokens(const qn_sampling *sampling, bool first, const float *logits, uint32_t allowed, double *frequencies)
+{
+    qn_sampler *sampler;
+    assert_ok(qn_sampler_create(sampling, N_SMALL, &sampler));
+    memset(frequencies, 0, N_SMALL * sizeof *frequencies);
+    for (int i = 0; i < N_DRAWS; i++) {
+        qn_sample_request request = qn_sampler_next_request(sampler, NULL, 0);
+        if (first) {
+            assert_ok(qn_sampler_sample(sampler, logits, &request));
+            request.random = random_u64();
+        }
+        if (!first || !(allowed >> request.token & 1)) {
+            request.allowed = &allowed;
+            assert_ok(qn_sampler_sample(sampler, logits, &request));
+        }
+        frequencies[request.token] += 1.0 / N_DRAWS;
+    }
+    qn_sampler_free(sampler);
+}
+
+/* Where qn_grammar_match_check_first says so, frequencies are those of masks alone; with filters they are not. */
+static void test_distribution(void **unused)
+{
+    (void)unused;
+    static const float probabilities[N_SMALL] = { 0.40f, 0.30f, 0.15f, 0.08f, 0.05f, 0.02f };
+    static const struct {
+        qn_sampling sampling;
+        bool check_first;
+    } cases[] = {
+        { { .temperature = 1, .top_p = 1 }, true },
+        { { .temperature = 0.7f, .top_p = 1 }, true },
+        { { .temperature = 0, .top_p = 1, .top_k = 3 }, true },
+        { { .temperature = 1, .top_p = 1, .top_k = 2 }, false },
+        { { .temperature = 1, .top_p = 0.6f }, false },
+        { { .temperature = 1, .top_p = 1, .min_p = 0.45f }, false },
+    };
+    const uint32_t allowed = 0x3e; /* all but the most likely one */
+    float logits[N_SMALL];
+    for (int i = 0; i < N_SMALL; i++)
+        logits[i] = logf(probabilities[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("case %zu", i);
+        double first[N_SMALL], masked[N_SMALL], largest = 0;
+        qn_sampling sampling = cases[i].sampling;
+        sampling.repeat_penalty = 1;
+        draw_tokens(&sampling, false, logits, allowed, masked);
+        sampling.seed = 12345;
+        draw_tokens(&sampling, true, logits, allowed, first);
+        for (int t = 0; t < N_SMALL; t++)
+            largest = fmax(largest, fabs(first[t] - masked[t]));
+        assert_int_equal(qn_grammar_match_check_first(&sampling), cases[i].check_first);
+        if (cases[i].check_first)
+            assert_true(largest < 0.015); /* four standard deviations of a difference */
+        else
+            assert_true(largest > 0.03);
+        if (cases[i].check_first && sampling.temperature == 1)
+            for (int t = 1; t < N_SMALL; t++)
+                assert_true(fabs(masked[t] - (double)probabilities[t] / 0.6) < 0.011);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_made_vocabulary), cmocka_unit_test(test_demo_vocabulary), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_match),           cmocka_unit_test(test_triggers),        cmocka_unit_test(test_distribution),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
