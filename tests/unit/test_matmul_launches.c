@@ -120,18 +120,6 @@ static void rows_of_a_block_fill_the_sms(void **unused)
 
 /* ---- qn_matmul_gemm_few ---- */
 
-/* The warpgroups of blocks of 32 tokens multiply in turns. */
-static void turns_are_for_many_tokens(void **unused)
-{
-    (void)unused;
-    for (size_t n_tokens = 2; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens++) {
-        const qn_launch launch = launch_with(&h200, &q1_0, 5120, 5120, n_tokens).launch;
-        char defines[QN_GPU_DEFINES_MAX];
-        qn_gpu_defines(&launch.variant, defines);
-        assert_int_equal(strstr(defines, "-DQN_IN_TURNS") != NULL, tokens_of(&launch) == QN_FEW_TILE_N);
-    }
-}
-
 static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made, size_t n_tokens)
 {
     const qn_matmul_few_args *a = &made->args.few;
@@ -348,16 +336,12 @@ static void one_token_is_covered(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
-                                        cmocka_unit_test(blocks_cover_everything),
-                                        cmocka_unit_test(k_is_split_where_that_pays),
-                                        cmocka_unit_test(rows_of_a_block_fill_the_sms),
-                                        cmocka_unit_test(turns_are_for_many_tokens),
-                                        cmocka_unit_test(few_tokens_are_covered),
-                                        cmocka_unit_test(few_tokens_fill_the_device),
-                                        cmocka_unit_test(parts_do_not_depend_on_tokens),
-                                        cmocka_unit_test(fused_launches),
-                                        cmocka_unit_test(rotated_activations),
-                                        cmocka_unit_test(workspace_refused) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_token_is_covered),          cmocka_unit_test(blocks_cover_everything),
+        cmocka_unit_test(k_is_split_where_that_pays),    cmocka_unit_test(rows_of_a_block_fill_the_sms),
+        cmocka_unit_test(few_tokens_are_covered),        cmocka_unit_test(few_tokens_fill_the_device),
+        cmocka_unit_test(parts_do_not_depend_on_tokens), cmocka_unit_test(fused_launches),
+        cmocka_unit_test(rotated_activations),           cmocka_unit_test(workspace_refused)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

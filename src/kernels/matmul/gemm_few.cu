@@ -451,26 +451,6 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// ---- Turns ----
-
-// With QN_IN_TURNS warpgroups i and i + 2 take turns: while one's products are in flight, the other adds its own. Without,
-// all four issue their products as soon as the activations are there, wait for them together, and leave the tensor cores
-// idle together.
-
-QN_DEVICE void take_turn()
-{
-#ifdef QN_IN_TURNS
-    asm volatile("bar.sync %0, 256;" ::"r"(2 + opaque_thread() / 128) : "memory");
-#endif
-}
-
-QN_DEVICE void pass_turn()
-{
-#ifdef QN_IN_TURNS
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 + (opaque_thread() / 128 ^ 2)) : "memory");
-#endif
-}
-
 // Sets of codes. With two, those of the next span are unpacked while one is multiplied; for 32 tokens registers are lacking.
 enum { CODE_SETS = QN_TILE_N < QN_FEW_TILE_N ? 2 : 1 };
 
@@ -486,8 +466,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
     float acts_scales[SUMS / 2];
     unit_weights x;
     uint32_t left = segment_units(a, w, w.begin);
-    if (threadIdx.x >= CONSUMER_THREADS / 2)
-        pass_turn();
     load_weights(x, weights);
     unpack_span(codes[0], x, 0, high_bits);
 #pragma unroll 1
@@ -501,7 +479,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             const int next = (span + 1) % QN_SCALES;
             if (span % SPANS == 0)
                 qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
-            take_turn();
             multiply_span(acc, codes[span % CODE_SETS],
                           acts_descriptor + acts.stage * (STEP_BYTES / 16) + span % SPANS * SPAN_GROUPS * 2);
             if (next == 0 && unit + 1 < w.end)
@@ -509,7 +486,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             if (CODE_SETS > 1)
                 unpack_span(codes[next % CODE_SETS], x, next, high_bits);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            pass_turn();
             load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
             if (CODE_SETS == 1)
                 unpack_span(codes[0], x, next, high_bits);
@@ -527,8 +503,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
         if (unit + 1 < w.end)
             left = segment_units(a, w, unit + 1);
     }
-    if (threadIdx.x < CONSUMER_THREADS / 2)
-        take_turn(); // the last one that was passed
 }
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)

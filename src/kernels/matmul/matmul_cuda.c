@@ -568,8 +568,7 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
         return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
                        shared, gpu->max_shared_bytes, d.passes, gpu->n_sms);
     *out = (qn_matmul_launch){
-        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens,
-                                              tokens == QN_FEW_TILE_N),
+        .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
                     .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
                     .block = { QN_FEW_THREADS, 1, 1 },

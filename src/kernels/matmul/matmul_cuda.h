@@ -199,7 +199,7 @@ typedef struct qn_matmul_few_next {
  * at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row block that several blocks
  * share are added by whichever block is the last to have stored its part, in an order that follows from U and n_parts: results of
  * a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
- * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N), QN_IN_TURNS (warpgroups multiply in turns; the same results).
+ * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
  *
  * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next is the
  * norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows; nothing is
