@@ -217,15 +217,7 @@ static void check_matrix(const struct gpu_weights *w, size_t matrix_index, int l
     qn_free(values);
 }
 
-/* Whether the warpgroups of qn_matmul_gemm_few multiply in turns. */
-static void set_turns(qn_matmul_launch *l, bool in_turns)
-{
-    enum { IN_TURNS = 3 }; /* of the variant's values */
-    l->launch.variant.values[IN_TURNS] = in_turns;
-}
-
-/* Two executions give the same bits, of qn_matmul_gemm_few with warpgroups in turns and not; padding between the rows of
- * tokens is not modified. */
+/* Two executions give the same bits; padding between the rows of tokens is not modified. */
 static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
 {
     const qn_matmul_gpu gpu = qn_check_matmul_gpu();
@@ -254,8 +246,6 @@ static void check_matmul(struct gpu_weights *w, int layout, size_t n_tokens)
         if (time)
             for (size_t i = 0; i < w->n_matrices; i++)
                 qn_assert_ok(qn_cuda_upload(qn_gpu(), out[i].data, before[i], out[i].bytes, NULL, NULL));
-        if (layout == QN_ACTS_HILO)
-            set_turns(&matmul, time == 0);
         qn_check_launch(&quantize);
         qn_check_launch(&matmul);
         for (size_t i = 0; i < w->n_matrices; i++)
@@ -366,11 +356,9 @@ struct shape {
     bool accumulate;
 };
 
-/* Another choice than that of qn_matmul_gpu_matmul. Of qn_matmul_gemm: rows of a block, and blocks that split K. Of
- * qn_matmul_gemm_few, with 0 rows: whether warpgroups multiply in turns. */
+/* Another choice than that of choose_gemm_config: rows of a block, and blocks that split K. */
 struct choice {
     size_t rows, cluster;
-    bool in_turns;
 };
 
 static void set_blocks(qn_matmul_launch *l, const struct choice *blocks)
@@ -400,10 +388,8 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
     size_t layer = 0, bytes, widest = 0, tallest = 0;
     double weights = 0;
     char shape[160], chosen[80] = "";
-    if (choice && choice->rows)
+    if (choice)
         snprintf(chosen, sizeof chosen, ", blocks of %zu in clusters of %zu", choice->rows, choice->cluster);
-    else if (choice)
-        snprintf(chosen, sizeof chosen, ", %s", choice->in_turns ? "in turns" : "not in turns");
     snprintf(shape, sizeof shape, "%s %s tokens %zu%s%s", type->name, name, n_tokens,
              norm_mode == NORMALIZED_BEFORE ? "" : " with norms", chosen);
     if (!qn_bench_selected(shape))
@@ -442,10 +428,8 @@ static void bench_choice(const qn_type_info *type, const char *name, const struc
             else if (copy == 0)
                 qn_check_launch(&launches[n]);
             qn_assert_ok(qn_matmul_gpu_matmul(&gpu, &a, &acts[i].acts, n_tokens, &launches[n++]));
-            if (choice && choice->rows)
+            if (choice)
                 set_blocks(&launches[n - 1], choice);
-            else if (choice)
-                set_turns(&launches[n - 1], choice->in_turns);
             qn_assert_ok(qn_matmul_gpu_bytes(&tiles, a.n_tiles, a.n_cols, &bytes));
             at += qn_round_up(bytes, 256);
         }
@@ -480,16 +464,9 @@ static const struct shape layer8[] = { { "8b qkv", 6144, 4096, false },
 static void bench_gemm_blocks(const qn_type_info *type, size_t n_tokens)
 {
     for (size_t i = 0; i < sizeof layer8 / sizeof *layer8; i++)
-        for (struct choice blocks = { 192, 1, false }; blocks.rows <= 256; blocks.rows += 64)
+        for (struct choice blocks = { 192, 1 }; blocks.rows <= 256; blocks.rows += 64)
             for (blocks.cluster = 1; blocks.cluster <= QN_GEMM_MAX_CLUSTER; blocks.cluster++)
                 bench_choice(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE, &blocks);
-}
-
-static void bench_turns(const qn_type_info *type, const char *name, const struct shape *shapes)
-{
-    for (size_t n_tokens = 8; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens *= 2)
-        for (int in_turns = 0; in_turns < 2; in_turns++)
-            bench_choice(type, name, shapes, 4, n_tokens, NORMALIZED_BEFORE, &(struct choice){ .in_turns = in_turns });
 }
 
 static void bench(void)
@@ -530,8 +507,6 @@ static void bench(void)
                 bench_layer(type, layer8[i].name, &layer8[i], 1, n_tokens, NORMALIZED_BEFORE);
         bench_layer(type, "8b layer", layer8, 4, 128, NORM_IN_LAUNCH);
         bench_gemm_blocks(type, 128);
-        bench_turns(type, "8b layer", layer8);
-        bench_turns(type, "27b layer", layer27);
         bench_layer(type, "8b layer", layer8, 4, 512, NORM_IN_LAUNCH);
         bench_layer(type, head.name, &head, 1, 1, NORMALIZED_BEFORE);
         bench_layer(type, head.name, &head, 1, 8, NORMALIZED_BEFORE);

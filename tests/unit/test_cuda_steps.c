@@ -28,6 +28,7 @@ static size_t args_bytes(const char *function)
            : !strcmp(function, "qn_attention_prefill")      ? sizeof(qn_attention_prefill_args)
            : !strcmp(function, "qn_elementwise_gather")     ? sizeof(qn_elementwise_gather_args)
            : !strcmp(function, "qn_matmul_gemm_few")        ? sizeof(qn_matmul_few_args)
+           : !strcmp(function, "qn_matmul_gemm")            ? sizeof(qn_matmul_gemm_args)
            : !strcmp(function, "qn_sample_argmax")          ? sizeof(qn_sample_args)
            : !strcmp(function, "qn_matmul_embed")           ? sizeof(qn_matmul_embed_args)
                                                             : FAKE_ARGS_BYTES;
@@ -166,7 +167,7 @@ static bool reads_acts(const struct fixture *x, size_t i, int acts)
     return reads;
 }
 
-/* Activations of a step of up to 64 rows that no GEMM computes; those that are read in two layouts are written by one
+/* Activations of a step of few rows that no GEMM computes; those that are read in two layouts are written by one
  * launch. */
 static int acts(const struct fixture *x)
 {
@@ -245,8 +246,8 @@ static int segments_of_rows(const struct fixture *x, int *n_gemms)
     return n;
 }
 
-/* Up to 8 rows are launches of the persistent decode kernel, one where it supports all layers, which reads what it computes
- * from the inputs. */
+/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it supports all
+ * layers, which reads what it computes from the inputs. */
 static void decode_in_phases(void **unused)
 {
     (void)unused;
@@ -257,6 +258,10 @@ static void decode_in_phases(void **unused)
         const struct fake_launch *persistent = NULL, *other = NULL;
         label("%s, %zu sequences", models[i / 3], n);
         set_up(&x, models[i / 3], 0, n);
+        if (n > 4 && x.cuda.plan.recurrent.n_v_heads) {
+            tear_down(&x);
+            continue;
+        }
         const struct rows rows = decode_of(&x, 0, n, 10);
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 1);
@@ -286,19 +291,23 @@ static void decode_in_phases(void **unused)
     }
 }
 
-/* More rows go through each matmul and each layer's attention together, and the padding of their bucket is no sequence. */
+/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and the padding of their bucket is no sequence. */
 static void decode_of_many(void **unused)
 {
     (void)unused;
     static const struct {
         size_t n, bucket;
-    } cases[] = { { 9, 16 }, { 33, 48 } };
-    for (size_t i = 0; i < N_MODELS * 2; i++) {
-        const size_t n = cases[i % 2].n, bucket = cases[i % 2].bucket;
+    } cases[] = { { 5, 8 }, { 9, 16 }, { 27, 32 } };
+    for (size_t i = 0; i < N_MODELS * 3; i++) {
+        const size_t n = cases[i % 3].n, bucket = cases[i % 3].bucket;
         struct fixture x;
         const struct fake_launch *attention = NULL, *other = NULL;
-        label("%s, %zu sequences", models[i / 2], n);
-        set_up(&x, models[i / 2], 0, n);
+        label("%s, %zu sequences", models[i / 3], n);
+        set_up(&x, models[i / 3], 0, n);
+        if (n <= QN_PERSISTENT_MAX_ROWS && !x.cuda.plan.recurrent.n_v_heads) {
+            tear_down(&x);
+            continue;
+        }
         const struct rows rows = decode_of(&x, 0, n, 10);
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 1);
@@ -365,30 +374,35 @@ static void graphs_are_shared(void **unused)
     }
 }
 
-/* GEMMs are of as many rows as the step has, also after a step of another number. */
+/* GEMMs are of as many rows as the step has, also after a step of another number, and of many rows those of prefill. */
 static void gemms_of_rows(void **unused)
 {
     (void)unused;
-    static const size_t n[] = { 8, 3, 24, 2 }, buckets[] = { 8, 4, 24, 2 };
+    static const size_t n[] = { 8, 3, 24, 33, 2 }, buckets[] = { 8, 4, 24, 48, 2 };
     struct fixture x;
-    set_up(&x, models[0], 0, 24);
-    for (size_t i = 0; i < 4; i++) {
+    set_up(&x, models[0], 0, 33);
+    for (size_t i = 0; i < 5; i++) {
         const struct fake_launch *last = NULL;
         const struct rows rows = decode_of(&x, 0, n[i], 10);
         const int launches = fake.launches;
         assert_ok(run(&x, &rows));
-        assert_true(count("qn_matmul_gemm_few", launches, &last) > 0);
-        assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
+        const bool few = n[i] <= QN_FEW_MAX_TOKENS;
+        assert_int_equal(count("qn_matmul_gemm_few", launches, &last) > 0, few);
+        assert_int_equal(count("qn_matmul_gemm", launches, &last) > 0, !few);
+        if (few)
+            assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
+        else
+            assert_int_equal(((const qn_matmul_gemm_args *)(const void *)last->args)->n_tokens, buckets[i]);
     }
     tear_down(&x);
 }
 
-/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
+/* Of few rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
  * but the first and the last norm. Matrices in fp16 in recurrent layers read the rows themselves, before the next GEMM. */
 static void fused_activations(void **unused)
 {
     (void)unused;
-    static const size_t rows[] = { 2, 33, 64, 70 };
+    static const size_t rows[] = { 2, 17, 32, 33 };
     for (size_t m = 0; m < N_MODELS; m++)
         for (size_t i = 0; i < 4; i++) {
             struct fixture x;
@@ -666,7 +680,7 @@ static void two_steps_in_flight(void **unused)
     }
 }
 
-/* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its own. */
+/* With `deterministic`, rows that are decoded are computed in passes of few rows, and every other piece in one of its own. */
 static void deterministic_passes(void **unused)
 {
     (void)unused;
@@ -682,9 +696,9 @@ static void deterministic_passes(void **unused)
     assert_int_equal(count("qn_matmul_gemm_few", 0, &last), gemms(&x));
     assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, 2);
     int from = fake.launches;
-    rows = decode_of(&x, 0, 70, 10); /* 64 and 6, in a bucket of 8 */
+    rows = decode_of(&x, 0, 70, 10); /* 32, 32 by the same graph, and 6 in a bucket of 8 */
     assert_ok(run(&x, &rows));
-    assert_int_equal(fake.graph_launches, 3);
+    assert_int_equal(fake.graph_launches, 4);
     assert_int_equal(count("qn_attention_decode", from, &last), 2 * attention_layers(&x));
     assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->n_rows, 8);
     from = fake.launches;
@@ -694,7 +708,7 @@ static void deterministic_passes(void **unused)
     add_piece(&rows, &x, 5, 70, 1, false);
     add_piece(&rows, &x, 6, 70, 1, true);
     assert_ok(run(&x, &rows)); /* 3; 64; 20; 1; 1 */
-    assert_int_equal(fake.graph_launches, 6);
+    assert_int_equal(fake.graph_launches, 7);
     assert_int_equal(count("qn_attention_prefill", from, &last), attention_layers(&x));
     assert_int_equal(((const qn_attention_prefill_args *)(const void *)last->args)->n_rows, 64);
     tear_down(&x);

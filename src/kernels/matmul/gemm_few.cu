@@ -3,13 +3,11 @@
 // one B, so that codes are unpacked once for both.
 //
 // A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by row
-// block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then whole
-// ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global memory, and
-// the last one to arrive adds them in the order of the columns: results do not depend on which one that is, and no block waits
-// for another.
+// block, are divided evenly over the blocks: a block has the end of one row block, then whole ones, then the beginning of
+// another. Of a row block that several blocks share, each stores its sums to global memory, and the last one to arrive adds
+// them in the order of the columns: results do not depend on which one that is, and no block waits for another.
 //
-// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row block
-// are added as if every block had two parts: those of parts 2i and 2i + 1 first, then those of the pairs. Sums of a unit are
+// Results of a token do not depend on the number of tokens either. The division is the same for any number, sums of a unit are
 // integers, and tiles of more tokens only have more columns.
 //
 // Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
@@ -49,37 +47,31 @@ QN_DEVICE uint32_t opaque_thread()
 // ---- The division of the work ----
 
 struct block_work {
-    uint32_t n_units, begin, end; // of the token pass; of this block
-    uint32_t split;               // where its second part begins; 0: it has one
+    uint32_t n_units, begin, end; // of all blocks; of this one
 };
 
-QN_DEVICE uint32_t first_unit(const qn_matmul_few_args &a, uint32_t n_units, uint32_t part)
+QN_DEVICE uint32_t first_unit(uint32_t n_units, uint32_t block)
 {
-    return (uint64_t)n_units * (part < a.n_parts ? part : a.n_parts) / a.n_parts;
+    return (uint64_t)n_units * block / gridDim.x;
 }
 
 // The block that has a unit.
-QN_DEVICE uint32_t block_of(const qn_matmul_few_args &a, uint32_t n_units, uint32_t unit)
+QN_DEVICE uint32_t block_of(uint32_t n_units, uint32_t unit)
 {
-    return (((uint64_t)(unit + 1) * a.n_parts + n_units - 1) / n_units - 1) / a.block_parts;
+    return ((uint64_t)(unit + 1) * gridDim.x + n_units - 1) / n_units - 1;
 }
 
 QN_DEVICE block_work block_work_of(const qn_matmul_few_args &a)
 {
-    const uint32_t part = blockIdx.x * a.block_parts;
-    block_work w;
-    w.n_units = a.n_row_blocks * a.n_k_tiles;
-    w.begin = first_unit(a, w.n_units, part);
-    w.end = first_unit(a, w.n_units, part + a.block_parts);
-    w.split = part + 1 < a.n_parts && a.block_parts > 1 ? first_unit(a, w.n_units, part + 1) : 0;
-    return w;
+    const uint32_t n_units = a.n_row_blocks * a.n_k_tiles;
+    return { n_units, first_unit(n_units, blockIdx.x), first_unit(n_units, blockIdx.x + 1) };
 }
 
-// The units of a part and a row block, a segment, from the unit at which it begins.
+// The units of a block and a row block, a segment, from the unit at which it begins.
 QN_DEVICE uint32_t segment_units(const qn_matmul_few_args &a, const block_work &w, uint32_t unit)
 {
-    const uint32_t row_end = (unit / a.n_k_tiles + 1) * a.n_k_tiles, part_end = unit < w.split ? w.split : w.end;
-    return (row_end < part_end ? row_end : part_end) - unit;
+    const uint32_t row_end = (unit / a.n_k_tiles + 1) * a.n_k_tiles;
+    return (row_end < w.end ? row_end : w.end) - unit;
 }
 
 // The tiles of a row block are one contiguous piece, or before SwiGLU two: of gate, and from up_tile on of up.
@@ -140,8 +132,7 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
 // A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
 QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
 {
-    return (float4 *)a.partials +
-           (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
+    return (float4 *)a.partials + ((uint64_t)block * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
 }
 
 QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
@@ -149,18 +140,6 @@ QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
 #pragma unroll
     for (int i = 0; i < SUMS / 4; i++)
         __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
-}
-
-QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
-{
-#pragma unroll
-    for (int i = 0; i < SUMS / 4; i++) {
-        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
-        sums[4 * i] += v.x;
-        sums[4 * i + 1] += v.y;
-        sums[4 * i + 2] += v.z;
-        sums[4 * i + 3] += v.w;
-    }
 }
 
 QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
@@ -175,40 +154,38 @@ QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
     }
 }
 
-// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a
-// time, those beyond first and last too, as zeros.
+// Adds the sums of blocks first to last. Slots are loaded several at a time, those beyond the last too, as zeros.
 QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t last, float (&sums)[SUMS])
 {
-    enum { SLOTS = QN_TILE_N < QN_FEW_TILE_N ? 8 : 4 };
-    const bool paired = a.block_parts == 1;
+    enum { SLOTS = QN_TILE_N < QN_FEW_MAX_TOKENS ? 8 : 4 };
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
 #pragma unroll 1
-    for (uint32_t block = paired ? first / 2 * 2 : first; block <= last; block += SLOTS) {
+    for (uint32_t block = first; block <= last; block += SLOTS) {
         float slots[SLOTS][SUMS];
 #pragma unroll
         for (uint32_t i = 0; i < SLOTS; i++) {
-            const uint32_t from = min(max(block + i, first), last);
+            const uint32_t from = min(block + i, last);
             load_slot(slots[i], slot_of(a, from, from == first), from == block + i);
         }
 #pragma unroll
-        for (uint32_t k = 0; k < SLOTS; k += 2)
+        for (uint32_t k = 0; k < SLOTS; k++)
 #pragma unroll
             for (int i = 0; i < SUMS; i++)
-                sums[i] = paired ? sums[i] + (slots[k][i] + slots[k + 1][i]) : sums[i] + slots[k][i] + slots[k + 1][i];
+                sums[i] += slots[k][i];
     }
 }
 
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {
-    const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
-                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1);
+    const uint32_t first = block_of(w.n_units, row_block * a.n_k_tiles),
+                   last = block_of(w.n_units, (row_block + 1) * a.n_k_tiles - 1);
     store_slot(slot_of(a, blockIdx.x, blockIdx.x == first), sums);
     consumer_barrier();
     if (threadIdx.x == 0) {
-        uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
+        uint32_t *counter = a.counters + first;
         outputs().arrived = arrive(counter);
         if (outputs().arrived == last - first)
             *counter = 0; // for the next launch
@@ -238,36 +215,29 @@ QN_DEVICE void finish_row_block(const qn_matmul_few_args &a, uint32_t row_block,
 QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, uint32_t end, float (&sums)[SUMS])
 {
     const uint32_t row_block = (end - 1) / a.n_k_tiles, row_begin = row_block * a.n_k_tiles, row_end = row_begin + a.n_k_tiles;
-    float4 *const slot = slot_of(a, blockIdx.x, w.begin <= row_begin);
-    if (end == w.split && end < row_end) {
-        store_slot(slot, sums); // until the block's second part of this row block is there
-    } else {
-        if (w.split > row_begin && w.split < end)
-            add_slot(sums, slot);
-        if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
-            finish_row_block(a, row_block, sums);
-    }
+    if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
+        finish_row_block(a, row_block, sums);
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
 }
 
-// The activations of the first step of a k-tile; the next step's are step_stride bytes further.
+// Bytes from the activations of a step to those of the next.
+QN_DEVICE uint64_t acts_step_stride(const qn_matmul_few_args &a)
+{
+    return (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+}
+
+// The activations of the first step of a k-tile.
 QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
 {
-    return a.acts + ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * (QN_TILE_N / QN_MMA_N)) *
-                        QN_ACTS_HILO_BYTES;
+    return a.acts + k_tile * UNIT_STEPS * acts_step_stride(a);
 }
 
 // The scales of a step, counted from k-tile 0.
 QN_DEVICE const float *acts_scales_of(const qn_matmul_few_args &a, uint32_t step)
 {
-    return a.acts_scale + (uint64_t)step * a.capacity + blockIdx.y * QN_TILE_N;
-}
-
-QN_DEVICE uint64_t acts_step_stride(const qn_matmul_few_args &a)
-{
-    return (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
+    return a.acts_scale + (uint64_t)step * a.capacity;
 }
 
 // The scales of a stage of activations in shared memory. acts: the first stage.
@@ -451,28 +421,8 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// ---- Turns ----
-
-// With QN_IN_TURNS warpgroups i and i + 2 take turns: while one's products are in flight, the other adds its own. Without,
-// all four issue their products as soon as the activations are there, wait for them together, and leave the tensor cores
-// idle together.
-
-QN_DEVICE void take_turn()
-{
-#ifdef QN_IN_TURNS
-    asm volatile("bar.sync %0, 256;" ::"r"(2 + opaque_thread() / 128) : "memory");
-#endif
-}
-
-QN_DEVICE void pass_turn()
-{
-#ifdef QN_IN_TURNS
-    asm volatile("bar.arrive %0, 256;" ::"r"(2 + (opaque_thread() / 128 ^ 2)) : "memory");
-#endif
-}
-
 // Sets of codes. With two, those of the next span are unpacked while one is multiplied; for 32 tokens registers are lacking.
-enum { CODE_SETS = QN_TILE_N < QN_FEW_TILE_N ? 2 : 1 };
+enum { CODE_SETS = QN_TILE_N < QN_FEW_MAX_TOKENS ? 2 : 1 };
 
 // The next unit's weights are loaded while a unit's last span is multiplied.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
@@ -486,8 +436,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
     float acts_scales[SUMS / 2];
     unit_weights x;
     uint32_t left = segment_units(a, w, w.begin);
-    if (threadIdx.x >= CONSUMER_THREADS / 2)
-        pass_turn();
     load_weights(x, weights);
     unpack_span(codes[0], x, 0, high_bits);
 #pragma unroll 1
@@ -501,7 +449,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             const int next = (span + 1) % QN_SCALES;
             if (span % SPANS == 0)
                 qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
-            take_turn();
             multiply_span(acc, codes[span % CODE_SETS],
                           acts_descriptor + acts.stage * (STEP_BYTES / 16) + span % SPANS * SPAN_GROUPS * 2);
             if (next == 0 && unit + 1 < w.end)
@@ -509,7 +456,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             if (CODE_SETS > 1)
                 unpack_span(codes[next % CODE_SETS], x, next, high_bits);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            pass_turn();
             load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
             if (CODE_SETS == 1)
                 unpack_span(codes[0], x, next, high_bits);
@@ -527,8 +473,6 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
         if (unit + 1 < w.end)
             left = segment_units(a, w, unit + 1);
     }
-    if (threadIdx.x < CONSUMER_THREADS / 2)
-        take_turn(); // the last one that was passed
 }
 
 extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
