@@ -124,6 +124,32 @@ files = {file.file_name for repo in cache.repos if repo.repo_id == "t/good-gguf"
 assert files == set(sys.argv[1:]), files
 P
     "$python" "$work/check.py" m-Q1_0.gguf x-Q2_0.gguf m-F16.gguf config.json empty.txt >"$work/out" 2>&1 || fail "huggingface_hub finds the cache damaged"
+    # Whole repositories, and what huggingface_hub notes about one: lists of files, files that are not there, other references.
+    cat >"$work/snapshot.py" <<'P'
+import huggingface_hub, sys
+try:
+    huggingface_hub.hf_hub_download("t/moves", "absent.txt")
+except huggingface_hub.utils.EntryNotFoundError:
+    pass
+huggingface_hub.snapshot_download("t/moves", revision=sys.argv[1], allow_patterns=sys.argv[2:])
+huggingface_hub.snapshot_download("t/moves", revision=sys.argv[1], allow_patterns=sys.argv[2:], local_files_only=True)
+P
+    rm -f "$work/moved"
+    quern pull -q t/moves:Q1_0
+    quern pull -q t/moves:Q4_K_M
+    : >"$work/log"
+    "$python" "$work/snapshot.py" main 'm-Q1_0.gguf' 'parts/*' >"$work/out" 2>&1 || fail "snapshot_download: $(cat "$work/out")"
+    ! grep -q '^cdn' "$work/log" || fail "snapshot_download downloads again what quern pulled"
+    "$python" "$work/snapshot.py" refs/pr/1 '*.gguf' >"$work/out" 2>&1 || fail "snapshot_download: $(cat "$work/out")"
+    : >"$work/log"
+    for file in Q8_0 F16 x-Q2_0.gguf; do
+        quern pull -q t/moves:$file
+        [ $status -eq 0 ] || fail "quern does not find t/moves:$file of snapshot_download"
+    done
+    ! grep -q '^cdn' "$work/log" || fail "quern downloads again what snapshot_download has"
+    quern rm t/moves
+    [ ! -e "$(folder moves)" ] || fail "rm: what huggingface_hub notes about a repository stays: $(find "$(folder moves)")"
+    "$python" "$work/check.py" m-Q1_0.gguf x-Q2_0.gguf m-F16.gguf config.json empty.txt >"$work/out" 2>&1 || fail "quern rm damages the cache"
     # Each waits for the other's lock.
     rm -rf "$(folder cut)"
     "$python" - "$HF_HOME/hub/.locks/models--t--cut/$hash.lock" "$work/held" <<'P' &
