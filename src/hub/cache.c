@@ -256,24 +256,64 @@ static char *use(const char *folder, const qn_hub_files *files, const qn_hub_sel
     return first;
 }
 
-qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path)
+/* The model in one snapshot: *path is NULL if it is not there or not whole. Without `path`, only *found. */
+static qn_status find_in(const char *folder, const char *commit, const qn_hub_name *name, bool *found, char **path)
 {
-    char commit[QN_HUB_COMMIT_LENGTH + 1];
-    qn_hub_files files = { 0 };
+    qn_hub_files files;
     qn_hub_selection selection = { 0 };
-    char *folder = qn_hub_folder(settings, name->repo);
-    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
-    *path = NULL;
-    if (!status)
-        qn_hub_read_ref(folder, commit);
-    if (!status && *commit)
-        status = qn_hub_read_snapshot(folder, commit, &files);
-    if (!status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK) {
+    qn_status status = qn_hub_read_snapshot(folder, commit, &files);
+    *found = !status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK;
+    if (*found && path) {
         *path = use(folder, &files, &selection);
         status = *path ? QN_OK : QN_ERR_MEMORY;
     }
     qn_hub_selection_free(&selection);
     qn_hub_files_free(&files);
+    return status;
+}
+
+qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path)
+{
+    char commit[QN_HUB_COMMIT_LENGTH + 1];
+    bool found;
+    char *folder = qn_hub_folder(settings, name->repo);
+    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
+    *path = NULL;
+    if (folder)
+        qn_hub_read_ref(folder, commit);
+    if (folder && *commit)
+        status = find_in(folder, commit, name, &found, path);
+    free(folder);
+    return status;
+}
+
+qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
+                                char **path)
+{
+    struct timespec newest = { 0 };
+    char *folder = qn_hub_folder(settings, name->repo), *snapshots = folder ? qn_hub_path("%s/snapshots", folder) : NULL;
+    DIR *directory = snapshots ? opendir(snapshots) : NULL;
+    qn_status status = snapshots ? QN_OK : QN_ERR_MEMORY;
+    const struct dirent *entry;
+    bool found;
+    commit[0] = '\0';
+    *path = NULL;
+    while (directory && !status && (entry = readdir(directory))) {
+        struct stat st;
+        if (!qn_hub_is_hash(entry->d_name, QN_HUB_COMMIT_LENGTH) || fstatat(dirfd(directory), entry->d_name, &st, 0) ||
+            st.st_mtim.tv_sec < newest.tv_sec || (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec < newest.tv_nsec))
+            continue;
+        status = find_in(folder, entry->d_name, name, &found, NULL);
+        if (!status && found) {
+            newest = st.st_mtim;
+            strcpy(commit, entry->d_name);
+        }
+    }
+    if (directory)
+        closedir(directory);
+    if (!status && *commit)
+        status = find_in(folder, commit, name, &found, path);
+    free(snapshots);
     free(folder);
     return status;
 }

@@ -48,8 +48,12 @@ qn_status qn_hub_link(const char *folder, const char *commit, const char *path, 
  * none. Free with qn_hub_files_free, whatever the status. */
 qn_status qn_hub_read_snapshot(const char *folder, const char *commit, qn_hub_files *files);
 
-/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the cache; NULL if it is not there or not
- * whole. Marks the files as used now. */
+/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the snapshot of branch main; NULL if it is
+ * not there or not whole. Marks the files as used now. */
 qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path);
+
+/* qn_hub_find_elsewhere - the same in the snapshot that was changed last of those that have it, and its commit. */
+qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
+                                char **path);
 
 #endif

@@ -94,6 +94,16 @@ quern pull -q t/moves:Q1_0
 [ "$(cat "$(folder moves)/refs/main")" = fedcba9876543210fedcba9876543210fedcba98 ] || fail "a new commit: refs/main"
 quern list
 [ "$(grep -c t/moves "$work/out")" -eq 1 ] || fail "list: a file of two commits"
+rm "$work/moved"
+quern pull -q t/moves:F16
+touch "$work/moved"
+quern pull -q t/moves:Q1_0
+HF_HUB_OFFLINE=1 quern pull t/moves:F16
+[ "$(cat "$work/out")" = "$(folder moves)/snapshots/$commit/m-F16.gguf" ] || fail "offline, a file that branch main lacks: $(cat "$work/err")"
+grep -q "of commit $commit" "$work/err" || fail "offline, a file that branch main lacks: not said"
+HF_HUB_OFFLINE=1 quern pull -q t/moves:Q1_0
+grep -q fedcba9876543210fedcba9876543210fedcba98 "$work/out" || fail "offline: not of branch main"
+quern rm t/moves:m-F16.gguf
 quern rm t/moves:m-Q1_0.gguf
 [ ! -e "$(folder moves)" ] || fail "rm: a file of two commits: $(find "$(folder moves)")"
 
