@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +12,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { MAX_FOLDER_DEPTH = 32 };
 
 /* ---- Paths ---- */
 
@@ -126,16 +125,23 @@ void qn_hub_unlock(int fd)
 
 /* ---- References and links ---- */
 
-void qn_hub_read_ref(const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1])
+void qn_hub_read_ref_file(const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1])
 {
-    char *path = qn_hub_path("%s/refs/main", folder);
-    FILE *file = path ? fopen(path, "re") : NULL;
+    FILE *file = fopen(path, "re");
     const size_t length = file ? fread(commit, 1, QN_HUB_COMMIT_LENGTH, file) : 0;
     commit[length] = '\0';
     if (!qn_hub_is_hash(commit, QN_HUB_COMMIT_LENGTH))
         commit[0] = '\0';
     if (file)
         fclose(file);
+}
+
+void qn_hub_read_ref(const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1])
+{
+    char *path = qn_hub_path("%s/refs/main", folder);
+    commit[0] = '\0';
+    if (path)
+        qn_hub_read_ref_file(path, commit);
     free(path);
 }
 
@@ -158,12 +164,20 @@ qn_status qn_hub_make_snapshot(const char *folder, const char *commit, const cha
     return status;
 }
 
+/* Whether a link leads to `target`. */
+static bool leads_to(const char *link, const char *target)
+{
+    char found[PATH_MAX];
+    const ssize_t length = readlink(link, found, sizeof found);
+    return length >= 0 && (size_t)length == strlen(target) && memcmp(found, target, (size_t)length) == 0;
+}
+
 qn_status qn_hub_link(const char *folder, const char *commit, const char *path, const char *hash)
 {
     char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
-    char *temporary = link ? qn_hub_path("%s.%d.tmp", link, (int)getpid()) : NULL;
+    char *temporary = qn_hub_path("%s/blobs/%s.%d.tmp", folder, hash, (int)getpid()); /* `path` may have the longest name */
     char *target = qn_hub_path("../../blobs/%s", hash);
-    qn_status status = temporary && target ? QN_OK : QN_ERR_MEMORY;
+    qn_status status = link && temporary && target ? QN_OK : QN_ERR_MEMORY;
     for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) { /* one up for each folder of the path */
         char *deeper = qn_hub_path("../%s", target);
         free(target);
@@ -171,11 +185,12 @@ qn_status qn_hub_link(const char *folder, const char *commit, const char *path, 
     }
     if (!status && !target)
         status = QN_ERR_MEMORY;
-    if (!status)
+    if (!status && !leads_to(link, target)) {
         unlink(temporary); /* of a process that ended in between */
-    if (!status && (symlink(target, temporary) || rename(temporary, link))) {
-        status = qn_fail(QN_ERR_IO, "%s: cannot create the link: %m", link);
-        unlink(temporary);
+        if (symlink(target, temporary) || rename(temporary, link)) {
+            status = qn_fail(QN_ERR_IO, "%s: cannot create the link: %m", link);
+            unlink(temporary);
+        }
     }
     free(target);
     free(temporary);
@@ -201,7 +216,7 @@ static qn_status read_folder(const char *snapshot, const char *inside, int depth
         else if (!qn_hub_path_is_safe(path) || fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
             ; /* "." and "..", and what was removed meanwhile */
         else if (S_ISDIR(st.st_mode))
-            status = depth < MAX_FOLDER_DEPTH ? read_folder(snapshot, path, depth + 1, files) : QN_OK;
+            status = depth < QN_HUB_MAX_DEPTH ? read_folder(snapshot, path, depth + 1, files) : QN_OK;
         else if (fstatat(dirfd(directory), entry->d_name, &target, 0) == 0 && S_ISREG(target.st_mode))
             status = qn_hub_files_add(files, path, (uint64_t)target.st_size, NULL);
         free(path);
@@ -241,24 +256,64 @@ static char *use(const char *folder, const qn_hub_files *files, const qn_hub_sel
     return first;
 }
 
-qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path)
+/* The model in one snapshot: *path is NULL if it is not there or not whole. Without `path`, only *found. */
+static qn_status find_in(const char *folder, const char *commit, const qn_hub_name *name, bool *found, char **path)
 {
-    char commit[QN_HUB_COMMIT_LENGTH + 1];
-    qn_hub_files files = { 0 };
+    qn_hub_files files;
     qn_hub_selection selection = { 0 };
-    char *folder = qn_hub_folder(settings, name->repo);
-    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
-    *path = NULL;
-    if (!status)
-        qn_hub_read_ref(folder, commit);
-    if (!status && *commit)
-        status = qn_hub_read_snapshot(folder, commit, &files);
-    if (!status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK) {
+    qn_status status = qn_hub_read_snapshot(folder, commit, &files);
+    *found = !status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK;
+    if (*found && path) {
         *path = use(folder, &files, &selection);
         status = *path ? QN_OK : QN_ERR_MEMORY;
     }
     qn_hub_selection_free(&selection);
     qn_hub_files_free(&files);
+    return status;
+}
+
+qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path)
+{
+    char commit[QN_HUB_COMMIT_LENGTH + 1];
+    bool found;
+    char *folder = qn_hub_folder(settings, name->repo);
+    qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
+    *path = NULL;
+    if (folder)
+        qn_hub_read_ref(folder, commit);
+    if (folder && *commit)
+        status = find_in(folder, commit, name, &found, path);
+    free(folder);
+    return status;
+}
+
+qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
+                                char **path)
+{
+    struct timespec newest = { 0 };
+    char *folder = qn_hub_folder(settings, name->repo), *snapshots = folder ? qn_hub_path("%s/snapshots", folder) : NULL;
+    DIR *directory = snapshots ? opendir(snapshots) : NULL;
+    qn_status status = snapshots ? QN_OK : QN_ERR_MEMORY;
+    const struct dirent *entry;
+    bool found;
+    commit[0] = '\0';
+    *path = NULL;
+    while (directory && !status && (entry = readdir(directory))) {
+        struct stat st;
+        if (!qn_hub_is_hash(entry->d_name, QN_HUB_COMMIT_LENGTH) || fstatat(dirfd(directory), entry->d_name, &st, 0) ||
+            st.st_mtim.tv_sec < newest.tv_sec || (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec < newest.tv_nsec))
+            continue;
+        status = find_in(folder, entry->d_name, name, &found, NULL);
+        if (!status && found) {
+            newest = st.st_mtim;
+            strcpy(commit, entry->d_name);
+        }
+    }
+    if (directory)
+        closedir(directory);
+    if (!status && *commit)
+        status = find_in(folder, commit, name, &found, path);
+    free(snapshots);
     free(folder);
     return status;
 }

@@ -29,8 +29,9 @@ void qn_hub_tag(const qn_hub_settings *settings);
 qn_status qn_hub_lock(const qn_hub_settings *settings, const char *repo, const char *hash, int *fd);
 void qn_hub_unlock(int fd);
 
-/* qn_hub_read_ref - the commit of branch main, "" if it is not known. */
+/* qn_hub_read_ref - the commit of branch main, "" if it is not known. qn_hub_read_ref_file reads any file of refs. */
 void qn_hub_read_ref(const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1]);
+void qn_hub_read_ref_file(const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1]);
 
 /* qn_hub_write_ref - replace it. */
 qn_status qn_hub_write_ref(const char *folder, const char *commit);
@@ -39,15 +40,20 @@ qn_status qn_hub_write_ref(const char *folder, const char *commit);
  * damaged. */
 qn_status qn_hub_make_snapshot(const char *folder, const char *commit, const char *path);
 
-/* qn_hub_link - make snapshots/COMMIT/PATH a link to blobs/HASH, where the folders are; what is there is replaced. */
+/* qn_hub_link - make snapshots/COMMIT/PATH a link to blobs/HASH, where the folders are; what is there is
+ * replaced, if it is another link: a cache that cannot be written, but has the file, will do. */
 qn_status qn_hub_link(const char *folder, const char *commit, const char *path, const char *hash);
 
 /* qn_hub_read_snapshot - the files of a snapshot whose content is there, sorted; `hash` is not set. An absent snapshot has
  * none. Free with qn_hub_files_free, whatever the status. */
 qn_status qn_hub_read_snapshot(const char *folder, const char *commit, qn_hub_files *files);
 
-/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the cache; NULL if it is not there or not
- * whole. Marks the files as used now. */
+/* qn_hub_find_cached - the path of a model's file, or of the first of its parts, in the snapshot of branch main; NULL if it is
+ * not there or not whole. Marks the files as used now. */
 qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path);
+
+/* qn_hub_find_elsewhere - the same in the snapshot that was changed last of those that have it, and its commit. */
+qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
+                                char **path);
 
 #endif

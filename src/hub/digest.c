@@ -10,13 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BLOCK = 256 << 10, N_BLOCKS = 8, HASH_BYTES = 32 };
+enum { N_BLOCKS = 8, HASH_BYTES = 32 };
 
 struct qn_hub_digest {
     char expected[2 * HASH_BYTES + 1];
     uint64_t size;
     gnutls_hash_hd_t hash;
-    uint8_t *ring; /* [N_BLOCKS * BLOCK] */
+    uint8_t *ring; /* [N_BLOCKS * QN_HUB_BLOCK] */
     size_t lengths[N_BLOCKS];
     uint64_t filled, hashed; /* blocks, ever; guarded by the lock */
     bool stop;
@@ -55,7 +55,7 @@ static void *hash_blocks(void *user)
             break;
         const size_t at = d->hashed % N_BLOCKS;
         pthread_mutex_unlock(&d->lock);
-        gnutls_hash(d->hash, d->ring + at * BLOCK, d->lengths[at]);
+        gnutls_hash(d->hash, d->ring + at * QN_HUB_BLOCK, d->lengths[at]);
         pthread_mutex_lock(&d->lock);
         d->hashed++;
         pthread_cond_broadcast(&d->changed);
@@ -71,7 +71,7 @@ qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_diges
     QN_TRY(qn_alloc(&d, 1, sizeof *d, "the hash of a file"));
     d->size = size;
     snprintf(d->expected, sizeof d->expected, "%s", expected);
-    qn_status status = qn_alloc(&d->ring, N_BLOCKS, BLOCK, "the hash of a file");
+    qn_status status = qn_alloc(&d->ring, N_BLOCKS, QN_HUB_BLOCK, "the hash of a file");
     if (!status)
         status = begin(d);
     if (!status) {
@@ -96,23 +96,22 @@ static void wait_for(qn_hub_digest *d, uint64_t n)
         pthread_cond_wait(&d->changed, &d->lock);
 }
 
-void qn_hub_digest_update(qn_hub_digest *d, const void *data, size_t size)
+uint8_t *qn_hub_digest_block(qn_hub_digest *d)
 {
-    for (const uint8_t *from = data; size;) {
-        const size_t length = size < BLOCK ? size : BLOCK;
-        pthread_mutex_lock(&d->lock);
-        wait_for(d, N_BLOCKS - 1);
-        const size_t at = d->filled % N_BLOCKS;
-        pthread_mutex_unlock(&d->lock);
-        memcpy(d->ring + at * BLOCK, from, length);
-        d->lengths[at] = length;
-        pthread_mutex_lock(&d->lock);
-        d->filled++;
-        pthread_cond_broadcast(&d->changed);
-        pthread_mutex_unlock(&d->lock);
-        from += length;
-        size -= length;
-    }
+    pthread_mutex_lock(&d->lock);
+    wait_for(d, N_BLOCKS - 1);
+    const size_t at = d->filled % N_BLOCKS;
+    pthread_mutex_unlock(&d->lock);
+    return d->ring + at * QN_HUB_BLOCK;
+}
+
+void qn_hub_digest_push(qn_hub_digest *d, size_t size)
+{
+    pthread_mutex_lock(&d->lock);
+    d->lengths[d->filled % N_BLOCKS] = size;
+    d->filled++;
+    pthread_cond_broadcast(&d->changed);
+    pthread_mutex_unlock(&d->lock);
 }
 
 static void drain(qn_hub_digest *d)

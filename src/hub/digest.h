@@ -14,11 +14,17 @@ typedef struct qn_hub_digest qn_hub_digest;
  * the SHA-1 of a git blob, which begins with the size. Free with qn_hub_digest_free. */
 qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_digest **digest);
 
-/* qn_hub_digest_restart - forget all bytes. */
+/* qn_hub_digest_restart - forget all bytes that were pushed. */
 qn_status qn_hub_digest_restart(qn_hub_digest *digest);
 
-/* qn_hub_digest_update - append bytes; they are copied. */
-void qn_hub_digest_update(qn_hub_digest *digest, const void *data, size_t size);
+enum { QN_HUB_BLOCK = 256 << 10 };
+
+/* qn_hub_digest_block - memory of QN_HUB_BLOCK bytes for what follows: the same until it is pushed. Waits until the thread
+ * leaves one. */
+uint8_t *qn_hub_digest_block(qn_hub_digest *digest);
+
+/* qn_hub_digest_push - append the first `size` bytes of that block, and give it away. */
+void qn_hub_digest_push(qn_hub_digest *digest, size_t size);
 
 /* qn_hub_digest_finish - wait for the result: QN_ERR_FORMAT, with both hashes, if it is not what was expected. Only
  * qn_hub_digest_restart and qn_hub_digest_free may follow. */

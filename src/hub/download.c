@@ -1,7 +1,6 @@
 /* Downloading one file. */
 #include "hub/download.h"
 
-#include "base/memory.h"
 #include "hub/cache.h"
 #include "hub/digest.h"
 
@@ -10,12 +9,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 enum {
-    READ_BYTES = 256 << 10,
     MAX_FAILURES = 5,
     PROGRESS_BYTES = 1 << 20,  /* a request that brought so much was no failure */
     WRITEBACK_BYTES = 32 << 20 /* the last fsync has little to write */
@@ -28,7 +27,9 @@ struct transfer {
     int fd;
     qn_hub_digest *digest;
     qn_hub_request request;
-    uint64_t done, written_back;
+    uint64_t done, written_back; /* bytes of the file */
+    uint8_t *block;              /* of the digest, or NULL; its first `filled` bytes follow and are not written yet */
+    size_t filled;
     uint64_t received; /* by this request, of PROGRESS_BYTES */
     unsigned failures; /* requests without progress */
     bool resumed;      /* some bytes are of an earlier download */
@@ -36,7 +37,8 @@ struct transfer {
 
 static void set_done(struct transfer *t, uint64_t done)
 {
-    t->done = t->request.progress.done = done;
+    t->done = done;
+    t->request.progress.done = done + t->filled;
 }
 
 static qn_status restart(struct transfer *t)
@@ -71,31 +73,55 @@ static qn_status on_headers(void *user, const qn_hub_response *response)
     return QN_OK;
 }
 
-static qn_status on_body(void *user, const void *data, size_t size)
+/* Writes the block, and gives it to the digest. libcurl brings 16 KiB at a time: a system call for each would take longer than
+ * the hash. */
+static qn_status flush(struct transfer *t)
 {
-    struct transfer *t = user;
-    const char *from = data;
-    if (size > t->file->size - t->done)
-        return qn_fail(QN_ERR_FORMAT, "%s: the server sends more than %" PRIu64 " bytes", t->file->path, t->file->size);
-    qn_hub_digest_update(t->digest, data, size);
-    for (size_t left = size; left;) {
-        const ssize_t n = pwrite(t->fd, from, left, (off_t)t->done);
+    const uint8_t *from = t->block;
+    const size_t size = t->filled;
+    while (t->filled) {
+        const ssize_t n = pwrite(t->fd, from, t->filled, (off_t)t->done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
+        if (n < 0) {
+            t->filled = 0;
             return qn_fail(QN_ERR_IO, "%s: cannot write: %m; %" PRIu64 " bytes are kept, and the next pull continues", t->path,
                            t->done);
-        set_done(t, t->done + (uint64_t)n);
+        }
         from += n;
-        left -= (size_t)n;
+        t->filled -= (size_t)n;
+        set_done(t, t->done + (uint64_t)n);
     }
+    if (size)
+        qn_hub_digest_push(t->digest, size);
+    t->block = NULL;
     if (t->done - t->written_back >= WRITEBACK_BYTES) {
         (void)sync_file_range(t->fd, (off_t)t->written_back, (off_t)(t->done - t->written_back), SYNC_FILE_RANGE_WRITE);
         t->written_back = t->done;
     }
+    return QN_OK;
+}
+
+static qn_status on_body(void *user, const void *data, size_t size)
+{
+    struct transfer *t = user;
+    if (size > t->file->size - t->done - t->filled)
+        return qn_fail(QN_ERR_FORMAT, "%s: the server sends more than %" PRIu64 " bytes", t->file->path, t->file->size);
     t->received += size;
     if (t->received >= PROGRESS_BYTES)
         t->failures = 0;
+    for (const char *from = data; size;) {
+        if (!t->block)
+            t->block = qn_hub_digest_block(t->digest);
+        const size_t left = QN_HUB_BLOCK - t->filled, n = size < left ? size : left;
+        memcpy(t->block + t->filled, from, n);
+        t->filled += n;
+        from += n;
+        size -= n;
+        if (t->filled == QN_HUB_BLOCK)
+            QN_TRY(flush(t));
+    }
+    set_done(t, t->done);
     return QN_OK;
 }
 
@@ -103,19 +129,16 @@ static qn_status on_body(void *user, const void *data, size_t size)
 
 static qn_status hash_existing(struct transfer *t, uint64_t size)
 {
-    char *buffer;
-    QN_TRY(qn_alloc(&buffer, READ_BYTES, 1, "reading a download"));
     qn_status status = QN_OK;
     while (t->done < size && !status) {
         const uint64_t left = size - t->done;
-        const ssize_t n = pread(t->fd, buffer, left < READ_BYTES ? (size_t)left : READ_BYTES, (off_t)t->done);
+        uint8_t *block = qn_hub_digest_block(t->digest);
+        const ssize_t n = pread(t->fd, block, left < QN_HUB_BLOCK ? (size_t)left : QN_HUB_BLOCK, (off_t)t->done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
-            status = qn_fail(QN_ERR_IO, "%s: cannot read what was downloaded: %m", t->path);
-            break;
-        }
-        qn_hub_digest_update(t->digest, buffer, (size_t)n);
+        if (n <= 0)
+            return qn_fail(QN_ERR_IO, "%s: cannot read what was downloaded: %m", t->path);
+        qn_hub_digest_push(t->digest, (size_t)n);
         set_done(t, t->done + (uint64_t)n);
         t->request.progress.before = t->done;
         if (t->params->on_progress && !t->params->on_progress(t->params->user, &t->request.progress))
@@ -123,7 +146,6 @@ static qn_status hash_existing(struct transfer *t, uint64_t size)
     }
     t->resumed = t->done > 0;
     t->written_back = t->done;
-    qn_free(buffer);
     return status;
 }
 
@@ -165,6 +187,7 @@ static qn_status receive(qn_hub_http *http, struct transfer *t)
         t->request.from = t->done;
         t->received = 0;
         const qn_status status = qn_hub_http_get(http, &t->request, &response, &t->failures, &again);
+        QN_TRY(flush(t));
         if (again)
             continue;
         if (status)

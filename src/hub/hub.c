@@ -5,6 +5,23 @@
 #include "hub/cache.h"
 #include "hub/fetch.h"
 
+#include <stdio.h>
+
+/* Without the hub any snapshot will do: what `quern list` shows can be used. */
+static qn_status find_offline(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name,
+                              char **path)
+{
+    char commit[QN_HUB_COMMIT_LENGTH + 1], line[320];
+    QN_TRY(qn_hub_find_elsewhere(settings, name, commit, path));
+    if (!*path)
+        return qn_fail(QN_ERR_IO, "%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
+                       *name->file || *name->type ? ":" : "", name->file, name->type, settings->cache);
+    snprintf(line, sizeof line, "%s: of commit %s, as branch main in the cache lacks it", name->repo, commit);
+    if (params->on_log)
+        params->on_log(params->user, line);
+    return QN_OK;
+}
+
 /* What is in the cache, where it may do: without asking if `cached`, and offline. */
 static qn_status get(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, bool cached,
                      char **path)
@@ -14,10 +31,7 @@ static qn_status get(const qn_hub_settings *settings, const qn_hub_params *param
         QN_TRY(qn_hub_find_cached(settings, name, path));
     if (*path)
         return QN_OK;
-    if (settings->offline)
-        return qn_fail(QN_ERR_IO, "%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
-                       *name->file || *name->type ? ":" : "", name->file, name->type, settings->cache);
-    return qn_hub_fetch(settings, params, name, path);
+    return settings->offline ? find_offline(settings, params, name, path) : qn_hub_fetch(settings, params, name, path);
 }
 
 static qn_status begin(const char *text, const qn_hub_params *params, bool cached, char **path)

@@ -75,10 +75,13 @@ bool qn_hub_path_is_safe(const char *path)
 {
     if (strlen(path) >= QN_HUB_PATH_SIZE)
         return false;
-    for (const char *c = path; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f || *c == '\\')
+    for (const char *c = path; *c; c++) {
+        const bool c1 = (unsigned char)c[0] == 0xc2 && (unsigned char)c[1] >= 0x80 && (unsigned char)c[1] <= 0x9f; /* UTF-8 */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f || *c == '\\' || c1)
             return false;
-    for (const char *component = path;; component++) {
+    }
+    const char *component = path;
+    for (int folders = 0; folders <= QN_HUB_MAX_DEPTH; folders++, component++) {
         const size_t length = strcspn(component, "/");
         if (length == 0 || length > LONGEST_COMPONENT || (length == 1 && component[0] == '.') ||
             (length == 2 && component[0] == '.' && component[1] == '.'))
@@ -87,6 +90,7 @@ bool qn_hub_path_is_safe(const char *path)
         if (!*component)
             return true;
     }
+    return false;
 }
 
 bool qn_hub_is_hash(const char *text, size_t length)

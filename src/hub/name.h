@@ -8,7 +8,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { QN_HUB_REPO_SIZE = 200, QN_HUB_PATH_SIZE = 1024, QN_HUB_TYPE_SIZE = 32, QN_HUB_COMMIT_LENGTH = 40 };
+enum {
+    QN_HUB_REPO_SIZE = 200,
+    QN_HUB_PATH_SIZE = 1024,
+    QN_HUB_TYPE_SIZE = 32,
+    QN_HUB_COMMIT_LENGTH = 40,
+    QN_HUB_MAX_DEPTH = 32
+};
 
 typedef struct qn_hub_name {
     char repo[QN_HUB_REPO_SIZE]; /* OWNER/REPO */
@@ -25,7 +31,7 @@ qn_status qn_hub_name_parse(const char *text, qn_hub_name *name);
 bool qn_hub_name_is(const char *text);
 
 /* qn_hub_path_is_safe - whether a path in a repository stays inside any folder that it is appended to: no empty component, "."
- * or "..", no backslash and no control character. */
+ * or "..", no backslash and no control character (C0, C1, DEL), at most QN_HUB_MAX_DEPTH folders. */
 bool qn_hub_path_is_safe(const char *path);
 
 /* qn_hub_is_hash - whether text is exactly `length` lower-case hexadecimal digits. */

@@ -262,6 +262,9 @@ static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, c
                        "have it all the same",
                        name->repo, (double)memory * 1e-9, base_name(files->at[smallest->first].path),
                        (double)smallest->bytes * 1e-9);
+    for (size_t i = 0; i < count; i++)
+        if (models[i].n_listed != models[i].n_parts)
+            return take(files, models[i].first, selection); /* fails, with the part that is missing */
     enumerate(files, models, count, "", false, list, sizeof list);
     return qn_fail(QN_ERR_INVALID,
                    count ? "%s: quern reads the weight type of none of its GGUF files: %s" : "%s: it has no GGUF file%s",

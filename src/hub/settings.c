@@ -167,9 +167,12 @@ static qn_status read_token(const char *folder, qn_hub_settings *settings)
         return qn_fail(QN_ERR_INVALID, "HF_TOKEN: %zu characters are too many for a token", strlen(given));
     if (given)
         strcpy(token, given);
-    else
-        QN_TRY(read_token_file(folder, token));
     clean(token);
+    if (!*token) { /* none, or white space */
+        given = NULL;
+        QN_TRY(read_token_file(folder, token));
+        clean(token);
+    }
     for (const char *c = token; *c; c++)
         if (*c <= 0x20 || *c >= 0x7f) /* the token becomes a header line */
             return qn_fail(QN_ERR_INVALID, "%s: the hub's token has a character that no token has",

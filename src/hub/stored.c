@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_FOLDER_DEPTH = 32 };
+enum { MAX_DEPTH = QN_HUB_MAX_DEPTH + 2 }; /* snapshots/COMMIT/ before a path */
 
 /* ---- Names in folders ---- */
 
@@ -354,39 +354,68 @@ static qn_status remove_incomplete(const struct removal *r)
     return status;
 }
 
-/* Removes empty folders in a folder, and the folder itself if nothing is left. */
-static void prune(const char *folder, int depth)
+/* Removes empty folders in a folder, with `files` also the files, and the folder itself if nothing is left. */
+static void prune(const char *folder, bool files, int depth)
 {
     struct names names;
     (void)read_names(folder, &names); /* what is not read stays */
-    for (size_t i = 0; i < names.count && depth < MAX_FOLDER_DEPTH; i++) {
+    for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
         struct stat st;
         char *path = qn_hub_path("%s/%s", folder, names.at[i]);
         if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
-            prune(path, depth + 1);
+            prune(path, files, depth + 1);
+        else if (path && files)
+            unlink(path);
         free(path);
     }
     free_names(&names);
     rmdir(folder);
 }
 
-/* A reference to a snapshot that is gone is damage in the eyes of huggingface_hub; a repository without snapshots is gone
- * itself. */
+/* Removes references to snapshots that are gone, which huggingface_hub takes for damage: "main", and "refs/pr/1" in folders. */
+static void remove_refs(const struct removal *r, const char *refs, int depth)
+{
+    struct names names;
+    (void)read_names(refs, &names);
+    for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
+        char commit[QN_HUB_COMMIT_LENGTH + 1];
+        struct stat st;
+        char *path = qn_hub_path("%s/%s", refs, names.at[i]), *snapshot = NULL;
+        if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+            remove_refs(r, path, depth + 1);
+        } else if (path) {
+            qn_hub_read_ref_file(path, commit);
+            snapshot = *commit ? qn_hub_path("%s/snapshots/%s", r->folder, commit) : NULL;
+            if (snapshot && stat(snapshot, &st))
+                unlink(path);
+        }
+        free(snapshot);
+        free(path);
+    }
+    free_names(&names);
+}
+
+/* What is left without a use. A repository without snapshots is gone itself, with what huggingface_hub notes about it: lists of
+ * files (trees) and of files that it does not have (.no_exist). */
 static void remove_rest(const struct removal *r)
 {
-    char commit[QN_HUB_COMMIT_LENGTH + 1];
+    static const char *const notes[] = { "trees", ".no_exist" };
     struct stat st;
-    char *snapshots = qn_hub_path("%s/snapshots", r->folder), *ref = qn_hub_path("%s/refs/main", r->folder);
+    char *snapshots = qn_hub_path("%s/snapshots", r->folder), *refs = qn_hub_path("%s/refs", r->folder);
     if (snapshots)
-        prune(snapshots, 0);
-    qn_hub_read_ref(r->folder, commit);
-    char *snapshot = qn_hub_path("%s/snapshots/%s", r->folder, commit);
-    if (*commit && snapshot && ref && stat(snapshot, &st))
-        unlink(ref);
-    if (snapshots && stat(snapshots, &st))
-        prune(r->folder, 0);
-    free(snapshot);
-    free(ref);
+        prune(snapshots, false, 0);
+    if (refs)
+        remove_refs(r, refs, 0);
+    if (snapshots && stat(snapshots, &st)) {
+        for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
+            char *folder = qn_hub_path("%s/%s", r->folder, notes[i]);
+            if (folder)
+                prune(folder, true, 0);
+            free(folder);
+        }
+        prune(r->folder, false, 0);
+    }
+    free(refs);
     free(snapshots);
 }
 

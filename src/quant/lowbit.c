@@ -38,15 +38,40 @@ static inline void mean_magnitudes(const float *weights, size_t n, float *means)
         means[b] = (float)(sums[b] / QN_Q1_0_WEIGHTS);
 }
 
+/* The opposite of spread_bits: the multiplication moves bit 8k to bit 56 + k. */
+static inline uint8_t gather_bits(uint64_t spread)
+{
+    return (uint8_t)(spread * 0x0102040810204080u >> 56);
+}
+
 static void store_q1_0(const float *weights, float scale, uint8_t *block)
 {
+    uint8_t codes[QN_Q1_0_WEIGHTS];
+    for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i++)
+        codes[i] = weights[i] >= 0.0f;
     for (size_t i = 0; i < QN_Q1_0_WEIGHTS / 8; i++) {
-        unsigned bits = 0;
-        for (size_t j = 0; j < 8; j++)
-            bits |= (unsigned)(weights[8 * i + j] >= 0.0f) << j;
-        block[QN_Q1_0_CODES + i] = (uint8_t)bits;
+        uint64_t spread;
+        memcpy(&spread, codes + 8 * i, sizeof spread);
+        block[QN_Q1_0_CODES + i] = gather_bits(spread);
     }
     qn_store_f16(block + QN_Q1_0_SCALE, qn_f32_to_f16_satfinite(scale));
+}
+
+/* The magnitude that all weights of a block have; negative if there are several. It is their mean: sums of up to 128 times a
+ * float are exact in a double. */
+static inline float only_magnitude(const float *weights)
+{
+    int32_t first, differ = 0;
+    float magnitude;
+    memcpy(&first, weights, sizeof first);
+    first &= 0x7fffffff;
+    for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i++) {
+        int32_t bits;
+        memcpy(&bits, &weights[i], sizeof bits);
+        differ |= (bits & 0x7fffffff) ^ first;
+    }
+    memcpy(&magnitude, &first, sizeof magnitude);
+    return differ ? -1.0f : magnitude;
 }
 
 void qn_quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
@@ -54,9 +79,14 @@ void qn_quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
     float means[4];
     for (size_t b = 0, n; b < n_blocks; b += n) {
         n = n_blocks - b < 4 ? 1 : 4;
-        if (n == 4)
+        bool known = true;
+        for (size_t i = 0; i < n; i++) {
+            means[i] = only_magnitude(weights + (b + i) * QN_Q1_0_WEIGHTS);
+            known = known && means[i] >= 0.0f;
+        }
+        if (!known && n == 4)
             mean_magnitudes(weights + b * QN_Q1_0_WEIGHTS, 4, means);
-        else
+        else if (!known)
             mean_magnitudes(weights + b * QN_Q1_0_WEIGHTS, 1, means);
         for (size_t i = 0; i < n; i++)
             store_q1_0(weights + (b + i) * QN_Q1_0_WEIGHTS, means[i], blocks + (b + i) * QN_Q1_0_BYTES);

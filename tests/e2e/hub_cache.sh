@@ -94,6 +94,16 @@ quern pull -q t/moves:Q1_0
 [ "$(cat "$(folder moves)/refs/main")" = fedcba9876543210fedcba9876543210fedcba98 ] || fail "a new commit: refs/main"
 quern list
 [ "$(grep -c t/moves "$work/out")" -eq 1 ] || fail "list: a file of two commits"
+rm "$work/moved"
+quern pull -q t/moves:F16
+touch "$work/moved"
+quern pull -q t/moves:Q1_0
+HF_HUB_OFFLINE=1 quern pull t/moves:F16
+[ "$(cat "$work/out")" = "$(folder moves)/snapshots/$commit/m-F16.gguf" ] || fail "offline, a file that branch main lacks: $(cat "$work/err")"
+grep -q "of commit $commit" "$work/err" || fail "offline, a file that branch main lacks: not said"
+HF_HUB_OFFLINE=1 quern pull -q t/moves:Q1_0
+grep -q fedcba9876543210fedcba9876543210fedcba98 "$work/out" || fail "offline: not of branch main"
+quern rm t/moves:m-F16.gguf
 quern rm t/moves:m-Q1_0.gguf
 [ ! -e "$(folder moves)" ] || fail "rm: a file of two commits: $(find "$(folder moves)")"
 
@@ -124,6 +134,32 @@ files = {file.file_name for repo in cache.repos if repo.repo_id == "t/good-gguf"
 assert files == set(sys.argv[1:]), files
 P
     "$python" "$work/check.py" m-Q1_0.gguf x-Q2_0.gguf m-F16.gguf config.json empty.txt >"$work/out" 2>&1 || fail "huggingface_hub finds the cache damaged"
+    # Whole repositories, and what huggingface_hub notes about one: lists of files, files that are not there, other references.
+    cat >"$work/snapshot.py" <<'P'
+import huggingface_hub, sys
+try:
+    huggingface_hub.hf_hub_download("t/moves", "absent.txt")
+except huggingface_hub.utils.EntryNotFoundError:
+    pass
+huggingface_hub.snapshot_download("t/moves", revision=sys.argv[1], allow_patterns=sys.argv[2:])
+huggingface_hub.snapshot_download("t/moves", revision=sys.argv[1], allow_patterns=sys.argv[2:], local_files_only=True)
+P
+    rm -f "$work/moved"
+    quern pull -q t/moves:Q1_0
+    quern pull -q t/moves:Q4_K_M
+    : >"$work/log"
+    "$python" "$work/snapshot.py" main 'm-Q1_0.gguf' 'parts/*' >"$work/out" 2>&1 || fail "snapshot_download: $(cat "$work/out")"
+    ! grep -q '^cdn' "$work/log" || fail "snapshot_download downloads again what quern pulled"
+    "$python" "$work/snapshot.py" refs/pr/1 '*.gguf' >"$work/out" 2>&1 || fail "snapshot_download: $(cat "$work/out")"
+    : >"$work/log"
+    for file in Q8_0 F16 x-Q2_0.gguf; do
+        quern pull -q t/moves:$file
+        [ $status -eq 0 ] || fail "quern does not find t/moves:$file of snapshot_download"
+    done
+    ! grep -q '^cdn' "$work/log" || fail "quern downloads again what snapshot_download has"
+    quern rm t/moves
+    [ ! -e "$(folder moves)" ] || fail "rm: what huggingface_hub notes about a repository stays: $(find "$(folder moves)")"
+    "$python" "$work/check.py" m-Q1_0.gguf x-Q2_0.gguf m-F16.gguf config.json empty.txt >"$work/out" 2>&1 || fail "quern rm damages the cache"
     # Each waits for the other's lock.
     rm -rf "$(folder cut)"
     "$python" - "$HF_HOME/hub/.locks/models--t--cut/$hash.lock" "$work/held" <<'P' &

@@ -37,8 +37,10 @@ grep -q 'another process downloads it; waiting' "$work/err" || fail "a second pr
 for repo in weak plain-list trouble busy busy-date busy-list cut closed no-range no-resume; do
     pulls $repo
 done
+inode=$(stat -c %i "$(link busy)")
 quern pull t/busy
 [ "$(grep -c m-Q1_0 "$work/out")" -eq 1 ] || fail "pull of what is there"
+[ "$(stat -c %i "$(link busy)")" = "$inode" ] || fail "pull of what is there writes to the cache, which may be read-only"
 grep -q 'HEAD.*cut/.*' "$work/log" && grep -q 'bytes=1200000-' "$work/log" || fail "cut: the download was not continued by a range"
 rm -rf "$(folder busy)"
 quern pull t/busy-list:Q1_0
@@ -120,6 +122,7 @@ refused evil 'could stay inside'
 refused evil2 'could stay inside'
 refused evil3 'could stay inside'
 refused evil4 'could stay inside'
+refused evil5 'could stay inside'
 refused none 'no GGUF file'
 refuses 1 'weight type of none.*m-IQ3_XXS.gguf, m-Q3_K_M.gguf' pull t/unreadable
 refuses 1 "2 models match the type q4_0; name a file: a-Q4_0.gguf, b-Q4_0.gguf" pull t/same:q4_0
@@ -132,6 +135,8 @@ HF_TOKEN=hf_wrong refuses 1 'does not accept the token' pull t/private
 interrupted 1000000
 mv "$(folder away)" "$(folder bad-range)"
 refused bad-range "sends the range 'bytes 1000001-" 1000000
+quern pull -q t/long-name
+[ -e "$(folder long-name)/snapshots/$commit/$(printf 'n%.0s' {1..250}).gguf" ] || fail "the longest name: $(cat "$work/err")"
 pulls odd # names of other files that are not safe are left out
 # ETags are names of files: one that is no hash is not taken, the listed hash is.
 pulls evil-etag
@@ -152,6 +157,8 @@ for way in HUGGING_FACE_HUB_TOKEN=hf_secret HF_TOKEN_PATH="$work/token" HF_HOME=
     printf ' hf_secret\r\n' | tee "$work/home3/token" >"$work/token"
     env WORK_FOLDER="$work" "$way" "$QN_BIN/quern" pull -q t/private >"$work/out" 2>"$work/err" || fail "a token by $way"
 done
+rm -rf "$(folder private)"
+HF_TOKEN=' ' HF_TOKEN_PATH=$work/token pulls private # white space is no token
 rm -rf "$(folder private)"
 HF_TOKEN=hf_secret HF_HUB_DISABLE_IMPLICIT_TOKEN=1 refuses 1 401 pull -q t/private
 HF_TOKEN=$'hf\x01x' refuses 1 'HF_TOKEN: .*character' pull t/cut

@@ -107,6 +107,8 @@ class Handler(BaseHTTPRequestHandler):
         files, how = REPOS[name]
         if how == "private" and self.headers.get("Authorization") != "Bearer " + TOKEN:
             return self.fail(401, "RepoNotFound", "Invalid username or password.")
+        if api and parts[4] == "tree":
+            return self.send_tree(files)
         if api:
             return self.send_list(name, files, how)
         path = "/".join(parts[4:])
@@ -132,6 +134,13 @@ class Handler(BaseHTTPRequestHandler):
         if how == "busy-list" and count(name) <= 1:
             return self.fail(429, "RateLimit", "Too many", {"Retry-After": "1"})
         self.answer(200, {"Content-Type": "application/json"}, text.encode())
+
+    def send_tree(self, files):  # what snapshot_download of huggingface_hub asks for
+        entries = []
+        for path, file in files.items():
+            lfs = {"lfs": {"oid": file.hash, "size": file.size, "pointerSize": 130}} if file.lfs else {}
+            entries.append({"type": "file", "path": path, "size": file.size, "oid": hashlib.sha1(path.encode()).hexdigest() if file.lfs else file.hash, **lfs})
+        self.answer(200, {"Content-Type": "application/json"}, json.dumps(entries).encode())
 
     @staticmethod
     def commit(how):
@@ -237,17 +246,19 @@ EVIL = {
     "evil2": ["/etc/evil.gguf"],
     "evil3": ["a\\b.gguf"],
     "evil4": ["a\x1b[1m.gguf"],
+    "evil5": ["a\x9b1m.gguf"],
     "odd": ["a\\b.txt", "../x.txt", "a//b", ""],
 }
 REPOS = {name: (ONE, name) for name in (
     "gated", "gated-401", "forbidden", "loop", "busy", "busy-long", "busy-date", "busy-list", "trouble", "down", "away", "nowhere", "ftp", "no-range",
     "no-resume", "bad-range", "wrong", "other-length", "longer", "cut", "cut-always", "closed", "stall", "slow", "vast", "negative", "words",
     "evil-etag", "weak-etag", "weak", "other-commit", "no-commit", "plain-list", "list-lies", "deep", "not-json", "endless", "no-list",
-    "bad-commit", "empty", "private", "evil", "evil2", "evil3", "evil4", "odd")}
+    "bad-commit", "empty", "private", "evil", "evil2", "evil3", "evil4", "evil5", "odd")}
 REPOS["good-gguf"] = (FILES, "good")
 REPOS["models"] = (MODELS, "models")
 REPOS["moves"] = (FILES, "moves")
 REPOS["no-part"] = ({path: file for path, file in FILES.items() if path.startswith("parts/")}, "no-part")
+REPOS["long-name"] = ({"n" * 250 + ".gguf": small}, "long-name")
 REPOS["none"] = ({"config.json": FILES["config.json"]}, "none")
 REPOS["unreadable"] = ({"m-IQ3_XXS.gguf": small, "m-Q3_K_M.gguf": small}, "unreadable")
 REPOS["same"] = ({"a-Q4_0.gguf": small, "b-Q4_0.gguf": small}, "same")

@@ -25,6 +25,7 @@ static void test_names(void **state)
         { "a/b:c/d", "a/b", "c/d", "" },
         { "_a/b_.1", "_a/b_.1", "", "" },
         { "a/b:c:d.gguf", "a/b", "c:d.gguf", "" },
+        { "a/b:\xc2\xa9.g", "a/b", "\xc2\xa9.g", "" },
     };
     qn_hub_name name;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -65,6 +66,8 @@ static void test_names(void **state)
         "a/b:c\x01.gguf",
         "a/b:Q-1",
         "a/b:c\x7f.g",
+        "a/b:c\xc2\x9b.g",
+        "a/b:1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1/2/3/c.gguf",
         "a\\b/c",
         "\xc3\xa9/b",
         "a/b:Q1_0 ",
@@ -92,10 +95,11 @@ static void test_names(void **state)
     text[4 + 256] = '\0';
     assert_int_equal(qn_hub_name_parse(text, &name), QN_ERR_INVALID);
     for (size_t i = 4; i < sizeof text; i++)
-        text[i] = i % 2 ? '/' : 'a';
+        text[i] = i % 64 ? 'a' : '/';
+    text[4] = 'a';
     text[4 + QN_HUB_PATH_SIZE - 1] = '\0'; /* ends in "a", one less than the size */
     assert_ok(qn_hub_name_parse(text, &name));
-    text[4 + QN_HUB_PATH_SIZE - 1] = '/';
+    text[4 + QN_HUB_PATH_SIZE - 1] = 'a';
     text[4 + QN_HUB_PATH_SIZE + 1] = '\0';
     assert_int_equal(qn_hub_name_parse(text, &name), QN_ERR_INVALID);
 }
@@ -214,6 +218,7 @@ static void test_split(void **state)
     add(&files, "d/m-Q4_0-00002-of-00003.gguf", 2);
     add(&files, "d/m-Q4_0-00001-of-00003.gguf", 1);
     assert_null(select_from(&files, "a/b", 100, 3));
+    assert_non_null(strstr(qn_error_text(), "lacks 'd/m-Q4_0-00003-of-00003.gguf'"));
     assert_null(select_from(&files, "a/b:Q4_0", 100, 3));
     assert_non_null(strstr(qn_error_text(), "d/m-Q4_0-00003-of-00003.gguf"));
     add(&files, "d/m-Q4_0-00003-of-00003.gguf", 3);

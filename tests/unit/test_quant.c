@@ -390,22 +390,35 @@ static void round_trip_error(void **state)
     }
 }
 
+/* Blocks of any weights, of one magnitude, and of one magnitude but for one weight, up to five at once. */
 static void q1_0_is_mean_and_sign(void **state)
 {
     (void)state;
     const qn_type_info *info = qn_type_find(QN_TYPE_Q1_0);
-    float in[128], out[128];
-    uint8_t block[18];
-    double sum = 0.0;
-    for (size_t i = 0; i < 128; i++) {
-        in[i] = i == 5 ? 0.0f : random_normal();
-        sum += fabs(in[i]);
+    for (unsigned round = 0; round < 3000; round++) {
+        float in[5 * 128], out[5 * 128];
+        uint8_t blocks[5 * 18];
+        const size_t n = 1 + round % 5;
+        for (size_t b = 0; b < n; b++) {
+            float *x = in + b * 128;
+            const unsigned kind = random_u32() % 3;
+            const float magnitude = ldexpf(fabsf(random_normal()), (int)(random_u32() % 20) - 15);
+            for (size_t i = 0; i < 128; i++)
+                x[i] = kind == 0 ? (i == 5 ? 0.0f : random_normal()) : random_u32() % 2 ? magnitude : -magnitude;
+            if (kind == 2)
+                x[random_u32() % 128] *= 100.0f;
+        }
+        info->from_float(in, n, blocks);
+        info->to_float(blocks, n, out);
+        for (size_t b = 0; b < n; b++) {
+            double sum = 0.0;
+            for (size_t i = b * 128; i < (b + 1) * 128; i++)
+                sum += fabs((double)in[i]);
+            const float d = qn_f16_to_f32(qn_f32_to_f16((float)(sum / 128)));
+            for (size_t i = b * 128; i < (b + 1) * 128; i++)
+                assert_true(out[i] == (in[i] >= 0.0f ? d : -d));
+        }
     }
-    info->from_float(in, 1, block);
-    info->to_float(block, 1, out);
-    const float d = qn_f16_to_f32(qn_f32_to_f16((float)(sum / 128)));
-    for (size_t i = 0; i < 128; i++)
-        assert_true(out[i] == (in[i] >= 0.0f ? d : -d));
 }
 
 static void exact_cases(void **state)
