@@ -273,7 +273,7 @@ void qn_check_cuda_hadamard_quantize(bool bench)
             }
     for (size_t block = 1; block <= QN_MATMUL_MAX_HADAMARD; block *= 2)
         for (int op = 0; op < 3; op++) {
-            static const size_t tokens[] = { 2, 7, QN_FEW_MAX_TOKENS };
+            static const size_t tokens[] = { 2, 7, 64 };
             qn_random_seed(3 * block + (size_t)op);
             const size_t least = block < 4 ? 4 : block, n = least * (1 + qn_random_below(1 + 3000 / least));
             if (qn_case_selected())
@@ -282,7 +282,7 @@ void qn_check_cuda_hadamard_quantize(bool bench)
     for (int op = 0; bench && op < 3; op++) {
         const size_t n = op == QN_ACTS_OP_SWIGLU ? 17408 : 5120;
         bench_row(n, op);
-        for (size_t n_tokens = 8; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens *= 4)
+        for (size_t n_tokens = 8; n_tokens <= QN_FEW_MAX_TOKENS; n_tokens *= 8)
             for (size_t block = 128; block <= QN_MATMUL_MAX_HADAMARD; block *= 8)
                 bench_rows(n, n_tokens, block, op);
     }

@@ -143,7 +143,7 @@ static void expect_results(const struct norm_problem *p, size_t n_tokens)
 
 static void check_shape(const qn_type_info *type, size_t n_cols, const size_t n_rows[3])
 {
-    static const size_t tokens[] = { 1, 2, 7, 8, 9, 31, 32 };
+    static const size_t tokens[] = { 1, 2, 7, 8, 9, 33, 64 };
     struct norm_problem p = problem_new(type, n_cols, n_rows);
     float *most[2];
     qn_case_begin("matmul", "cuda", "%s by a norm, rows %zu+%zu cols %zu", type->name, n_rows[0], n_rows[1], n_cols);
@@ -241,7 +241,7 @@ void qn_check_cuda_matmul_norm(bool with_bench)
     }
     if (qn_case_selected())
         check_not_finite();
-    for (size_t n_tokens = 2; with_bench && n_tokens <= MAX_TOKENS; n_tokens *= 4)
+    for (size_t n_tokens = 2; with_bench && n_tokens <= MAX_TOKENS; n_tokens = n_tokens == 2 ? 8 : 8 * n_tokens)
         for (int rows = 0; rows < 2; rows++)
             bench(n_tokens, rows);
 }

@@ -1,5 +1,5 @@
 /* The precision of a matmul by weights of 1 and 2 bits does not depend on the number of tokens: its error against float64,
- * of the same tokens in calls of 1 to 32 of them, through quern/cuda.h. With `bench` the errors are printed. */
+ * of the same tokens in calls of 1 to 64 of them, through quern/cuda.h. With `bench` the errors are printed. */
 #include "check/cuda_api.h"
 #include "check/cuda_views.h"
 
@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKENS = 32, ROWS = 256, COLS = 5120, COUNTS = 6 };
+enum { TOKENS = 64, ROWS = 256, COLS = 5120, COUNTS = 6 };
 
-static const size_t counts[COUNTS] = { 1, 2, 8, 16, 17, 32 };
+static const size_t counts[COUNTS] = { 1, 2, 8, 16, 17, 64 };
 
 /* The largest error by the smallest. What may differ is the order of float32 additions. */
 static const double tolerance = 1.1;

@@ -555,7 +555,7 @@ QN_API qn_status qn_cuda_matmul_workspace(const qn_cuda_kernels *kernels, const 
  *   workspace   [bytes] of device memory, at a multiple of 16; any content
  *
  * Activations are converted once for all matrices. By weights of 1 or 2 bits (Q1_0, Q2_0, PQ2_0, PTQ1_0, TQ1_0, TQ2_0), up to
- * 32 tokens to integers of 16 bits, whose scale is amax / 32639 of a token, and of 128 columns where there is one token; else
+ * 64 tokens to integers of 16 bits, whose scale is amax / 32639 of a token, and of 128 columns where there is one token; else
  * to fp16, each token scaled by a power of two. A token with an infinity or a NaN gets NaN in results that it affects; other
  * tokens are not affected. Sums are float32. More than 32768 tokens are computed in as many passes. One token by weights of 1
  * or 2 bits needs shared memory for all of its columns: about 90000 with 227 KiB a block, and more are QN_ERR_UNSUPPORTED. */

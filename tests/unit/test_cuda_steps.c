@@ -28,7 +28,6 @@ static size_t args_bytes(const char *function)
            : !strcmp(function, "qn_attention_prefill")      ? sizeof(qn_attention_prefill_args)
            : !strcmp(function, "qn_elementwise_gather")     ? sizeof(qn_elementwise_gather_args)
            : !strcmp(function, "qn_matmul_gemm_few")        ? sizeof(qn_matmul_few_args)
-           : !strcmp(function, "qn_matmul_gemm")            ? sizeof(qn_matmul_gemm_args)
            : !strcmp(function, "qn_sample_argmax")          ? sizeof(qn_sample_args)
            : !strcmp(function, "qn_matmul_embed")           ? sizeof(qn_matmul_embed_args)
                                                             : FAKE_ARGS_BYTES;
@@ -167,7 +166,7 @@ static bool reads_acts(const struct fixture *x, size_t i, int acts)
     return reads;
 }
 
-/* Activations of a step of few rows that no GEMM computes; those that are read in two layouts are written by one
+/* Activations of a step of up to 64 rows that no GEMM computes; those that are read in two layouts are written by one
  * launch. */
 static int acts(const struct fixture *x)
 {
@@ -297,7 +296,7 @@ static void decode_of_many(void **unused)
     (void)unused;
     static const struct {
         size_t n, bucket;
-    } cases[] = { { 5, 8 }, { 9, 16 }, { 27, 32 } };
+    } cases[] = { { 5, 8 }, { 9, 16 }, { 33, 48 } };
     for (size_t i = 0; i < N_MODELS * 3; i++) {
         const size_t n = cases[i % 3].n, bucket = cases[i % 3].bucket;
         struct fixture x;
@@ -374,35 +373,30 @@ static void graphs_are_shared(void **unused)
     }
 }
 
-/* GEMMs are of as many rows as the step has, also after a step of another number, and of many rows those of prefill. */
+/* GEMMs are of as many rows as the step has, also after a step of another number. */
 static void gemms_of_rows(void **unused)
 {
     (void)unused;
-    static const size_t n[] = { 8, 3, 24, 33, 2 }, buckets[] = { 8, 4, 24, 48, 2 };
+    static const size_t n[] = { 8, 3, 24, 2 }, buckets[] = { 8, 4, 24, 2 };
     struct fixture x;
-    set_up(&x, models[0], 0, 33);
-    for (size_t i = 0; i < 5; i++) {
+    set_up(&x, models[0], 0, 24);
+    for (size_t i = 0; i < 4; i++) {
         const struct fake_launch *last = NULL;
         const struct rows rows = decode_of(&x, 0, n[i], 10);
         const int launches = fake.launches;
         assert_ok(run(&x, &rows));
-        const bool few = n[i] <= QN_FEW_MAX_TOKENS;
-        assert_int_equal(count("qn_matmul_gemm_few", launches, &last) > 0, few);
-        assert_int_equal(count("qn_matmul_gemm", launches, &last) > 0, !few);
-        if (few)
-            assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
-        else
-            assert_int_equal(((const qn_matmul_gemm_args *)(const void *)last->args)->n_tokens, buckets[i]);
+        assert_true(count("qn_matmul_gemm_few", launches, &last) > 0);
+        assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, buckets[i]);
     }
     tear_down(&x);
 }
 
-/* Of few rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
+/* Of 2 to 64 rows, GEMMs compute the activations of the next ones where both are of one and two bits: all norms and SwiGLU
  * but the first and the last norm. Matrices in fp16 in recurrent layers read the rows themselves, before the next GEMM. */
 static void fused_activations(void **unused)
 {
     (void)unused;
-    static const size_t rows[] = { 2, 17, 32, 33 };
+    static const size_t rows[] = { 2, 33, 64, 70 };
     for (size_t m = 0; m < N_MODELS; m++)
         for (size_t i = 0; i < 4; i++) {
             struct fixture x;
@@ -680,7 +674,7 @@ static void two_steps_in_flight(void **unused)
     }
 }
 
-/* With `deterministic`, rows that are decoded are computed in passes of few rows, and every other piece in one of its own. */
+/* With `deterministic`, rows that are decoded are computed in passes of 2 to 64, and every other piece in one of its own. */
 static void deterministic_passes(void **unused)
 {
     (void)unused;
@@ -696,9 +690,9 @@ static void deterministic_passes(void **unused)
     assert_int_equal(count("qn_matmul_gemm_few", 0, &last), gemms(&x));
     assert_int_equal(((const qn_matmul_few_args *)(const void *)last->args)->n_tokens, 2);
     int from = fake.launches;
-    rows = decode_of(&x, 0, 70, 10); /* 32, 32 by the same graph, and 6 in a bucket of 8 */
+    rows = decode_of(&x, 0, 70, 10); /* 64 and 6, in a bucket of 8 */
     assert_ok(run(&x, &rows));
-    assert_int_equal(fake.graph_launches, 4);
+    assert_int_equal(fake.graph_launches, 3);
     assert_int_equal(count("qn_attention_decode", from, &last), 2 * attention_layers(&x));
     assert_int_equal(((const qn_attention_decode_args *)(const void *)last->args)->n_rows, 8);
     from = fake.launches;
@@ -708,7 +702,7 @@ static void deterministic_passes(void **unused)
     add_piece(&rows, &x, 5, 70, 1, false);
     add_piece(&rows, &x, 6, 70, 1, true);
     assert_ok(run(&x, &rows)); /* 3; 64; 20; 1; 1 */
-    assert_int_equal(fake.graph_launches, 7);
+    assert_int_equal(fake.graph_launches, 6);
     assert_int_equal(count("qn_attention_prefill", from, &last), attention_layers(&x));
     assert_int_equal(((const qn_attention_prefill_args *)(const void *)last->args)->n_rows, 64);
     tear_down(&x);

@@ -1,6 +1,6 @@
 /* The launches of qn_matmul_gemm: blocks cover all rows and tokens; clusters use split-K only if each block gets a
- * k-tile, if the device supports clusters, and if SMs would be idle otherwise. Those of qn_matmul_gemm_few: a
- * tile for all tokens, blocks with work, within the workspace and the shared memory. Those of qn_matmul_gemv for one token. */
+ * k-tile, if the device supports clusters, and if SMs would be idle otherwise. Those of qn_matmul_gemm_few:
+ * blocks for all tokens, each with work, within the workspace and the shared memory. Those of qn_matmul_gemv for one token. */
 #include "helper_assert.h"
 
 #include "kernels/matmul/matmul_cuda.h"
@@ -126,12 +126,15 @@ static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, co
     const qn_launch *launch = &made->launch;
     const size_t tile_n = tokens_of(launch), row_blocks = (a->n_tiles + 15) / 16;
     assert_int_equal(launch->block[0], QN_FEW_THREADS);
-    assert_true(launch->grid[1] == 1 && launch->grid[2] == 1);
-    assert_in_range(tile_n, n_tokens, a->capacity);
+    assert_true(launch->grid[1] * tile_n >= n_tokens && (launch->grid[1] - 1) * tile_n < n_tokens);
+    assert_true(launch->grid[1] * tile_n <= a->capacity);
     assert_in_range(launch->grid[0], 1, row_blocks * a->n_k_tiles);
     assert_int_equal(a->n_row_blocks, row_blocks);
+    assert_in_range(a->block_parts, 1, 2);
+    assert_in_range(a->n_parts, (launch->grid[0] - 1) * a->block_parts + 1, launch->grid[0] * a->block_parts);
+    assert_true(a->n_parts <= row_blocks * a->n_k_tiles);
     /* Counters and partials are in the workspace. */
-    const size_t n_blocks = launch->grid[0];
+    const size_t n_blocks = (size_t)launch->grid[0] * launch->grid[1];
     assert_true(n_blocks <= QN_FEW_MAX_BLOCKS && n_blocks <= gpu->n_sms);
     assert_true(a->counters == 2048 && a->partials >= 2048 + n_blocks * sizeof(uint32_t));
     assert_true(a->partials + n_blocks * 2 * QN_FEW_TILE_M * tile_n * sizeof(float) <=
@@ -150,7 +153,7 @@ static void few_tokens_are_covered(void **unused)
     static const qn_matmul_gpu older = { .n_sms = 108, .max_shared_bytes = 166912 }, large = { 300, 232448, true };
     static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120, &older, &large };
     static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0 };
-    static const size_t tokens[] = { 2, 8, 9, 16, 17, 24, 25, 32 };
+    static const size_t tokens[] = { 2, 8, 9, 16, 17, 24, 25, 32, 33, 48, 64 };
     static const size_t rows[] = { 1, 17, 256, 5120, 34816, 250000 }, cols[] = { 1, 256, 257, 1000, 5120, 17408 };
     for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
         for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
@@ -169,17 +172,17 @@ static void few_tokens_are_covered(void **unused)
 static void few_tokens_fill_the_device(void **unused)
 {
     (void)unused;
-    static const size_t tokens[] = { 2, 16, 32 };
+    static const size_t tokens[] = { 2, 32, 64 };
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
         const qn_launch wide = launch_with(&h200, &q1_0, 34816, 5120, tokens[t]).launch,
                         deep = launch_with(&h200, &q1_0, 5120, 17408, tokens[t]).launch;
-        assert_true(wide.grid[0] == 132 && deep.grid[0] == 132);
+        assert_true(wide.grid[0] * wide.grid[1] == 132 && deep.grid[0] * deep.grid[1] == 132);
     }
     assert_string_equal(launch_with(&h200, &q1_0, 34816, 5120, QN_FEW_MAX_TOKENS + 1).launch.function, "qn_matmul_gemm");
 }
 
-/* The bits of a token's results follow from the division of the work: it is the same for any number of tokens. */
-static void division_does_not_depend_on_tokens(void **unused)
+/* The bits of a token's results follow from the parts: they are the same for any number of tokens. */
+static void parts_do_not_depend_on_tokens(void **unused)
 {
     (void)unused;
     static const qn_matmul_gpu odd = { .n_sms = 35, .max_shared_bytes = 232448, .clusters = true };
@@ -187,11 +190,11 @@ static void division_does_not_depend_on_tokens(void **unused)
     static const size_t rows[] = { 1, 300, 5120, 34816 }, cols[] = { 256, 1000, 5120, 17408 };
     for (size_t i = 0; i < 2 * 4 * 4; i++) {
         const qn_matmul_gpu *gpu = gpus[i / 16];
-        const uint32_t blocks = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], 2).launch.grid[0];
+        const uint32_t parts = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], 2).args.few.n_parts;
         for (size_t n = 3; n <= QN_FEW_MAX_TOKENS; n++) {
             label("%u SMs, %zu rows, %zu columns, %zu tokens", gpu->n_sms, rows[i / 4 % 4], cols[i % 4], n);
             const qn_matmul_launch made = launch_with(gpu, &q1_0, rows[i / 4 % 4], cols[i % 4], n);
-            assert_int_equal(made.launch.grid[0], blocks);
+            assert_int_equal(made.args.few.n_parts, parts);
             few_covers(gpu, &q1_0, &made, n);
         }
     }
@@ -236,24 +239,24 @@ static void fused_launches(void **unused)
     assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 0)); /* it is not added */
     matrix.outs[0].accumulate = 1;
     next = (qn_matmul_next){ QN_ACTS_OP_RMS_NORM, &to, 512, { 0, 0 } };
-    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, QN_FEW_MAX_TOKENS, &next, &made));
+    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made));
     assert_true(made.args.few.next.weight == 512 && made.args.few.up_tile == 0);
     assert_int_equal(made.args.few.next.sumsq, 256 + ROWS / 128 * 128 * sizeof(float));
     assert_true(made.args.few.next.hadamard.block == 0 && made.args.few.next.hadamard.scale == 1);
     next.rotation = (qn_matmul_rotation){ 4096, 64 };
-    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, QN_FEW_MAX_TOKENS, &next, &made));
+    assert_ok(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made));
     assert_true(made.args.few.next.hadamard.signs == 4096 && made.args.few.next.hadamard.block == 64);
     assert_true(made.args.few.next.hadamard.scale == 0.125f);
     next.rotation.block = 256; /* more than the epilogue has together */
     assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 256));
-    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, QN_FEW_MAX_TOKENS, &next, &made), QN_ERR_INVALID);
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
     next.rotation = (qn_matmul_rotation){ 4096, 96 };
-    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, QN_FEW_MAX_TOKENS, &next, &made), QN_ERR_INVALID);
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
     next.rotation = (qn_matmul_rotation){ 4100, 64 };
-    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, QN_FEW_MAX_TOKENS, &next, &made), QN_ERR_INVALID);
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
     next.rotation.block = 0;
     matrix.outs[0].data = 8; /* rows that are read by 16 bytes */
-    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, QN_FEW_MAX_TOKENS, &next, &made), QN_ERR_INVALID);
+    assert_int_equal(qn_matmul_gpu_matmul_fused(&h200, &matrix, &from, 64, &next, &made), QN_ERR_INVALID);
     matrix.outs[0].n_rows -= 2;
     assert_false(qn_matmul_gpu_can_fuse(&matrix, QN_ACTS_OP_RMS_NORM, 0));
     matrix.outs[0].n_rows += 2;
@@ -268,7 +271,7 @@ static void rotated_activations(void **unused)
     qn_matmul_acts f16 = acts;
     qn_matmul_rotation rotation = { 4096, 1024 };
     qn_matmul_launch made;
-    assert_ok(qn_matmul_gpu_quantize(&acts, QN_ACTS_OP_RMS_NORM, 256, 0, 512, 0, 5120, QN_FEW_MAX_TOKENS, &made));
+    assert_ok(qn_matmul_gpu_quantize(&acts, QN_ACTS_OP_RMS_NORM, 256, 0, 512, 0, 5120, 64, &made));
     assert_true(made.args.acts.hadamard.block == 0 && made.args.acts.hadamard.scale == 1);
     assert_ok(qn_matmul_gpu_quantize_rotated(&made, &rotation));
     assert_true(made.args.acts.hadamard.signs == 4096 && made.args.acts.hadamard.block == 1024);
@@ -279,7 +282,7 @@ static void rotated_activations(void **unused)
     made.args.acts.n_cols = 5120 + 256;
     assert_int_equal(qn_matmul_gpu_quantize_rotated(&made, &rotation), QN_ERR_INVALID);
     f16.layout = QN_ACTS_F16;
-    assert_ok(qn_matmul_gpu_quantize(&f16, QN_ACTS_OP_NONE, 256, 0, 0, 0, 5120, QN_FEW_MAX_TOKENS, &made));
+    assert_ok(qn_matmul_gpu_quantize(&f16, QN_ACTS_OP_NONE, 256, 0, 0, 0, 5120, 64, &made));
     assert_int_equal(qn_matmul_gpu_quantize_rotated(&made, &rotation), QN_ERR_INVALID);
 }
 
@@ -333,15 +336,12 @@ static void one_token_is_covered(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
-                                        cmocka_unit_test(blocks_cover_everything),
-                                        cmocka_unit_test(k_is_split_where_that_pays),
-                                        cmocka_unit_test(rows_of_a_block_fill_the_sms),
-                                        cmocka_unit_test(few_tokens_are_covered),
-                                        cmocka_unit_test(few_tokens_fill_the_device),
-                                        cmocka_unit_test(division_does_not_depend_on_tokens),
-                                        cmocka_unit_test(fused_launches),
-                                        cmocka_unit_test(rotated_activations),
-                                        cmocka_unit_test(workspace_refused) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_token_is_covered),          cmocka_unit_test(blocks_cover_everything),
+        cmocka_unit_test(k_is_split_where_that_pays),    cmocka_unit_test(rows_of_a_block_fill_the_sms),
+        cmocka_unit_test(few_tokens_are_covered),        cmocka_unit_test(few_tokens_fill_the_device),
+        cmocka_unit_test(parts_do_not_depend_on_tokens), cmocka_unit_test(fused_launches),
+        cmocka_unit_test(rotated_activations),           cmocka_unit_test(workspace_refused)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

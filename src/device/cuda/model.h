@@ -120,7 +120,7 @@ typedef struct qn_cuda_model {
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
     bool launches_only;    /* do not use the persistent decode kernel */
-    bool deterministic;    /* single rows in passes of 2 to QN_FEW_MAX_TOKENS, each other piece in one of its own */
+    bool deterministic;    /* single rows in passes of 2 to 64 rows, each other piece in one of its own */
     uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
     qn_cuda_caches *caches;
     qn_cuda_graphs *graphs; /* of the cache formats of the steps so far: a list */

@@ -3,11 +3,13 @@
 // one B, so that codes are unpacked once for both.
 //
 // A unit is 256 rows by 256 columns of weights; before SwiGLU, 128 rows each of gate and up. The units, row block by row
-// block, are divided evenly over the blocks: a block has the end of one row block, then whole ones, then the beginning of
-// another. Of a row block that several blocks share, each stores its sums to global memory, and the last one to arrive adds
-// them in the order of the columns: results do not depend on which one that is, and no block waits for another.
+// block, are divided evenly into parts, one or two adjacent ones a block: a part has the end of one row block, then whole
+// ones, then the beginning of another. Of a row block that several blocks share, each stores its sums to global memory, and
+// the last one to arrive adds them in the order of the columns: results do not depend on which one that is, and no block waits
+// for another.
 //
-// Results of a token do not depend on the number of tokens either. The division is the same for any number, sums of a unit are
+// Results of a token do not depend on the number of tokens either. Parts are the same for any number, and sums of a row block
+// are added as if every block had two parts: those of parts 2i and 2i + 1 first, then those of the pairs. Sums of a unit are
 // integers, and tiles of more tokens only have more columns.
 //
 // Four warpgroups of 64 rows each multiply (consumers): while one adds its products or unpacks codes, others use the tensor
@@ -47,31 +49,37 @@ QN_DEVICE uint32_t opaque_thread()
 // ---- The division of the work ----
 
 struct block_work {
-    uint32_t n_units, begin, end; // of all blocks; of this one
+    uint32_t n_units, begin, end; // of the token pass; of this block
+    uint32_t split;               // where its second part begins; 0: it has one
 };
 
-QN_DEVICE uint32_t first_unit(uint32_t n_units, uint32_t block)
+QN_DEVICE uint32_t first_unit(const qn_matmul_few_args &a, uint32_t n_units, uint32_t part)
 {
-    return (uint64_t)n_units * block / gridDim.x;
+    return (uint64_t)n_units * (part < a.n_parts ? part : a.n_parts) / a.n_parts;
 }
 
 // The block that has a unit.
-QN_DEVICE uint32_t block_of(uint32_t n_units, uint32_t unit)
+QN_DEVICE uint32_t block_of(const qn_matmul_few_args &a, uint32_t n_units, uint32_t unit)
 {
-    return ((uint64_t)(unit + 1) * gridDim.x + n_units - 1) / n_units - 1;
+    return (((uint64_t)(unit + 1) * a.n_parts + n_units - 1) / n_units - 1) / a.block_parts;
 }
 
 QN_DEVICE block_work block_work_of(const qn_matmul_few_args &a)
 {
-    const uint32_t n_units = a.n_row_blocks * a.n_k_tiles;
-    return { n_units, first_unit(n_units, blockIdx.x), first_unit(n_units, blockIdx.x + 1) };
+    const uint32_t part = blockIdx.x * a.block_parts;
+    block_work w;
+    w.n_units = a.n_row_blocks * a.n_k_tiles;
+    w.begin = first_unit(a, w.n_units, part);
+    w.end = first_unit(a, w.n_units, part + a.block_parts);
+    w.split = part + 1 < a.n_parts && a.block_parts > 1 ? first_unit(a, w.n_units, part + 1) : 0;
+    return w;
 }
 
-// The units of a block and a row block, a segment, from the unit at which it begins.
+// The units of a part and a row block, a segment, from the unit at which it begins.
 QN_DEVICE uint32_t segment_units(const qn_matmul_few_args &a, const block_work &w, uint32_t unit)
 {
-    const uint32_t row_end = (unit / a.n_k_tiles + 1) * a.n_k_tiles;
-    return (row_end < w.end ? row_end : w.end) - unit;
+    const uint32_t row_end = (unit / a.n_k_tiles + 1) * a.n_k_tiles, part_end = unit < w.split ? w.split : w.end;
+    return (row_end < part_end ? row_end : part_end) - unit;
 }
 
 // The tiles of a row block are one contiguous piece, or before SwiGLU two: of gate, and from up_tile on of up.
@@ -132,7 +140,8 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
 // A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
 QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
 {
-    return (float4 *)a.partials + ((uint64_t)block * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
+    return (float4 *)a.partials +
+           (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
 }
 
 QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
@@ -140,6 +149,18 @@ QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
 #pragma unroll
     for (int i = 0; i < SUMS / 4; i++)
         __stcg(slot + i * CONSUMER_THREADS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+}
+
+QN_DEVICE void add_slot(float (&sums)[SUMS], const float4 *slot)
+{
+#pragma unroll
+    for (int i = 0; i < SUMS / 4; i++) {
+        const float4 v = __ldcg(slot + i * CONSUMER_THREADS);
+        sums[4 * i] += v.x;
+        sums[4 * i + 1] += v.y;
+        sums[4 * i + 2] += v.z;
+        sums[4 * i + 3] += v.w;
+    }
 }
 
 QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
@@ -154,38 +175,40 @@ QN_DEVICE void load_slot(float (&sums)[SUMS], const float4 *slot, bool there)
     }
 }
 
-// Adds the sums of blocks first to last. Slots are loaded several at a time, those beyond the last too, as zeros.
+// Adds the sums of blocks first to last, of pairs of blocks if these have one part each. Slots are loaded several at a
+// time, those beyond first and last too, as zeros.
 QN_DEVICE void add_slots(const qn_matmul_few_args &a, uint32_t first, uint32_t last, float (&sums)[SUMS])
 {
-    enum { SLOTS = QN_TILE_N < QN_FEW_MAX_TOKENS ? 8 : 4 };
+    enum { SLOTS = QN_TILE_N < QN_FEW_TILE_N ? 8 : 4 };
+    const bool paired = a.block_parts == 1;
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
 #pragma unroll 1
-    for (uint32_t block = first; block <= last; block += SLOTS) {
+    for (uint32_t block = paired ? first / 2 * 2 : first; block <= last; block += SLOTS) {
         float slots[SLOTS][SUMS];
 #pragma unroll
         for (uint32_t i = 0; i < SLOTS; i++) {
-            const uint32_t from = min(block + i, last);
+            const uint32_t from = min(max(block + i, first), last);
             load_slot(slots[i], slot_of(a, from, from == first), from == block + i);
         }
 #pragma unroll
-        for (uint32_t k = 0; k < SLOTS; k++)
+        for (uint32_t k = 0; k < SLOTS; k += 2)
 #pragma unroll
             for (int i = 0; i < SUMS; i++)
-                sums[i] += slots[k][i];
+                sums[i] = paired ? sums[i] + (slots[k][i] + slots[k + 1][i]) : sums[i] + slots[k][i] + slots[k + 1][i];
     }
 }
 
 // Adds the sums of all blocks that share a row block, in their order, if all the others have stored theirs. False if not.
 QN_DEVICE bool add_partials(const qn_matmul_few_args &a, const block_work &w, uint32_t row_block, float (&sums)[SUMS])
 {
-    const uint32_t first = block_of(w.n_units, row_block * a.n_k_tiles),
-                   last = block_of(w.n_units, (row_block + 1) * a.n_k_tiles - 1);
+    const uint32_t first = block_of(a, w.n_units, row_block * a.n_k_tiles),
+                   last = block_of(a, w.n_units, (row_block + 1) * a.n_k_tiles - 1);
     store_slot(slot_of(a, blockIdx.x, blockIdx.x == first), sums);
     consumer_barrier();
     if (threadIdx.x == 0) {
-        uint32_t *counter = a.counters + first;
+        uint32_t *counter = a.counters + blockIdx.y * gridDim.x + first;
         outputs().arrived = arrive(counter);
         if (outputs().arrived == last - first)
             *counter = 0; // for the next launch
@@ -215,29 +238,36 @@ QN_DEVICE void finish_row_block(const qn_matmul_few_args &a, uint32_t row_block,
 QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, uint32_t end, float (&sums)[SUMS])
 {
     const uint32_t row_block = (end - 1) / a.n_k_tiles, row_begin = row_block * a.n_k_tiles, row_end = row_begin + a.n_k_tiles;
-    if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
-        finish_row_block(a, row_block, sums);
+    float4 *const slot = slot_of(a, blockIdx.x, w.begin <= row_begin);
+    if (end == w.split && end < row_end) {
+        store_slot(slot, sums); // until the block's second part of this row block is there
+    } else {
+        if (w.split > row_begin && w.split < end)
+            add_slot(sums, slot);
+        if ((w.begin <= row_begin && end == row_end) || add_partials(a, w, row_block, sums))
+            finish_row_block(a, row_block, sums);
+    }
 #pragma unroll
     for (int i = 0; i < SUMS; i++)
         sums[i] = 0;
 }
 
-// Bytes from the activations of a step to those of the next.
-QN_DEVICE uint64_t acts_step_stride(const qn_matmul_few_args &a)
-{
-    return (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
-}
-
-// The activations of the first step of a k-tile.
+// The activations of the first step of a k-tile; the next step's are step_stride bytes further.
 QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
 {
-    return a.acts + k_tile * UNIT_STEPS * acts_step_stride(a);
+    return a.acts + ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * (QN_TILE_N / QN_MMA_N)) *
+                        QN_ACTS_HILO_BYTES;
 }
 
 // The scales of a step, counted from k-tile 0.
 QN_DEVICE const float *acts_scales_of(const qn_matmul_few_args &a, uint32_t step)
 {
-    return a.acts_scale + (uint64_t)step * a.capacity;
+    return a.acts_scale + (uint64_t)step * a.capacity + blockIdx.y * QN_TILE_N;
+}
+
+QN_DEVICE uint64_t acts_step_stride(const qn_matmul_few_args &a)
+{
+    return (uint64_t)(a.capacity / QN_MMA_N) * QN_ACTS_HILO_BYTES;
 }
 
 // The scales of a stage of activations in shared memory. acts: the first stage.
@@ -422,7 +452,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
 }
 
 // Sets of codes. With two, those of the next span are unpacked while one is multiplied; for 32 tokens registers are lacking.
-enum { CODE_SETS = QN_TILE_N < QN_FEW_MAX_TOKENS ? 2 : 1 };
+enum { CODE_SETS = QN_TILE_N < QN_FEW_TILE_N ? 2 : 1 };
 
 // The next unit's weights are loaded while a unit's last span is multiplied.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)

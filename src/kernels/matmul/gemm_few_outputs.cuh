@@ -38,7 +38,7 @@ QN_DEVICE void consumer_barrier()
 // 1 / RMS of the row of activations, if there was a norm; the sums of squares are added in the order of the columns.
 QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
 {
-    const float *sumsq = a.sumsq + token;
+    const float *sumsq = a.sumsq + blockIdx.y * QN_TILE_N + token;
     float sum = 0;
 #pragma unroll 8
     for (uint32_t block = 0; a.sumsq && block < UNIT_STEPS * a.n_k_tiles; block++)
@@ -58,9 +58,15 @@ QN_DEVICE uint32_t lane_row(int h)
     return threadIdx.x % QN_WARP_SIZE / 4 + 8 * h;
 }
 
+// In the block's tokens; in all.
 QN_DEVICE uint32_t lane_token(int octet, int e)
 {
     return 8 * octet + threadIdx.x % 4 * 2 + e;
+}
+
+QN_DEVICE uint32_t token_of(int octet, int e)
+{
+    return blockIdx.y * QN_TILE_N + lane_token(octet, e);
 }
 
 // The result of sums[i], rounded before anything is added to it.
@@ -83,7 +89,7 @@ template <class type> QN_DEVICE void store_sums(const qn_matmul_few_args &a, uin
         for (int octet = 0; octet < QN_TILE_N / 8; octet++)
 #pragma unroll
             for (int e = 0; e < 2; e++)
-                store_value(a, out, lane_token(octet, e), result_of(sums, 4 * octet + 2 * h + e));
+                store_value(a, out, token_of(octet, e), result_of(sums, 4 * octet + 2 * h + e));
     }
 }
 
@@ -133,7 +139,7 @@ QN_DEVICE norm_columns load_norm_columns(const qn_matmul_few_args &a, uint32_t r
     norm_columns c = {};
     c.in_round = at % ROUND_TOKENS;
     c.in_row_block = half * QN_ACTS_HILO_COLS + 4 * lane;
-    c.token = round * ROUND_TOKENS + c.in_round;
+    c.token = blockIdx.y * QN_TILE_N + round * ROUND_TOKENS + c.in_round;
     c.block = row_block * HALVES + half;
     const uint32_t row = row_block * QN_FEW_TILE_M + c.in_row_block;
     if (row < out.n_rows && c.token < a.n_tokens) {
@@ -181,7 +187,7 @@ QN_DEVICE void apply_swiglu(const qn_matmul_few_args &a, uint32_t row_block, con
     const bool there = row_block * QN_ACTS_HILO_COLS + 4 * lane < a.outs[0].n_rows;
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
-        const uint32_t token = round * ROUND_TOKENS + in_round;
+        const uint32_t token = blockIdx.y * QN_TILE_N + round * ROUND_TOKENS + in_round;
         share_results(sums, round);
         const float4 gate = shared_results(in_round, 4 * lane), up = shared_results(in_round, QN_ACTS_HILO_COLS + 4 * lane);
         const float4 v = make_float4(qn_silu(gate.x) * up.x, qn_silu(gate.y) * up.y, qn_silu(gate.z) * up.z,

@@ -201,10 +201,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     qn_pdl_trigger();
     const group_weights w = load_weights(a, k);
     qn_pdl_wait();
-    multiply_group(a, w, blockIdx.z, k, shared);
-    __syncthreads();
-    if (!store_partials(a, blockIdx.z, shared))
-        return;
-    add_k_tiles(a, blockIdx.z, shared);
-    store_results(a, blockIdx.z, shared);
+    for (uint32_t octet = blockIdx.z; octet * QN_MMA_N < a.n_tokens; octet += gridDim.z) {
+        multiply_group(a, w, octet, k, shared);
+        __syncthreads();
+        if (store_partials(a, octet, shared)) {
+            add_k_tiles(a, octet, shared);
+            store_results(a, octet, shared);
+        }
+        __syncthreads(); // shared memory has been read
+    }
 }

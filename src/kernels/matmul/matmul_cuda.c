@@ -468,7 +468,7 @@ static qn_status gemm_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *ma
 enum { NORM_COUNTERS = QN_FEW_MAX_TOKENS / QN_MMA_N * QN_GEMV_NORM_MAX_ROWS / QN_TILE_ROWS / QN_GEMV_NORM_TILES };
 _Static_assert((QN_FEW_MAX_BLOCKS + NORM_COUNTERS) * sizeof(uint32_t) <= QN_MATMUL_COUNTERS_BYTES, "counters fit");
 
-/* Blocks of a launch: each has an SM to itself. */
+/* Blocks of a launch, of all its tokens: each has an SM to itself. */
 static size_t most_few_blocks(const qn_matmul_gpu *gpu)
 {
     return gpu->n_sms < QN_FEW_MAX_BLOCKS ? gpu->n_sms : QN_FEW_MAX_BLOCKS;
@@ -476,7 +476,7 @@ static size_t most_few_blocks(const qn_matmul_gpu *gpu)
 
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu)
 {
-    return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_MAX_TOKENS * sizeof(float);
+    return QN_MATMUL_COUNTERS_BYTES + most_few_blocks(gpu) * 2 * QN_FEW_TILE_M * QN_FEW_TILE_N * sizeof(float);
 }
 
 /* Of the rings of activations and weights, each stage with two mbarriers; of the outputs. */
@@ -486,11 +486,25 @@ static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_
            weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + QN_FEW_OUTPUT_BYTES(tokens);
 }
 
-/* Before SwiGLU they are those of whole k-tiles of the next matmul. */
-static size_t few_row_blocks(const qn_tiled_matrix *matrix, bool swiglu)
+/* The division of the work. Parts are the same for any number of tokens; blocks of two passes have two parts each, if all blocks
+ * with one would be too many. */
+struct few_division {
+    size_t passes, row_blocks, parts, block_parts, blocks;
+};
+
+_Static_assert(QN_FEW_MAX_TOKENS <= 2 * QN_FEW_TILE_N, "a block has up to two parts");
+
+static struct few_division divide_few(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, size_t passes, bool swiglu)
 {
-    return swiglu ? (matrix->outs[0].n_rows + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS)
-                  : row_blocks_of(matrix, QN_FEW_TILE_M);
+    const size_t most = most_few_blocks(gpu), even = most > 1 ? most / 2 * 2 : most;
+    struct few_division d = { .passes = passes, .row_blocks = row_blocks_of(matrix, QN_FEW_TILE_M) };
+    if (swiglu) /* of whole k-tiles of the next matmul */
+        d.row_blocks = (matrix->outs[0].n_rows + QN_TILE_COLS - 1) / QN_TILE_COLS * (QN_TILE_COLS / QN_ACTS_HILO_COLS);
+    const size_t units = d.row_blocks * k_tiles_of(matrix->n_cols);
+    d.parts = units < even ? units : even;
+    d.block_parts = d.parts * passes > most ? 2 : 1;
+    d.blocks = (d.parts + d.block_parts - 1) / d.block_parts;
+    return d;
 }
 
 bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block)
@@ -536,9 +550,9 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                             size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out)
 {
     enum { MAX_WEIGHT_STAGES = 8, MIN_WEIGHT_STAGES = 1 };
-    const size_t tokens = n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_MAX_TOKENS, n_k_tiles = k_tiles_of(matrix->n_cols);
+    const size_t tokens = n_tokens <= 8 ? 8 : n_tokens <= 16 ? 16 : QN_FEW_TILE_N, n_k_tiles = k_tiles_of(matrix->n_cols);
     const bool swiglu = next && next->op == QN_ACTS_OP_SWIGLU;
-    const size_t row_blocks = few_row_blocks(matrix, swiglu), units = row_blocks * n_k_tiles, most = most_few_blocks(gpu);
+    const struct few_division d = divide_few(gpu, matrix, (n_tokens + tokens - 1) / tokens, swiglu);
     size_t stages = MAX_WEIGHT_STAGES;
     while (stages > MIN_WEIGHT_STAGES && few_shared_bytes(&matrix->tiles, tokens, stages) > gpu->max_shared_bytes)
         stages--;
@@ -549,14 +563,14 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
     if (!acts->workspace || acts->workspace % 256 || acts->scale % 16)
         return qn_fail(QN_ERR_INVALID,
                        "hi/lo int8 activations need a workspace at a multiple of 256 bytes, scales at one of 16");
-    if (shared > gpu->max_shared_bytes || units > UINT32_MAX / 2)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "a GEMM of few tokens: %zu bytes of shared memory and %zu units, at most %u and %u are supported",
-                       shared, units, gpu->max_shared_bytes, UINT32_MAX / 2);
+    if (shared > gpu->max_shared_bytes || d.blocks * d.passes > most_few_blocks(gpu) ||
+        d.row_blocks * n_k_tiles > UINT32_MAX / 2)
+        return qn_fail(QN_ERR_UNSUPPORTED, "a GEMM of few tokens needs %zu bytes of shared memory of %u, and %zu SMs of %u",
+                       shared, gpu->max_shared_bytes, d.passes, gpu->n_sms);
     *out = (qn_matmul_launch){
         .launch = { .variant = QN_GPU_VARIANT(few, matrix->tiles.bits, matrix->tiles.n_scales, (uint32_t)tokens),
                     .function = "qn_matmul_gemm_few",
-                    .grid = { (uint32_t)(units < most ? units : most), 1, 1 },
+                    .grid = { (uint32_t)d.blocks, (uint32_t)d.passes, 1 },
                     .block = { QN_FEW_THREADS, 1, 1 },
                     .shared_bytes = (uint32_t)shared,
                     .args_bytes = sizeof out->args.few,
@@ -571,7 +585,9 @@ static qn_status few_launch(const qn_matmul_gpu *gpu, const qn_tiled_matrix *mat
                       .n_k_tiles = (uint32_t)n_k_tiles,
                       .n_tokens = (uint32_t)n_tokens,
                       .capacity = (uint32_t)acts->capacity,
-                      .n_row_blocks = (uint32_t)row_blocks,
+                      .n_row_blocks = (uint32_t)d.row_blocks,
+                      .n_parts = (uint32_t)d.parts,
+                      .block_parts = (uint32_t)d.block_parts,
                       .up_tile = swiglu ? matrix->outs[1].first_tile : 0,
                       .n_cols = (uint32_t)acts->n_cols,
                       .eps = acts->eps,
@@ -645,6 +661,7 @@ bool qn_matmul_gpu_has_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix
 qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_norm_rows *rows,
                                   uint64_t workspace, size_t n_tokens, qn_matmul_launch *out)
 {
+    enum { MOST_OCTETS = 4 }; /* of blocks: with more, weights are read from L2 more often */
     const size_t octets = (n_tokens + QN_MMA_N - 1) / QN_MMA_N, n_k_tiles = k_tiles_of(matrix->n_cols);
     if (!qn_matmul_gpu_has_gemv_norm(gpu, matrix) || n_tokens == 0 || n_tokens > QN_FEW_MAX_TOKENS)
         return qn_fail(QN_ERR_INVALID,
@@ -659,7 +676,7 @@ qn_status qn_matmul_gpu_gemv_norm(const qn_matmul_gpu *gpu, const qn_tiled_matri
         .launch = { .variant.source = &gemv_norm_source,
                     .function = "qn_matmul_gemv_norm",
                     .grid = { (uint32_t)n_k_tiles, (uint32_t)((matrix->n_tiles + QN_GEMV_NORM_TILES - 1) / QN_GEMV_NORM_TILES),
-                              (uint32_t)octets },
+                              (uint32_t)(octets < MOST_OCTETS ? octets : MOST_OCTETS) },
                     .block = { QN_GEMV_NORM_THREADS, 1, 1 },
                     .args_bytes = sizeof out->args.gemv_norm,
                     .pdl = true },

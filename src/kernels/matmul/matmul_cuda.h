@@ -54,12 +54,12 @@
  *
  *   b        tokens           layout            kernel
  *   1, 2     1                QN_ACTS_HILO_N1   qn_matmul_gemv
- *   1, 2     2 to 32          QN_ACTS_HILO      qn_matmul_gemm_few
- *   1, 2     more than 32     QN_ACTS_F16       qn_matmul_gemm
+ *   1, 2     2 to 64          QN_ACTS_HILO      qn_matmul_gemm_few
+ *   1, 2     more than 64     QN_ACTS_F16       qn_matmul_gemm
  *   4, 8     1 to 8           QN_ACTS_F16       qn_matmul_gemv
  *   16       1 to 8           QN_ACTS_F16       qn_matmul_gemv; qn_matmul_gemm if n_tiles >= 2 n_sms
  *   4 to 16  more than 8      QN_ACTS_F16       qn_matmul_gemm
- *   16       2 to 32          rows of floats    qn_matmul_gemv_norm, of up to QN_GEMV_NORM_MAX_ROWS rows of weights
+ *   16       2 to 64          rows of floats    qn_matmul_gemv_norm, of up to QN_GEMV_NORM_MAX_ROWS rows of weights
  *
  * Accumulators are float32, added in an order that depends only on the shapes and on the number of SMs: results are
  * bit-identical from run to run.
@@ -100,7 +100,7 @@ enum {
     QN_ACTS_HILO_BYTES = 2048, /* of 8 tokens by as many columns */
     QN_HILO_MAX = 32639,       /* 127 * 256 + 127 */
     QN_MATMUL_MAX_HADAMARD = 1024,
-    QN_FEW_MAX_TOKENS = 32,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
+    QN_FEW_MAX_TOKENS = 64,     /* above, qn_matmul_gemm is faster than qn_matmul_gemm_few */
     QN_GEMV_F16_MAX_TOKENS = 8, /* above, qn_matmul_gemm is faster */
     QN_GEMM_TILE_N = 128,
     QN_GEMM_MAX_CLUSTER = 8 /* blocks; every device with clusters supports as many */
@@ -115,10 +115,10 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
-/* qn_matmul_gemm_few: rows of weights of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns each) by
- * QN_TILE_N; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS columns). */
-enum { QN_FEW_TILE_M = 256, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
-#define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_MAX_TOKENS ? 6 : 8)
+/* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
+ * each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS columns). */
+enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };
+#define QN_FEW_ACTS_STAGES(tokens) ((tokens) == QN_FEW_TILE_N ? 6 : 8)
 #define QN_FEW_ACTS_STAGE_BYTES(tokens) ((tokens) / QN_MMA_N * QN_ACTS_HILO_BYTES + (tokens)*4)
 #define QN_FEW_WEIGHT_STAGE_BYTES(bits, scales)                                                                                \
     (QN_FEW_TILE_M / QN_TILE_ROWS * ((bits)*QN_FRAGMENT_BYTES + (scales)*2 * QN_TILE_ROWS))
@@ -194,12 +194,12 @@ typedef struct qn_matmul_few_next {
 
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M rows by one k-tile,
- * numbered along the columns of one row block after another, block x has the units [U * x / blocks, U * (x+1) / blocks), at
- * least one. Sums of a row block that several blocks share are added by whichever block is the last to have stored its own, in
- * the order of the blocks: results of a token follow from U and the number of blocks, and do not depend on QN_TILE_N or other
- * tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (most tokens: 8, 16 or
- * QN_FEW_MAX_TOKENS).
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M rows by
+ * one k-tile, numbered along the columns of one row block after another, part p has the units [U * p / n_parts, U * (p+1) / n_parts),
+ * at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row block that several blocks
+ * share are added by whichever block is the last to have stored its part, in an order that follows from U and n_parts: results of
+ * a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
+ * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
  *
  * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next is the
  * norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows; nothing is
@@ -210,10 +210,10 @@ typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) acts;
     QN_GPU_PTR(const float) acts_scale;
     QN_GPU_PTR(const float) sumsq; /* of the activations, after an RMS norm; 0: none */
-    QN_GPU_PTR(uint32_t) counters; /* [grid.x]: zeros before the launch, and after it */
-    QN_GPU_PTR(float) partials;    /* [grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
+    QN_GPU_PTR(uint32_t) counters; /* [grid.y][grid.x]: zeros before the launch, and after it */
+    QN_GPU_PTR(float) partials;    /* [grid.y][grid.x][2][QN_FEW_TILE_M][QN_TILE_N] */
     uint32_t n_tiles, n_k_tiles, n_tokens, capacity;
-    uint32_t n_row_blocks;
+    uint32_t n_row_blocks, n_parts, block_parts;
     uint32_t up_tile; /* SwiGLU: the first tile of up; 0: none */
     uint32_t n_cols;  /* of the RMS norm of the activations, with its eps */
     float eps;
@@ -226,8 +226,9 @@ typedef struct qn_matmul_few_args {
 /* qn_matmul_gemv_norm - few rows of fp16 weights by the RMS norm of up to QN_FEW_MAX_TOKENS rows of floats, without
  * activations in between; bound by latency.
  *
- * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Of an octet and a group
- * of tiles, the last block to store its partials adds those of all k-tiles in their order. */
+ * grid (k-tiles, groups of QN_GEMV_NORM_TILES tiles, octets of tokens), QN_GEMV_NORM_THREADS threads. Fewer blocks of octets
+ * have several octets each. Of an octet and a group of tiles, the last block to store its partials adds those of all k-tiles
+ * in their order. */
 enum {
     QN_GEMV_NORM_THREADS = 256,
     QN_GEMV_NORM_TILES = 2,
