@@ -523,7 +523,7 @@ qn_evicted qn_prefix_begin_evict(qn_prefix *p)
 static bool has_free_share(const qn_prefix *p)
 {
     const qn_pool_usage usage = qn_pool_get_usage(qn_pool_of(p->cache->pages ? p->cache->pages : p->cache->states));
-    return usage.budget - usage.held >= usage.budget / QN_FREE_SHARE;
+    return usage.left >= usage.budget / QN_FREE_SHARE;
 }
 
 /* Each eviction takes up to two copies, of a page and its state. */

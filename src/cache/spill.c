@@ -196,9 +196,8 @@ bool qn_spill_begin(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t owne
     struct copy *c = find_unused(s);
     if (c) {
         qn_pool_share(qn_item_class(s->cache, kind), item);
-        *c = (struct copy){
-            .phase = QUEUED, .number = s->n_queued++, .item = item, .result = { .kind = kind, .owner = owner }
-        };
+        *c =
+            (struct copy){ .phase = QUEUED, .number = s->n_queued++, .item = item, .result = { .kind = kind, .owner = owner } };
         pthread_cond_signal(&s->queued);
     }
     pthread_mutex_unlock(&s->lock);
