@@ -276,7 +276,9 @@ uint64_t qn_pool_granules(const qn_pool_class *class, uint64_t n)
 qn_pool_usage qn_pool_get_usage(qn_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    qn_pool_usage usage = { .budget = pool->budget, .committed = pool->committed, .granule = pool->memory.granule };
+    qn_pool_usage usage = {
+        .budget = pool->budget, .committed = pool->committed, .granule = pool->memory.granule, .left = bytes_left(pool)
+    };
     for (size_t i = 0; i < pool->n_classes; i++)
         usage.held += (uint64_t)pool->classes[i]->n_held * pool->classes[i]->stride;
     pthread_mutex_unlock(&pool->lock);

@@ -94,6 +94,7 @@ typedef struct qn_pool_usage {
     uint64_t budget, committed;
     size_t granule;
     uint64_t held; /* by items */
+    uint64_t left; /* of granules without items, committed or not */
 } qn_pool_usage;
 
 qn_pool_usage qn_pool_get_usage(qn_pool *pool);

@@ -20,8 +20,9 @@ enum { ALL, STATES, POOLED, LISTS };
 /* So many of the newest periodic states are not thinned; a periodic state counts as so many times as old as a mark. */
 enum { DENSE_STATES = 2, PERIODIC_AGE = 4 };
 
-/* Where an item is. */
-enum { IN_POOL, IN_HOST };
+/* Where an item is. SPILLING: in the pool while it is copied to host memory. It counts neither as a state of the pool nor as a
+ * page that can be evicted. */
+enum { IN_POOL, SPILLING, IN_HOST };
 
 struct link {
     uint32_t newer, older;
@@ -32,9 +33,9 @@ struct node {
     uint32_t parent, n_children, depth; /* depth: pages from the root, itself included; 0: a root */
     uint32_t next;                      /* in its bucket, or in the list of unused nodes */
     uint32_t items[QN_ITEM_KINDS];
-    uint8_t places[QN_ITEM_KINDS]; /* IN_POOL or IN_HOST */
+    uint8_t places[QN_ITEM_KINDS]; /* IN_POOL, SPILLING or IN_HOST */
     qn_state_kind state_kind;
-    bool is_pinned; /* a sequence takes it over, or it is being spilled: it is not evicted */
+    bool is_pinned; /* a sequence takes it over, or host memory is freed for its items: it is not evicted */
     uint64_t key;
     char *scope; /* of a root */
     struct link links[LISTS];
@@ -45,6 +46,7 @@ struct qn_prefix {
     const qn_cache *cache;
     uint64_t state_budget, state_bytes; /* in the pool */
     qn_spill *spill;                    /* NULL: nothing is spilled */
+    bool is_exhausted;                  /* what the pool has was held by sequences, and nothing has been added since */
     struct node *nodes;
     size_t n_nodes, cap_nodes; /* node 0 is the anchor */
     uint32_t unused;
@@ -195,9 +197,19 @@ static void set_item(qn_prefix *p, uint32_t at, qn_item_kind kind, uint32_t item
         link_node(p, POOLED, at);
 }
 
+/* An item that is wanted again stays in the pool. */
+static void keep_in_pool(qn_prefix *p, uint32_t at, qn_item_kind kind)
+{
+    if (!has_item(&p->nodes[at], kind, SPILLING))
+        return;
+    qn_spill_abandon(p->spill, kind, at);
+    set_item(p, at, kind, p->nodes[at].items[kind], IN_POOL);
+}
+
 static void drop_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
 {
     const struct node *node = &p->nodes[at];
+    keep_in_pool(p, at, kind);
     if (has_item(node, kind, IN_POOL))
         qn_pool_drop(qn_item_class(p->cache, kind), node->items[kind]);
     else if (has_item(node, kind, IN_HOST))
@@ -341,31 +353,90 @@ static bool free_host(qn_prefix *p)
     return at != NONE;
 }
 
-/* Moves an item of the pool to host memory. Returns whether it did. */
+/* The same for an item of a node, which stays. */
+static bool free_host_for(qn_prefix *p, uint32_t at)
+{
+    const bool was_pinned = p->nodes[at].is_pinned;
+    p->nodes[at].is_pinned = true;
+    const bool freed = free_host(p);
+    p->nodes[at].is_pinned = was_pinned;
+    return freed;
+}
+
+/* Begins to copy an item to host memory, for which the least used copies give way. False: no copy is made. */
 static bool spill_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
 {
-    struct node *node = &p->nodes[at];
-    const bool was_pinned = node->is_pinned;
-    uint32_t copy;
-    qn_status status = QN_ERR_MEMORY;
     if (!p->spill || !qn_spill_fits(p->spill, kind))
         return false;
-    node->is_pinned = true;
-    do
-        status = qn_spill_out(p->spill, kind, node->items[kind], &copy);
-    while (status == QN_ERR_MEMORY && free_host(p));
-    node->is_pinned = was_pinned;
-    if (status != QN_OK)
+    while (!qn_spill_has_space(p->spill, kind))
+        if (!free_host_for(p, at))
+            return false;
+    const uint32_t item = p->nodes[at].items[kind];
+    if (!qn_spill_begin(p->spill, kind, item, at))
         return false;
-    drop_item(p, at, kind);
-    set_item(p, at, kind, copy, IN_HOST);
+    set_item(p, at, kind, item, SPILLING);
     return true;
 }
 
-static void spill_state(qn_prefix *p, uint32_t at)
+/* Returns whether a copy is made; the state is dropped otherwise. */
+static bool spill_state(qn_prefix *p, uint32_t at)
 {
-    if (near_state(p, at) != NONE || !spill_item(p, at, QN_ITEM_STATE))
-        drop_state(p, at);
+    if (near_state(p, at) == NONE && spill_item(p, at, QN_ITEM_STATE))
+        return true;
+    drop_state(p, at);
+    return false;
+}
+
+static bool is_below(const qn_prefix *p, uint32_t at, uint32_t above)
+{
+    while (p->nodes[at].depth > p->nodes[above].depth)
+        at = p->nodes[at].parent;
+    return at == above;
+}
+
+/* Frees a node and those below it, which are listed as older. */
+static void free_branch(qn_prefix *p, uint32_t at)
+{
+    for (uint32_t below = oldest(p, ALL), newer; below != at; below = newer) {
+        newer = p->nodes[below].links[ALL].newer;
+        if (is_below(p, below, at))
+            free_node(p, below);
+    }
+    free_node(p, at);
+}
+
+/* What could not be copied is dropped, and what is below it. Where host memory was exhausted, something of it is, and the item
+ * stays in the pool until the next try. */
+static void end_failed_copy(qn_prefix *p, const qn_spilled *c)
+{
+    if (c->status == QN_ERR_MEMORY && free_host_for(p, c->owner))
+        set_item(p, c->owner, c->kind, p->nodes[c->owner].items[c->kind], IN_POOL);
+    else if (c->kind == QN_ITEM_STATE)
+        drop_state(p, c->owner);
+    else
+        free_branch(p, c->owner);
+}
+
+bool qn_prefix_end_copies(qn_prefix *p)
+{
+    qn_spilled c;
+    bool any = false;
+    while (p->spill && qn_spill_end(p->spill, &c)) {
+        any = true;
+        if (c.status != QN_OK) {
+            end_failed_copy(p, &c);
+            continue;
+        }
+        qn_pool_drop(qn_item_class(p->cache, c.kind), p->nodes[c.owner].items[c.kind]);
+        set_item(p, c.owner, c.kind, c.copy, IN_HOST);
+    }
+    return any;
+}
+
+void qn_prefix_wait(qn_prefix *p)
+{
+    if (p->spill)
+        qn_spill_wait(p->spill);
 }
 
 /* Moves an item back. Pinned nodes stay where they are; others are evicted for it. */
@@ -393,14 +464,14 @@ static bool is_page_shared(const qn_prefix *p, const struct node *node)
     return false;
 }
 
-/* Moves a node's page to host memory, and its state with it. Returns whether the page has been moved. */
+/* Begins to copy a node's page to host memory, and its state with it. False: no copy is made of the page. */
 static bool spill_node(qn_prefix *p, uint32_t at)
 {
     const struct node *node = &p->nodes[at];
     if (!spill_item(p, at, has_item(node, QN_ITEM_PAGE, IN_POOL) ? QN_ITEM_PAGE : QN_ITEM_F16_PAGE))
         return false;
     if (has_item(node, QN_ITEM_STATE, IN_POOL) && !is_state_held(p, node))
-        spill_state(p, at);
+        (void)spill_state(p, at);
     return true;
 }
 
@@ -417,7 +488,7 @@ static void free_empty(qn_prefix *p, uint32_t at)
     }
 }
 
-bool qn_prefix_evict(qn_prefix *p)
+static qn_evicted evict_oldest(qn_prefix *p)
 {
     bool thinned;
     for (uint32_t at = oldest(p, POOLED); at != ANCHOR; at = p->nodes[at].links[POOLED].newer) {
@@ -425,18 +496,54 @@ bool qn_prefix_evict(qn_prefix *p)
         if (node->is_pinned || is_page_shared(p, node))
             continue;
         if (spill_node(p, at))
-            return true;
+            return QN_EVICTED_LATER;
         if (!node->n_children) {
             free_node(p, at);
-            return true;
+            return QN_EVICTED;
         }
     }
     const uint32_t at = find_state(p, IN_POOL, false, &thinned);
     if (at == NONE)
-        return false;
-    spill_state(p, at);
+        return QN_EVICTED_NONE;
+    if (spill_state(p, at))
+        return QN_EVICTED_LATER;
     free_empty(p, at);
-    return true;
+    return QN_EVICTED;
+}
+
+qn_evicted qn_prefix_begin_evict(qn_prefix *p)
+{
+    if (qn_prefix_end_copies(p))
+        return QN_EVICTED;
+    if (p->spill && qn_spill_is_busy(p->spill))
+        return QN_EVICTED_LATER;
+    return evict_oldest(p);
+}
+
+static bool has_free_share(const qn_prefix *p)
+{
+    const qn_pool_usage usage = qn_pool_get_usage(qn_pool_of(p->cache->pages ? p->cache->pages : p->cache->states));
+    return usage.left >= usage.budget / QN_FREE_SHARE;
+}
+
+/* Each eviction takes up to two copies, of a page and its state. */
+void qn_prefix_evict_ahead(qn_prefix *p)
+{
+    (void)qn_prefix_end_copies(p);
+    if (!p->spill || p->is_exhausted || qn_spill_is_busy(p->spill) || has_free_share(p))
+        return;
+    for (int i = 0; i < QN_SPILL_COPIES / 2 && !p->is_exhausted; i++)
+        p->is_exhausted = evict_oldest(p) == QN_EVICTED_NONE;
+}
+
+bool qn_prefix_evict(qn_prefix *p)
+{
+    const qn_evicted evicted = qn_prefix_begin_evict(p);
+    if (evicted == QN_EVICTED_LATER) {
+        qn_prefix_wait(p);
+        (void)qn_prefix_end_copies(p);
+    }
+    return evicted != QN_EVICTED_NONE;
 }
 
 /* ---- Adopting ---- */
@@ -484,9 +591,18 @@ static qn_status fetch_path(qn_prefix *p, uint32_t at)
     return QN_OK;
 }
 
+/* Items that are being copied to host memory are wanted in the pool. */
+static void keep_path_in_pool(qn_prefix *p, uint32_t at)
+{
+    for (; p->nodes[at].depth; at = p->nodes[at].parent)
+        for (qn_item_kind kind = 0; kind < QN_ITEM_KINDS; kind++)
+            keep_in_pool(p, at, kind);
+}
+
 static qn_status adopt(qn_prefix *p, uint32_t at, qn_sequence *sequence)
 {
     const struct node *node = &p->nodes[at];
+    keep_path_in_pool(p, at);
     pin_path(p, at, true);
     qn_status status = fetch_path(p, at);
     pin_path(p, at, false);
@@ -563,6 +679,7 @@ void qn_prefix_add(qn_prefix *p, const char *scope, const int32_t *tokens, const
 {
     const size_t n_pages = s->length / QN_PAGE;
     uint32_t at = find_path(p, scope ? scope : "", tokens, n_pages);
+    p->is_exhausted = false;
     if (!n_pages || (at == NONE && new_root(p, scope ? scope : "", &at) != QN_OK))
         return;
     share_pages(p, at, s);
@@ -583,11 +700,14 @@ void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens
     bool thinned;
     if (!p->cache->states || !depth || qn_pool_stride(p->cache->states) > p->state_budget)
         return;
+    (void)qn_prefix_end_copies(p);
+    p->is_exhausted = false;
     const uint32_t at = find_path(p, scope ? scope : "", tokens, depth);
     if (at == NONE || p->nodes[at].depth != depth)
         return;
     struct node *node = &p->nodes[at];
     const bool is_new = node->items[QN_ITEM_STATE] == QN_NO_ITEM;
+    keep_in_pool(p, at, QN_ITEM_STATE);
     if (is_new || has_item(node, QN_ITEM_STATE, IN_HOST)) {
         drop_item(p, at, QN_ITEM_STATE);
         qn_pool_share(p->cache->states, s->state);
@@ -600,7 +720,7 @@ void qn_prefix_keep_state(qn_prefix *p, const char *scope, const int32_t *tokens
         make_newest(p, STATES, at);
     p->counts.states += is_new;
     while (p->state_bytes > p->state_budget)
-        spill_state(p, find_state(p, IN_POOL, true, &thinned));
+        (void)spill_state(p, find_state(p, IN_POOL, true, &thinned));
 }
 
 /* ---- All of it ---- */

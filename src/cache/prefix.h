@@ -14,13 +14,16 @@
  * it is full too. A state that is less than QN_SPILL_TOKENS tokens behind another one is not worth its copy: it is dropped,
  * and not copied back.
  *
- * One thread at a time. */
+ * Copies to host memory are made beside other work. What is being copied stays in the pool until qn_prefix_end_copies, and
+ * stays there for good if it is wanted meanwhile. States beyond the budget are dropped while QN_SPILL_COPIES are in flight.
+ *
+ * One thread at a time, but for qn_prefix_wait. */
 #ifndef QN_CACHE_PREFIX_H
 #define QN_CACHE_PREFIX_H
 
 #include "cache/sequence.h"
 
-enum { QN_STATE_PERIOD = 4096, QN_SPILL_TOKENS = 256 };
+enum { QN_STATE_PERIOD = 4096, QN_SPILL_TOKENS = 256, QN_FREE_SHARE = 32 };
 
 typedef struct qn_prefix qn_prefix;
 
@@ -63,9 +66,30 @@ typedef enum qn_state_kind {
 void qn_prefix_keep_state(qn_prefix *prefix, const char *scope, const int32_t *tokens, const qn_sequence *sequence,
                           qn_state_kind kind);
 
-/* qn_prefix_evict - drop or spill the page, or the state, that was not used for the longest time and that no sequence holds.
- * False if the pool has none. */
+/* qn_prefix_end_copies - let the items go whose copies to host memory are complete. A page that could not be copied is dropped
+ * with those after it. False if no copy has ended. */
+bool qn_prefix_end_copies(qn_prefix *prefix);
+
+typedef enum qn_evicted {
+    QN_EVICTED_NONE,
+    QN_EVICTED,
+    QN_EVICTED_LATER /* when a copy has ended: after qn_prefix_wait and qn_prefix_end_copies */
+} qn_evicted;
+
+/* qn_prefix_begin_evict - drop, or begin to copy, the page, or the state, that was not used for the longest time and that no
+ * sequence holds. Copies that are in flight come first. QN_EVICTED_NONE if the pool has none.
+ *
+ * qn_prefix_evict - the same, and wait. False if the pool has none. */
+qn_evicted qn_prefix_begin_evict(qn_prefix *prefix);
 bool qn_prefix_evict(qn_prefix *prefix);
+
+/* qn_prefix_evict_ahead - end copies, and begin a few if nothing is being copied and less than 1/QN_FREE_SHARE of the pool is free:
+ * who calls this often rarely waits for memory. Only of a cache with host memory. */
+void qn_prefix_evict_ahead(qn_prefix *prefix);
+
+/* qn_prefix_wait - wait until a copy to host memory has ended, if any is in flight. Other threads may use the cache
+ * meanwhile, but not free it. */
+void qn_prefix_wait(qn_prefix *prefix);
 
 /* qn_prefix_clear - drop everything. */
 void qn_prefix_clear(qn_prefix *prefix);

@@ -4,12 +4,33 @@
 #include "base/memory.h"
 #include "cache/host_memory.h"
 
+#include <pthread.h>
+#include <string.h>
+
 enum { IDLE_SHARE = 16 };
+
+/* UNUSED, QUEUED, COPYING, ENDED, and UNUSED again; an abandoned copy skips what is left, but not the end of COPYING. */
+enum phase { UNUSED, QUEUED, COPYING, ENDED };
+
+struct copy {
+    enum phase phase;
+    uint64_t number; /* in the order in which they were queued */
+    uint32_t item;   /* with a reference while QUEUED or COPYING */
+    bool is_abandoned;
+    qn_spilled result; /* of ENDED */
+};
 
 struct qn_spill {
     const qn_cache *cache;
     qn_pool *pool;
     qn_pool_class *classes[QN_ITEM_KINDS]; /* NULL where the cache has none */
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* protects what follows */
+    pthread_cond_t queued, ended;
+    bool has_lock, is_stopping;
+    uint64_t n_queued, n_ended; /* since the creation */
+    struct copy copies[QN_SPILL_COPIES];
 };
 
 qn_pool_class *qn_item_class(const qn_cache *cache, qn_item_kind kind)
@@ -28,38 +49,24 @@ static qn_status add_classes(qn_spill *s)
     return QN_OK;
 }
 
-qn_status qn_spill_create(const qn_cache *cache, uint64_t budget, qn_spill **out)
-{
-    const qn_pool_memory memory = qn_host_pool_memory();
-    qn_spill *s;
-    *out = NULL;
-    QN_TRY(qn_alloc(&s, 1, sizeof *s, "prefix cache"));
-    s->cache = cache;
-    qn_status status = qn_pool_create(&memory, budget, budget / IDLE_SHARE, &s->pool);
-    if (status == QN_OK)
-        status = add_classes(s);
-    if (status != QN_OK) {
-        qn_spill_free(s);
-        return status;
-    }
-    *out = s;
-    return QN_OK;
-}
-
-void qn_spill_free(qn_spill *s)
-{
-    if (!s)
-        return;
-    qn_pool_free(s->pool);
-    qn_free(s);
-}
-
 static void *address_of(const qn_spill *s, qn_item_kind kind, uint32_t copy)
 {
     return (void *)(uintptr_t)qn_pool_address(s->classes[kind], copy);
 }
 
-qn_status qn_spill_out(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t *copy)
+/* ---- The thread ---- */
+
+static struct copy *next_queued(qn_spill *s)
+{
+    struct copy *next = NULL;
+    for (size_t i = 0; i < QN_SPILL_COPIES; i++)
+        if (s->copies[i].phase == QUEUED && (!next || s->copies[i].number < next->number))
+            next = &s->copies[i];
+    return next;
+}
+
+/* Without the lock: host memory is committed, and touched for the first time. */
+static qn_status make_copy(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t *copy)
 {
     const qn_pool_class *class = qn_item_class(s->cache, kind);
     uint32_t to;
@@ -73,6 +80,188 @@ qn_status qn_spill_out(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t *
     *copy = to;
     return QN_OK;
 }
+
+/* The callers of the next two hold the lock. */
+static void free_copy(qn_spill *s, struct copy *c)
+{
+    if (c->phase == QUEUED)
+        qn_pool_drop(qn_item_class(s->cache, c->result.kind), c->item);
+    else if (c->result.status == QN_OK)
+        qn_spill_drop(s, c->result.kind, c->result.copy);
+    c->phase = UNUSED;
+}
+
+static void count_end(qn_spill *s)
+{
+    s->n_ended++;
+    pthread_cond_broadcast(&s->ended);
+}
+
+static void *run_copies(void *spill)
+{
+    qn_spill *s = spill;
+    pthread_mutex_lock(&s->lock);
+    while (!s->is_stopping) {
+        struct copy *c = next_queued(s);
+        if (!c) {
+            pthread_cond_wait(&s->queued, &s->lock);
+            continue;
+        }
+        qn_spilled result = c->result;
+        c->phase = COPYING;
+        pthread_mutex_unlock(&s->lock);
+        result.status = make_copy(s, result.kind, c->item, &result.copy);
+        qn_pool_drop(qn_item_class(s->cache, result.kind), c->item);
+        pthread_mutex_lock(&s->lock);
+        c->result = result;
+        c->phase = ENDED;
+        if (c->is_abandoned)
+            free_copy(s, c);
+        count_end(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- Creation ---- */
+
+static qn_status create_thread(qn_spill *s)
+{
+    int error = pthread_mutex_init(&s->lock, NULL);
+    error = error ? error : pthread_cond_init(&s->queued, NULL);
+    error = error ? error : pthread_cond_init(&s->ended, NULL);
+    s->has_lock = !error;
+    error = error ? error : pthread_create(&s->thread, NULL, run_copies, s);
+    s->has_thread = !error;
+    return error ? qn_fail(QN_ERR_MEMORY, "prefix cache: no thread: %s", strerror(error)) : QN_OK;
+}
+
+qn_status qn_spill_create(const qn_cache *cache, uint64_t budget, qn_spill **out)
+{
+    const qn_pool_memory memory = qn_host_pool_memory();
+    qn_spill *s;
+    *out = NULL;
+    QN_TRY(qn_alloc(&s, 1, sizeof *s, "prefix cache"));
+    *s = (qn_spill){ .cache = cache };
+    qn_status status = qn_pool_create(&memory, budget, budget / IDLE_SHARE, &s->pool);
+    if (status == QN_OK)
+        status = add_classes(s);
+    if (status == QN_OK)
+        status = create_thread(s);
+    if (status != QN_OK) {
+        qn_spill_free(s);
+        return status;
+    }
+    *out = s;
+    return QN_OK;
+}
+
+static void stop_thread(qn_spill *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->is_stopping = true;
+    pthread_cond_signal(&s->queued);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+}
+
+void qn_spill_free(qn_spill *s)
+{
+    if (!s)
+        return;
+    if (s->has_thread)
+        stop_thread(s);
+    if (s->has_lock) {
+        pthread_mutex_destroy(&s->lock);
+        pthread_cond_destroy(&s->queued);
+        pthread_cond_destroy(&s->ended);
+    }
+    qn_pool_free(s->pool);
+    qn_free(s);
+}
+
+/* ---- To host memory ---- */
+
+static struct copy *find_unused(qn_spill *s)
+{
+    for (size_t i = 0; i < QN_SPILL_COPIES; i++)
+        if (s->copies[i].phase == UNUSED)
+            return &s->copies[i];
+    return NULL;
+}
+
+bool qn_spill_begin(qn_spill *s, qn_item_kind kind, uint32_t item, uint32_t owner)
+{
+    pthread_mutex_lock(&s->lock);
+    struct copy *c = find_unused(s);
+    if (c) {
+        qn_pool_share(qn_item_class(s->cache, kind), item);
+        *c =
+            (struct copy){ .phase = QUEUED, .number = s->n_queued++, .item = item, .result = { .kind = kind, .owner = owner } };
+        pthread_cond_signal(&s->queued);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+void qn_spill_abandon(qn_spill *s, qn_item_kind kind, uint32_t owner)
+{
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < QN_SPILL_COPIES; i++) {
+        struct copy *c = &s->copies[i];
+        if (c->phase == UNUSED || c->is_abandoned || c->result.kind != kind || c->result.owner != owner)
+            continue;
+        c->is_abandoned = true;
+        if (c->phase == COPYING)
+            continue;
+        free_copy(s, c);
+        count_end(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool qn_spill_end(qn_spill *s, qn_spilled *out)
+{
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < QN_SPILL_COPIES && !found; i++) {
+        found = s->copies[i].phase == ENDED;
+        if (found) {
+            *out = s->copies[i].result;
+            s->copies[i].phase = UNUSED;
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+/* Copies in one of the phases; the caller holds the lock. */
+static size_t count(const qn_spill *s, enum phase first, enum phase last)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < QN_SPILL_COPIES; i++)
+        n += s->copies[i].phase >= first && s->copies[i].phase <= last;
+    return n;
+}
+
+bool qn_spill_is_busy(qn_spill *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const bool is_busy = count(s, QUEUED, ENDED) > 0;
+    pthread_mutex_unlock(&s->lock);
+    return is_busy;
+}
+
+void qn_spill_wait(qn_spill *s)
+{
+    pthread_mutex_lock(&s->lock);
+    const uint64_t n_ended = s->n_ended;
+    while (count(s, QUEUED, COPYING) && !count(s, ENDED, ENDED) && s->n_ended == n_ended)
+        pthread_cond_wait(&s->ended, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- From host memory ---- */
 
 qn_status qn_spill_in(qn_spill *s, qn_item_kind kind, uint32_t copy, uint32_t *item)
 {
@@ -95,12 +284,33 @@ void qn_spill_drop(qn_spill *s, qn_item_kind kind, uint32_t copy)
     qn_pool_drop(s->classes[kind], copy);
 }
 
+/* ---- Memory ---- */
+
 bool qn_spill_fits(const qn_spill *s, qn_item_kind kind)
 {
     return qn_pool_stride(s->classes[kind]) <= qn_pool_get_usage(s->pool).budget;
 }
 
-uint64_t qn_spill_bytes(const qn_spill *s)
+/* Bytes for which host memory has not been taken yet, or just now. */
+static uint64_t pending_bytes(qn_spill *s)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < QN_SPILL_COPIES; i++)
+        if (s->copies[i].phase == QUEUED || s->copies[i].phase == COPYING)
+            bytes += qn_pool_stride(s->classes[s->copies[i].result.kind]);
+    pthread_mutex_unlock(&s->lock);
+    return bytes;
+}
+
+bool qn_spill_has_space(qn_spill *s, qn_item_kind kind)
+{
+    const uint64_t pending = pending_bytes(s);
+    const qn_pool_usage usage = qn_pool_get_usage(s->pool);
+    return usage.held + pending + qn_pool_stride(s->classes[kind]) <= usage.budget;
+}
+
+uint64_t qn_spill_bytes(qn_spill *s)
 {
     return qn_pool_get_usage(s->pool).held;
 }

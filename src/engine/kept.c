@@ -79,18 +79,28 @@ void qn_kept_free(qn_kept_list *list, qn_kept *kept)
     qn_free(kept);
 }
 
+/* No lock of the cache is held during a copy: its scheduler uses it. */
+static bool evict_from(qn_kept *kept)
+{
+    pthread_mutex_lock(&kept->lock);
+    const qn_evicted evicted = qn_prefix_begin_evict(kept->prefix);
+    pthread_mutex_unlock(&kept->lock);
+    if (evicted != QN_EVICTED_LATER)
+        return evicted == QN_EVICTED;
+    qn_prefix_wait(kept->prefix);
+    pthread_mutex_lock(&kept->lock);
+    (void)qn_prefix_end_copies(kept->prefix);
+    pthread_mutex_unlock(&kept->lock);
+    return true;
+}
+
 /* Evicts from all prefix caches but one. */
 static bool evict_but(qn_kept_list *list, const qn_kept *but)
 {
     bool evicted = false;
     pthread_mutex_lock(&list->lock);
-    for (qn_kept *kept = list->first; kept && !evicted; kept = kept->next) {
-        if (kept == but)
-            continue;
-        pthread_mutex_lock(&kept->lock);
-        evicted = qn_prefix_evict(kept->prefix);
-        pthread_mutex_unlock(&kept->lock);
-    }
+    for (qn_kept *kept = list->first; kept && !evicted; kept = kept->next)
+        evicted = kept != but && evict_from(kept);
     pthread_mutex_unlock(&list->lock);
     return evicted;
 }
@@ -141,6 +151,13 @@ qn_prefix_counts qn_kept_counts(qn_kept *kept)
 bool qn_kept_evict(qn_kept_list *list)
 {
     return evict_but(list, NULL);
+}
+
+void qn_kept_evict_ahead(qn_kept *kept)
+{
+    pthread_mutex_lock(&kept->lock);
+    qn_prefix_evict_ahead(kept->prefix);
+    pthread_mutex_unlock(&kept->lock);
 }
 
 qn_status qn_kept_memory_new(qn_kept_list *list, qn_device *device, const qn_memory_params *params, qn_memory **out)

@@ -140,6 +140,8 @@ static void work_beside(qn_scheduler *s)
     end_requests(s);
     set_lost_aside(s);
     qn_scheduler_admit(s);
+    if (s->kept)
+        qn_kept_evict_ahead(s->kept);
 }
 
 /* ---- After a step ---- */

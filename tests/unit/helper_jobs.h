@@ -3,7 +3,7 @@
 #ifndef QN_TESTS_HELPER_JOBS_H
 #define QN_TESTS_HELPER_JOBS_H
 
-#include "helper_scheduler.h"
+#include "helper_spill.h"
 
 #include <pthread.h>
 
@@ -138,9 +138,9 @@ static inline void *run_sessions(void *context)
 }
 
 /* BESIDE: sessions are used at the same time. OVERLAPPING: a device of the CPU computes beside the host. AHEAD: two steps at a
- * time, and it leaves some tokens to the host. */
-enum how { ALONE, BESIDE = 1, OVERLAPPING = 2, AHEAD = 4 };
-enum { MOST_AHEAD = 64, TOKENS_PER_LEFT = 50 };
+ * time, and it leaves some tokens to the host. SPILLING: kept prefixes are spilled, by slow copies of which one fails. */
+enum how { ALONE, BESIDE = 1, OVERLAPPING = 2, AHEAD = 4, SPILLING = 8 };
+enum { MOST_AHEAD = 64, TOKENS_PER_LEFT = 50, COPY_DELAY = 3000, COPIES_TO_FAILURE = 100 };
 
 struct run {
     const char *file, *kv, *device;
@@ -209,6 +209,11 @@ static inline void run_jobs(const struct run *r)
     label("%s, %s, %zu requests", r->file, r->kv, r->n);
     assert_non_null(jobs);
     load_for(r, r->memory, &model);
+    if (r->how & SPILLING) {
+        let_spill(model, r->kv);
+        copies.delay = COPY_DELAY;
+        copies.most_out = COPIES_TO_FAILURE;
+    }
     if (!r->device && r->how & (OVERLAPPING | AHEAD))
         let_overlap(model, r->how & AHEAD ? MOST_AHEAD : 0);
     tokens_per_left = r->how & AHEAD ? TOKENS_PER_LEFT : 0;
@@ -234,11 +239,12 @@ static inline void run_jobs(const struct run *r)
     assert_int_equal(items_held(cache), 0);
     print_message(
         "%s %s: %llu steps, %llu ahead, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %zu sessions beside, "
-        "%zu tokens lost\n",
+        "%zu tokens lost, %zu items spilled\n",
         r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.ahead_steps,
         (unsigned long long)counters.rows, (unsigned long long)counters.reused_tokens,
-        (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside, sessions.n, n_lost);
-    if (r->how == AHEAD && model->device->ahead) /* while a session waits no step is launched behind another */
+        (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside, sessions.n, n_lost,
+        r->how & SPILLING ? copies.n_out : (size_t)0);
+    if ((r->how & ~SPILLING) == AHEAD && model->device->ahead) /* while a session waits no step is launched behind another */
         assert_true(counters.ahead_steps > counters.steps / 4);
     n_lost = 0;
     qn_model_free(model);

@@ -1,7 +1,7 @@
 /* Kept prefixes of a scheduler: every way to take memory evicts them; what is spilled to host memory is copied back for requests that
  * begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied as a GPU's. */
 #include "helper_sanitizers.h"
-#include "helper_scheduler.h"
+#include "helper_spill.h"
 
 #include <unistd.h>
 
@@ -184,43 +184,7 @@ static void admission_counts_reserved_pages_once(void **unused)
 
 /* ---- Spilling ---- */
 
-static size_t n_out, n_in, n_beside,
-    most_out; /* n_beside: of n_in, while a step is computed; most_out: copies to host memory after that many fail */
-
-static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
-{
-    (void)context;
-    if (n_out == most_out)
-        return qn_fail(QN_ERR_IO, "copy to host memory: broken");
-    n_out++;
-    memcpy(to, (const void *)(uintptr_t)from, bytes);
-    return QN_OK;
-}
-
-static qn_status copy_in(void *context, uint64_t to, const void *from, size_t bytes)
-{
-    (void)context;
-    n_in++;
-    n_beside += n_steps_in_flight > 0;
-    memcpy((void *)(uintptr_t)to, from, bytes);
-    return QN_OK;
-}
-
-/* A model whose sequences are copied as a GPU's are. */
-static void load_spilling(uint64_t memory, qn_model **model)
-{
-    qn_session *session;
-    load_model("models/quern-demo.gguf", memory, 1, model);
-    assert_ok(qn_session_create(*model, NULL, &session));
-    qn_cache *cache = (qn_cache *)session->memory->sequence->cache;
-    cache->copy_out = copy_out;
-    cache->copy_in = copy_in;
-    qn_session_free(session);
-    n_out = n_in = n_beside = 0;
-    most_out = SIZE_MAX;
-}
-
-/* A page whose copy fails stays if the page after it is in host memory. Who then gets no memory is told so, not of the copy. */
+/* A page whose copy fails is dropped with those after it. Who then gets no memory is told so, not of the copy. */
 static void failing_copies_are_not_reported(void **unused)
 {
     (void)unused;
@@ -231,12 +195,13 @@ static void failing_copies_are_not_reported(void **unused)
     load_spilling(64 << 20, &model);
     assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20 }, &scheduler));
     keep_prefixes(scheduler, 1);
-    most_out = 1;
+    const size_t n_pages = qn_kept_counts(scheduler->kept).pages;
+    copies.most_out = 2; /* the last page and its state are copied */
     while (qn_kept_evict(&model->kept))
         ;
-    assert_text("broken");
-    assert_int_equal(n_out, 1);
-    assert_true(items_held(scheduler->cache) > 0);
+    assert_int_equal(qn_kept_counts(scheduler->kept).pages, n_pages - 2);
+    assert_int_equal(qn_kept_counts(scheduler->kept).states, 0);
+    assert_int_equal(items_held(scheduler->cache), 0);
     take_all(&ballast, scheduler->cache);
     assert_int_equal(qn_session_create(model, NULL, &none), QN_ERR_MEMORY);
     assert_text("open chunk: ");
@@ -274,7 +239,7 @@ static void a_spilled_prefix_is_reused(void **unused)
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
         qn_scheduler_wait(scheduler);
         assert_int_equal(found.result.n_reused, spills ? REUSED : 0);
-        assert_int_equal(n_in > 0, spills);
+        assert_int_equal(copies.n_in > 0, spills);
         memset(&expected, 0, sizeof expected);
         params.user = &expected;
         qn_scheduler_free(scheduler);
@@ -311,18 +276,18 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     assert_ok(qn_scheduler_step(scheduler, &idle));
     assert_int_equal(scheduler->n_running, 2);
-    assert_true(n_in > 0);
-    assert_int_equal(n_beside, n_in);
+    assert_true(copies.n_in > 0);
+    assert_int_equal(copies.n_beside, copies.n_in);
     qn_scheduler_wait(scheduler);
     assert_int_equal(second.result.n_reused, N / QN_PAGE * QN_PAGE);
     assert_int_equal(second.n_tokens, 4);
     /* Without others there is no step beside which it could be copied. */
     while (qn_kept_evict(&model->kept))
         ;
-    n_in = 0;
+    copies.n_in = 0;
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     assert_ok(qn_scheduler_step(scheduler, &idle));
-    assert_true(n_in > 0);
+    assert_true(copies.n_in > 0);
     qn_scheduler_free(scheduler);
     stop_overlap(model);
     qn_model_free(model);
@@ -355,7 +320,7 @@ static void a_sequence_set_aside_is_spilled(void **unused)
         assert_int_equal(items_held(scheduler->cache), 0);
         qn_scheduler_wait(scheduler);
         assert_int_equal(found.result.n_set_aside, 1);
-        assert_int_equal(n_in > 0, spills);
+        assert_int_equal(copies.n_in > 0, spills);
         const uint64_t later = qn_scheduler_get_counters(scheduler).rows - rows - ANSWER / 2;
         assert_true(spills ? later < 2 * QN_PAGE : later >= PROMPT);
         const qn_cache *cache = scheduler->cache;
@@ -369,6 +334,145 @@ static void a_sequence_set_aside_is_spilled(void **unused)
     }
 }
 
+/* A second request beside which a state goes beyond the budget of states. */
+static struct {
+    qn_token tokens[600];
+    struct answer first, second;
+} busy;
+
+static void begin_copy(qn_model *model, qn_scheduler *scheduler)
+{
+    static bool idle;
+    make_tokens(12, busy.tokens, 600);
+    hold_copies(true);
+    for (size_t i = 0; i < 2; i++) {
+        struct answer *a = i ? &busy.second : &busy.first;
+        const qn_request_params params = prompt_of(busy.tokens + 300 * i, 300, 10, a);
+        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+        while (a->n_tokens < 10)
+            assert_ok(qn_scheduler_step(scheduler, &idle));
+    }
+    assert_ok(qn_scheduler_step(scheduler, &idle));
+    await_copies(1);
+    assert_int_equal(model->kept.first == scheduler->kept, true);
+}
+
+static const qn_scheduler_params one_state = { .prefix_states = 1, .prefix_host = 256 << 20, .no_thread = true };
+
+static void create_for_one_state(qn_model *model, qn_scheduler **scheduler)
+{
+    qn_scheduler_params params = one_state;
+    qn_session *session;
+    assert_ok(qn_session_create(model, NULL, &session));
+    params.prefix_states = qn_pool_stride(session->memory->sequence->cache->states);
+    qn_session_free(session);
+    assert_ok(qn_scheduler_create(model, &params, scheduler));
+}
+
+/* Steps and requests go on while a state is copied that is not within the budget any more. */
+static void steps_do_not_wait_for_copies(void **unused)
+{
+    (void)unused;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    struct answer again;
+    load_spilling(64 << 20, &model);
+    let_overlap(model, 0);
+    create_for_one_state(model, &scheduler);
+    begin_copy(model, scheduler);
+    assert_int_equal(qn_kept_counts(scheduler->kept).states, 2);
+    /* What is being copied is served from the pool. The copy is not used. */
+    const qn_request_params params = prompt_of(busy.tokens, 300, 10, &again);
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler_wait(scheduler);
+    assert_int_equal(again.result.n_reused, 256);
+    assert_same_answer(&again, &busy.first);
+    assert_int_equal(copies.n_out, 0);
+    assert_int_equal(copies.n_in, 0);
+    hold_copies(false);
+    while (qn_kept_evict(&model->kept))
+        ;
+    assert_int_equal(items_held(scheduler->cache), 0);
+    const qn_request_params once_more = prompt_of(busy.tokens + 300, 300, 10, &again);
+    assert_ok(qn_scheduler_submit(scheduler, &once_more, NULL));
+    qn_scheduler_wait(scheduler);
+    assert_int_equal(again.result.n_reused, 256);
+    assert_same_answer(&again, &busy.second);
+    assert_true(copies.n_in > 0);
+    stop_overlap(model);
+    qn_scheduler_free(scheduler);
+    qn_model_free(model);
+}
+
+/* Who needs memory that is being copied waits for it. */
+static void eviction_waits_for_copies(void **unused)
+{
+    (void)unused;
+    pthread_t thread;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    load_spilling(64 << 20, &model);
+    create_for_one_state(model, &scheduler);
+    begin_copy(model, scheduler);
+    const size_t n_held = items_held(scheduler->cache);
+    assert_int_equal(pthread_create(&thread, NULL, release_copies, NULL), 0);
+    assert_true(qn_kept_evict(&model->kept));
+    assert_int_equal(items_held(scheduler->cache), n_held - 1);
+    assert_int_equal(copies.n_out, 1);
+    pthread_join(thread, NULL);
+    qn_scheduler_free(scheduler);
+    qn_model_free(model);
+}
+
+/* With copies in flight. */
+static void freeing_a_scheduler_waits_for_copies(void **unused)
+{
+    (void)unused;
+    pthread_t thread;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    load_spilling(64 << 20, &model);
+    create_for_one_state(model, &scheduler);
+    begin_copy(model, scheduler);
+    const qn_cache *cache = scheduler->cache;
+    assert_int_equal(pthread_create(&thread, NULL, release_copies, NULL), 0);
+    qn_scheduler_free(scheduler);
+    assert_int_equal(items_held(cache), 0);
+    qn_model_free(model);
+    pthread_join(thread, NULL);
+}
+
+/* Before memory is needed: beside steps, while little is left of the pool. */
+static void little_memory_is_spilled_beside_steps(void **unused)
+{
+    (void)unused;
+    static struct ballast ballast;
+    qn_model *model;
+    qn_scheduler *scheduler;
+    struct answer answer;
+    qn_token tokens[40];
+    load_spilling(64 << 20, &model);
+    let_overlap(model, 0);
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .prefix_host = 256 << 20, .no_thread = true }, &scheduler));
+    keep_prefixes(scheduler, 3);
+    assert_int_equal(copies.n_begun, 0);
+    const qn_cache *cache = scheduler->cache;
+    qn_pool *pool = qn_pool_of(cache->pages);
+    ballast.classes[2] = cache->pages;
+    while (qn_pool_get_usage(pool).left >= qn_pool_get_usage(pool).budget / QN_FREE_SHARE)
+        assert_ok(qn_pool_try_take(cache->pages, &ballast.items[2][ballast.counts[2]++]));
+    make_tokens(44, tokens, 40);
+    const qn_request_params params = prompt_of(tokens, 40, 20, &answer);
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler_wait(scheduler);
+    assert_int_equal(answer.n_tokens, 20);
+    assert_true(copies.n_begun > 0);
+    drop_all(&ballast);
+    stop_overlap(model);
+    qn_scheduler_free(scheduler);
+    qn_model_free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -378,6 +482,10 @@ int main(void)
         cmocka_unit_test(a_spilled_prefix_is_reused),
         cmocka_unit_test(spilled_prefixes_are_copied_beside_steps),
         cmocka_unit_test(a_sequence_set_aside_is_spilled),
+        cmocka_unit_test(steps_do_not_wait_for_copies),
+        cmocka_unit_test(eviction_waits_for_copies),
+        cmocka_unit_test(freeing_a_scheduler_waits_for_copies),
+        cmocka_unit_test(little_memory_is_spilled_beside_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -421,6 +421,7 @@ static void near_states_are_not_copied(void **state)
         qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
         end_history(h);
     }
+    qn_prefix_wait(prefix);
     /* That at 384 has no other before it and was copied. */
     assert_int_equal(qn_prefix_get_counts(prefix).states, 3);
     assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, qn_pool_stride(f.cache.states));

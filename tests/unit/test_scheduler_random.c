@@ -61,6 +61,20 @@ static void ahead_of_the_device(void **unused)
                        .change = let_run_ahead });
 }
 
+static void spilling_beside_the_device(void **unused)
+{
+    (void)unused;
+    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "f16", .memory = 8 << 20,
+                       .params = { .max_sequences = 8, .prefix_host = 32 << 20 }, .n = n_requests,
+                       .how = BESIDE | AHEAD | SPILLING, .change = let_run_ahead });
+    run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 12 << 20,
+                       .params = { .max_sequences = 32, .prefix_host = 4 << 20 }, .n = n_requests,
+                       .how = OVERLAPPING | SPILLING });
+    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20,
+                       .params = { .max_sequences = 32, .prefix_host = 64 << 20 }, .n = n_large, .how = AHEAD | SPILLING,
+                       .change = let_run_ahead });
+}
+
 static void attention_only(void **unused)
 {
     (void)unused;
@@ -87,8 +101,13 @@ int main(void)
     n_requests = soak ? strtoul(soak, NULL, 10) : QN_TEST_SANITIZED ? SANITIZED_REQUESTS : REQUESTS;
     n_large = n_requests / (QN_TEST_SANITIZED && !soak ? 8 : 4);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hybrid_in_little_memory), cmocka_unit_test(hybrid_with_codes), cmocka_unit_test(beside_the_device),
-        cmocka_unit_test(ahead_of_the_device),     cmocka_unit_test(attention_only),    cmocka_unit_test(small_hybrid),
+        cmocka_unit_test(hybrid_in_little_memory),
+        cmocka_unit_test(hybrid_with_codes),
+        cmocka_unit_test(beside_the_device),
+        cmocka_unit_test(ahead_of_the_device),
+        cmocka_unit_test(spilling_beside_the_device),
+        cmocka_unit_test(attention_only),
+        cmocka_unit_test(small_hybrid),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
