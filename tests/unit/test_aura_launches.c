@@ -211,33 +211,6 @@ static void many_rows(void **unused)
     refused(qn_attention_gpu_prefill(&gpu, (size_t)1 << 40, 1, &launch), QN_ERR_INVALID, "rows in 1 pieces");
 }
 
-/* Over fp16 a split has 128 KB of keys and values, or 256 positions, or what is left below of the warps' tiles. */
-static void splits_of_f16(void **unused)
-{
-    (void)unused;
-    static const struct {
-        size_t dim;
-        uint32_t positions;
-    } cases[] = { { 16, 256 }, { 128, 256 }, { 160, 192 }, { 192, 128 }, { 256, 128 }, { 512, 64 } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const qn_attention_gpu gpu = { .head_dim = cases[i].dim,
-                                       .n_heads = 24,
-                                       .n_kv_heads = 4,
-                                       .key_bits = 16,
-                                       .value_bits = 16,
-                                       .n_sms = 132,
-                                       .max_shared_bytes = 227 << 10 };
-        label("heads of %zu", cases[i].dim);
-        qn_attention_splits splits = qn_attention_gpu_splits(&gpu, cases[i].positions);
-        assert_int_equal(splits.n, 1);
-        assert_int_equal(splits.tiles * QN_ATTENTION_TILE_KV, cases[i].positions);
-        splits = qn_attention_gpu_splits(&gpu, cases[i].positions + 1);
-        assert_int_equal(splits.n, 2);
-        splits = qn_attention_gpu_splits(&gpu, 262144);
-        assert_int_equal(splits.n, 33);
-    }
-}
-
 static void refusals(void **unused)
 {
     (void)unused;
@@ -281,7 +254,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(splits),       cmocka_unit_test(shared_memory),
                                         cmocka_unit_test(ring_buffers), cmocka_unit_test(many_rows),
-                                        cmocka_unit_test(refusals),     cmocka_unit_test(variants),
-                                        cmocka_unit_test(splits_of_f16) };
+                                        cmocka_unit_test(refusals),     cmocka_unit_test(variants) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,14 +51,11 @@ static size_t blocks_of(const qn_attention_gpu *gpu)
                                    qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* The least number of tiles of a split. Over fp16 a row of up to 128 KB of keys and values, or 256 positions, has a single one,
- * which is not written: at shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
+/* The least number of tiles of a split. Over fp16 a row of up to 256 positions has a single one, which is not written: at
+ * shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
 static size_t split_tiles(const qn_attention_gpu *gpu)
 {
-    enum { BYTES = 128 << 10, MOST_POSITIONS = 256 };
-    const size_t warps = warps_of(gpu), fit = BYTES / (2 * qn_attention_gpu_row_bytes(gpu->head_dim, 16)),
-                 positions = fit < MOST_POSITIONS ? fit : MOST_POSITIONS;
-    return is_f16(gpu) ? positions / QN_ATTENTION_TILE_KV / warps * warps : warps;
+    return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : warps_of(gpu);
 }
 
 /* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
