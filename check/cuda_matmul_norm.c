@@ -86,6 +86,7 @@ static float before(size_t i)
 static void set_outputs(struct norm_problem *p)
 {
     qn_gpu_poison(&p->out[0]);
+    qn_gpu_synchronize(); /* the poison of the other must be written first: uploads run in another stream */
     for (size_t i = 0; i < MAX_TOKENS * p->w.n_rows[1]; i++)
         p->found[1][i] = before(i);
     qn_assert_ok(qn_cuda_upload(qn_gpu(), p->out[1].data, p->found[1], p->out[1].bytes, NULL, NULL));

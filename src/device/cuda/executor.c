@@ -244,7 +244,7 @@ static qn_status queue_batch(struct batch *b, const qn_cuda_launched *launched)
 {
     QN_TRY(wait_for_flight(b->step.model));
     QN_TRY(prepare(b));
-    if (!b->first)
+    if (!b->first && launched->is_timed)
         QN_TRY(qn_cuda_event_record(b->step.model->cuda, launched->started, b->step.model->stream));
     if (b->step.is_decode || b->step.n == 1)
         QN_TRY(qn_cuda_fold_full_chunks(&b->step));
@@ -284,13 +284,15 @@ static qn_status abandon_block(qn_cuda_model *model, qn_status status)
     return qn_fail(status, "%s", text);
 }
 
-/* A step takes the block that no step in flight has. */
-static qn_status device_launch(qn_device *device, const qn_step *step)
+/* A step takes the block that no step in flight has. is_timed: the time between it and the step before is measured. */
+static qn_status launch(qn_device *device, const qn_step *step, bool is_timed)
 {
     qn_cuda_model *model = cuda_model_of(device);
     pthread_mutex_lock(&model->stream_lock);
     qn_cuda_use_block(model, model->flights[0].is_queued);
-    launched_step(model, model->n_launched)->block = model->block;
+    qn_cuda_launched *launched = launched_step(model, model->n_launched);
+    launched->block = model->block;
+    launched->is_timed = is_timed;
     qn_status status = queue_step(model, step);
     if (status != QN_OK)
         status = abandon_block(model, status);
@@ -300,12 +302,18 @@ static qn_status device_launch(qn_device *device, const qn_step *step)
     return status;
 }
 
+static qn_status device_launch(qn_device *device, const qn_step *step)
+{
+    return launch(device, step, true);
+}
+
 /* Between the step before and this one, of which both have been computed. */
 static double measure_idle(qn_cuda_model *model, uint64_t number)
 {
     double seconds = 0;
-    if (number && qn_cuda_event_seconds(model->cuda, launched_step(model, number - 1)->computed,
-                                        launched_step(model, number)->started, &seconds) != QN_OK)
+    if (number && launched_step(model, number)->is_timed &&
+        qn_cuda_event_seconds(model->cuda, launched_step(model, number - 1)->computed, launched_step(model, number)->started,
+                              &seconds) != QN_OK)
         return 0;
     return seconds;
 }
@@ -329,9 +337,10 @@ static qn_status device_finish(qn_device *device)
     return status;
 }
 
+/* Of steps that the caller waits for, what the device waited before them is not measured. */
 static qn_status device_run(qn_device *device, const qn_step *step)
 {
-    QN_TRY(device_launch(device, step));
+    QN_TRY(launch(device, step, false));
     return device_finish(device);
 }
 

@@ -98,6 +98,7 @@ enum { QN_CUDA_BLOCKS = 2 };
 typedef struct qn_cuda_launched {
     qn_cuda_event started, computed; /* before and after its work */
     size_t block;
+    bool is_timed; /* started is recorded */
 } qn_cuda_launched;
 
 typedef struct qn_cuda_graphs qn_cuda_graphs;
