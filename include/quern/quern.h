@@ -70,8 +70,8 @@ typedef struct qn_model_params {
      * alone, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
-    qn_log_fn on_log;           /* NULL: none */
-    void *user;                 /* passed to both callbacks */
+    qn_log_fn on_log;           /* also called after loading, by any thread, when a GPU kernel is compiled; NULL: none */
+    void *user;                 /* passed to both callbacks; outlives the model where there is on_log */
 } qn_model_params;
 
 /* qn_model_load - map a GGUF file, validate it and prepare the model for inference.

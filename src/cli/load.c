@@ -56,7 +56,7 @@ static int print_capacity(const qn_args *args, qn_model *model)
 
 static int load(const qn_args *args, bool vocab_only, const char *device, const char *chat_template, qn_model **model)
 {
-    qn_progress progress;
+    static qn_progress progress; /* for notes of the device, which come as long as there is the model */
     qn_progress_begin(&progress, "loading");
     const qn_model_params params = {
         .device = device,
