@@ -73,7 +73,7 @@ typedef struct qn_model_params {
     /* Notes while the model is loaded, and on a GPU also later, from any thread that uses the model: of a kernel that has to be
      * compiled. NULL: none. */
     qn_log_fn on_log;
-    void *user; /* passed to both callbacks */
+    void *user; /* passed to both callbacks; outlives the model where there is on_log */
 } qn_model_params;
 
 /* qn_model_load - map a GGUF file, validate it and prepare the model for inference.

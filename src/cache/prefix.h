@@ -83,8 +83,8 @@ typedef enum qn_evicted {
 qn_evicted qn_prefix_begin_evict(qn_prefix *prefix);
 bool qn_prefix_evict(qn_prefix *prefix);
 
-/* qn_prefix_evict_ahead - end copies, and begin a few if nothing is being copied and less than 1/QN_FREE_SHARE of the pool is free:
- * who calls this often rarely waits for memory. Only of a cache with host memory. */
+/* qn_prefix_evict_ahead - end copies, and begin a few if nothing is being copied and less than 1/QN_FREE_SHARE of the pool is
+ * free: who calls this often rarely waits for memory. Nothing happens without host memory. */
 void qn_prefix_evict_ahead(qn_prefix *prefix);
 
 /* qn_prefix_wait - wait until a copy to host memory has ended, if any is in flight. Other threads may use the cache

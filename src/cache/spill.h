@@ -27,7 +27,7 @@ void qn_spill_free(qn_spill *spill);
 /* ---- To host memory ---- */
 
 /* qn_spill_begin - queue a copy of an item, on which the device has completed its work. `owner` is the caller's name for it.
- * False if QN_SPILL_COPIES are in flight. It is in flight until qn_spill_end has returned it, or qn_spill_abandon dropped it. */
+ * The copy is in flight until qn_spill_end has returned it, or qn_spill_abandon dropped it. False if QN_SPILL_COPIES are. */
 bool qn_spill_begin(qn_spill *spill, qn_item_kind kind, uint32_t item, uint32_t owner);
 
 /* qn_spill_abandon - drop the copy in flight of an owner's item. */
@@ -43,8 +43,8 @@ typedef struct qn_spilled {
 /* qn_spill_end - the next copy that has ended. False if there is none. */
 bool qn_spill_end(qn_spill *spill, qn_spilled *out);
 
-/* qn_spill_is_busy - whether a copy is in flight, or is still being made after it was abandoned. qn_spill_wait - wait until one of
- * them has ended, if there are any. */
+/* qn_spill_is_busy - whether a copy is in flight, or is still being made after it was abandoned. qn_spill_wait - wait until
+ * one of them has ended, if there are any. */
 bool qn_spill_is_busy(qn_spill *spill);
 void qn_spill_wait(qn_spill *spill);
 

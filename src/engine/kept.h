@@ -41,8 +41,8 @@ void qn_kept_add(qn_kept *kept, const char *scope, const int32_t *tokens, const 
 void qn_kept_state(qn_kept *kept, const char *scope, const int32_t *tokens, const qn_memory *memory, qn_state_kind kind);
 qn_prefix_counts qn_kept_counts(qn_kept *kept);
 
-/* qn_kept_evict - qn_prefix_evict of the first in the list that has something to drop. False if none has. The cache is not locked
- * while a copy is waited for. */
+/* qn_kept_evict - qn_prefix_evict of the first in the list that has something to drop. False if none has. The cache is not
+ * locked while a copy is waited for. */
 bool qn_kept_evict(qn_kept_list *list);
 
 /* qn_kept_evict_ahead - qn_prefix_evict_ahead, for a scheduler to call beside every step. */

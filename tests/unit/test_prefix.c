@@ -3,6 +3,9 @@
 #include "helper_sequence.h"
 
 #include "cache/prefix.h"
+#include "cache/spill.h"
+
+#include <pthread.h>
 
 static int32_t *tokens_of(history *h)
 {
@@ -440,6 +443,107 @@ static void near_states_are_not_copied(void **state)
     end_fixture(&f);
 }
 
+/* ---- Copies in flight ---- */
+
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER; /* copies to host memory do not end while it is locked */
+static size_t exhausted_after;                           /* copies until one finds no host memory; 0: never */
+
+static qn_status gated_copy_out(void *context, void *to, uint64_t from, size_t bytes)
+{
+    pthread_mutex_lock(&gate);
+    const bool is_exhausted = exhausted_after && --exhausted_after == 0;
+    pthread_mutex_unlock(&gate);
+    return is_exhausted ? qn_fail(QN_ERR_MEMORY, "refused") : device_copy_out(context, to, from, bytes);
+}
+
+/* Prompts of other tokens, whose states are kept one after the other. */
+static void keep_states(fixture *f, qn_prefix *prefix, uint32_t (*tokens)[100], size_t n)
+{
+    uint32_t reused, matched;
+    for (size_t i = 0; i < n; i++) {
+        fill(tokens[i], 100);
+        history *h = run(f, prefix, NULL, tokens[i], 100, &reused, &matched);
+        qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
+        end_history(h);
+    }
+}
+
+static void states_are_dropped_while_too_many_are_copied(void **state)
+{
+    enum { N = QN_SPILL_COPIES + 3 };
+    uint32_t tokens[N][100], reused, matched;
+    fixture f = new_fixture(1000, false, true);
+    qn_prefix *prefix;
+    (void)state;
+    spill(&f);
+    f.cache.copy_out = gated_copy_out;
+    assert_ok(qn_prefix_create(&f.cache, qn_pool_stride(f.cache.states), 8 << 20, &prefix));
+    pthread_mutex_lock(&gate);
+    keep_states(&f, prefix, tokens, N);
+    assert_int_equal(qn_prefix_get_counts(prefix).states, QN_SPILL_COPIES + 1);
+    assert_int_equal(qn_pool_count(f.cache.states), QN_SPILL_COPIES + 1);
+    pthread_mutex_unlock(&gate);
+    while (qn_prefix_evict(prefix))
+        ;
+    assert_int_equal(qn_pool_count(f.cache.states), 0);
+    for (size_t i = 0; i < N; i++) {
+        end_history(run(&f, prefix, NULL, tokens[i], 100, &reused, &matched));
+        assert_int_equal(reused, i < QN_SPILL_COPIES || i == N - 1 ? 64 : 0);
+    }
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
+/* A copy in flight keeps its item, whatever becomes of the node. */
+static void nodes_are_freed_while_they_are_copied(void **state)
+{
+    uint32_t tokens[3][100], reused, matched;
+    fixture f = new_fixture(1000, false, true);
+    qn_prefix *prefix;
+    (void)state;
+    spill(&f);
+    f.cache.copy_out = gated_copy_out;
+    assert_ok(qn_prefix_create(&f.cache, qn_pool_stride(f.cache.states), 8 << 20, &prefix));
+    pthread_mutex_lock(&gate);
+    keep_states(&f, prefix, tokens, 3); /* two are copied */
+    qn_prefix_clear(prefix);
+    assert_true(qn_pool_count(f.cache.states) <= 1); /* that of the copy which has begun */
+    keep_states(&f, prefix, tokens, 3);
+    assert_int_equal(qn_prefix_get_counts(prefix).states, 3);
+    pthread_mutex_unlock(&gate);
+    while (qn_prefix_evict(prefix))
+        ;
+    for (size_t i = 0; i < 3; i++) {
+        end_history(run(&f, prefix, NULL, tokens[i], 100, &reused, &matched));
+        assert_int_equal(reused, 64);
+    }
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
+/* The item stays until what is used least in host memory has made room. */
+static void host_memory_that_is_exhausted(void **state)
+{
+    uint32_t tokens[600], reused, matched;
+    fixture f = new_fixture(1000, false, false);
+    qn_prefix *prefix;
+    (void)state;
+    spill(&f);
+    f.cache.copy_out = gated_copy_out;
+    assert_ok(qn_prefix_create(&f.cache, 0, 8 << 20, &prefix));
+    fill(tokens, 600);
+    end_history(run(&f, prefix, NULL, tokens, 600, &reused, &matched));
+    exhausted_after = 4; /* three pages are copied, of which the last of the prompt gives way */
+    while (qn_prefix_evict(prefix))
+        ;
+    assert_int_equal(exhausted_after, 0);
+    assert_int_equal(qn_pool_get_usage(f.pool).held, 0);
+    end_history(run(&f, prefix, NULL, tokens, 600, &reused, &matched));
+    assert_int_equal(reused, 512);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
 /* Conversations from a small set of beginnings, in a pool that is too small for all of them; whatever is taken over holds the
  * right tokens, and what is found is as long as a plain search says while nothing has been evicted. */
 static void random_conversations(void **state)
@@ -525,6 +629,9 @@ int main(void)
         cmocka_unit_test(refused_copies),
         cmocka_unit_test(no_memory_to_come_back),
         cmocka_unit_test(near_states_are_not_copied),
+        cmocka_unit_test(states_are_dropped_while_too_many_are_copied),
+        cmocka_unit_test(nodes_are_freed_while_they_are_copied),
+        cmocka_unit_test(host_memory_that_is_exhausted),
         cmocka_unit_test(random_conversations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
