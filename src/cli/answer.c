@@ -69,7 +69,8 @@ static void print(struct stream *s, const char *text, size_t length)
 
 static void draw_fold(struct stream *s, const char *label)
 {
-    printf(CLEAR_LINE DIM "%s %zu tokens, %.1f s" PLAIN, label, s->n_reasoning, qn_seconds() - s->thinking_since);
+    printf(CLEAR_LINE DIM "%s %zu token%s, %.1f s" PLAIN, label, s->n_reasoning, s->n_reasoning == 1 ? "" : "s",
+           qn_seconds() - s->thinking_since);
     s->drawn = qn_seconds();
 }
 
