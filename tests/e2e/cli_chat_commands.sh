@@ -63,9 +63,12 @@ chat $'/regen\n/edit\n/edit x\none\n/regen\n/edit\n/edit two words \n/save '"$wo
 holds "$work/c.json" "user 'two words'
 $answer"
 { grep -q 'no message to answer' "$work/err" && grep -q 'no message to edit' "$work/err" && grep -q 'no line editor' "$work/err"; } || fail "/regen and /edit without a message"
-chat "one"$'\n'"/edit $(printf 'x%.0s' $(seq 200))"$'\n/save '"$work/d.json" -c 100
-{ grep -q 'the message takes' "$work/err" && holds "$work/d.json" "user 'one'
-$answer"; } || fail "/edit: a message that is too long replaced the last one"
+chat $'one\ntwo\n'"/edit $(printf 'x%.0s' $(seq 200))"$'\n/save '"$work/d.json" -c 120
+grep -q 'the message takes' "$work/err" || fail "/edit: a message that is too long"
+holds "$work/d.json" "user 'one'
+$answer
+user 'two'
+$answer"
 printf '{"messages": [{"role": "system", "content": "be"}, {"role": "user", "content": "asked"}]}' >"$work/open.json"
 chat $'/load '"$work/open.json"$'\n/system\n/regen\n/save '"$work/e.json"
 { grep -qx be "$work/err" && grep -q '/regen answers the last one' "$work/err"; } || fail "/load: a conversation that ends with a question"
@@ -82,13 +85,30 @@ prompt=$(sed -n 's/^prompt *\([0-9]*\) tokens.*/\1/p' "$work/err" | tail -1)
 grep -q '/context takes no argument' "$work/err" || fail "a command with an argument too many"
 for name in help regen edit think system reset save load context exit; do grep -q "^/$name " "$work/err" || fail "/help lacks /$name"; done
 
+# ---- A full context: as few turns are dropped as possible ----
+# prompt_tokens N - tokens of the prompt with the last N of 20 turns and one more.
+turns() { python3 -c 'import json, sys
+n = int(sys.argv[2])
+m = [dict(role=r, content=f"text {i}" * (1 + i % 3)) for i in range(20 - n, 20) for r in ("user", "assistant")]
+json.dump(dict(messages=m + [dict(role="user", content="last")] * int(sys.argv[3]), add_generation_prompt=True), open(sys.argv[1], "w"))' "$@"; }
+prompt_tokens() {
+    turns "$work/some.json" "$1" 1
+    quern tokenize "${thinking[@]}" --ids --chat "$work/some.json"
+    wc -w <"$work/out"
+}
+turns "$work/many.json" 20 0
+chat "/load $work/many.json"$'\nlast' -c 480
+dropped=$(sed -n 's/.*the oldest \([0-9]*\) turns were dropped/\1/p' "$work/err")
+[ "${dropped:-0}" -gt 2 ] || fail "a full context: '$dropped' turns of 20 dropped"
+{ [ "$(prompt_tokens $((20 - dropped)))" -le 360 ] && [ "$(prompt_tokens $((21 - dropped)))" -gt 360 ]; } || fail "a full context: $dropped turns are not as few as possible"
+
 # ---- Bytes that are not UTF-8 ----
 printf 'a\xff\xe4b\n/save %s\n' "$work/f.json" | timeout 60 "$QN_BIN/quern" chat "${thinking[@]}" >"$work/out" 2>"$work/err"
 holds "$work/f.json" "user 'a��b'
 $answer"
 
 # ---- A hybrid model goes back to a checkpoint, and answers as from an empty session ----
-hybrid() { timeout 300 "$QN_BIN/quern" chat -q --temp 0 -n 20 "$@" >"$work/out" 2>"$work/err"; }
+hybrid() { timeout 300 "$QN_BIN/quern" chat -q --temp 0 -n 70 "$@" >"$work/out" 2>"$work/err"; }
 hybrid <<<$'A cat\n/save '"$work/g.json"$'\n/regen\nA dog\n/context\n/edit A bird\n/context'
 [ "$(sed -n 's/^prompt .* of which 0*\([1-9][0-9]*\) were evaluated.*/x/p' "$work/err" | wc -l)" -eq 2 ] || fail "a hybrid model: /context"
 awk '/^prompt/ { if ($2 - $7 < 8) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: its session's prefix is not used again"
@@ -100,4 +120,7 @@ for other in dog bird; do
     cp "$work/out" "$work/$other"
 done
 cmp -s "$work/together" <(cat "$work/cat" "$work/cat" "$work/dog" "$work/bird") || fail "a hybrid model: other answers where a prefix is used again"
+# After more than 64 tokens only a checkpoint leads back.
+hybrid <<<"$(printf 'a cat and a dog %.0s' $(seq 30))"$'\n/regen\n/context'
+awk '/^prompt/ { if ($2 < 100 || $2 - $7 < 90) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: no checkpoint after the messages of a prompt"
 finish
