@@ -111,7 +111,7 @@ $answer"
 hybrid() { timeout 300 "$QN_BIN/quern" chat -q --temp 0 -n 70 "$@" >"$work/out" 2>"$work/err"; }
 hybrid <<<$'A cat\n/save '"$work/g.json"$'\n/regen\nA dog\n/context\n/edit A bird\n/context'
 [ "$(sed -n 's/^prompt .* of which 0*\([1-9][0-9]*\) were evaluated.*/x/p' "$work/err" | wc -l)" -eq 2 ] || fail "a hybrid model: /context"
-awk '/^prompt/ { if ($2 - $7 < 8) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: its session's prefix is not used again"
+awk '/^prompt/ { if ($2 - $6 < 8) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: its session's prefix is not used again"
 cp "$work/out" "$work/together"
 hybrid <<<'A cat'
 cp "$work/out" "$work/cat"
@@ -122,5 +122,5 @@ done
 cmp -s "$work/together" <(cat "$work/cat" "$work/cat" "$work/dog" "$work/bird") || fail "a hybrid model: other answers where a prefix is used again"
 # After more than 64 tokens only a checkpoint leads back.
 hybrid <<<"$(printf 'a cat and a dog %.0s' $(seq 30))"$'\n/regen\n/context'
-awk '/^prompt/ { if ($2 < 100 || $2 - $7 < 90) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: no checkpoint after the messages of a prompt"
+awk '/^prompt/ { if ($2 < 100 || $2 - $6 < 90) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: no checkpoint after the messages of a prompt"
 finish
