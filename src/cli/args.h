@@ -35,7 +35,7 @@ typedef struct qn_args {
     uint64_t memory, prefix_cache, prefix_host;
     int64_t threads, context, batch;
     /* Text in, text out. */
-    const char *prompt, *file, *system, *chat_template;
+    const char *prompt, *file, *system, *chat_template, *reasoning;
     qn_texts stop;
     int64_t n_predict;
     bool chat, ignore_end;

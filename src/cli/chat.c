@@ -1,27 +1,14 @@
-/* quern chat: a conversation. The session keeps it, so that a turn costs the evaluation of that turn alone. cli/line.c reads
- * messages, cli/turn.c makes the tokens of a turn. */
+/* quern chat: a conversation. All messages are rendered for each answer, and the session evaluates what it does not hold of them.
+ * cli/line.c reads messages, cli/conversation.c makes prompts, cli/answer.c generates answers, cli/chat_commands.c has the
+ * commands. */
+#include "cli/chat.h"
+
 #include "cli/cli.h"
-#include "cli/generate.h"
-#include "cli/line.h"
 #include "cli/signals.h"
-#include "cli/turn.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-struct chat {
-    const qn_args *args;
-    uint64_t seed;
-    char *system; /* NULL: none */
-};
-
-static const char commands[] = "/system TEXT  set the system's turn and begin again\n"
-                               "/system       show the system's turn\n"
-                               "/reset        begin again\n"
-                               "/exit         leave (or Ctrl-D)\n"
-                               "//TEXT        send /TEXT\n"
-                               "Ctrl-C stops an answer.\n";
 
 void qn_chat_defaults(qn_args *args)
 {
@@ -29,192 +16,174 @@ void qn_chat_defaults(qn_args *args)
     args->n_predict = -1;
 }
 
-static bool set_system(struct chat *chat, const char *text)
+/* ---- Answers ---- */
+
+/* Tokens kept for an answer: a quarter of the context, or fewer where an answer has fewer. */
+static size_t reserve(const qn_chat *chat)
 {
-    char *copy = strdup(text);
-    if (!copy) {
-        qn_cli_error("no memory for the system's turn");
-        return false;
-    }
-    free(chat->system);
-    chat->system = copy;
-    return true;
+    const size_t quarter = qn_session_capacity(chat->session) / 4;
+    const int64_t limit = chat->args->n_predict;
+    return limit >= 0 && (uint64_t)limit < quarter ? (size_t)limit : quarter;
 }
 
-/* `n` tokens were to be added. A message that would not fit by itself is not helped by beginning again. */
-static void context_full(const qn_session *session, size_t n, size_t n_first)
+static void note_dropped(const qn_chat *chat, size_t n_turns)
 {
-    const uint32_t capacity = qn_session_capacity(session);
-    if (n_first >= capacity)
-        qn_cli_error("the message takes %zu tokens, the context holds %u: a larger -c holds more", n_first, capacity);
-    else
-        qn_cli_error("the context of %u tokens is full, and the message takes %zu: /reset begins again, a larger -c holds more",
-                     capacity, n);
+    if (n_turns && !chat->args->quiet)
+        qn_cli_error("note: the context of %u tokens is full: the oldest %zu turn%s dropped",
+                     qn_session_capacity(chat->session), n_turns, n_turns == 1 ? " was" : "s were");
 }
 
-/* How many tokens the message would take as the first of a conversation. */
-static size_t first_turn_tokens(const struct chat *chat, const qn_model *model, const char *text)
+static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *answer)
 {
-    qn_token *tokens;
-    size_t count;
-    if (qn_first_turn_tokens(model, chat->system, text, &tokens, &count))
-        return 0;
-    qn_free_tokens(tokens);
-    return count;
-}
-
-/* One turn. False when the conversation cannot go on. */
-static bool answer(struct chat *chat, const qn_model *model, qn_session *session, const char *text)
-{
-    qn_token *tokens;
-    size_t count;
-    if (qn_turn_tokens(session, model, chat->system, text, &tokens, &count)) {
-        qn_cli_fail();
-        return false;
-    }
-    const uint32_t before = qn_session_length(session);
-    if (qn_session_checkpoint(session)) {
-        qn_free_tokens(tokens);
-        qn_cli_fail();
-        return false;
-    }
     qn_generate_params params = qn_generate_defaults();
     params.sampling = chat->args->sampling;
-    params.sampling.seed = chat->seed++; /* the same question twice may get two answers */
+    params.sampling.seed = chat->seed++;
     params.max_tokens = chat->args->n_predict;
     params.stop = chat->args->stop.at;
     params.n_stop = chat->args->stop.count;
-    qn_stream stream;
-    qn_generate_result result = { 0 };
-    const qn_status status = qn_stream_generate(session, tokens, count, params, &stream, &result);
-    qn_free_tokens(tokens);
-    if (stream.broken)
+    return qn_answer_generate(chat->session, chat->model, prompt, &chat->output, &params, chat->view, answer);
+}
+
+/* What was generated becomes a message, also where Ctrl-C or the end of the context ended it. */
+static bool keep(qn_chat *chat, const qn_answer *answer)
+{
+    if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "", answer->reasoning)) {
+        qn_cli_fail();
         return false;
-    if (!stream.ends_line)
-        putchar('\n');
-    if (isatty(STDOUT_FILENO))
-        putchar('\n');
-    qn_out_flush();
-    const bool interrupted = status == QN_ERR_CANCELLED || (!status && result.reason == QN_STOP_CANCELLED);
-    if (status || result.n_generated == 0) { /* the turn did not happen */
-        if (status == QN_ERR_CONTEXT)
-            context_full(session, count, first_turn_tokens(chat, model, text));
-        else if (!interrupted && status)
-            qn_cli_fail();
-        return qn_session_truncate(session, before) == QN_OK && (status == QN_ERR_CONTEXT || interrupted || !status);
     }
-    if (result.reason == QN_STOP_CONTEXT)
-        qn_cli_error("the context of %u tokens is full: /reset begins again, a larger -c holds more",
-                     qn_session_capacity(session));
+    if (answer->reason == QN_STOP_CONTEXT)
+        qn_cli_error("note: the answer ends here: the context of %u tokens is full; a larger -c holds more",
+                     qn_session_capacity(chat->session));
     return true;
 }
 
-static void begin_again(qn_session *session)
+bool qn_chat_answer(qn_chat *chat, size_t n_before)
 {
-    qn_session_truncate(session, 0);
-    fputs("The conversation begins again.\n", stderr);
-}
-
-static void system_command(struct chat *chat, qn_session *session, const char *text)
-{
-    if (*text && set_system(chat, text)) {
-        qn_session_truncate(session, 0);
-        fputs("The system's turn is set, and the conversation begins again.\n", stderr);
-    } else if (!*text && chat->system) {
-        qn_print_text(stderr, chat->system, strlen(chat->system));
-        fputc('\n', stderr);
-    } else if (!*text) {
-        fputs("There is no system turn.\n", stderr);
+    qn_prompt prompt;
+    qn_answer answer = { 0 };
+    qn_status status = qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
+    if (status) { /* of this message: the template refuses it, or it is too long */
+        qn_conversation_truncate(&chat->conversation, n_before);
+        qn_cli_fail();
+        return status != QN_ERR_MEMORY;
     }
-}
-
-/* A message that begins with one slash. False to end the conversation. */
-static bool command(struct chat *chat, qn_session *session, const char *text)
-{
-    const size_t name = strcspn(text, " \t\n");
-    const char *rest = text + name + strspn(text + name, " \t\n");
-    if (strcmp(text, "/exit") == 0 || strcmp(text, "/quit") == 0)
-        return false;
-    if (strcmp(text, "/help") == 0)
-        fputs(commands, stderr);
-    else if (strcmp(text, "/reset") == 0)
-        begin_again(session);
-    else if (name == strlen("/system") && strncmp(text, "/system", name) == 0)
-        system_command(chat, session, rest);
+    note_dropped(chat, prompt.n_turns);
+    status = generate(chat, &prompt, &answer);
+    qn_prompt_free(&prompt);
+    bool go_on = !answer.broken;
+    if (go_on && status && status != QN_ERR_CANCELLED) {
+        qn_cli_fail();
+        go_on = false;
+    }
+    if (!go_on || status || !answer.n_generated)
+        qn_conversation_truncate(&chat->conversation, n_before);
     else
-        qn_cli_error("unknown command '%s'; the commands are /help /reset /system [TEXT] /exit; //TEXT sends /TEXT", text);
-    return true;
+        go_on = keep(chat, &answer);
+    chat->last = answer;
+    chat->last.content = chat->last.reasoning = NULL;
+    qn_answer_free(&answer);
+    return go_on;
 }
 
-/* One message. False when the conversation cannot go on, or the user leaves; *exit_status is then set. */
-static bool take_message(struct chat *chat, const qn_model *model, qn_session *session, const char *text, size_t length,
-                         int *exit_status)
+bool qn_chat_ask(qn_chat *chat, const char *text)
+{
+    const size_t n_before = json_array_size(chat->conversation.messages);
+    if (qn_conversation_add(&chat->conversation, "user", text, NULL)) {
+        qn_cli_fail();
+        return false;
+    }
+    return qn_chat_answer(chat, n_before);
+}
+
+/* ---- Messages ---- */
+
+static qn_chat_next take_message(qn_chat *chat, const char *text, size_t length)
 {
     if (memchr(text, 0, length)) {
         qn_cli_error("the message holds a zero byte, which a chat message cannot");
-        *exit_status = QN_EXIT_FAILED;
-        return false;
+        return QN_CHAT_FAILED;
     }
     if (*text == '/' && text[1] != '/')
-        return command(chat, session, text);
-    if (!*text)
-        return true;
-    if (answer(chat, model, session, *text == '/' ? text + 1 : text))
-        return true;
-    *exit_status = ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish tells the one from the other */
-    return false;
+        return qn_chat_command(chat, text);
+    if (!*text || qn_chat_ask(chat, *text == '/' ? text + 1 : text))
+        return QN_CHAT_GO_ON;
+    return QN_CHAT_FAILED;
 }
 
-/* The system's turn: of --system, or of the conversation that was loaded, so that /reset keeps it. And whether the model has a
- * chat format at all: one without is refused before anything is typed. */
-static bool find_system(struct chat *chat, const qn_model *model, const qn_session *session)
+static int converse(qn_chat *chat)
 {
-    qn_token *probe;
-    size_t count;
-    if (chat->args->system && !set_system(chat, chat->args->system))
-        return false;
-    qn_status status = qn_first_turn_tokens(model, chat->system, ".", &probe, &count);
-    if (status == QN_OK) {
-        qn_free_tokens(probe);
-        status = chat->args->load ? qn_session_system(session, model, &chat->system) : QN_OK;
-    }
-    if (status)
-        qn_cli_fail();
-    return status == QN_OK;
-}
-
-static int converse(struct chat *chat, const qn_model *model, qn_session *session)
-{
-    if (!find_system(chat, model, session))
-        return QN_EXIT_FAILED;
-    qn_line *lines;
-    if (!qn_line_open(&lines, chat->args->quiet))
-        return QN_EXIT_FAILED;
-    if (!chat->args->quiet && isatty(STDIN_FILENO))
-        fprintf(stderr, "/help lists the commands, Ctrl-D leaves.\n");
-    int exit_status = QN_EXIT_DONE;
-    for (bool go_on = true; go_on;) {
+    for (;;) {
         char *text;
         size_t length;
-        const qn_line_result got = qn_line_read(lines, "> ", &text, &length);
-        if (got == QN_LINE_INTERRUPTED) {
-            qn_signals_clear();
-            if (qn_signals_stop_requested())
-                break;
-            continue;
+        const qn_line_result got = qn_line_read(chat->lines, "> ", NULL, &text, &length);
+        qn_chat_next next = QN_CHAT_GO_ON;
+        if (got == QN_LINE_END)
+            return QN_EXIT_DONE;
+        if (got == QN_LINE_FAILED)
+            return QN_EXIT_FAILED;
+        if (got == QN_LINE_READ) {
+            next = take_message(chat, text, length);
+            free(text);
         }
-        if (got != QN_LINE_READ) {
-            exit_status = got == QN_LINE_END ? QN_EXIT_DONE : QN_EXIT_FAILED;
-            break;
-        }
-        go_on = take_message(chat, model, session, text, length, &exit_status);
-        free(text);
         qn_signals_clear();
-        if (qn_signals_stop_requested())
-            break;
+        if (next == QN_CHAT_FAILED)
+            return ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish tells the one from the other */
+        if (next == QN_CHAT_LEAVE || qn_signals_stop_requested())
+            return QN_EXIT_DONE;
     }
-    qn_line_close(lines);
-    return exit_status;
+}
+
+/* ---- The command ---- */
+
+/* Whether the model has a chat format at all: one without is refused before anything is typed. */
+static qn_status probe(qn_conversation *c)
+{
+    qn_prompt prompt;
+    qn_status status = qn_conversation_add(c, "user", ".", NULL);
+    if (status == QN_OK)
+        status = qn_conversation_prompt(c, SIZE_MAX, 0, &prompt);
+    if (status == QN_OK)
+        qn_prompt_free(&prompt);
+    qn_conversation_truncate(c, 0);
+    return status;
+}
+
+static qn_status begin(qn_chat *chat)
+{
+    qn_conversation *c = &chat->conversation;
+    qn_status status = qn_conversation_begin(c, chat->model, chat->args->system);
+    if (status == QN_OK)
+        status = probe(c);
+    if (status == QN_OK && chat->args->load)
+        status = qn_conversation_load_tokens(c, chat->session);
+    if (status == QN_OK)
+        qn_conversation_output(c, &chat->output);
+    return status;
+}
+
+static qn_reasoning_view view_of(const qn_args *args)
+{
+    if (!args->reasoning)
+        return isatty(STDOUT_FILENO) ? QN_REASONING_FOLD : QN_REASONING_SHOW;
+    if (strcmp(args->reasoning, "show") == 0)
+        return QN_REASONING_SHOW;
+    return strcmp(args->reasoning, "fold") == 0 ? QN_REASONING_FOLD : QN_REASONING_HIDE;
+}
+
+static int chat_on_session(const qn_args *args, const qn_model *model, qn_session *session)
+{
+    qn_chat chat = { .args = args, .model = model, .session = session, .view = view_of(args), .seed = args->sampling.seed };
+    int status = QN_EXIT_FAILED;
+    if (begin(&chat))
+        qn_cli_fail();
+    else if (qn_line_open(&chat.lines, args->quiet)) {
+        if (!args->quiet && isatty(STDIN_FILENO))
+            fprintf(stderr, "/help lists the commands, Ctrl-D leaves.\n");
+        status = converse(&chat);
+        qn_line_close(chat.lines);
+    }
+    qn_conversation_free(&chat.conversation);
+    return status;
 }
 
 static int check_args(qn_args *args)
@@ -237,18 +206,16 @@ int qn_cli_chat(qn_args *args)
         status = qn_load_model(args, false, true, &model);
     if (status)
         return status;
-    struct chat chat = { .args = args, .seed = args->sampling.seed };
     qn_session *session = NULL;
     status = qn_check_save(args);
     if (status == QN_EXIT_DONE)
         status = qn_open_session(args, model, 0, &session);
     if (status == QN_EXIT_DONE) {
-        status = converse(&chat, model, session);
+        status = chat_on_session(args, model, session);
         const int saved = qn_save_session(args, session);
         status = status ? status : saved;
     }
     qn_session_free(session);
     qn_model_free(model);
-    free(chat.system);
     return status;
 }

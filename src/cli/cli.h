@@ -84,8 +84,11 @@ int qn_resolve_model(const char **model, bool quiet);
  * (qn_device_name_select). */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
+/* Of chat: after the messages of the last prompt, for the next one and /regen, and of the one before, for /edit. */
+enum { QN_SESSION_CHECKPOINTS = 2 };
+
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
- * file args->load, if that is set. It keeps one checkpoint. Prints a note if the context is longer than the model's training
+ * file args->load, if that is set. It keeps QN_SESSION_CHECKPOINTS checkpoints. Prints a note if the context is longer than the model's training
  * context. Returns as qn_load_model. The caller frees it with qn_session_free. */
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session);
 

@@ -15,7 +15,9 @@ const qn_command qn_commands[] = {
       "Talks with the model in its chat format. Only what is new is evaluated at each turn. On a terminal lines can be "
       "edited,\n"
       "and several pasted lines are one message; otherwise each line of standard input is one. Ctrl-C stops an answer, Ctrl-D\n"
-      "leaves. Commands: /help /reset /system [TEXT] /exit; //TEXT sends a line that begins with a slash.",
+      "leaves. /help lists commands: answer again, edit, think or not, save and load. //TEXT sends a line that begins with a "
+      "slash,\n"
+      "and a backslash at the end of a line continues it. In a full context the oldest turns are dropped.",
       0, 1, qn_chat_defaults, qn_cli_chat },
     { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time", "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
       "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions or "

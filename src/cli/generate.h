@@ -1,4 +1,4 @@
-/* Generation as run and chat show it: text streamed to standard output, a progress line while a long prompt is read. */
+/* Generation as run shows it: text streamed to standard output, a progress line while a long prompt is read. */
 #ifndef QN_CLI_GENERATE_H
 #define QN_CLI_GENERATE_H
 
@@ -7,11 +7,9 @@
 
 typedef struct qn_stream {
     qn_progress progress;
-    bool answering;  /* the first new token is there: no progress line may come between the text */
-    bool broken;     /* standard output takes no more */
-    bool ends_line;  /* the last byte shown was a newline */
-    qn_token last;   /* the newest token reported by the engine */
-    size_t n_tokens; /* how many it reported */
+    bool answering; /* the first new token is there: no progress line may come between the text */
+    bool broken;    /* standard output takes no more */
+    bool ends_line; /* the last byte shown was a newline */
 } qn_stream;
 
 /* qn_stream_generate - qn_generate with `params` (its callbacks and user pointer are set here), streaming as it goes. Returns

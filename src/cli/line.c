@@ -2,6 +2,7 @@
 #include "cli/line.h"
 
 #include "cli/cli.h"
+#include "cli/history.h"
 #include "cli/signals.h"
 
 #include "base/memory.h"
@@ -24,6 +25,9 @@
 #define PASTE_BEGIN "\033[200~"
 #define PASTE_END "\033[201~"
 
+/* The editor reads this key before any other where a message begins with a text: no terminal sends it. */
+#define INITIAL_KEY "\033[9999~"
+
 enum { MARK_BYTES = sizeof PASTE_BEGIN - 1, MAX_PASTE = 16 << 20 };
 
 /* Text that grows. */
@@ -39,7 +43,9 @@ struct qn_line {
 #ifdef QN_HAVE_LIBEDIT
     EditLine *edit; /* NULL: lines are read without editing */
     History *history;
-    struct text pasted; /* what was pasted last, while libedit reads it */
+    struct text pasted;  /* what was pasted last, while libedit reads it */
+    const char *initial; /* text to edit, until it is inserted; or NULL */
+    const char *keys;    /* what is read before standard input, or "" */
 #endif
 };
 
@@ -76,8 +82,13 @@ static char *prompt_of(EditLine *edit)
 /* The next character of standard input. libedit's own reader would miss a signal that comes just before it reads. */
 static int read_character(EditLine *edit, wchar_t *character)
 {
-    (void)edit;
+    qn_line *line = NULL;
     mbstate_t state = { 0 };
+    el_get(edit, EL_CLIENTDATA, &line);
+    if (*line->keys) {
+        *character = (wchar_t)*line->keys++;
+        return 1;
+    }
     for (;;) {
         char byte;
         ssize_t got = -1;
@@ -138,6 +149,36 @@ static unsigned char insert_paste(EditLine *edit, int key)
     return el_insertstr(edit, line->pasted.bytes) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
+/* Bound to INITIAL_KEY. */
+static unsigned char insert_initial(EditLine *edit, int key)
+{
+    (void)key;
+    qn_line *line = NULL;
+    el_get(edit, EL_CLIENTDATA, &line);
+    const char *text = line->initial;
+    line->initial = NULL;
+    if (!text || !*text)
+        return CC_NORM;
+    return el_insertstr(edit, text) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+static void remember(void *history_of_line, const char *text)
+{
+    HistEvent event;
+    history(history_of_line, &event, H_ENTER, text);
+}
+
+static void open_history(qn_line *line)
+{
+    HistEvent event;
+    line->history = history_init();
+    if (!line->history)
+        return;
+    history(line->history, &event, H_SETSIZE, QN_HISTORY_ENTRIES);
+    qn_history_load(remember, line->history);
+    el_set(line->edit, EL_HIST, history, line->history);
+}
+
 static void open_editor(qn_line *line, bool quiet)
 {
     if (!line->terminal || !isatty(STDOUT_FILENO))
@@ -147,10 +188,6 @@ static void open_editor(qn_line *line, bool quiet)
             qn_cli_error("note: there is no UTF-8 locale here, not even C.UTF-8: lines are read without editing");
         return;
     }
-    HistEvent event;
-    line->history = history_init();
-    if (line->history)
-        history(line->history, &event, H_SETSIZE, 500);
     line->edit = el_init("quern", stdin, stdout, stderr);
     if (!line->edit)
         return; /* the plain reader serves */
@@ -162,8 +199,9 @@ static void open_editor(qn_line *line, bool quiet)
     el_wset(line->edit, EL_ADDFN, L"quern-paste", L"insert pasted text",
             insert_paste); /* el_set would leak copies of the texts */
     el_set(line->edit, EL_BIND, PASTE_BEGIN, "quern-paste", NULL);
-    if (line->history)
-        el_set(line->edit, EL_HIST, history, line->history);
+    el_wset(line->edit, EL_ADDFN, L"quern-initial", L"insert the text to edit", insert_initial);
+    el_set(line->edit, EL_BIND, INITIAL_KEY, "quern-initial", NULL);
+    open_history(line);
 }
 
 /* A message in memory of the caller; NULL at the end, or interrupted. */
@@ -178,8 +216,8 @@ static char *edited_line(qn_line *line, size_t *length)
         return NULL;
     }
     if (*text != '\n' && line->history) {
-        HistEvent event;
-        history(line->history, &event, H_ENTER, text);
+        remember(line->history, text);
+        qn_history_add(text, (size_t)n);
     }
     *length = (size_t)n;
     return strndup(text, (size_t)n);
@@ -243,6 +281,9 @@ bool qn_line_open(qn_line **out, bool quiet)
     }
     const char *type = getenv("TERM");
     (*out)->terminal = isatty(STDIN_FILENO);
+#ifdef QN_HAVE_LIBEDIT
+    (*out)->keys = "";
+#endif
     (*out)->can_paste = (*out)->terminal && isatty(STDOUT_FILENO) && type && *type && strcmp(type, "dumb") != 0;
 #ifdef QN_HAVE_LIBEDIT
     open_editor(*out, quiet);
@@ -273,9 +314,30 @@ static char *read_line(qn_line *line, size_t *length)
     return plain_line(line, length);
 }
 
-qn_line_result qn_line_read(qn_line *line, const char *prompt, char **text, size_t *length)
+bool qn_line_can_edit(const qn_line *line)
 {
-    line->prompt = prompt;
+#ifdef QN_HAVE_LIBEDIT
+    return line->edit != NULL;
+#else
+    (void)line;
+    return false;
+#endif
+}
+
+static void set_initial(qn_line *line, const char *initial)
+{
+#ifdef QN_HAVE_LIBEDIT
+    line->initial = initial;
+    line->keys = initial ? INITIAL_KEY : "";
+#else
+    (void)line;
+    (void)initial;
+#endif
+}
+
+/* A line without its end. */
+static qn_line_result read_part(qn_line *line, char **text, size_t *length)
+{
     set_paste(line, true);
     char *bytes = read_line(line, length);
     set_paste(line, false);
@@ -296,5 +358,39 @@ qn_line_result qn_line_read(qn_line *line, const char *prompt, char **text, size
         (*length)--;
     bytes[*length] = 0;
     *text = bytes;
+    return QN_LINE_READ;
+}
+
+qn_line_result qn_line_read(qn_line *line, const char *prompt, const char *initial, char **text, size_t *length)
+{
+    struct text message = { 0 };
+    line->prompt = prompt;
+    set_initial(line, initial);
+    for (;;) {
+        char *part;
+        size_t n;
+        const qn_line_result got = read_part(line, &part, &n);
+        if (got == QN_LINE_END && message.length) /* the last line was to be continued */
+            break;
+        if (got != QN_LINE_READ) {
+            free(message.bytes);
+            return got;
+        }
+        const bool continues = n && part[n - 1] == '\\';
+        if (continues)
+            part[n - 1] = '\n';
+        const bool ok = append(&message, part, n);
+        free(part);
+        if (!ok) {
+            free(message.bytes);
+            qn_cli_error("no memory for the message, or it is longer than %d bytes", MAX_PASTE);
+            return QN_LINE_FAILED;
+        }
+        if (!continues)
+            break;
+        line->prompt = ". ";
+    }
+    *text = message.bytes;
+    *length = message.length;
     return QN_LINE_READ;
 }

@@ -127,7 +127,7 @@ int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_s
         .n_ctx = args->context ? (uint32_t)args->context : context,
         .n_batch = (uint32_t)args->batch,
         .kv = args->kv,
-        .n_checkpoints = 1,
+        .n_checkpoints = QN_SESSION_CHECKPOINTS,
         .on_log = args->quiet ? NULL : log_note,
     };
     const qn_status status =

@@ -62,6 +62,7 @@ enum {
 
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
 static const char *const formats[] = { "table", "json", NULL };
+static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 
 const qn_option qn_options[] = {
     TEXT(GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
@@ -85,6 +86,11 @@ const qn_option qn_options[] = {
     TEXT(CHAT, "--system", NULL, "--system-prompt", system, "TEXT", "the system's turn", NULL),
     TEXT(GENERATE | BATCH | TOKENIZE, "--chat-template", NULL, "--chat-template-file", chat_template, "FILE",
          "a chat template to use instead of the model's", "Jinja, as transformers runs it."),
+    CHOICE(
+        CHAT, "--reasoning", NULL, NULL, reasoning, "VIEW", reasoning_views,
+        "show, fold or hide what the model thinks (default: fold on a terminal, else show)",
+        "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on a terminal "
+        "with the number of tokens and the time."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens held (default: the model's, at most 4096)",
         "The model's is what it was trained for; a note says so when N is more."),

@@ -1,7 +1,7 @@
 /* quern run: a prompt in, text out. */
 #include "cli/cli.h"
+#include "cli/conversation.h"
 #include "cli/generate.h"
-#include "cli/turn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +85,29 @@ static qn_status text_tokens(qn_session *session, const qn_model *model, const c
     return qn_tokenize(model, text, length, true, begins, tokens, count);
 }
 
+/* A user's turn after what the session holds. */
+static qn_status turn_tokens(const qn_args *args, const qn_model *model, const qn_session *session, const char *text,
+                             qn_token **tokens, size_t *count)
+{
+    qn_conversation c;
+    qn_prompt prompt = { 0 };
+    const size_t length = qn_session_length(session);
+    qn_status status = qn_conversation_begin(&c, model, args->system);
+    if (status == QN_OK)
+        status = qn_conversation_load_tokens(&c, session);
+    if (status == QN_OK)
+        status = qn_conversation_add(&c, "user", text, NULL);
+    if (status == QN_OK)
+        status = qn_conversation_prompt(&c, SIZE_MAX, 0, &prompt);
+    qn_conversation_free(&c);
+    if (status)
+        return status;
+    *tokens = prompt.tokens;
+    *count = prompt.count - length;
+    memmove(*tokens, *tokens + length, *count * sizeof **tokens);
+    return QN_OK;
+}
+
 static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session *session, qn_token **tokens, size_t *count)
 {
     char *read = NULL;
@@ -108,7 +131,7 @@ static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session
         return false;
     }
     if (args->chat)
-        status = qn_turn_tokens(session, model, args->system, text, tokens, count);
+        status = turn_tokens(args, model, session, text, tokens, count);
     else
         status = text_tokens(session, model, text, length, tokens, count);
     free(read);

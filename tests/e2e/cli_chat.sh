@@ -83,6 +83,30 @@ grep -qE 'the message takes 2[0-9][0-9] tokens, the context holds 100: a larger 
 [ "$(cat "$work/out")" = 'Hé 世🙂!' ] || fail "chat: does not go on after a message that is too long"
 chat "a\n$long\nb\n" -c 150
 grep -qE 'the message takes 2[0-9][0-9] tokens, the context holds 150' "$work/err" || fail "chat: a later message that is too long"
-chat "a\nb\nc\nd\ne\nf\n" -c 100
-grep -q 'context of 100 tokens is full.*/reset' "$work/err" || fail "chat: a full context"
+
+# ---- A full context: the oldest turns are dropped until the prompt and a quarter of the context fit, the system's turn stays ----
+lines='a\nb\nc\nd\ne\nf\n'
+quietly() { printf "$1" | timeout 60 "$QN_BIN/quern" chat -m "$parrot" --save "$work/s" "${@:2}" >"$work/out" 2>"$work/err"; }
+rm -f "$work/s"
+quietly "$lines/context\n/save $work/dropped.json\n" -c 120 --system be
+[ "$(grep -c 'Hé 世🙂!' "$work/out")" -eq 6 ] || fail "chat: a full context ends the conversation"
+grep -q 'note: the context of 120 tokens is full: the oldest 1 turn was dropped' "$work/err" || fail "chat: no note of a dropped turn"
+case $(saved "$work/s") in
+"<$start>system"$'\n'"be<$end>"$'\n'"<$start>user"*f"<$end>"*) ;;
+*) fail "chat: the system's turn or the last one is not in a full context: $(saved "$work/s")" ;;
+esac
+! grep -qx "a<$end>" <(saved "$work/s") || fail "chat: the oldest turn is still in a full context"
+grep -q '12 messages, of which [2468] dropped' "$work/err" || fail "/context: dropped messages"
+[ "$(grep -c '"role"' "$work/dropped.json")" -eq 13 ] || fail "/save: dropped messages are not saved"
+length=$(od -An -t u4 -j 12 -N 4 "$work/s")
+[ "$length" -le 120 ] || fail "chat: $length tokens in a context of 120"
+# What --load brought is dropped as a whole; a note of one turn.
+quietly 'x\ny\nz\n' -c 120 --load "$work/s"
+{ [ "$(grep -c 'Hé 世🙂!' "$work/out")" -eq 3 ] && grep -q 'was dropped' "$work/err"; } || fail "chat --load: a full context"
+case $(saved "$work/s") in "<$start>system"$'\n'"be<$end>"*) ;; *) fail "chat --load: the system's turn is dropped" ;; esac
+# An answer that meets the end of the context: the prompt takes all but 5 tokens of it.
+rm -f "$work/s"
+quietly "$(printf 'x%.0s' $(seq 43))\nb\n" -c 70
+grep -q 'note: the answer ends here: the context of 70 tokens is full' "$work/err" || fail "chat: an answer at the end of the context has no note"
+[ "$(grep -c 'H' "$work/out")" -eq 2 ] || fail "chat: does not go on after an answer at the end of the context"
 finish

@@ -8,6 +8,7 @@ shared=${QN_SHARED:-$QN_SOURCE_DIR/../shared}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
+export XDG_STATE_HOME=$work/state # nobody's history
 export QN_DEVICE=cpu # what is promised to the last bit is promised there
 
 # fail TEXT... - note a failure and show what the last command printed.

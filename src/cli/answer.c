@@ -1,0 +1,302 @@
+/* Generating and showing an answer. */
+#include "cli/answer.h"
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+#include "cli/signals.h"
+
+#include "base/memory.h"
+#include "base/status.h"
+#include "text/stop.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DIM "\033[2m"
+#define PLAIN "\033[0m"
+#define CLEAR_LINE "\r\033[K"
+
+static const double redraw_interval = 0.1;
+
+struct text {
+    char *bytes;
+    size_t length, capacity;
+};
+
+/* The state of one answer. */
+struct stream {
+    const qn_model *model;
+    const qn_output_params *output;
+    qn_output_parser *parser;
+    qn_stop *stop;
+    qn_progress progress;
+    qn_reasoning_view view;
+    bool terminal, in_reasoning; /* reasoning is being shown */
+    bool ends_line, stopped, broken;
+    struct text content, reasoning;
+    size_t n_tokens, n_reasoning;
+    double started, first, thinking_since, drawn;
+    qn_status status; /* of the callbacks */
+};
+
+static void keep_error(struct stream *s, qn_status status)
+{
+    if (s->status == QN_OK)
+        s->status = status;
+}
+
+static void append(struct stream *s, struct text *text, const char *bytes, size_t length)
+{
+    if (qn_realloc_array(&text->bytes, &text->capacity, text->length + length + 1, 1, "answer")) {
+        keep_error(s, QN_ERR_MEMORY);
+        return;
+    }
+    memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+    text->bytes[text->length] = 0;
+}
+
+static void print(struct stream *s, const char *text, size_t length)
+{
+    if (!length)
+        return;
+    qn_print_text(stdout, text, length);
+    s->ends_line = text[length - 1] == '\n';
+}
+
+/* ---- Reasoning ---- */
+
+static void draw_fold(struct stream *s, const char *label)
+{
+    printf(CLEAR_LINE DIM "%s %zu token%s, %.1f s" PLAIN, label, s->n_reasoning, s->n_reasoning == 1 ? "" : "s",
+           qn_seconds() - s->thinking_since);
+    s->drawn = qn_seconds();
+}
+
+static void begin_reasoning(struct stream *s)
+{
+    s->in_reasoning = true;
+    s->thinking_since = qn_seconds();
+    s->n_reasoning = 0;
+    s->drawn = 0;
+    if (s->view != QN_REASONING_SHOW)
+        return;
+    if (!s->ends_line)
+        print(s, "\n", 1);
+    if (s->terminal)
+        fputs(DIM, stdout);
+    else
+        printf("%s\n", s->output->think_open.text);
+}
+
+static void end_reasoning(struct stream *s)
+{
+    if (!s->in_reasoning)
+        return;
+    s->in_reasoning = false;
+    if (s->view == QN_REASONING_FOLD && s->terminal) {
+        draw_fold(s, "thought:");
+        putchar('\n');
+        s->ends_line = true;
+    } else if (s->view == QN_REASONING_SHOW) {
+        if (s->terminal)
+            fputs(PLAIN, stdout);
+        if (!s->ends_line)
+            print(s, "\n", 1);
+        if (!s->terminal)
+            printf("%s\n", s->output->think_close.text);
+        print(s, "\n", 1);
+    }
+}
+
+static void show_reasoning(struct stream *s, const char *text, size_t length)
+{
+    if (!s->in_reasoning)
+        begin_reasoning(s);
+    append(s, &s->reasoning, text, length);
+    if (s->view == QN_REASONING_SHOW)
+        print(s, text, length);
+}
+
+/* ---- Content ---- */
+
+static void show_content(struct stream *s, const char *text, size_t length)
+{
+    end_reasoning(s);
+    append(s, &s->content, text, length);
+    print(s, text, length);
+}
+
+static void on_event(const qn_output_event *event, void *user)
+{
+    struct stream *s = user;
+    const char *safe;
+    size_t n_safe;
+    bool hit;
+    if (event->kind == QN_OUTPUT_REASONING)
+        show_reasoning(s, event->text, event->length);
+    if (event->kind != QN_OUTPUT_CONTENT || s->stopped)
+        return;
+    const qn_status status = qn_stop_feed(s->stop, event->text, event->length, &safe, &n_safe, &hit);
+    if (status) {
+        keep_error(s, status);
+        return;
+    }
+    if (n_safe)
+        show_content(s, safe, n_safe);
+    s->stopped = hit;
+}
+
+/* ---- Tokens ---- */
+
+/* Whether the token is part of the text that is parsed: no end of a turn, and of control tokens the delimiters alone. */
+static bool has_text(const struct stream *s, qn_token token)
+{
+    if (qn_token_is_end(s->model, token))
+        return false;
+    return !qn_token_is_special(s->model, token) || token == s->output->think_open.token ||
+           token == s->output->think_close.token;
+}
+
+static bool on_token(void *user, qn_token token)
+{
+    struct stream *s = user;
+    const char *bytes;
+    size_t length;
+    qn_progress_end(&s->progress);
+    if (!s->n_tokens++)
+        s->first = qn_seconds();
+    if (has_text(s, token) && qn_token_piece(s->model, token, &bytes, &length) == QN_OK) /* else it is beyond the vocabulary */
+        keep_error(s, qn_output_feed(s->parser, token, bytes, length));
+    if (s->in_reasoning) {
+        s->n_reasoning++;
+        if (s->view == QN_REASONING_FOLD && s->terminal && qn_seconds() - s->drawn >= redraw_interval)
+            draw_fold(s, "thinking…");
+    }
+    s->broken = !qn_out_flush();
+    return !s->broken && !s->stopped && s->status == QN_OK;
+}
+
+/* What the parser and the search for stop strings held back. */
+static qn_status finish(struct stream *s)
+{
+    const char *safe;
+    size_t n_safe;
+    QN_TRY(qn_output_finish(s->parser));
+    QN_TRY(qn_stop_flush(s->stop, &safe, &n_safe));
+    if (!s->stopped && n_safe)
+        show_content(s, safe, n_safe);
+    end_reasoning(s);
+    return s->status;
+}
+
+static bool on_progress(void *user, size_t done, size_t total)
+{
+    struct stream *s = user;
+    return qn_progress_update(s->n_tokens ? NULL : &s->progress, done, total);
+}
+
+/* ---- The session ---- */
+
+/* Truncates the session to what it shares with the prompt, and evaluates the messages of the prompt up to a checkpoint. At least
+ * one token is left to evaluate, for its logits. */
+static qn_status evaluate_messages(qn_session *session, const qn_prompt *prompt, uint32_t *shared)
+{
+    const qn_token *held = qn_session_tokens(session);
+    const size_t length = qn_session_length(session);
+    const size_t most = length < prompt->count ? length : prompt->count - 1;
+    size_t n = 0;
+    while (n < most && held[n] == prompt->tokens[n])
+        n++;
+    *shared = qn_session_reach(session, (uint32_t)n);
+    QN_TRY(qn_session_truncate(session, *shared));
+    if (prompt->n_messages <= *shared || prompt->n_messages >= prompt->count)
+        return QN_OK;
+    QN_TRY(qn_session_eval(session, prompt->tokens + *shared, prompt->n_messages - *shared, QN_LOGITS_NONE, NULL));
+    return qn_session_checkpoint(session);
+}
+
+static qn_status run(qn_session *session, const qn_prompt *prompt, const qn_generate_params *params, struct stream *s,
+                     qn_generate_result *result, uint32_t *shared)
+{
+    qn_generate_params own = *params;
+    own.stop = NULL;
+    own.n_stop = 0;
+    own.on_text = NULL;
+    own.on_token = on_token;
+    own.user = s;
+    s->started = qn_seconds();
+    qn_progress_begin(&s->progress, "reading");
+    qn_session_on_progress(session, on_progress, s);
+    qn_signals_session(session);
+    qn_status status = qn_signals_stop_requested() ? QN_ERR_CANCELLED : evaluate_messages(session, prompt, shared);
+    if (status == QN_OK) {
+        const uint32_t from = qn_session_length(session);
+        status = qn_generate(session, prompt->tokens + from, prompt->count - from, &own, result);
+    }
+    qn_signals_session(NULL);
+    qn_session_on_progress(session, NULL, NULL);
+    qn_progress_end(&s->progress);
+    if (s->n_tokens == 0) { /* the turn did not happen, and is not to be saved with the session */
+        const qn_status dropped = qn_session_truncate(session, qn_session_reach(session, *shared));
+        status = status ? status : dropped;
+    }
+    return status;
+}
+
+static void take_results(const struct stream *s, const qn_prompt *prompt, const qn_generate_result *result, uint32_t shared,
+                         qn_answer *answer)
+{
+    const double end = qn_seconds();
+    *answer = (qn_answer){
+        .content = s->content.bytes,
+        .reasoning = s->reasoning.bytes,
+        .n_prompt = prompt->count,
+        .n_reused = shared,
+        .n_generated = s->n_tokens,
+        .prompt_seconds = (s->n_tokens ? s->first : end) - s->started,
+        .generate_seconds = s->n_tokens ? end - s->first : 0,
+        .reason = s->stopped ? QN_STOP_STRING : result->reason,
+        .broken = s->broken,
+    };
+}
+
+qn_status qn_answer_generate(qn_session *session, const qn_model *model, const qn_prompt *prompt,
+                             const qn_output_params *output, const qn_generate_params *params, qn_reasoning_view view,
+                             qn_answer *answer)
+{
+    struct stream s = { .model = model, .output = output, .view = view, .ends_line = true };
+    qn_output_params parsing = *output;
+    qn_generate_result result = { 0 };
+    uint32_t shared = 0;
+    *answer = (qn_answer){ 0 };
+    s.terminal = isatty(STDOUT_FILENO);
+    parsing.starts_in_reasoning = prompt->in_reasoning;
+    parsing.on_event = on_event;
+    parsing.user = &s;
+    qn_status status = qn_stop_create(params->stop, params->n_stop, &s.stop);
+    if (status == QN_OK)
+        status = qn_output_parser_create(&parsing, &s.parser);
+    if (status == QN_OK) {
+        status = run(session, prompt, params, &s, &result, &shared);
+        const qn_status finished = finish(&s);
+        status = status ? status : finished;
+    }
+    if (!s.broken && !s.ends_line)
+        print(&s, "\n", 1);
+    if (s.terminal)
+        putchar('\n');
+    s.broken |= !qn_out_flush();
+    take_results(&s, prompt, &result, shared, answer);
+    qn_output_parser_free(s.parser);
+    qn_stop_free(s.stop);
+    return status;
+}
+
+void qn_answer_free(qn_answer *answer)
+{
+    free(answer->content);
+    free(answer->reasoning);
+    *answer = (qn_answer){ 0 };
+}

@@ -1,0 +1,160 @@
+/* Files of conversations: JSON, with the messages as the public functions over conversations take them. */
+#include "cli/conversation.h"
+
+#include "base/atomic_file.h"
+#include "base/status.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char *const variables[] = { "enable_thinking", "reasoning_effort" };
+enum { N_VARIABLES = sizeof variables / sizeof *variables };
+
+/* ---- Reading ---- */
+
+static bool is_system(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+}
+
+static qn_status check_messages(const char *path, const json_t *messages)
+{
+    size_t i;
+    const json_t *message;
+    if (!json_is_array(messages))
+        return qn_fail(QN_ERR_FORMAT, "%s: not a conversation, which is an object with an array 'messages'", path);
+    json_array_foreach((json_t *)messages, i, message)
+    {
+        if (!json_is_string(json_object_get(message, "role")))
+            return qn_fail(QN_ERR_FORMAT, "%s: messages[%zu] has no role", path, i);
+        if (is_system(message) && (i > 0 || !json_is_string(json_object_get(message, "content"))))
+            return qn_fail(QN_ERR_FORMAT,
+                           "%s: messages[%zu] is a system message, which only the first one may be, with text as its content",
+                           path, i);
+    }
+    return QN_OK;
+}
+
+static qn_status read_file(const char *path, json_t **root)
+{
+    json_error_t error;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return qn_fail(QN_ERR_IO, "%s: cannot be opened", path);
+    *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    fclose(file);
+    if (!*root)
+        return qn_fail(QN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
+    const qn_status status = check_messages(path, json_object_get(*root, "messages"));
+    if (status)
+        json_decref(*root);
+    return status;
+}
+
+/* A value of another type is left out: a template reads it as it likes, but /think could not change it. */
+static void take_thinking(qn_conversation *c, const json_t *root)
+{
+    json_t *enabled = json_object_get(root, variables[0]), *effort = json_object_get(root, variables[1]);
+    if (json_is_boolean(enabled))
+        json_object_set(c->thinking, variables[0], enabled);
+    if (json_is_string(effort))
+        json_object_set(c->thinking, variables[1], effort);
+}
+
+/* Fills an empty conversation. */
+static qn_status take(qn_conversation *c, const json_t *root)
+{
+    qn_prompt prompt;
+    size_t i;
+    json_t *message;
+    take_thinking(c, root);
+    json_array_foreach(json_object_get(root, "messages"), i, message)
+    {
+        if (is_system(message))
+            QN_TRY(qn_conversation_set_system(c, json_string_value(json_object_get(message, "content"))));
+        else if (json_array_append(c->messages, message))
+            return qn_fail(QN_ERR_MEMORY, "no memory for the conversation");
+    }
+    if (!json_array_size(c->messages))
+        return QN_OK;
+    QN_TRY(qn_conversation_prompt(c, SIZE_MAX, 0, &prompt));
+    qn_prompt_free(&prompt);
+    return QN_OK;
+}
+
+qn_status qn_conversation_open(qn_conversation *c, const char *path)
+{
+    qn_conversation read;
+    json_t *root;
+    QN_TRY(read_file(path, &root));
+    qn_status status = qn_conversation_begin(&read, c->model, NULL);
+    if (status == QN_OK)
+        status = take(&read, root);
+    json_decref(root);
+    if (status == QN_OK) {
+        const qn_conversation replaced = *c;
+        *c = read;
+        read = replaced;
+    }
+    qn_conversation_free(&read);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+static json_t *to_json(const qn_conversation *c)
+{
+    json_t *root = json_object(), *messages = json_array();
+    int failed = json_object_set(root, "messages", messages);
+    if (c->system)
+        failed |= json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", c->system));
+    failed |= json_array_extend(messages, c->messages);
+    json_decref(messages);
+    for (size_t i = 0; i < N_VARIABLES; i++)
+        if (json_object_get(c->thinking, variables[i]))
+            failed |= json_object_set(root, variables[i], json_object_get(c->thinking, variables[i]));
+    if (!failed)
+        return root;
+    json_decref(root);
+    return NULL;
+}
+
+static qn_status check_target(const char *path, bool *is_new)
+{
+    struct stat target;
+    json_t *root;
+    *is_new = stat(path, &target) != 0;
+    if (*is_new || !S_ISREG(target.st_mode) || target.st_size == 0)
+        return QN_OK;
+    if (read_file(path, &root))
+        return qn_fail(QN_ERR_INVALID, "%s: exists and is not a conversation; it is left as it is", path);
+    json_decref(root);
+    return QN_OK;
+}
+
+qn_status qn_conversation_save(const qn_conversation *c, const char *path)
+{
+    bool is_new;
+    QN_TRY(check_target(path, &is_new));
+    json_t *root = to_json(c);
+    char *text = json_dumps(root, JSON_INDENT(2));
+    json_decref(root);
+    if (!text)
+        return qn_fail(QN_ERR_MEMORY, "no memory for the conversation");
+    qn_atomic_file file;
+    qn_status status = qn_atomic_file_create(&file, path);
+    if (status == QN_OK && is_new && fchmod(file.fd, 0600))
+        status = qn_fail(QN_ERR_IO, "%s: its permissions cannot be set", path);
+    if (status == QN_OK)
+        status = qn_atomic_file_write(&file, text, strlen(text));
+    if (status == QN_OK)
+        status = qn_atomic_file_write(&file, "\n", 1);
+    if (status == QN_OK)
+        status = qn_atomic_file_commit(&file);
+    qn_atomic_file_free(&file);
+    free(text);
+    return status;
+}

@@ -1,0 +1,161 @@
+/* Reading and appending to the file of edited messages. */
+#include "cli/history.h"
+
+#include "base/atomic_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_ENTRY = 64 << 10 };
+
+static bool is_absolute(const char *path)
+{
+    return path && *path == '/';
+}
+
+/* Creates the folders of a path where they are not there. */
+static void create_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        const bool failed = mkdir(path, 0700) && errno != EEXIST;
+        *slash = '/';
+        if (failed)
+            return;
+    }
+}
+
+/* False where there is no home. */
+static bool find_path(char path[PATH_MAX])
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    int n = -1;
+    if (is_absolute(state))
+        n = snprintf(path, PATH_MAX, "%s/quern/chat_history", state);
+    else if (is_absolute(home))
+        n = snprintf(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
+    return n > 0 && n < PATH_MAX;
+}
+
+/* In place. */
+static void unescape(char *line)
+{
+    char *out = line;
+    for (const char *in = line; *in; in++) {
+        if (*in == '\\' && in[1])
+            *out++ = *++in == 'n' ? '\n' : *in;
+        else
+            *out++ = *in;
+    }
+    *out = 0;
+}
+
+/* ---- Loading ---- */
+
+/* The last entries, as lines, in a ring. */
+struct entries {
+    char *lines[QN_HISTORY_ENTRIES];
+    size_t n; /* lines read */
+};
+
+static void read_entries(FILE *file, struct entries *entries)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t n;
+    while ((n = getline(&line, &capacity, file)) > 0) {
+        if (line[n - 1] == '\n')
+            line[n - 1] = 0;
+        char **slot = &entries->lines[entries->n % QN_HISTORY_ENTRIES];
+        free(*slot);
+        *slot = strdup(line);
+        if (!*slot)
+            break;
+        entries->n++;
+    }
+    free(line);
+}
+
+static void cut_file(const char *path, const struct entries *entries)
+{
+    qn_atomic_file file;
+    qn_status status = qn_atomic_file_create(&file, path);
+    for (size_t i = entries->n - QN_HISTORY_ENTRIES; i < entries->n && status == QN_OK; i++) {
+        const char *line = entries->lines[i % QN_HISTORY_ENTRIES];
+        status = qn_atomic_file_write(&file, line, strlen(line));
+        if (status == QN_OK)
+            status = qn_atomic_file_write(&file, "\n", 1);
+    }
+    if (status == QN_OK)
+        status = qn_atomic_file_commit(&file);
+    qn_atomic_file_free(&file);
+}
+
+void qn_history_load(void (*remember)(void *user, const char *text), void *user)
+{
+    char path[PATH_MAX];
+    struct entries entries = { .n = 0 };
+    FILE *file = find_path(path) ? fopen(path, "r") : NULL;
+    if (!file)
+        return;
+    read_entries(file, &entries);
+    fclose(file);
+    if (entries.n > 2 * QN_HISTORY_ENTRIES)
+        cut_file(path, &entries);
+    for (size_t i = entries.n > QN_HISTORY_ENTRIES ? entries.n - QN_HISTORY_ENTRIES : 0; i < entries.n; i++) {
+        char *line = entries.lines[i % QN_HISTORY_ENTRIES];
+        if (!line)
+            continue;
+        unescape(line);
+        remember(user, line);
+    }
+    for (size_t i = 0; i < QN_HISTORY_ENTRIES; i++)
+        free(entries.lines[i]);
+}
+
+/* ---- Adding ---- */
+
+/* One write of a file that is opened for appending: entries of several programs do not mix. */
+static void append_line(const char *line, size_t length)
+{
+    char path[PATH_MAX];
+    struct stat status;
+    if (!find_path(path))
+        return;
+    create_folders(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (!(status.st_mode & 077) || fchmod(fd, 0600) == 0)) {
+        const ssize_t ignored = write(fd, line, length);
+        (void)ignored; /* a full disk costs the entry alone */
+    }
+    close(fd);
+}
+
+void qn_history_add(const char *text, size_t length)
+{
+    if (length && text[length - 1] == '\n')
+        length--;
+    if (!length || length > MAX_ENTRY)
+        return;
+    char *line = malloc(2 * length + 1);
+    if (!line)
+        return;
+    size_t n = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\\' || text[i] == '\n')
+            line[n++] = '\\';
+        line[n++] = text[i] == '\n' ? 'n' : text[i];
+    }
+    line[n++] = '\n';
+    append_line(line, n);
+    free(line);
+}
