@@ -157,18 +157,35 @@ static void check_answer(const struct answer *a, size_t kind, qn_grammar *gramma
     qn_grammar_state_free(state);
 }
 
-/* Many at once, at temperature 1.5. The caller's reference is dropped while they run. */
-static void answers_fit(void **unused)
+static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_request_params *request, struct answer *a)
 {
-    (void)unused;
+    qn_generate_params params = qn_generate_defaults();
+    qn_generate_result result;
+    qn_session *session;
+    params.sampling = request->sampling;
+    params.max_tokens = request->max_tokens;
+    params.grammar = request->grammar;
+    params.grammar_trigger = request->grammar_trigger;
+    params.on_token = answer_token;
+    params.on_text = answer_text;
+    params.user = a;
+    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 512, .n_batch = n_batch }, &session));
+    assert_ok(qn_generate(session, request->tokens, request->n_tokens, &params, &result));
+    a->result.finish = result.reason == QN_STOP_END ? QN_FINISH_STOP : QN_FINISH_LENGTH;
+    qn_session_free(session);
+}
+
+/* Many at once, at temperature 1.5, and one of each kind in sessions. The caller's reference is dropped while requests run. */
+static void check_answers(qn_model *model)
+{
     static struct answer answers[N_KINDS][ANSWERS];
     qn_token *prompt;
     qn_scheduler *scheduler;
     size_t n_finished = 0;
-    const size_t n = tokens_of(demo, "Once upon a time", &prompt);
-    assert_ok(qn_scheduler_create(demo, NULL, &scheduler));
+    const size_t n = tokens_of(model, "Once upon a time", &prompt);
+    assert_ok(qn_scheduler_create(model, NULL, &scheduler));
     for (size_t k = 0; k < N_KINDS; k++) {
-        qn_grammar *grammar = grammar_of(demo, kinds[k].kind, kinds[k].text);
+        qn_grammar *grammar = grammar_of(model, kinds[k].kind, kinds[k].text);
         for (uint64_t i = 0; i < ANSWERS; i++) {
             const qn_sampling sampling = sampling_of(i % 2, 1.5f, i);
             const qn_request_params params = request_of(grammar, prompt, n, &sampling, &answers[k][i]);
@@ -179,7 +196,7 @@ static void answers_fit(void **unused)
     qn_scheduler_wait(scheduler);
     qn_scheduler_free(scheduler);
     for (size_t k = 0; k < N_KINDS; k++) {
-        qn_grammar *grammar = grammar_of(demo, kinds[k].kind, kinds[k].text);
+        qn_grammar *grammar = grammar_of(model, kinds[k].kind, kinds[k].text);
         for (size_t i = 0; i < ANSWERS; i++) {
             assert_int_equal(answers[k][i].n_ends, 1);
             check_answer(&answers[k][i], k, grammar);
@@ -188,26 +205,41 @@ static void answers_fit(void **unused)
         qn_grammar_free(grammar);
     }
     assert_true(n_finished > N_KINDS * ANSWERS / 2);
+    for (size_t k = 0; k < 2 * N_KINDS; k++) {
+        static struct answer alone;
+        qn_grammar *grammar = grammar_of(model, kinds[k / 2].kind, kinds[k / 2].text);
+        const qn_sampling sampling = sampling_of(k % 2, 1.5f, k);
+        const qn_request_params params = request_of(grammar, prompt, n, &sampling, &alone);
+        answer_of_session(model, 0, &params, &alone);
+        check_answer(&alone, k / 2, grammar);
+        qn_grammar_free(grammar);
+    }
     qn_free_tokens(prompt);
 }
 
-/* ---- The same bits ---- */
-
-static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_request_params *request, struct answer *a)
+static void answers_fit(void **unused)
 {
-    qn_generate_params params = qn_generate_defaults();
-    qn_session *session;
-    params.sampling = request->sampling;
-    params.max_tokens = request->max_tokens;
-    params.grammar = request->grammar;
-    params.grammar_trigger = request->grammar_trigger;
-    params.on_token = answer_token;
-    params.on_text = answer_text;
-    params.user = a;
-    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 512, .n_batch = n_batch }, &session));
-    assert_ok(qn_generate(session, request->tokens, request->n_tokens, &params, NULL));
-    qn_session_free(session);
+    (void)unused;
+    check_answers(demo);
 }
+
+static void answers_fit_on_a_gpu(void **unused)
+{
+    (void)unused;
+    char path[512];
+    qn_model *model;
+    snprintf(path, sizeof path, "%s/models/quern-demo.gguf", QN_SOURCE_DIR);
+    const qn_status status = qn_model_load(path, &(qn_model_params){ .device = "cuda", .n_threads = 2 }, &model);
+    if (status == QN_OK) {
+        check_answers(model);
+        qn_model_free(model);
+    }
+    if (status == QN_ERR_UNSUPPORTED)
+        skip();
+    assert_ok(status);
+}
+
+/* ---- The same bits ---- */
 
 /* Greedy and sampled: any number of threads, any batch, the scheduler, with prefixes that are reused and beside others. */
 static void answers_are_the_same(void **unused)
@@ -682,6 +714,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_fit),
+        cmocka_unit_test(answers_fit_on_a_gpu),
         cmocka_unit_test(answers_are_the_same),
         cmocka_unit_test(tokens_have_the_distribution_of_masks),
         cmocka_unit_test(free_text_before_a_text),
