@@ -31,7 +31,8 @@ typedef enum qn_grammar_kind {
 
 /* qn_grammar_create - compile a grammar, or find it among those that the model has kept.
  *
- *   model    keeps the last compiled grammars, 256 and 64 MiB at most; any other may use the grammar, and outlive it or not
+ *   model    keeps the last compiled grammars, at most 256 and 64 MiB. The grammar can be used with other models, and may
+ *            outlive this one
  *   text     [length] of the kind, UTF-8; not kept
  *   out      free it with qn_grammar_free
  *
