@@ -471,13 +471,32 @@ typedef enum qn_stop_reason {
     QN_STOP_CANCELLED /* qn_session_cancel, or the progress callback returned false */
 } qn_stop_reason;
 
+/* Of quern/grammar.h. */
+typedef struct qn_grammar qn_grammar;
+
+/* Where a grammar begins in an answer. The text before is free. */
+typedef enum qn_grammar_when {
+    QN_GRAMMAR_AT_ONCE,
+    /* Behind the reasoning of the model's chat template, where the prompt ends inside it (<think>) or the answer begins with
+     * it; at once for prompts in which it has ended, and for templates without reasoning. */
+    QN_GRAMMAR_AFTER_REASONING,
+    QN_GRAMMAR_AFTER_TEXT /* behind the first `text` */
+} qn_grammar_when;
+
+typedef struct qn_grammar_trigger {
+    qn_grammar_when when;
+    const char *text; /* zero-terminated UTF-8, 1 to 255 bytes; NULL unless QN_GRAMMAR_AFTER_TEXT */
+} qn_grammar_trigger;
+
 typedef struct qn_generate_params {
     qn_sampling sampling;
     int64_t max_tokens;      /* tokens to generate; < 0: no limit */
     bool ignore_end;         /* continue after end tokens, for benchmarks */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
-    bool show_special; /* on_text receives the names of special tokens */
+    bool show_special;   /* on_text receives the names of special tokens */
+    qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end */
+    qn_grammar_trigger grammar_trigger;
 
     /* The generated text, [length] bytes without a terminator, in complete UTF-8 characters. Invalid bytes are replaced by
      * U+FFFD. Text that may be the beginning of a stop string is held back until that is decided. Return false to stop. NULL:
@@ -515,8 +534,12 @@ QN_API qn_generate_params qn_generate_defaults(void);
  *   cancelled during prefill   the session holds the first n_prompt tokens of the prompt; no token is pending
  *   max_tokens is 0            the session holds the whole prompt; no token is pending
  *
- * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if on_text or stop strings are given and the
- * model has no supported tokeniser. */
+ * With a grammar, tokens have the distribution of the model's among those that may follow, filters applied to these. Greedy
+ * text is the same for any number of threads and any split of the prompt, as without.
+ *
+ * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if on_text, stop strings or a grammar are given
+ * and the model has no supported tokeniser. QN_ERR_INVALID if no token may follow, as where a grammar is complete and the
+ * vocabulary has no end token; or for a grammar_trigger that is none. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 

@@ -116,7 +116,9 @@ typedef struct qn_request_params {
     size_t n_stop;
     const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the request as end tokens do */
     size_t n_stop_tokens;
-    bool show_special; /* on_text receives the names of special tokens */
+    bool show_special;   /* on_text receives the names of special tokens */
+    qn_grammar *grammar; /* as in qn_generate_params; the request keeps a reference */
+    qn_grammar_trigger grammar_trigger;
 
     /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers
      * keep their state at the last multiple of 64 before them. Only with tokens: for messages the library sets them. */
@@ -134,7 +136,7 @@ typedef struct qn_request_params {
      *             an error. NULL: all tokens are allowed
      *   accepts   whether `token`, which was sampled from all tokens, may follow. Only if it may not, mask is called, and a
      *             token is sampled from the same logits under the mask. NULL: mask is called for each token. Not without mask
-     * End tokens are asked about like others.
+     * End tokens are asked about like others. Not together with a grammar, which needs neither.
      *
      * With accepts most tokens cost one question and no mask. Greedy answers are the same with it and without. Sampled ones
      * follow the same distribution if top_k, top_p and min_p are off; else these filters see the whole vocabulary first, and
@@ -171,7 +173,7 @@ QN_API qn_request_params qn_request_defaults(void);
  *
  * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, or a value outside its range
  * QN_ERR_CONTEXT       the prompt does not fit in n_ctx
- * QN_ERR_UNSUPPORTED   text is given or needed, and the model has no supported tokeniser or chat format
+ * QN_ERR_UNSUPPORTED   text or a grammar is given or text is needed, and the model has no supported tokeniser or chat format
  * QN_ERR_MEMORY        the queue is full (the text says so), or not enough memory
  *
  * After an error no callback is called. */

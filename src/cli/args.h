@@ -39,6 +39,7 @@ typedef struct qn_args {
     qn_texts stop;
     int64_t n_predict;
     bool chat, ignore_end;
+    const char *json_schema, *grammar, *choices;
     qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;

@@ -129,6 +129,13 @@ const qn_option qn_options[] = {
         "The same seed, model and prompt give the same text."),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
+    TEXT(RUN, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
+         "the text is JSON that fits the schema in this file",
+         "Keywords that are not supported are an error. With --chat the answer is, and reasoning before it is free."),
+    TEXT(RUN, "--grammar", NULL, "--grammar-file", grammar, "FILE", "the text fits the grammar in this file (GBNF)",
+         "The syntax is llama.cpp's, without token literals; the text is what the rule root derives."),
+    TEXT(RUN, "--choices", NULL, NULL, choices, "LIST", "the text is one of these: yes,no",
+         "A choice that has a comma can be written as a grammar."),
     FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
 
     INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 leaves the test out",

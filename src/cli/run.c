@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "cli/conversation.h"
 #include "cli/generate.h"
+#include "cli/grammar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,8 @@ static int check_args(qn_args *args)
         qn_cli_error("-p: no prompt given; use -p TEXT, -f FILE or standard input");
         return QN_EXIT_USAGE;
     }
-    return qn_check_stops(args);
+    const int status = qn_check_grammar(args);
+    return status ? status : qn_check_stops(args);
 }
 
 /* The tokens to evaluate where a session continues without a new prompt: the pending token, or else the session's last token
@@ -185,7 +187,7 @@ static void print_stats(const qn_args *args, const qn_generate_result *result)
             (unsigned long long)args->sampling.seed, reason_text(result->reason));
 }
 
-static int generate(const qn_args *args, const qn_model *model, qn_session *session)
+static int generate(const qn_args *args, const qn_model *model, qn_session *session, qn_grammar *grammar)
 {
     qn_token *tokens;
     size_t count;
@@ -197,6 +199,8 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     params.ignore_end = args->ignore_end;
     params.stop = args->stop.at;
     params.n_stop = args->stop.count;
+    params.grammar = grammar;
+    params.grammar_trigger.when = args->chat ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
     qn_stream stream;
     qn_generate_result result = { 0 };
     const qn_status status = qn_stream_generate(session, tokens, count, params, &stream, &result);
@@ -223,11 +227,15 @@ int qn_cli_run(qn_args *args)
     if (status)
         return status;
     qn_session *session = NULL;
+    qn_grammar *grammar = NULL;
     status = qn_check_save(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_load_grammar(args, model, &grammar);
     if (status == QN_EXIT_DONE)
         status = qn_open_session(args, model, 0, &session);
     if (status == QN_EXIT_DONE)
-        status = generate(args, model, session);
+        status = generate(args, model, session, grammar);
+    qn_grammar_free(grammar);
     qn_session_free(session);
     qn_model_free(model);
     return status;

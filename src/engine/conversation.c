@@ -6,41 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-/* Deeper JSON is refused before it is parsed. */
-enum { MAX_DEPTH = 256 };
-
-static qn_status check_depth(const char *text, size_t length)
-{
-    size_t depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < length; i++) {
-        const char c = text[i];
-        if (in_string) {
-            i += c == '\\';
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > MAX_DEPTH)
-                return qn_fail(QN_ERR_INVALID, "the conversation is nested deeper than %d", MAX_DEPTH);
-        } else if (c == ']' || c == '}') {
-            depth -= depth > 0;
-        }
-    }
-    return QN_OK;
-}
-
-static qn_status parse(const char *text, size_t length, json_t **out)
-{
-    json_error_t error;
-    QN_TRY(check_depth(text, length));
-    *out = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-    if (!*out)
-        return qn_fail(QN_ERR_INVALID, "the conversation is not JSON: line %d, column %d: %s", error.line, error.column,
-                       error.text);
-    return QN_OK;
-}
-
 static int64_t time_or_now(int64_t now)
 {
     return now < 0 ? (int64_t)time(NULL) : now;
@@ -55,7 +20,7 @@ qn_status qn_conversation_text(const qn_model *model, const char *conversation, 
     *text = NULL;
     *text_length = 0;
     QN_TRY(qn_model_tokenizer(model, &tok));
-    QN_TRY(parse(conversation, length, &json));
+    QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
     const qn_status status = qn_chat_render(tok, model->chat, json, time_or_now(now), &output);
     json_decref(json);
     if (status)
@@ -80,7 +45,7 @@ qn_status qn_conversation_tokens(const qn_model *model, const char *conversation
     *tokens = NULL;
     *count = 0;
     QN_TRY(qn_model_tokenizer(model, &tok));
-    QN_TRY(parse(conversation, length, &json));
+    QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
     const qn_status status = qn_chat_encode(tok, model->chat, json, time_or_now(now), tokens, count);
     json_decref(json);
     return status;

@@ -1,6 +1,7 @@
 /* The generation loop: evaluate, sample, pass on tokens and text, until a stop condition holds. */
-#include "engine/internal.h"
+#include "engine/constraint.h"
 
+#include "base/memory.h"
 #include "text/stop.h"
 #include "text/utf8_stream.h"
 
@@ -10,7 +11,8 @@
 struct generation {
     qn_session *session;
     const qn_generate_params *params;
-    qn_sampler *sampler;
+    qn_constraint constraint;
+    qn_session_sampling sampling;
     qn_stop *stop;
     qn_utf8_stream utf8;
     qn_generate_result result;
@@ -101,7 +103,7 @@ static qn_status emit_token(struct generation *g, qn_token token, bool *keep_goi
 static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *keep_going)
 {
     const qn_status status =
-        next ? qn_session_sample(g->session, tokens, n, g->sampler, next) : qn_session_append(g->session, tokens, n);
+        next ? qn_session_sample(g->session, tokens, n, &g->sampling, next) : qn_session_append(g->session, tokens, n);
     *keep_going = status == QN_OK;
     if (!*keep_going)
         g->result.reason = QN_STOP_CANCELLED;
@@ -114,6 +116,7 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
     const uint32_t before = g->session->length;
     const int64_t limit = g->params->max_tokens;
     bool keep_going;
+    g->sampling.answer_begin = before + (uint32_t)n;
     qn_token token;
     QN_TRY(evaluate(g, tokens, n, limit ? &token : NULL, &keep_going));
     g->result.n_prompt = g->session->length - before;
@@ -151,7 +154,11 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
         const qn_tokenizer *tok;
         return qn_model_tokenizer(session->model, &tok);
     }
-    qn_status status = qn_sampler_create(&params->sampling, session->model->hparams.n_vocab, &g.sampler);
+    g.sampling.constraint = &g.constraint;
+    qn_status status = qn_sampler_create(&params->sampling, session->model->hparams.n_vocab, &g.sampling.sampler);
+    if (status == QN_OK)
+        status = qn_constraint_create(session->model, params->grammar, &params->grammar_trigger, tokens, n, &params->sampling,
+                                      &g.constraint);
     if (status == QN_OK)
         status = qn_stop_create(params->stop, params->n_stop, &g.stop);
     if (status == QN_OK)
@@ -160,7 +167,10 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     if (status == QN_OK && result)
         *result = g.result;
     qn_stop_free(g.stop);
-    qn_sampler_free(g.sampler);
+    qn_sampler_free(g.sampling.sampler);
+    qn_constraint_free(&g.constraint);
+    qn_free(g.sampling.logits);
+    qn_free(g.sampling.allowed);
     qn_utf8_stream_free(&g.utf8);
     return status;
 }

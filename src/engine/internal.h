@@ -6,6 +6,7 @@
 #include "cache/kv.h"
 #include "cache/recurrent.h"
 #include "device/device.h"
+#include "engine/grammars.h"
 #include "engine/kept.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -13,6 +14,7 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -30,7 +32,8 @@ struct qn_model {
     pthread_mutex_t lock; /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
     pthread_mutex_t turn; /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
     bool has_lock;
-    qn_kept_list kept;       /* with has_lock */
+    qn_kept_list kept; /* with has_lock */
+    qn_grammars *grammars;
     qn_tokenizer *tokenizer; /* NULL if the file has no supported tokeniser */
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
@@ -95,10 +98,21 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 /* qn_session_append - qn_session_eval without logits. Does not clear session->cancelled. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
 
+/* What the next token is sampled by. */
+typedef struct qn_session_sampling {
+    qn_sampler *sampler;
+    const struct qn_constraint *constraint; /* engine/constraint.h */
+    uint32_t answer_begin;                  /* the session's length at which the answer began */
+    /* Zero, and free them afterwards: of the step whose token was rejected, and the mask. */
+    float *logits;     /* [n_vocab] */
+    uint32_t *allowed; /* [qn_sample_mask_words(n_vocab)] */
+} qn_session_sampling;
+
 /* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and sample the next token.
  *
- * QN_ERR_INVALID if a logit is NaN or the largest is infinite; the tokens have been appended. */
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next);
+ * QN_ERR_INVALID if a logit is NaN or the largest is infinite, or no token may follow; the tokens have been appended. */
+qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling,
+                            qn_token *next);
 
 /* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
  *
@@ -133,6 +147,15 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
 
 /* qn_pack_tensor - pack the rows of a tensor if a kernel for packed rows exists for its matmuls. */
 qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
+
+/* qn_load_json - parse JSON of untrusted text, nested at most 256 deep, no key twice in an object.
+ *
+ *   what    "conversation": the errors' name for it
+ *   flags   jansson's, beside JSON_REJECT_DUPLICATES and JSON_ALLOW_NUL
+ *   out     free it with json_decref
+ *
+ * QN_ERR_INVALID, with line and column. */
+qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out);
 
 /* qn_now - seconds of a monotonic clock. */
 double qn_now(void);

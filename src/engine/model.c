@@ -146,7 +146,9 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
         return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
     qn_model *model;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "model"));
-    const qn_status status = load(model, path, params);
+    qn_status status = qn_grammars_create(&model->grammars);
+    if (status == QN_OK)
+        status = load(model, path, params);
     if (status != QN_OK) {
         qn_model_free(model);
         return status;
@@ -170,6 +172,7 @@ void qn_model_free(qn_model *model)
     free(model->packed);
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
+    qn_grammars_free(model->grammars);
     qn_free(model->name);
     if (model->has_lock) {
         qn_kept_list_free(&model->kept);

@@ -11,7 +11,7 @@
 #ifndef QN_ENGINE_SCHEDULER_H
 #define QN_ENGINE_SCHEDULER_H
 
-#include "engine/internal.h"
+#include "engine/constraint.h"
 #include "engine/step_time.h"
 #include "quern/scheduler.h"
 #include "text/stop.h"
@@ -54,6 +54,7 @@ struct qn_request {
 
     /* Constant. */
     qn_request_params params; /* what it points to is copied below, or not kept */
+    qn_constraint constraint;
     qn_token *stop_tokens;
     qn_logit_bias *bias;
     char *scope;

@@ -143,9 +143,21 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "log probabilities: %d, expected -1 to %d", p->n_logprobs, QN_MAX_LOGPROBS);
     if (p->accepts && !p->mask)
         return qn_fail(QN_ERR_INVALID, "accepts: it is given without mask");
+    if (p->grammar && p->mask)
+        return qn_fail(QN_ERR_INVALID, "mask: it is given with a grammar");
     if (p->on_text || p->n_stop)
         QN_TRY(qn_model_tokenizer(s->model, &tok));
     return check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens);
+}
+
+/* By a grammar, or by callbacks. */
+static qn_status find_constraint(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    r->constraint = (qn_constraint){ .accepts = p->accepts, .mask = p->mask, .user = p->user };
+    if (!p->grammar)
+        return QN_OK;
+    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, r->tokens, r->n_prompt, &p->sampling,
+                                &r->constraint);
 }
 
 static qn_status create(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
@@ -155,6 +167,7 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, qn_re
     QN_TRY(find_kept_positions(s, p, r));
     QN_TRY(qn_sampler_create(&p->sampling, s->model->hparams.n_vocab, &r->sampler));
     QN_TRY(copy_bias(s, p, r));
+    QN_TRY(find_constraint(s, p, r));
     QN_TRY(qn_stop_create(p->stop, p->n_stop, &r->stop));
     QN_TRY(copy_tokens(p->stop_tokens, p->n_stop_tokens, &r->stop_tokens));
     QN_TRY(qn_alloc(&r->scope, strlen(scope) + 1, 1, "request"));
@@ -201,6 +214,7 @@ void qn_request_free(qn_request *r)
     qn_free(r->keep);
     qn_free(r->scope);
     qn_sampler_free(r->sampler);
+    qn_constraint_free(&r->constraint);
     qn_stop_free(r->stop);
     qn_utf8_stream_free(&r->utf8);
     qn_free(r);

@@ -4,7 +4,6 @@
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
-#include "base/splitmix.h"
 
 #include <string.h>
 #include <time.h>
@@ -34,8 +33,8 @@ static void keep_error(qn_request *r, qn_status status)
 static float *check(void *request, qn_token token)
 {
     qn_request *r = request;
-    const qn_request_params *p = &r->params;
-    if (p->accepts && p->accepts(p->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token))
+    const qn_constraint *c = &r->constraint;
+    if (c->accepts && c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token))
         return NULL;
     r->is_rejected = true;
     const qn_status status = alloc_mask(r);
@@ -51,7 +50,7 @@ static bool has_penalties(const qn_sampling *p)
 
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->params.mask || has_penalties(&r->params.sampling) || r->never_ahead;
+    return r->constraint.mask || has_penalties(&r->params.sampling) || r->never_ahead;
 }
 
 qn_sample_request qn_request_next_sample(qn_request *r)
@@ -65,7 +64,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     request.n_bias = r->params.n_bias;
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
-    request.check = r->params.mask ? check : NULL;
+    request.check = r->constraint.mask ? check : NULL;
     request.check_user = r;
     r->is_rejected = false;
     return request;
@@ -84,12 +83,8 @@ static void set_state(qn_scheduler *s, qn_request *r, int state)
 void qn_request_reject(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled)
 {
     r->masked = *sampled;
-    r->masked.check = NULL;
-    r->masked.allowed = r->allowed;
+    qn_constraint_again(&r->constraint, r->allowed, &r->masked);
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
-    /* The random number of a rejected token is not uniform any more. */
-    if (r->params.accepts)
-        r->masked.random = qn_splitmix(&r->masked.random);
     set_state(s, r, r->mask_status == QN_OK ? QN_MASK_WAITING : QN_MASK_SAMPLED);
     if (r->mask_status == QN_OK)
         qn_scheduler_push(s, &r->mask);
@@ -97,11 +92,9 @@ void qn_request_reject(qn_scheduler *s, qn_request *r, const qn_sample_request *
 
 void qn_request_sample_masked(qn_scheduler *s, qn_request *r)
 {
-    const qn_request_params *p = &r->params;
     if (atomic_load(&r->cancelled))
         return;
-    memset(r->allowed, 0, qn_sample_mask_words(r->n_vocab) * sizeof *r->allowed);
-    p->mask(p->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->allowed);
+    qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
     const qn_status status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
     if (status != QN_OK)
         keep_error(r, status);

@@ -1,6 +1,6 @@
 /* Sessions: creation, evaluation in batches, checkpoints and truncation. session_state.c copies, saves and restores
  * sessions. */
-#include "engine/internal.h"
+#include "engine/constraint.h"
 
 #include "base/memory.h"
 
@@ -253,7 +253,7 @@ void qn_session_cancel(qn_session *session)
 struct eval_request {
     qn_logits which;
     float *logits;
-    qn_sampler *sampler; /* NULL: logits only */
+    qn_session_sampling *sampling; /* NULL: logits only */
     qn_token *next;
 };
 
@@ -294,13 +294,64 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     return QN_OK;
 }
 
+/* What is asked about a token that was sampled. */
+struct token_check {
+    const qn_session_sampling *sampling;
+    const qn_token *answer; /* [n_answer] before the token */
+    size_t n_answer;
+    bool is_rejected;
+};
+
+/* A session's qn_sample_request.check. */
+static float *check(void *user, qn_token token)
+{
+    struct token_check *c = user;
+    const qn_constraint *constraint = c->sampling->constraint;
+    c->is_rejected = !constraint->accepts(constraint->user, c->answer, c->n_answer, token);
+    return c->is_rejected ? c->sampling->logits : NULL;
+}
+
+/* The constraint as part of a request: a check of the token, or a mask. */
+static qn_status constrain(qn_session_sampling *sampling, size_t n_vocab, struct token_check *c, qn_sample_request *request)
+{
+    if (!sampling->constraint->mask)
+        return QN_OK;
+    if (!sampling->allowed)
+        QN_TRY(qn_alloc(&sampling->allowed, qn_sample_mask_words(n_vocab), sizeof *sampling->allowed, "mask"));
+    if (!sampling->constraint->accepts) {
+        qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed);
+        request->allowed = sampling->allowed;
+        return QN_OK;
+    }
+    if (!sampling->logits)
+        QN_TRY(qn_alloc(&sampling->logits, n_vocab, sizeof *sampling->logits, "mask"));
+    request->check = check;
+    request->check_user = c;
+    return QN_OK;
+}
+
+/* Samples from the logits of a token that was rejected. */
+static qn_status sample_again(const struct token_check *c, size_t n_vocab, qn_sample_request *request)
+{
+    const qn_session_sampling *sampling = c->sampling;
+    qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed);
+    qn_constraint_again(sampling->constraint, sampling->allowed, request);
+    return qn_sampler_sample(sampling->sampler, sampling->logits, request);
+}
+
 /* Evaluates the last batch and samples the next token. */
 static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
 {
+    qn_session_sampling *sampling = eval_request->sampling;
+    const size_t n_vocab = session->model->hparams.n_vocab, end = session->length + n;
+    struct token_check c = { sampling, session->tokens + sampling->answer_begin, end - sampling->answer_begin, false };
     /* The repetition penalty includes these tokens. Behind session->length they are not yet part of the session. */
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
-    qn_sample_request request = qn_sampler_next_request(eval_request->sampler, session->tokens, session->length + n);
+    qn_sample_request request = qn_sampler_next_request(sampling->sampler, session->tokens, end);
+    QN_TRY(constrain(sampling, n_vocab, &c, &request));
     QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &request));
+    if (c.is_rejected)
+        QN_TRY(sample_again(&c, n_vocab, &request));
     QN_TRY(qn_sample_status(request.best));
     *eval_request->next = request.token;
     return QN_OK;
@@ -309,7 +360,7 @@ static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_
 static qn_status append_batch(qn_session *session, const qn_token *tokens, size_t n, bool last,
                               const struct eval_request *eval_request, float *logits)
 {
-    if (eval_request->sampler && last)
+    if (eval_request->sampling && last)
         return sample_batch(session, tokens, n, eval_request);
     const size_t first_logit = eval_request->which == QN_LOGITS_ALL            ? 0
                                : eval_request->which == QN_LOGITS_LAST && last ? n - 1
@@ -350,9 +401,10 @@ qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t 
     return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE });
 }
 
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_sampler *sampler, qn_token *next)
+qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling,
+                            qn_token *next)
 {
-    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE, .sampler = sampler, .next = next });
+    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE, .sampling = sampling, .next = next });
 }
 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)

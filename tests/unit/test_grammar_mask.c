@@ -294,7 +294,7 @@ static void test_triggers(void **unused)
     qn_grammar_match *match;
     qn_token answer[64];
     assert_ok(qn_grammar_from_regex("1+[}]", 5, &grammar));
-    const qn_grammar_start after_text = { .trigger = "aab", .n_trigger = 3, .trigger_token = -1 };
+    const qn_grammar_start after_text = { .trigger = "aab", .n_trigger = 3, .trigger_token = -1, .opening_token = -1 };
     assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_text, &match));
     check_match(match, answer, 0);
     assert_true(qn_grammar_match_accepts(match, answer, 0, END_TOKEN));
@@ -315,7 +315,7 @@ static void test_triggers(void **unused)
     assert_true(qn_grammar_match_is_finished(match));
     qn_grammar_match_free(match);
 
-    const qn_grammar_start after_token = { .trigger_token = OTHER_CONTROL };
+    const qn_grammar_start after_token = { .trigger_token = OTHER_CONTROL, .opening_token = -1 };
     assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_token, &match));
     n = append(answer, 0, "{");
     check_match(match, answer, n);
@@ -326,9 +326,31 @@ static void test_triggers(void **unused)
     assert_true(qn_grammar_match_accepts(match, answer, n, '1'));
     qn_grammar_match_free(match);
 
+    /* Free text only behind the opening token. */
+    const qn_grammar_start optional = { .trigger_token = OTHER_CONTROL, .opening_token = '{' };
+    for (int opens = 0; opens < 2; opens++) {
+        label("opens %d", opens);
+        assert_ok(qn_grammar_match_create(made.vocab, grammar, &optional, &match));
+        check_match(match, answer, 0);
+        assert_true(qn_grammar_match_accepts(match, answer, 0, '{'));
+        assert_true(qn_grammar_match_accepts(match, answer, 0, '1'));
+        assert_false(qn_grammar_match_accepts(match, answer, 0, 'x'));
+        n = append(answer, 0, opens ? "{" : "1");
+        check_match(match, answer, n);
+        assert_int_equal(qn_grammar_match_accepts(match, answer, n, '{'), opens);
+        assert_true(qn_grammar_match_accepts(match, answer, n, '1'));
+        if (opens)
+            answer[n++] = OTHER_CONTROL;
+        check_match(match, answer, n);
+        assert_false(qn_grammar_match_accepts(match, answer, n, '{'));
+        qn_grammar_match_free(match);
+    }
+
     char longest[300];
     memset(longest, 'a', sizeof longest);
-    const qn_grammar_start too_long = { .trigger = longest, .n_trigger = sizeof longest, .trigger_token = -1 };
+    const qn_grammar_start too_long = {
+        .trigger = longest, .n_trigger = sizeof longest, .trigger_token = -1, .opening_token = -1
+    };
     assert_int_equal(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID);
     assert_text("a trigger of 300 bytes, at most 255");
     qn_grammar_free(grammar);

@@ -4,7 +4,6 @@
 #include "base/memory.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,13 +164,20 @@ qn_status qn_grammar_begin(qn_grammar **out)
     if (!*out)
         return qn_fail(QN_ERR_MEMORY, "grammar: no memory");
     (*out)->serial = atomic_fetch_add(&n_grammars, 1);
+    atomic_init(&(*out)->n_references, 1);
     QN_TRY(qn_grammar_add_node(*out, (qn_node){ .kind = QN_NEVER }, &id));
     return qn_grammar_add_node(*out, (qn_node){ .kind = QN_FINAL }, &id);
 }
 
+qn_grammar *qn_grammar_share(qn_grammar *g)
+{
+    atomic_fetch_add(&g->n_references, 1);
+    return g;
+}
+
 void qn_grammar_free(qn_grammar *g)
 {
-    if (!g)
+    if (!g || atomic_fetch_sub(&g->n_references, 1) > 1)
         return;
     for (size_t i = 0; i < g->n_dfas; i++)
         qn_dfa_free(&g->dfas[i]);

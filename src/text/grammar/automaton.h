@@ -7,6 +7,8 @@
 
 #include "text/grammar/grammar.h"
 
+#include <stdatomic.h>
+
 #define QN_UNLIMITED UINT32_MAX
 
 enum {
@@ -92,6 +94,7 @@ typedef struct qn_rule {
 
 struct qn_grammar {
     uint64_t serial; /* unique in the process */
+    atomic_uint n_references;
     qn_node *nodes;
     qn_dfa *dfas;
     qn_string_rule *strings;

@@ -16,6 +16,7 @@
 #ifndef QN_TEXT_GRAMMAR_GRAMMAR_H
 #define QN_TEXT_GRAMMAR_GRAMMAR_H
 
+#include "quern/grammar.h"
 #include "quern/quern.h"
 #include "text/tokenizer.h"
 
@@ -27,8 +28,6 @@
 
 enum { QN_GRAMMAR_THREADS = 512, QN_GRAMMAR_DEPTH = 256 };
 
-typedef struct qn_grammar qn_grammar;
-
 typedef struct qn_grammar_options {
     bool strict;         /* an unsupported keyword is QN_ERR_UNSUPPORTED; else it is ignored */
     bool closed;         /* objects that do not say whether they have additional properties have none */
@@ -39,7 +38,7 @@ typedef struct qn_grammar_options {
  *
  *   schema    an object or a boolean; not kept. `#` and `#/...` references are resolved in it
  *   options   NULL for all false
- *   out       free it with qn_grammar_free
+ *   out       free it with qn_grammar_free (quern/grammar.h)
  *
  * Supported: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items, prefixItems,
  * minItems, maxItems, minLength, maxLength, pattern, format (date, time, date-time, uuid, email, ipv4), minimum, maximum,
@@ -73,8 +72,9 @@ qn_status qn_grammar_from_choices(const char *const *choices, size_t n_choices, 
  * that derive no text are QN_ERR_INVALID, naming the rule. */
 qn_status qn_grammar_from_gbnf(const char *text, size_t length, qn_grammar **out);
 
-/* qn_grammar_free - NULL is allowed. After its states and matches. */
-void qn_grammar_free(qn_grammar *grammar);
+/* qn_grammar_share - another reference; returns the grammar. qn_grammar_free (quern/grammar.h) drops one: the last, after the
+ * grammar's states and matches. */
+qn_grammar *qn_grammar_share(qn_grammar *grammar);
 
 /* qn_grammar_bytes - memory of the grammar, for caches of grammars. */
 size_t qn_grammar_bytes(const qn_grammar *grammar);
@@ -127,11 +127,13 @@ qn_status qn_grammar_mask(qn_grammar_vocab *vocab, qn_grammar_state *state, uint
 typedef struct qn_grammar_match qn_grammar_match;
 
 /* Where the grammar begins: the text before is free, end tokens included, until `trigger` was written or `trigger_token` was
- * generated. What follows the trigger in the same token must fit already. */
+ * generated. What follows the trigger in the same token must fit already. With an `opening_token` there is free text only if
+ * it is the first token, which it may be. */
 typedef struct qn_grammar_start {
     const char *trigger; /* [n_trigger] at most 255 bytes, copied; n_trigger 0: none */
     size_t n_trigger;
     qn_token trigger_token; /* < 0: none */
+    qn_token opening_token; /* < 0: none */
 } qn_grammar_start;
 
 /* qn_grammar_match_create - the match of a request.

@@ -14,7 +14,7 @@ struct qn_grammar_match {
     qn_grammar_state *state;
     size_t n_seen;
     bool is_free, is_broken; /* before the trigger; a token was seen that may not follow */
-    qn_token trigger_token;
+    qn_token trigger_token, opening_token;
     char trigger[MAX_TRIGGER];
     size_t n_trigger, n_matched;
     uint8_t border[MAX_TRIGGER + 1]; /* of the first i bytes of the trigger, the longest that begins and ends them */
@@ -49,8 +49,9 @@ static bool find_trigger(const qn_grammar_match *m, const char *bytes, size_t le
 static qn_status prepare_trigger(qn_grammar_match *m, const qn_grammar_start *start)
 {
     const qn_grammar_vocab *v = m->vocab;
-    m->is_free = true;
+    m->is_free = start->opening_token < 0;
     m->trigger_token = start->trigger_token;
+    m->opening_token = start->opening_token;
     if (!start->n_trigger)
         return QN_OK;
     if (start->n_trigger > MAX_TRIGGER)
@@ -125,11 +126,18 @@ static bool is_end(const qn_grammar_vocab *v, qn_token token)
     return false;
 }
 
+static bool is_opening(const qn_grammar_match *m, qn_token token)
+{
+    return !m->n_seen && m->opening_token >= 0 && token == m->opening_token;
+}
+
 static void see(qn_grammar_match *m, qn_token token)
 {
     size_t length, end = 0;
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
-    if (m->is_free) {
+    if (is_opening(m, token)) {
+        m->is_free = true;
+    } else if (m->is_free) {
         if (!bytes)
             m->n_matched = 0;
         if (m->trigger_token >= 0 && token == m->trigger_token)
@@ -160,7 +168,7 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     if (!m)
         return qn_fail(QN_ERR_MEMORY, "grammar: no memory for a match");
     m->vocab = vocab;
-    m->trigger_token = -1;
+    m->trigger_token = m->opening_token = -1;
     qn_status status = qn_grammar_state_create(grammar, &m->state);
     if (status == QN_OK && start)
         status = prepare_trigger(m, start);
@@ -187,6 +195,8 @@ bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_
     see_all(m, answer, n);
     if (m->is_broken)
         return false;
+    if (is_opening(m, token))
+        return true;
     if (m->is_free)
         return accepts_free(m, token);
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
@@ -203,6 +213,8 @@ void qn_grammar_match_mask(void *match, const qn_token *answer, size_t n, uint32
         mask_free(m, allowed);
     else if (m->is_broken || qn_grammar_mask(m->vocab, m->state, allowed) != QN_OK)
         memset(allowed, 0, m->vocab->n_words * sizeof *allowed);
+    if (!m->n_seen && m->opening_token >= 0)
+        qn_mask_set(allowed, (uint32_t)m->opening_token);
 }
 
 bool qn_grammar_match_check_first(const qn_sampling *sampling)

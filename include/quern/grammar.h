@@ -1,0 +1,57 @@
+/* quern: output that fits a JSON schema, a regular expression, one of some texts, or a grammar.
+ *
+ *     qn_grammar *grammar;
+ *     qn_grammar_create(model, QN_GRAMMAR_SCHEMA, schema, strlen(schema), &grammar);
+ *     params.grammar = grammar; (of qn_generate or of a request)
+ *     ...
+ *     qn_grammar_free(grammar);
+ *
+ * Every answer is then text of the grammar, or, where it ended early, the beginning of one. docs/constrained-output.md says what
+ * of schemas is supported, which spellings of JSON an output has, and how tokens are sampled.
+ *
+ * Threads: all functions may be called from any thread; a grammar may be used by any number of answers at the same time.
+ *
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef QUERN_GRAMMAR_H
+#define QUERN_GRAMMAR_H
+
+#include "quern/quern.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum qn_grammar_kind {
+    QN_GRAMMAR_SCHEMA,        /* a JSON schema; keywords that are not supported are ignored */
+    QN_GRAMMAR_SCHEMA_STRICT, /* the same; they are QN_ERR_UNSUPPORTED */
+    QN_GRAMMAR_JSON,          /* any JSON object; without text */
+    QN_GRAMMAR_REGEX,         /* a regular expression of the whole output, ECMAScript's with the u flag */
+    QN_GRAMMAR_GBNF           /* a grammar in llama.cpp's syntax, without token literals; from the rule `root` */
+} qn_grammar_kind;
+
+/* qn_grammar_create - compile a grammar, or find it among those that the model has kept.
+ *
+ *   model    keeps the last compiled grammars, at most 256 and 64 MiB. The grammar can be used with other models, and may
+ *            outlive this one
+ *   text     [length] of the kind, UTF-8; not kept
+ *   out      free it with qn_grammar_free
+ *
+ * Compilation takes a bounded number of steps: a text that exceeds them is refused in milliseconds.
+ *
+ * QN_ERR_INVALID       the text is not of the kind, or no output fits it; the error has the place
+ * QN_ERR_UNSUPPORTED   a feature that is not supported, or the text is too large
+ * QN_ERR_MEMORY        not enough memory */
+QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out);
+
+/* qn_grammar_create_choices - the same of a list of texts, one of which is the output.
+ *
+ *   choices   [n_choices] zero-terminated UTF-8, n_choices >= 1 */
+QN_API qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out);
+
+/* qn_grammar_free - drop the caller's reference; requests that use the grammar have their own. NULL is allowed. */
+QN_API void qn_grammar_free(qn_grammar *grammar);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

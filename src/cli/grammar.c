@@ -1,0 +1,77 @@
+/* --json-schema, --grammar and --choices: from the options to a grammar. */
+#include "cli/grammar.h"
+
+#include "cli/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int qn_check_grammar(const qn_args *args)
+{
+    const char *const given[] = { args->json_schema ? "--json-schema" : NULL, args->grammar ? "--grammar" : NULL,
+                                  args->choices ? "--choices" : NULL, args->ignore_end ? "--ignore-eos" : NULL };
+    const char *first = NULL;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        if (first && given[i]) {
+            qn_cli_error("%s and %s: only one of them can be given", first, given[i]);
+            return QN_EXIT_USAGE;
+        }
+        first = first ? first : given[i];
+    }
+    if (args->choices && (!*args->choices || *args->choices == ',' || args->choices[strlen(args->choices) - 1] == ',' ||
+                          strstr(args->choices, ",,"))) {
+        qn_cli_error("--choices: '%s' has an empty choice", args->choices);
+        return QN_EXIT_USAGE;
+    }
+    return QN_EXIT_DONE;
+}
+
+static int load_file(const char *path, qn_grammar_kind kind, qn_model *model, qn_grammar **out)
+{
+    char *text;
+    size_t length;
+    if (!qn_read_all(path, UINT64_MAX, &text, &length))
+        return QN_EXIT_FAILED;
+    const qn_status status = qn_grammar_create(model, kind, text, length, out);
+    free(text);
+    if (status == QN_OK)
+        return QN_EXIT_DONE;
+    qn_cli_error("%s: %s", path, qn_error_text());
+    return QN_EXIT_FAILED;
+}
+
+/* "a,b" as a list of texts. */
+static int load_choices(const char *list, qn_model *model, qn_grammar **out)
+{
+    size_t n = 0, n_most = 1;
+    for (const char *c = list; *c; c++)
+        n_most += *c == ',';
+    char *text = strdup(list);
+    const char **choices = malloc(n_most * sizeof *choices);
+    int status = QN_EXIT_FAILED;
+    if (text && choices) {
+        char *rest = text;
+        for (char *choice; (choice = strsep(&rest, ","));)
+            choices[n++] = choice;
+        status = QN_EXIT_DONE;
+        if (qn_grammar_create_choices(model, choices, n, out) != QN_OK) {
+            qn_cli_error("--choices: %s", qn_error_text());
+            status = QN_EXIT_FAILED;
+        }
+    } else {
+        qn_cli_error("--choices: no memory for %zu texts", n_most);
+    }
+    free(choices);
+    free(text);
+    return status;
+}
+
+int qn_load_grammar(const qn_args *args, qn_model *model, qn_grammar **out)
+{
+    *out = NULL;
+    if (args->json_schema)
+        return load_file(args->json_schema, QN_GRAMMAR_SCHEMA_STRICT, model, out);
+    if (args->grammar)
+        return load_file(args->grammar, QN_GRAMMAR_GBNF, model, out);
+    return args->choices ? load_choices(args->choices, model, out) : QN_EXIT_DONE;
+}

@@ -1,0 +1,15 @@
+/* The grammar of an output, from the options of run. */
+#ifndef QN_CLI_GRAMMAR_H
+#define QN_CLI_GRAMMAR_H
+
+#include "cli/args.h"
+#include "quern/grammar.h"
+
+/* qn_check_grammar - whether the options go together. QN_EXIT_DONE, or QN_EXIT_USAGE with an error line. */
+int qn_check_grammar(const qn_args *args);
+
+/* qn_load_grammar - compile what the options name; *out is NULL if there is none. The caller frees it with qn_grammar_free.
+ * Returns as qn_load_model; the error line names the file. */
+int qn_load_grammar(const qn_args *args, qn_model *model, qn_grammar **out);
+
+#endif

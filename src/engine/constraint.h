@@ -1,0 +1,35 @@
+/* Which tokens may follow in an answer: what sessions and the scheduler have in common. A token is sampled from the whole
+ * vocabulary and checked, or only sampled under a mask. */
+#ifndef QN_ENGINE_CONSTRAINT_H
+#define QN_ENGINE_CONSTRAINT_H
+
+#include "engine/internal.h"
+
+/* Zero: every token may follow. */
+typedef struct qn_constraint {
+    bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token); /* as in qn_request_params */
+    void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
+    void *user;
+    qn_grammar *grammar; /* a reference, with its match, which is `user`; or NULL */
+    qn_grammar_match *match;
+} qn_constraint;
+
+/* qn_constraint_create - the constraint of a grammar.
+ *
+ *   prompt     [n] its end says whether the answer begins in reasoning
+ *   sampling   with filters of the vocabulary, tokens are not checked first: that would change their distribution
+ *   out        free it with qn_constraint_free; zero for no grammar */
+qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
+                               size_t n, const qn_sampling *sampling, qn_constraint *out);
+void qn_constraint_free(qn_constraint *constraint);
+
+/* qn_constraint_again - from the sample of a token that was rejected to that under the mask `allowed`, which need not be there
+ * yet. */
+void qn_constraint_again(const qn_constraint *constraint, const uint32_t *allowed, qn_sample_request *request);
+
+/* qn_constraint_mask - make the mask for what follows an answer of n tokens.
+ *
+ *   allowed   [qn_sample_mask_words(n_vocab)] */
+void qn_constraint_mask(const qn_constraint *constraint, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed);
+
+#endif

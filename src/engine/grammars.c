@@ -1,0 +1,219 @@
+/* Grammars that are kept. They are found by their kind and text. The least recently used are dropped; those in use live on
+ * by the references of their users. Two threads that compile the same text at the same time both do it, and share one result. */
+#include "engine/grammars.h"
+
+#include "base/memory.h"
+#include "engine/internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Kinds of qn_grammar_kind, and: */
+enum { CHOICES = QN_GRAMMAR_GBNF + 1 };
+
+/* Masks that the vocabulary keeps. */
+enum { KEPT_MASKS = 1024 };
+
+/* What a grammar is made of. */
+typedef struct source {
+    int kind;
+    const char *text; /* of choices: all, with their terminators */
+    size_t length;
+    const char *const *choices;
+    size_t n_choices;
+} source;
+
+typedef struct kept_grammar {
+    int kind;
+    char *text;
+    size_t length, bytes; /* bytes: with the grammar */
+    uint64_t hash, used;
+    qn_grammar *grammar;
+} kept_grammar;
+
+struct qn_grammars {
+    pthread_mutex_t lock, vocab_lock;
+    bool has_lock, has_vocab_lock;
+    qn_grammar_vocab *vocab;
+    kept_grammar kept[QN_KEPT_GRAMMARS];
+    uint64_t n_uses;
+    qn_grammar_counts counts;
+};
+
+qn_status qn_grammars_create(qn_grammars **out)
+{
+    qn_grammars *g;
+    *out = NULL;
+    QN_TRY(qn_alloc(&g, 1, sizeof *g, "grammars"));
+    g->has_lock = pthread_mutex_init(&g->lock, NULL) == 0;
+    g->has_vocab_lock = pthread_mutex_init(&g->vocab_lock, NULL) == 0;
+    *out = g;
+    if (g->has_lock && g->has_vocab_lock)
+        return QN_OK;
+    qn_grammars_free(g);
+    *out = NULL;
+    return qn_fail(QN_ERR_MEMORY, "grammars: no memory for a lock");
+}
+
+static void drop(qn_grammars *g, size_t i)
+{
+    g->counts.bytes -= g->kept[i].bytes;
+    qn_grammar_free(g->kept[i].grammar);
+    qn_free(g->kept[i].text);
+    g->kept[i] = g->kept[--g->counts.n];
+}
+
+void qn_grammars_free(qn_grammars *g)
+{
+    if (!g)
+        return;
+    while (g->counts.n)
+        drop(g, g->counts.n - 1);
+    qn_grammar_vocab_free(g->vocab);
+    if (g->has_lock)
+        pthread_mutex_destroy(&g->lock);
+    if (g->has_vocab_lock)
+        pthread_mutex_destroy(&g->vocab_lock);
+    qn_free(g);
+}
+
+qn_status qn_grammars_vocab(qn_grammars *g, const qn_tokenizer *tokenizer, qn_grammar_vocab **out)
+{
+    pthread_mutex_lock(&g->vocab_lock);
+    const qn_status status = g->vocab ? QN_OK : qn_grammar_vocab_create(tokenizer, KEPT_MASKS, &g->vocab);
+    *out = g->vocab;
+    pthread_mutex_unlock(&g->vocab_lock);
+    return status;
+}
+
+qn_grammar_counts qn_grammars_count(qn_grammars *g)
+{
+    pthread_mutex_lock(&g->lock);
+    const qn_grammar_counts counts = g->counts;
+    pthread_mutex_unlock(&g->lock);
+    return counts;
+}
+
+/* ---- Keeping ---- */
+
+/* The caller holds the lock. NULL: not kept. */
+static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
+{
+    for (size_t i = 0; i < g->counts.n; i++) {
+        kept_grammar *k = &g->kept[i];
+        if (k->hash != hash || k->kind != s->kind || k->length != s->length || memcmp(k->text, s->text, s->length))
+            continue;
+        k->used = ++g->n_uses;
+        return qn_grammar_share(k->grammar);
+    }
+    return NULL;
+}
+
+static void drop_oldest(qn_grammars *g)
+{
+    size_t oldest = 0;
+    for (size_t i = 1; i < g->counts.n; i++)
+        oldest = g->kept[i].used < g->kept[oldest].used ? i : oldest;
+    drop(g, oldest);
+}
+
+/* The caller holds the lock. `text` is a copy that is kept. */
+static void add(qn_grammars *g, const source *s, uint64_t hash, char *text, qn_grammar *grammar)
+{
+    const size_t bytes = sizeof(kept_grammar) + s->length + qn_grammar_bytes(grammar);
+    while (g->counts.n == QN_KEPT_GRAMMARS || g->counts.bytes + bytes > QN_KEPT_GRAMMAR_BYTES)
+        drop_oldest(g);
+    g->kept[g->counts.n++] = (kept_grammar){ s->kind, text, s->length, bytes, hash, ++g->n_uses, qn_grammar_share(grammar) };
+    g->counts.bytes += bytes;
+}
+
+/* ---- Compiling ---- */
+
+static qn_status compile_schema(const source *s, qn_grammar **out)
+{
+    json_t *schema;
+    const qn_grammar_options options = { .strict = s->kind == QN_GRAMMAR_SCHEMA_STRICT };
+    QN_TRY(qn_load_json("schema", s->text, s->length, JSON_DECODE_ANY, &schema));
+    const qn_status status = qn_grammar_from_schema(schema, &options, out);
+    json_decref(schema);
+    return status;
+}
+
+static qn_status compile(const source *s, qn_grammar **out)
+{
+    switch (s->kind) {
+    case QN_GRAMMAR_SCHEMA:
+    case QN_GRAMMAR_SCHEMA_STRICT: return compile_schema(s, out);
+    case QN_GRAMMAR_JSON: return qn_grammar_from_json(true, out);
+    case QN_GRAMMAR_REGEX: return qn_grammar_from_regex(s->text, s->length, out);
+    case QN_GRAMMAR_GBNF: return qn_grammar_from_gbnf(s->text, s->length, out);
+    case CHOICES: return qn_grammar_from_choices(s->choices, s->n_choices, out);
+    }
+    return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", s->kind, QN_GRAMMAR_GBNF);
+}
+
+static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
+{
+    const uint64_t hash = XXH3_64bits(s->text, s->length);
+    char *text = NULL;
+    pthread_mutex_lock(&g->lock);
+    *out = find(g, s, hash);
+    g->counts.found += *out != NULL;
+    pthread_mutex_unlock(&g->lock);
+    if (*out)
+        return QN_OK;
+    qn_grammar *compiled;
+    QN_TRY(compile(s, &compiled));
+    const bool keeps = s->length + qn_grammar_bytes(compiled) <= QN_KEPT_GRAMMAR_BYTES / 8;
+    const qn_status status = keeps ? qn_alloc(&text, s->length + 1, 1, "grammar") : QN_OK;
+    if (status != QN_OK) {
+        qn_grammar_free(compiled);
+        return status;
+    }
+    pthread_mutex_lock(&g->lock);
+    g->counts.compiled++;
+    qn_grammar *other = find(g, s, hash);
+    if (!other && keeps) {
+        memcpy(text, s->text, s->length);
+        add(g, s, hash, text, compiled);
+        text = NULL;
+    }
+    pthread_mutex_unlock(&g->lock);
+    qn_free(text);
+    if (other)
+        qn_grammar_free(compiled);
+    *out = other ? other : compiled;
+    return QN_OK;
+}
+
+qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out)
+{
+    const bool has_text = kind != QN_GRAMMAR_JSON && length;
+    *out = NULL;
+    if ((int)kind < 0 || kind > QN_GRAMMAR_GBNF)
+        return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", (int)kind, QN_GRAMMAR_GBNF);
+    return get(model->grammars, &(source){ .kind = (int)kind, .text = has_text ? text : "", .length = has_text ? length : 0 },
+               out);
+}
+
+qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out)
+{
+    size_t length = 0, capacity = 0;
+    char *text = NULL;
+    *out = NULL;
+    for (size_t i = 0; i < n_choices; i++) {
+        const size_t n = strlen(choices[i]) + 1;
+        const qn_status status = qn_realloc_array(&text, &capacity, length + n, 1, "choices");
+        if (status != QN_OK) {
+            free(text);
+            return status;
+        }
+        memcpy(text + length, choices[i], n);
+        length += n;
+    }
+    const qn_status status = get(model->grammars, &(source){ CHOICES, text ? text : "", length, choices, n_choices }, out);
+    free(text);
+    return status;
+}
