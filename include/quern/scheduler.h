@@ -96,12 +96,15 @@ typedef struct qn_request_result {
 } qn_request_result;
 
 typedef struct qn_request_params {
-    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end. */
+    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end, or a
+     * conversation as qn_conversation_tokens takes it, with tools and reasoning where wanted. */
     const qn_token *tokens; /* [n_tokens] */
     size_t n_tokens;
     const char *text;                /* zero-terminated UTF-8; special tokens in it are parsed */
     const qn_chat_message *messages; /* [n_messages] */
     size_t n_messages;
+    const char *conversation; /* [conversation_length] JSON */
+    size_t conversation_length;
 
     qn_sampling sampling;
     const qn_logit_bias *bias; /* [n_bias] added to the logits; values of a token that occurs twice are added */

@@ -38,9 +38,10 @@ static qn_status check_marks(const qn_request_params *p)
 
 static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
 {
-    const int prompts = (p->tokens != NULL) + (p->text != NULL) + (p->messages != NULL);
+    const int prompts = (p->tokens != NULL) + (p->text != NULL) + (p->messages != NULL) + (p->conversation != NULL);
     if (prompts != 1)
-        return qn_fail(QN_ERR_INVALID, "prompt: %d of tokens, text and messages are given, expected one", prompts);
+        return qn_fail(QN_ERR_INVALID, "prompt: %d of tokens, text, messages and a conversation are given, expected one",
+                       prompts);
     if (p->tokens && !p->n_tokens)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
     if (p->messages && !p->n_messages)
@@ -85,6 +86,8 @@ static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, 
         QN_TRY(copy_tokens(p->tokens, p->n_tokens, &r->tokens));
     } else if (p->text) {
         QN_TRY(qn_tokenize(s->model, p->text, strlen(p->text), true, true, &r->tokens, &r->n_tokens));
+    } else if (p->conversation) {
+        QN_TRY(qn_conversation_tokens(s->model, p->conversation, p->conversation_length, -1, &r->tokens, &r->n_tokens));
     } else {
         QN_TRY(qn_chat_tokens(s->model, p->messages, p->n_messages, true, &r->tokens, &r->n_tokens));
     }
@@ -123,10 +126,11 @@ static void keep_messages(const qn_scheduler *s, qn_request *r)
 
 static qn_status find_kept_positions(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
-    QN_TRY(qn_alloc(&r->keep, (p->messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *r->keep, "request"));
+    const bool has_messages = p->messages || p->conversation;
+    QN_TRY(qn_alloc(&r->keep, (has_messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *r->keep, "request"));
     for (size_t i = 0; i < p->n_marks; i++)
         keep_before(r, p->marks[i]);
-    if (p->messages)
+    if (has_messages)
         keep_messages(s, r);
     keep_before(r, r->n_prompt);
     return QN_OK;
