@@ -13,6 +13,7 @@
 #include "engine/internal.h"
 #include "engine/step_time.h"
 #include "quern/scheduler.h"
+#include "text/output_parser.h"
 #include "text/stop.h"
 #include "text/utf8_stream.h"
 
@@ -23,6 +24,7 @@ typedef struct qn_request qn_request;
 
 typedef enum qn_event_kind {
     QN_EVENT_OUTPUT, /* a token, text, or both */
+    QN_EVENT_PARSED, /* for on_event */
     QN_EVENT_MASK,   /* a token was rejected */
     QN_EVENT_END
 } qn_event_kind;
@@ -36,6 +38,7 @@ typedef struct qn_event {
     size_t length;         /* of the text */
     char *text;            /* in the same allocation, as are: */
     qn_logprobs *logprobs; /* or NULL */
+    qn_output_event parsed;
 } qn_event;
 
 /* What becomes of a rejected token. */
@@ -48,7 +51,8 @@ enum qn_mask_state {
 
 struct qn_request {
     qn_request *next; /* in the queue */
-    uint64_t id;      /* ascending */
+    qn_scheduler *scheduler;
+    uint64_t id; /* ascending */
     atomic_bool cancelled;
 
     /* Constant. */
@@ -67,10 +71,13 @@ struct qn_request {
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
+    qn_output_parser *parser; /* with on_event, in place of `utf8` */
+    qn_status parsed_status;  /* of the parser, and of queueing its events; after an error it is not used */
     uint32_t branch;              /* another position whose state is kept, or 0 */
     uint32_t kept_state;          /* the last position whose state was kept */
     bool has_kept_prompt;         /* the pages of the prompt were added to the kept prefixes */
     bool has_output;              /* the last token is not yet emitted */
+    bool is_forced;               /* the last token was not sampled */
     bool is_over;                 /* result.finish says why; qn_scheduler_end follows beside the next step */
     qn_status output_status;      /* of emitting; its text is `error` */
     uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
@@ -141,7 +148,7 @@ struct qn_scheduler {
 /* ---- scheduler_request.c ---- */
 
 /* qn_request_new - check params and copy what they point to. */
-qn_status qn_request_new(const qn_scheduler *s, const qn_request_params *params, qn_request **out);
+qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, qn_request **out);
 void qn_request_free(qn_request *request);
 
 /* ---- scheduler_queue.c ---- */
@@ -204,6 +211,9 @@ void qn_scheduler_push(qn_scheduler *s, qn_event *event);
 
 /* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
+
+/* qn_request_parsed - receives the events of a request's parser. */
+void qn_request_parsed(const qn_output_event *event, void *request);
 
 /* qn_request_emit_end - queue the text held back and the last event. */
 void qn_request_emit_end(qn_scheduler *s, qn_request *request);
