@@ -71,8 +71,8 @@ struct qn_request {
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    qn_output_parser *parser; /* with on_event, in place of `utf8` */
-    qn_status parsed_status;  /* of the parser, and of queueing its events; after an error it is not used */
+    qn_output_parser *parser;     /* with on_event, in place of `utf8` */
+    qn_status parsed_status;      /* of the parser, and of queueing its events; after an error it is not used */
     uint32_t branch;              /* another position whose state is kept, or 0 */
     uint32_t kept_state;          /* the last position whose state was kept */
     bool has_kept_prompt;         /* the pages of the prompt were added to the kept prefixes */

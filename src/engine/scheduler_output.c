@@ -127,8 +127,7 @@ static qn_status find_bytes(const qn_scheduler *s, const qn_request *r, qn_token
     *bytes = "";
     *length = 0;
     /* The vocabulary may be smaller than n_vocab: ids beyond it have no text. */
-    if (!tok || (size_t)token >= qn_tokenizer_n_vocab(tok) ||
-        (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
+    if (!tok || (size_t)token >= qn_tokenizer_n_vocab(tok) || (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
         return QN_OK;
     return qn_tokenizer_piece(tok, token, bytes, length);
 }

@@ -12,7 +12,8 @@ enum { LAST_MESSAGES = 3 };
 
 qn_request_params qn_request_defaults(void)
 {
-    return (qn_request_params){ .sampling = qn_sampling_defaults(), .n_logprobs = -1, .max_tokens = -1, .reasoning_budget = -1 };
+    return (
+        qn_request_params){ .sampling = qn_sampling_defaults(), .n_logprobs = -1, .max_tokens = -1, .reasoning_budget = -1 };
 }
 
 /* ---- The prompt ---- */

@@ -20,7 +20,7 @@ struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
     qn_output_params output;
-    bool has_parsed_calls;           /* or no tools */
+    bool has_parsed_calls; /* or no tools */
     qn_chat_traits traits;
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
