@@ -168,8 +168,6 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
     if (p->on_event && (p->on_text || !p->conversation))
         return qn_fail(QN_ERR_INVALID, "on_event: it is given %s",
                        p->on_text ? "with on_text, expected one of them" : "without a conversation");
-    if (p->reasoning_budget >= 0 && !p->on_event)
-        return qn_fail(QN_ERR_INVALID, "reasoning budget: it is given without on_event");
     if (p->on_text || p->n_stop)
         QN_TRY(qn_model_tokenizer(s->model, &tok));
     return check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens);
@@ -198,6 +196,7 @@ qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, qn_re
     QN_TRY(qn_alloc(&r, 1, sizeof *r, "request"));
     r->scheduler = s;
     r->params = *params;
+    r->params.reasoning_budget = params->on_event ? params->reasoning_budget : -1;
     r->admitted_after = UINT64_MAX;
     r->n_vocab = s->model->hparams.n_vocab;
     atomic_init(&r->cancelled, false);

@@ -365,9 +365,6 @@ static void refuses_what_cannot_be_parsed(void **unused)
     params.conversation = NULL;
     params.text = "x";
     refuses(model, &params, QN_ERR_INVALID, "on_event: it is given without a conversation");
-    params.on_event = NULL;
-    params.reasoning_budget = 0;
-    refuses(model, &params, QN_ERR_INVALID, "reasoning budget: it is given without on_event");
     params = params_of(&listener, with_tools, NULL);
     refuses(no_tools_model, &params, QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
     refuses(other_calls_model, &params, QN_ERR_UNSUPPORTED, "its calls cannot be parsed back");
