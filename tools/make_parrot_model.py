@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Make tests/golden/parrot.gguf: a tiny model with a tokeniser that always says the same thing.
+"""Make tests/golden/parrot.gguf and caller.gguf: tiny models with a tokeniser that always say the same thing.
 
 usage: make_parrot_model.py tests/golden/parrot.gguf
+       make_parrot_model.py tests/golden/caller.gguf --caller
 
 The program's tests need a model that generates text, whose text is known, and which is the same on every machine. This one is a
 llama whose attention and feed-forward layers add nothing, so that the next token depends on the last one alone: after any token
 comes "H", and then, byte by byte, the rest of TEXT, and the end of the turn. The bytes of TEXT are all different (a byte must say
 which one follows), and most of its characters take several, which is what streaming has to put together.
 
-The vocabulary is the 256 bytes, a few merged tokens, and ChatML's special tokens; the pre-tokeniser is GPT-2's.
+The caller says CALL instead, whose pieces are tokens: reasoning, then a tool call. Its chat template has tools and reasoning.
+
+The vocabulary is the 256 bytes, a few merged tokens, the pieces of CALL, and ChatML's special tokens; the pre-tokeniser is GPT-2's.
 Needs numpy.
 
 SPDX-License-Identifier: Apache-2.0
@@ -21,10 +24,24 @@ import ggufio
 
 TEXT = "Hé 世🙂!"
 MERGES = ["h e", "Ġ t", "Ġt he"]
+CALL = [
+    "<think>", "\nI look it up.\n", "</think>", "<tool_call>",
+    '\n{"name": "look_up", "arguments": {"text": "a \\"quern\\"", "n": 2}}\n', "</tool_call>",
+]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+CALLER_CHATML = (
+    "{% if tools %}{{ '<|im_start|>system\\n' + tools|tojson + '<|im_end|>\\n' }}{% endif %}{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{% if message.reasoning_content %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}"
+    "{{ message.content }}{% for call in message.tool_calls %}"
+    "{{ '<tool_call>\\n{\"name\": \"' + call.function.name + '\", \"arguments\": ' }}"
+    "{{ call.function.arguments|tojson + '}\\n</tool_call>' }}"
+    "{% endfor %}{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"
 )
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FF = 32, 2, 2, 16, 32
 # The logit of the token that follows is LOGIT, of all others 0: its probability is about 1 - 260 exp(-LOGIT).
@@ -44,11 +61,13 @@ def byte_characters():
     return spelled
 
 
-def main(path):
+def main(path, is_caller):
     spelled = byte_characters()
-    vocab = [spelled[b] for b in range(256)] + [m.replace(" ", "") for m in MERGES] + SPECIAL
-    said = list(TEXT.encode())
-    assert len(set(said)) == len(said), "the bytes of TEXT must all be different"
+    added = CALL if is_caller else []
+    plain = [spelled[b] for b in range(256)] + [m.replace(" ", "") for m in MERGES]
+    vocab = plain + added + SPECIAL
+    said = [vocab.index(piece) for piece in CALL] if is_caller else list(TEXT.encode())
+    assert len(set(said)) == len(said), "the bytes of TEXT and the pieces of CALL must all be different"
     end = vocab.index("<|im_end|>")
     # Tokens of the text have a direction of their own; all others share the last one.
     direction = np.full(len(vocab), HIDDEN - 1)
@@ -84,7 +103,7 @@ def main(path):
 
     keys = {
         "general.architecture": "llama",
-        "general.name": "parrot",
+        "general.name": "caller" if is_caller else "parrot",
         "llama.block_count": LAYERS,
         "llama.context_length": 1024,
         "llama.embedding_length": HIDDEN,
@@ -98,16 +117,16 @@ def main(path):
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": vocab,
-        "tokenizer.ggml.token_type": [1] * (len(vocab) - len(SPECIAL)) + [3] * len(SPECIAL),
+        "tokenizer.ggml.token_type": [1] * len(plain) + [4] * len(added) + [3] * len(SPECIAL),
         "tokenizer.ggml.merges": MERGES,
         "tokenizer.ggml.eos_token_id": end,
         "tokenizer.ggml.bos_token_id": vocab.index("<|endoftext|>"),
-        "tokenizer.chat_template": CHATML,
+        "tokenizer.chat_template": CALLER_CHATML if is_caller else CHATML,
     }
     ggufio.write(path, keys, tensors)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--caller"]):
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(sys.argv[1], len(sys.argv) == 3)

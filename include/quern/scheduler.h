@@ -25,6 +25,7 @@
 #ifndef QUERN_SCHEDULER_H
 #define QUERN_SCHEDULER_H
 
+#include "quern/output.h"
 #include "quern/quern.h"
 
 #ifdef __cplusplus
@@ -94,16 +95,19 @@ typedef struct qn_request_result {
     size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
     size_t n_generated;   /* tokens generated, an end token included */
     uint32_t n_set_aside; /* how often it gave up its memory for older requests; at most 2 */
-    double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token; the rest */
+    double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token is sampled; the rest */
 } qn_request_result;
 
 typedef struct qn_request_params {
-    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end. */
+    /* The prompt: tokens, or text, or messages in the model's chat format with the assistant's header at the end, or a
+     * conversation as qn_conversation_tokens takes it, with tools and reasoning where wanted. */
     const qn_token *tokens; /* [n_tokens] */
     size_t n_tokens;
     const char *text;                /* zero-terminated UTF-8; special tokens in it are parsed */
     const qn_chat_message *messages; /* [n_messages] */
     size_t n_messages;
+    const char *conversation; /* [conversation_length] JSON */
+    size_t conversation_length;
 
     qn_sampling sampling;
     const qn_logit_bias *bias; /* [n_bias] added to the logits; values of a token that occurs twice are added */
@@ -113,12 +117,17 @@ typedef struct qn_request_params {
     int64_t max_tokens;      /* tokens to generate; < 0: no limit but the context */
     bool ignore_end;         /* continue after end tokens */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty */
-    size_t n_stop;
+    size_t n_stop;           /* with on_event they are found in content, not in reasoning and calls */
     const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the request as end tokens do */
     size_t n_stop_tokens;
-    bool show_special;   /* on_text receives the names of special tokens */
+    bool show_special;   /* on_text and on_event receive the names of special tokens */
     qn_grammar *grammar; /* as in qn_generate_params; the request keeps a reference */
     qn_grammar_trigger grammar_trigger;
+
+    /* With on_event: tokens of reasoning after which it is ended by the template's words ("\n</think>\n\n"); < 0: no limit. The
+     * words are not sampled, but count as generated: on_token gets their tokens without log probabilities, mask and accepts find
+     * them in `answer`. */
+    int64_t reasoning_budget;
 
     /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers
      * keep their state at the last multiple of 64 before them. Only with tokens: for messages the library sets them. */
@@ -146,7 +155,7 @@ typedef struct qn_request_params {
      * microseconds, must not block, and must not call functions of the library. mask is called as the callbacks below, by the
      * same thread, after all of those of earlier tokens. While it runs the steps of other requests go on, so it may take
      * longer than a step; but other callbacks wait for it. The two are never called at the same time for one request; accepts
-     * may be while on_token or on_text is. They may keep a state for the tokens that they have seen: a token that was accepted
+     * may be while on_token, on_text or on_event is. They may keep a state for the tokens that they have seen: a token that was accepted
      * follows, as does one of the mask, and n never decreases. */
     bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token);
     void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
@@ -155,25 +164,31 @@ typedef struct qn_request_params {
      * delays no request's tokens, but may delay the callbacks of others. Any may be NULL.
      *   on_token   each generated token, before its text. logprobs is NULL with n_logprobs -1, else valid during the call
      *   on_text    text, in complete UTF-8 characters, as in qn_generate_params
+     *   on_event   in place of on_text, with a conversation: reasoning, content and tool calls as they come (quern/output.h,
+     *              docs/tool-calls.md). Without tools in the conversation a call is content. A call that has begun ends before
+     *              on_end, unless the request was cancelled by a callback or ended with an error
      *   on_end     exactly once, as the last call. Afterwards the scheduler keeps nothing of the request
-     * on_token and on_text return false to cancel the request: only on_end is called after that, with what they had
+     * on_token, on_text and on_event return false to cancel the request: only on_end is called after that, with what they had
      * received. */
     bool (*on_token)(void *user, qn_token token, const qn_logprobs *logprobs);
     bool (*on_text)(void *user, const char *text, size_t length);
+    bool (*on_event)(void *user, const qn_output_event *event);
     void (*on_end)(void *user, const qn_request_result *result);
     void *user;
 } qn_request_params;
 
-/* qn_request_defaults - no prompt, qn_sampling_defaults, no log probabilities, no limit, no callbacks. */
+/* qn_request_defaults - no prompt, qn_sampling_defaults, no log probabilities, no limits, no callbacks. */
 QN_API qn_request_params qn_request_defaults(void);
 
 /* qn_scheduler_submit - queue a request. Everything that params points to is copied, `user` aside. Does not wait for a step.
  *
  *   id   written before any callback: a number of the request for qn_scheduler_cancel, never used twice; NULL is allowed
  *
- * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, or a value outside its range
+ * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, or a value outside its range; on_event with
+ *                      on_text, or without a conversation
  * QN_ERR_CONTEXT       the prompt does not fit in n_ctx
- * QN_ERR_UNSUPPORTED   text or a grammar is given or text is needed, and the model has no supported tokeniser or chat format
+ * QN_ERR_UNSUPPORTED   text or a grammar is given or text is needed, and the model has no supported tokeniser or chat format;
+ *                      on_event with tools, which the chat template does not have, or whose calls cannot be parsed back
  * QN_ERR_MEMORY        the queue is full (the text says so), or not enough memory
  *
  * After an error no callback is called. */

@@ -141,14 +141,12 @@ static void end_choices(qn_batch *b, qn_batch_job *job, size_t n)
 
 static bool on_text(void *user, const char *text, size_t length)
 {
-    qn_batch_choice *choice = user;
-    if (qn_realloc_array(&choice->text, &choice->capacity, choice->length + length, 1, "text of an answer")) {
-        choice->has_failed = true;
-        return false;
-    }
-    memcpy(choice->text + choice->length, text, length);
-    choice->length += length;
-    return true;
+    return qn_batch_choice_text(user, text, length);
+}
+
+static bool on_event(void *user, const qn_output_event *event)
+{
+    return qn_batch_choice_event(user, event);
 }
 
 static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
@@ -227,6 +225,15 @@ static bool wait_for(qn_batch *b, size_t most)
     return go_on;
 }
 
+static const char *code_of(qn_status status)
+{
+    switch (status) {
+    case QN_ERR_CONTEXT: return "context_length_exceeded";
+    case QN_ERR_UNSUPPORTED: return "unsupported";
+    default: return "invalid_request";
+    }
+}
+
 /* Submits a request for each choice. The job belongs to their callbacks. */
 static void submit(qn_batch *b, qn_batch_job *job)
 {
@@ -234,7 +241,8 @@ static void submit(qn_batch *b, qn_batch_job *job)
     const uint64_t seed = job->params.sampling.seed;
     job->batch = b;
     job->n_left = n;
-    job->params.on_text = on_text;
+    job->params.on_text = job->is_chat ? NULL : on_text;
+    job->params.on_event = job->is_chat ? on_event : NULL;
     job->params.on_token = on_token;
     job->params.on_end = on_end;
     pthread_mutex_lock(&b->lock);
@@ -246,7 +254,7 @@ static void submit(qn_batch *b, qn_batch_job *job)
         job->params.sampling.seed = qn_batch_seed(seed, i);
         const qn_status status = qn_scheduler_submit(b->scheduler, &job->params, NULL);
         if (status != QN_OK) {
-            set_error(b, job, status == QN_ERR_CONTEXT ? "context_length_exceeded" : "invalid_request", qn_error_text());
+            set_error(b, job, code_of(status), qn_error_text());
             end_choices(b, job, n - i);
             return;
         }

@@ -17,12 +17,18 @@ typedef struct qn_batch_token {
     qn_logprobs logprobs;
 } qn_batch_token;
 
+typedef struct qn_batch_text {
+    char *data; /* [length] */
+    size_t length, capacity;
+} qn_batch_text;
+
 /* One of the answers to a line. */
 typedef struct qn_batch_choice {
     struct qn_batch_job *job;
-    char *text; /* [length] */
-    size_t length, capacity;
-    qn_batch_token *tokens; /* [n_tokens] with log probabilities, else none */
+    qn_batch_text text, reasoning; /* of chats, text is the content */
+    qn_batch_text name, arguments; /* of the call that comes */
+    json_t *calls;                 /* an array of those that are complete, or NULL */
+    qn_batch_token *tokens;        /* [n_tokens] with log probabilities, else none */
     size_t n_tokens, cap_tokens;
     qn_request_result result; /* without its error text */
     bool has_failed;          /* no memory */
@@ -42,11 +48,10 @@ typedef struct qn_batch_job {
     const char *custom_id; /* NULL if there is none */
     bool is_chat;
     qn_request_params params; /* without callbacks; the seed is that of the first choice */
-    qn_chat_message *messages;
+    char *conversation;       /* of chats, JSON; free() */
     qn_token *tokens;
     qn_logit_bias *bias;
     const char **stop;
-    char **contents; /* [n_messages]: texts joined from parts, or NULL */
     qn_batch_choice *choices;
     size_t n_choices;
     /* Protected by the batch's lock. */
@@ -60,11 +65,33 @@ typedef struct qn_batch_job {
 bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch_error *error);
 void qn_batch_job_free(qn_batch_job *job);
 
+/* qn_batch_field - a field of an object; NULL if it is missing or null. */
+json_t *qn_batch_field(const json_t *object, const char *name);
+
+/* qn_batch_wrong - set the error that a field has a value of another type than expected. Returns false. */
+bool qn_batch_wrong(qn_batch_error *error, const qn_batch_job *job, const char *name, const json_t *value,
+                    const char *expected);
+
 /* qn_batch_seed - of a choice, from that of the first. */
 uint64_t qn_batch_seed(uint64_t seed, size_t choice);
 
 /* qn_batch_fail - set an error; the message begins with the line's number. Returns false. */
 bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...) QN_PRINTF(4, 5);
+
+/* ---- batch_conversation.c: bodies of chats ---- */
+
+/* qn_batch_conversation - the conversation of a chat's body, for qn_request_params.conversation: job->conversation. */
+bool qn_batch_conversation(qn_batch_job *job, const json_t *body, qn_batch_error *error);
+
+/* ---- batch_choice.c: what a choice collects ---- */
+
+/* qn_batch_choice_text, qn_batch_choice_event - take a piece of an answer. False without memory; the choice has failed then. */
+bool qn_batch_choice_text(qn_batch_choice *choice, const char *text, size_t length);
+bool qn_batch_choice_event(qn_batch_choice *choice, const qn_output_event *event);
+
+/* qn_batch_choice_json - a choice of an answer; NULL without memory. */
+json_t *qn_batch_choice_json(const qn_batch_choice *choice, const qn_model *model, size_t index);
+void qn_batch_choice_free(qn_batch_choice *choice);
 
 /* ---- batch_output.c: lines of the output ---- */
 

@@ -76,12 +76,15 @@ static size_t count_characters(const char *text, size_t length)
 }
 
 /* offsets [n_tokens]: how many characters of the text are complete before each token. *n: the tokens that are in the text,
- * without an end token and what a stop string cut off. False without memory. */
+ * without an end token and what a stop string cut off. Beside reasoning and calls, where tokens are in no content, nothing is cut
+ * off. False without memory. */
 static bool find_offsets(const qn_batch_choice *choice, const qn_model *model, size_t *offsets, size_t *n)
 {
     const qn_request_result *result = &choice->result;
-    const bool is_cut = result->is_stop_string, has_end = result->finish == QN_FINISH_STOP && !is_cut && choice->n_tokens;
-    const size_t n_text = count_characters(choice->text, choice->length);
+    const bool is_stopped = result->is_stop_string,
+               has_end = result->finish == QN_FINISH_STOP && !is_stopped && choice->n_tokens;
+    const bool is_cut = is_stopped && !choice->reasoning.length && !choice->calls;
+    const size_t n_text = count_characters(choice->text.data, choice->text.length);
     qn_utf8_stream stream = { 0 };
     size_t n_characters = 0;
     bool is_done = true;

@@ -158,23 +158,11 @@ char *qn_batch_error_line(const qn_batch_job *job, const qn_batch_error *error)
                           error->code, "message", message ? message : json_string("the message is not valid UTF-8")));
 }
 
-static json_t *choice_of(const qn_batch_choice *choice, const qn_model *model, int index)
-{
-    const qn_batch_job *job = choice->job;
-    const char *reason = choice->result.finish == QN_FINISH_STOP ? "stop" : "length";
-    const char *text = choice->text ? choice->text : "";
-    json_t *logprobs = job->params.n_logprobs >= 0 ? qn_batch_logprobs(choice, model) : json_null();
-    return job->is_chat ? json_pack("{s:i, s:{s:s, s:s%}, s:o, s:s}", "index", index, "message", "role", "assistant", "content",
-                                    text, choice->length, "logprobs", logprobs, "finish_reason", reason)
-                        : json_pack("{s:i, s:s%, s:o, s:s}", "index", index, "text", text, choice->length, "logprobs", logprobs,
-                                    "finish_reason", reason);
-}
-
 static json_t *choices_of(const qn_batch_job *job, const qn_model *model)
 {
     json_t *choices = json_array();
     for (size_t i = 0; choices && i < job->n_choices; i++)
-        if (json_array_append_new(choices, choice_of(&job->choices[i], model, (int)i))) {
+        if (json_array_append_new(choices, qn_batch_choice_json(&job->choices[i], model, i))) {
             json_decref(choices);
             return NULL;
         }

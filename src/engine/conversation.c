@@ -51,6 +51,57 @@ qn_status qn_conversation_tokens(const qn_model *model, const char *conversation
     return status;
 }
 
+/* ---- Answers ---- */
+
+/* Without tools a call is text. */
+static qn_status find_output(const qn_model *model, const json_t *conversation, qn_output_params *output)
+{
+    json_t *tools = json_object_get(conversation, "tools");
+    const bool has_parsed_calls = qn_chat_template_output(model->chat, output);
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return qn_fail(QN_ERR_INVALID, "tools: they are not an array");
+    if (!json_array_size(tools)) {
+        output->form = QN_OUTPUT_PLAIN;
+        return QN_OK;
+    }
+    if (!has_parsed_calls)
+        return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has tools, but its calls cannot be parsed back");
+    if (output->form == QN_OUTPUT_PLAIN)
+        return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
+    output->tools = json_incref(tools);
+    return QN_OK;
+}
+
+static qn_status find_prompt(const qn_model *model, const qn_tokenizer *tok, const json_t *conversation, qn_token **tokens,
+                             size_t *count, qn_output_params *output)
+{
+    qn_jinja_output text;
+    QN_TRY(qn_chat_render(tok, model->chat, conversation, time_or_now(-1), &text));
+    qn_status status = find_output(model, conversation, output);
+    output->starts_in_reasoning = qn_output_prompt_opens_reasoning(output, text.text, text.length);
+    if (status == QN_OK)
+        status = qn_chat_text_tokens(tok, &text, tokens, count);
+    qn_jinja_output_free(&text);
+    return status;
+}
+
+qn_status qn_conversation_prompt(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
+                                 size_t *count, qn_output_params *output)
+{
+    const qn_tokenizer *tok;
+    json_t *json;
+    *tokens = NULL;
+    *count = 0;
+    *output = (qn_output_params){ 0 };
+    QN_TRY(qn_model_tokenizer(model, &tok));
+    QN_TRY(parse(conversation, length, &json));
+    const qn_status status = find_prompt(model, tok, json, tokens, count, output);
+    json_decref(json);
+    return status;
+}
+
+/* ---- Messages ---- */
+
 /* Contents may have bytes that are not UTF-8, which are kept. */
 static json_t *message_to_json(const qn_chat_message *message)
 {

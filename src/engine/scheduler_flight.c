@@ -26,11 +26,12 @@ static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
     return !r->params.ignore_end && qn_token_is_end(s->model, token);
 }
 
-/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, and the
- * step does not replace what is emitted. First tokens are emitted at once. */
+/* Whether the next step does not depend on what emitting the last token finds: no stop string can end the request, no budget
+ * its reasoning, and the step does not replace what is emitted. First tokens are emitted at once. */
 static bool can_emit_later(const qn_scheduler *s, const qn_request *r)
 {
-    return s->overlaps && !r->params.n_stop && r->params.n_logprobs < 0 && r->result.n_generated > 1;
+    return s->overlaps && !r->params.n_stop && r->params.reasoning_budget < 0 && r->params.n_logprobs < 0 &&
+           r->result.n_generated > 1;
 }
 
 /* Emits the last token. Sets *found to whether a stop string ended the request. */
@@ -41,20 +42,20 @@ static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
     return qn_request_emit(s, r, token, !(token >= 0 && ends_at(s, r, token)), found);
 }
 
-/* Adds a sampled token. Sets is_over and result.finish if it is the last. */
-static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled)
+/* Adds a token. Sets is_over and result.finish if it is the last. */
+static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool is_forced)
 {
     bool found = false;
-    QN_TRY(qn_sample_status(sampled->best));
     QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
-    r->tokens[r->n_tokens++] = sampled->token;
+    r->tokens[r->n_tokens++] = token;
+    r->is_forced = is_forced;
     r->result.n_generated++;
-    r->first_token = r->first_token > 0 ? r->first_token : qn_now();
+    r->first_token = r->first_token > 0 || is_forced ? r->first_token : qn_now();
     r->has_output = can_emit_later(s, r);
     if (!r->has_output)
         QN_TRY(emit_token(s, r, &found));
     r->result.is_stop_string = found;
-    const bool is_end = sampled->token >= 0 && ends_at(s, r, sampled->token);
+    const bool is_end = token >= 0 && ends_at(s, r, token);
     const bool is_full =
         r->n_tokens > s->params.n_ctx || (r->params.max_tokens > 0 && r->result.n_generated >= (uint64_t)r->params.max_tokens);
     r->result.finish = is_end || found ? QN_FINISH_STOP : QN_FINISH_LENGTH;
@@ -62,15 +63,45 @@ static qn_status add_token(qn_scheduler *s, qn_request *r, const qn_sample_reque
     return QN_OK;
 }
 
-/* Adds a sampled token, unless `status` is an error, with which the request ends. */
+/* If the budget of reasoning is spent: adds the words that end it. The next step evaluates them as it does a prompt. */
+static qn_status add_words(qn_scheduler *s, qn_request *r)
+{
+    const char *words;
+    qn_token *tokens;
+    size_t length, n;
+    if (r->params.reasoning_budget < 0 || r->params.max_tokens == 0 || r->is_over ||
+        !qn_output_reasoning_spent(r->parser, &words, &length))
+        return QN_OK;
+    QN_TRY(qn_tokenize(s->model, words, length, false, true, &tokens, &n));
+    qn_status status = QN_OK;
+    for (size_t i = 0; status == QN_OK && i < n && !r->is_over; i++)
+        status = add_token(s, r, tokens[i], true);
+    qn_free_tokens(tokens);
+    return status;
+}
+
+/* Adds a sampled token and what follows it, unless `status` is an error, with which the request ends. `sampled` is NULL before
+ * the first. */
 static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *sampled, qn_status status)
 {
+    const uint64_t before = r->result.n_generated;
+    if (status == QN_OK && sampled)
+        status = qn_sample_status(sampled->best);
+    if (status == QN_OK && sampled)
+        status = add_token(s, r, sampled->token, false);
     if (status == QN_OK)
-        status = add_token(s, r, sampled);
-    if (status == QN_OK)
-        s->n_generated++;
-    else
+        status = add_words(s, r);
+    s->n_generated += r->result.n_generated - before;
+    if (status != QN_OK)
         qn_request_fail(r, status);
+}
+
+/* A budget may be spent before the first token. */
+static void begin_answers(qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (!s->running[i]->result.n_generated && !s->running[i]->n_in_flight)
+            take_token(s, s->running[i], NULL, QN_OK);
 }
 
 /* Tokens that were sampled under masks since the last step. */
@@ -277,6 +308,7 @@ static bool begin(qn_scheduler *s, qn_scheduled *step, qn_status *status)
     step->start = s->now();
     qn_scheduler_end_late(s);
     qn_scheduler_admit(s);
+    begin_answers(s);
     take_masked_tokens(s);
     end_requests(s);
     qn_scheduler_compose(s, step);
@@ -337,6 +369,7 @@ static qn_scheduled *launch_ahead(qn_scheduler *s)
     if (!may_run_ahead(s, s->flight))
         return NULL;
     next->start = s->now();
+    begin_answers(s);
     take_masked_tokens(s);
     if (!advance(s, s->flight))
         return NULL;

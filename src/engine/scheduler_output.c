@@ -11,7 +11,7 @@
 
 static bool has_callbacks(const qn_request *r)
 {
-    return r->params.on_token || r->params.on_text;
+    return r->params.on_token || r->params.on_text || r->params.on_event;
 }
 
 void qn_scheduler_push(qn_scheduler *s, qn_event *event)
@@ -26,7 +26,7 @@ void qn_scheduler_push(qn_scheduler *s, qn_event *event)
 
 static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, const char *text, size_t length)
 {
-    const bool has_logprobs = token != QN_NO_TOKEN && r->params.n_logprobs >= 0;
+    const bool has_logprobs = token != QN_NO_TOKEN && !r->is_forced && r->params.n_logprobs >= 0;
     qn_event *event;
     if (!has_callbacks(r))
         return QN_OK;
@@ -43,30 +43,112 @@ static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, cons
     return QN_OK;
 }
 
+static qn_status push_parsed(qn_request *r, const qn_output_event *parsed)
+{
+    qn_event *event;
+    QN_TRY(qn_alloc(&event, 1, sizeof *event + parsed->length, "output of a request"));
+    *event = (qn_event){ .request = r, .kind = QN_EVENT_PARSED, .token = QN_NO_TOKEN, .parsed = *parsed };
+    memcpy(event + 1, parsed->text, parsed->length);
+    event->parsed.text = (const char *)(event + 1);
+    qn_scheduler_push(r->scheduler, event);
+    return QN_OK;
+}
+
+/* ---- Parsed output ---- */
+
+static qn_status push_content(qn_request *r, const char *text, size_t length)
+{
+    const qn_output_event content = { .kind = QN_OUTPUT_CONTENT, .text = text, .length = length };
+    return length ? push_parsed(r, &content) : QN_OK;
+}
+
+static qn_status feed_content(qn_request *r, const qn_output_event *event)
+{
+    const char *safe;
+    size_t n_safe;
+    bool found;
+    QN_TRY(qn_stop_feed(r->stop, event->text, event->length, &safe, &n_safe, &found));
+    r->result.is_stop_string = found;
+    return push_content(r, safe, n_safe);
+}
+
+/* Content that could be the beginning of a stop string ends where reasoning or a call begins. */
+static qn_status flush_content(qn_request *r)
+{
+    const char *safe;
+    size_t n_safe;
+    QN_TRY(qn_stop_flush(r->stop, &safe, &n_safe));
+    return push_content(r, safe, n_safe);
+}
+
+void qn_request_parsed(const qn_output_event *event, void *request)
+{
+    qn_request *r = request;
+    if (r->result.is_stop_string || r->parsed_status != QN_OK)
+        return;
+    if (event->kind == QN_OUTPUT_CONTENT) {
+        r->parsed_status = feed_content(r, event);
+        return;
+    }
+    r->parsed_status = flush_content(r);
+    if (r->parsed_status == QN_OK)
+        r->parsed_status = push_parsed(r, event);
+}
+
+/* Special tokens have no text, but may be delimiters. */
+static qn_status parse_token(qn_request *r, qn_token token, const char *bytes, size_t length)
+{
+    const qn_status status = qn_output_feed(r->parser, token, bytes, length);
+    r->parsed_status = r->parsed_status == QN_OK ? status : r->parsed_status;
+    return r->parsed_status;
+}
+
+/* Content that was held back may have a stop string. */
+static qn_status finish_parsed(qn_request *r)
+{
+    if (r->parsed_status != QN_OK)
+        return QN_OK;
+    QN_TRY(qn_output_finish(r->parser));
+    QN_TRY(r->parsed_status);
+    if (!r->result.is_stop_string)
+        return flush_content(r);
+    if (r->result.finish == QN_FINISH_LENGTH)
+        r->result.finish = QN_FINISH_STOP;
+    r->result.is_stop_string = r->result.finish == QN_FINISH_STOP;
+    return QN_OK;
+}
+
 /* ---- Text ---- */
 
-/* The text of a token's bytes that is safe to show. */
-static qn_status find_text(const qn_scheduler *s, qn_request *r, qn_token token, const char **safe, size_t *n_safe, bool *found)
+/* The bytes of a token, none if it has no text. */
+static qn_status find_bytes(const qn_scheduler *s, const qn_request *r, qn_token token, const char **bytes, size_t *length)
 {
     const qn_tokenizer *tok = s->model->tokenizer;
-    const char *bytes, *text;
-    size_t length, n;
+    *bytes = "";
+    *length = 0;
     /* The vocabulary may be smaller than n_vocab: ids beyond it have no text. */
-    if (!tok || !(r->params.on_text || r->params.n_stop) || (size_t)token >= qn_tokenizer_n_vocab(tok) ||
-        (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
+    if (!tok || (size_t)token >= qn_tokenizer_n_vocab(tok) || (!r->params.show_special && qn_tokenizer_is_special(tok, token)))
         return QN_OK;
-    QN_TRY(qn_tokenizer_piece(tok, token, &bytes, &length));
-    QN_TRY(qn_utf8_stream_feed(&r->utf8, bytes, length, &text, &n));
-    return qn_stop_feed(r->stop, text, n, safe, n_safe, found);
+    return qn_tokenizer_piece(tok, token, bytes, length);
 }
 
 qn_status qn_request_emit(qn_scheduler *s, qn_request *r, qn_token token, bool has_text, bool *found)
 {
-    const char *safe = NULL;
-    size_t n_safe = 0;
+    const char *bytes = "", *text, *safe = NULL;
+    size_t length = 0, n, n_safe = 0;
     *found = false;
     if (has_text)
-        QN_TRY(find_text(s, r, token, &safe, &n_safe, found));
+        QN_TRY(find_bytes(s, r, token, &bytes, &length));
+    if (r->parser) {
+        QN_TRY(push_token(s, r, token, NULL, 0));
+        QN_TRY(has_text ? parse_token(r, token, bytes, length) : QN_OK);
+        *found = r->result.is_stop_string;
+        return QN_OK;
+    }
+    if (length && (r->params.on_text || r->params.n_stop)) {
+        QN_TRY(qn_utf8_stream_feed(&r->utf8, bytes, length, &text, &n));
+        QN_TRY(qn_stop_feed(r->stop, text, n, &safe, &n_safe, found));
+    }
     return push_token(s, r, token, safe, n_safe);
 }
 
@@ -86,8 +168,8 @@ static qn_status flush_text(qn_scheduler *s, qn_request *r)
 
 void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 {
-    if (!r->result.is_stop_string && r->params.on_text) {
-        const qn_status status = flush_text(s, r);
+    if (!r->result.is_stop_string && (r->params.on_text || r->parser)) {
+        const qn_status status = r->parser ? finish_parsed(r) : flush_text(s, r);
         if (status != QN_OK && r->result.status == QN_OK) {
             r->result.finish = QN_FINISH_ERROR;
             r->result.status = status;
@@ -109,6 +191,15 @@ static void deliver_token(qn_event *event)
     r->n_delivered += has_token;
     if ((has_token && p->on_token && !p->on_token(p->user, event->token, event->logprobs)) ||
         (event->length && p->on_text && !p->on_text(p->user, event->text, event->length))) {
+        r->is_muted = true;
+        atomic_store(&r->cancelled, true);
+    }
+}
+
+static void deliver_parsed(qn_event *event)
+{
+    qn_request *r = event->request;
+    if (!r->is_muted && !r->params.on_event(r->params.user, &event->parsed)) {
         r->is_muted = true;
         atomic_store(&r->cancelled, true);
     }
@@ -140,6 +231,10 @@ static void deliver(qn_scheduler *s, qn_event *event)
         switch (event->kind) {
         case QN_EVENT_OUTPUT:
             deliver_token(event);
+            qn_free(event);
+            break;
+        case QN_EVENT_PARSED:
+            deliver_parsed(event);
             qn_free(event);
             break;
         case QN_EVENT_MASK: qn_request_sample_masked(s, event->request); break;

@@ -12,7 +12,8 @@ enum { LAST_MESSAGES = 3 };
 
 qn_request_params qn_request_defaults(void)
 {
-    return (qn_request_params){ .sampling = qn_sampling_defaults(), .n_logprobs = -1, .max_tokens = -1 };
+    return (
+        qn_request_params){ .sampling = qn_sampling_defaults(), .n_logprobs = -1, .max_tokens = -1, .reasoning_budget = -1 };
 }
 
 /* ---- The prompt ---- */
@@ -38,9 +39,10 @@ static qn_status check_marks(const qn_request_params *p)
 
 static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
 {
-    const int prompts = (p->tokens != NULL) + (p->text != NULL) + (p->messages != NULL);
+    const int prompts = (p->tokens != NULL) + (p->text != NULL) + (p->messages != NULL) + (p->conversation != NULL);
     if (prompts != 1)
-        return qn_fail(QN_ERR_INVALID, "prompt: %d of tokens, text and messages are given, expected one", prompts);
+        return qn_fail(QN_ERR_INVALID, "prompt: %d of tokens, text, messages and a conversation are given, expected one",
+                       prompts);
     if (p->tokens && !p->n_tokens)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
     if (p->messages && !p->n_messages)
@@ -78,6 +80,21 @@ static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
     return QN_OK;
 }
 
+/* A conversation whose answer is parsed. */
+static qn_status find_parsed(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
+{
+    qn_output_params output;
+    qn_status status =
+        qn_conversation_prompt(s->model, p->conversation, p->conversation_length, &r->tokens, &r->n_tokens, &output);
+    output.reasoning_budget = p->reasoning_budget < 0 ? SIZE_MAX : (size_t)p->reasoning_budget;
+    output.on_event = qn_request_parsed;
+    output.user = r;
+    if (status == QN_OK)
+        status = qn_output_parser_create(&output, &r->parser);
+    json_decref(output.tools);
+    return status;
+}
+
 static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     if (p->tokens) {
@@ -85,6 +102,10 @@ static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, 
         QN_TRY(copy_tokens(p->tokens, p->n_tokens, &r->tokens));
     } else if (p->text) {
         QN_TRY(qn_tokenize(s->model, p->text, strlen(p->text), true, true, &r->tokens, &r->n_tokens));
+    } else if (p->on_event) {
+        QN_TRY(find_parsed(s, p, r));
+    } else if (p->conversation) {
+        QN_TRY(qn_conversation_tokens(s->model, p->conversation, p->conversation_length, -1, &r->tokens, &r->n_tokens));
     } else {
         QN_TRY(qn_chat_tokens(s->model, p->messages, p->n_messages, true, &r->tokens, &r->n_tokens));
     }
@@ -123,10 +144,11 @@ static void keep_messages(const qn_scheduler *s, qn_request *r)
 
 static qn_status find_kept_positions(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
-    QN_TRY(qn_alloc(&r->keep, (p->messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *r->keep, "request"));
+    const bool has_messages = p->messages || p->conversation;
+    QN_TRY(qn_alloc(&r->keep, (has_messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *r->keep, "request"));
     for (size_t i = 0; i < p->n_marks; i++)
         keep_before(r, p->marks[i]);
-    if (p->messages)
+    if (has_messages)
         keep_messages(s, r);
     keep_before(r, r->n_prompt);
     return QN_OK;
@@ -145,6 +167,9 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "accepts: it is given without mask");
     if (p->grammar && p->mask)
         return qn_fail(QN_ERR_INVALID, "mask: it is given with a grammar");
+    if (p->on_event && (p->on_text || !p->conversation))
+        return qn_fail(QN_ERR_INVALID, "on_event: it is given %s",
+                       p->on_text ? "with on_text, expected one of them" : "without a conversation");
     if (p->on_text || p->n_stop)
         QN_TRY(qn_model_tokenizer(s->model, &tok));
     return check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens);
@@ -175,14 +200,16 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, qn_re
     return QN_OK;
 }
 
-qn_status qn_request_new(const qn_scheduler *s, const qn_request_params *params, qn_request **out)
+qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, qn_request **out)
 {
     qn_request *r;
     *out = NULL;
     QN_TRY(check_prompt(s, params));
     QN_TRY(check_values(s, params));
     QN_TRY(qn_alloc(&r, 1, sizeof *r, "request"));
+    r->scheduler = s;
     r->params = *params;
+    r->params.reasoning_budget = params->on_event ? params->reasoning_budget : -1;
     r->admitted_after = UINT64_MAX;
     r->n_vocab = s->model->hparams.n_vocab;
     atomic_init(&r->cancelled, false);
@@ -217,5 +244,6 @@ void qn_request_free(qn_request *r)
     qn_constraint_free(&r->constraint);
     qn_stop_free(r->stop);
     qn_utf8_stream_free(&r->utf8);
+    qn_output_parser_free(r->parser);
     qn_free(r);
 }

@@ -50,7 +50,7 @@ static bool has_penalties(const qn_sampling *p)
 
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->constraint.mask || has_penalties(&r->params.sampling) || r->never_ahead;
+    return r->constraint.mask || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 || r->never_ahead;
 }
 
 qn_sample_request qn_request_next_sample(qn_request *r)

@@ -20,7 +20,7 @@ struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
     qn_output_params output;
-    bool has_parsed_calls;           /* or no tools */
+    bool has_parsed_calls; /* or no tools */
     qn_chat_traits traits;
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
@@ -194,21 +194,27 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     return status;
 }
 
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *text, int32_t **tokens, size_t *count)
+{
+    qn_text_span *spans;
+    *tokens = NULL;
+    *count = 0;
+    QN_TRY(qn_alloc(&spans, text->n_spans, sizeof *spans, "spans of text"));
+    for (size_t i = 0; i < text->n_spans; i++)
+        spans[i] = (qn_text_span){ text->spans[i].end, text->spans[i].from_template };
+    const qn_status status = qn_tokenizer_encode_spans(tok, text->text, text->length, spans, text->n_spans, tokens, count);
+    qn_free(spans);
+    return status;
+}
+
 qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
                          int32_t **tokens, size_t *count)
 {
-    qn_jinja_output output;
+    qn_jinja_output text;
     *tokens = NULL;
     *count = 0;
-    QN_TRY(qn_chat_render(tok, chat, conversation, now, &output));
-    qn_text_span *spans;
-    qn_status status = qn_alloc(&spans, output.n_spans, sizeof *spans, "spans of text");
-    for (size_t i = 0; status == QN_OK && i < output.n_spans; i++)
-        spans[i] = (qn_text_span){ output.spans[i].end, output.spans[i].from_template };
-    if (status == QN_OK) {
-        status = qn_tokenizer_encode_spans(tok, output.text, output.length, spans, output.n_spans, tokens, count);
-        qn_free(spans);
-    }
-    qn_jinja_output_free(&output);
+    QN_TRY(qn_chat_render(tok, chat, conversation, now, &text));
+    const qn_status status = qn_chat_text_tokens(tok, &text, tokens, count);
+    qn_jinja_output_free(&text);
     return status;
 }

@@ -53,12 +53,13 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat);
 qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
                          qn_jinja_output *output);
 
-/* qn_chat_encode - a conversation as tokens: those of its text, in which the template's own bytes form control tokens and those
- * of the conversation do not.
+/* qn_chat_text_tokens - the tokens of a rendered conversation: the template's own bytes form control tokens, those of the
+ * conversation do not.
  *
- *   tokens   [*count] free them with free()
- *
- * Fails as qn_chat_render. */
+ *   tokens   [*count] free them with free() */
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *text, int32_t **tokens, size_t *count);
+
+/* qn_chat_encode - a conversation as tokens: qn_chat_text_tokens of what qn_chat_render gives. Fails as they do. */
 qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
                          int32_t **tokens, size_t *count);
 

@@ -7,6 +7,7 @@
 #ifndef QN_TEXT_OUTPUT_PARSER_H
 #define QN_TEXT_OUTPUT_PARSER_H
 
+#include "quern/output.h"
 #include "quern/status.h"
 #include "text/jinja/jinja.h"
 #include "text/tokenizer.h"
@@ -31,29 +32,6 @@ typedef struct qn_output_delimiter {
     const char *text; /* NULL: the form has none. At most 64 bytes of UTF-8 without quotes, backslashes, space and controls */
     int32_t token;    /* the only way to recognise it, or -1: by its text */
 } qn_output_delimiter;
-
-typedef enum qn_output_event_kind {
-    QN_OUTPUT_REASONING,
-    QN_OUTPUT_CONTENT,
-    QN_OUTPUT_CALL_BEGIN, /* text is the function's name */
-    QN_OUTPUT_ARGUMENTS,  /* text continues the arguments: the pieces of a call are its arguments as JSON, an object */
-    QN_OUTPUT_CALL_END /* text is all that the model wrote of the call, delimiters included: for a replay of the exact bytes */
-} qn_output_event_kind;
-
-typedef enum qn_output_call_end {
-    QN_OUTPUT_COMPLETE, /* the arguments are complete */
-    QN_OUTPUT_CUT,      /* the output ended: the arguments are a proper prefix of JSON, or "" */
-    QN_OUTPUT_BROKEN    /* as QN_OUTPUT_CUT, but what follows is not part of a call. It comes as content. A caller that has not
-                           passed the call on can drop it, and take its text as content */
-} qn_output_call_end;
-
-typedef struct qn_output_event {
-    qn_output_event_kind kind;
-    const char *text; /* [length] complete characters of UTF-8, not terminated, valid during the call */
-    size_t length;
-    size_t call;                 /* of events of calls: 0, 1, ... */
-    qn_output_call_end call_end; /* of QN_OUTPUT_CALL_END */
-} qn_output_event;
 
 typedef struct qn_output_params {
     qn_output_form form;

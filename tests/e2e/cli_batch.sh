@@ -40,7 +40,7 @@ text_completion 16 length" ] || fail "batch: lengths"
     line b '{"prompt":"a"}'
     line c '{"prompt":"a","temperature":"hot"}'
     line d '{"prompt":"a"}' /v1/embeddings
-    line e '{"messages":[{"role":"tool","content":"x"}]}' /v1/chat/completions
+    line e '{"messages":[{"role":"function","content":"x"}]}' /v1/chat/completions
     line f '{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}' /v1/chat/completions
     line g "{\"prompt\":\"$(printf 'word %.0s' {1..60})\"}"
     line h '{"prompt":"a","stop":[""]}'

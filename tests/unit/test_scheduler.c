@@ -117,7 +117,7 @@ static void refuses_requests(void **unused)
         qn_status status;
         const char *text;
     } cases[] = {
-        { { .sampling = defaults }, QN_ERR_INVALID, "prompt: 0 of tokens, text and messages" },
+        { { .sampling = defaults }, QN_ERR_INVALID, "prompt: 0 of tokens, text, messages and a conversation" },
         { { .sampling = defaults, .text = "a", .tokens = tokens, .n_tokens = 3 }, QN_ERR_INVALID, "prompt: 2 of" },
         { { .sampling = defaults, .tokens = tokens }, QN_ERR_INVALID, "no tokens" },
         { { .sampling = defaults, .text = "" }, QN_ERR_INVALID, "no tokens" },
@@ -593,6 +593,18 @@ static void conversations_continue_where_messages_end(void **unused)
     params.messages = other;
     params.n_messages = 2;
     assert_true(evaluated(scheduler, &params) <= b.result.n_prompt - n_system + 63);
+    /* The same as a conversation in JSON. */
+    char json[1500];
+    const int length = snprintf(json, sizeof json,
+                                "{\"messages\": [{\"role\": \"system\", \"content\": \"%s\"}, {\"role\": \"user\", "
+                                "\"content\": \"And then?\"}], \"add_generation_prompt\": true}",
+                                long_text);
+    const size_t n_prompt = b.result.n_prompt;
+    params = prompt_of(NULL, 0, 1, &b);
+    params.conversation = json;
+    params.conversation_length = (size_t)length;
+    assert_true(evaluated(scheduler, &params) <= 64);
+    assert_int_equal(b.result.n_prompt, n_prompt);
     /* The first one, with another answer in place of the generated one. */
     params = prompt_of(NULL, 0, 1, &b);
     params.messages = messages;
