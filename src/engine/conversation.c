@@ -85,8 +85,8 @@ static qn_status find_prompt(const qn_model *model, const qn_tokenizer *tok, con
     return status;
 }
 
-qn_status qn_conversation_prompt(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
-                                 size_t *count, qn_output_params *output)
+qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
+                                size_t *count, qn_output_params *output)
 {
     const qn_tokenizer *tok;
     json_t *json;
@@ -94,7 +94,7 @@ qn_status qn_conversation_prompt(const qn_model *model, const char *conversation
     *count = 0;
     *output = (qn_output_params){ 0 };
     QN_TRY(qn_model_tokenizer(model, &tok));
-    QN_TRY(parse(conversation, length, &json));
+    QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
     const qn_status status = find_prompt(model, tok, json, tokens, count, output);
     json_decref(json);
     return status;

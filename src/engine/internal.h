@@ -91,13 +91,13 @@ bool qn_model_is_awaited(qn_model *model);
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
-/* qn_conversation_prompt - qn_conversation_tokens at the current time, and how the answer is parsed.
+/* qn_conversation_input - qn_conversation_tokens at the current time, and how the answer is parsed.
  *
  *   output   parameters of a parser, without on_event; their tools are released with json_decref, also after an error
  *
  * QN_ERR_UNSUPPORTED also for tools with a chat template that has none, or whose calls cannot be parsed back. */
-qn_status qn_conversation_prompt(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
-                                 size_t *count, qn_output_params *output);
+qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
+                                size_t *count, qn_output_params *output);
 
 /* qn_model_open_device - create model->device by params->device, from the model's plan, kernels and team. Weights are not yet
  * uploaded. */

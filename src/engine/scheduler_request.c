@@ -85,7 +85,7 @@ static qn_status find_parsed(const qn_scheduler *s, const qn_request_params *p, 
 {
     qn_output_params output;
     qn_status status =
-        qn_conversation_prompt(s->model, p->conversation, p->conversation_length, &r->tokens, &r->n_tokens, &output);
+        qn_conversation_input(s->model, p->conversation, p->conversation_length, &r->tokens, &r->n_tokens, &output);
     output.reasoning_budget = p->reasoning_budget < 0 ? SIZE_MAX : (size_t)p->reasoning_budget;
     output.on_event = qn_request_parsed;
     output.user = r;

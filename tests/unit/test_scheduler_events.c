@@ -162,30 +162,39 @@ static void answers_are_events(void **unused)
     expect(plain, CALL, NULL, QN_FINISH_STOP, "C{" CALL "}"); /* without tools */
 }
 
-/* Events are then made while the next step is computed. */
-static void events_do_not_depend_on_a_step_beside(void **unused)
+/* Events are then made while the next step is computed. `ahead` as in let_overlap. A script is a mask, with which no step is
+ * launched behind another. */
+static void expect_the_same_beside_a_step(size_t ahead, const char *script, int64_t budget)
 {
-    (void)unused;
-    static const char script[] = "Hm.\n</think>\n\nSo.\n" CALL;
     qn_model *overlapping;
     qn_scheduler *scheduler;
     load(TEMPLATE, &overlapping);
-    let_overlap(overlapping);
-    for (int i = 0; i < 2; i++) {
-        qn_request_params params = params_of(&listener, with_all, i ? script : NULL);
-        qn_request_params alone = params_of(&other, with_all, i ? script : NULL);
-        assert_ok(qn_scheduler_create(overlapping, NULL, &scheduler));
-        assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
-        qn_scheduler_wait(scheduler);
-        qn_scheduler_free(scheduler);
-        run(&alone, (qn_scheduler_params){ .no_thread = true });
-        assert_same_answer(&listener.answer, &other.answer);
-        text_add(&other.transcript.log, "", 0);
-        transcript_close(&other.transcript);
-        assert_true(other.transcript.log.n > 0);
-        assert_log(&listener, other.transcript.log.data);
-    }
+    let_overlap(overlapping, ahead);
+    qn_request_params params = params_of(&listener, with_all, script);
+    qn_request_params alone = params_of(&other, with_all, script);
+    params.reasoning_budget = alone.reasoning_budget = budget;
+    assert_ok(qn_scheduler_create(overlapping, NULL, &scheduler));
+    assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
+    qn_scheduler_wait(scheduler);
+    qn_scheduler_free(scheduler);
+    run(&alone, (qn_scheduler_params){ .no_thread = true });
+    assert_same_answer(&listener.answer, &other.answer);
+    text_add(&other.transcript.log, "", 0);
+    transcript_close(&other.transcript);
+    assert_true(other.transcript.log.n > 0);
+    assert_log(&listener, other.transcript.log.data);
     qn_model_free(overlapping);
+}
+
+static void events_do_not_depend_on_a_step_beside(void **unused)
+{
+    (void)unused;
+    for (size_t ahead = 0; ahead <= 4; ahead += 4) {
+        expect_the_same_beside_a_step(ahead, NULL, -1);
+        expect_the_same_beside_a_step(ahead, NULL, 0);
+        expect_the_same_beside_a_step(ahead, NULL, 9);
+        expect_the_same_beside_a_step(ahead, "Hm.\n</think>\n\nSo.\n" CALL, -1);
+    }
 }
 
 /* ---- Ends ---- */
