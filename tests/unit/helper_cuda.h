@@ -230,7 +230,7 @@ static qn_cu_result fake_alloc(uint64_t *address, size_t bytes)
         return QN_CU_OUT_OF_MEMORY;
     *address = (uint64_t)(uintptr_t)memory;
     fake_count(&fake.allocations, 1);
-    fake.allocated += bytes;
+    __atomic_fetch_add(&fake.allocated, bytes, __ATOMIC_SEQ_CST);
     return 0;
 }
 
@@ -447,8 +447,9 @@ static qn_cu_result fake_event_record(qn_cu_event event, qn_cu_stream stream)
 {
     (void)stream;
     FAKE_TRY("cuEventRecord");
-    fake_count(&fake.records, 1);
-    *(int *)(void *)event = fake.records;
+    pthread_mutex_lock(&fake_lock);
+    *(int *)(void *)event = ++fake.records;
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cache/sequence.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +48,8 @@ static inline void device_release(void *context, uint64_t address)
 
 struct device {
     size_t copies, refuse_after; /* copies until one is refused for want of memory; 0: never */
-    size_t fails_after;          /* copies from and to host memory until one fails; 0: never */
+    /* Copies from and to host memory, by two threads, until one fails; 0 and less: never. */
+    atomic_long fails_after;
 };
 
 static inline qn_status device_copy(void *context, uint64_t to, uint64_t from, size_t bytes)
@@ -64,7 +66,7 @@ static inline qn_status device_copy(void *context, uint64_t to, uint64_t from, s
 static inline qn_status device_copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
     struct device *d = context;
-    if (d->fails_after && --d->fails_after == 0)
+    if (atomic_fetch_sub(&d->fails_after, 1) == 1)
         return qn_fail(QN_ERR_IO, "refused");
     memcpy(to, (const void *)(uintptr_t)from, bytes);
     return QN_OK;
@@ -73,7 +75,7 @@ static inline qn_status device_copy_out(void *context, void *to, uint64_t from, 
 static inline qn_status device_copy_in(void *context, uint64_t to, const void *from, size_t bytes)
 {
     struct device *d = context;
-    if (d->fails_after && --d->fails_after == 0)
+    if (atomic_fetch_sub(&d->fails_after, 1) == 1)
         return qn_fail(QN_ERR_IO, "refused");
     memcpy((void *)(uintptr_t)to, from, bytes);
     return QN_OK;

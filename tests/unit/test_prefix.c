@@ -18,7 +18,8 @@ static history *run(fixture *f, qn_prefix *prefix, const char *scope, const uint
 {
     history *h = calloc(1, sizeof *h);
     assert_non_null(h);
-    f->cache.context = &f->device;
+    if (f->cache.context != &f->device) /* before a thread copies */
+        f->cache.context = &f->device;
     assert_ok(qn_sequence_create(&f->cache, &h->sequence));
     memcpy(h->tokens, tokens, n * sizeof *tokens);
     assert_ok(qn_prefix_adopt(prefix, scope, tokens_of(h), n, &h->sequence, matched));
@@ -579,7 +580,7 @@ static void random_conversations(void **state)
             f.device.fails_after = random_u32() % 64 ? 0 : 1 + random_u32() % 8;
             const qn_status status =
                 qn_prefix_adopt(prefix, round % 3 ? NULL : "other", tokens_of(h), n, &h->sequence, &matched);
-            assert_true(status == QN_OK || (f.device.fails_after == 0 && h->sequence.length == 0 && host_budget));
+            assert_true(status == QN_OK || (f.device.fails_after <= 0 && h->sequence.length == 0 && host_budget));
             f.device.fails_after = 0;
             check(h);
             size_t longest = 0;
