@@ -108,7 +108,7 @@ holds "$work/f.json" "user 'a��b'
 $answer"
 
 # ---- A hybrid model goes back to a checkpoint, and answers as from an empty session ----
-hybrid() { timeout 300 "$QN_BIN/quern" chat -q --temp 0 -n 70 "$@" >"$work/out" 2>"$work/err"; }
+hybrid() { timeout 300 "$QN_BIN/quern" chat -m "$QN_SOURCE_DIR/models/quern-demo.gguf" -q --temp 0 -n 70 "$@" >"$work/out" 2>"$work/err"; }
 hybrid <<<$'A cat\n/save '"$work/g.json"$'\n/regen\nA dog\n/context\n/edit A bird\n/context'
 [ "$(sed -n 's/^prompt .* of which 0*\([1-9][0-9]*\) were evaluated.*/x/p' "$work/err" | wc -l)" -eq 2 ] || fail "a hybrid model: /context"
 awk '/^prompt/ { if ($2 - $6 < 8) bad = 1 } END { exit bad }' "$work/err" || fail "a hybrid model: its session's prefix is not used again"
