@@ -20,8 +20,9 @@
 void qn_assert_ok(qn_status status);
 void *qn_xcalloc(size_t count, size_t size);
 
-/* qn_levels - the levels of instruction sets that this CPU has, the reference first; returns their number. An operation compares
- * a case for each of them: the run counts the cases whose variant is a level's name, and fails for a level with none. */
+/* qn_levels - the levels of instruction sets that this CPU has, the reference first; returns their number. An operation
+ * compares a case for each of them: the run counts the cases whose variant is a level's name, and fails for a level with
+ * none. */
 size_t qn_levels(qn_cpu_level levels[QN_CPU_MAX_LEVELS]);
 
 /* Random numbers: one generator, reseeded for each case, so that a failing case can be reproduced alone. qn_random_floats:
@@ -97,6 +98,7 @@ void qn_check_rope(bool bench);
 void qn_check_attention(bool bench);
 void qn_check_elementwise(bool bench);
 void qn_check_hadamard(bool bench);
+void qn_check_encode(bool bench);
 void qn_check_sample(bool bench);
 void qn_check_deltanet(bool bench);
 void qn_check_aura(bool bench);

@@ -51,7 +51,8 @@ static void store(const struct problem *p, const qn_attention_kernels *kernels, 
                    p->v + j * p->head_dim, p->head_dim);
 }
 
-/* Pages are in any order in memory. Positions n_stored and later keep their poison, so that reading one as a value is detected. */
+/* Pages are in any order in memory. Positions n_stored and later keep their poison, so that reading one as a value is
+ * detected. */
 static void problem_new(struct problem *p, const qn_attention_kernels *kernels, size_t head_dim, size_t n_queries,
                         size_t n_stored)
 {

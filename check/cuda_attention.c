@@ -624,14 +624,15 @@ void qn_check_cuda_attention(bool bench)
         size_t n;
     } prefills[] = { { 256, 12, 4, 0, 200 }, { 256, 12, 4, 100, 300 }, { 128, 8, 8, 0, 512 }, { 128, 2, 4, 63, 2 },
                      { 64, 18, 3, 10, 130 }, { 80, 6, 3, 64, 64 },     { 96, 4, 2, 1, 1 },    { 192, 10, 6, 190, 260 } };
-    /* Rows of one split beside rows of several; of the many rows, blocks have several pieces of work. */
+    /* Rows of one split beside rows of several; of the many rows, blocks have several pieces of work, and two warps or one. */
     static const struct {
         size_t dim, n_heads, capacity, n_rows;
         uint32_t positions[4];
     } mixes[] = { { 64, 8, 1024, 4, { 0, 62, 1023, 63 } },      { 128, 16, 1024, 4, { 64, 255, 256, 511 } },
                   { 256, 24, 1024, 4, { 510, 15, 900, 127 } },  { 128, 48, 1024, 3, { 512, 300, 767 } },
                   { 128, 16, 320, 160, { 130, 63, 319, 191 } }, { 256, 24, 576, 50, { 64, 575, 0, 256 } },
-                  { 64, 20, 320, 200, { 255, 256, 128, 16 } } };
+                  { 64, 20, 320, 200, { 255, 256, 128, 16 } },  { 128, 16, 320, 90, { 257, 1, 80, 319 } },
+                  { 256, 16, 272, 90, { 271, 100, 17, 255 } },  { 64, 8, 320, 90, { 47, 300, 48, 200 } } };
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (size_t j = 0; j < (i < n_code_dims ? sizeof bits / sizeof *bits : 1); j++) {
             const struct shape s = { .dim = dims[i],

@@ -1,6 +1,6 @@
 /* Gated DeltaNet on the GPU: the chunk kernels on tensor cores and the token-by-token kernels against the CPU's f32 kernels,
- * which are within 1e-5 of the recurrence in float64; and layers, in pieces as the engine computes them. Covers lengths, decays,
- * keys, head mappings, ragged sequences and strides. */
+ * which are within 1e-5 of the recurrence in float64; and layers, in pieces as the engine computes them. Covers lengths,
+ * decays, keys, head mappings, ragged sequences and strides. */
 #include "check/cuda_deltanet.h"
 
 #include "base/f16.h"
@@ -105,8 +105,8 @@ static void launch_rule(qn_gdn_chunk_args *args, const qn_gdn_division *division
         qn_gpu_launch(&chunk.launches[i], args);
 }
 
-/* Run twice into poisoned outputs, or from `initial`, which is as in memory, where it is replaced: the same bits both times, and
- * within the tolerance. */
+/* Run twice into poisoned outputs, or from `initial`, which is as in memory, where it is replaced: the same bits both times,
+ * and within the tolerance. */
 static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *division, const qn_gpu_guarded *workspace,
                           const qn_gpu_guarded outputs[2], const float *initial, const float *expected_o,
                           const float *expected_state)
@@ -144,8 +144,8 @@ static void check_outputs(qn_gdn_chunk_args *args, const qn_gdn_division *divisi
     qn_free(found);
 }
 
-/* Pieces of so many chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several heads. Decays forget a
- * state within a piece, or not. */
+/* Pieces of so many chunks, 0 for heads that are not divided: of one chunk, of a part of a head, of several heads. Decays
+ * forget a state within a piece, or not. */
 static const struct {
     uint32_t chunks, slices;
 } divisions[] = { { 0, 1 }, { 0, 2 }, { 1, 2 }, { 2, 1 }, { 3, 2 }, { 7, 1 }, { 7, 2 }, { 40, 2 } };
@@ -350,7 +350,7 @@ static void check_sizes(void)
         }
 }
 
-/* ---- A layer: pieces of rows as the engine computes them, complete chunks by the chunk kernels and others in open chunks ---- */
+/* ---- A layer: pieces of rows as the engine computes them, complete chunks by the chunk kernels, others in open chunks ---- */
 
 enum { SESSIONS = 2, LAYER_TOKENS = 390, CHUNK = QN_GDN_CHUNK_TOKENS };
 

@@ -172,8 +172,8 @@ static void timed_open_step(void *context, size_t iteration)
     qn_gpu_launch(&t->launch, &args);
 }
 
-/* A layer of a 27B model: one row of each sequence, after `stored` rows of the chunk. 64 of them are folded. Rows read the plane hi
- * of the state and the open rows; a fold reads and writes both planes. */
+/* A layer of a 27B model: one row of each sequence, after `stored` rows of the chunk. 64 of them are folded. Rows read the
+ * plane hi of the state and the open rows; a fold reads and writes both planes. */
 static void bench_open(size_t sequences, uint32_t stored)
 {
     enum { HEAD = 128, K_HEADS = 16, V_HEADS = 48, TAPS = 4, VALUES = V_HEADS * HEAD, WIDTH = 2 * K_HEADS * HEAD + VALUES };

@@ -1,13 +1,13 @@
-/* Gated DeltaNet over open chunks on the GPU: qn_gdn_open_step and qn_gdn_open_fold against the CPU's f32 kernels. Sequences start at
- * different steps, so that the rows of a launch are at different positions and some of them fold. All memory that a launch must
- * not write is compared before and after. */
+/* Gated DeltaNet over open chunks on the GPU: qn_gdn_open_step and qn_gdn_open_fold against the CPU's f32 kernels. Sequences
+ * start at different steps, so that the rows of a launch are at different positions and some of them fold. All memory that a
+ * launch must not write is compared before and after. */
 #include "check/cuda_deltanet.h"
 
 #include <string.h>
 
-/* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4 in the mean
- * square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part: 3e-4. Measured in an
- * emulation of the kernels: 2e-4 for outputs, 3.5e-4 for states. */
+/* Keys and v' of the chunk are f16, and rows are computed from S rounded to f16: each by at most 2^-11 of itself, 2e-4 in the
+ * mean square. What is computed is S k + the rows' contributions, of which S or the rows are the larger part: 3e-4. Measured
+ * in an emulation of the kernels: 2e-4 for outputs, 3.5e-4 for states. */
 #define BAR_OPEN 1e-3
 /* The same rows, computed in other blocks of rows: rows of a block see each other before they are rounded. */
 #define BAR_SPLIT 5e-4
@@ -147,8 +147,8 @@ static void run_free(struct open_run *r)
     qn_free(r->after);
 }
 
-/* State slots 2 s and 2 s + 1 belong to sequence s, slots from 2 SEQUENCES on are for folds at any length, and the last is nobody's.
- * Open slot 2 s + 1 belongs to sequence s, the even ones to nobody. */
+/* State slots 2 s and 2 s + 1 belong to sequence s, slots from 2 SEQUENCES on are for folds at any length, and the last is
+ * nobody's. Open slot 2 s + 1 belongs to sequence s, the even ones to nobody. */
 static void run_reset(struct open_run *r)
 {
     qn_gpu_poison(&r->states);
@@ -263,8 +263,8 @@ static uint32_t at_most(uint32_t n, uint32_t limit)
     return n < limit ? n : limit;
 }
 
-/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with single rows
- * and their kernel. */
+/* The rows of a step. RESUMED: a sequence goes on from a state alone at every multiple of 64. BY_ROW: the same, with single
+ * rows and their kernel. */
 enum mode { SINGLE, RAGGED, REFUSED, RESUMED, BY_ROW, MODES };
 
 /* Folds a full open chunk, of which nothing is left then. The sequence's place is in the arguments. */

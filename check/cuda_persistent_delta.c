@@ -21,7 +21,8 @@
  * float32 in another order. */
 #define TOLERANCE_DELTA 1e-3
 #define TOLERANCE_FIRST 1e-5
-/* Rows of two open chunks: elements that differ by 1e-6 and are rounded to different sides differ by 2^-10, one in a thousand. */
+/* Rows of two open chunks: elements that differ by 1e-6 and are rounded to different sides differ by 2^-10, one in a
+ * thousand. */
 #define TOLERANCE_ROWS 2e-4
 /* The last GEMV rounds activations to 15 or 16 bits of the amax of 128, which is three or four times their root mean
  * square: an error of 4 / 16383 / sqrt(12), 7e-5 of the norm. */
@@ -660,48 +661,58 @@ enum { BENCH_LAYERS = 8, BENCH_HIDDEN = 5120, BENCH_K_HEADS = 16, BENCH_V_HEADS 
 /* The parts of a layer that are in the launch. */
 enum { IN = 1, F16_ROWS = 2, DELTA = 4, OUT = 8 };
 
+/* A layer's buffers, without matrices. Returns the random values that they hold, as many as a state has. */
+static float *bench_layer_new(struct layer *l, unsigned what)
+{
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0)),
+                         f16_rows = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_F16));
+    *l = (struct layer){ .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1 };
+    l->values = l->v_heads * HEAD;
+    l->width = 2 * l->k_heads * HEAD + l->values;
+    l->f16_rows = what & F16_ROWS;
+    l->in.first_row[Z] = l->width;
+    l->in.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = (l->width + l->values) / QN_TILE_ROWS };
+    l->f16.gpu = (qn_tiled_matrix){ .tiles = f16_rows, .n_tiles = 2 * l->v_heads / QN_TILE_ROWS };
+    l->f16.first_row[1] = l->v_heads;
+    l->in.first_row[ALPHA] = l->width;
+    l->in.first_row[BETA] = l->width + l->v_heads;
+    l->out.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = l->hidden / QN_TILE_ROWS };
+    l->layout = qn_gdn_gpu_open_layout(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    l->state_bytes = qn_gdn_gpu_state_bytes(l->k_heads, l->v_heads, HEAD, HEAD, l->taps);
+    float *random = qn_floats_of(l->state_bytes / sizeof(float), 0.1f);
+    for (size_t h = 0; h < l->v_heads; h++)
+        random[h] = -fabsf(random[h]); /* factors of the decay are negative */
+    l->gpu_x = qn_gpu_floats(random, l->hidden);
+    l->gpu_norm = qn_gpu_floats(random, l->hidden);
+    l->gpu_conv = qn_gpu_floats(random, l->taps * l->width);
+    l->gpu_bias = qn_gpu_floats(random, l->v_heads);
+    l->gpu_factor = qn_gpu_floats(random, l->v_heads);
+    l->gpu_head_norm = qn_gpu_floats(random, HEAD);
+    l->x_out = qn_gpu_new(l->hidden * sizeof(float));
+    l->o = qn_gpu_floats(random, l->values);
+    qn_split_states(random, 1, l->values * HEAD);
+    l->states = qn_gpu_new(BENCH_LAYERS * l->state_bytes);
+    l->open = qn_gpu_new(BENCH_LAYERS * l->layout.bytes);
+    l->positions = qn_gpu_from((uint32_t[]){ CHUNK + BENCH_OPEN_ROWS }, sizeof(uint32_t));
+    l->state_positions = qn_gpu_from((uint32_t[]){ CHUNK }, sizeof(uint32_t));
+    l->slot = qn_gpu_from((uint32_t[]){ 0 }, sizeof(uint32_t));
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), l->open.data, 0, l->open.bytes));
+    l->in.tiles = l->f16.tiles = l->out.tiles = (qn_gpu_guarded){ 0 };
+    gemvs_new(l);
+    const qn_gpu_guarded *const between[] = { &l->sumsq, &l->in_partials, &l->out_partials, &l->f16_partials };
+    for (size_t i = 0; i < sizeof between / sizeof *between - !l->f16_rows; i++) /* 0.0115f, not NaN */
+        qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), between[i]->data, 0x3c, between[i]->bytes));
+    return random;
+}
+
 static void bench_layers(const char *shape, unsigned what)
 {
     const qn_persistent_gpu device = qn_persistent_device();
     const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0)),
                          f16_rows = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_F16));
-    struct layer l = { .hidden = BENCH_HIDDEN, .k_heads = BENCH_K_HEADS, .v_heads = BENCH_V_HEADS, .taps = 4, .n_tokens = 1 };
+    struct layer l;
+    float *random = bench_layer_new(&l, what);
     size_t bytes = 0, matrix_bytes, n_phases = 0, n_matrices = 0;
-    l.values = l.v_heads * HEAD;
-    l.width = 2 * l.k_heads * HEAD + l.values;
-    l.f16_rows = what & F16_ROWS;
-    l.in.first_row[Z] = l.width;
-    l.in.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = (l.width + l.values) / QN_TILE_ROWS };
-    l.f16.gpu = (qn_tiled_matrix){ .tiles = f16_rows, .n_tiles = 2 * l.v_heads / QN_TILE_ROWS };
-    l.f16.first_row[1] = l.v_heads;
-    l.in.first_row[ALPHA] = l.width;
-    l.in.first_row[BETA] = l.width + l.v_heads;
-    l.out.gpu = (qn_tiled_matrix){ .tiles = tiles, .n_tiles = l.hidden / QN_TILE_ROWS };
-    l.layout = qn_gdn_gpu_open_layout(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
-    l.state_bytes = qn_gdn_gpu_state_bytes(l.k_heads, l.v_heads, HEAD, HEAD, l.taps);
-    float *random = qn_floats_of(l.state_bytes / sizeof(float), 0.1f);
-    for (size_t h = 0; h < l.v_heads; h++)
-        random[h] = -fabsf(random[h]); /* factors of the decay are negative */
-    l.gpu_x = qn_gpu_floats(random, l.hidden);
-    l.gpu_norm = qn_gpu_floats(random, l.hidden);
-    l.gpu_conv = qn_gpu_floats(random, l.taps * l.width);
-    l.gpu_bias = qn_gpu_floats(random, l.v_heads);
-    l.gpu_factor = qn_gpu_floats(random, l.v_heads);
-    l.gpu_head_norm = qn_gpu_floats(random, HEAD);
-    l.x_out = qn_gpu_new(l.hidden * sizeof(float));
-    l.o = qn_gpu_floats(random, l.values);
-    qn_split_states(random, 1, l.values * HEAD);
-    l.states = qn_gpu_new(BENCH_LAYERS * l.state_bytes);
-    l.open = qn_gpu_new(BENCH_LAYERS * l.layout.bytes);
-    l.positions = qn_gpu_from((uint32_t[]){ CHUNK + BENCH_OPEN_ROWS }, sizeof(uint32_t));
-    l.state_positions = qn_gpu_from((uint32_t[]){ CHUNK }, sizeof(uint32_t));
-    l.slot = qn_gpu_from((uint32_t[]){ 0 }, sizeof(uint32_t));
-    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), l.open.data, 0, l.open.bytes));
-    l.in.tiles = l.f16.tiles = l.out.tiles = (qn_gpu_guarded){ 0 };
-    gemvs_new(&l);
-    const qn_gpu_guarded *const between[] = { &l.sumsq, &l.in_partials, &l.out_partials, &l.f16_partials };
-    for (size_t i = 0; i < sizeof between / sizeof *between - !l.f16_rows; i++) /* 0.0115f, not NaN */
-        qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), between[i]->data, 0x3c, between[i]->bytes));
     qn_persistent_phase phases[BENCH_LAYERS * 3];
     qn_gpu_guarded matrices[BENCH_LAYERS * 3];
     for (size_t layer = 0; layer < BENCH_LAYERS; layer++) {

@@ -1,5 +1,5 @@
-/* Recurrent states between f32 and the two planes of the engine (kernels/deltanet/state_planes_cuda.h), in place: both take the same
- * bytes. */
+/* Recurrent states between f32 and the two planes of the engine (kernels/deltanet/state_planes_cuda.h), in place: both take
+ * the same bytes. */
 #ifndef QN_CHECK_CUDA_STATES_H
 #define QN_CHECK_CUDA_STATES_H
 

@@ -32,6 +32,7 @@ static const struct operation {
     { "attention", qn_check_attention, ALL_LEVELS },
     { "elementwise", qn_check_elementwise, ALL_LEVELS },
     { "hadamard", qn_check_hadamard, ALL_LEVELS },
+    { "encode", qn_check_encode, ALL_LEVELS },
     { "sample", qn_check_sample, ALL_LEVELS },
     { "deltanet", qn_check_deltanet, ALL_LEVELS },
     { "packed", qn_check_packed, ALL_BUT_REF },

@@ -245,12 +245,12 @@ def main():
             n["errors"] += 1
             print("error", answer["error"], json.dumps(schema))
             continue
-        for text, (fits, ends) in zip(texts, answer["texts"]):
+        for text, (fits, ends, _) in zip(texts, answer["texts"]):
             n["documents"] += 1
             if not ends:
                 n["refused"] += 1
                 print(f"refused at byte {fits}: {text}\n    {json.dumps(schema)}")
-        for text, (_, ends) in zip(mutations, answer["texts"][len(texts):]):
+        for text, (_, ends, _) in zip(mutations, answer["texts"][len(texts):]):
             n["mutations"] += 1
             if ends and not validates(schema, text):
                 n["wrong"] += 1
@@ -282,7 +282,7 @@ def main():
             continue
         n["regexes"] += 1
         compiled = re.compile(regex, re.ASCII)
-        for text, (_, ends) in zip(texts, answer["texts"]):
+        for text, (_, ends, _) in zip(texts, answer["texts"]):
             n["regex texts"] += 1
             if ends != bool(compiled.fullmatch(text)):
                 n["wrong"] += 1

@@ -33,8 +33,8 @@ except ImportError:
 NOW = 1700000000
 SENTINEL = "\u29d6"  # only in variables
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "</think>", "<tool_call>", "<s>", "[INST]"]
-# The address or the class of a Python object.
-UNPRINTABLE = re.compile(r"0x[0-9a-f]{6,}|<class ")
+# The address or the class of a Python object, also with a text between all of its characters.
+UNPRINTABLE = re.compile(r"0x[0-9a-f]{6,}|<class |o(.{1,80}?)b\1j\1e\1c\1t\1", re.DOTALL)
 
 
 # ---- The reference ----
@@ -163,6 +163,7 @@ class Comparison:
         self.counts = collections.Counter()
 
     def compare(self, name, source, variables, check_template_spans):
+        """Returns the kind of quern's result."""
         expected = self.reference.render(source, variables)
         kind, text, spans = self.quern.render(source, variables)
         if kind == "ended":
@@ -170,7 +171,7 @@ class Comparison:
             sys.exit(1)
         if expected[0] == "none" or (kind == "error" and text.endswith("more than 64 bits")):
             self.counts["not compared"] += 1
-            return
+            return "not compared"
         problem = None
         if expected[0] == "raised":
             kind = "raised" if kind == "error" and is_message(expected[1], text) else kind
@@ -181,6 +182,7 @@ class Comparison:
         self.counts[problem and "different" or kind] += 1
         if problem:
             self.report(f"{name}: {problem}", source, variables, expected, (kind, text))
+        return kind
 
     def report(self, title, source, variables, expected, found):
         if self.counts["different"] > self.shown:
@@ -294,13 +296,36 @@ def compare_generated(comparison, n, seed):
     return not rare or n < 1000
 
 
+def tamed(variables):
+    """A conversation that most templates accept: turns alternate, contents are texts, arguments objects, ids of nine letters."""
+    messages = []
+    for message in variables["messages"]:
+        content = message.get("content") or "Well."
+        message = {**message, "content": content if isinstance(content, str) else "".join(part["text"] for part in content)}
+        last = messages[-1]["role"] if messages else "system"
+        if message["role"] == last == "user":
+            continue
+        if message["role"] == "user" and last == "tool":
+            messages.append({"role": "assistant", "content": "So."})
+        if message["role"] == "tool":
+            message["tool_call_id"] = "abcdefghi"
+        if message.get("tool_calls"):
+            function = {"name": "f1", "arguments": {"a": "x", "b": {"c": [1, None]}}}
+            message["tool_calls"] = [{"id": "abcdefghi", "type": "function", "function": function}]
+        messages.append(message)
+    return {"date_string": "1 Jan 2026", "datetime": "1 Jan 2026", "functions": "[]", **variables, "messages": messages}
+
+
 def compare_files(comparison, paths, n, seed):
+    """What a template refuses is compared again in a tamer form."""
     for path in paths:
         source = read(path)
         conversations = Conversations(f"{seed} {os.path.basename(path)}")
         before = comparison.counts.copy()
         for i in range(n):
-            comparison.compare(f"{path}, conversation {i}", source, conversations.variables(), True)
+            variables = conversations.variables()
+            if comparison.compare(f"{path}, conversation {i}", source, variables, True) in ("error", "raised"):
+                comparison.compare(f"{path}, conversation {i} tamed", source, tamed(variables), True)
         of_path = comparison.counts - before
         print(f"{os.path.basename(path)[:60]:60} " + ", ".join(f"{of_path[kind]} {kind}" for kind in sorted(of_path)))
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Make the seeds of tests/fuzz/fuzz_convert.c: the files of a checkpoint of a few weights.
+"""Make the seeds of tests/fuzz/fuzz_convert.c and fuzz_safetensors.c: the files of a checkpoint of a few weights, and headers.
 
-usage: fuzz_corpus_convert.py tests/fuzz/corpus/convert
+usage: fuzz_corpus_convert.py tests/fuzz/corpus
 
-The first byte of a seed is the file that the rest stands for (FILES of fuzz_convert.c). The target makes its checkpoint from the seeds
-base_0 to base_3. Needs nothing but Python.
+In convert/ the first byte of a seed is the file that the rest stands for (FILES of fuzz_convert.c). The target makes its checkpoint from the seeds
+base_0 to base_3. In safetensors/ two bytes, the size of the data, come before the JSON text. Needs nothing but Python.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -78,16 +78,38 @@ def safetensors():
     return struct.pack("<Q", len(text)) + text + bytes(at)
 
 
+def headers():
+    """Names and the bytes of the data, with a header."""
+    data = safetensors()
+    length, = struct.unpack("<Q", data[:8])
+    yield "checkpoint", len(data) - 8 - length, json.loads(data[8:8 + length])
+    dtypes = (("F64", 8), ("I64", 8), ("I32", 4), ("I16", 2), ("I8", 1), ("U64", 8), ("U32", 4), ("U16", 2), ("U8", 1), ("C64", 8), ("BOOL", 1),
+              ("F8_E4M3", 1), ("F8_E5M2", 1))
+    header, at = {}, 0
+    for dtype, size in dtypes:
+        header[dtype.lower()] = dict(dtype=dtype, shape=[2, 3], data_offsets=[at, at + 6 * size])
+        at += 6 * size
+    yield "dtypes", at, header
+    yield "empty", 0, {"a": dict(dtype="F32", shape=[0, 1 << 40], data_offsets=[0, 0]), "b": dict(dtype="F32", shape=[], data_offsets=[0, 4])}
+    yield "overlap", 8, {name: dict(dtype="F32", shape=[2], data_offsets=[0, 8]) for name in "ab"}
+    yield "deep", 4, {"__metadata__": {"a": [[[[{"b": "\u00e9\n\ud83d\ude00"}]]]]}, "a": dict(dtype="F32", shape=[1] * 8, data_offsets=[0, 4])}
+
+
 def main():
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     index = dict(weight_map={name: "model.safetensors" for name, _ in shapes()})
     seeds = {"base_0": safetensors(), "base_1": CONFIG, "base_2": TOKENIZER, "base_3": SETTINGS, "index_4": index,
              "generation_5": GENERATION, "llama_1": LLAMA}
-    os.makedirs(sys.argv[1], exist_ok=True)
+    convert, safe = (os.path.join(sys.argv[1], name) for name in ("convert", "safetensors"))
+    os.makedirs(convert, exist_ok=True)
+    os.makedirs(safe, exist_ok=True)
+    for name, size, header in headers():
+        with open(os.path.join(safe, name), "wb") as f:
+            f.write(struct.pack("<H", size) + json.dumps(header, separators=(",", ":")).encode())
     for name, value in seeds.items():
         data = value if isinstance(value, bytes) else json.dumps(value, separators=(",", ":")).encode()
-        with open(os.path.join(sys.argv[1], name), "wb") as f:
+        with open(os.path.join(convert, name), "wb") as f:
             f.write(name[-1].encode() + data)
 
 

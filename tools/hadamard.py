@@ -34,7 +34,7 @@ def grouped_to_tiled(x, n_k, n_v):
 
 
 class Rotation:
-    """What a file's keys ask for; of a file without such keys, nothing."""
+    """What a file's keys require; of a file without such keys, nothing."""
 
     def __init__(self, keys):
         self.names, self.inverse_names = set(), set()

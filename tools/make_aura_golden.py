@@ -5,7 +5,7 @@
 
 Needs numpy alone. The file is little-endian:
 
-    codebooks   for dim in 64 80 96 128 192 256 512, for bits in 2 3 4 6 8: the positive half, 2^(bits-1) f64, rising
+    codebooks   for dim in 64 80 96 128 192 256 512, for bits in 2 3 4 6 8: the positive half, 2^(bits-1) f64, ascending
     rotation    [80, 80] f32
     rows        [6, 80] f32: one of them tiny, one large
     encoded     for bits in 2 3 4 6 8: boundaries [2^bits - 1] f32, codebook [2^bits] f32, words [6, ceil(80 bits / 32)] u32,

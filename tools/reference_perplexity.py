@@ -4,8 +4,8 @@
 usage: reference_perplexity.py MODEL.gguf TEXT [--bytes 65536] [-c 512] [--ids IDS] [--chunks] [--int8 N [--scale S]]
 
 The rule, which is quern's too: the first --bytes bytes of the text (a character cut in two at the end is dropped) are tokenised as
-a whole, special tokens as plain text, with the beginning-of-text token in front where the file asks for one. The tokens are cut
-into chunks of c that do not overlap; what is left at the end, less than c tokens, is dropped. Where the file asks for it, the
+a whole, special tokens as plain text, with the beginning-of-text token in front where the file requires one. The tokens are cut
+into chunks of c that do not overlap; what is left at the end, less than c tokens, is dropped. Where the file requires it, the
 beginning-of-text token also replaces the first token of every chunk. Each chunk is evaluated from an empty context, and its second
 half is scored: the logits at positions c/2-1 .. c-2 predict the tokens at c/2 .. c-1. Perplexity is exp(mean of -ln p over all
 scored tokens).

@@ -6,8 +6,8 @@
  *     ...
  *     qn_grammar_free(grammar);
  *
- * Every answer is then text of the grammar, or, where it ended early, the beginning of one. docs/constrained-output.md says what
- * of schemas is supported, which spellings of JSON an output has, and how tokens are sampled.
+ * Every answer is then text of the grammar, or, where it ended early, the beginning of one. docs/constrained-output.md says
+ * what of schemas is supported, which spellings of JSON an output has, and how tokens are sampled.
  *
  * Threads: all functions may be called from any thread; a grammar may be used by any number of answers at the same time.
  *
@@ -47,6 +47,24 @@ QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const 
  *
  *   choices   [n_choices] zero-terminated UTF-8, n_choices >= 1 */
 QN_API qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out);
+
+typedef struct qn_call_params {
+    const char *tools; /* [length] JSON, an array as that of a conversation */
+    size_t length;
+    const char *name; /* the only function that may be called; NULL: any */
+    bool
+        is_required; /* the answer is calls: use it with QN_GRAMMAR_AFTER_REASONING. Else it may be text, up to the first call if
+                         one comes: use it with QN_GRAMMAR_AT_CALL */
+    bool is_single;  /* at most one call; always so in the form llama3 */
+} qn_call_params;
+
+/* qn_grammar_create_calls - the same of tool calls in the form of the model's chat template (docs/tool-calls.md).
+ *
+ * Names are those of the tools, arguments fit their schemas. Keywords that are not supported are an error for tools with
+ * `"strict": true`, else ignored. Objects that have properties and do not say whether there are additional ones have none.
+ *
+ * QN_ERR_UNSUPPORTED also if the template has no calls that can be parsed back */
+QN_API qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params, qn_grammar **out);
 
 /* qn_grammar_free - drop the caller's reference; requests that use the grammar have their own. NULL is allowed. */
 QN_API void qn_grammar_free(qn_grammar *grammar);

@@ -24,6 +24,7 @@
 #ifndef QUERN_QUERN_H
 #define QUERN_QUERN_H
 
+#include "quern/output.h"
 #include "quern/status.h"
 
 #include <stdbool.h>
@@ -119,10 +120,6 @@ typedef struct qn_model_info {
     const char *cpu;                   /* instruction set used on the CPU: "avx512" */
     const char *device;                /* "cpu", "cuda:0"; "" with vocab_only */
     const char *tokeniser;             /* "gpt2/qwen2"; "" if the file has none that quern supports */
-    const char *chat_template;         /* "file", "given", "chatml" (the file has none); "" if there is none that can be used */
-    const char *tool_calls;            /* how the chat template writes tool calls: "json", "xml", "llama3"; "unknown" if in
-                                          no way that quern parses; "" if it has no tools (docs/tool-calls.md) */
-    bool has_thinking;                 /* the chat template has <think> and </think> */
 } qn_model_info;
 
 /* qn_model_get_info - properties of a model. The strings are valid until the model is freed. */
@@ -163,6 +160,26 @@ QN_API bool qn_token_is_special(const qn_model *model, qn_token token);
 
 /* qn_token_is_end - true if the token ends generation (end of text, end of turn); false for an id outside the vocabulary. */
 QN_API bool qn_token_is_end(const qn_model *model, qn_token token);
+
+/* What the model's chat template has, told from its source and from what it prints. Strings are never NULL. */
+typedef struct qn_chat_format {
+    const char *source;  /* "file", "given" (qn_model_params.chat_template), "chatml" (the file has none); "" for none to use */
+    const char *problem; /* why there is none; "" if there is one */
+    /* How it writes tool calls: "json", "xml", "llama3"; "" if it has no tools; "unknown" if it has, but writes calls in a way
+     * that quern does not parse, so that tools are refused (docs/tool-calls.md). */
+    const char *tool_calls;
+    const char *think_open, *think_close; /* around reasoning: "<think>" and "</think>"; "" if it has none */
+    bool has_enable_thinking;             /* it reads enable_thinking, by which thinking is switched on and off */
+    bool has_reasoning_effort;            /* it reads reasoning_effort */
+    const char *const *efforts;           /* [n_efforts] the levels of it that it knows, least first; none if it prints any */
+    size_t n_efforts;
+} qn_chat_format;
+
+/* qn_model_get_chat_format - properties of the model's chat template. The strings are valid until the model is freed.
+ *
+ * Levels of reasoning_effort are none, minimal, low, medium, high, xhigh and max. A conversation may have any of them: one
+ * that the template refuses becomes the nearest one above it, else below it, that it knows. */
+QN_API qn_chat_format qn_model_get_chat_format(const qn_model *model);
 
 typedef struct qn_chat_message {
     const char *role;    /* "system", "user" or "assistant" */
@@ -292,6 +309,21 @@ QN_API const qn_token *qn_session_tokens(const qn_session *session);
  * more than `length` tokens are dropped. QN_ERR_MEMORY if there is no memory to return to a checkpoint: the session is then
  * empty. */
 QN_API qn_status qn_session_truncate(qn_session *session, uint32_t length);
+
+/* qn_session_truncate_to - truncate to the longest beginning that a prompt shares with the session and that
+ * qn_session_truncate can return to. What follows it is left to evaluate, at least the last token of the prompt.
+ *
+ *   tokens   [n] the whole prompt, n >= 1
+ *   shared   the session's length afterwards: tokens of the prompt that are not to be evaluated
+ *
+ * A conversation with its next turns continues so:
+ *
+ *     qn_conversation_tokens(model, conversation, length, -1, &tokens, &n);
+ *     qn_session_truncate_to(session, tokens, n, &shared);
+ *     qn_generate(session, tokens + shared, n - shared, &params, NULL);
+ *
+ * Errors are those of qn_session_truncate but for QN_ERR_UNSUPPORTED. */
+QN_API qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared);
 
 /* qn_session_checkpoint - save the current length, with the pending token (qn_session_pending), for qn_session_truncate.
  *
@@ -464,10 +496,10 @@ QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const
 /* Why generation stopped. */
 typedef enum qn_stop_reason {
     QN_STOP_END,      /* the model generated an end token */
-    QN_STOP_STRING,   /* the text contains a stop string; on_text does not receive it */
+    QN_STOP_STRING,   /* the text contains a stop string; on_text and on_event do not receive it */
     QN_STOP_LENGTH,   /* max_tokens tokens were generated */
     QN_STOP_CONTEXT,  /* the context is full */
-    QN_STOP_CALLBACK, /* on_text or on_token returned false */
+    QN_STOP_CALLBACK, /* on_text, on_event or on_token returned false */
     QN_STOP_CANCELLED /* qn_session_cancel, or the progress callback returned false */
 } qn_stop_reason;
 
@@ -480,7 +512,8 @@ typedef enum qn_grammar_when {
     /* Behind the reasoning of the model's chat template, where the prompt ends inside it (<think>) or the answer begins with
      * it; at once for prompts in which it has ended, and for templates without reasoning. */
     QN_GRAMMAR_AFTER_REASONING,
-    QN_GRAMMAR_AFTER_TEXT /* behind the first `text` */
+    QN_GRAMMAR_AFTER_TEXT, /* behind the first `text` */
+    QN_GRAMMAR_AT_CALL /* behind the delimiter that opens the first tool call outside reasoning: for qn_grammar_create_calls */
 } qn_grammar_when;
 
 typedef struct qn_grammar_trigger {
@@ -494,19 +527,35 @@ typedef struct qn_generate_params {
     bool ignore_end;         /* continue after end tokens, for benchmarks */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
-    bool show_special;   /* on_text receives the names of special tokens */
+    bool show_special;   /* on_text and on_event receive the names of special tokens */
     qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end */
     qn_grammar_trigger grammar_trigger;
+
+    /* Tokens of reasoning after which it is ended by the chat template's words ("\n</think>\n\n"); < 0: no limit. The words
+     * are not sampled, but evaluated, and count as generated. They wait for the end of a character. Nothing happens where the
+     * template has no reasoning. */
+    int64_t reasoning_budget;
 
     /* The generated text, [length] bytes without a terminator, in complete UTF-8 characters. Invalid bytes are replaced by
      * U+FFFD. Text that may be the beginning of a stop string is held back until that is decided. Return false to stop. NULL:
      * none. */
     bool (*on_text)(void *user, const char *text, size_t length);
 
+    /* In place of on_text: the answer to a prompt of the model's chat format as reasoning, content and tool calls
+     * (quern/output.h). Where the prompt ends inside reasoning, the answer begins there. Stop strings are found in content
+     * alone. A call that has begun ends before qn_generate returns, unless a callback returned false or there was an error.
+     * Return false to stop. NULL: none. */
+    bool (*on_event)(void *user, const qn_output_event *event);
+
+    /* With on_event: the tools that the prompt has, [tools_length] JSON, an array as in a conversation. Without them a call is
+     * content. */
+    const char *tools;
+    size_t tools_length;
+
     /* Each generated token, end tokens included, before its text. Return false to stop. NULL: none. */
     bool (*on_token)(void *user, qn_token token);
 
-    void *user; /* passed to both callbacks */
+    void *user; /* passed to the callbacks */
 } qn_generate_params;
 
 typedef struct qn_generate_result {
@@ -517,7 +566,7 @@ typedef struct qn_generate_result {
     double generate_seconds; /* the rest, callbacks included */
 } qn_generate_result;
 
-/* qn_generate_defaults - qn_sampling_defaults, no limit, no stop strings, no callbacks. */
+/* qn_generate_defaults - qn_sampling_defaults, no limits, no stop strings, no callbacks. */
 QN_API qn_generate_params qn_generate_defaults(void);
 
 /* qn_generate - append tokens to the session, then generate until a stop condition holds.
@@ -537,9 +586,11 @@ QN_API qn_generate_params qn_generate_defaults(void);
  * With a grammar, tokens have the distribution of the model's among those that may follow, filters applied to these. Greedy
  * text is the same for any number of threads and any split of the prompt, as without.
  *
- * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if on_text, stop strings or a grammar are given
- * and the model has no supported tokeniser. QN_ERR_INVALID if no token may follow, as where a grammar is complete and the
- * vocabulary has no end token; or for a grammar_trigger that is none. */
+ * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if text, events, a budget, stop strings or a
+ * grammar are wanted and the model has no supported tokeniser; for tools that the chat template does not have, or whose calls
+ * cannot be parsed back. QN_ERR_INVALID if no token may follow, as where a grammar is complete and the vocabulary has no end
+ * token; for a grammar_trigger that is none; for tools that are not JSON, or without on_event; for on_text and on_event
+ * together. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 
@@ -587,16 +638,17 @@ typedef struct qn_convert_params {
 
 /* qn_convert_checkpoint - write a GGUF file from a checkpoint of Hugging Face transformers.
  *
- *   folder   has config.json, tokenizer.json, model.safetensors or model.safetensors.index.json with the files that it lists, and
- *            optionally tokenizer_config.json, chat_template.jinja, generation_config.json
+ *   folder   has config.json, tokenizer.json, model.safetensors or model.safetensors.index.json with the files that it lists,
+ *            and optionally tokenizer_config.json, chat_template.jinja, generation_config.json
  *   out      the target
  *   type     of the matrices: "f32" or a type of qn_quantize_file; NULL: the type that each has in the checkpoint
  *   params   NULL for the defaults, which are all zero
  *
  * Classes: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3_5ForCausalLM, and the text model of
- * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d and -d; d, 0
- * and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type` if it is of 1 or 2 bits
- * and can hold them; a `type` of more bits is written as it is named. The target is written atomically, as by qn_quantize_file.
+ * Qwen3_5ForConditionalGeneration; an MTP block is converted with its model. Matrices whose groups of 128 weights are d and
+ * -d; d, 0 and -d; or 2d, d, 0 and -d are recognised and stored without loss in Q1_0, PTQ1_0 or PQ2_0, or in `type` if it is
+ * of 1 or 2 bits and can hold them; a `type` of more bits is written as it is named. The target is written atomically, as by
+ * qn_quantize_file.
  *
  * QN_ERR_INVALID       unknown type, n_threads outside its range, or a type of 1 or 2 bits for ordinary weights without `force`
  * QN_ERR_IO            a file cannot be read or `out` cannot be written

@@ -125,8 +125,8 @@ typedef struct qn_request_params {
     qn_grammar_trigger grammar_trigger;
 
     /* With on_event: tokens of reasoning after which it is ended by the template's words ("\n</think>\n\n"); < 0: no limit. The
-     * words are not sampled, but count as generated: on_token gets their tokens without log probabilities, mask and accepts find
-     * them in `answer`. */
+     * words are not sampled, but count as generated: on_token gets their tokens without log probabilities, mask and accepts
+     * find them in `answer`. */
     int64_t reasoning_budget;
 
     /* Lengths of the prompt at which another request may continue differently, such as the ends of messages: recurrent layers
@@ -155,8 +155,8 @@ typedef struct qn_request_params {
      * microseconds, must not block, and must not call functions of the library. mask is called as the callbacks below, by the
      * same thread, after all of those of earlier tokens. While it runs the steps of other requests go on, so it may take
      * longer than a step; but other callbacks wait for it. The two are never called at the same time for one request; accepts
-     * may be while on_token, on_text or on_event is. They may keep a state for the tokens that they have seen: a token that was accepted
-     * follows, as does one of the mask, and n never decreases. */
+     * may be while on_token, on_text or on_event is. They may keep a state for the tokens that they have seen: a token that
+     * was accepted follows, as does one of the mask, and n never decreases. */
     bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token);
     void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
 

@@ -513,21 +513,30 @@ template <int n> QN_DEVICE void store_floats(float *to, const float (&x)[n])
         *(float2 *)to = *(const float2 *)x;
 }
 
-// Calls store(column, dim, sums) with two or four adjacent sums over all warps of acc times factor. `buffer` has `bytes` bytes;
-// all previous uses have finished. Ends with a block barrier.
-template <int value_bits, int bytes, class sink>
+// Calls store(column, dim, sums, loaded) with two or four adjacent sums over all warps of acc times factor, after
+// load(column, dim, loaded), which is called early, so that its loads are in flight during the reduction. `buffer` has `bytes`
+// bytes; all previous uses have finished. Ends with a block barrier.
+template <int value_bits, int bytes, class source, class sink>
 QN_DEVICE void reduce_warps(float *buffer, const float (*acc)[4], const float factor[2], uint32_t n_columns,
-                            const thread_coord &p, sink store)
+                            const thread_coord &p, source load, sink store)
 {
     using dims = lane_fragment<value_bits, 8>;
     constexpr int n = dims::run % 4 == 0 && DIM / 8 % 4 == 0 ? 4 : 2; // adjacent sums, a group
     constexpr int all = DIM / 8 / n;                                  // groups of a lane
     constexpr int fit = bytes / (QN_WARPS * TILE_Q * 8 * n * 4), passes = (all + fit - 1) / fit,
-                  pass = (all + passes - 1) / passes; // groups of a lane that are reduced at a time
+                  pass = (all + passes - 1) / passes, // groups of a lane that are reduced at a time
+        most = (TILE_Q * 8 * pass + THREADS - 1) / THREADS; // sums of a thread
     static_assert(fit > 0, "the buffer is too small");
 #pragma unroll
     for (int first = 0; first < all; first += pass) {
         const int groups = min(pass, all - first);
+        __align__(16) float loaded[most][n];
+#pragma unroll
+        for (int s = 0; s < most; s++) {
+            const uint32_t i = threadIdx.x + s * THREADS;
+            if (i < n_columns * 8 * groups)
+                load(i / (8 * groups), (uint32_t)dims::dim_of((first + i % groups) * n, i / groups % 8), loaded[s]);
+        }
         // Groups of a lane are rotated by its index: against bank conflicts.
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -548,8 +557,12 @@ QN_DEVICE void reduce_warps(float *buffer, const float (*acc)[4], const float fa
             }
         }
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < n_columns * 8 * groups; i += THREADS) {
+#pragma unroll
+        for (int s = 0; s < most; s++) {
+            const uint32_t i = threadIdx.x + s * THREADS;
             const uint32_t column = i / (8 * groups), g = i / groups % 8, group = i % groups;
+            if (column >= n_columns)
+                break;
             const float *of = buffer + (column * 8 + g) * (pass * n) + (group + g * 4 + column / 2) % pass * n;
             __align__(16) float sum[n] = {};
 #pragma unroll
@@ -560,10 +573,20 @@ QN_DEVICE void reduce_warps(float *buffer, const float (*acc)[4], const float fa
                 for (int k = 0; k < n; k++)
                     sum[k] += x[k];
             }
-            store(column, (uint32_t)dims::dim_of((first + group) * n, g), sum);
+            store(column, (uint32_t)dims::dim_of((first + group) * n, g), sum, loaded[s]);
         }
         __syncthreads();
     }
+}
+
+// The same without loads: store(column, dim, sums).
+template <int value_bits, int bytes, class sink>
+QN_DEVICE void reduce_warps(float *buffer, const float (*acc)[4], const float factor[2], uint32_t n_columns,
+                            const thread_coord &p, sink store)
+{
+    reduce_warps<value_bits, bytes>(
+        buffer, acc, factor, n_columns, p, [](uint32_t, uint32_t, auto &) {},
+        [&](uint32_t column, uint32_t dim, auto &x, auto &) { store(column, dim, x); });
 }
 
 #endif

@@ -115,14 +115,15 @@ QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_ring_slots(qn_attention_gpu_ring_s
     return n;
 }
 
-/* qn_attention_gpu_blocks - blocks of decode attention that an SM runs at a time: over fp16 as many as have rings of two slots
- * for each warp: at the end of a piece of work of one, the others compute. Over codes a block has teams. */
-enum { QN_ATTENTION_MAX_BLOCKS = 2 };
+/* qn_attention_gpu_blocks - blocks of decode attention that an SM runs at a time: over fp16 as many as have
+ * QN_ATTENTION_SM_WARPS warps and rings of two slots for each: at the end of a piece of work of one, the others compute. Over
+ * codes a block has teams. */
+enum { QN_ATTENTION_SM_WARPS = 8 };
 
 QN_ATTENTION_LAYOUT uint32_t qn_attention_gpu_blocks(uint32_t head_dim, unsigned key_bits, uint32_t warps,
                                                      uint32_t shared_bytes)
 {
-    uint32_t blocks = key_bits == 16 ? QN_ATTENTION_MAX_BLOCKS : 1;
+    uint32_t blocks = key_bits == 16 ? QN_ATTENTION_SM_WARPS / warps : 1;
     for (; blocks > 1; blocks--) {
         const uint32_t limit = qn_attention_gpu_block_limit(shared_bytes, blocks),
                        reserved = qn_attention_gpu_reserved_bytes(head_dim, key_bits, warps, 1, limit);

@@ -373,7 +373,7 @@ qn_status qn_cuda_qk_norm_rope_store(qn_cuda_kernels *kernels, const qn_cuda_kv_
 
 qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim)
 {
-    enum { MAX_LAUNCHES = 4 };
+    enum { MAX_LAUNCHES = 7 };
     qn_launch launches[MAX_LAUNCHES];
     size_t n = 0;
     if (!kernels)
@@ -383,7 +383,10 @@ qn_status qn_cuda_kv_prepare(qn_cuda_kernels *kernels, size_t head_dim)
     QN_TRY(qn_rope_gpu_angles(2, 1, &launches[n++]));
     QN_TRY(qn_rope_gpu_qk_norm_store(head_dim, false, 1, 1, 1, &launches[n++]));
     const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 1);
-    QN_TRY(qn_attention_gpu_decode(&gpu, 1, &splits, &launches[n++]));
+    const size_t rows[] = { gpu.n_sms, 2 * (size_t)gpu.n_sms, 4 * (size_t)gpu.n_sms,
+                            8 * (size_t)gpu.n_sms }; /* 8, 4, 2, 1 warps */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        QN_TRY(qn_attention_gpu_decode(&gpu, rows[i], &splits, &launches[n++]));
     if (qn_attention_gpu_has_prefill(&gpu))
         QN_TRY(qn_attention_gpu_prefill(&gpu, 1, 1, &launches[n++]));
     return qn_api_load(kernels, launches, n);

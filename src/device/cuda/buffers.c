@@ -11,8 +11,9 @@ enum { ALIGN = 256 };
 
 /* ---- Memory that is shared ---- */
 
-/* What uses a buffer: one part of a layer, or the logits. A part begins when the one before it has ended, because its input is the
- * residual stream that the one before has added to. So the buffers of one part share their memory with those of the others. */
+/* What uses a buffer: one part of a layer, or the logits. A part begins when the one before it has ended, because its input is
+ * the residual stream that the one before has added to. So the buffers of one part share their memory with those of the
+ * others. */
 enum user { NO_USER, ATTENTION, RECURRENT, FFN, LOGITS, USERS, MANY_USERS = USERS };
 
 static enum user user_of_op(qn_op_kind kind)

@@ -170,7 +170,8 @@ static qn_status fill_pool(qn_cuda_caches *c)
         QN_TRY(qn_cuda_available_memory(c->model->cuda, &available));
         budget = default_budget(available);
     }
-    QN_TRY(qn_cuda_pool_memory_open(c->model->cuda, budget, &c->memory, &memory));
+    const qn_cuda_work_stream work = { c->model->stream, &c->model->stream_lock };
+    QN_TRY(qn_cuda_pool_memory_open(c->model->cuda, &work, budget, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
     return create_classes(c);
 }
@@ -216,7 +217,13 @@ static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
 static qn_status copy_in(void *context, uint64_t to, const void *from, size_t bytes)
 {
     const qn_cuda_model *model = context;
-    return qn_cuda_upload(model->cuda, to, from, bytes, NULL, NULL);
+    return qn_cuda_caches_upload(model->caches, to, from, bytes);
+}
+
+qn_status qn_cuda_caches_upload(const qn_cuda_caches *c, uint64_t to, const void *from, size_t bytes)
+{
+    QN_TRY(qn_cuda_pool_memory_wait(&c->memory));
+    return qn_cuda_upload(c->model->cuda, to, from, bytes, NULL, NULL);
 }
 
 static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)

@@ -73,6 +73,10 @@ qn_status qn_cuda_caches_create(struct qn_cuda_model *model, qn_cuda_caches **ou
 void qn_cuda_caches_free(qn_cuda_caches *caches);
 qn_status qn_cuda_caches_find(qn_cuda_caches *caches, qn_kv_codecs codecs, const qn_cuda_format **out);
 
+/* qn_cuda_caches_upload - write `bytes` at an address of the pool, which no queued work accesses. Waits for the copy. From any
+ * thread that does not hold the lock of the model's stream. */
+qn_status qn_cuda_caches_upload(const qn_cuda_caches *caches, uint64_t to, const void *from, size_t bytes);
+
 /* qn_cuda_format_bytes - bytes in use by `length` positions. */
 uint64_t qn_cuda_format_bytes(const qn_cuda_format *format, size_t length);
 

@@ -441,6 +441,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
                                            .n_kv_heads = h->n_kv_heads,
                                            .key_bits = 16,
                                            .value_bits = 16,
+                                           .deterministic = model->deterministic,
                                            .n_sms = info->n_sms,
                                            .max_shared_bytes = info->max_shared_bytes };
     QN_TRY(qn_attention_gpu_check(&model->attention));

@@ -142,8 +142,8 @@ typedef struct qn_cuda_model {
     qn_cuda_acts *acts;      /* [plan->n_acts] */
     qn_cuda_buffer scratch;  /* [max_rows][widest acts] floats that are quantised into activations next */
     qn_cuda_buffer cosines, sines, matmul_workspace;
-    /* Where most of `buffers` are, and the next ones: in `shared` those of one part of a layer have the addresses of those of another
-     * part, and of the logits. */
+    /* Where most of `buffers` are, and the next ones: in `shared` those of one part of a layer have the addresses of those of
+     * another part, and of the logits. */
     qn_cuda_buffer shared, kept;
     qn_cuda_buffer partials, maxima, gates, delta_workspace;
     qn_cuda_buffer gathered, logits;   /* [logit_rows]: rows of the last layer's output; logits */

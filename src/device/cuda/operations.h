@@ -78,8 +78,8 @@ qn_status qn_cuda_upload_inputs(const qn_cuda_rows_step *s);
  *   qn_cuda_run_trunk       all operations before the logits. With a decode plan: after qn_cuda_prepare_decode
  *   qn_cuda_run_logits      logits of rows [row, row + n), n <= QN_CUDA_LOGIT_ROWS, into model->logits
  *   qn_cuda_gather_rows     into model->gathered: the n <= QN_CUDA_LOGIT_ROWS rows of the inputs' logit_rows from `first` on
- *   qn_cuda_prepare_decode  plan the launches of a step of one row, or in phases, and upload its phases, if that is not done yet
- *                           for the buffers of now; nothing for other steps
+ *   qn_cuda_prepare_decode  plan the launches of a step of one row, or in phases, and upload its phases, if that is not done
+ *                           yet for the buffers of now; nothing for other steps
  *   qn_cuda_has_phases      whether a decode step of n rows, several, is executed by the persistent decode kernel */
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s);
 qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s);
@@ -103,8 +103,8 @@ qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s);
 bool qn_cuda_has_prefill(const qn_cuda_piece *piece);
 
 /* recurrent.c:
- *   qn_cuda_run_recurrent_op    the same for QN_OP_CONV, QN_OP_DELTA_RULE and QN_OP_GATED_NORM. Arguments of its launches depend on
- *                               the number of pieces alone unless one contains a complete chunk
+ *   qn_cuda_run_recurrent_op    the same for QN_OP_CONV, QN_OP_DELTA_RULE and QN_OP_GATED_NORM. Arguments of its launches
+ *                               depend on the number of pieces alone unless one contains a complete chunk
  *   qn_cuda_fold_full_chunks    of a step of one row of each sequence, after its inputs are in host_inputs and before they are
  *                               uploaded, not in its graph: folds full open chunks in all layers, and gives the rows the folded
  *                               states. Kernels of single rows do not fold

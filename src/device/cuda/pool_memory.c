@@ -3,6 +3,8 @@
 
 #include "device/cuda/internal.h"
 
+#include <string.h>
+
 static qn_cu_memory_location location_of(const qn_cuda *cuda)
 {
     return (qn_cu_memory_location){ .type = QN_CU_MEMORY_ON_DEVICE, .id = cuda->info.ordinal };
@@ -46,7 +48,21 @@ static qn_status make_zeros(const qn_cuda_pool_memory *m, uint64_t address)
     const qn_cu_memory_access access = { .location = location_of(m->cuda), .flags = QN_CU_MEMORY_READ_WRITE };
     QN_TRY(QN_CU(m->cuda->driver, cuMemSetAccess, address, m->granule, &access, 1));
     QN_TRY(qn_cuda_memset(m->cuda, m->stream, address, 0, m->granule));
-    return qn_cuda_stream_synchronize(m->cuda, m->stream);
+    QN_TRY(qn_cuda_event_record(m->cuda, m->zeroed, m->stream));
+    pthread_mutex_lock(m->work.lock);
+    const qn_status status = qn_cuda_stream_wait_event(m->cuda, m->work.stream, m->zeroed);
+    pthread_mutex_unlock(m->work.lock);
+    return status;
+}
+
+/* After a failure: the granule may still be written. Keeps the error text. */
+static void unmap_after_failure(const qn_cuda_pool_memory *m, uint64_t address, qn_status status)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    memcpy(text, qn_error_text(), sizeof text);
+    (void)qn_cuda_stream_synchronize(m->cuda, m->stream);
+    (void)m->cuda->driver->cuMemUnmap(address, m->granule);
+    (void)qn_fail(status, "%s", text);
 }
 
 static qn_status commit(void *context, uint64_t address)
@@ -56,15 +72,20 @@ static qn_status commit(void *context, uint64_t address)
     QN_TRY(map(m, address));
     const qn_status status = make_zeros(m, address);
     if (status)
-        (void)m->cuda->driver->cuMemUnmap(address, m->granule);
+        unmap_after_failure(m, address, status);
     return status;
 }
 
 static void release(void *context, uint64_t address)
 {
     const qn_cuda_pool_memory *m = context;
-    if (!qn_cuda_make_current(m->cuda))
+    if (!qn_cuda_pool_memory_wait(m))
         (void)m->cuda->driver->cuMemUnmap(address, m->granule);
+}
+
+qn_status qn_cuda_pool_memory_wait(const qn_cuda_pool_memory *m)
+{
+    return qn_cuda_event_synchronize(m->cuda, m->zeroed);
 }
 
 /* ---- Opening ---- */
@@ -88,11 +109,13 @@ static qn_status find_granule(qn_cuda *cuda, uint64_t budget, size_t *granule)
     return QN_OK;
 }
 
-qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, uint64_t budget, qn_cuda_pool_memory *context, qn_pool_memory *memory)
+qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, const qn_cuda_work_stream *work, uint64_t budget,
+                                   qn_cuda_pool_memory *context, qn_pool_memory *memory)
 {
-    *context = (qn_cuda_pool_memory){ .cuda = cuda };
+    *context = (qn_cuda_pool_memory){ .cuda = cuda, .work = *work };
     QN_TRY(find_granule(cuda, budget, &context->granule));
     QN_TRY(qn_cuda_stream_create(cuda, &context->stream));
+    QN_TRY(qn_cuda_event_create(cuda, &context->zeroed));
     *memory = (qn_pool_memory){ .context = context,
                                 .granule = context->granule,
                                 .reserve = reserve,
@@ -104,6 +127,8 @@ qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, uint64_t budget, qn_cuda_pool_
 
 void qn_cuda_pool_memory_close(qn_cuda_pool_memory *context)
 {
+    if (context->cuda)
+        qn_cuda_event_free(context->cuda, context->zeroed);
     if (context->stream)
         qn_cuda_stream_free(context->cuda, context->stream);
     *context = (qn_cuda_pool_memory){ 0 };

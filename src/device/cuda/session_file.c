@@ -41,7 +41,7 @@ static qn_status read_item(const struct transfer *t, uint64_t address, size_t by
 
 static qn_status write_item(const struct transfer *t, uint64_t address, size_t bytes)
 {
-    return qn_cuda_upload(t->m->model->cuda, address, t->item, bytes, NULL, NULL);
+    return qn_cuda_caches_upload(t->m->model->caches, address, t->item, bytes);
 }
 
 /* ---- Rows of a head in a page ---- */

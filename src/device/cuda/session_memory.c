@@ -76,7 +76,7 @@ static qn_status copy_tables(qn_cuda_memory *m, size_t n_pages)
 }
 
 /* After an error it is unknown which entries the device has. No entry compares equal to UINT64_MAX: all are copied again. */
-static void forget_tables(qn_cuda_memory *m)
+static void drop_tables(qn_cuda_memory *m)
 {
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
@@ -95,7 +95,7 @@ static qn_status update_tables(qn_cuda_memory *m, size_t n_pages)
     pthread_mutex_lock(&m->model->stream_lock);
     const qn_status status = copy_tables(m, n_pages);
     if (status != QN_OK)
-        forget_tables(m);
+        drop_tables(m);
     pthread_mutex_unlock(&m->model->stream_lock);
     return status;
 }

@@ -1,14 +1,19 @@
 /* Launches of attention on the GPU. */
 #include "kernels/attention/attention_cuda.h"
 
-/* Warps of a block of decode attention over fp16, or of a team of a block over codes: a multiple of a head's slices of 64
- * dimensions. */
-#define WARPS(head_dim, key_bits) ((key_bits) == 16 ? 4 : (head_dim) == 192 ? 12 : 8)
+/* Warps of a block of decode attention over fp16: of most launches, and the fewest and the most, which differ for heads that many
+ * models have. Of a team of a block over codes: a multiple of a head's slices of 64 dimensions. */
+enum { F16_WARPS = 4 };
+#define FEWEST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 ? 1 : (head_dim) == 256 ? 2 : F16_WARPS)
+#define MOST_F16_WARPS(head_dim) ((head_dim) == 64 || (head_dim) == 128 || (head_dim) == 256 ? 8 : F16_WARPS)
+#define CODE_WARPS(head_dim) ((head_dim) == 192 ? 12 : 8)
 
 #define QN_VARIANT(name, ...) CHECK_##name(__VA_ARGS__)
-#define CHECK_decode(head_dim, warps) CHECK_decode_codes(head_dim, 16, 16, 0, warps)
+#define CHECK_decode(head_dim, warps)                                                                                          \
+    _Static_assert((warps) >= FEWEST_F16_WARPS(head_dim) && (warps) <= MOST_F16_WARPS(head_dim),                               \
+                   "no launch selects a built-in variant");
 #define CHECK_decode_codes(head_dim, key_bits, value_bits, pages, warps)                                                       \
-    _Static_assert((warps) == WARPS(head_dim, key_bits), "a launch selects another number of warps than a built-in variant");
+    _Static_assert((warps) == CODE_WARPS(head_dim), "a launch selects another number of warps than a built-in variant");
 #define CHECK_prefill(head_dim, key_bits, value_bits, pages)
 #include "kernels/variants.h"
 #include "kernels/attention/variants.def"
@@ -32,22 +37,36 @@ static bool is_f16(const qn_attention_gpu *gpu)
     return gpu->key_bits == 16;
 }
 
-static size_t warps_of(const qn_attention_gpu *gpu)
+static uint32_t query_tiles(const qn_attention_gpu *gpu)
 {
-    return WARPS(gpu->head_dim, gpu->key_bits);
+    const size_t group = gpu->n_heads / gpu->n_kv_heads;
+    return (uint32_t)((group + QN_ATTENTION_TILE_Q - 1) / QN_ATTENTION_TILE_Q);
 }
 
-/* Of a block, with work of their own each. */
-static uint32_t teams_of(const qn_attention_gpu *gpu)
+/* An SM runs QN_ATTENTION_SM_WARPS warps over fp16 at a time. A block has as many as let all query tiles be processed at the same
+ * time, one block each: a row of few positions takes a block little longer than its latencies. */
+static size_t warps_of(const qn_attention_gpu *gpu, size_t n_rows)
 {
-    return qn_attention_gpu_teams((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
+    const size_t tiles = n_rows * gpu->n_kv_heads * query_tiles(gpu), all = (size_t)gpu->n_sms * QN_ATTENTION_SM_WARPS;
+    size_t warps = MOST_F16_WARPS(gpu->head_dim);
+    if (!is_f16(gpu))
+        return CODE_WARPS(gpu->head_dim);
+    while (warps > FEWEST_F16_WARPS(gpu->head_dim) && tiles * warps > all)
+        warps /= 2;
+    return gpu->deterministic ? F16_WARPS : warps;
+}
+
+/* Of a block of decode attention, with work of their own each. */
+static uint32_t teams_of(const qn_attention_gpu *gpu, size_t warps)
+{
+    return qn_attention_gpu_teams((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps,
                                   qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
-/* That an SM runs at a time. */
-static size_t blocks_of(const qn_attention_gpu *gpu)
+/* Of decode attention, that an SM runs at a time. */
+static size_t blocks_of(const qn_attention_gpu *gpu, size_t warps)
 {
-    return qn_attention_gpu_blocks((uint32_t)gpu->head_dim, gpu->key_bits, (uint32_t)warps_of(gpu),
+    return qn_attention_gpu_blocks((uint32_t)gpu->head_dim, gpu->key_bits, (uint32_t)warps,
                                    qn_attention_gpu_shared_limit(gpu->max_shared_bytes));
 }
 
@@ -55,14 +74,14 @@ static size_t blocks_of(const qn_attention_gpu *gpu)
  * shorter splits, writing and combining them takes longer than the loads that more blocks issue save. */
 static size_t split_tiles(const qn_attention_gpu *gpu)
 {
-    return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : warps_of(gpu);
+    return is_f16(gpu) ? 256 / QN_ATTENTION_TILE_KV : CODE_WARPS(gpu->head_dim);
 }
 
 /* Dynamic shared memory of qn_attention_decode; 0: the device has too little. */
-static uint32_t decode_bytes(const qn_attention_gpu *gpu)
+static uint32_t decode_bytes(const qn_attention_gpu *gpu, size_t warps)
 {
-    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps_of(gpu),
-                                         teams_of(gpu), gpu->max_shared_bytes);
+    return qn_attention_gpu_shared_bytes((uint32_t)gpu->head_dim, gpu->key_bits, gpu->value_bits, (uint32_t)warps,
+                                         teams_of(gpu, warps), gpu->max_shared_bytes);
 }
 
 size_t qn_attention_gpu_row_bytes(size_t head_dim, unsigned bits)
@@ -90,19 +109,14 @@ qn_status qn_attention_gpu_check(const qn_attention_gpu *gpu)
                        "attention on the GPU: codes for heads of %zu: expected 64, 80, 96, 128, 192, 256, 512", gpu->head_dim);
     if (!codes && gpu->pages)
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: pages need AURA codes, the cache is f16");
-    if (decode_bytes(gpu) == 0)
+    if (decode_bytes(gpu, is_f16(gpu) ? MOST_F16_WARPS(gpu->head_dim) : CODE_WARPS(gpu->head_dim)) ==
+        0) /* fewer need no more */
         return qn_fail(
             QN_ERR_UNSUPPORTED,
             "attention on the GPU: heads of %zu with keys of %u bits and values of %u need more shared memory than the "
             "%u bytes of the device",
             gpu->head_dim, gpu->key_bits, gpu->value_bits, gpu->max_shared_bytes);
     return QN_OK;
-}
-
-static uint32_t query_tiles(const qn_attention_gpu *gpu)
-{
-    const size_t group = gpu->n_heads / gpu->n_kv_heads;
-    return (uint32_t)((group + QN_ATTENTION_TILE_Q - 1) / QN_ATTENTION_TILE_Q);
 }
 
 qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t max_keys)
@@ -121,15 +135,15 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
     if (n_rows == 0 || n_rows > 65535 || splits->n < (gpu->pages ? 2u : 1u) || splits->tiles != split_tiles(gpu))
         return qn_fail(QN_ERR_INVALID, "attention on the GPU: %zu rows in %u splits of %u tiles", n_rows, splits->n,
                        splits->tiles);
-    const size_t n = n_rows * tiles * splits->n, blocks_per_sm = blocks_of(gpu),
+    const size_t warps = warps_of(gpu, n_rows), n = n_rows * tiles * splits->n, blocks_per_sm = blocks_of(gpu, warps),
                  blocks = n < gpu->n_sms * blocks_per_sm ? n : gpu->n_sms * blocks_per_sm;
-    *out = (qn_launch){ .variant = is_f16(gpu) ? QN_GPU_VARIANT(decode, gpu->head_dim, warps_of(gpu))
+    *out = (qn_launch){ .variant = is_f16(gpu) ? QN_GPU_VARIANT(decode, gpu->head_dim, warps)
                                                : QN_GPU_VARIANT(decode_codes, gpu->head_dim, gpu->key_bits, gpu->value_bits,
-                                                                gpu->pages, warps_of(gpu)),
+                                                                gpu->pages, warps),
                         .function = "qn_attention_decode",
                         .grid = { (uint32_t)blocks, 1, 1 },
-                        .block = { teams_of(gpu) * (uint32_t)warps_of(gpu) * 32, 1, 1 },
-                        .shared_bytes = decode_bytes(gpu),
+                        .block = { teams_of(gpu, warps) * (uint32_t)warps * 32, 1, 1 },
+                        .shared_bytes = decode_bytes(gpu, warps),
                         .args_bytes = sizeof(qn_attention_decode_args) };
     return QN_OK;
 }

@@ -105,6 +105,7 @@ typedef struct qn_attention_gpu {
     size_t head_dim, n_heads, n_kv_heads;
     unsigned key_bits, value_bits; /* 16 and 16: fp16; else codes, 2, 3, 4, 6 or 8 bits each */
     bool pages;                    /* a session's cache of codes, whose page 0 and open page are fp16 */
+    bool deterministic;            /* the bits of a row's results do not depend on the number of rows of a launch */
     uint32_t n_sms, max_shared_bytes;
 } qn_attention_gpu;
 

@@ -82,9 +82,11 @@ struct block_state {
     bool has_next, arrived;
 };
 
-// Reduces and writes a split, after store_maxima and a barrier. is_only: the row has no other, and its result is written.
+// Reduces and writes a split, after store_maxima and a barrier. is_only: the row has no other, and its result is written. buffer:
+// `bytes` bytes, for the reduction.
+template <int bytes>
 QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, block_state &b, const thread_coord &p,
-                           const decode_piece &work, uint8_t *dynamic, softmax_state &state, const float (*acc)[4],
+                           const decode_piece &work, float *buffer, softmax_state &state, const float (*acc)[4],
                            uint32_t split, bool is_only)
 {
     const query_tile &tile = work.tile;
@@ -97,25 +99,40 @@ QN_DEVICE void write_split(const qn_attention_decode_args &a, shared &s, block_s
         else
             *(float2 *)&a.maxima[((uint64_t)(tile.first_query + column) * a.splits.n + split) * 2] = column_maxima(s, column);
     }
-    reduce_warps<16, RESERVED>(
-        ring_of_warp::reserved_buffer(dynamic), acc, factor, tile.n_columns, p, [&](uint32_t to, uint32_t dim, auto &x) {
+    reduce_warps<16, bytes>(
+        buffer, acc, factor, tile.n_columns, p,
+        [&](uint32_t from, uint32_t dim, auto &gates) {
+#pragma unroll
+            for (int i = 0; i < (int)(sizeof gates / sizeof *gates); i++)
+                gates[i] = QN_INFINITY;
+            if (is_only && a.gates)
+                load_floats(gates, a.gates + ((uint64_t)(tile.first_query + from) * 2 + 1) * DIM + dim);
+        },
+        [&](uint32_t to, uint32_t dim, auto &x, auto &gates) {
             const uint64_t query = tile.first_query + to;
             if (!is_only) {
                 store_floats(a.partials + (query * a.splits.n + split) * DIM + dim, x);
                 return;
             }
-            constexpr int n = sizeof x / sizeof *x;
-            __align__(16) float gates[n];
 #pragma unroll
-            for (int i = 0; i < n; i++)
-                gates[i] = QN_INFINITY;
-            if (a.gates)
-                load_floats(gates, a.gates + (query * 2 + 1) * DIM + dim);
-#pragma unroll
-            for (int i = 0; i < n; i++)
+            for (int i = 0; i < (int)(sizeof x / sizeof *x); i++)
                 qn_store_typed(a.out, (uint64_t)work.piece.row * a.out_stride + (head + to) * DIM + dim + i, a.dtype,
                                qn_gated(x[i] * b.factors[to], gates[i]));
         });
+}
+
+// The same of the last split of a piece: without a next piece the ring is empty, and has space for all accumulators at once.
+QN_DEVICE void write_last_split(const qn_attention_decode_args &a, shared &s, block_state &b, const thread_coord &p,
+                                const decode_piece &work, uint8_t *dynamic, softmax_state &state, const float (*acc)[4],
+                                bool has_next)
+{
+    const uint32_t split = work.piece.last - 1;
+    const bool is_only = work.n_splits == 1;
+    if (has_next)
+        write_split<RESERVED>(a, s, b, p, work, ring_of_warp::reserved_buffer(dynamic), state, acc, split, is_only);
+    else
+        write_split<ring_of_warp::reduce_bytes>(a, s, b, p, work, ring_of_warp::reduce_buffer(dynamic), state, acc, split,
+                                                is_only);
 }
 
 // Combines the splits of a query tile if this block has written the last of them.
@@ -130,7 +147,7 @@ QN_DEVICE void combine_piece(const qn_attention_decode_args &a, block_state &b, 
         combine_splits(a, work.piece.row, head + column, work.n_splits, p.lane);
 }
 
-// Finds the piece of work after the current one. By warp 0. Reading the address of its first page brings its page table into L1.
+// Finds the piece of work after the current one. By warp 0. Reading the address of its first page loads its page table into L1.
 QN_DEVICE void find_next(const qn_attention_decode_args &a, block_state &b, uint32_t n_query_tiles, int lane)
 {
     block_work work = b.work;
@@ -228,7 +245,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         attend_parts<16, 16, RESERVED, false>(state, acc, ring, c, s, rows, p, 0, [&](uint32_t part) {
             store_maxima(s, state, p);
             __syncthreads();
-            write_split(a, s, b, p, current, dynamic, state, acc, current.piece.first + part, false);
+            write_split<RESERVED>(a, s, b, p, current, ring_of_warp::reserved_buffer(dynamic), state, acc,
+                                  current.piece.first + part, false);
         });
         store_maxima(s, state, p);
         __syncthreads();
@@ -243,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             ring.fill(rows.tile, rows.last_tile, rows.step);
             queries.load(a, current.tile, p);
         }
-        write_split(a, s, b, p, done, dynamic, state, acc, done.piece.last - 1, done.n_splits == 1);
+        write_last_split(a, s, b, p, done, dynamic, state, acc, has_work);
         if (done.n_splits > 1)
             combine_piece(a, b, done, n_query_tiles, p);
     }

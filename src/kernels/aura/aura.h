@@ -29,11 +29,11 @@
  *
  * With 3 bits and 80 dimensions the last unit of a tile of keys is half a unit: its first two vectors.
  *
- * Queries attend to blocks of QN_AURA_BLOCK positions, QN_AURA_BLOCK_PAGES pages. Arithmetic over blocks is in integers: centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and
- * weights are int16, scaled so that no sum overflows 32 bits. Integer sums are exact in any order, so all instruction
- * sets produce the same bits. Rounding errors: queries 1e-4 to 5e-4 a dimension, centroids 1e-4, weights 3e-4; the
- * quantisation error of 4-bit codes is 0.1. Float sums follow the canonical order of kernels/canon.h; blocks are
- * combined in ascending order. */
+ * Queries attend to blocks of QN_AURA_BLOCK positions, QN_AURA_BLOCK_PAGES pages. Arithmetic over blocks is in integers:
+ * centroids are multiples of `step` up to QN_AURA_CENTROID_MAX, queries and weights are int16, scaled so that no sum overflows
+ * 32 bits. Integer sums are exact in any order, so all instruction sets produce the same bits. Rounding errors: queries 1e-4
+ * to 5e-4 a dimension, centroids 1e-4, weights 3e-4; the quantisation error of 4-bit codes is 0.1. Float sums follow the
+ * canonical order of kernels/canon.h; blocks are combined in ascending order. */
 #ifndef QN_KERNELS_AURA_AURA_H
 #define QN_KERNELS_AURA_AURA_H
 

@@ -46,8 +46,8 @@ static void axpy_simd(float *y, float weight, const float *x, size_t n)
 #define UNIT_CODES(bits) ((bits) == 3 ? 32u : (bits) == 6 ? 16u : 32u / (bits))
 #define UNIT_BYTES(bits) (2 * UNIT_CODES(bits) * (bits))
 
-/* Prefetches into L2, which has more outstanding misses than L1, of a block's pages while another block, or the other half of the
- * same one, is read. Issued in steps: spread evenly, prefetches do not delay the demand loads, as bursts would. */
+/* Prefetches into L2, which has more outstanding misses than L1, of a block's pages while another block, or the other half of
+ * the same one, is read. Issued in steps: spread evenly, prefetches do not delay the demand loads, as bursts would. */
 typedef struct prefetch_stream {
     const uint8_t *at, *end;                  /* of the current page */
     const uint8_t *const *page, *const *last; /* pages after it: [page, last) */

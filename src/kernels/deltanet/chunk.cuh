@@ -233,8 +233,8 @@ struct span {
     bool last;              // of its head
 };
 
-// The span of s in the positions [begin, end), with the position `at` of s or of the gap after it; false if that is in the gap, or
-// if s is skipped. In the order of positions heads of the same key head are k_heads apart, whatever the mapping.
+// The span of s in the positions [begin, end), with the position `at` of s or of the gap after it; false if that is in the
+// gap, or if s is skipped. In the order of positions heads of the same key head are k_heads apart, whatever the mapping.
 QN_DEVICE bool span_at(const qn_gdn_chunk_args &a, const sequence &s, uint32_t begin, uint32_t end, uint32_t at, span &p)
 {
     const uint32_t first = first_index(a, s) * a.v_heads, n = count_indices(s.chunks), i = (at - first) / n;

@@ -205,9 +205,9 @@ QN_DEVICE bool find_span(const qn_gdn_chunk_args &a, work &w, const pieces &all,
     return true;
 }
 
-// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a row
-// for each element of a key. A block that has B of a piece has M of one half of all pieces further on: where few heads need
-// either, blocks rarely have both. By a full warp.
+// The first work of this block from a number on: B of all pieces, slices of a piece one after the other, then M, which has a
+// row for each element of a key. A block that has B of a piece has M of one half of all pieces further on: where few heads
+// need either, blocks rarely have both. By a full warp.
 QN_DEVICE void find_work_from(const qn_gdn_chunk_args &a, work &w, uint32_t item)
 {
     const uint32_t of_values = divide_up(a.head_v, BLOCK_SLICES * SLICE), of_keys = divide_up(KEY_TILES, BLOCK_SLICES);
@@ -280,8 +280,8 @@ QN_DEVICE void clear_upper(advance_smem &m)
             }
 }
 
-// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where outputs are computed from whatever is in
-// shared memory, and not stored.
+// What a chunk's outputs alone need is loaded if they are wanted: not in a warm-up, where outputs are computed from whatever
+// is in shared memory, and not stored.
 QN_DEVICE void load_record(stage &to, const unsigned char *record, bool outputs, uint32_t thread)
 {
     const uint32_t at = swizzled_offset(thread / 8, thread % 8);
@@ -492,8 +492,8 @@ QN_DEVICE void multiply_states(advance_smem &m, consumer &c, float d[8][4], cons
         multiply_state<true>(m, c, d, tile, tiles + tile * TILE);
 }
 
-// One chunk; the MMA of keys and state is in flight in c.x. Leaves in flight: the state's update, a group for each tile of keys,
-// and the last MMA of the outputs.
+// One chunk; the MMA of keys and state is in flight in c.x. Leaves in flight: the state's update, a group for each tile of
+// keys, and the last MMA of the outputs.
 QN_DEVICE void process_chunk(advance_smem &m, consumer &c, const work &w, const stage &in)
 {
     const uint32_t warp = thread() / QN_WARP_SIZE, lane = thread() % QN_WARP_SIZE, t = lane % 4;

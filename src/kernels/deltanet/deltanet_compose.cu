@@ -1,6 +1,6 @@
-// Gated DeltaNet over spans: qn_gdn_compose of deltanet_cuda.h, the states at the starts of pieces that begin within a head from
-// the effects of the spans before them, S M + B. Rows of a state are independent of each other: a block computes 16 of them for
-// all pieces of a head.
+// Gated DeltaNet over spans: qn_gdn_compose of deltanet_cuda.h, the states at the starts of pieces that begin within a head
+// from the effects of the spans before them, S M + B. Rows of a state are independent of each other: a block computes 16 of
+// them for all pieces of a head.
 //
 // Products are in tf32 with both operands as the sum of two terms, which is within 2^-21 of f32.
 #include "kernels/deltanet/chunk.cuh"

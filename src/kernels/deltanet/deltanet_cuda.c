@@ -84,9 +84,9 @@ static qn_status check_chunk_args(const qn_gdn_chunk_args *a)
 enum { WARM_UP = 3 };
 
 /* For the choice of a division alone: a call has heads that never forget their state with this probability, and then one in so
- * many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects; of
- * the start of a block, and of another span in a block; of the two additional launches, which end at once where nothing is to be
- * composed; of a piece in qn_gdn_compose. */
+ * many. And microseconds on an H200: of a chunk in a block of 1 and of 2 slices, in qn_gdn_advance and in qn_gdn_span_effects;
+ * of the start of a block, and of another span in a block; of the two additional launches, which end at once where nothing is
+ * to be composed; of a piece in qn_gdn_compose. */
 static const double memory_probability = 0.125;
 static const size_t heads_per_memory = 4;
 static const double chunk_times[] = { 1.5, 2.3 }, effect_times[] = { 1.2, 1.65 };

@@ -11,17 +11,17 @@
  * MMA operands have the type of the elements, accumulators and the state are f32.
  *
  * All chunks are in one order, sequence by sequence, head by head, and can be divided into pieces of equal length, one for each
- * block that runs at a time. A block processes its piece in order: the rest of a head, perhaps whole heads, and the beginning of
- * another. The chunks of one head among them are a span. A chunk maps the state by S -> S M + B, and |M| <= 2^bound, where the
- * bound of a chunk is its total log decay (plus the growth of tokens with beta |k|^2 > 2) and is in its record. The state at the
- * start of a piece that begins within a head comes from
+ * block that runs at a time. A block processes its piece in order: the rest of a head, perhaps whole heads, and the beginning
+ * of another. The chunks of one head among them are a span. A chunk maps the state by S -> S M + B, and |M| <= 2^bound, where
+ * the bound of a chunk is its total log decay (plus the growth of tokens with beta |k|^2 > 2) and is in its record. The state
+ * at the start of a piece that begins within a head comes from
  *
  *   - the chunks of the head before the piece, run from a state of zeros, if the sum of the bounds of up to a piece's length of
  *     them (at least QN_GDN_MIN_WARM_UP) is at most QN_GDN_FORGOTTEN: of the state before them at most 2^-40 is left, which is
  *     neglected;
  *   - else all chunks of the head before the piece, run from the initial state, if there are at most QN_GDN_MIN_WARM_UP;
- *   - else from two kernels before qn_gdn_advance: qn_gdn_span_effects computes, of each span after which its head goes on, B and,
- *     from the identity in place of a state, M; qn_gdn_compose applies them in order.
+ *   - else from two kernels before qn_gdn_advance: qn_gdn_span_effects computes, of each span after which its head goes on,
+ *     B and, from the identity in place of a state, M; qn_gdn_compose applies them in order.
  *
  * Which of them applies depends on the decays and not on timing: results are the same from run to run. */
 #ifndef QN_KERNELS_DELTANET_DELTANET_CUDA_H
@@ -79,14 +79,14 @@ enum {
     (((slices) + QN_GDN_STATE_TILES(head_k)) * QN_GDN_TILE_BYTES +                                                             \
      (stages) * ((2 * QN_GDN_PADDED(head_k) / 64 + (slices)) * QN_GDN_TILE_BYTES + QN_GDN_RECORD) + 512)
 
-/* States in memory. QN_GDN_STATE_PLANES: for each state the two fp16 planes of state_planes_cuda.h, as in a state slot; not transposed,
- * and not for qn_gdn_recurrent. */
+/* States in memory. QN_GDN_STATE_PLANES: for each state the two fp16 planes of state_planes_cuda.h, as in a state slot; not
+ * transposed, and not for qn_gdn_recurrent. */
 typedef enum qn_gdn_state_type { QN_GDN_STATE_F32, QN_GDN_STATE_BF16, QN_GDN_STATE_PLANES } qn_gdn_state_type;
 
-/* The index of a chunk among those of all sequences: c of sequence s has s n + c, if each sequence has n chunks. With cu_seqlens,
- * which the host does not read, it has t/64 + s + c, t being the sequence's first token; some indices are not used. A sequence
- * without tokens has an index too. The position of chunk c of a sequence of n chunks from index i on, in head h, is
- * i v_heads + h n + c; a piece is an interval of positions. */
+/* The index of a chunk among those of all sequences: c of sequence s has s n + c, if each sequence has n chunks. With
+ * cu_seqlens, which the host does not read, it has t/64 + s + c, t being the sequence's first token; some indices are not
+ * used. A sequence without tokens has an index too. The position of chunk c of a sequence of n chunks from index i on, in head
+ * h, is i v_heads + h n + c; a piece is an interval of positions. */
 typedef struct qn_gdn_chunk_args {
     QN_GPU_PTR(const void) q;    /* [tokens, k_heads, head_k], tokens q_stride elements apart */
     QN_GPU_PTR(const void) k;    /* [tokens, k_heads, head_k], k_stride */
@@ -131,8 +131,9 @@ typedef struct qn_gdn_chunk_args {
 
 enum { QN_GDN_ROW_LANES = 4, QN_GDN_RECURRENT_VALUES = 32, QN_GDN_CONV_ROWS = 16, QN_GDN_MAX_TAPS = 8 };
 
-/* qn_gdn_conv - several tokens of a sequence: convolution with SiLU, and gates. width is the elements of q and k of all key heads
- * and of v of all value heads; value head h uses key head h mod k_heads. out is f32, bf16 with QN_BF16, or f16 with QN_F16. */
+/* qn_gdn_conv - several tokens of a sequence: convolution with SiLU, and gates. width is the elements of q and k of all key
+ * heads and of v of all value heads; value head h uses key head h mod k_heads. out is f32, bf16 with QN_BF16, or f16 with
+ * QN_F16. */
 typedef struct qn_gdn_conv_args {
     QN_GPU_PTR(const float) qkv;           /* [rows, width], qkv_stride */
     QN_GPU_PTR(const float) alpha;         /* [rows, v_heads], alpha_stride */
@@ -163,18 +164,19 @@ typedef struct qn_gdn_norm_args {
 
 /* ---- The open chunk: decode of many sequences, with a state that is read once a launch and written once in 64 rows ----
  *
- * A sequence has, for each recurrent layer, the state at a multiple of 64 positions in a state slot, and in an open slot the rows
- * since then, at most 64: the open chunk. Slots are items of a pool (cache/pool.h). With gc the sum of g since the chunk's start, row i computes for each value head
+ * A sequence has, for each recurrent layer, the state at a multiple of 64 positions in a state slot, and in an open slot the
+ * rows since then, at most 64: the open chunk. Slots are items of a pool (cache/pool.h). With gc the sum of g since the
+ * chunk's start, row i computes for each value head
  *
  *     a    = e^gc_i S k_i + sum over j < i of e^(gc_i - gc_j) (k_i.k_j) v'_j;     v'_i = beta_i (v_i - a)
  *     o_i  = scale (e^gc_i S q_i + sum over j <= i of e^(gc_i - gc_j) (q_i.k_j) v'_j)
  *
  * Rows are stored by their position modulo 64. The first row of the next chunk folds the 64 rows of a full one:
- * S = e^gc_last S + sum of e^(gc_last - gc_j) v'_j k_j^T. The caller gives the position of the state; at position 0 it is zeros,
- * and no state slot is read. If it is the position of the next row, the open chunk has no rows.
+ * S = e^gc_last S + sum of e^(gc_last - gc_j) v'_j k_j^T. The caller gives the position of the state; at position 0 it is
+ * zeros, and no state slot is read. If it is the position of the next row, the open chunk has no rows.
  *
- * With a state are stored the inputs of the convolution at the taps-1 positions before it, its history. Inputs at later positions
- * are in the open slot: a state and an empty open chunk are all that a sequence needs to continue.
+ * With a state are stored the inputs of the convolution at the taps-1 positions before it, its history. Inputs at later
+ * positions are in the open slot: a state and an empty open chunk are all that a sequence needs to continue.
  *
  * A sequence is truncated by passing smaller positions from then on: rows below them are as they were. There are two limits. A
  * fold cannot be undone: once the first row of a chunk was computed, neither it nor the rows before it can be refused. And of
@@ -183,8 +185,8 @@ typedef struct qn_gdn_norm_args {
  *
  * A layer's part of a state slot is, in this order:
  *
- *     S        two planes of f16 [v_heads, head_v, head_k], hi and lo (state_planes_cuda.h): rows are computed from hi alone, S = hi
- *              in the sums above; folds read and write both
+ *     S        two planes of f16 [v_heads, head_v, head_k], hi and lo (state_planes_cuda.h): rows are computed from hi alone,
+ *              S = hi in the sums above; folds read and write both
  *     history  f32 [taps-1, width]                    in the order of positions
  *
  * Its part of an open slot:
@@ -207,8 +209,9 @@ enum {
 #define QN_GDN_SCALE_GROUPS(head_v) (((head_v) + QN_GDN_SCALE_VALUES - 1) / QN_GDN_SCALE_VALUES)
 #define QN_GDN_INPUT_ROWS(taps) ((taps)-1 + QN_GDN_DROPPED_ROWS)
 
-/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: in a fold the state takes half
- * of the registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S k. */
+/* Threads of a block, one value head of a sequence at a time; a warp has 16 values. Blocks on an SM: in a fold the state takes
+ * half of the registers. Shared memory of a block, the second part for the inputs of the convolution, or then scores and S
+ * k. */
 #define QN_GDN_OPEN_THREADS(head_v) ((head_v) <= 64 ? 128 : (head_v) >= 128 ? 256 : 2 * (head_v))
 #define QN_GDN_OPEN_SM_BLOCKS(head_k, head_v) (((head_k) <= 128 ? 512 : 256) / QN_GDN_OPEN_THREADS(head_v))
 #define QN_GDN_OPEN_FIXED_BYTES(head_k, head_v)                                                                                \
@@ -243,16 +246,16 @@ typedef struct qn_gdn_open_sequence {
 } qn_gdn_open_sequence;
 
 /* qn_gdn_open_step - any number of consecutive rows of each of `sequences` sequences, everything between the layer's input
- * projections and its output projection: convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) * factor, beta =
- * sigmoid, delta rule, and RMS norm of each head times SiLU(gate). Open slots are updated, and states where the first row of the
- * next chunk is among the rows.
+ * projections and its output projection: convolution with SiLU, l2 norms of q and k, g = softplus(alpha + bias) * factor, beta
+ * = sigmoid, delta rule, and RMS norm of each head times SiLU(gate). Open slots are updated, and states where the first row of
+ * the next chunk is among the rows.
  *
- * qn_gdn_open_row - the same for at most one row of each sequence, whose open chunks are not full: nothing is folded. For heads of
- * 128 by 128.
+ * qn_gdn_open_row - the same for at most one row of each sequence, whose open chunks are not full: nothing is folded. For
+ * heads of 128 by 128.
  *
- * qn_gdn_open_fold - the state at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0. Open
- * slots are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts of slots
- * are contiguous. */
+ * qn_gdn_open_fold - the state at length positions[i], with all rows of the open chunk, to state_to[i]; zeros for length 0.
+ * Open slots are not changed. Of the arrays it uses those from `states` on. It is one launch for `layers` layers whose parts
+ * of slots are contiguous. */
 typedef struct qn_gdn_open_args {
     QN_GPU_PTR(const float) qkv;    /* [rows, width], qkv_stride: before the convolution; rows of a sequence are contiguous */
     QN_GPU_PTR(const float) alpha;  /* [rows, v_heads], alpha_stride */
@@ -268,7 +271,8 @@ typedef struct qn_gdn_open_args {
     QN_GPU_PTR(uint32_t) arrivals;    /* [sequences, k_heads]: zeros before the first launch, and after each */
     QN_GPU_PTR(unsigned char) states; /* state slots, state_stride bytes apart */
     QN_GPU_PTR(unsigned char) open;   /* open slots, open_stride bytes apart */
-    /* [sequences] each, as in qn_gdn_open_sequence; open slots are all different. positions 0: one sequence, which is `sequence` */
+    /* [sequences] each, as in qn_gdn_open_sequence; open slots are all different. positions 0: one sequence, which is
+     * `sequence` */
     QN_GPU_PTR(const uint32_t) positions;
     QN_GPU_PTR(const uint32_t) state_positions;
     QN_GPU_PTR(const uint32_t) state_from;
@@ -344,10 +348,10 @@ size_t qn_gdn_gpu_history(size_t v_heads, size_t head_k, size_t head_v);
 qn_gdn_open_layout qn_gdn_gpu_open_layout(size_t k_heads, size_t v_heads, size_t head_k, size_t head_v, size_t taps);
 
 /* qn_gdn_gpu_open_step, qn_gdn_gpu_open_fold - set the layout of args. Addresses, strides and offsets of slots are multiples of
- * 16 bytes, and so are the addresses and strides of qkv and gate, and the addresses of conv and norm. qn_gdn_open_step loads indices, states
- * and open chunks, and writes folded states, before it waits for the previous kernel: if a kernel that may still run writes or
- * reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the device's shared memory is too small. qn_gdn_gpu_open_row is for
- * heads and devices of which qn_gdn_gpu_has_open_row is true. */
+ * 16 bytes, and so are the addresses and strides of qkv and gate, and the addresses of conv and norm. qn_gdn_open_step loads
+ * indices, states and open chunks, and writes folded states, before it waits for the previous kernel: if a kernel that may
+ * still run writes or reads them, the caller must clear pdl. QN_ERR_UNSUPPORTED if the device's shared memory is too small.
+ * qn_gdn_gpu_open_row is for heads and devices of which qn_gdn_gpu_has_open_row is true. */
 qn_status qn_gdn_gpu_open_step(qn_gdn_open_args *args, size_t head_k, size_t head_v, const qn_gdn_gpu *gpu, qn_launch *launch);
 bool qn_gdn_gpu_has_open_row(size_t head_k, size_t head_v, const qn_gdn_gpu *gpu);
 qn_status qn_gdn_gpu_open_row(qn_gdn_open_args *args, const qn_gdn_gpu *gpu, qn_launch *launch);

@@ -3,9 +3,9 @@
 //
 // QN_HEAD_K and QN_HEAD_V are compile-time constants. An item is one value head of a sequence; a block processes every
 // gridDim.x-th, a warp 16 of its values. Four lanes have two rows of the state, of adjacent values: of the plane hi, which S k
-// and S q are computed from (state_planes_cuda.h); in a fold the sum of both planes, as the accumulators of an MMA. As soon as S k
-// and S q are computed the loads of the next item's state into the same registers are issued: they are in flight while this
-// item is completed and the next one prepared. The open chunk is in shared memory. Rows are processed in blocks of
+// and S q are computed from (state_planes_cuda.h); in a fold the sum of both planes, as the accumulators of an MMA. As soon as
+// S k and S q are computed the loads of the next item's state into the same registers are issued: they are in flight while
+// this item is completed and the next one prepared. The open chunk is in shared memory. Rows are processed in blocks of
 // QN_GDN_OPEN_ROWS; within a block, rows follow each other without block barriers, since a value depends on the same value of
 // earlier rows alone.
 //
@@ -433,9 +433,9 @@ QN_DEVICE void store_history(const qn_gdn_open_args &a, const open_head &h, uint
     }
 }
 
-// Stores what finish_rows and prepare_rows did not: in the open slot the launch's rows that are in the chunk at its end, and the
-// last inputs; the history of a state that was folded. Those of key heads are stored by the block that arrived last: then all
-// blocks with this key head have read the rows and inputs that are overwritten.
+// Stores what finish_rows and prepare_rows did not: in the open slot the launch's rows that are in the chunk at its end, and
+// the last inputs; the history of a state that was folded. Those of key heads are stored by the block that arrived last: then
+// all blocks with this key head have read the rows and inputs that are overwritten.
 QN_DEVICE void store_chunk(const open_smem &m, const qn_gdn_open_args &a, const open_head &h, uint32_t stored)
 {
     const uint32_t rows = h.n < stored ? h.n : stored, begin = stored - rows, width = width_of(a);

@@ -382,7 +382,7 @@ QN_DEVICE uint32_t column_block_of(uint32_t n, uint32_t block)
 }
 
 // d, and of the warp's rows of q the blocks of q q^T on the diagonal. The row block is a template parameter: MMAs under a
-// condition that the compiler does not know to be the same in all lanes would each be preceded by WARPSYNC.
+// condition that the compiler cannot prove to be the same in all lanes would each be preceded by WARPSYNC.
 template <uint32_t block> QN_DEVICE void compute_products(const prepare_smem &m, float d[5][2][4], float qq[2][4])
 {
     const uint32_t lane = lane_index(), of_rows = swizzled_offset(lane % 16, lane / 16);

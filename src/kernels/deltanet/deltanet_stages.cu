@@ -1,6 +1,6 @@
 // Stages of the chunked delta rule that chunks compute independently of each other: qn_gdn_cumsum, qn_gdn_kkt,
-// qn_gdn_tril_inverse, qn_gdn_recompute_w_u and qn_gdn_chunk_output of stages_cuda.h. All are bound by memory. A block is a warp
-// group (of qn_gdn_tril_inverse two warps), and blocks of the same SM hide each other's latencies.
+// qn_gdn_tril_inverse, qn_gdn_recompute_w_u and qn_gdn_chunk_output of stages_cuda.h. All are bound by memory. A block is a
+// warp group (of qn_gdn_tril_inverse two warps), and blocks of the same SM hide each other's latencies.
 #include "kernels/deltanet/stages.cuh"
 
 #define THREADS QN_GDN_STAGE_THREADS
@@ -153,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(QN_GDN_INVERSE_THREADS)
 
 // ---- Results of 64 tokens by 64 columns ----
 
-// Rounds accumulators to a tile, which all warps have read, and stores n of its rows. A warp stores the rows that it has rounded.
+// Rounds accumulators to a tile, which all warps have read, and stores n of its rows. A warp stores the rows that it has
+// rounded.
 QN_DEVICE void store_result(void *to, uint32_t stride, unsigned char *tile, const float d[8][4], uint32_t n, uint32_t columns)
 {
     const uint32_t lane = threadIdx.x % QN_WARP_SIZE, segment = lane % 8;

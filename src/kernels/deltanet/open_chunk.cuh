@@ -186,8 +186,8 @@ QN_DEVICE size_t history_of(const qn_gdn_open_args &a)
     return 2 * plane_of(a) * sizeof(uint16_t);
 }
 
-// The input of the convolution `back` > 0 positions before the launch's first row, if that position exists: in the open slot, or
-// before the state.
+// The input of the convolution `back` > 0 positions before the launch's first row, if that position exists: in the open slot,
+// or before the state.
 QN_DEVICE const float *past_input(const qn_gdn_open_args &a, const open_head &h, uint32_t back)
 {
     const bool is_open = back <= open_rows(h);

@@ -5,7 +5,7 @@
 #include "kernels/cuda.cuh"
 
 // The A fragment of a group: codes minus their zero point, times 64 (1 bit) or 32. With a constant in a register, mask and
-// exclusive or are one instruction, which has room for one constant.
+// exclusive or are one instruction, which takes one constant.
 QN_DEVICE void unpack_group(uint32_t a[4], const uint4 &fragment, int group, uint32_t high_bits)
 {
     const uint32_t words[4] = { fragment.x, fragment.y, fragment.z, fragment.w };

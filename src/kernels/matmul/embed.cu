@@ -43,25 +43,36 @@ QN_DEVICE void dequantize_8(float v[PER_THREAD], const qn_matmul_embed_args &a, 
     }
 }
 
-// Both may be in pinned host memory: their loads do not depend on each other.
+// By all threads. Both the token and the source may be in pinned host memory, where loads of several warps, even of the same
+// address, take the time of as many: two lanes load for all.
 QN_DEVICE uint32_t token_of(const qn_matmul_embed_args &a, uint32_t row)
 {
-    const int32_t token = ((const volatile int32_t *)a.tokens)[row];
-    const uint32_t source = a.sources ? ((const volatile uint32_t *)a.sources)[row] : 0;
-    return (uint32_t)(source ? max(a.sampled[source - 1], 0) : token);
+    __shared__ uint32_t loaded[2];
+    if (threadIdx.x < 2) {
+        const volatile uint32_t *from = threadIdx.x ? a.sources : (const uint32_t *)a.tokens;
+        loaded[threadIdx.x] = from ? from[row] : 0;
+    }
+    __syncthreads();
+    return loaded[1] ? (uint32_t)max(a.sampled[loaded[1] - 1], 0) : loaded[0];
+}
+
+// By all warps but the one that loads the token.
+QN_DEVICE void copy_words(const qn_matmul_embed_args &a)
+{
+    for (uint32_t i = threadIdx.x - QN_WARP_SIZE; threadIdx.x >= QN_WARP_SIZE && i < a.n_words; i += THREADS - QN_WARP_SIZE)
+        a.to[i] = ((const volatile uint32_t *)a.from)[i];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) qn_matmul_embed(const __grid_constant__ qn_matmul_embed_args a)
 {
-    __shared__ float exchange[QN_EMBED_TILE];
+    __shared__ __align__(16) float exchange[QN_EMBED_TILE];
     const uint32_t first = blockIdx.x * QN_EMBED_TILE, first_col = first + threadIdx.x * PER_THREAD;
     float v[PER_THREAD];
     qn_pdl_trigger();
     qn_pdl_wait();
-    const uint32_t token = token_of(a, blockIdx.y);
     if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (uint32_t i = threadIdx.x; i < a.n_words; i += THREADS)
-            a.to[i] = ((const volatile uint32_t *)a.from)[i];
+        copy_words(a);
+    const uint32_t token = token_of(a, blockIdx.y);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++)
         v[i] = 0;

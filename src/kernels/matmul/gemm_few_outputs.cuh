@@ -8,7 +8,7 @@
 
 enum {
     WARPS = CONSUMER_THREADS / QN_WARP_SIZE,
-    HALVES = QN_FEW_TILE_M / QN_ACTS_HILO_COLS,
+    TILE_BLOCKS = QN_FEW_TILE_M / QN_ACTS_HILO_COLS, // of 128 rows
     ROUND_TOKENS = QN_FEW_ROUND_TOKENS(QN_TILE_N),
     ROUNDS = QN_TILE_N / ROUND_TOKENS,
     ROUND_OCTETS = ROUND_TOKENS / 8
@@ -134,13 +134,13 @@ struct norm_columns {
 
 QN_DEVICE norm_columns load_norm_columns(const qn_matmul_few_args &a, uint32_t row_block, int round, int i)
 {
-    const uint32_t at = warp_tile() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE, half = at / ROUND_TOKENS;
+    const uint32_t at = warp_tile() + WARPS * i, lane = threadIdx.x % QN_WARP_SIZE, tile_block = at / ROUND_TOKENS;
     const qn_matmul_out &out = a.outs[0];
     norm_columns c = {};
     c.in_round = at % ROUND_TOKENS;
-    c.in_row_block = half * QN_ACTS_HILO_COLS + 4 * lane;
+    c.in_row_block = tile_block * QN_ACTS_HILO_COLS + 4 * lane;
     c.token = blockIdx.y * QN_TILE_N + round * ROUND_TOKENS + c.in_round;
-    c.block = row_block * HALVES + half;
+    c.block = row_block * TILE_BLOCKS + tile_block;
     const uint32_t row = row_block * QN_FEW_TILE_M + c.in_row_block;
     if (row < out.n_rows && c.token < a.n_tokens) {
         c.residual = (float4 *)((float *)out.data + (uint64_t)c.token * out.stride + row);
@@ -152,7 +152,7 @@ QN_DEVICE norm_columns load_norm_columns(const qn_matmul_few_args &a, uint32_t r
 // Adds the results to the residual stream; the next activations are its values times the weight of the norm.
 QN_DEVICE void add_and_normalize(const qn_matmul_few_args &a, uint32_t row_block, const float (&sums)[SUMS])
 {
-    enum { PER_WARP = HALVES * ROUND_TOKENS / WARPS };
+    enum { PER_WARP = TILE_BLOCKS * ROUND_TOKENS / WARPS };
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
         norm_columns columns[PER_WARP];

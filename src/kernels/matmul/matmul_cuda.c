@@ -486,8 +486,8 @@ static size_t few_shared_bytes(const qn_tile_layout *tiles, size_t tokens, size_
            weight_stages * (QN_FEW_WEIGHT_STAGE_BYTES((size_t)tiles->bits, tiles->n_scales) + 16) + QN_FEW_OUTPUT_BYTES(tokens);
 }
 
-/* The division of the work. Parts are the same for any number of tokens; blocks of two passes have two parts each, if all blocks
- * with one would be too many. */
+/* The division of the work. Parts are the same for any number of tokens; blocks of two passes have two parts each, if all
+ * blocks with one would be too many. */
 struct few_division {
     size_t passes, row_blocks, parts, block_parts, blocks;
 };

@@ -35,7 +35,7 @@
  * values times QN_HILO_MAX / amax, rounded; all zeros if amax < 1e-30. [n_k_tiles][528 bytes]: hi of the 256 columns in order,
  * lo of them, two float scales, and 8 bytes that are neither written nor read.
  *
- * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that brings its amax into [0.5, 1):
+ * QN_ACTS_F16: any number of tokens in fp16, each token divided by the power of two that scales its amax into [0.5, 1):
  * [K/64][capacity/8][8 tokens][64 columns]. A token's 128 bytes are eight pieces of 16 bytes; piece i is stored at i ^
  * (token % 8), the 128-byte swizzle of wgmma. Within a group, value 16h + 4t + p + 2e is at 16p + 8h + 2t + e, which is
  * the column order of the fp16 weight fragments. token_scale [capacity]: the factor of each token's results. fp16 is
@@ -44,9 +44,9 @@
  * QN_ACTS_HILO: up to QN_FEW_MAX_TOKENS tokens as integers of 16 bits, 256 hi + lo with hi and lo in int8: each token's
  * values times QN_HILO_MAX / amax of a block of 128 columns, rounded; all zeros if amax < 1e-30.
  * [K/128][capacity/8][hi, lo][8 tokens][128 bytes]: a token's columns in order, sixteen bytes i of them stored at
- * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a block by codes
- * times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results: the sums of squares of each
- * token and block, [K/128][capacity] floats, follow the scales. So every block can be quantised by itself.
+ * i ^ (token % 8), the 128-byte swizzle of wgmma. scale [K/128][capacity]: the factor of the sums of a token and a block by
+ * codes times 64. After the RMS norm the values lack its division, by which the matmul multiplies its results: the sums of
+ * squares of each token and block, [K/128][capacity] floats, follow the scales. So every block can be quantised by itself.
  *
  * A token with an infinity or NaN gets NaN in the elements that it affects; other tokens are not affected.
  *
@@ -194,17 +194,17 @@ typedef struct qn_matmul_few_next {
 
 /* qn_matmul_gemm_few - few tokens, QN_ACTS_HILO, by weights of 1 and 2 bits; bound by the int8 tensor cores.
  *
- * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M rows by
- * one k-tile, numbered along the columns of one row block after another, part p has the units [U * p / n_parts, U * (p+1) / n_parts),
- * at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row block that several blocks
- * share are added by whichever block is the last to have stored its part, in an order that follows from U and n_parts: results of
- * a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of QN_GEMM_TILE_N. Defines: QN_BITS,
- * QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
+ * grid (blocks, ceil(n_tokens / QN_TILE_N)), QN_FEW_THREADS threads. With U = n_row_blocks * n_k_tiles units of QN_FEW_TILE_M
+ * rows by one k-tile, numbered along the columns of one row block after another, part p has the units [U * p / n_parts, U *
+ * (p+1) / n_parts), at least one; block x has part x, or with block_parts 2 parts 2x and 2x + 1 if it exists. Sums of a row
+ * block that several blocks share are added by whichever block is the last to have stored its part, in an order that follows
+ * from U and n_parts: results of a token do not depend on block_parts, QN_TILE_N or other tokens. capacity is a multiple of
+ * QN_GEMM_TILE_N. Defines: QN_BITS, QN_SCALES, QN_TILE_N (tokens of a block: 8, 16 or QN_FEW_TILE_N).
  *
- * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next is the
- * norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows; nothing is
- * stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and n_row_blocks is even. Columns of next
- * up to the end of its last k-tile are written, as zeros where there are no rows. */
+ * Outputs by next.op. QN_ACTS_OP_NONE: outs. QN_ACTS_OP_RMS_NORM: the results are added to outs[0], the only one, of f32; next
+ * is the norm of its values, without the division. QN_ACTS_OP_SWIGLU: outs[0] is gate and outs[1] is up, with as many rows;
+ * nothing is stored but next, silu(gate) * up. Then a row block is QN_FEW_TILE_M / 2 rows of each, and n_row_blocks is even.
+ * Columns of next up to the end of its last k-tile are written, as zeros where there are no rows. */
 typedef struct qn_matmul_few_args {
     QN_GPU_PTR(const uint8_t) weights;
     QN_GPU_PTR(const uint8_t) acts;
@@ -249,9 +249,9 @@ typedef struct qn_matmul_gemv_norm_args {
 } qn_matmul_gemv_norm_args;
 
 /* qn_matmul_quantize_acts - applies QN_OP to rows of floats and converts them to one of the layouts. grid (splits of a
- * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for the RMS norm
- * each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines:
- * QN_ACTS_LAYOUT, QN_OP; QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
+ * row, tokens), QN_QUANTIZE_ACTS_THREADS threads. Only QN_ACTS_HILO_N1 and QN_ACTS_HILO have more than one split; for the RMS
+ * norm each of the former reads all of the row. Columns beyond n_cols are written as zeros. Defines: QN_ACTS_LAYOUT, QN_OP;
+ * QN_16BIT: x and x2 are fp16 or bf16 instead of f32. */
 typedef struct qn_matmul_f16_acts {
     QN_GPU_PTR(uint8_t) out;
     QN_GPU_PTR(float) token_scale;
@@ -443,14 +443,14 @@ typedef struct qn_matmul_next {
     qn_matmul_rotation rotation;
 } qn_matmul_next;
 
-/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one output
- * that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard blocks, 0 for none,
- * of up to QN_ACTS_HILO_COLS. */
+/* qn_matmul_gpu_can_fuse - whether a matmul by QN_ACTS_HILO can compute activations with this operation: RMS norm of the one
+ * output that it adds to, or SwiGLU of its two outputs; weights of 1 and 2 bits; rows a multiple of 4; Hadamard blocks, 0 for
+ * none, of up to QN_ACTS_HILO_COLS. */
 bool qn_matmul_gpu_can_fuse(const qn_tiled_matrix *matrix, int op, size_t hadamard_block);
 
-/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the bits that
- * qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their last bits. QN_ERR_INVALID
- * for what cannot be fused. */
+/* qn_matmul_gpu_matmul_fused - as qn_matmul_gpu_matmul, with the activations of the next matmul. After a norm they have the
+ * bits that qn_matmul_gpu_quantize gives; before SwiGLU K is divided in other places, and sums may differ in their last bits.
+ * QN_ERR_INVALID for what cannot be fused. */
 qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                      size_t n_tokens, const qn_matmul_next *next, qn_matmul_launch *out);
 

@@ -99,7 +99,7 @@ QN_DEVICE void mma_m16n8k32_u8_s8(int d[4], const uint32_t a[4], uint32_t b0, ui
 
 #if __CUDA_ARCH__ >= 900
 
-// True in one lane of the warp. With elect.sync the compiler knows that a single lane executes, and uses its addresses
+// True in one lane of the warp. With elect.sync the compiler can rely on a single lane executing, and uses its addresses
 // directly.
 QN_DEVICE bool elect_one()
 {

@@ -4,8 +4,8 @@
 
 #include "kernels/kv_cuda.h"
 
-/* Threads per head, heads per block, threads per block. Without a rotation a warp processes a head, without block barriers: many
- * rows are then resident at a time. For a rotation a thread has two values of the head. */
+/* Threads per head, heads per block, threads per block. Without a rotation a warp processes a head, without block barriers:
+ * many rows are then resident at a time. For a rotation a thread has two values of the head. */
 #define QN_ROPE_GPU_TEAM(dim, pages) ((pages) ? ((dim) / 2 + 31) / 32 * 32 : 32)
 #define QN_ROPE_GPU_TEAMS(dim, pages) (QN_ROPE_GPU_TEAM(dim, pages) > 64 ? 1 : 128 / QN_ROPE_GPU_TEAM(dim, pages))
 #define QN_ROPE_GPU_THREADS(dim, pages) (QN_ROPE_GPU_TEAM(dim, pages) * QN_ROPE_GPU_TEAMS(dim, pages))

@@ -56,8 +56,9 @@ typedef struct qn_sample_request {
     const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
     uint64_t random;         /* uniformly distributed, 64 bits */
     qn_logprobs *logprobs;   /* NULL: none; written if a token is sampled. On entry n is the number of tokens to list */
-    /* NULL, or called by the device when the token is sampled, one row at a time on the thread that runs the step. Returns NULL,
-     * or [n] floats that the device fills with the row's logits as the model computed them. Not together with `allowed`. */
+    /* NULL, or called by the device when the token is sampled, one row at a time on the thread that runs the step. Returns
+     * NULL, or [n] floats that the device fills with the row's logits as the model computed them. Not together with
+     * `allowed`. */
     float *(*check)(void *user, qn_token token);
     void *check_user;
     /* the result */
