@@ -363,7 +363,7 @@ static bool free_host_for(qn_prefix *p, uint32_t at)
     return freed;
 }
 
-/* Begins to copy an item to host memory, for which the least used copies give way. False: no copy is made. */
+/* Begins to copy an item to host memory, which evicts the least used copies. False: no copy is made. */
 static bool spill_item(qn_prefix *p, uint32_t at, qn_item_kind kind)
 {
     if (!p->spill || !qn_spill_fits(p->spill, kind))

@@ -44,7 +44,7 @@ void qn_prefix_free(qn_prefix *prefix);
  *   matched    written: tokens whose pages are in the cache, a multiple of 64. It is more than the sequence's length where no
  *              state is kept: a caller then keeps one there, because the prefix has been passed a second time
  *
- * What is spilled is copied back; other pages and states give way to it. QN_ERR_MEMORY leaves the sequence empty. */
+ * What is spilled is copied back; other pages and states are evicted for it. QN_ERR_MEMORY leaves the sequence empty. */
 qn_status qn_prefix_adopt(qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, qn_sequence *sequence,
                           uint32_t *matched);
 

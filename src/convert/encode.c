@@ -2,8 +2,10 @@
  * before it takes any, so that writing and encoding overlap. Each chunk is read by the thread that encodes it. */
 #include "convert/encode.h"
 
+#include "base/cpu.h"
 #include "base/memory.h"
 #include "base/team.h"
+#include "quant/quant_kernels.h"
 
 #include <errno.h>
 #include <math.h>
@@ -19,6 +21,7 @@ struct scratch {
 
 struct qn_encoder {
     qn_team *team;
+    qn_quant_kernels kernels;
     struct scratch *scratch; /* one per thread */
     uint8_t *memory;
     uint8_t *pieces[2];
@@ -32,6 +35,7 @@ enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT };
 struct pass {
     qn_encoder *encoder;
     const qn_target *target;
+    qn_type_info from, to;      /* the target's, with the CPU's variants; to: only where it is encoded */
     qn_gguf_writer *writer;     /* where the previous piece goes; NULL: nothing is pending */
     uint8_t *out;               /* NULL: only classify */
     uint64_t first_row, n_rows; /* of the piece */
@@ -61,7 +65,10 @@ qn_status qn_encoder_create(const qn_targets *targets, int n_threads, qn_encoder
         chunk_bytes = row_bytes > chunk_bytes ? row_bytes : chunk_bytes;
         piece_bytes = row_bytes > piece_bytes ? row_bytes : piece_bytes;
     }
+    unsigned features;
+    QN_TRY(qn_cpu_features(&features));
     QN_TRY(qn_alloc(&e, 1, sizeof *e, "encoder"));
+    qn_quant_kernels_init(&e->kernels, features);
     qn_status status = qn_team_create(n_threads, &e->team);
     if (!status)
         status = qn_alloc(&e->scratch, (size_t)n_threads, sizeof *e->scratch, "buffers of threads");
@@ -199,35 +206,25 @@ static void classify_block(struct pass *p, const float *x, size_t n)
 }
 
 /* The bits of the largest difference between weights and their blocks, of a type without factors and offsets. */
-static unsigned largest_difference(const qn_type_info *type, const uint8_t *blocks, const float *x, size_t n)
+static uint32_t largest_difference(const struct pass *p, const uint8_t *blocks, const float *x, size_t n)
 {
     uint8_t codes[BLOCK_WEIGHTS];
     float scales[BLOCK_WEIGHTS / QN_QUANT_GROUP];
-    int32_t largest[QN_QUANT_GROUP] = { 0 };
-    type->unpack(blocks, n / type->block_weights, codes, scales, NULL, NULL);
-    for (size_t g = 0; g < n / QN_QUANT_GROUP; g++)
-        for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
-            const size_t at = g * QN_QUANT_GROUP + i;
-            const int32_t difference = magnitude(x[at] - scales[g] * (float)(codes[at] - type->zero_point));
-            largest[i] = difference > largest[i] ? difference : largest[i];
-        }
-    for (size_t i = 1; i < QN_QUANT_GROUP; i++)
-        largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
-    return (unsigned)largest[0];
+    p->to.unpack(blocks, n / p->to.block_weights, codes, scales, NULL, NULL);
+    return p->encoder->kernels.largest_difference(x, codes, scales, p->to.zero_point, n);
 }
 
 static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
 {
-    const qn_type_info *to = p->target->to;
-    to->from_float(x, n / to->block_weights, out);
+    p->to.from_float(x, n / p->to.block_weights, out);
     if (p->target->lossless)
-        raise_to(&p->difference, largest_difference(to, out, x, n));
+        raise_to(&p->difference, largest_difference(p, out, x, n));
 }
 
 static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t row, uint64_t n_rows)
 {
     const qn_target *t = p->target;
-    const qn_type_info *from = t->from;
+    const qn_type_info *from = &p->from;
     const size_t n = (size_t)(n_rows * t->columns);
     const uint8_t *raw = scratch->raw;
     if (!read_rows(p, row, n_rows, scratch->raw))
@@ -292,6 +289,7 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
         return QN_OK;
     const uint64_t rows = whole ? chunk_rows_of(t) : 1, n = (t->rows + rows - 1) / rows;
     struct pass p = { .encoder = e, .target = t, .n_rows = t->rows, .chunk_rows = rows, .stride = rows };
+    p.from = qn_quant_type(&e->kernels, t->from);
     p.n_chunks = (size_t)n;
     if (!whole && n > SAMPLED_CHUNKS) {
         p.stride = n / SAMPLED_CHUNKS;
@@ -320,6 +318,8 @@ qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *wr
     for (uint64_t row = 0; row < t->rows && *difference == 0; row += rows) {
         const uint64_t n = t->rows - row < rows ? t->rows - row : rows;
         struct pass p = { .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk };
+        p.from = qn_quant_type(&e->kernels, t->from);
+        p.to = qn_quant_type(&e->kernels, t->to);
         p.writer = e->pending ? writer : NULL;
         p.out = e->pieces[e->current];
         p.n_chunks = (size_t)((n + chunk - 1) / chunk);

@@ -1,50 +1,28 @@
 /* Constraints: where a grammar begins, its match, and the sample under a mask. */
 #include "engine/constraint.h"
 
-#include "base/memory.h"
 #include "base/splitmix.h"
+#include "engine/events.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens at the end of a prompt that are searched for the beginning or end of reasoning. */
-enum { PROMPT_END = 64 };
-
-static qn_status end_of_prompt(const qn_tokenizer *tok, const qn_token *prompt, size_t n, char **text, size_t *length)
+static qn_grammar_trigger_text trigger_of(const qn_output_delimiter *delimiter)
 {
-    size_t capacity = 0;
-    *text = NULL;
-    *length = 0;
-    for (size_t i = n < PROMPT_END ? 0 : n - PROMPT_END; i < n; i++) {
-        const char *bytes;
-        size_t n_bytes;
-        if (prompt[i] < 0 || (size_t)prompt[i] >= qn_tokenizer_n_vocab(tok))
-            continue;
-        qn_status status = qn_tokenizer_piece(tok, prompt[i], &bytes, &n_bytes);
-        if (status == QN_OK)
-            status = qn_realloc_array(text, &capacity, *length + n_bytes + 1, 1, "prompt");
-        if (status != QN_OK) {
-            free(*text);
-            *text = NULL;
-            return status;
-        }
-        memcpy(*text + *length, bytes, n_bytes);
-        *length += n_bytes;
-    }
-    return QN_OK;
+    if (delimiter->token >= 0)
+        return (qn_grammar_trigger_text){ .token = delimiter->token };
+    return (qn_grammar_trigger_text){ delimiter->text, strlen(delimiter->text), -1 };
 }
 
-/* Sets start to what follows reasoning. *at_once: there is none in the answer. */
-static qn_status start_after_reasoning(const qn_model *model, const qn_token *prompt, size_t n, qn_grammar_start *start,
-                                       bool *at_once)
+/* Adds the end of reasoning to the triggers, unless there is none in the answer. */
+static qn_status add_reasoning(const qn_model *model, qn_output_params output, const qn_token *prompt, size_t n,
+                               qn_grammar_start *start)
 {
-    qn_output_params output;
     char *text;
     size_t length;
-    *at_once = true;
-    if (!model->chat || (qn_chat_template_output(model->chat, &output), !output.think_open.text))
+    if (!output.think_open.text)
         return QN_OK;
-    QN_TRY(end_of_prompt(model->tokenizer, prompt, n, &text, &length));
+    QN_TRY(qn_prompt_tail(model->tokenizer, prompt, n, &text, &length));
     const bool opens = qn_output_prompt_opens_reasoning(&output, text ? text : "", length);
     const qn_output_delimiter open = output.think_open;
     output.think_open = output.think_close;
@@ -52,33 +30,33 @@ static qn_status start_after_reasoning(const qn_model *model, const qn_token *pr
     free(text);
     if (closes || (!opens && open.token < 0))
         return QN_OK;
-    *at_once = false;
-    start->trigger_token = output.think_close.token;
-    if (output.think_close.token < 0) {
-        start->trigger = output.think_close.text;
-        start->n_trigger = strlen(output.think_close.text);
-    }
+    start->triggers[start->n_triggers++] = trigger_of(&output.think_close);
     start->opening_token = opens ? -1 : open.token;
     return QN_OK;
 }
 
-static qn_status find_start(const qn_model *model, const qn_grammar_trigger *trigger, const qn_token *prompt, size_t n,
-                            qn_grammar_start *start, bool *at_once)
+static qn_status find_start(const qn_model *model, const qn_output_params *output, const qn_grammar_trigger *trigger,
+                            const qn_token *prompt, size_t n, qn_grammar_start *start)
 {
-    *start = (qn_grammar_start){ .trigger_token = -1, .opening_token = -1 };
-    *at_once = true;
+    qn_output_params calls;
+    *start = (qn_grammar_start){ .opening_token = -1 };
     if ((trigger->text != NULL) != (trigger->when == QN_GRAMMAR_AFTER_TEXT))
         return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d %s text", (int)trigger->when, trigger->text ? "with" : "without");
     switch (trigger->when) {
     case QN_GRAMMAR_AT_ONCE: return QN_OK;
-    case QN_GRAMMAR_AFTER_REASONING: return start_after_reasoning(model, prompt, n, start, at_once);
+    case QN_GRAMMAR_AFTER_REASONING: return add_reasoning(model, *output, prompt, n, start);
+    case QN_GRAMMAR_AT_CALL:
+        QN_TRY(qn_model_calls(model, &calls));
+        QN_TRY(add_reasoning(model, *output, prompt, n, start));
+        if (output->form != QN_OUTPUT_LLAMA3) /* whose grammar has the text */
+            start->triggers[start->n_triggers++] = trigger_of(&output->call_open);
+        return QN_OK;
     case QN_GRAMMAR_AFTER_TEXT:
-        start->trigger = trigger->text;
-        start->n_trigger = strlen(trigger->text);
-        *at_once = false;
-        return start->n_trigger ? QN_OK : qn_fail(QN_ERR_INVALID, "grammar_trigger: the text is empty");
+        start->triggers[start->n_triggers++] = (qn_grammar_trigger_text){ trigger->text, strlen(trigger->text),
+                                                                          qn_tokenizer_find(model->tokenizer, trigger->text) };
+        return *trigger->text ? QN_OK : qn_fail(QN_ERR_INVALID, "grammar_trigger: the text is empty");
     }
-    return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d, expected 0 to %d", (int)trigger->when, QN_GRAMMAR_AFTER_TEXT);
+    return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d, expected 0 to %d", (int)trigger->when, QN_GRAMMAR_AT_CALL);
 }
 
 qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
@@ -88,14 +66,15 @@ qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_gr
     qn_grammar_vocab *vocab;
     qn_grammar_start start;
     qn_grammar_match *match;
-    bool at_once;
+    qn_output_params output;
     *out = (qn_constraint){ 0 };
     if (!grammar)
         return QN_OK;
     QN_TRY(qn_model_tokenizer(model, &tok));
-    QN_TRY(find_start(model, trigger, prompt, n, &start, &at_once));
-    QN_TRY(qn_grammars_vocab(model->grammars, tok, &vocab));
-    QN_TRY(qn_grammar_match_create(vocab, grammar, at_once ? NULL : &start, &match));
+    qn_model_output(model, &output);
+    QN_TRY(find_start(model, &output, trigger, prompt, n, &start));
+    QN_TRY(qn_grammars_vocab(model->grammars, tok, &output, &vocab));
+    QN_TRY(qn_grammar_match_create(vocab, grammar, &start, &match));
     *out = (qn_constraint){ .accepts = qn_grammar_match_check_first(sampling) ? qn_grammar_match_accepts : NULL,
                             .mask = qn_grammar_match_mask,
                             .user = match,

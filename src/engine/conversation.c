@@ -1,6 +1,6 @@
 /* Conversations as text and tokens: the functions of quern/quern.h over the model's chat template. */
 #include "base/status.h"
-#include "engine/internal.h"
+#include "engine/events.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,39 +51,55 @@ qn_status qn_conversation_tokens(const qn_model *model, const char *conversation
     return status;
 }
 
-/* ---- Answers ---- */
+/* ---- The chat format ---- */
 
-/* Without tools a call is text. */
-static qn_status find_output(const qn_model *model, const json_t *conversation, qn_output_params *output)
+static const char *or_empty(const char *text)
 {
-    json_t *tools = json_object_get(conversation, "tools");
-    const bool has_parsed_calls = qn_chat_template_output(model->chat, output);
-    if (tools && !json_is_null(tools) && !json_is_array(tools))
-        return qn_fail(QN_ERR_INVALID, "tools: they are not an array");
-    if (!json_array_size(tools)) {
-        output->form = QN_OUTPUT_PLAIN;
-        return QN_OK;
+    return text ? text : "";
+}
+
+qn_chat_format qn_model_get_chat_format(const qn_model *model)
+{
+    qn_output_params output;
+    if (!model->chat)
+        return (qn_chat_format){ "", model->no_tokenizer, "", "", "", false, false, NULL, 0 };
+    const bool is_parsed = qn_chat_template_output(model->chat, &output);
+    const qn_chat_traits *traits = qn_chat_template_traits(model->chat);
+    qn_chat_format format = {
+        .source = qn_chat_template_name(model->chat),
+        .problem = qn_chat_template_problem(model->chat),
+        .tool_calls = output.form != QN_OUTPUT_PLAIN ? qn_output_form_name(output.form)
+                      : is_parsed                    ? ""
+                                                     : "unknown",
+        .think_open = or_empty(output.think_open.text),
+        .think_close = or_empty(output.think_close.text),
+    };
+    if (traits) {
+        format.has_enable_thinking = traits->has_thinking;
+        format.has_reasoning_effort = traits->has_effort;
+        format.efforts = traits->names;
+        format.n_efforts = traits->n_names;
     }
-    if (!has_parsed_calls)
-        return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has tools, but its calls cannot be parsed back");
-    if (output->form == QN_OUTPUT_PLAIN)
-        return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
-    output->tools = json_incref(tools);
-    return QN_OK;
+    return format;
 }
 
-static qn_status find_prompt(const qn_model *model, const qn_tokenizer *tok, const json_t *conversation, qn_token **tokens,
-                             size_t *count, qn_output_params *output)
+bool qn_model_output(const qn_model *model, qn_output_params *output)
 {
-    qn_jinja_output text;
-    QN_TRY(qn_chat_render(tok, model->chat, conversation, time_or_now(-1), &text));
-    qn_status status = find_output(model, conversation, output);
-    output->starts_in_reasoning = qn_output_prompt_opens_reasoning(output, text.text, text.length);
-    if (status == QN_OK)
-        status = qn_chat_text_tokens(tok, &text, tokens, count);
-    qn_jinja_output_free(&text);
-    return status;
+    if (model->chat)
+        return qn_chat_template_output(model->chat, output);
+    qn_output_params_init(output, QN_OUTPUT_PLAIN);
+    output->think_open.text = output->think_close.text = NULL;
+    return true;
 }
+
+qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
+{
+    if (!qn_model_output(model, output))
+        return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has tools, but its calls cannot be parsed back");
+    return output->form != QN_OUTPUT_PLAIN ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has none");
+}
+
+/* ---- Answers ---- */
 
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
                                 size_t *count, qn_output_params *output)
@@ -95,8 +111,15 @@ qn_status qn_conversation_input(const qn_model *model, const char *conversation,
     *output = (qn_output_params){ 0 };
     QN_TRY(qn_model_tokenizer(model, &tok));
     QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
-    const qn_status status = find_prompt(model, tok, json, tokens, count, output);
+    qn_status status = qn_chat_encode(tok, model->chat, json, time_or_now(-1), tokens, count);
+    if (status == QN_OK)
+        status = qn_answer_output(model, json_object_get(json, "tools"), *tokens, *count, output);
+    json_incref(output->tools);
     json_decref(json);
+    if (status) {
+        qn_free_tokens(*tokens);
+        *tokens = NULL;
+    }
     return status;
 }
 

@@ -1,8 +1,8 @@
 /* The generation loop: evaluate, sample, pass on tokens and text, until a stop condition holds. */
 #include "engine/constraint.h"
+#include "engine/events.h"
 
 #include "base/memory.h"
-#include "text/stop.h"
 #include "text/utf8_stream.h"
 
 #include <string.h>
@@ -15,12 +15,15 @@ struct generation {
     qn_session_sampling sampling;
     qn_stop *stop;
     qn_utf8_stream utf8;
+    qn_events events; /* with on_event or a budget of reasoning */
+    qn_token *words;  /* [n_words] that end reasoning, of which next_word is the next one */
+    size_t n_words, next_word;
     qn_generate_result result;
 };
 
 qn_generate_params qn_generate_defaults(void)
 {
-    return (qn_generate_params){ .sampling = qn_sampling_defaults(), .max_tokens = -1 };
+    return (qn_generate_params){ .sampling = qn_sampling_defaults(), .max_tokens = -1, .reasoning_budget = -1 };
 }
 
 static bool emit(const struct generation *g, const char *text, size_t length)
@@ -47,14 +50,38 @@ static qn_status emit_text(struct generation *g, const char *bytes, size_t lengt
     return QN_OK;
 }
 
-/* Passes on the text held back, unless generation was stopped by a stop string or a callback. */
+/* A qn_events.emit. */
+static qn_status emit_event(void *user, const qn_output_event *event)
+{
+    struct generation *g = user;
+    if (g->result.reason != QN_STOP_CALLBACK && !g->params->on_event(g->params->user, event))
+        g->result.reason = QN_STOP_CALLBACK;
+    return QN_OK;
+}
+
+static qn_status emit_events(struct generation *g, qn_token token, const char *bytes, size_t length, bool *keep_going)
+{
+    QN_TRY(qn_events_feed(&g->events, token, bytes, length));
+    if (g->events.is_stop_string && g->result.reason != QN_STOP_CALLBACK)
+        g->result.reason = QN_STOP_STRING;
+    *keep_going = g->result.reason != QN_STOP_CALLBACK && !g->events.is_stop_string;
+    return QN_OK;
+}
+
+/* Passes on what is held back, unless generation was stopped by a stop string or a callback. */
+static qn_status flush_events(struct generation *g)
+{
+    QN_TRY(qn_events_finish(&g->events));
+    if (g->events.is_stop_string && g->result.reason != QN_STOP_CALLBACK)
+        g->result.reason = QN_STOP_STRING;
+    return QN_OK;
+}
+
 static qn_status flush_text(struct generation *g)
 {
     const char *text, *safe;
     size_t n, n_safe;
     bool hit;
-    if (g->result.reason == QN_STOP_STRING || g->result.reason == QN_STOP_CALLBACK)
-        return QN_OK;
     QN_TRY(qn_utf8_stream_flush(&g->utf8, &text, &n));
     QN_TRY(qn_stop_feed(g->stop, text, n, &safe, &n_safe, &hit));
     if (hit)
@@ -68,33 +95,40 @@ static qn_status flush_text(struct generation *g)
     return QN_OK;
 }
 
-/* Passes a sampled token and its text on. Sets *keep_going to false, and the stop reason, if it was the last token. */
+/* The text of a token; none if it is not to be shown, or beyond the vocabulary, which may be smaller than n_vocab. */
+static qn_status find_text(const struct generation *g, qn_token token, const char **bytes, size_t *length)
+{
+    const qn_tokenizer *tok = g->session->model->tokenizer;
+    *bytes = "";
+    *length = 0;
+    if (!tok || (size_t)token >= qn_tokenizer_n_vocab(tok) || (!g->params->show_special && qn_tokenizer_is_special(tok, token)))
+        return QN_OK;
+    return qn_tokenizer_piece(tok, token, bytes, length);
+}
+
+/* Passes a token, its text and its events on. Sets *keep_going to false, and the stop reason, if it was the last token. */
 static qn_status emit_token(struct generation *g, qn_token token, bool *keep_going)
 {
-    qn_session *session = g->session;
-    const qn_model *model = session->model;
-    const bool has_text = model->tokenizer && (g->params->on_text || g->params->n_stop);
+    const char *bytes;
+    size_t length;
     *keep_going = true;
-    session->pending = token;
+    g->session->pending = token;
     g->result.n_generated++;
     if (g->params->on_token && !g->params->on_token(g->params->user, token)) {
         g->result.reason = QN_STOP_CALLBACK;
         *keep_going = false;
         return QN_OK;
     }
-    if (!g->params->ignore_end && qn_token_is_end(model, token)) {
+    if (!g->params->ignore_end && qn_token_is_end(g->session->model, token)) {
         g->result.reason = QN_STOP_END;
         *keep_going = false;
         return QN_OK;
     }
-    /* The vocabulary may be smaller than n_vocab: ids beyond it have no text. */
-    if (has_text && (size_t)token < qn_tokenizer_n_vocab(model->tokenizer) &&
-        (g->params->show_special || !qn_token_is_special(model, token))) {
-        const char *bytes;
-        size_t length;
-        QN_TRY(qn_tokenizer_piece(model->tokenizer, token, &bytes, &length));
+    QN_TRY(find_text(g, token, &bytes, &length));
+    if (g->events.parser)
+        QN_TRY(emit_events(g, token, bytes, length, keep_going));
+    if (*keep_going && !g->params->on_event)
         QN_TRY(emit_text(g, bytes, length, keep_going));
-    }
     return QN_OK;
 }
 
@@ -110,6 +144,21 @@ static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n
     return status == QN_ERR_CANCELLED ? QN_OK : status;
 }
 
+/* Evaluates tokens and sets *next to the token that follows: of the words that end reasoning, or sampled. */
+static qn_status advance(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *keep_going)
+{
+    if (g->params->reasoning_budget >= 0 && g->next_word == g->n_words) {
+        qn_free_tokens(g->words);
+        g->next_word = 0;
+        QN_TRY(qn_events_words(&g->events, g->session->model, &g->words, &g->n_words));
+    }
+    const bool is_word = g->next_word < g->n_words;
+    QN_TRY(evaluate(g, tokens, n, is_word ? NULL : next, keep_going));
+    if (is_word)
+        *next = g->words[g->next_word++];
+    return QN_OK;
+}
+
 static qn_status generate(struct generation *g, const qn_token *tokens, size_t n)
 {
     const double start = qn_now();
@@ -118,7 +167,7 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
     bool keep_going;
     g->sampling.answer_begin = before + (uint32_t)n;
     qn_token token;
-    QN_TRY(evaluate(g, tokens, n, limit ? &token : NULL, &keep_going));
+    QN_TRY(limit ? advance(g, tokens, n, &token, &keep_going) : evaluate(g, tokens, n, NULL, &keep_going));
     g->result.n_prompt = g->session->length - before;
     const double prompt_end = qn_now();
     g->result.prompt_seconds = prompt_end - start;
@@ -138,34 +187,85 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
             g->result.reason = QN_STOP_CONTEXT;
             break;
         }
-        QN_TRY(evaluate(g, &token, 1, &token, &keep_going));
+        QN_TRY(advance(g, &token, 1, &token, &keep_going));
     }
     g->result.generate_seconds = qn_now() - prompt_end;
-    return flush_text(g);
+    if (g->result.reason == QN_STOP_STRING || g->result.reason == QN_STOP_CALLBACK)
+        return QN_OK;
+    return g->params->on_event ? flush_events(g) : flush_text(g);
+}
+
+/* ---- Beginning ---- */
+
+static qn_status check_params(const qn_model *model, const qn_generate_params *params, size_t n)
+{
+    const qn_tokenizer *tok;
+    if (!n)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    if (params->on_event && params->on_text)
+        return qn_fail(QN_ERR_INVALID, "on_event: it is given with on_text, expected one of them");
+    if (params->tools && !params->on_event)
+        return qn_fail(QN_ERR_INVALID, "tools: they are given without on_event");
+    if (params->on_text || params->on_event || params->n_stop || params->reasoning_budget >= 0)
+        return qn_model_tokenizer(model, &tok);
+    return QN_OK;
+}
+
+/* The last tokens of the session and of what is appended to it. */
+static size_t prompt_tail(const qn_session *session, const qn_token *tokens, size_t n, qn_token tail[QN_PROMPT_TAIL])
+{
+    const size_t own = n < QN_PROMPT_TAIL ? n : QN_PROMPT_TAIL;
+    const size_t held = session->length < QN_PROMPT_TAIL - own ? session->length : QN_PROMPT_TAIL - own;
+    memcpy(tail, session->tokens + session->length - held, held * sizeof *tail);
+    memcpy(tail + held, tokens + n - own, own * sizeof *tail);
+    return held + own;
+}
+
+static qn_status create_events(struct generation *g, const qn_token *tail, size_t n_tail)
+{
+    const qn_generate_params *params = g->params;
+    qn_output_params output;
+    json_t *tools = NULL;
+    if (!params->on_event && params->reasoning_budget < 0)
+        return QN_OK;
+    if (params->tools)
+        QN_TRY(qn_load_json("tools", params->tools, params->tools_length, 0, &tools));
+    qn_status status = qn_answer_output(g->session->model, tools, tail, n_tail, &output);
+    output.reasoning_budget = params->reasoning_budget < 0 ? SIZE_MAX : (size_t)params->reasoning_budget;
+    if (status == QN_OK)
+        status = qn_events_create(output, params->grammar, &params->grammar_trigger, g->stop,
+                                  params->on_event ? emit_event : NULL, g, &g->events);
+    json_decref(tools);
+    return status;
+}
+
+static qn_status begin(struct generation *g, const qn_token *tokens, size_t n)
+{
+    const qn_generate_params *params = g->params;
+    qn_model *model = g->session->model;
+    qn_token tail[QN_PROMPT_TAIL];
+    const size_t n_tail = prompt_tail(g->session, tokens, n, tail);
+    g->sampling.constraint = &g->constraint;
+    QN_TRY(qn_sampler_create(&params->sampling, model->hparams.n_vocab, &g->sampling.sampler));
+    QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, tail, n_tail, &params->sampling,
+                                &g->constraint));
+    QN_TRY(qn_stop_create(params->stop, params->n_stop, &g->stop));
+    return create_events(g, tail, n_tail);
 }
 
 qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                       qn_generate_result *result)
 {
     struct generation g = { .session = session, .params = params };
-    if (!n)
-        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
-    if ((params->on_text || params->n_stop) && !session->model->tokenizer) {
-        const qn_tokenizer *tok;
-        return qn_model_tokenizer(session->model, &tok);
-    }
-    g.sampling.constraint = &g.constraint;
-    qn_status status = qn_sampler_create(&params->sampling, session->model->hparams.n_vocab, &g.sampling.sampler);
-    if (status == QN_OK)
-        status = qn_constraint_create(session->model, params->grammar, &params->grammar_trigger, tokens, n, &params->sampling,
-                                      &g.constraint);
-    if (status == QN_OK)
-        status = qn_stop_create(params->stop, params->n_stop, &g.stop);
+    QN_TRY(check_params(session->model, params, n));
+    qn_status status = begin(&g, tokens, n);
     if (status == QN_OK)
         status = generate(&g, tokens, n);
     atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
     if (status == QN_OK && result)
         *result = g.result;
+    qn_events_free(&g.events);
+    qn_free_tokens(g.words);
     qn_stop_free(g.stop);
     qn_sampler_free(g.sampling.sampler);
     qn_constraint_free(&g.constraint);

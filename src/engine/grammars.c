@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 /* Kinds of qn_grammar_kind, and: */
-enum { CHOICES = QN_GRAMMAR_GBNF + 1 };
+enum { CHOICES = QN_GRAMMAR_GBNF + 1, CALLS };
 
 /* Masks that the vocabulary keeps. */
 enum { KEPT_MASKS = 1024 };
@@ -19,10 +19,11 @@ enum { KEPT_MASKS = 1024 };
 /* What a grammar is made of. */
 typedef struct source {
     int kind;
-    const char *text; /* of choices: all, with their terminators */
+    const char *text; /* of choices: all, with their terminators; of calls: flags, the name and the tools */
     size_t length;
     const char *const *choices;
     size_t n_choices;
+    const qn_grammar_calls *calls;
 } source;
 
 typedef struct kept_grammar {
@@ -79,10 +80,11 @@ void qn_grammars_free(qn_grammars *g)
     qn_free(g);
 }
 
-qn_status qn_grammars_vocab(qn_grammars *g, const qn_tokenizer *tokenizer, qn_grammar_vocab **out)
+qn_status qn_grammars_vocab(qn_grammars *g, const qn_tokenizer *tokenizer, const qn_output_params *output,
+                            qn_grammar_vocab **out)
 {
     pthread_mutex_lock(&g->vocab_lock);
-    const qn_status status = g->vocab ? QN_OK : qn_grammar_vocab_create(tokenizer, KEPT_MASKS, &g->vocab);
+    const qn_status status = g->vocab ? QN_OK : qn_grammar_vocab_create(tokenizer, output, KEPT_MASKS, &g->vocab);
     *out = g->vocab;
     pthread_mutex_unlock(&g->vocab_lock);
     return status;
@@ -149,6 +151,7 @@ static qn_status compile(const source *s, qn_grammar **out)
     case QN_GRAMMAR_JSON: return qn_grammar_from_json(true, out);
     case QN_GRAMMAR_REGEX: return qn_grammar_from_regex(s->text, s->length, out);
     case QN_GRAMMAR_GBNF: return qn_grammar_from_gbnf(s->text, s->length, out);
+    case CALLS: return qn_grammar_from_calls(s->calls, out);
     case CHOICES: return qn_grammar_from_choices(s->choices, s->n_choices, out);
     }
     return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", s->kind, QN_GRAMMAR_GBNF);
@@ -213,7 +216,37 @@ qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices,
         memcpy(text + length, choices[i], n);
         length += n;
     }
-    const qn_status status = get(model->grammars, &(source){ CHOICES, text ? text : "", length, choices, n_choices }, out);
+    const qn_status status =
+        get(model->grammars, &(source){ CHOICES, text ? text : "", length, choices, n_choices, NULL }, out);
     free(text);
+    return status;
+}
+
+qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params, qn_grammar **out)
+{
+    qn_output_params output;
+    json_t *tools;
+    size_t length = 0;
+    char *text = NULL;
+    *out = NULL;
+    QN_TRY(qn_model_calls(model, &output));
+    QN_TRY(qn_load_json("tools", params->tools, params->length, JSON_DECODE_ANY, &tools));
+    const qn_grammar_calls calls = {
+        .output = &output, .tools = tools, .name = params->name, .is_lazy = !params->is_required, .is_single = params->is_single
+    };
+    const size_t n_name = params->name ? strlen(params->name) : 0;
+    qn_status status = json_is_array(tools) ? QN_OK : qn_fail(QN_ERR_INVALID, "tools: they are not an array");
+    if (status == QN_OK)
+        status = qn_alloc(&text, n_name + params->length + 3, 1, "tools");
+    if (status == QN_OK) {
+        text[length++] = (char)('0' + params->is_required + 2 * params->is_single + 4 * (params->name != NULL));
+        memcpy(text + length, params->name ? params->name : "", n_name);
+        length += n_name + 1;
+        memcpy(text + length, params->tools, params->length);
+        length += params->length;
+        status = get(model->grammars, &(source){ .kind = CALLS, .text = text, .length = length, .calls = &calls }, out);
+    }
+    qn_free(text);
+    json_decref(tools);
     return status;
 }

@@ -13,8 +13,9 @@ typedef struct qn_grammars qn_grammars;
 qn_status qn_grammars_create(qn_grammars **out);
 void qn_grammars_free(qn_grammars *grammars);
 
-/* qn_grammars_vocab - the vocabulary of the model's tokeniser, owned by `grammars`. Threads that call it while it is made wait. */
-qn_status qn_grammars_vocab(qn_grammars *grammars, const qn_tokenizer *tokenizer, qn_grammar_vocab **out);
+/* qn_grammars_vocab - the vocabulary of the model's tokeniser and output, owned by `grammars`. Threads that call it while it is made wait. */
+qn_status qn_grammars_vocab(qn_grammars *grammars, const qn_tokenizer *tokenizer, const qn_output_params *output,
+                            qn_grammar_vocab **out);
 
 typedef struct qn_grammar_counts {
     size_t n, bytes;          /* kept now, with the texts they are found by */

@@ -91,6 +91,11 @@ bool qn_model_is_awaited(qn_model *model);
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
+/* qn_model_output - how answers are parsed: by the chat template, plain without one. False if it has tools whose calls cannot be
+ * parsed back. qn_model_calls - the same where calls are needed: QN_ERR_UNSUPPORTED without them. */
+bool qn_model_output(const qn_model *model, qn_output_params *output);
+qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
+
 /* qn_conversation_input - qn_conversation_tokens at the current time, and how the answer is parsed.
  *
  *   output   parameters of a parser, without on_event; their tools are released with json_decref, also after an error

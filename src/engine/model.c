@@ -183,25 +183,9 @@ void qn_model_free(qn_model *model)
     qn_free(model);
 }
 
-/* The last two fields of qn_model_info. */
-static const char *tool_calls_of(const qn_chat_template *chat, bool *has_thinking)
-{
-    qn_output_params output;
-    *has_thinking = false;
-    if (!chat)
-        return "";
-    const bool is_known = qn_chat_template_output(chat, &output);
-    *has_thinking = output.think_open.text != NULL;
-    if (output.form == QN_OUTPUT_PLAIN)
-        return is_known ? "" : "unknown";
-    return qn_output_form_name(output.form);
-}
-
 qn_model_info qn_model_get_info(const qn_model *model)
 {
     const qn_hparams *h = &model->hparams;
-    bool has_thinking;
-    const char *tool_calls = tool_calls_of(model->chat, &has_thinking);
     const uint32_t vocab = model->tokenizer ? (uint32_t)qn_tokenizer_n_vocab(model->tokenizer) : 0;
     return (qn_model_info){
         .name = model->name,
@@ -221,9 +205,6 @@ qn_model_info qn_model_get_info(const qn_model *model)
         .cpu = qn_cpu_name(model->cpu),
         .device = model->device ? model->device->name : "",
         .tokeniser = model->tokenizer ? qn_tokenizer_name(model->tokenizer) : "",
-        .chat_template = model->chat ? qn_chat_template_name(model->chat) : "",
-        .tool_calls = tool_calls,
-        .has_thinking = has_thinking,
     };
 }
 

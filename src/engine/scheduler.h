@@ -12,10 +12,9 @@
 #define QN_ENGINE_SCHEDULER_H
 
 #include "engine/constraint.h"
+#include "engine/events.h"
 #include "engine/step_time.h"
 #include "quern/scheduler.h"
-#include "text/output_parser.h"
-#include "text/stop.h"
 #include "text/utf8_stream.h"
 
 /* A sequence gives up its memory at most so often. */
@@ -73,16 +72,15 @@ struct qn_request {
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    qn_output_parser *parser; /* with on_event, in place of `utf8` */
-    qn_status parsed_status;  /* of the parser, and of queueing its events; after an error it is not used */
-    uint32_t branch;          /* another position whose state is kept, or 0 */
-    uint32_t kept_state;      /* the last position whose state was kept */
-    bool has_kept_prompt;     /* the pages of the prompt were added to the kept prefixes */
-    bool has_output;          /* the last token is not yet emitted */
-    bool is_forced;           /* the last token was not sampled */
-    bool is_over;             /* result.finish says why; qn_scheduler_end follows when no step in flight has its rows */
-    uint32_t n_in_flight;     /* steps in flight that have its rows */
-    bool has_pending;         /* the step in flight samples its next token, by its request logit_row */
+    qn_events events;     /* with on_event, in place of `utf8` */
+    uint32_t branch;      /* another position whose state is kept, or 0 */
+    uint32_t kept_state;  /* the last position whose state was kept */
+    bool has_kept_prompt; /* the pages of the prompt were added to the kept prefixes */
+    bool has_output;      /* the last token is not yet emitted */
+    bool is_forced;       /* the last token was not sampled */
+    bool is_over;         /* result.finish says why; qn_scheduler_end follows when no step in flight has its rows */
+    uint32_t n_in_flight; /* steps in flight that have its rows */
+    bool has_pending;     /* the step in flight samples its next token, by its request logit_row */
     uint32_t logit_row;
     bool is_lost;                 /* a token was not sampled: the sequence is set aside when no step in flight has its rows */
     bool never_ahead;             /* a token was lost once */
@@ -273,8 +271,8 @@ void qn_scheduler_push(qn_scheduler *s, qn_event *event);
 /* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
 
-/* qn_request_parsed - receives the events of a request's parser. */
-void qn_request_parsed(const qn_output_event *event, void *request);
+/* qn_request_push_parsed - queue an event of a request's answer. */
+qn_status qn_request_push_parsed(void *request, const qn_output_event *event);
 
 /* qn_request_emit_end - queue the text held back and the last event. */
 void qn_request_emit_end(qn_scheduler *s, qn_request *request);

@@ -66,13 +66,11 @@ static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool 
 /* If the budget of reasoning is spent: adds the words that end it. The next step evaluates them as it does a prompt. */
 static qn_status add_words(qn_scheduler *s, qn_request *r)
 {
-    const char *words;
     qn_token *tokens;
-    size_t length, n;
-    if (r->params.reasoning_budget < 0 || r->params.max_tokens == 0 || r->is_over ||
-        !qn_output_reasoning_spent(r->parser, &words, &length))
+    size_t n;
+    if (r->params.reasoning_budget < 0 || r->params.max_tokens == 0 || r->is_over)
         return QN_OK;
-    QN_TRY(qn_tokenize(s->model, words, length, false, true, &tokens, &n));
+    QN_TRY(qn_events_words(&r->events, s->model, &tokens, &n));
     qn_status status = QN_OK;
     for (size_t i = 0; status == QN_OK && i < n && !r->is_over; i++)
         status = add_token(s, r, tokens[i], true);
@@ -185,7 +183,7 @@ static void lose_token(qn_request *r)
     qn_sampler_take_back(r->sampler, r->n_in_flight ? 2 : 1);
 }
 
-/* What one piece's rows have brought; `sampled` is its token, or NULL. */
+/* What one piece's rows have computed; `sampled` is its token, or NULL. */
 static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;

@@ -1,5 +1,5 @@
-/* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called with them by
- * another thread, or after the step. */
+/* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called with
+ * them by another thread, or after the step. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -43,8 +43,9 @@ static qn_status push_token(qn_scheduler *s, qn_request *r, qn_token token, cons
     return QN_OK;
 }
 
-static qn_status push_parsed(qn_request *r, const qn_output_event *parsed)
+qn_status qn_request_push_parsed(void *request, const qn_output_event *parsed)
 {
+    qn_request *r = request;
     qn_event *event;
     QN_TRY(qn_alloc(&event, 1, sizeof *event + parsed->length, "output of a request"));
     *event = (qn_event){ .request = r, .kind = QN_EVENT_PARSED, .token = QN_NO_TOKEN, .parsed = *parsed };
@@ -54,67 +55,15 @@ static qn_status push_parsed(qn_request *r, const qn_output_event *parsed)
     return QN_OK;
 }
 
-/* ---- Parsed output ---- */
-
-static qn_status push_content(qn_request *r, const char *text, size_t length)
-{
-    const qn_output_event content = { .kind = QN_OUTPUT_CONTENT, .text = text, .length = length };
-    return length ? push_parsed(r, &content) : QN_OK;
-}
-
-static qn_status feed_content(qn_request *r, const qn_output_event *event)
-{
-    const char *safe;
-    size_t n_safe;
-    bool found;
-    QN_TRY(qn_stop_feed(r->stop, event->text, event->length, &safe, &n_safe, &found));
-    r->result.is_stop_string = found;
-    return push_content(r, safe, n_safe);
-}
-
-/* Content that could be the beginning of a stop string ends where reasoning or a call begins. */
-static qn_status flush_content(qn_request *r)
-{
-    const char *safe;
-    size_t n_safe;
-    QN_TRY(qn_stop_flush(r->stop, &safe, &n_safe));
-    return push_content(r, safe, n_safe);
-}
-
-void qn_request_parsed(const qn_output_event *event, void *request)
-{
-    qn_request *r = request;
-    if (r->result.is_stop_string || r->parsed_status != QN_OK)
-        return;
-    if (event->kind == QN_OUTPUT_CONTENT) {
-        r->parsed_status = feed_content(r, event);
-        return;
-    }
-    r->parsed_status = flush_content(r);
-    if (r->parsed_status == QN_OK)
-        r->parsed_status = push_parsed(r, event);
-}
-
-/* Special tokens have no text, but may be delimiters. */
-static qn_status parse_token(qn_request *r, qn_token token, const char *bytes, size_t length)
-{
-    const qn_status status = qn_output_feed(r->parser, token, bytes, length);
-    r->parsed_status = r->parsed_status == QN_OK ? status : r->parsed_status;
-    return r->parsed_status;
-}
-
 /* Content that was held back may have a stop string. */
-static qn_status finish_parsed(qn_request *r)
+static qn_status finish_events(qn_request *r)
 {
-    if (r->parsed_status != QN_OK)
+    if (r->events.status != QN_OK)
         return QN_OK;
-    QN_TRY(qn_output_finish(r->parser));
-    QN_TRY(r->parsed_status);
-    if (!r->result.is_stop_string)
-        return flush_content(r);
-    if (r->result.finish == QN_FINISH_LENGTH)
+    QN_TRY(qn_events_finish(&r->events));
+    if (r->events.is_stop_string && r->result.finish == QN_FINISH_LENGTH)
         r->result.finish = QN_FINISH_STOP;
-    r->result.is_stop_string = r->result.finish == QN_FINISH_STOP;
+    r->result.is_stop_string = r->events.is_stop_string && r->result.finish == QN_FINISH_STOP;
     return QN_OK;
 }
 
@@ -139,10 +88,10 @@ qn_status qn_request_emit(qn_scheduler *s, qn_request *r, qn_token token, bool h
     *found = false;
     if (has_text)
         QN_TRY(find_bytes(s, r, token, &bytes, &length));
-    if (r->parser) {
+    if (r->events.parser) {
         QN_TRY(push_token(s, r, token, NULL, 0));
-        QN_TRY(has_text ? parse_token(r, token, bytes, length) : QN_OK);
-        *found = r->result.is_stop_string;
+        QN_TRY(has_text ? qn_events_feed(&r->events, token, bytes, length) : QN_OK);
+        *found = r->events.is_stop_string;
         return QN_OK;
     }
     if (length && (r->params.on_text || r->params.n_stop)) {
@@ -168,8 +117,8 @@ static qn_status flush_text(qn_scheduler *s, qn_request *r)
 
 void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 {
-    if (!r->result.is_stop_string && (r->params.on_text || r->parser)) {
-        const qn_status status = r->parser ? finish_parsed(r) : flush_text(s, r);
+    if (!r->result.is_stop_string && (r->params.on_text || r->events.parser)) {
+        const qn_status status = r->events.parser ? finish_events(r) : flush_text(s, r);
         if (status != QN_OK && r->result.status == QN_OK) {
             r->result.finish = QN_FINISH_ERROR;
             r->result.status = status;

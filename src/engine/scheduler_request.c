@@ -87,10 +87,8 @@ static qn_status find_parsed(const qn_scheduler *s, const qn_request_params *p, 
     qn_status status =
         qn_conversation_input(s->model, p->conversation, p->conversation_length, &r->tokens, &r->n_tokens, &output);
     output.reasoning_budget = p->reasoning_budget < 0 ? SIZE_MAX : (size_t)p->reasoning_budget;
-    output.on_event = qn_request_parsed;
-    output.user = r;
     if (status == QN_OK)
-        status = qn_output_parser_create(&output, &r->parser);
+        status = qn_events_create(output, p->grammar, &p->grammar_trigger, r->stop, qn_request_push_parsed, r, &r->events);
     json_decref(output.tools);
     return status;
 }
@@ -188,12 +186,12 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
 static qn_status create(const qn_scheduler *s, const qn_request_params *p, qn_request *r)
 {
     const char *scope = p->scope ? p->scope : "";
+    QN_TRY(qn_stop_create(p->stop, p->n_stop, &r->stop));
     QN_TRY(find_tokens(s, p, r));
     QN_TRY(find_kept_positions(s, p, r));
     QN_TRY(qn_sampler_create(&p->sampling, s->model->hparams.n_vocab, &r->sampler));
     QN_TRY(copy_bias(s, p, r));
     QN_TRY(find_constraint(s, p, r));
-    QN_TRY(qn_stop_create(p->stop, p->n_stop, &r->stop));
     QN_TRY(copy_tokens(p->stop_tokens, p->n_stop_tokens, &r->stop_tokens));
     QN_TRY(qn_alloc(&r->scope, strlen(scope) + 1, 1, "request"));
     memcpy(r->scope, scope, strlen(scope));
@@ -244,6 +242,6 @@ void qn_request_free(qn_request *r)
     qn_constraint_free(&r->constraint);
     qn_stop_free(r->stop);
     qn_utf8_stream_free(&r->utf8);
-    qn_output_parser_free(r->parser);
+    qn_events_free(&r->events);
     qn_free(r);
 }

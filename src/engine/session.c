@@ -469,3 +469,16 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
         session->pending = session->checkpoints[session->n_checkpoints - 1].pending;
     return QN_OK;
 }
+
+qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared)
+{
+    if (!n)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    const size_t most = session->length < n ? session->length : n - 1;
+    size_t same = 0;
+    while (same < most && session->tokens[same] == tokens[same])
+        same++;
+    QN_TRY(qn_session_truncate(session, qn_session_reach(session, (uint32_t)same)));
+    *shared = session->length;
+    return QN_OK;
+}

@@ -64,8 +64,8 @@ typedef struct qn_gguf_tensor {
 
 typedef struct qn_gguf qn_gguf;
 
-/* qn_gguf_split_numbers - whether a name is that of a file of a split model, PREFIX-00001-of-00003.gguf; then *no is its number,
- * from 0, and *count how many there are; else both are unchanged. */
+/* qn_gguf_split_numbers - whether a name is that of a file of a split model, PREFIX-00001-of-00003.gguf; then *no is its
+ * number, from 0, and *count how many there are; else both are unchanged. */
 bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count);
 
 /* qn_gguf_split_rename - make such a name, in place, that of file `no` of `count`. */

@@ -2,7 +2,7 @@
  *
  * The reader does not trust the file: the header's length, every dtype, shape and range are checked against the file's size
  * and for overflow; ranges must fill the data without gaps and overlaps. Data are read with pread, never mapped: a file that
- * becomes shorter while it is read is an error, and memory holds only what the caller has asked for. */
+ * becomes shorter while it is read is an error, and memory holds only what the caller has requested. */
 #ifndef QN_GGUF_SAFETENSORS_H
 #define QN_GGUF_SAFETENSORS_H
 

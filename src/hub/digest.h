@@ -14,7 +14,7 @@ typedef struct qn_hub_digest qn_hub_digest;
  * the SHA-1 of a git blob, which begins with the size. Free with qn_hub_digest_free. */
 qn_status qn_hub_digest_create(const char *expected, uint64_t size, qn_hub_digest **digest);
 
-/* qn_hub_digest_restart - forget all bytes that were pushed. */
+/* qn_hub_digest_restart - drop all bytes that were pushed. */
 qn_status qn_hub_digest_restart(qn_hub_digest *digest);
 
 enum { QN_HUB_BLOCK = 256 << 10 };

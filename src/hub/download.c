@@ -16,7 +16,7 @@
 
 enum {
     MAX_FAILURES = 5,
-    PROGRESS_BYTES = 1 << 20,  /* a request that brought so much was no failure */
+    PROGRESS_BYTES = 1 << 20,  /* a request that received so much was no failure */
     WRITEBACK_BYTES = 32 << 20 /* the last fsync has little to write */
 };
 
@@ -73,8 +73,8 @@ static qn_status on_headers(void *user, const qn_hub_response *response)
     return QN_OK;
 }
 
-/* Writes the block, and gives it to the digest. libcurl brings 16 KiB at a time: a system call for each would take longer than
- * the hash. */
+/* Writes the block, and gives it to the digest. libcurl delivers 16 KiB at a time: a system call for each would take longer
+ * than the hash. */
 static qn_status flush(struct transfer *t)
 {
     const uint8_t *from = t->block;

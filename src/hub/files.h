@@ -56,7 +56,7 @@ typedef struct qn_hub_selection {
  *   memory     bytes that a model may take, for names without file and type; UINT64_MAX: any
  *
  * A file is named by its path, or by its last component where that is unique; a type by what qn_hub_path_type finds, whole or
- * up to a '_'. A part of a split model stands for all of them. Without both: 1-bit and ternary files of PrismML's types, else
+ * up to a '_', with or without "UD-", or else by any words of a file's name. Case does not count. A part of a split model stands for all of them. Without both: 1-bit and ternary files of PrismML's types, else
  * quantised ones, else 16-bit ones, else any; of these the largest that fits in four fifths of the memory. QN_ERR_INVALID,
  * with what there is, where nothing or more than one file is meant, or nothing fits. Free with qn_hub_selection_free, whatever
  * the status. */

@@ -21,7 +21,7 @@ struct qn_hub_http {
     CURL *curl;
     char *authorization; /* the header line, or NULL */
     char error[CURL_ERROR_SIZE];
-    /* The request under way. */
+    /* The current request. */
     qn_hub_request *request;
     qn_hub_response *response;
     qn_status status; /* of callbacks; the error text is theirs */
@@ -84,6 +84,14 @@ static bool is_loopback(const char *host)
     int end = 0;
     return strcasecmp(host, "localhost") == 0 || strcmp(host, "[::1]") == 0 ||
            (sscanf(host, "%3u.%3u.%3u.%3u%n", &a, &b, &c, &d, &end) == 4 && host[end] == '\0' && a == 127);
+}
+
+bool qn_hub_http_is_loopback(const char *url)
+{
+    struct address a;
+    const bool loopback = parse_address(url, &a) && is_loopback(a.host);
+    free_address(&a);
+    return loopback;
 }
 
 static bool is_same(const struct address *a, const struct address *b)
@@ -396,7 +404,7 @@ static qn_status perform(qn_hub_http *http, bool *transient)
 
 /* ---- Answers and repetition ---- */
 
-/* The error of an answer that has not what was asked for. */
+/* The error of an answer that lacks what was requested. */
 static qn_status refuse(const qn_hub_http *http)
 {
     const qn_hub_response *r = http->response;
@@ -414,15 +422,17 @@ static qn_status refuse(const qn_hub_http *http)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the hub does not accept the token (401); set HF_TOKEN to a valid one%s%s", what,
                        colon, message);
     if (r->status == 401)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "%s: the hub wants a token (401): there is no such repository, or it is private; then set HF_TOKEN%s%s",
-                       what, colon, message);
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "%s: the hub requires a token (401): there is no such repository, or it is private; then set HF_TOKEN%s%s", what,
+            colon, message);
     if (r->status == 404)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: not found on %s (404)%s%s", what, endpoint, colon, message);
     if (r->status == 429 && r->retry_after > LONGEST_WAIT)
-        return qn_fail(QN_ERR_IO,
-                       "%s: too many requests (429); the hub wants a wait of %ld s, quern waits %d s at most: try again later",
-                       what, r->retry_after, LONGEST_WAIT);
+        return qn_fail(
+            QN_ERR_IO,
+            "%s: too many requests (429); the hub requires a wait of %ld s, quern waits %d s at most: try again later", what,
+            r->retry_after, LONGEST_WAIT);
     return qn_fail(QN_ERR_IO, "%s: %s answered with status %d%s%s", what, endpoint, r->status, colon, message);
 }
 

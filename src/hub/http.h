@@ -47,6 +47,9 @@ void qn_hub_http_free(qn_hub_http *http);
  * memory. */
 char *qn_hub_http_url(const qn_hub_http *http, const char *before, const char *after, const char *rest);
 
+/* qn_hub_http_is_loopback - whether a URL's host is this machine: requests to it go through no proxy. */
+bool qn_hub_http_is_loopback(const char *url);
+
 /* qn_hub_http_get - one request, and again after failures that may pass, as long as *failures is less than 5; it counts them,
  * and whoever sees progress sets it to 0.
  *

@@ -25,9 +25,9 @@ static bool is_type(const char *text)
 {
     const size_t length = strlen(text);
     for (size_t i = 0; i < length; i++)
-        if (!isalnum((unsigned char)text[i]) && text[i] != '_')
+        if (!isalnum((unsigned char)text[i]) && !strchr("_-", text[i]))
             return false;
-    return length > 0 && length < QN_HUB_TYPE_SIZE;
+    return length > 0 && length < QN_HUB_TYPE_SIZE && isalnum((unsigned char)text[0]);
 }
 
 /* NULL, or what is wrong. */
@@ -105,14 +105,29 @@ bool qn_hub_is_etag(const char *text)
 
 /* ---- Weight types in file names ---- */
 
+const char *qn_hub_path_base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 bool qn_hub_path_is_gguf(const char *path)
 {
     const size_t length = strlen(path);
     return length >= 5 && strcasecmp(path + length - 5, ".gguf") == 0;
 }
 
-/* The length of a type at `at`: F16, BF16, Q4_K_M, IQ3_XXS, PTQ1_0, MXFP4; 0 if there is none. */
-static size_t type_length(const char *at)
+/* Unsloth's files whose layers have different types: such a file and one of the type itself are different models. */
+static const char dynamic[] = "UD-";
+enum { DYNAMIC_LENGTH = sizeof dynamic - 1 };
+
+const char *qn_hub_type_format(const char *type)
+{
+    return type + (strncasecmp(type, dynamic, DYNAMIC_LENGTH) == 0 ? DYNAMIC_LENGTH : 0);
+}
+
+/* The length of a format at `at`: F16, BF16, Q4_K_M, IQ3_XXS, PTQ1_0, MXFP4; 0 if there is none. */
+static size_t format_length(const char *at)
 {
     static const char *const begins[] = { "bf16", "f16", "f32", "mxfp4", "nvfp4", NULL };
     static const char *const families[] = { "q", "iq", "tq", "pq", "ptq", NULL };
@@ -133,14 +148,19 @@ static size_t type_length(const char *at)
             break;
         length += 1 + piece;
     }
-    return length < QN_HUB_TYPE_SIZE && !isalnum((unsigned char)at[length]) ? length : 0;
+    return !isalnum((unsigned char)at[length]) ? length : 0;
+}
+
+static size_t type_length(const char *at)
+{
+    const size_t prefix = (size_t)(qn_hub_type_format(at) - at), length = format_length(at + prefix);
+    return length && prefix + length < QN_HUB_TYPE_SIZE ? prefix + length : 0;
 }
 
 bool qn_hub_path_type(const char *path, char type[QN_HUB_TYPE_SIZE])
 {
-    const char *slash = strrchr(path, '/');
     type[0] = '\0';
-    for (const char *at = slash ? slash + 1 : path; *at;) {
+    for (const char *at = qn_hub_path_base(path); *at;) {
         const bool begins = at == path || !isalnum((unsigned char)at[-1]);
         const size_t length = begins ? type_length(at) : 0;
         if (length) {
@@ -151,4 +171,19 @@ bool qn_hub_path_type(const char *path, char type[QN_HUB_TYPE_SIZE])
         at += length ? length : 1;
     }
     return type[0] != '\0';
+}
+
+static bool is_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+bool qn_hub_path_has_words(const char *path, const char *words)
+{
+    const char *name = qn_hub_path_base(path);
+    const size_t length = strlen(words);
+    for (const char *at = name; (at = strcasestr(at, words)); at++)
+        if ((at == name || !is_word(at[-1])) && !is_word(at[length]))
+            return true;
+    return false;
 }

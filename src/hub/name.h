@@ -22,8 +22,8 @@ typedef struct qn_hub_name {
     char type[QN_HUB_TYPE_SIZE]; /* a weight type as file names spell it; or "" */
 } qn_hub_name;
 
-/* qn_hub_name_parse - what follows ':' is a file if it has a '.' or '/', else a type. QN_ERR_INVALID with the rule that the
- * text breaks. */
+/* qn_hub_name_parse - what follows ':' is a file if it has a '.' or '/', else a type, of letters, digits, '_' and '-'.
+ * QN_ERR_INVALID with the rule that the text breaks. */
 qn_status qn_hub_name_parse(const char *text, qn_hub_name *name);
 
 /* qn_hub_name_is - whether an option's value is such a name and not a path: it can be parsed, and does not end in ".gguf"
@@ -41,8 +41,19 @@ bool qn_hub_is_hash(const char *text, size_t length);
 bool qn_hub_is_etag(const char *text);
 
 /* qn_hub_path_type - the weight type that a file's name ends with or contains, in upper case: "Q1_0" of "Bonsai-8B-Q1_0.gguf",
- * "Q4_K_M" of "model.q4_k_m.gguf"; the last one, where there are several. False if there is none. */
+ * "Q4_K_M" of "model.q4_k_m.gguf", "UD-Q4_K_XL" of "m-UD-Q4_K_XL.gguf"; the last one, where there are several. False if there
+ * is none. */
 bool qn_hub_path_type(const char *path, char type[QN_HUB_TYPE_SIZE]);
+
+/* qn_hub_type_format - the part of a type that names its format: "Q4_K_XL" of "UD-Q4_K_XL". */
+const char *qn_hub_type_format(const char *type);
+
+/* qn_hub_path_has_words - whether a file's name contains the words, in either case, with neither a letter, a digit nor '_'
+ * before and after them. */
+bool qn_hub_path_has_words(const char *path, const char *words);
+
+/* qn_hub_path_base - its last component. */
+const char *qn_hub_path_base(const char *path);
 
 /* qn_hub_path_is_gguf - whether it ends in ".gguf". */
 bool qn_hub_path_is_gguf(const char *path);

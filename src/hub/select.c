@@ -11,12 +11,6 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static bool find(const qn_hub_files *files, const char *path, size_t *index)
 {
     size_t low = 0, high = files->count;
@@ -40,8 +34,8 @@ static bool find(const qn_hub_files *files, const char *path, size_t *index)
 static bool is_model(const char *path)
 {
     char type[QN_HUB_TYPE_SIZE];
-    const bool importance = strcasestr(base_name(path), "imatrix") && !qn_hub_path_type(path, type);
-    return qn_hub_path_is_gguf(path) && !strcasestr(base_name(path), "mmproj") && !importance;
+    const bool importance = strcasestr(qn_hub_path_base(path), "imatrix") && !qn_hub_path_type(path, type);
+    return qn_hub_path_is_gguf(path) && !strcasestr(qn_hub_path_base(path), "mmproj") && !importance;
 }
 
 /* Counts the parts that are listed, and their bytes. Parts of one model are neighbours in the sorted list. */
@@ -115,7 +109,7 @@ static qn_status take_named(const qn_hub_files *files, const qn_hub_name *name, 
     if (find(files, name->file, &index))
         return take(files, index, selection);
     for (size_t i = 0; i < files->count; i++)
-        if (strcmp(base_name(files->at[i].path), name->file) == 0) {
+        if (strcmp(qn_hub_path_base(files->at[i].path), name->file) == 0) {
             index = i;
             n_same++;
         }
@@ -129,15 +123,36 @@ static qn_status take_named(const qn_hub_files *files, const qn_hub_name *name, 
 
 /* ---- By type ---- */
 
-/* "A, B, C and 4 more": names of models as far as they fit. */
-static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, bool types,
-                      char *text, size_t size)
+/* How a model's name has the wanted type; the closest that a model has wins. */
+enum match { WHOLE, WHOLE_FORMAT, BEGINNING, BEGINNING_OF_FORMAT, WORDS };
+
+static bool begins(const char *type, const char *wanted, bool whole)
+{
+    const size_t length = strlen(wanted);
+    return strncasecmp(type, wanted, length) == 0 && (type[length] == '\0' || (!whole && type[length] == '_'));
+}
+
+static bool matches(const qn_hub_files *files, const qn_hub_model *model, const char *wanted, enum match match)
+{
+    switch (match) {
+    case WHOLE:
+    case BEGINNING: return begins(model->type, wanted, match == WHOLE);
+    case WHOLE_FORMAT:
+    case BEGINNING_OF_FORMAT: return begins(qn_hub_type_format(model->type), wanted, match == WHOLE_FORMAT);
+    case WORDS: return qn_hub_path_has_words(files->at[model->first].path, wanted);
+    }
+    return false;
+}
+
+/* "A, B, C and 4 more": names of models, those that match a type unless it is NULL, as far as they fit. */
+static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, enum match match,
+                      bool types, char *text, size_t size)
 {
     size_t used = 0, n_left = 0;
     text[0] = '\0';
     for (size_t i = 0; i < count; i++) {
         const char *word = types && *models[i].type ? models[i].type : files->at[models[i].first].path;
-        if (*type && strcmp(models[i].type, type) != 0)
+        if (type && !matches(files, &models[i], type, match))
             continue;
         if (n_left || used + strlen(word) + 32 > size)
             n_left++;
@@ -148,26 +163,24 @@ static void enumerate(const qn_hub_files *files, const qn_hub_model *models, siz
         snprintf(text + used, size - used, "%s%zu more", used ? " and " : "", n_left);
 }
 
-static bool type_matches(const char *type, const char *wanted, bool whole)
-{
-    const size_t length = strlen(wanted);
-    return strncasecmp(type, wanted, length) == 0 && (type[length] == '\0' || (!whole && type[length] == '_'));
-}
-
 static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, const qn_hub_model *models, size_t count,
                            qn_hub_selection *selection)
 {
     size_t n_found = 0, found = 0;
     char list[240];
-    for (int whole = 1; whole >= 0 && !n_found; whole--)
+    enum match match = WHOLE;
+    for (;; match++) {
         for (size_t i = 0; i < count; i++)
-            if (type_matches(models[i].type, name->type, whole)) {
+            if (matches(files, &models[i], name->type, match)) {
                 found = i;
                 n_found++;
             }
+        if (n_found || match == WORDS)
+            break;
+    }
     if (n_found == 1)
         return take(files, models[found].first, selection);
-    enumerate(files, models, count, n_found ? models[found].type : "", !n_found, list, sizeof list);
+    enumerate(files, models, count, n_found ? name->type : NULL, match, !n_found, list, sizeof list);
     if (n_found)
         return qn_fail(QN_ERR_INVALID, "%s: %zu models match the type %s; name a file: %s", name->repo, n_found, name->type,
                        list);
@@ -180,11 +193,11 @@ static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, c
 /* Best first. */
 enum rank { NATIVE, QUANTISED, HALF, FULL, UNREADABLE };
 
-/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M". NULL if quern does not read it. */
+/* The format of a type as file names spell it: "Q4_K" for "Q4_K_M" and "UD-Q4_K_XL". NULL if quern does not read it. */
 static const qn_type_info *format_of(const char *type)
 {
     char text[QN_HUB_TYPE_SIZE];
-    strcpy(text, type);
+    strcpy(text, qn_hub_type_format(type));
     for (;;) {
         const qn_type_info *info = qn_type_find_name(text);
         char *piece = strrchr(text, '_');
@@ -228,7 +241,7 @@ static void explain(const qn_hub_files *files, const qn_hub_model *best, size_t 
         return;
     snprintf(selection->why, sizeof selection->why,
              "%s, %.3g GB: %s the largest%s that fits in four fifths of the available memory, %.3g GB",
-             base_name(files->at[best->first].path), (double)best->bytes * 1e-9, kinds[rank_of(best)],
+             qn_hub_path_base(files->at[best->first].path), (double)best->bytes * 1e-9, kinds[rank_of(best)],
              n_fitting > 1 ? "" : " and only one", (double)memory * 1e-9);
 }
 
@@ -260,12 +273,12 @@ static qn_status take_best(const qn_hub_files *files, const qn_hub_name *name, c
                        "%s: no file fits in four fifths of the available memory, %.3g GB; the smallest is %s with %.3g GB: "
                        "name it after ':' to "
                        "have it all the same",
-                       name->repo, (double)memory * 1e-9, base_name(files->at[smallest->first].path),
+                       name->repo, (double)memory * 1e-9, qn_hub_path_base(files->at[smallest->first].path),
                        (double)smallest->bytes * 1e-9);
     for (size_t i = 0; i < count; i++)
         if (models[i].n_listed != models[i].n_parts)
             return take(files, models[i].first, selection); /* fails, with the part that is missing */
-    enumerate(files, models, count, "", false, list, sizeof list);
+    enumerate(files, models, count, NULL, WORDS, false, list, sizeof list);
     return qn_fail(QN_ERR_INVALID,
                    count ? "%s: quern reads the weight type of none of its GGUF files: %s" : "%s: it has no GGUF file%s",
                    name->repo, list);

@@ -2,6 +2,7 @@
  * in the order of the weights, lowest bits first. layout.h has the block layouts. */
 #include "quant/families.h"
 #include "quant/layout.h"
+#include "quant/quant_kernels.h"
 
 #include <math.h>
 
@@ -72,6 +73,15 @@ static inline float only_magnitude(const float *weights)
     }
     memcpy(&magnitude, &first, sizeof magnitude);
     return differ ? -1.0f : magnitude;
+}
+
+void qn_quantize_mixed_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++) {
+        float mean;
+        mean_magnitudes(weights + b * QN_Q1_0_WEIGHTS, 1, &mean);
+        store_q1_0(weights + b * QN_Q1_0_WEIGHTS, mean, blocks + b * QN_Q1_0_BYTES);
+    }
 }
 
 void qn_quantize_q1_0(const float *weights, size_t n_blocks, uint8_t *blocks)

@@ -3,6 +3,7 @@
  * The layouts of TQ1_0 and TQ2_0 are ggml's (ggml-common.h), that of PTQ1_0 is PrismML's. */
 #include "quant/families.h"
 #include "quant/layout.h"
+#include "quant/quant_kernels.h"
 
 #include <math.h>
 
@@ -52,9 +53,7 @@ uint16_t qn_ternary_codes(const float *weights, size_t n, bool four_valued, uint
         }
     }
     const uint16_t scale_f16 = qn_f32_to_f16_satfinite(largest);
-    const float d = qn_f16_to_f32(scale_f16);
-    /* x/d rounds to 1 from 0.5 on. Comparing with the exact 0.5 d needs no division, and d = 0 gives code 1. */
-    const float bound = d > 0.0f ? 0.5f * d : INFINITY;
+    const float bound = qn_ternary_bound(qn_f16_to_f32(scale_f16));
     for (size_t i = 0; i < n; i++)
         codes[i] = (uint8_t)(1 + (weights[i] >= bound) - (weights[i] <= -bound));
     return scale_f16;

@@ -21,6 +21,7 @@ struct qn_chat_template {
     const char *name;
     qn_output_params output;
     bool has_parsed_calls; /* or no tools */
+    char reasoning_end[QN_OUTPUT_MAX_WORDS];
     qn_chat_traits traits;
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
@@ -65,6 +66,8 @@ static void find_output(qn_chat_template *chat, const qn_tokenizer *tok)
     if (chat->jinja) {
         chat->has_parsed_calls = qn_output_form_of(chat->jinja, &chat->output);
         qn_output_find_tokens(&chat->output, tok);
+        qn_output_reasoning_words(chat->jinja, &chat->output, chat->reasoning_end);
+        chat->output.reasoning_end = chat->reasoning_end;
     } else {
         chat->has_parsed_calls = true;
         qn_output_params_init(&chat->output, QN_OUTPUT_PLAIN);
@@ -99,6 +102,11 @@ void qn_chat_template_free(qn_chat_template *chat)
 const char *qn_chat_template_name(const qn_chat_template *chat)
 {
     return chat->name;
+}
+
+const char *qn_chat_template_problem(const qn_chat_template *chat)
+{
+    return chat->problem;
 }
 
 const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat)

@@ -29,22 +29,25 @@ void qn_chat_template_free(qn_chat_template *chat);
 /* qn_chat_template_name - "file", "given", "chatml" (the file has none), or "" if there is none that can be used. */
 const char *qn_chat_template_name(const qn_chat_template *chat);
 
+/* qn_chat_template_problem - what the model has in place of a template that can be used; "" if it has one. */
+const char *qn_chat_template_problem(const qn_chat_template *chat);
+
 /* qn_chat_template_jinja - the compiled template, or NULL. */
 const qn_jinja *qn_chat_template_jinja(const qn_chat_template *chat);
 
-/* qn_chat_template_output - how answers are parsed back: the form of qn_output_form_of, delimiters with their token ids. False
- * if the template has tools whose calls cannot be parsed back. Without a template the form is plain. */
+/* qn_chat_template_output - how answers are parsed back: the form of qn_output_form_of, delimiters with their token ids, and
+ * the words that end reasoning, which are the template's. False if the template has tools whose calls cannot be parsed back.
+ * Without a template the form is plain. */
 bool qn_chat_template_output(const qn_chat_template *chat, qn_output_params *output);
 
-/* qn_chat_template_traits - what the template knows, or NULL. */
+/* qn_chat_template_traits - what the template supports, or NULL. */
 const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat);
 
 /* qn_chat_render - a conversation as text.
  *
- *   conversation   an object: its members are the template's variables (messages, tools, add_generation_prompt, ...), adapted to
- *                  what the template knows (chat_adapt.h).
- *                  bos_token and eos_token are those of the vocabulary unless they are given; tools and documents are none
- *                  unless they are given
+ *   conversation   an object: its members are the template's variables (messages, tools, add_generation_prompt, ...), adapted
+ *                  to what the template supports (chat_adapt.h). bos_token and eos_token are those of the vocabulary unless
+ *                  they are given; tools and documents are none unless they are given
  *   now            seconds since 1970, for templates that print the date
  *   output         free it with qn_jinja_output_free
  *

@@ -1,4 +1,4 @@
-/* What a chat template knows, and conversations in terms of that. */
+/* What a chat template supports, and conversations in terms of that. */
 #include "text/chat_adapt.h"
 
 #include "base/status.h"
@@ -15,19 +15,22 @@ const char *const qn_effort_levels[QN_EFFORT_LEVELS] = { "none", "minimal", "low
 
 static const qn_jinja_limits probe_limits = { .steps = 200000, .memory = 16 << 20, .output = 1 << 20 };
 
-/* Renders messages. *text: free it with free(). */
-static bool renders(const qn_jinja *jinja, const char *messages, qn_jinja_output *output)
+/* Renders messages, with a reasoning_effort unless it is NULL. Free *output with qn_jinja_output_free. */
+static bool renders(const qn_jinja *jinja, const char *messages, const char *effort, qn_jinja_output *output)
 {
     json_t *list = json_loads(messages, 0, NULL);
-    const qn_jinja_variable variables[] = {
-        { "messages", list, false },     { "bos_token", json_string(""), true }, { "eos_token", json_string(""), true },
-        { "tools", json_null(), false }, { "documents", json_null(), false },    { "add_generation_prompt", json_true(), false }
-    };
+    const qn_jinja_variable variables[] = { { "messages", list, false },
+                                            { "bos_token", json_string(""), true },
+                                            { "eos_token", json_string(""), true },
+                                            { "tools", json_null(), false },
+                                            { "documents", json_null(), false },
+                                            { "add_generation_prompt", json_true(), false },
+                                            { "reasoning_effort", effort ? json_string(effort) : json_null(), false } };
     enum { N = sizeof variables / sizeof *variables };
     bool complete = true;
     for (size_t i = 0; i < N; i++)
         complete &= variables[i].value != NULL;
-    const bool done = complete && qn_jinja_render(jinja, variables, N, 0, &probe_limits, output) == QN_OK;
+    const bool done = complete && qn_jinja_render(jinja, variables, effort ? N : N - 1, 0, &probe_limits, output) == QN_OK;
     for (size_t i = 0; i < N; i++)
         json_decref(variables[i].value);
     return done;
@@ -36,17 +39,17 @@ static bool renders(const qn_jinja *jinja, const char *messages, qn_jinja_output
 static bool accepts(const qn_jinja *jinja, const char *messages)
 {
     qn_jinja_output output = { 0 };
-    const bool done = renders(jinja, messages, &output);
+    const bool done = renders(jinja, messages, NULL, &output);
     qn_jinja_output_free(&output);
     return done;
 }
 
-/* A template that knows nothing of parts fails, prints nothing, or prints a Python list. */
+/* A template without support for parts fails, prints nothing, or prints a Python list. */
 static bool reads_parts(const qn_jinja *jinja)
 {
     qn_jinja_output output = { 0 };
     bool reads = false;
-    if (renders(jinja, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"" PROBE "\"}]}]", &output))
+    if (renders(jinja, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"" PROBE "\"}]}]", NULL, &output))
         reads = strstr(output.text, PROBE) && !strstr(output.text, "'" PROBE) && !strstr(output.text, "\"" PROBE);
     qn_jinja_output_free(&output);
     return reads || !accepts(jinja, "[{\"role\": \"user\", \"content\": \"" PROBE "\"}]");
@@ -76,6 +79,21 @@ static bool visit_constant(const char *text, size_t length, void *user)
     return true;
 }
 
+/* Efforts are the levels that the template spells. One that prints whatever it is given spells none, and one that refuses what
+ * it does not know is strict. */
+static void find_efforts(const qn_jinja *jinja, unsigned spelled, qn_chat_traits *traits)
+{
+    static const char question[] = "[{\"role\": \"user\", \"content\": \"a\"}]";
+    qn_jinja_output output = { 0 };
+    const bool is_accepted = renders(jinja, question, PROBE, &output);
+    traits->efforts = is_accepted && strstr(output.text, PROBE) ? 0 : spelled;
+    traits->is_strict = !is_accepted && accepts(jinja, question);
+    qn_jinja_output_free(&output);
+    for (int i = 0; i < QN_EFFORT_LEVELS; i++)
+        if (traits->efforts >> i & 1)
+            traits->names[traits->n_names++] = qn_effort_levels[i];
+}
+
 void qn_chat_traits_of(const qn_jinja *jinja, qn_chat_traits *traits)
 {
     struct constants found = { 0 };
@@ -85,7 +103,8 @@ void qn_chat_traits_of(const qn_jinja *jinja, qn_chat_traits *traits)
                                 .reads_argument_text = reads_argument_text(jinja),
                                 .has_thinking = qn_jinja_uses(jinja, "enable_thinking"),
                                 .has_effort = qn_jinja_uses(jinja, "reasoning_effort") };
-    traits->efforts = traits->has_effort ? found.efforts : 0;
+    if (traits->has_effort)
+        find_efforts(jinja, found.efforts, traits);
 }
 
 /* ---- Contents ---- */
@@ -221,7 +240,7 @@ static bool needs_change(const qn_chat_traits *traits, const json_t *message)
            (!traits->reads_argument_text && has_argument_text(message));
 }
 
-/* Appends a message. Of several system messages at the beginning it makes one, if `merge`: templates want one at most. */
+/* Appends a message. Of several system messages at the beginning it makes one, if `merge`: templates accept one at most. */
 static qn_status append(json_t *messages, json_t *message, bool merge)
 {
     json_t *first = json_array_get(messages, 0), *content;
@@ -264,7 +283,7 @@ static int level_of(const json_t *effort)
     return -1;
 }
 
-/* The nearest level that the template knows; -1: it compares with none. */
+/* The nearest level that the template has; -1: it has none. */
 static int nearest_level(unsigned known, int level)
 {
     for (int i = level; i < QN_EFFORT_LEVELS; i++)
@@ -285,7 +304,7 @@ static bool adapt_effort(const qn_chat_traits *traits, json_t *conversation)
         return json_object_del(conversation, "reasoning_effort") == 0 &&
                (json_object_get(conversation, "enable_thinking") ||
                 json_object_set_new(conversation, "enable_thinking", json_false()) == 0);
-    const int nearest = nearest_level(traits->efforts, level);
+    const int nearest = traits->is_strict ? nearest_level(traits->efforts, level) : -1;
     return nearest < 0 || json_object_set_new(conversation, "reasoning_effort", json_string(qn_effort_levels[nearest])) == 0;
 }
 

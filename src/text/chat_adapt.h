@@ -1,5 +1,5 @@
-/* Conversations in a form that a chat template accepts: templates differ in the roles, contents, arguments and efforts that they
- * know. What a template accepts is rendered as it is given. */
+/* Conversations in a form that a chat template accepts: templates differ in the roles, contents, arguments and efforts that
+ * they know. What a template accepts is rendered as it is given. */
 #ifndef QN_TEXT_CHAT_ADAPT_H
 #define QN_TEXT_CHAT_ADAPT_H
 
@@ -9,14 +9,17 @@
 enum { QN_EFFORT_LEVELS = 7 };
 extern const char *const qn_effort_levels[QN_EFFORT_LEVELS]; /* none, minimal, low, medium, high, xhigh, max */
 
-/* What a template knows, found by its names and constants and by rendering it. */
+/* What a template supports, found by its names and constants and by rendering it. */
 typedef struct qn_chat_traits {
-    bool has_developer;       /* the role developer */
-    bool reads_parts;         /* contents that are arrays of parts with text */
-    bool reads_argument_text; /* arguments of tool calls as JSON text */
-    bool has_thinking;        /* enable_thinking */
-    bool has_effort;          /* reasoning_effort */
-    unsigned efforts;         /* the levels that it compares reasoning_effort with, bits 1 << index in qn_effort_levels */
+    bool has_developer;                  /* the role developer */
+    bool reads_parts;                    /* contents that are arrays of parts with text */
+    bool reads_argument_text;            /* arguments of tool calls as JSON text */
+    bool has_thinking;                   /* enable_thinking */
+    bool has_effort;                     /* reasoning_effort */
+    bool is_strict;                      /* it refuses a reasoning_effort that it does not know */
+    unsigned efforts;                    /* the levels that it knows, bits 1 << index in qn_effort_levels; 0: it prints any */
+    const char *names[QN_EFFORT_LEVELS]; /* [n_names] these levels */
+    size_t n_names;
 } qn_chat_traits;
 
 /* qn_chat_traits_of - the traits of a template. Renders it a few times, under limits that take milliseconds at most. */
@@ -28,11 +31,11 @@ void qn_chat_traits_of(const qn_jinja *jinja, qn_chat_traits *traits);
  *   out            the conversation itself, or a copy where something had to change; release it with json_decref
  *
  * Changes are:
- *   developer          a role that the template does not know becomes system. System messages at the beginning become one then
+ *   developer          a role that the template does not have becomes system. System messages at the beginning become one then
  *   parts              contents of text parts become text, if the template does not read parts
  *   arguments          of tool calls given as JSON text become objects, if the template fails otherwise
- *   reasoning_effort   a level that the template does not know becomes the nearest one above it, else below it; "none" sets
- *                      enable_thinking to false
+ *   reasoning_effort   a level that the template refuses becomes the nearest one above it, else below it, that it has; "none"
+ *                      sets enable_thinking to false where "none" is no level of the template
  *
  * QN_ERR_INVALID   contents have parts that are not text; arguments are not the text of an object */
 qn_status qn_chat_adapt(const qn_chat_traits *traits, const json_t *conversation, json_t **out);

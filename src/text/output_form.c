@@ -3,6 +3,7 @@
 
 #include "text/json_scan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *const names[QN_OUTPUT_N_FORMS] = {
@@ -138,6 +139,44 @@ static bool calls_are_parsed_back(const qn_jinja *jinja, const qn_output_params 
     json_decref(messages);
     json_decref(empty);
     return found;
+}
+
+/* ---- The end of reasoning ---- */
+
+static void take_between(const char *text, const char *close, char words[QN_OUTPUT_MAX_WORDS])
+{
+    const char *begin = strstr(text, "qn9thought"), *end = begin ? strstr(begin, "qn9answer") : NULL;
+    if (!end)
+        return;
+    begin += strlen("qn9thought");
+    const size_t n = (size_t)(end - begin);
+    if (n >= QN_OUTPUT_MAX_WORDS || !memmem(begin, n, close, strlen(close)))
+        return;
+    memcpy(words, begin, n);
+    words[n] = '\0';
+}
+
+void qn_output_reasoning_words(const qn_jinja *jinja, const qn_output_params *params, char words[QN_OUTPUT_MAX_WORDS])
+{
+    static const qn_jinja_limits limits = { .steps = 1000000, .memory = 16 << 20, .output = 1 << 20 };
+    words[0] = '\0';
+    if (!params->think_close.text)
+        return;
+    snprintf(words, QN_OUTPUT_MAX_WORDS, "\n%s\n\n", params->think_close.text);
+    json_t *messages = json_pack("[{s: s, s: s}, {s: s, s: s, s: s}]", "role", "user", "content", "Hi", "role", "assistant",
+                                 "reasoning_content", "qn9thought", "content", "qn9answer");
+    json_t *empty = json_string(""), *none = json_null();
+    const qn_jinja_variable variables[] = {
+        { "messages", messages, false }, { "tools", none, false }, { "bos_token", empty, true }, { "eos_token", empty, true }
+    };
+    qn_jinja_output output;
+    if (messages && empty && qn_jinja_render(jinja, variables, 4, 0, &limits, &output) == QN_OK) {
+        take_between(output.text, params->think_close.text, words);
+        qn_jinja_output_free(&output);
+    }
+    json_decref(messages);
+    json_decref(empty);
+    json_decref(none);
 }
 
 bool qn_output_form_of(const qn_jinja *jinja, qn_output_params *params)

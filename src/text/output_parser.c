@@ -407,7 +407,7 @@ size_t qn_output_n_calls(const qn_output_parser *p)
 
 bool qn_output_reasoning_spent(qn_output_parser *p, const char **words, size_t *length)
 {
-    if (p->spent || !p->reasoning || p->n_reasoning < p->reasoning_budget || p->state != STATE_TEXT ||
+    if (p->spent || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget || p->state != STATE_TEXT ||
         p->candidate != p->held.n || p->utf8.n_tail)
         return false;
     p->spent = true;
@@ -458,14 +458,11 @@ static qn_status set_up(qn_output_parser *p, const qn_output_params *params)
     QN_TRY(set_delimiter(p, FUNCTION, p->form == QN_OUTPUT_XML ? "<function=" : NULL, -1));
     QN_TRY(set_delimiter(p, BRACE, p->form == QN_OUTPUT_JSON || p->form == QN_OUTPUT_LLAMA3 ? "{" : NULL, -1));
 
-    const char *close_text = p->delimiters[THINK_CLOSE].text ? p->delimiters[THINK_CLOSE].text : "";
-    const char *end = params->reasoning_end ? params->reasoning_end : close_text;
-    const char *before = params->reasoning_end ? "" : "\n", *behind = params->reasoning_end ? "" : "\n\n";
-    const size_t length = strlen(end);
-    QN_TRY(qn_alloc(&p->reasoning_end, length + 4, 1, "output"));
-    memcpy(p->reasoning_end, before, strlen(before));
-    memcpy(p->reasoning_end + strlen(before), end, length);
-    memcpy(p->reasoning_end + strlen(before) + length, behind, strlen(behind));
+    if (params->reasoning_end) {
+        const size_t size = strlen(params->reasoning_end) + 1;
+        QN_TRY(qn_alloc(&p->reasoning_end, size, 1, "output"));
+        memcpy(p->reasoning_end, params->reasoning_end, size);
+    }
     return QN_OK;
 }
 

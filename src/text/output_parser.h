@@ -45,7 +45,7 @@ typedef struct qn_output_params {
 
     /* Budget: how many tokens of reasoning may come before it is ended by `reasoning_end`, in the template's words. */
     size_t reasoning_budget;   /* SIZE_MAX: no limit */
-    const char *reasoning_end; /* NULL: a newline, think_close, two newlines */
+    const char *reasoning_end; /* with a budget; copied */
 
     size_t max_call; /* bytes of a call, beyond which it is broken; bounds the memory */
     void (*on_event)(const qn_output_event *event, void *user);
@@ -67,6 +67,13 @@ void qn_output_find_tokens(qn_output_params *params, const qn_tokenizer *tok);
  * False if the template has tools whose calls are of no form known here; the form is then QN_OUTPUT_PLAIN, and tools must be
  * refused. */
 bool qn_output_form_of(const qn_jinja *jinja, qn_output_params *params);
+
+/* Bytes that end reasoning, a terminator included. */
+enum { QN_OUTPUT_MAX_WORDS = 128 };
+
+/* qn_output_reasoning_words - what a chat template prints between reasoning and content: of an answer that it renders, else a
+ * newline, think_close, two newlines. "" without think_close. */
+void qn_output_reasoning_words(const qn_jinja *jinja, const qn_output_params *params, char words[QN_OUTPUT_MAX_WORDS]);
 
 /* qn_output_prompt_opens_reasoning - whether output after this prompt starts inside reasoning: think_open, and then space, is
  * the end of the prompt. */

@@ -44,15 +44,20 @@ static bool name_continues(qn_output_parser *p, bool *ended)
     return *ended || (c >= 0x20 && c < FIRST_MARK && c != '<' && c != '>' && (n < MAX_NAME || (c & 0xc0) == 0x80));
 }
 
+/* Whether the last byte held completes a name. One that a name cannot have fails the call. */
+static bool completes_name(qn_output_parser *p)
+{
+    bool ended;
+    if (name_continues(p, &ended))
+        return ended;
+    qn_output_call_failed(p, p->held.n - 1);
+    return false;
+}
+
 static void name_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
-    bool ended;
-    if (!name_continues(p, &ended)) {
-        qn_output_call_failed(p, p->held.n - 1);
-        return;
-    }
-    if (!ended)
+    if (!completes_name(p))
         return;
     qn_output_append(p, &p->name, p->held.data + xml->begin, p->held.n - 1 - xml->begin);
     if (p->status != QN_OK)
@@ -117,12 +122,7 @@ static bool is_streamed(const qn_output_parser *p)
 static void key_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
-    bool ended;
-    if (!name_continues(p, &ended)) {
-        qn_output_call_failed(p, p->held.n - 1);
-        return;
-    }
-    if (!ended)
+    if (!completes_name(p))
         return;
     const char *key = p->held.data + xml->begin;
     const size_t length = p->held.n - 1 - xml->begin;

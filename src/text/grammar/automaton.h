@@ -29,7 +29,7 @@ typedef enum qn_node_kind {
     QN_BYTE,   /* one byte of lo..hi, then next */
     QN_DFA,    /* a text of dfa `a`, then next */
     QN_STRING, /* the rest of a JSON string by strings[a], its quote included, then next */
-    QN_KEY,    /* the rest of a key of objects[a], its quote included */
+    QN_KEY,    /* the rest of a key of objects[a], the byte behind it included */
     QN_SPLIT,  /* next or a */
     QN_CALL,   /* rule `a`, then next */
     QN_RETURN, /* to the frame's node */
@@ -76,6 +76,7 @@ typedef struct qn_object_rule {
     uint64_t required[4], usable[4];
     uint32_t n_required, min, max;
     bool additional, required_first;
+    uint8_t end;                          /* the byte behind a key */
     uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node behind it, and its rule */
     uint32_t close, first, more;          /* nodes of `}`; of the first key's quote; of a comma and a key */
 } qn_object_rule;
@@ -217,15 +218,25 @@ struct qn_grammar_state {
     bool failed; /* no memory, or too many steps */
 };
 
-/* qn_state_step - the configurations after a byte: reads [begin, end) of state->configs, appends them at `end`.
- * Returns their end; `end` itself if the byte may not follow. Frames are appended; truncate n_frames to undo. */
-size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, uint8_t byte);
+/* qn_state_step - the configurations after a byte: reads [begin, end) of state->configs, appends them at `at`, from end on.
+ * Returns their end; `at` itself if the byte may not follow. Frames are appended; truncate n_frames to undo. */
+size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, size_t at, uint8_t byte);
 
-/* qn_state_follow - the configurations at a node before its first byte: appends them at `at`, returns their end. */
-size_t qn_state_follow(qn_grammar_state *state, size_t at, uint32_t node, uint32_t frame);
+/* qn_state_takes - whether a byte may follow a configuration. True for some of an object's keys that may not. */
+bool qn_state_takes(const qn_grammar_state *state, const qn_config *config, uint8_t byte);
+
+/* qn_state_follow - the configurations behind the nodes of [begin, end), before their first byte: appends them at `at`, from
+ * end on, returns their end. */
+size_t qn_state_follow(qn_grammar_state *state, size_t begin, size_t end, size_t at);
 
 /* qn_state_adds_key - whether a key that the object does not name may begin at a QN_KEY configuration. */
 bool qn_state_adds_key(const qn_grammar_state *state, const qn_config *config);
+
+/* qn_state_additional_key - the QN_STRING configuration of a QN_KEY one if what follows is of no declared name. Appends a frame. */
+qn_config qn_state_additional_key(qn_grammar_state *state, const qn_config *config);
+
+/* qn_state_declared_bytes - adds the bytes with which the key continues as a declared name, or ends as one. */
+void qn_state_declared_bytes(const qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 
 /* qn_state_has_final - whether a configuration of [begin, end) is QN_NODE_FINAL. */
 bool qn_state_has_final(const qn_grammar_state *state, size_t begin, size_t end);

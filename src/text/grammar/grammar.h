@@ -18,6 +18,7 @@
 
 #include "quern/grammar.h"
 #include "quern/quern.h"
+#include "text/output_parser.h"
 #include "text/tokenizer.h"
 
 #include <jansson.h>
@@ -30,7 +31,7 @@ enum { QN_GRAMMAR_THREADS = 512, QN_GRAMMAR_DEPTH = 256 };
 
 typedef struct qn_grammar_options {
     bool strict;         /* an unsupported keyword is QN_ERR_UNSUPPORTED; else it is ignored */
-    bool closed;         /* objects that do not say whether they have additional properties have none */
+    bool closed;         /* objects that have properties and do not say whether there are additional ones have none */
     bool required_first; /* optional and additional properties follow all required ones; else properties come in any order */
 } qn_grammar_options;
 
@@ -72,6 +73,28 @@ qn_status qn_grammar_from_choices(const char *const *choices, size_t n_choices, 
  * that derive no text are QN_ERR_INVALID, naming the rule. */
 qn_status qn_grammar_from_gbnf(const char *text, size_t length, qn_grammar **out);
 
+/* Delimiters of an output that are tokens of the vocabulary: bytes that no text in UTF-8 has, so that they are no part of texts. */
+enum { QN_MARK_CALL_OPEN = 0xf8, QN_MARK_CALL_CLOSE, QN_MARK_THINK_OPEN, QN_MARK_THINK_CLOSE, QN_MARKS_END };
+
+typedef struct qn_grammar_calls {
+    const qn_output_params *output; /* the form of calls, and their delimiters */
+    const json_t *tools;            /* as in qn_output_params */
+    const char *name;               /* the only function that may be called; NULL: any */
+    bool is_lazy;   /* text may come first. The grammar begins behind the first call_open, but in the form llama3,
+                                       where it has the text: what begins with neither a brace nor space is no call */
+    bool is_single; /* at most one call. Always in the form llama3 */
+} qn_grammar_calls;
+
+/* qn_grammar_from_calls - compile the tool calls of an answer: one or several, as chat templates print them.
+ *
+ * Arguments follow the tools' schemas; objects that have properties and do not say whether there are additional ones have none.
+ * Keywords that are not supported are errors for tools with `strict`, else ignored. In the form xml, strings are raw text up to
+ * "\n</parameter>".
+ *
+ * QN_ERR_INVALID       a tool without a name, or a malformed schema; no tool of the name
+ * QN_ERR_UNSUPPORTED   the form has no calls; an unsupported keyword; a name that the form cannot have */
+qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out);
+
 /* qn_grammar_share - another reference; returns the grammar. qn_grammar_free (quern/grammar.h) drops one: the last, after the
  * grammar's states and matches. */
 qn_grammar *qn_grammar_share(qn_grammar *grammar);
@@ -105,11 +128,13 @@ typedef struct qn_grammar_vocab qn_grammar_vocab;
 /* qn_grammar_vocab_create - prepare a tokeniser's vocabulary.
  *
  *   tokenizer   not needed afterwards
+ *   output      its delimiters that are tokens are marks of grammars; NULL: none
  *   n_cached    masks to keep, of n_vocab / 8 bytes each; 0: none
  *   out         free it with qn_grammar_vocab_free
  *
  * Control tokens, empty tokens and tokens of more than 255 bytes never follow; end tokens do where the output may end. */
-qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, size_t n_cached, qn_grammar_vocab **out);
+qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, const qn_output_params *output, size_t n_cached,
+                                  qn_grammar_vocab **out);
 void qn_grammar_vocab_free(qn_grammar_vocab *vocab);
 
 /* qn_grammar_vocab_bytes - the bytes of a text token, NULL for control tokens and others that never follow. */
@@ -126,13 +151,21 @@ qn_status qn_grammar_mask(qn_grammar_vocab *vocab, qn_grammar_state *state, uint
 /* A request's state. `accepts` and `mask` are not called at the same time, nor with another function of the match. */
 typedef struct qn_grammar_match qn_grammar_match;
 
-/* Where the grammar begins: the text before is free, end tokens included, until `trigger` was written or `trigger_token` was
- * generated. What follows the trigger in the same token must fit already. With an `opening_token` there is free text only if
- * it is the first token, which it may be. */
+enum { QN_GRAMMAR_TRIGGERS = 2 };
+
+/* What ends a part of the free text: a text that was written, or a token that was generated. */
+typedef struct qn_grammar_trigger_text {
+    const char *text; /* [n] at most 255 bytes, copied; n 0: none */
+    size_t n;
+    qn_token token; /* < 0: none */
+} qn_grammar_trigger_text;
+
+/* Where the grammar begins: the text before is free, end tokens included, until the triggers were met one after the other. What
+ * follows the last in the same token must fit already. With an `opening_token` the text up to the first trigger is free only if
+ * it is the first token, which it may be; else there is none, and the first trigger counts as met. */
 typedef struct qn_grammar_start {
-    const char *trigger; /* [n_trigger] at most 255 bytes, copied; n_trigger 0: none */
-    size_t n_trigger;
-    qn_token trigger_token; /* < 0: none */
+    qn_grammar_trigger_text triggers[QN_GRAMMAR_TRIGGERS];
+    size_t n_triggers;      /* 0: the grammar begins at the first token */
     qn_token opening_token; /* < 0: none */
 } qn_grammar_start;
 

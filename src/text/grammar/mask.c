@@ -1,5 +1,6 @@
-/* Masks: a walk over the vocabulary's trie with the configurations that each prefix leads to. Where one configuration is left
- * that is a DFA or a JSON string, its table is walked instead. What stays in a JSON string is known beforehand. */
+/* Masks: a walk over the vocabulary's tries with the configurations that each prefix leads to. Where one configuration is left
+ * that is a DFA, or all are in JSON strings that go on alike, a table is walked instead. Tokens that stay in a JSON string, and
+ * texts of a class of characters that a DFA takes whole, are known beforehand. */
 #include "text/grammar/vocab.h"
 
 #include "base/memory.h"
@@ -23,61 +24,193 @@ static void allow(const walker *w, int32_t token)
         qn_mask_set(w->allowed, (uint32_t)token);
 }
 
-/* ---- The trie ---- */
+static qn_status reserve(qn_grammar_state *s, size_t n)
+{
+    const qn_status status = qn_realloc_array(&s->configs, &s->config_capacity, n, sizeof *s->configs, "grammar state");
+    s->failed |= status != QN_OK;
+    return status;
+}
 
-static void walk(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end);
+/* ---- Alternatives ---- */
 
-/* Nodes below one whose configurations are [begin, end): node `i`, and what is below it. */
-static void walk_child(walker *w, uint32_t i, size_t begin, size_t end)
+/* Configurations by what they do with a byte: [begin, dfas) each for itself, [dfas, strings) in the same state of a DFA,
+ * [strings, end) in JSON strings that go on alike, keys of no declared name included. The latter are walked as the copies
+ * [end, top). */
+typedef struct alternatives {
+    size_t begin, dfas, strings, end, top;
+    uint64_t declared[4]; /* bytes with which a key may continue as a declared name */
+} alternatives;
+
+/* What takes a byte: nothing, those in a DFA alone, those in strings alone, all that are not in strings, all, or one. */
+enum { UNKNOWN, NOTHING, DFAS, STRINGS, OTHERS, ALL, ONE };
+
+/* The configuration inside the key's string if the key is an additional one; false if it cannot be. */
+static bool take_as_string(walker *w, const qn_config *c, alternatives *a, qn_config *string)
+{
+    qn_grammar_state *s = w->s;
+    const uint32_t kind = s->grammar->nodes[c->node].kind;
+    *string = *c;
+    if (kind == QN_STRING)
+        return true;
+    if (kind != QN_KEY || (c->sub & 255) == QN_STRING_REJECTED || !qn_state_adds_key(s, c))
+        return false;
+    *string = qn_state_additional_key(s, c);
+    qn_state_declared_bytes(s, c, a->declared);
+    return true;
+}
+
+static bool go_on_alike(const qn_grammar *g, const qn_config *a, const qn_config *b)
+{
+    const qn_string_rule *x = &g->strings[g->nodes[a->node].a], *y = &g->strings[g->nodes[b->node].a];
+    return x->form == y->form && x->dfa == y->dfa && a->sub == b->sub && x->max == y->max &&
+           (x->max == QN_UNLIMITED || a->count == b->count);
+}
+
+static void exchange(qn_config *a, qn_config *b)
+{
+    const qn_config c = *a;
+    *a = *b;
+    *b = c;
+}
+
+static alternatives find_alternatives(walker *w, size_t begin, size_t end)
+{
+    qn_grammar_state *s = w->s;
+    const qn_node *nodes = s->grammar->nodes;
+    alternatives a = { .begin = begin, .strings = end, .end = end, .top = end };
+    qn_config string;
+    for (size_t i = begin; i < a.strings && !s->failed;) {
+        if (!take_as_string(w, &s->configs[i], &a, &string) ||
+            (a.top > end && !go_on_alike(s->grammar, &s->configs[end], &string))) {
+            i++;
+            continue;
+        }
+        if (reserve(s, a.top + 1) != QN_OK)
+            break;
+        s->configs[a.top++] = string;
+        exchange(&s->configs[i], &s->configs[--a.strings]);
+    }
+    a.dfas = a.strings;
+    for (size_t i = begin; i < a.dfas;) {
+        const qn_config *c = &s->configs[i], *first = &s->configs[a.strings - 1];
+        if (nodes[c->node].kind == QN_DFA &&
+            (a.dfas == a.strings || (c->sub == first->sub && nodes[c->node].a == nodes[first->node].a)))
+            exchange(&s->configs[i], &s->configs[--a.dfas]);
+        else
+            i++;
+    }
+    return a;
+}
+
+static bool any_takes(const qn_grammar_state *s, size_t begin, size_t end, uint8_t byte)
+{
+    for (size_t i = begin; i < end; i++)
+        if (qn_state_takes(s, &s->configs[i], byte))
+            return true;
+    return false;
+}
+
+static uint32_t find_way(const qn_grammar_state *s, const alternatives *a, uint8_t byte)
+{
+    const bool is_declared = a->declared[byte / 64] >> (byte % 64) & 1, has_strings = a->top > a->end && !is_declared;
+    const size_t n_alike = byte == '"' ? a->top : a->end + 1;
+    uint32_t way = NOTHING;
+    for (size_t i = a->begin; i < a->dfas && (way == NOTHING || way >= ONE); i++)
+        if (qn_state_takes(s, &s->configs[i], byte))
+            way = way == NOTHING ? ONE + (uint32_t)(i - a->begin) : OTHERS;
+    if (a->dfas < a->strings && qn_state_takes(s, &s->configs[a->dfas], byte))
+        way = way == NOTHING ? DFAS : OTHERS;
+    if (has_strings && any_takes(s, a->end, n_alike, byte))
+        return way == NOTHING ? STRINGS : ALL;
+    return !has_strings && any_takes(s, a->strings, a->end, byte) ? ALL : way;
+}
+
+/* ---- Walks ---- */
+
+static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
+static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
+
+static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256]);
+
+/* Node `i` and what is below it, from configurations [begin, end); those from `at` on are free. */
+static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t at)
 {
     const qn_trie_node *n = &w->nodes[i];
-    const size_t n_frames = w->s->n_frames, next = qn_state_step(w->s, begin, end, n->byte);
-    if (next > end) {
+    const size_t n_frames = w->s->n_frames, next = qn_state_step(w->s, begin, end, at, n->byte);
+    if (next > at)
         allow(w, n->token);
-        walk(w, i + 1, n->end, end, next);
+    if (next > at && i + 1 < n->end) {
+        const alternatives a = find_alternatives(w, at, next);
+        walk(w, i + 1, n->end, &a, NULL);
     }
     w->s->n_frames = n_frames;
 }
 
-/* The same where the configuration before the byte is `c`. */
-static void walk_from(walker *w, uint32_t i, qn_config c, size_t end)
+static uint32_t look_up_way(const qn_grammar_state *s, const alternatives *a, uint8_t byte, uint32_t ways[256])
 {
-    qn_grammar_state *s = w->s;
-    if (qn_realloc_array(&s->configs, &s->config_capacity, end + 1, sizeof *s->configs, "grammar state") != QN_OK) {
-        s->failed = true;
-        return;
+    if (!ways)
+        return find_way(s, a, byte);
+    if (ways[byte] == UNKNOWN)
+        ways[byte] = find_way(s, a, byte);
+    return ways[byte];
+}
+
+/* Allows the tokens that end at nodes [first, last) which follow the alternatives. ways: by byte, as far as they are known. */
+static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256])
+{
+    const qn_grammar_state *s = w->s;
+    w->s->failed |= s->steps > QN_GRAMMAR_STEPS;
+    for (uint32_t i = first, next; i < last && !s->failed; i = next) {
+        const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
+        next = w->nodes[i].end;
+        if (way == DFAS || way == STRINGS) { /* tables are walked for all neighbours at once */
+            while (next < last && look_up_way(s, a, w->nodes[next].byte, ways) == way)
+                next = w->nodes[next].end;
+            if (way == DFAS)
+                walk_dfas(w, i, next, a->dfas, a->strings, a->top);
+            else
+                walk_strings(w, i, next, a->end, a->top, a->top);
+        } else if (way == OTHERS || way == ALL) {
+            walk_child(w, i, a->begin, way == ALL ? a->end : a->strings, a->top);
+        } else if (way >= ONE) {
+            const size_t one = a->begin + way - ONE;
+            if (s->grammar->nodes[s->configs[one].node].kind == QN_DFA)
+                walk_dfas(w, i, next, one, one + 1, a->top);
+            else
+                walk_child(w, i, one, one + 1, a->top);
+        }
     }
-    s->configs[end] = c;
-    walk_child(w, i, end, end + 1);
 }
 
-/* Whether something follows the text of a DFA's node but the end. */
-static bool goes_on(walker *w, const qn_config *c, size_t end)
+/* From configurations [begin, end) in the same state of a DFA. Where its text may end, what follows is walked apart, but for
+ * bytes that both take. */
+static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
 {
+    enum { TAKEN = 1, REFUSED };
     qn_grammar_state *s = w->s;
-    const size_t n_frames = s->n_frames, next = qn_state_follow(s, end, s->grammar->nodes[c->node].next, c->frame);
-    bool follows = false;
-    for (size_t i = end; i < next; i++)
-        follows |= s->configs[i].node != QN_NODE_FINAL;
-    s->n_frames = n_frames;
-    return follows;
-}
-
-static void walk_dfa(walker *w, uint32_t first, uint32_t last, qn_config c, size_t end)
-{
-    const qn_dfa *dfa = &w->s->grammar->dfas[w->s->grammar->nodes[c.node].a];
-    const bool follows = goes_on(w, &c, end);
+    const qn_dfa *dfa = &s->grammar->dfas[s->grammar->nodes[s->configs[begin].node].a];
     const uint32_t depth = w->nodes[first].depth - 1u;
-    w->states[depth] = c.sub;
-    w->s->steps += (last - first) / 8;
-    for (uint32_t i = first; i < last && !w->s->failed;) {
+    const size_t n_frames = s->n_frames, ends = at + (end - begin);
+    uint8_t exits[256] = { 0 };
+    if (reserve(s, ends) != QN_OK)
+        return;
+    memcpy(&s->configs[at], &s->configs[begin], (end - begin) * sizeof *s->configs);
+    w->states[depth] = s->configs[begin].sub;
+    const size_t behind = qn_state_follow(s, at, ends, ends);
+    s->steps += (last - first) / 8;
+    for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        const uint32_t state = dfa->next[(size_t)w->states[n->depth - 1] * dfa->n_classes + dfa->class_of[n->byte]];
-        if (!state) {
+        const uint32_t before = w->states[n->depth - 1];
+        const uint32_t state = dfa->next[(size_t)before * dfa->n_classes + dfa->class_of[n->byte]];
+        const bool may_exit = n->depth > depth + 1 && dfa->accept[before];
+        if (may_exit && !exits[n->byte])
+            exits[n->byte] = any_takes(s, ends, behind, n->byte) ? TAKEN : REFUSED;
+        if (may_exit && exits[n->byte] == TAKEN) {
+            for (size_t k = at; k < ends; k++)
+                s->configs[k].sub = before;
+            walk_child(w, i, state ? at : ends, behind, behind);
             i = n->end;
-        } else if (follows && dfa->accept[state]) {
-            c.sub = w->states[n->depth - 1];
-            walk_from(w, i, c, end);
+        } else if (!state) {
             i = n->end;
         } else {
             w->states[n->depth] = state;
@@ -85,123 +218,202 @@ static void walk_dfa(walker *w, uint32_t first, uint32_t last, qn_config c, size
             i++;
         }
     }
+    s->n_frames = n_frames;
 }
 
-static void walk_string(walker *w, uint32_t first, uint32_t last, qn_config c, size_t end)
+/* What follows the quote of configurations [begin, end) in JSON strings. */
+typedef struct closing {
+    size_t begin, end, at;
+    bool is_known, is_constant; /* it is found; it is the same wherever the quote is */
+    bool follows;
+    size_t n_frames;
+    alternatives a;
+    uint32_t ways[256];
+} closing;
+
+static bool is_constant(const qn_grammar_state *s, size_t begin, size_t end)
 {
-    const qn_string_rule *rule = &w->s->grammar->strings[w->s->grammar->nodes[c.node].a];
+    for (size_t i = begin; i < end; i++) {
+        const qn_string_rule *rule = &s->grammar->strings[s->grammar->nodes[s->configs[i].node].a];
+        if (rule->dfa >= 0 || s->configs[i].count < rule->min)
+            return false;
+    }
+    return true;
+}
+
+/* The quote is at node `i`; sub and count as in qn_config, of characters since the walk began. */
+static void walk_closed(walker *w, uint32_t i, closing *c, uint32_t sub, uint32_t count)
+{
+    qn_grammar_state *s = w->s;
+    const size_t n = c->end - c->begin, next_to = c->at + n;
+    if (!c->is_known) {
+        for (size_t k = 0; k < n; k++) {
+            s->configs[c->at + k] = s->configs[c->begin + k];
+            s->configs[c->at + k].sub = sub;
+            s->configs[c->at + k].count += count;
+        }
+        s->n_frames = c->n_frames;
+        const size_t end = qn_state_step(s, c->at, next_to, next_to, '"');
+        c->follows = end > next_to;
+        c->a = find_alternatives(w, next_to, end);
+        c->is_known = c->is_constant;
+        memset(c->ways, 0, sizeof c->ways);
+    }
+    if (!c->follows)
+        return;
+    allow(w, w->nodes[i].token);
+    if (i + 1 < w->nodes[i].end)
+        walk(w, i + 1, w->nodes[i].end, &c->a, c->is_constant ? c->ways : NULL);
+}
+
+/* From configurations [begin, end) in JSON strings, which go on alike to the quote. */
+static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
+{
+    qn_grammar_state *s = w->s;
+    const qn_config string = s->configs[begin];
+    const qn_string_rule *rule = &s->grammar->strings[s->grammar->nodes[string.node].a];
     const qn_string_table *table = qn_string_machine(rule->form);
-    const qn_dfa *dfa = rule->dfa >= 0 ? &w->s->grammar->dfas[rule->dfa] : NULL;
+    const qn_dfa *dfa = rule->dfa >= 0 ? &s->grammar->dfas[rule->dfa] : NULL;
     const uint32_t depth = w->nodes[first].depth - 1u;
-    w->characters[depth] = (uint8_t)c.sub;
-    w->states[depth] = c.sub >> 8;
-    w->counts[depth] = c.count;
-    w->s->steps += (last - first) / 8;
-    for (uint32_t i = first; i < last && !w->s->failed;) {
+    closing c = { .begin = begin, .end = end, .at = at, .is_constant = is_constant(s, begin, end), .n_frames = s->n_frames };
+    if (reserve(s, at + (end - begin)) != QN_OK)
+        return;
+    w->characters[depth] = (uint8_t)string.sub;
+    w->states[depth] = string.sub >> 8;
+    w->counts[depth] = 0;
+    s->steps += (last - first) / 8;
+    for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte];
+        const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte], count = w->counts[above];
         uint32_t state = w->states[above];
         if (character == QN_STRING_END) {
-            c.sub = w->characters[above] | state << 8;
-            c.count = w->counts[above];
-            walk_from(w, i, c, end);
+            walk_closed(w, i, &c, w->characters[above] | state << 8, count);
             i = n->end;
             continue;
         }
         if (dfa)
             state = dfa->next[(size_t)state * dfa->n_classes + dfa->class_of[n->byte]];
-        if (character == QN_STRING_REJECTED || (dfa && !state) || (!w->characters[above] && w->counts[above] >= rule->max)) {
+        if (character == QN_STRING_REJECTED || (dfa && !state) ||
+            (!w->characters[above] && string.count + count >= rule->max)) {
             i = n->end;
             continue;
         }
         w->characters[n->depth] = (uint8_t)character;
         w->states[n->depth] = state;
-        w->counts[n->depth] = w->counts[above] + !character;
+        w->counts[n->depth] = count + !character;
         allow(w, n->token);
         i++;
     }
-}
-
-/* Allows the tokens that end at nodes [first, last) which follow configurations [begin, end), the topmost ones. */
-static void walk(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end)
-{
-    qn_grammar_state *s = w->s;
-    size_t n = 0, which = begin;
-    for (size_t i = begin; i < end; i++)
-        if (s->configs[i].node != QN_NODE_FINAL) {
-            which = i;
-            n++;
-        }
-    if (first == last || !n || s->failed)
-        return;
-    s->failed = s->steps > QN_GRAMMAR_STEPS;
-    const int kind = n == 1 ? s->grammar->nodes[s->configs[which].node].kind : QN_NEVER;
-    if (kind == QN_DFA) {
-        walk_dfa(w, first, last, s->configs[which], end);
-        return;
-    }
-    if (kind == QN_STRING) {
-        walk_string(w, first, last, s->configs[which], end);
-        return;
-    }
-    for (uint32_t i = first; i < last && !s->failed; i = w->nodes[i].end)
-        walk_child(w, i, begin, end);
+    s->n_frames = c.n_frames;
 }
 
 /* ---- The mask ---- */
 
-static void add_inside(const walker *w, qn_string_form form, uint32_t most)
+/* Adds the tokens of a set that begin at most so many characters. */
+static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
 {
-    const qn_grammar_vocab *v = w->v;
-    const uint32_t *inside = most < QN_SHORT_STRINGS ? v->inside_short[most] : v->inside[form];
-    if (most != QN_UNLIMITED && most >= QN_SHORT_STRINGS) {
-        inside = v->inside_short[QN_SHORT_STRINGS - 1];
-        for (size_t i = 0; i < v->n_long && v->long_characters[i] <= most; i++)
-            qn_mask_set(w->allowed, v->inside_long[i]);
-    }
-    for (size_t i = 0; i < v->n_words; i++)
-        w->allowed[i] |= inside[i];
+    const bool is_few = most < QN_SHORT_TEXTS;
+    const uint32_t *tokens = most == QN_UNLIMITED ? set->all : set->few[is_few ? most : QN_SHORT_TEXTS - 1];
+    for (size_t i = 0; !is_few && most != QN_UNLIMITED && i < set->n_longer && set->characters[i] <= most; i++)
+        qn_mask_set(w->allowed, set->longer[i]);
+    for (size_t i = 0; i < w->v->n_words; i++)
+        w->allowed[i] |= tokens[i];
 }
 
-enum { ALL = 1, CLOSING = 2 };
+/* Adds the texts of classes up to `last` that a DFA takes whole. Returns the tries of the others. */
+static unsigned add_texts(const walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on)
+{
+    unsigned tries = QN_TRIES_ALL;
+    uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, characters of what was added */
+    for (int kind = (int)last; kind >= 0; kind--) {
+        const unsigned parts = qn_text_contains((qn_text_class)kind);
+        if (!(tries & parts))
+            continue;
+        const qn_text_fit fit = qn_text_fits(dfa, state, (qn_text_class)kind);
+        if (fit.characters > added[kind])
+            add_set(w, &w->v->texts[kind], fit.characters);
+        for (int part = 0; part <= kind; part++)
+            if (parts >> part & 1 && added[part] < fit.characters)
+                added[part] = fit.characters;
+        if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(goes_on && fit.ends_within)))
+            tries &= ~parts;
+    }
+    return tries;
+}
+
+/* Whether something may follow the text of a DFA's configuration. */
+static bool goes_on(qn_grammar_state *s, size_t config)
+{
+    const size_t n_frames = s->n_frames, at = 2 * s->n_configs;
+    const size_t end = qn_state_follow(s, config, config + 1, at);
+    bool follows = false;
+    for (size_t i = at; i < end; i++)
+        follows |= s->configs[i].node != QN_NODE_FINAL;
+    s->n_frames = n_frames;
+    return follows;
+}
 
 /* The tries to walk for a configuration; adds what is known beforehand. */
-static int prepare(const walker *w, const qn_config *c)
+static unsigned prepare(const walker *w, size_t config)
 {
     const qn_grammar *g = w->s->grammar;
-    const qn_node *n = &g->nodes[c->node];
-    if (n->kind == QN_FINAL)
-        return 0;
-    if (n->kind == QN_STRING && !(c->sub & 255) && g->strings[n->a].dfa < 0) {
+    const qn_config c = w->s->configs[config];
+    const qn_node *n = &g->nodes[c.node];
+    switch ((qn_node_kind)n->kind) {
+    case QN_DFA: return add_texts(w, &g->dfas[n->a], c.sub, QN_TEXT_LINE, goes_on(w->s, config));
+    case QN_STRING: {
         const qn_string_rule *rule = &g->strings[n->a];
-        add_inside(w, rule->form, rule->max != QN_UNLIMITED ? rule->max - c->count : QN_UNLIMITED);
-        return CLOSING;
+        if (c.sub & 255)
+            return QN_TRIES_ALL;
+        if (rule->dfa >= 0)
+            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY, false);
+        add_set(w, &w->v->inside[rule->form], rule->max != QN_UNLIMITED ? rule->max - c.count : QN_UNLIMITED);
+        return 1 << QN_TRIE_CLOSING;
     }
-    if (n->kind != QN_KEY || (c->sub & 255) || !qn_state_adds_key(w->s, c))
-        return ALL;
-    add_inside(w, g->strings[g->nodes[g->objects[n->a].rest].a].form, QN_UNLIMITED); /* declared names have its spellings */
-    return CLOSING;
+    case QN_KEY:
+        if ((c.sub & 255) || !qn_state_adds_key(w->s, &c))
+            return QN_TRIES_ALL;
+        add_set(w, &w->v->inside[g->strings[g->nodes[g->objects[n->a].rest].a].form], QN_UNLIMITED);
+        return 1 << QN_TRIE_CLOSING;
+    default: return n->kind == QN_FINAL ? 0 : QN_TRIES_ALL;
+    }
+}
+
+/* Walks the tries, each from the configurations whose tries it is among. */
+static void walk_tries(walker *w, const uint16_t *tries, size_t n)
+{
+    qn_grammar_state *s = w->s;
+    alternatives a;
+    uint32_t ways[256];
+    for (int t = 0; t < QN_TRIES; t++) {
+        bool is_known = t > 0;
+        for (size_t i = 0; i < n && is_known; i++)
+            is_known = (tries[i] >> t & 1) == (tries[i] >> (t - 1) & 1);
+        if (!is_known) {
+            size_t end = n;
+            for (size_t i = 0; i < n; i++)
+                if (tries[i] >> t & 1)
+                    s->configs[end++] = s->configs[i];
+            a = find_alternatives(w, n, end);
+            memset(ways, 0, sizeof ways);
+        }
+        w->nodes = w->v->tries[t].nodes;
+        if (a.top > n)
+            walk(w, 0, (uint32_t)w->v->tries[t].n, &a, ways);
+    }
 }
 
 static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *allowed)
 {
     walker w = { .v = v, .s = s, .allowed = allowed };
     const size_t n = s->n_configs, n_frames = s->n_frames;
-    const qn_trie *const tries[] = { &v->all, &v->closing };
-    int walked[QN_GRAMMAR_THREADS];
+    uint16_t tries[QN_GRAMMAR_THREADS];
     memset(allowed, 0, v->n_words * sizeof *allowed);
-    QN_TRY(qn_realloc_array(&s->configs, &s->config_capacity, 2 * n, sizeof *s->configs, "grammar state"));
+    QN_TRY(reserve(s, 2 * n));
     s->steps = 0;
     for (size_t i = 0; i < n; i++)
-        walked[i] = prepare(&w, &s->configs[i]);
-    for (int t = 0; t < 2; t++) {
-        size_t end = n;
-        for (size_t i = 0; i < n; i++)
-            if (walked[i] >> t & 1)
-                s->configs[end++] = s->configs[i];
-        w.nodes = tries[t]->nodes;
-        walk(&w, 0, (uint32_t)tries[t]->n, n, end);
-    }
+        tries[i] = (uint16_t)prepare(&w, i);
+    walk_tries(&w, tries, n);
     if (qn_state_has_final(s, 0, n))
         for (size_t i = 0; i < v->n_ends; i++)
             qn_mask_set(allowed, (uint32_t)v->ends[i]);

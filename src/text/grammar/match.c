@@ -9,77 +9,89 @@
 
 enum { MAX_TRIGGER = 255 };
 
+/* What ends a part of the free text. */
+typedef struct trigger {
+    qn_token token; /* < 0: none */
+    char text[MAX_TRIGGER];
+    size_t n;
+    uint8_t border[MAX_TRIGGER + 1]; /* of the first i bytes of the text, the longest that begins and ends them */
+    int32_t *containing;             /* [n_containing] the first tokens of their bytes that contain the text */
+    size_t n_containing;
+} trigger;
+
 struct qn_grammar_match {
     qn_grammar_vocab *vocab;
     qn_grammar_state *state;
     size_t n_seen;
-    bool is_free, is_broken; /* before the trigger; a token was seen that may not follow */
-    qn_token trigger_token, opening_token;
-    char trigger[MAX_TRIGGER];
-    size_t n_trigger, n_matched;
-    uint8_t border[MAX_TRIGGER + 1]; /* of the first i bytes of the trigger, the longest that begins and ends them */
-    int32_t *containing;             /* [n_containing] the first tokens of their bytes that contain the trigger */
-    size_t n_containing;
+    bool is_broken; /* a token was seen that may not follow */
+    qn_token opening_token;
+    trigger triggers[QN_GRAMMAR_TRIGGERS];
+    size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
+    size_t n_matched;         /* bytes of the next trigger that were seen */
 };
 
-/* ---- The trigger ---- */
+/* ---- Triggers ---- */
 
-static size_t match_byte(const qn_grammar_match *m, size_t matched, char byte)
+static size_t match_byte(const trigger *t, size_t matched, char byte)
 {
-    while (matched && m->trigger[matched] != byte)
-        matched = m->border[matched];
-    return matched + (m->trigger[matched] == byte);
+    while (matched && t->text[matched] != byte)
+        matched = t->border[matched];
+    return matched + (t->text[matched] == byte);
 }
 
-/* Reads text before the trigger: true if the trigger ends in it, at *end. */
-static bool find_trigger(const qn_grammar_match *m, const char *bytes, size_t length, size_t *matched, size_t *end)
+/* Reads text before the grammar: *phase and *matched are moved on. Returns how many bytes are before the grammar. */
+static size_t find_triggers(const qn_grammar_match *m, const char *bytes, size_t length, size_t *phase, size_t *matched)
 {
-    if (!m->n_trigger)
-        return false;
-    for (size_t i = 0; i < length; i++) {
-        *matched = match_byte(m, *matched, bytes[i]);
-        if (*matched == m->n_trigger) {
-            *end = i + 1;
-            return true;
+    size_t i = 0;
+    for (; i < length && *phase < m->n_triggers; i++) {
+        const trigger *t = &m->triggers[*phase];
+        if (!t->n)
+            return length;
+        *matched = match_byte(t, *matched, bytes[i]);
+        if (*matched == t->n) {
+            ++*phase;
+            *matched = 0;
         }
     }
-    return false;
+    return i;
 }
 
-static qn_status prepare_trigger(qn_grammar_match *m, const qn_grammar_start *start)
+static qn_status prepare_trigger(const qn_grammar_vocab *v, const qn_grammar_trigger_text *given, trigger *t)
 {
-    const qn_grammar_vocab *v = m->vocab;
-    m->is_free = start->opening_token < 0;
-    m->trigger_token = start->trigger_token;
-    m->opening_token = start->opening_token;
-    if (!start->n_trigger)
+    t->token = given->token;
+    if (!given->n)
         return QN_OK;
-    if (start->n_trigger > MAX_TRIGGER)
-        return qn_fail(QN_ERR_INVALID, "grammar: a trigger of %zu bytes, at most %d are allowed", start->n_trigger,
-                       MAX_TRIGGER);
-    memcpy(m->trigger, start->trigger, start->n_trigger);
-    for (size_t i = 1; i < start->n_trigger; i++)
-        m->border[i + 1] = (uint8_t)match_byte(m, m->border[i], m->trigger[i]);
-    m->n_trigger = start->n_trigger;
+    if (given->n > MAX_TRIGGER)
+        return qn_fail(QN_ERR_INVALID, "grammar: a trigger of %zu bytes, at most %d are allowed", given->n, MAX_TRIGGER);
+    memcpy(t->text, given->text, given->n);
+    for (size_t i = 1; i < given->n; i++)
+        t->border[i + 1] = (uint8_t)match_byte(t, t->border[i], t->text[i]);
+    t->n = given->n;
     size_t capacity = 0;
-    for (size_t t = 0; t < v->n_tokens; t++) {
+    for (size_t token = 0; token < v->n_tokens; token++) {
         size_t length;
-        const char *bytes = qn_grammar_vocab_bytes(v, (qn_token)t, &length);
-        if (!bytes || length < m->n_trigger || !memmem(bytes, length, m->trigger, m->n_trigger))
+        const char *bytes = qn_grammar_vocab_bytes(v, (qn_token)token, &length);
+        if (!bytes || length < t->n || !memmem(bytes, length, t->text, t->n))
             continue;
-        QN_TRY(qn_realloc_array(&m->containing, &capacity, m->n_containing + 1, sizeof *m->containing, "trigger"));
-        m->containing[m->n_containing++] = (int32_t)t;
+        QN_TRY(qn_realloc_array(&t->containing, &capacity, t->n_containing + 1, sizeof *t->containing, "trigger"));
+        t->containing[t->n_containing++] = (int32_t)token;
     }
     return QN_OK;
 }
 
+static bool is_free(const qn_grammar_match *m)
+{
+    return m->phase < m->n_triggers;
+}
+
 static bool accepts_free(const qn_grammar_match *m, qn_token token)
 {
-    size_t length, matched = m->n_matched, end;
+    size_t length, phase = m->phase, matched = m->n_matched;
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
-    if (!bytes || !find_trigger(m, bytes, length, &matched, &end))
+    if (!bytes || token == m->triggers[phase].token)
         return true;
-    return qn_grammar_state_accepts(m->state, bytes + end, length - end);
+    const size_t end = find_triggers(m, bytes, length, &phase, &matched);
+    return phase < m->n_triggers || qn_grammar_state_accepts(m->state, bytes + end, length - end);
 }
 
 static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allowed)
@@ -89,12 +101,12 @@ static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allo
 }
 
 /* Tokens that begin with the rest of a trigger of which the first `matched` bytes were seen. */
-static void check_completing(const qn_grammar_match *m, size_t matched, uint32_t *allowed)
+static void check_completing(const qn_grammar_match *m, const qn_trie *trie, size_t matched, uint32_t *allowed)
 {
-    const qn_trie *trie = &m->vocab->all;
     uint32_t first = 0, last = (uint32_t)trie->n, found = 0;
-    for (size_t i = matched; i < m->n_trigger; i++) {
-        for (found = first; found < last && trie->nodes[found].byte != (uint8_t)m->trigger[i];)
+    const trigger *next = &m->triggers[m->phase];
+    for (size_t i = matched; i < next->n; i++) {
+        for (found = first; found < last && trie->nodes[found].byte != (uint8_t)next->text[i];)
             found = trie->nodes[found].end;
         if (found >= last)
             return;
@@ -108,12 +120,14 @@ static void check_completing(const qn_grammar_match *m, size_t matched, uint32_t
 
 static void mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
-    for (size_t t = 0; t < m->vocab->n_tokens; t++)
-        qn_mask_set(allowed, (uint32_t)t);
-    for (size_t i = 0; i < m->n_containing; i++)
-        check_free(m, m->containing[i], allowed);
-    for (size_t matched = m->n_matched; matched > 0; matched = m->border[matched])
-        check_completing(m, matched, allowed);
+    const trigger *t = &m->triggers[m->phase];
+    for (size_t token = 0; token < m->vocab->n_tokens; token++)
+        qn_mask_set(allowed, (uint32_t)token);
+    for (size_t i = 0; i < t->n_containing; i++)
+        check_free(m, t->containing[i], allowed);
+    for (size_t matched = m->n_matched; matched > 0; matched = t->border[matched])
+        for (int i = 0; i < QN_TRIE_CLOSING; i++)
+            check_completing(m, &m->vocab->tries[i], matched, allowed);
 }
 
 /* ---- Tokens ---- */
@@ -131,20 +145,27 @@ static bool is_opening(const qn_grammar_match *m, qn_token token)
     return !m->n_seen && m->opening_token >= 0 && token == m->opening_token;
 }
 
+/* Without the opening token there is no text up to the first trigger. */
+static void skip_opening(qn_grammar_match *m)
+{
+    if (!m->n_seen && m->opening_token >= 0)
+        m->phase = 1;
+}
+
 static void see(qn_grammar_match *m, qn_token token)
 {
-    size_t length, end = 0;
+    size_t length;
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
     if (is_opening(m, token)) {
-        m->is_free = true;
-    } else if (m->is_free) {
+        m->phase = 0;
+    } else if (is_free(m) && token == m->triggers[m->phase].token) {
+        m->phase++;
+        m->n_matched = 0;
+    } else if (is_free(m)) {
         if (!bytes)
             m->n_matched = 0;
-        if (m->trigger_token >= 0 && token == m->trigger_token)
-            m->is_free = false;
-        else if (bytes && find_trigger(m, bytes, length, &m->n_matched, &end))
-            m->is_free = false;
-        m->is_broken = end && !qn_grammar_state_advance(m->state, bytes + end, length - end);
+        const size_t end = bytes ? find_triggers(m, bytes, length, &m->phase, &m->n_matched) : 0;
+        m->is_broken = !is_free(m) && !qn_grammar_state_advance(m->state, bytes + end, length - end);
     } else if (bytes) {
         m->is_broken |= !qn_grammar_state_advance(m->state, bytes, length);
     } else if (!is_end(m->vocab, token)) {
@@ -168,10 +189,12 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     if (!m)
         return qn_fail(QN_ERR_MEMORY, "grammar: no memory for a match");
     m->vocab = vocab;
-    m->trigger_token = m->opening_token = -1;
+    m->opening_token = start ? start->opening_token : -1;
+    m->n_triggers = start ? start->n_triggers : 0;
     qn_status status = qn_grammar_state_create(grammar, &m->state);
-    if (status == QN_OK && start)
-        status = prepare_trigger(m, start);
+    for (size_t i = 0; i < m->n_triggers && status == QN_OK; i++)
+        status = prepare_trigger(vocab, &start->triggers[i], &m->triggers[i]);
+    skip_opening(m);
     if (status == QN_OK)
         *out = m;
     else
@@ -184,7 +207,8 @@ void qn_grammar_match_free(qn_grammar_match *m)
     if (!m)
         return;
     qn_grammar_state_free(m->state);
-    free(m->containing);
+    for (size_t i = 0; i < QN_GRAMMAR_TRIGGERS; i++)
+        free(m->triggers[i].containing);
     free(m);
 }
 
@@ -197,7 +221,7 @@ bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_
         return false;
     if (is_opening(m, token))
         return true;
-    if (m->is_free)
+    if (is_free(m))
         return accepts_free(m, token);
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
     if (bytes)
@@ -209,7 +233,7 @@ void qn_grammar_match_mask(void *match, const qn_token *answer, size_t n, uint32
 {
     qn_grammar_match *m = match;
     see_all(m, answer, n);
-    if (m->is_free && !m->is_broken)
+    if (is_free(m) && !m->is_broken)
         mask_free(m, allowed);
     else if (m->is_broken || qn_grammar_mask(m->vocab, m->state, allowed) != QN_OK)
         memset(allowed, 0, m->vocab->n_words * sizeof *allowed);
@@ -225,5 +249,5 @@ bool qn_grammar_match_check_first(const qn_sampling *sampling)
 
 bool qn_grammar_match_is_finished(const qn_grammar_match *m)
 {
-    return !m->is_broken && (m->is_free || qn_grammar_state_is_finished(m->state));
+    return !m->is_broken && (is_free(m) || qn_grammar_state_is_finished(m->state));
 }

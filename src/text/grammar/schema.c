@@ -17,7 +17,7 @@ static qn_status no_memory(void)
 
 const char *qn_schema_path(const qn_schema_compiler *c)
 {
-    return c->grammar->rules[c->rule].name;
+    return c->rule < c->grammar->n_rules ? c->grammar->rules[c->rule].name : c->what;
 }
 
 qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema)
@@ -29,7 +29,19 @@ qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
-qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *key, uint32_t *rule)
+/* Appends a step of a JSON pointer; NULL: none. */
+static void append_step(char *path, size_t size, const char *step)
+{
+    size_t n = strlen(path);
+    if (step && n + 1 < size)
+        n += (size_t)snprintf(path + n, size - n, "/");
+    for (const char *c = step; c && *c && n + 2 < size; c++)
+        n += (size_t)(*c == '~' || *c == '/' ? snprintf(path + n, size - n, "~%c", *c == '~' ? '0' : '1')
+                                             : snprintf(path + n, size - n, "%c", *c));
+}
+
+/* A new rule by its path. */
+static qn_status add_rule(qn_schema_compiler *c, json_t *schema, const char *path, uint32_t *rule)
 {
     size_t slot = ((uintptr_t)schema >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
     for (; c->slots[slot]; slot = (slot + 1) & (QN_SCHEMA_SLOTS - 1))
@@ -37,14 +49,20 @@ qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *key,
             *rule = c->slots[slot] - 1;
             return QN_OK;
         }
-    char path[256];
-    const char *parent = c->grammar->n_rules ? qn_schema_path(c) : "#";
-    snprintf(path, sizeof path, "%.180s%s%.64s", parent, key ? "/" : "", key ? key : "");
     QN_TRY(qn_realloc_array(&c->schemas, &c->capacity, c->grammar->n_rules + 1, sizeof *c->schemas, "schema"));
     QN_TRY(qn_grammar_add_rule(c->grammar, path, rule));
     c->schemas[*rule] = schema;
     c->slots[slot] = *rule + 1;
     return QN_OK;
+}
+
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *rule)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%.160s", qn_schema_path(c));
+    append_step(path, sizeof path, keyword);
+    append_step(path, sizeof path, key);
+    return add_rule(c, schema, path, rule);
 }
 
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id)
@@ -80,12 +98,18 @@ qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
     return qn_schema_node(c, QN_SPLIT, *entry, node, entry);
 }
 
-static qn_status call(qn_schema_compiler *c, json_t *schema, const char *key, uint32_t *entry)
+static qn_status call_rule(qn_schema_compiler *c, uint32_t rule, uint32_t *entry)
 {
-    uint32_t rule, node;
-    QN_TRY(qn_schema_rule(c, schema, key, &rule));
+    uint32_t node;
     QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
     return qn_schema_or(c, node, entry);
+}
+
+static qn_status call(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *entry)
+{
+    uint32_t rule;
+    QN_TRY(qn_schema_rule(c, schema, keyword, key, &rule));
+    return call_rule(c, rule, entry);
 }
 
 /* ---- Keywords ---- */
@@ -113,6 +137,7 @@ static const char *const supported[] = { "type",
                                          "maxProperties",
                                          "items",
                                          "prefixItems",
+                                         "additionalItems",
                                          "minItems",
                                          "maxItems",
                                          "minLength",
@@ -143,7 +168,7 @@ static qn_status check_keywords(const qn_schema_compiler *c, json_t *schema)
     {
         (void)value;
         if (!is_in(key, supported) && !is_note(key) && c->options.strict)
-            return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: keyword '%s' is not supported", qn_schema_path(c), key);
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
     }
     return QN_OK;
 }
@@ -160,18 +185,24 @@ static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
     return rest;
 }
 
-/* The rule's schema is `part` and what stands beside `keyword`. */
-static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, const char *key, uint32_t *entry)
+/* The error of another function, with the place. */
+static qn_status at_place(const qn_schema_compiler *c, qn_status status)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    if (status == QN_OK)
+        return status;
+    snprintf(text, sizeof text, "%s", qn_error_text());
+    return qn_fail(status, "%s: %s", qn_schema_path(c), text);
+}
+
+/* The rule's schema is `part` and what stands beside the keyword. */
+static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, const char *keyword, const char *key,
+                             uint32_t *entry)
 {
     json_t *merged;
-    const qn_status status = qn_schema_merge(c->root, part, rest, &c->merges, &merged);
-    if (status != QN_OK) {
-        char text[QN_ERROR_TEXT_MAX];
-        snprintf(text, sizeof text, "%s", qn_error_text());
-        return qn_fail(status, "%s, in %s", text, qn_schema_path(c));
-    }
+    QN_TRY(at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
     QN_TRY(qn_schema_own(c, merged));
-    return call(c, merged, key, entry);
+    return call(c, merged, keyword, key, entry);
 }
 
 static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const char *keyword, uint32_t *entry)
@@ -180,17 +211,17 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
     size_t i;
     bool is_empty;
     if (!json_is_array(branches) || !json_array_size(branches))
-        return qn_fail(QN_ERR_INVALID, "schema: %s/%s: not a list of schemas", qn_schema_path(c), keyword);
+        return qn_fail(QN_ERR_INVALID, "%s/%s: not a list of schemas", qn_schema_path(c), keyword);
     if (json_array_size(branches) > MAX_BRANCHES)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s/%s: %zu alternatives, at most %d are supported", qn_schema_path(c),
-                       keyword, json_array_size(branches), MAX_BRANCHES);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %zu alternatives, at most %d are supported", qn_schema_path(c), keyword,
+                       json_array_size(branches), MAX_BRANCHES);
     json_t *rest = without(schema, keyword, &is_empty);
     QN_TRY(qn_schema_own(c, rest));
     json_array_foreach(branches, i, branch)
     {
-        char key[64];
-        snprintf(key, sizeof key, "%s/%zu", keyword, i);
-        QN_TRY(is_empty ? call(c, branch, key, entry) : call_merged(c, branch, rest, key, entry));
+        char key[32];
+        snprintf(key, sizeof key, "%zu", i);
+        QN_TRY(is_empty ? call(c, branch, keyword, key, entry) : call_merged(c, branch, rest, keyword, key, entry));
     }
     return QN_OK;
 }
@@ -203,30 +234,37 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_t *merged = without(schema, "allOf", &is_empty);
     QN_TRY(qn_schema_own(c, merged));
     if (!json_is_array(parts))
-        return qn_fail(QN_ERR_INVALID, "schema: %s/allOf: not a list of schemas", qn_schema_path(c));
+        return qn_fail(QN_ERR_INVALID, "%s/allOf: not a list of schemas", qn_schema_path(c));
     if (is_empty)
         merged = json_true();
     json_array_foreach(parts, i, part)
     {
         json_t *next;
-        QN_TRY(qn_schema_merge(c->root, merged, part, &c->merges, &next));
+        QN_TRY(at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
         QN_TRY(qn_schema_own(c, next));
         merged = next;
     }
-    return call(c, merged, "allOf", entry);
+    return call(c, merged, "allOf", NULL, entry);
 }
 
+/* A referenced schema has the path of the reference. */
 static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     json_t *target;
     bool is_empty;
+    char path[256];
+    uint32_t rule;
     const char *reference = json_string_value(json_object_get(schema, "$ref"));
     if (!reference)
-        return qn_fail(QN_ERR_INVALID, "schema: %s/$ref: not a string", qn_schema_path(c));
+        return qn_fail(QN_ERR_INVALID, "%s/$ref: not a string", qn_schema_path(c));
     json_t *rest = without(schema, "$ref", &is_empty);
     QN_TRY(qn_schema_own(c, rest));
-    QN_TRY(qn_schema_resolve(c->root, reference, &target));
-    return is_empty ? call(c, target, NULL, entry) : call_merged(c, target, rest, NULL, entry);
+    QN_TRY(at_place(c, qn_schema_resolve(c->root, reference, &target)));
+    if (!is_empty)
+        return call_merged(c, target, rest, NULL, NULL, entry);
+    snprintf(path, sizeof path, "%.80s: %.160s", c->what, reference);
+    QN_TRY(add_rule(c, target, path, &rule));
+    return call_rule(c, rule, entry);
 }
 
 /* ---- Types ---- */
@@ -261,7 +299,7 @@ static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *t
             *types |= 1u << i;
             return QN_OK;
         }
-    return qn_fail(QN_ERR_INVALID, "schema: %s/type: '%s' is not a type", qn_schema_path(c), name ? name : "(no string)");
+    return qn_fail(QN_ERR_INVALID, "%s/type: '%s' is not a type", qn_schema_path(c), name ? name : "(no string)");
 }
 
 static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
@@ -327,7 +365,7 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
     if (json_is_true(schema))
         return compile_types(c, c->anything, entry);
     if (!json_is_object(schema))
-        return qn_fail(QN_ERR_INVALID, "schema: %s: neither an object nor a boolean", qn_schema_path(c));
+        return qn_fail(QN_ERR_INVALID, "%s: neither an object nor a boolean", qn_schema_path(c));
     QN_TRY(check_keywords(c, schema));
     if (json_object_get(schema, "$ref"))
         return compile_reference(c, schema, entry);
@@ -340,48 +378,69 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
     return compile_types(c, schema, entry);
 }
 
-static qn_status compile(qn_schema_compiler *c)
+qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *root, json_t *part, const char *key,
+                            uint32_t *rule)
 {
-    static const char space[] = "( |\\r?\\n[ \\t]{0,128})?";
-    uint32_t expr, root;
-    QN_TRY(qn_schema_rule(c, c->root, NULL, &root));
-    QN_TRY(qn_expr_regex(&c->exprs, space, strlen(space), false, "white space", &expr));
-    QN_TRY(qn_schema_dfa(c, expr, &c->space));
-    QN_TRY(qn_schema_node(c, QN_RETURN, 0, 0, &c->end));
-    for (c->rule = 0; c->rule < c->grammar->n_rules; c->rule++) {
+    char path[256];
+    c->what = what;
+    c->root = root;
+    snprintf(path, sizeof path, "%.80s: #%s", what, key ? "/properties" : "");
+    append_step(path, sizeof path, key);
+    QN_TRY(add_rule(c, part, path, rule));
+    for (; c->rule < c->grammar->n_rules; c->rule++) {
         uint32_t entry;
         QN_TRY(compile_rule(c, c->schemas[c->rule], &entry));
         c->grammar->rules[c->rule].entry = entry;
         c->exprs.n = c->exprs.n_ranges = 0;
     }
-    return qn_grammar_finish(c->grammar, root);
+    return QN_OK;
+}
+
+qn_status qn_schema_begin(qn_schema_compiler *c, const qn_grammar_options *options)
+{
+    static const char space[] = "( |\\r?\\n[ \\t]{0,128})?";
+    uint32_t expr;
+    *c = (qn_schema_compiler){ .what = "schema", .options = options ? *options : (qn_grammar_options){ 0 } };
+    c->owned = json_array();
+    c->anything = json_object();
+    c->slots = calloc(QN_SCHEMA_SLOTS, sizeof *c->slots);
+    if (!c->owned || !c->anything || !c->slots)
+        return no_memory();
+    QN_TRY(qn_grammar_begin(&c->grammar));
+    QN_TRY(qn_expr_regex(&c->exprs, space, strlen(space), false, "white space", &expr));
+    QN_TRY(qn_schema_dfa(c, expr, &c->space));
+    return qn_schema_node(c, QN_RETURN, 0, 0, &c->end);
+}
+
+qn_status qn_schema_end(qn_schema_compiler *c, qn_status status, qn_grammar **out)
+{
+    if (status == QN_OK)
+        *out = c->grammar;
+    else
+        qn_grammar_free(c->grammar);
+    qn_exprs_free(&c->exprs);
+    json_decref(c->owned);
+    json_decref(c->anything);
+    free(c->schemas);
+    free(c->slots);
+    return status;
 }
 
 qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out)
 {
-    qn_schema_compiler c = { .options = options ? *options : (qn_grammar_options){ 0 } };
-    qn_status status = QN_OK;
+    qn_schema_compiler c;
+    uint32_t rule;
+    json_t *root = json_deep_copy(schema);
     *out = NULL;
-    c.root = json_deep_copy(schema);
-    c.owned = json_array();
-    c.anything = json_object();
-    c.slots = calloc(QN_SCHEMA_SLOTS, sizeof *c.slots);
-    if (!c.root || !c.owned || !c.anything || !c.slots)
+    qn_status status = qn_schema_begin(&c, options);
+    if (status == QN_OK && !root)
         status = no_memory();
     if (status == QN_OK)
-        status = qn_grammar_begin(&c.grammar);
+        status = qn_schema_compile(&c, "schema", root, root, NULL, &rule);
     if (status == QN_OK)
-        status = compile(&c);
-    if (status == QN_OK)
-        *out = c.grammar;
-    else
-        qn_grammar_free(c.grammar);
-    qn_exprs_free(&c.exprs);
-    json_decref(c.owned);
-    json_decref(c.root);
-    json_decref(c.anything);
-    free(c.schemas);
-    free(c.slots);
+        status = qn_grammar_finish(c.grammar, rule);
+    status = qn_schema_end(&c, status, out);
+    json_decref(root);
     return status;
 }
 

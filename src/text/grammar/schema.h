@@ -22,7 +22,8 @@ enum {
 typedef struct qn_schema_compiler {
     qn_grammar *grammar;
     qn_grammar_options options;
-    qn_exprs exprs; /* of the current rule */
+    qn_exprs exprs;   /* of the current rule */
+    const char *what; /* names the schema in errors */
     json_t *root, *owned, *anything;
     json_t **schemas; /* of each rule, borrowed from root or owned */
     size_t capacity;
@@ -32,9 +33,26 @@ typedef struct qn_schema_compiler {
     uint64_t merges;
 } qn_schema_compiler;
 
+/* qn_schema_begin, qn_schema_compile, qn_schema_end - compile schemas to rules of one grammar: begin, each schema, end, also after
+ * an error.
+ *
+ *   what   names the schema in errors
+ *   root   borrowed until the end; not changed
+ *   part   what is compiled: the root, or with `key` its property of this name
+ *   out    the grammar, to be finished before the end (qn_grammar_finish); nothing unless status is QN_OK */
+qn_status qn_schema_begin(qn_schema_compiler *c, const qn_grammar_options *options);
+qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *root, json_t *part, const char *key,
+                            uint32_t *rule);
+qn_status qn_schema_end(qn_schema_compiler *c, qn_status status, qn_grammar **out);
+
+/* What is compiled, for errors: the schema's name and a JSON pointer into it, `schema: #/properties/a`. */
 const char *qn_schema_path(const qn_schema_compiler *c);
 qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
-qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *key, uint32_t *rule);
+
+/* qn_schema_rule - the rule of a schema, which is compiled later if it is new.
+ *
+ *   keyword, key   where it stands: in this keyword, there under this key. NULL: it stands for the whole */
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *rule);
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id);
 qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id);
 qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);

@@ -17,7 +17,7 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out)
     json_t *at = root;
     const char *p = reference;
     if (*p++ != '#')
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: $ref '%s' is outside the schema", reference);
+        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s' is outside the schema", reference);
     while (*p == '/' && at) {
         char key[512];
         size_t n = 0;
@@ -33,7 +33,7 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out)
         at = json_is_array(at) ? json_array_get(at, strtoul(key, NULL, 10)) : json_object_get(at, key);
     }
     *out = at;
-    return at && !*p ? QN_OK : qn_fail(QN_ERR_INVALID, "schema: $ref '%s' names nothing", reference);
+    return at && !*p ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
 }
 
 static json_t *all_of(json_t *a, json_t *b)
@@ -174,7 +174,7 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
     }
     json_decref(*out);
     *out = NULL;
-    return qn_fail(QN_ERR_UNSUPPORTED, "schema: more than %d references of references for one value", MAX_REFERENCES);
+    return qn_fail(QN_ERR_UNSUPPORTED, "more than %d references of references for one value", MAX_REFERENCES);
 }
 
 static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **out)
@@ -191,7 +191,7 @@ static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **o
         ++*steps;
         if (!joined) {
             json_decref(merged);
-            return qn_fail(QN_ERR_UNSUPPORTED, "schema: '%s' of two schemas for one value", key);
+            return qn_fail(QN_ERR_UNSUPPORTED, "'%s' of two schemas for one value", key);
         }
         json_object_set_new(merged, key, joined);
     }
@@ -210,7 +210,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
     *out = NULL;
     *steps += 8;
     if (*steps > MAX_STEPS)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: too many schemas for one value");
+        return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
     qn_status status = flatten(root, a, depth, steps, &x);
     if (status == QN_OK)
         status = flatten(root, b, depth, steps, &y);
@@ -222,7 +222,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
         else if (json_is_object(x) && json_is_object(y))
             status = merge_objects(x, y, steps, out);
         else
-            status = qn_fail(QN_ERR_INVALID, "schema: neither an object nor a boolean");
+            status = qn_fail(QN_ERR_INVALID, "neither an object nor a boolean");
     }
     json_decref(x);
     json_decref(y);

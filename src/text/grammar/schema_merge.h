@@ -1,4 +1,4 @@
-/* Joining JSON schemas that apply to the same value. */
+/* Joining JSON schemas that apply to the same value. Error texts lack the place. */
 #ifndef QN_TEXT_GRAMMAR_SCHEMA_MERGE_H
 #define QN_TEXT_GRAMMAR_SCHEMA_MERGE_H
 

@@ -22,9 +22,9 @@ static qn_status get_count(const qn_schema_compiler *c, json_t *schema, const ch
         return QN_OK;
     const double number = json_number_value(value);
     if (!json_is_number(value) || number < 0 || number != floor(number))
-        return qn_fail(QN_ERR_INVALID, "schema: %s/%s: not a count", qn_schema_path(c), key);
+        return qn_fail(QN_ERR_INVALID, "%s/%s: not a count", qn_schema_path(c), key);
     if (number > INT32_MAX)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s/%s: %.0f is above %d", qn_schema_path(c), key, number, INT32_MAX);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %.0f is above %d", qn_schema_path(c), key, number, INT32_MAX);
     *count = (uint32_t)number;
     return QN_OK;
 }
@@ -79,9 +79,9 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     json_t *pattern = json_object_get(schema, "pattern");
     const char *format = find_format(json_string_value(json_object_get(schema, "format"))), *text = json_string_value(pattern);
     if (pattern && !text)
-        return qn_fail(QN_ERR_INVALID, "schema: %s/pattern: not a string", qn_schema_path(c));
+        return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
     if (pattern && format && c->options.strict)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: a pattern and a format", qn_schema_path(c));
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format", qn_schema_path(c));
     text = text ? text : format;
     if (!text)
         return QN_OK;
@@ -126,7 +126,7 @@ static qn_status set_bound(const qn_schema_compiler *c, json_t *value, const cha
     const char *digits = text + (*text == '-'), *point = strchr(digits, '.');
     const size_t n = point ? (size_t)(point - digits) : strlen(digits);
     if (n >= sizeof bound->integer)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s/%s: a bound of %zu digits", qn_schema_path(c), key, n);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: a bound of %zu digits", qn_schema_path(c), key, n);
     memcpy(bound->integer, digits, n);
     bound->integer[n] = 0;
     snprintf(bound->fraction, sizeof bound->fraction, "%s", point ? point + 1 : "");
@@ -144,7 +144,7 @@ static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_
     json_t *value = json_object_get(schema, key), *exclusive = json_object_get(schema, exclusive_key);
     *bound = (qn_bound){ 0 };
     if ((value && !json_is_number(value)) || (exclusive && !json_is_number(exclusive) && !json_is_boolean(exclusive)))
-        return qn_fail(QN_ERR_INVALID, "schema: %s/%s: not a number", qn_schema_path(c), value ? key : exclusive_key);
+        return qn_fail(QN_ERR_INVALID, "%s/%s: not a number", qn_schema_path(c), value ? key : exclusive_key);
     if (json_is_number(exclusive)) {
         const double x = json_number_value(exclusive), y = json_number_value(value);
         if (!value || (is_min ? x >= y : x <= y)) {
@@ -169,11 +169,13 @@ qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, 
 
 /* ---- Arrays ---- */
 
-static qn_status add_item(qn_schema_compiler *c, json_t *schema, size_t i, uint32_t next, qn_array_rule *array)
+static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *schema, size_t i, uint32_t next,
+                          qn_array_rule *array)
 {
     char key[32];
-    snprintf(key, sizeof key, "items/%zu", i);
-    QN_TRY(qn_schema_rule(c, schema, key, &array->item_rules[i]));
+    snprintf(key, sizeof key, "%zu", i);
+    QN_TRY(qn_schema_rule(c, schema, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
+                          &array->item_rules[i]));
     return qn_schema_node(c, QN_CALL, array->item_rules[i], next, &array->items[i]);
 }
 
@@ -204,7 +206,11 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
     QN_TRY(qn_schema_space(c, more, &node));
     QN_TRY(qn_schema_byte(c, ',', node, &c->grammar->arrays[id].comma));
     for (uint32_t i = 0; i <= array.n_prefix; i++)
-        QN_TRY(add_item(c, i < array.n_prefix ? json_array_get(prefix, i) : items ? items : json_true(), i, after, &array));
+        QN_TRY(add_item(c, json_is_array(json_object_get(schema, "items")) ? "items" : "prefixItems",
+                        i < array.n_prefix ? json_array_get(prefix, i)
+                        : items            ? items
+                                           : json_true(),
+                        i, after, &array));
     QN_TRY(qn_schema_space(c, first, &node));
     return qn_schema_byte(c, '[', node, entry);
 }
@@ -260,7 +266,7 @@ static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const cha
             return no_memory();
         if (n > QN_GRAMMAR_SPELLED) {
             free(text);
-            return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: a property's name of %zu bytes", qn_schema_path(c), n);
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes", qn_schema_path(c), n);
         }
         o->spellings[o->n_spellings++] = (qn_spelling){ text, (uint16_t)n, (uint16_t)property };
     }
@@ -273,7 +279,7 @@ static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char
     const uint32_t property = c->grammar->objects[object].n_properties++;
     uint32_t rule, node;
     QN_TRY(add_spellings(c, object, key, strlen(key), property));
-    QN_TRY(qn_schema_rule(c, schema, key, &rule));
+    QN_TRY(qn_schema_rule(c, schema, "properties", key, &rule));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, after, &node));
     QN_TRY(qn_schema_space(c, node, &node));
     QN_TRY(qn_schema_byte(c, ':', node, &node));
@@ -291,7 +297,7 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     uint32_t node, value_rule, string;
     if (o->n_spellings)
         rule.form = o->n_spellings > o->n_properties ? QN_STRING_KEY_UNICODE : QN_STRING_KEY;
-    QN_TRY(qn_schema_rule(c, schema, "additionalProperties", &value_rule));
+    QN_TRY(qn_schema_rule(c, schema, "additionalProperties", NULL, &value_rule));
     QN_TRY(qn_schema_node(c, QN_CALL, value_rule, after, &node));
     QN_TRY(qn_schema_space(c, node, &node));
     QN_TRY(qn_schema_byte(c, ':', node, &node));
@@ -309,12 +315,12 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
     const char *key;
     size_t i;
     rest = json_object_get(schema, "additionalProperties");
-    rest = rest ? rest : c->options.closed ? json_false() : json_true();
+    rest = rest ? rest : c->options.closed && properties ? json_false() : json_true();
     if ((properties && !json_is_object(properties)) || (required && !json_is_array(required) && !json_is_boolean(required)))
-        return qn_fail(QN_ERR_INVALID, "schema: %s: malformed properties or required", qn_schema_path(c));
+        return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
     const size_t most = json_object_size(properties) + json_array_size(required);
     if (most > 2 * QN_GRAMMAR_PROPERTIES)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     qn_object_rule *o = &c->grammar->objects[object];
     o->spellings = calloc(2 * most + 1, sizeof *o->spellings);
     o->values = calloc(most + 1, sizeof *o->values);
@@ -327,7 +333,7 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
         uint32_t property = 0;
         key = json_string_value(value);
         if (!key)
-            return qn_fail(QN_ERR_INVALID, "schema: %s/required/%zu: not a string", qn_schema_path(c), i);
+            return qn_fail(QN_ERR_INVALID, "%s/required/%zu: not a string", qn_schema_path(c), i);
         if (!json_object_get(properties, key)) {
             bool is_new = true;
             for (size_t k = 0; k < i && is_new; k++)
@@ -348,7 +354,7 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
     }
     o = &c->grammar->objects[object];
     if (o->n_properties > QN_GRAMMAR_PROPERTIES)
-        return qn_fail(QN_ERR_UNSUPPORTED, "schema: %s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     for (i = 0; i < 4; i++)
         o->n_required += (uint32_t)__builtin_popcountll(o->required[i]);
     if (o->n_spellings)
@@ -369,6 +375,7 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     QN_TRY(add_properties(c, id, schema, after));
     o = &c->grammar->objects[id];
     o->required_first = c->options.required_first;
+    o->end = '"';
     QN_TRY(get_count(c, schema, "minProperties", 0, &o->min));
     QN_TRY(get_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
     QN_TRY(qn_schema_byte(c, '}', c->end, &o->close));
@@ -497,7 +504,7 @@ static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t string
         return add_scalar(c, value, scalars, last_scalar);
     json_t *schema = constant_schema(value);
     QN_TRY(qn_schema_own(c, schema));
-    QN_TRY(qn_schema_rule(c, schema, "const", &rule));
+    QN_TRY(qn_schema_rule(c, schema, "const", NULL, &rule));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
     return qn_schema_or(c, node, entry);
 }
@@ -509,7 +516,7 @@ qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, 
     size_t i;
     qn_dfa dfa;
     if (values && !json_is_array(values))
-        return qn_fail(QN_ERR_INVALID, "schema: %s/enum: not a list", qn_schema_path(c));
+        return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
     if (!values)

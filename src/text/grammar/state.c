@@ -76,6 +76,16 @@ bool qn_state_adds_key(const qn_grammar_state *s, const qn_config *config)
     return find_key_rules(&s->grammar->objects[s->grammar->nodes[config->node].a], &s->frames[config->frame]).additional;
 }
 
+void qn_state_declared_bytes(const qn_grammar_state *s, const qn_config *c, uint64_t bytes[4])
+{
+    const qn_object_rule *o = &s->grammar->objects[s->grammar->nodes[c->node].a];
+    for (uint32_t i = c->sub >> 8 & 0xfff; i < c->sub >> 20; i++) {
+        const qn_spelling *name = &o->spellings[i];
+        const uint8_t byte = name->length > c->count ? (uint8_t)name->text[c->count] : o->end;
+        bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+    }
+}
+
 /* The frame after one more member; `property` -1: an additional one. */
 static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint32_t frame, int property)
 {
@@ -86,6 +96,12 @@ static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint3
     if (property >= 0)
         f.seen[property / 64] |= UINT64_C(1) << (property % 64);
     return add_frame(s, &f);
+}
+
+qn_config qn_state_additional_key(qn_grammar_state *s, const qn_config *c)
+{
+    const qn_object_rule *o = &s->grammar->objects[s->grammar->nodes[c->node].a];
+    return (qn_config){ .node = o->rest, .frame = count_member(s, o, c->frame, -1), .sub = c->sub & 255 };
 }
 
 /* ---- Closure ---- */
@@ -231,10 +247,13 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
     return end;
 }
 
-size_t qn_state_follow(qn_grammar_state *s, size_t at, uint32_t node, uint32_t frame)
+size_t qn_state_follow(qn_grammar_state *s, size_t begin, size_t end, size_t at)
 {
+    size_t out = at;
     begin_set(s);
-    return add_closure(s, at, at, node, frame);
+    for (size_t i = begin; i < end && !s->failed; i++)
+        out = add_closure(s, at, out, s->grammar->nodes[s->configs[i].node].next, s->configs[i].frame);
+    return out;
 }
 
 /* ---- A byte ---- */
@@ -271,7 +290,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     uint32_t next = QN_STRING_REJECTED;
     if (o->additional && state != QN_STRING_REJECTED)
         next = (*qn_string_machine(s->grammar->strings[s->grammar->nodes[o->rest].a].form))[state][byte];
-    if (first < last && byte == '"' && o->spellings[first].length == c.count) {
+    if (first < last && byte == o->end && o->spellings[first].length == c.count) {
         const uint32_t property = o->spellings[first].property;
         if (!is_allowed(&rules, property))
             return end;
@@ -294,36 +313,68 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     }
     if (!additional)
         return end;
-    c = (qn_config){ .node = o->rest, .frame = count_member(s, o, c.frame, -1), .sub = next };
+    c = qn_state_additional_key(s, &c);
+    c.sub = next;
     return add_config(s, begin, end, &c);
 }
 
-size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, uint8_t byte)
+size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, uint8_t byte)
 {
     const qn_grammar *g = s->grammar;
-    size_t out = end;
+    size_t out = at;
     begin_set(s);
     for (size_t i = begin; i < end && !s->failed; i++) {
         qn_config c = s->configs[i];
         const qn_node *n = &g->nodes[c.node];
         s->steps++;
         if (n->kind == QN_BYTE && byte >= n->lo && byte <= n->hi)
-            out = add_closure(s, end, out, n->next, c.frame);
+            out = add_closure(s, at, out, n->next, c.frame);
         if (n->kind == QN_STRING)
-            out = step_string(s, end, out, c, n, byte);
+            out = step_string(s, at, out, c, n, byte);
         if (n->kind == QN_KEY)
-            out = step_key(s, end, out, c, n, byte);
+            out = step_key(s, at, out, c, n, byte);
         if (n->kind != QN_DFA)
             continue;
         const qn_dfa *dfa = &g->dfas[n->a];
         c.sub = dfa->next[(size_t)c.sub * dfa->n_classes + dfa->class_of[byte]];
         if (!c.sub)
             continue;
-        out = add_config(s, end, out, &c);
+        out = add_config(s, at, out, &c);
         if (dfa->accept[c.sub])
-            out = add_closure(s, end, out, n->next, c.frame);
+            out = add_closure(s, at, out, n->next, c.frame);
     }
-    return s->failed ? end : out;
+    return s->failed ? at : out;
+}
+
+static bool string_takes(const qn_grammar *g, const qn_string_rule *rule, const qn_config *c, uint8_t byte)
+{
+    const uint32_t state = c->sub & 255, next = (*qn_string_machine(rule->form))[state][byte];
+    const qn_dfa *dfa = rule->dfa >= 0 ? &g->dfas[rule->dfa] : NULL;
+    if (next == QN_STRING_END)
+        return c->count >= rule->min && (!dfa || dfa->accept[c->sub >> 8]);
+    return next != QN_STRING_REJECTED && (state || c->count < rule->max) &&
+           (!dfa || dfa->next[(size_t)(c->sub >> 8) * dfa->n_classes + dfa->class_of[byte]]);
+}
+
+bool qn_state_takes(const qn_grammar_state *s, const qn_config *c, uint8_t byte)
+{
+    const qn_grammar *g = s->grammar;
+    const qn_node *n = &g->nodes[c->node];
+    uint64_t declared[4] = { 0 };
+    switch ((qn_node_kind)n->kind) {
+    case QN_BYTE: return byte >= n->lo && byte <= n->hi;
+    case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
+    case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
+    case QN_KEY: {
+        const qn_object_rule *o = &g->objects[n->a];
+        if (o->additional && (c->sub & 255) != QN_STRING_REJECTED &&
+            (*qn_string_machine(g->strings[g->nodes[o->rest].a].form))[c->sub & 255][byte] != QN_STRING_REJECTED)
+            return true;
+        qn_state_declared_bytes(s, c, declared);
+        return declared[byte / 64] >> (byte % 64) & 1;
+    }
+    default: return false;
+    }
 }
 
 bool qn_state_has_final(const qn_grammar_state *s, size_t begin, size_t end)
@@ -345,8 +396,9 @@ qn_status qn_grammar_state_create(const qn_grammar *grammar, qn_grammar_state **
     s->grammar = grammar;
     const qn_frame bottom = { .node = QN_NODE_FINAL };
     add_frame(s, &bottom);
+    begin_set(s);
     if (!s->failed)
-        s->n_configs = qn_state_follow(s, 0, grammar->root, 0);
+        s->n_configs = add_closure(s, 0, 0, grammar->root, 0);
     if (!s->failed)
         return QN_OK;
     qn_grammar_state_free(s);
@@ -392,7 +444,7 @@ static size_t look_ahead(qn_grammar_state *s, const char *bytes, size_t length)
     size_t begin = 0, end = s->n_configs;
     s->failed = false;
     for (size_t i = 0; i < length; i++) {
-        const size_t next = qn_state_step(s, begin, end, (uint8_t)bytes[i]);
+        const size_t next = qn_state_step(s, begin, end, end, (uint8_t)bytes[i]);
         if (next == end)
             return s->n_configs;
         if (begin) {

@@ -1,4 +1,4 @@
-/* Preparing a vocabulary: its tries, and what its tokens do inside a JSON string. */
+/* Preparing a vocabulary: its tries, and sets of tokens that texts of some kind take. */
 #include "text/grammar/vocab.h"
 
 #include "base/memory.h"
@@ -22,6 +22,13 @@ const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *v, qn_token token, si
 
 /* ---- Tries ---- */
 
+static bool have_equal_bytes(const qn_grammar_vocab *v, int32_t a, int32_t b)
+{
+    size_t n_a, n_b;
+    const char *text_a = qn_grammar_vocab_bytes(v, a, &n_a), *text_b = qn_grammar_vocab_bytes(v, b, &n_b);
+    return n_a == n_b && !memcmp(text_a, text_b, n_a);
+}
+
 static int compare_tokens(const void *a, const void *b, void *vocab)
 {
     const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
@@ -31,9 +38,8 @@ static int compare_tokens(const void *a, const void *b, void *vocab)
     return order ? order : n_x != n_y ? (n_x > n_y) - (n_x < n_y) : (x > y) - (x < y);
 }
 
-/* The trie of tokens in the order of their bytes. With `same`, tokens of equal bytes are linked; else only the first one may
- * be among the tokens. */
-static qn_status make_trie(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, int32_t *same, qn_trie *trie)
+/* The trie of tokens in the order of their bytes, all different. */
+static qn_status make_trie(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie *trie)
 {
     uint32_t open[QN_TOKEN_BYTES + 1];
     size_t capacity = 0, depth = 0;
@@ -43,10 +49,6 @@ static qn_status make_trie(const qn_grammar_vocab *v, const int32_t *tokens, siz
         const char *text = qn_grammar_vocab_bytes(v, tokens[i], &length);
         while (shared < depth && shared < length && last[shared] == text[shared])
             shared++;
-        if (same && shared == length && shared == depth) {
-            same[tokens[i - 1]] = tokens[i];
-            continue;
-        }
         while (depth > shared)
             trie->nodes[open[depth--]].end = (uint32_t)trie->n;
         QN_TRY(qn_realloc_array(&trie->nodes, &capacity, trie->n + length - depth, sizeof *trie->nodes, "trie"));
@@ -67,7 +69,7 @@ static qn_status make_trie(const qn_grammar_vocab *v, const int32_t *tokens, siz
 
 typedef enum inside { LEAVES, STAYS, CLOSES } inside;
 
-/* What a token does from between two characters on, and how many characters it begins: each needs its place. */
+/* What a token does from between two characters on, and how many characters it begins. */
 static inside run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters)
 {
     const qn_string_table *table = qn_string_machine(form);
@@ -86,62 +88,131 @@ static inside run_string(const qn_grammar_vocab *v, int32_t token, qn_string_for
     return STAYS;
 }
 
-static int compare_long(const void *a, const void *b)
+/* The smallest class of a token. */
+static qn_text_class find_class(const qn_grammar_vocab *v, int32_t token, uint32_t *n_characters)
 {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    size_t length;
+    const char *text = qn_grammar_vocab_bytes(v, token, &length);
+    return qn_text_class_of(text, length, n_characters);
 }
 
-/* The masks and tries of strings; `tokens` in the order of their bytes. */
-static qn_status prepare_strings(qn_grammar_vocab *v, const int32_t *tokens, size_t n)
+/* ---- Sets of tokens by their characters ---- */
+
+static int compare_characters(const void *a, const void *b, void *characters)
 {
-    int32_t *closing = malloc((n + 1) * sizeof *closing);
-    uint64_t *longer = malloc((n + 1) * sizeof *longer);
-    size_t n_closing = 0;
-    qn_status status = closing && longer ? QN_OK : no_memory();
-    for (int i = 0; i < QN_STRING_FORMS && status == QN_OK; i++)
-        status = qn_alloc(&v->inside[i], v->n_words, sizeof(uint32_t), "grammar vocabulary");
-    for (int i = 0; i < QN_SHORT_STRINGS && status == QN_OK; i++)
-        status = qn_alloc(&v->inside_short[i], v->n_words, sizeof(uint32_t), "grammar vocabulary");
-    for (size_t i = 0; i < n && status == QN_OK; i++) {
-        uint32_t characters;
-        for (int form = 1; form < QN_STRING_FORMS; form++)
-            if (run_string(v, tokens[i], (qn_string_form)form, &characters) == STAYS)
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    const uint16_t *n = characters;
+    return n[x] != n[y] ? (n[x] > n[y]) - (n[x] < n[y]) : (x > y) - (x < y);
+}
+
+/* characters: [n_tokens] of each token, 0 for those that are not of the set. */
+static qn_status make_set(const qn_grammar_vocab *v, uint16_t *characters, bool is_counted, qn_token_set *set)
+{
+    QN_TRY(qn_alloc(&set->all, v->n_words, sizeof *set->all, "grammar vocabulary"));
+    for (size_t t = 0; t < v->n_tokens; t++) {
+        if (characters[t])
+            qn_mask_set(set->all, (uint32_t)t);
+        set->n_longer += characters[t] >= QN_SHORT_TEXTS;
+    }
+    if (!is_counted)
+        return QN_OK;
+    for (uint32_t most = 0; most < QN_SHORT_TEXTS; most++) {
+        QN_TRY(qn_alloc(&set->few[most], v->n_words, sizeof *set->all, "grammar vocabulary"));
+        for (size_t t = 0; t < v->n_tokens; t++)
+            if (characters[t] && characters[t] <= most)
+                qn_mask_set(set->few[most], (uint32_t)t);
+    }
+    QN_TRY(qn_alloc(&set->longer, set->n_longer, sizeof *set->longer, "grammar vocabulary"));
+    QN_TRY(qn_alloc(&set->characters, set->n_longer, sizeof *set->characters, "grammar vocabulary"));
+    for (size_t t = 0, i = 0; t < v->n_tokens; t++)
+        if (characters[t] >= QN_SHORT_TEXTS)
+            set->longer[i++] = (uint32_t)t;
+    qsort_r(set->longer, set->n_longer, sizeof *set->longer, compare_characters, characters);
+    for (size_t i = 0; i < set->n_longer; i++)
+        set->characters[i] = characters[set->longer[i]];
+    return QN_OK;
+}
+
+static void free_set(qn_token_set *set)
+{
+    qn_free(set->all);
+    for (int i = 0; i < QN_SHORT_TEXTS; i++)
+        qn_free(set->few[i]);
+    qn_free(set->longer);
+    qn_free(set->characters);
+}
+
+/* ---- The tries, and what is known of tokens beforehand ---- */
+
+static qn_status make_string_sets(qn_grammar_vocab *v, const int32_t *tokens, size_t n, uint16_t *characters)
+{
+    for (int form = 0; form < QN_STRING_FORMS; form++) {
+        memset(characters, 0, v->n_tokens * sizeof *characters);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t n_characters;
+            if (run_string(v, tokens[i], (qn_string_form)form, &n_characters) == STAYS)
                 for (int32_t t = tokens[i]; t >= 0; t = v->same[t])
-                    qn_mask_set(v->inside[form], (uint32_t)t);
-        const inside what = run_string(v, tokens[i], QN_STRING_VALUE, &characters);
-        if (what == CLOSES)
-            closing[n_closing++] = tokens[i];
-        for (int32_t t = what == STAYS ? tokens[i] : -1; t >= 0; t = v->same[t]) {
-            qn_mask_set(v->inside[QN_STRING_VALUE], (uint32_t)t);
-            for (uint32_t most = characters; most < QN_SHORT_STRINGS; most++)
-                qn_mask_set(v->inside_short[most], (uint32_t)t);
-            if (characters >= QN_SHORT_STRINGS)
-                longer[v->n_long++] = (uint64_t)characters << 32 | (uint32_t)t;
+                    characters[t] = (uint16_t)n_characters;
         }
+        QN_TRY(make_set(v, characters, form == QN_STRING_VALUE, &v->inside[form]));
     }
-    if (status == QN_OK)
-        status = make_trie(v, closing, n_closing, NULL, &v->closing);
-    if (status == QN_OK)
-        status = qn_alloc(&v->inside_long, v->n_long, sizeof *v->inside_long, "grammar vocabulary");
-    if (status == QN_OK)
-        status = qn_alloc(&v->long_characters, v->n_long, sizeof *v->long_characters, "grammar vocabulary");
-    if (status == QN_OK) {
-        qsort(longer, v->n_long, sizeof *longer, compare_long);
-        for (size_t i = 0; i < v->n_long; i++) {
-            v->inside_long[i] = (uint32_t)longer[i];
-            v->long_characters[i] = (uint16_t)(longer[i] >> 32);
+    return QN_OK;
+}
+
+static qn_status make_text_sets(qn_grammar_vocab *v, const int32_t *tokens, size_t n, uint16_t *characters)
+{
+    for (int kind = 0; kind < QN_TEXT_CLASSES; kind++) {
+        memset(characters, 0, v->n_tokens * sizeof *characters);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t n_characters;
+            const qn_text_class smallest = find_class(v, tokens[i], &n_characters);
+            if (smallest < QN_TEXT_CLASSES && qn_text_contains((qn_text_class)kind) >> smallest & 1)
+                for (int32_t t = tokens[i]; t >= 0; t = v->same[t])
+                    characters[t] = (uint16_t)n_characters;
         }
+        QN_TRY(make_set(v, characters, true, &v->texts[kind]));
     }
-    free(closing);
-    free(longer);
-    return status;
+    return QN_OK;
+}
+
+/* `tokens` in the order of their bytes, of equal ones the first. */
+static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, int32_t *some)
+{
+    for (int which = 0; which < QN_TRIES; which++) {
+        size_t n_some = 0;
+        for (size_t i = 0; i < n; i++) {
+            uint32_t n_characters;
+            if (which == QN_TRIE_CLOSING ? run_string(v, tokens[i], QN_STRING_VALUE, &n_characters) == CLOSES
+                                         : which == (int)find_class(v, tokens[i], &n_characters))
+                some[n_some++] = tokens[i];
+        }
+        QN_TRY(make_trie(v, some, n_some, &v->tries[which]));
+    }
+    return QN_OK;
 }
 
 /* ---- The vocabulary ---- */
 
+/* The mark that a token is in grammars, 0 for none. */
+static int find_mark(const qn_output_params *output, size_t token)
+{
+    if (!output)
+        return 0;
+    const int32_t tokens[] = { output->call_open.token, output->call_close.token, output->think_open.token,
+                               output->think_close.token };
+    for (int i = 0; i < QN_MARKS_END - QN_MARK_CALL_OPEN; i++)
+        if (tokens[i] >= 0 && (size_t)tokens[i] == token)
+            return QN_MARK_CALL_OPEN + i;
+    return 0;
+}
+
+static bool is_mark(const char *bytes, size_t length)
+{
+    return length == 1 && (uint8_t)*bytes >= QN_MARK_CALL_OPEN && (uint8_t)*bytes < QN_MARKS_END;
+}
+
 /* The bytes of the tokens that may follow, and the end tokens. */
-static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer)
+static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_output_params *output)
 {
     size_t total = 0, length;
     const char *bytes;
@@ -156,8 +227,14 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer)
             if (is_end)
                 v->ends[v->n_ends++] = (int32_t)t;
             v->offsets[t] = (uint32_t)at;
-            if (is_end || qn_tokenizer_is_special(tokenizer, (int32_t)t) || length > QN_TOKEN_BYTES)
+            const char mark = (char)find_mark(output, t);
+            if (is_end || (!mark && (qn_tokenizer_is_special(tokenizer, (int32_t)t) || length > QN_TOKEN_BYTES ||
+                                     is_mark(bytes, length))))
                 continue;
+            if (mark) {
+                bytes = &mark;
+                length = 1;
+            }
             if (pass && length)
                 memcpy(v->bytes + at, bytes, length);
             at += length;
@@ -168,39 +245,56 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer)
     return QN_OK;
 }
 
-static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer)
+/* The tokens in the order of their bytes, of equal ones the first, which are linked. */
+static size_t find_order(qn_grammar_vocab *v, int32_t *order)
 {
-    QN_TRY(qn_alloc(&v->offsets, v->n_tokens + 1, sizeof *v->offsets, "grammar vocabulary"));
-    QN_TRY(qn_alloc(&v->same, v->n_tokens, sizeof *v->same, "grammar vocabulary"));
-    QN_TRY(qn_alloc(&v->ends, v->n_tokens, sizeof *v->ends, "grammar vocabulary"));
-    QN_TRY(qn_alloc(&v->cached, v->n_cached, sizeof *v->cached, "masks"));
-    QN_TRY(qn_alloc(&v->cached_masks, v->n_cached * v->n_words, sizeof *v->cached_masks, "masks"));
-    QN_TRY(copy_tokens(v, tokenizer));
-    int32_t *order = malloc((v->n_tokens + 1) * sizeof *order);
     size_t n = 0, n_distinct = 0;
-    if (!order)
-        return no_memory();
     for (size_t t = 0; t < v->n_tokens; t++) {
         v->same[t] = -1;
         if (v->offsets[t + 1] > v->offsets[t])
             order[n++] = (int32_t)t;
     }
     qsort_r(order, n, sizeof *order, compare_tokens, v);
-    qn_status status = make_trie(v, order, n, v->same, &v->all);
     int32_t last = -1;
     for (size_t i = 0; i < n; i++) {
         const int32_t token = order[i];
-        if (last < 0 || v->same[last] != token)
+        if (last >= 0 && have_equal_bytes(v, last, token))
+            v->same[last] = token;
+        else
             order[n_distinct++] = token;
         last = token;
     }
+    return n_distinct;
+}
+
+static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_output_params *output)
+{
+    QN_TRY(qn_alloc(&v->offsets, v->n_tokens + 1, sizeof *v->offsets, "grammar vocabulary"));
+    QN_TRY(qn_alloc(&v->same, v->n_tokens, sizeof *v->same, "grammar vocabulary"));
+    QN_TRY(qn_alloc(&v->ends, v->n_tokens, sizeof *v->ends, "grammar vocabulary"));
+    QN_TRY(qn_alloc(&v->cached, v->n_cached, sizeof *v->cached, "masks"));
+    QN_TRY(qn_alloc(&v->cached_masks, v->n_cached * v->n_words, sizeof *v->cached_masks, "masks"));
+    QN_TRY(copy_tokens(v, tokenizer, output));
+    int32_t *order = malloc((v->n_tokens + 1) * sizeof *order), *some = malloc((v->n_tokens + 1) * sizeof *some);
+    uint16_t *characters = malloc((v->n_tokens + 1) * sizeof *characters);
+    qn_status status = order && some && characters ? QN_OK : no_memory();
+    size_t n = 0;
     if (status == QN_OK)
-        status = prepare_strings(v, order, n_distinct);
+        n = find_order(v, order);
+    if (status == QN_OK)
+        status = make_tries(v, order, n, some);
+    if (status == QN_OK)
+        status = make_string_sets(v, order, n, characters);
+    if (status == QN_OK)
+        status = make_text_sets(v, order, n, characters);
     free(order);
+    free(some);
+    free(characters);
     return status;
 }
 
-qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, size_t n_cached, qn_grammar_vocab **out)
+qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, const qn_output_params *output, size_t n_cached,
+                                  qn_grammar_vocab **out)
 {
     *out = NULL;
     qn_grammar_vocab *v = calloc(1, sizeof *v);
@@ -211,7 +305,7 @@ qn_status qn_grammar_vocab_create(const qn_tokenizer *tokenizer, size_t n_cached
     v->n_tokens = qn_tokenizer_n_vocab(tokenizer);
     v->n_words = (v->n_tokens + 31) / 32;
     v->n_cached = (n_cached + QN_CACHE_WAYS - 1) / QN_CACHE_WAYS * QN_CACHE_WAYS;
-    const qn_status status = prepare(v, tokenizer);
+    const qn_status status = prepare(v, tokenizer, output);
     if (status == QN_OK)
         *out = v;
     else
@@ -227,14 +321,12 @@ void qn_grammar_vocab_free(qn_grammar_vocab *v)
     qn_free(v->offsets);
     qn_free(v->same);
     qn_free(v->ends);
-    free(v->all.nodes);
-    free(v->closing.nodes);
+    for (int i = 0; i < QN_TRIES; i++)
+        free(v->tries[i].nodes);
     for (int i = 0; i < QN_STRING_FORMS; i++)
-        qn_free(v->inside[i]);
-    for (int i = 0; i < QN_SHORT_STRINGS; i++)
-        qn_free(v->inside_short[i]);
-    qn_free(v->inside_long);
-    qn_free(v->long_characters);
+        free_set(&v->inside[i]);
+    for (int i = 0; i < QN_TEXT_CLASSES; i++)
+        free_set(&v->texts[i]);
     qn_free(v->cached);
     qn_free(v->cached_masks);
     pthread_mutex_destroy(&v->lock);

@@ -32,20 +32,20 @@ static qn_status add_block(qn_arena *arena, size_t bytes)
 
 qn_status qn_arena_alloc(qn_arena *arena, void *out, size_t count, size_t size)
 {
-    size_t bytes, room;
+    size_t bytes, padded;
     *(void **)out = NULL;
-    if (!qn_mul_size(count, size, &bytes) || !qn_add_size(bytes, ARENA_ALIGN - 1, &room))
+    if (!qn_mul_size(count, size, &bytes) || !qn_add_size(bytes, ARENA_ALIGN - 1, &padded))
         return qn_fail(QN_ERR_MEMORY, "chat template: %zu values of %zu bytes do not fit in memory", count, size);
-    room = room / ARENA_ALIGN * ARENA_ALIGN;
-    if (room > arena->limit - arena->bytes)
+    padded = padded / ARENA_ALIGN * ARENA_ALIGN;
+    if (padded > arena->limit - arena->bytes)
         return qn_fail(QN_ERR_INVALID, "chat template: needs more than the %zu bytes that a template may use", arena->limit);
-    if (!arena->blocks || room > arena->blocks->capacity - arena->blocks->used)
-        QN_TRY(add_block(arena, room));
+    if (!arena->blocks || padded > arena->blocks->capacity - arena->blocks->used)
+        QN_TRY(add_block(arena, padded));
     qn_arena_block *block = arena->blocks;
     void *memory = block->data + block->used;
     memset(memory, 0, bytes);
-    block->used += room;
-    arena->bytes += room;
+    block->used += padded;
+    arena->bytes += padded;
     *(void **)out = memory;
     return QN_OK;
 }

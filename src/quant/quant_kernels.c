@@ -1,0 +1,57 @@
+/* The table of variants: its reference, selection by the CPU, and formats with variants in place. */
+#include "quant/quant_kernels.h"
+
+#include "base/cpu.h"
+
+/* Magnitudes of floats compare as their bits do; several maxima hide the latency, and loops over integers are vectorised. */
+static uint32_t largest_difference_ref(const float *weights, const uint8_t *codes, const float *scales, int zero_point,
+                                       size_t n)
+{
+    int32_t largest[QN_QUANT_GROUP] = { 0 };
+    for (size_t g = 0; g < n / QN_QUANT_GROUP; g++)
+        for (size_t i = 0; i < QN_QUANT_GROUP; i++) {
+            const size_t at = g * QN_QUANT_GROUP + i;
+            const float difference = weights[at] - scales[g] * (float)(codes[at] - zero_point);
+            const int32_t magnitude = (int32_t)(qn_f32_bits(difference) & 0x7fffffff);
+            largest[i] = magnitude > largest[i] ? magnitude : largest[i];
+        }
+    for (size_t i = 1; i < QN_QUANT_GROUP; i++)
+        largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+    return (uint32_t)largest[0];
+}
+
+void qn_quant_kernels_init(qn_quant_kernels *kernels, unsigned cpu)
+{
+    *kernels = (qn_quant_kernels){
+        .dequantize_bf16 = qn_dequantize_bf16,
+        .find_nonfinite_bf16 = qn_find_nonfinite_bf16,
+        .quantize_q1_0 = qn_quantize_q1_0,
+        .quantize_ptq1_0 = qn_quantize_ptq1_0,
+        .unpack_q1_0 = qn_unpack_q1_0,
+        .unpack_ptq1_0 = qn_unpack_ptq1_0,
+        .largest_difference = largest_difference_ref,
+    };
+#if QN_X86
+    if (cpu & QN_CPU_AVX2)
+        qn_quant_init_avx2(kernels);
+    if (cpu & QN_CPU_AVX512)
+        qn_quant_init_avx512(kernels);
+#endif
+    (void)cpu;
+}
+
+qn_type_info qn_quant_type(const qn_quant_kernels *kernels, const qn_type_info *info)
+{
+    qn_type_info type = *info;
+    if (info->type == QN_TYPE_BF16) {
+        type.to_float = kernels->dequantize_bf16;
+        type.find_nonfinite = kernels->find_nonfinite_bf16;
+    } else if (info->type == QN_TYPE_Q1_0) {
+        type.from_float = kernels->quantize_q1_0;
+        type.unpack = kernels->unpack_q1_0;
+    } else if (info->type == QN_TYPE_PTQ1_0) {
+        type.from_float = kernels->quantize_ptq1_0;
+        type.unpack = kernels->unpack_ptq1_0;
+    }
+    return type;
+}

@@ -1,0 +1,42 @@
+/* Codes of PTQ1_0, shared by the AVX2 and AVX-512 variants. Digit n of all bytes of a range of qn_trit_place is contiguous
+ * among the codes, so that a vector with all bytes of a block has one digit of each. */
+#ifndef QN_QUANT_TRITS_SIMD_H
+#define QN_QUANT_TRITS_SIMD_H
+
+#include "quant/families.h"
+#include "quant/layout.h"
+
+#include <immintrin.h>
+
+/* Where the codes of the second and third range begin: 16 bytes of five digits, 8 bytes of five, 2 bytes of four. */
+enum { PTQ1_0_RANGE2 = 80, PTQ1_0_RANGE3 = 120 };
+
+static inline void unpack_ptq1_0(const uint8_t *blocks, size_t n_blocks, uint8_t *codes, float *scale, float *offset,
+                                 int8_t *factor)
+{
+    (void)offset, (void)factor;
+    const __m256i first = _mm256_set1_epi8(86), second = _mm256_set1_epi8((char)171);
+    for (size_t b = 0; b < n_blocks; b++, blocks += QN_PTQ1_0_BYTES, codes += QN_PTQ1_0_WEIGHTS, scale += 4) {
+        /* The second load begins 4 bytes early: a block ends 28 bytes after its beginning. */
+        const __m128i end = _mm_srli_si128(_mm_loadu_si128((const __m128i *)(const void *)(blocks + 12)), 4);
+        __m256i x =
+            _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)blocks)), end, 1);
+        _mm_storeu_ps(scale, _mm_set1_ps(qn_load_f16(blocks + QN_PTQ1_0_SCALE)));
+        for (size_t digit = 0; digit < 5; digit++) {
+            /* The highest digit is (x >= 86) + (x >= 171); 3 x mod 256 carries the next one up. */
+            const __m256i one = _mm256_cmpeq_epi8(_mm256_max_epu8(x, first), x);
+            const __m256i two = _mm256_cmpeq_epi8(_mm256_max_epu8(x, second), x);
+            const __m256i code = _mm256_sub_epi8(_mm256_setzero_si256(), _mm256_add_epi8(one, two));
+            const __m128i high = _mm256_extracti128_si256(code, 1);
+            _mm_storeu_si128((__m128i *)(void *)(codes + 16 * digit), _mm256_castsi256_si128(code));
+            _mm_storel_epi64((__m128i *)(void *)(codes + PTQ1_0_RANGE2 + 8 * digit), high);
+            if (digit < 4) {
+                const uint16_t tail = (uint16_t)_mm_extract_epi16(high, 4);
+                memcpy(codes + PTQ1_0_RANGE3 + 2 * digit, &tail, sizeof tail);
+            }
+            x = _mm256_add_epi8(x, _mm256_add_epi8(x, x));
+        }
+    }
+}
+
+#endif
