@@ -7,7 +7,6 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "text/stop.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,14 +25,12 @@ struct text {
 
 /* The state of one answer. */
 struct stream {
-    const qn_model *model;
-    const qn_output_params *output;
-    qn_output_parser *parser;
-    qn_stop *stop;
+    qn_chat_format format;
     qn_progress progress;
     qn_reasoning_view view;
     bool terminal, in_reasoning; /* reasoning is being shown */
-    bool ends_line, stopped, broken;
+    bool is_counted;             /* the last token is among those of reasoning */
+    bool ends_line, broken;
     struct text content, reasoning;
     size_t n_tokens, n_reasoning;
     double started, first, thinking_since, drawn;
@@ -87,7 +84,7 @@ static void begin_reasoning(struct stream *s)
     if (s->terminal)
         fputs(DIM, stdout);
     else
-        printf("%s\n", s->output->think_open.text);
+        printf("%s\n", s->format.think_open);
 }
 
 static void end_reasoning(struct stream *s)
@@ -105,7 +102,7 @@ static void end_reasoning(struct stream *s)
         if (!s->ends_line)
             print(s, "\n", 1);
         if (!s->terminal)
-            printf("%s\n", s->output->think_close.text);
+            printf("%s\n", s->format.think_close);
         print(s, "\n", 1);
     }
 }
@@ -115,8 +112,12 @@ static void show_reasoning(struct stream *s, const char *text, size_t length)
     if (!s->in_reasoning)
         begin_reasoning(s);
     append(s, &s->reasoning, text, length);
+    s->n_reasoning += !s->is_counted;
+    s->is_counted = true;
     if (s->view == QN_REASONING_SHOW)
         print(s, text, length);
+    else if (s->view == QN_REASONING_FOLD && s->terminal && qn_seconds() - s->drawn >= redraw_interval)
+        draw_fold(s, "thinking…");
 }
 
 /* ---- Content ---- */
@@ -128,67 +129,27 @@ static void show_content(struct stream *s, const char *text, size_t length)
     print(s, text, length);
 }
 
-static void on_event(const qn_output_event *event, void *user)
+/* There are no tools: an answer has reasoning and content. */
+static bool on_event(void *user, const qn_output_event *event)
 {
     struct stream *s = user;
-    const char *safe;
-    size_t n_safe;
-    bool hit;
     if (event->kind == QN_OUTPUT_REASONING)
         show_reasoning(s, event->text, event->length);
-    if (event->kind != QN_OUTPUT_CONTENT || s->stopped)
-        return;
-    const qn_status status = qn_stop_feed(s->stop, event->text, event->length, &safe, &n_safe, &hit);
-    if (status) {
-        keep_error(s, status);
-        return;
-    }
-    if (n_safe)
-        show_content(s, safe, n_safe);
-    s->stopped = hit;
-}
-
-/* ---- Tokens ---- */
-
-/* Whether the token is part of the text that is parsed: no end of a turn, and of control tokens the delimiters alone. */
-static bool has_text(const struct stream *s, qn_token token)
-{
-    if (qn_token_is_end(s->model, token))
-        return false;
-    return !qn_token_is_special(s->model, token) || token == s->output->think_open.token ||
-           token == s->output->think_close.token;
+    else
+        show_content(s, event->text, event->length);
+    s->broken = !qn_out_flush();
+    return !s->broken && s->status == QN_OK;
 }
 
 static bool on_token(void *user, qn_token token)
 {
     struct stream *s = user;
-    const char *bytes;
-    size_t length;
+    (void)token;
     qn_progress_end(&s->progress);
     if (!s->n_tokens++)
         s->first = qn_seconds();
-    if (has_text(s, token) && qn_token_piece(s->model, token, &bytes, &length) == QN_OK) /* else it is beyond the vocabulary */
-        keep_error(s, qn_output_feed(s->parser, token, bytes, length));
-    if (s->in_reasoning) {
-        s->n_reasoning++;
-        if (s->view == QN_REASONING_FOLD && s->terminal && qn_seconds() - s->drawn >= redraw_interval)
-            draw_fold(s, "thinking…");
-    }
-    s->broken = !qn_out_flush();
-    return !s->broken && !s->stopped && s->status == QN_OK;
-}
-
-/* What the parser and the search for stop strings held back. */
-static qn_status finish(struct stream *s)
-{
-    const char *safe;
-    size_t n_safe;
-    QN_TRY(qn_output_finish(s->parser));
-    QN_TRY(qn_stop_flush(s->stop, &safe, &n_safe));
-    if (!s->stopped && n_safe)
-        show_content(s, safe, n_safe);
-    end_reasoning(s);
-    return s->status;
+    s->is_counted = false;
+    return true;
 }
 
 static bool on_progress(void *user, size_t done, size_t total)
@@ -199,18 +160,10 @@ static bool on_progress(void *user, size_t done, size_t total)
 
 /* ---- The session ---- */
 
-/* Truncates the session to what it shares with the prompt, and evaluates the messages of the prompt up to a checkpoint. At least
- * one token is left to evaluate, for its logits. */
+/* Evaluates the messages of the prompt that the session does not have, up to a checkpoint. */
 static qn_status evaluate_messages(qn_session *session, const qn_prompt *prompt, uint32_t *shared)
 {
-    const qn_token *held = qn_session_tokens(session);
-    const size_t length = qn_session_length(session);
-    const size_t most = length < prompt->count ? length : prompt->count - 1;
-    size_t n = 0;
-    while (n < most && held[n] == prompt->tokens[n])
-        n++;
-    *shared = qn_session_reach(session, (uint32_t)n);
-    QN_TRY(qn_session_truncate(session, *shared));
+    QN_TRY(qn_session_truncate_to(session, prompt->tokens, prompt->count, shared));
     if (prompt->n_messages <= *shared || prompt->n_messages >= prompt->count)
         return QN_OK;
     QN_TRY(qn_session_eval(session, prompt->tokens + *shared, prompt->n_messages - *shared, QN_LOGITS_NONE, NULL));
@@ -221,9 +174,7 @@ static qn_status run(qn_session *session, const qn_prompt *prompt, const qn_gene
                      qn_generate_result *result, uint32_t *shared)
 {
     qn_generate_params own = *params;
-    own.stop = NULL;
-    own.n_stop = 0;
-    own.on_text = NULL;
+    own.on_event = on_event;
     own.on_token = on_token;
     own.user = s;
     s->started = qn_seconds();
@@ -257,40 +208,27 @@ static void take_results(const struct stream *s, const qn_prompt *prompt, const 
         .n_generated = s->n_tokens,
         .prompt_seconds = (s->n_tokens ? s->first : end) - s->started,
         .generate_seconds = s->n_tokens ? end - s->first : 0,
-        .reason = s->stopped ? QN_STOP_STRING : result->reason,
+        .reason = result->reason,
         .broken = s->broken,
     };
 }
 
 qn_status qn_answer_generate(qn_session *session, const qn_model *model, const qn_prompt *prompt,
-                             const qn_output_params *output, const qn_generate_params *params, qn_reasoning_view view,
-                             qn_answer *answer)
+                             const qn_generate_params *params, qn_reasoning_view view, qn_answer *answer)
 {
-    struct stream s = { .model = model, .output = output, .view = view, .ends_line = true };
-    qn_output_params parsing = *output;
+    struct stream s = { .format = qn_model_get_chat_format(model), .view = view, .ends_line = true };
     qn_generate_result result = { 0 };
     uint32_t shared = 0;
-    *answer = (qn_answer){ 0 };
     s.terminal = isatty(STDOUT_FILENO);
-    parsing.starts_in_reasoning = prompt->in_reasoning;
-    parsing.on_event = on_event;
-    parsing.user = &s;
-    qn_status status = qn_stop_create(params->stop, params->n_stop, &s.stop);
-    if (status == QN_OK)
-        status = qn_output_parser_create(&parsing, &s.parser);
-    if (status == QN_OK) {
-        status = run(session, prompt, params, &s, &result, &shared);
-        const qn_status finished = finish(&s);
-        status = status ? status : finished;
-    }
+    qn_status status = run(session, prompt, params, &s, &result, &shared);
+    status = status ? status : s.status;
+    end_reasoning(&s);
     if (!s.broken && !s.ends_line)
         print(&s, "\n", 1);
     if (s.terminal)
         putchar('\n');
     s.broken |= !qn_out_flush();
     take_results(&s, prompt, &result, shared, answer);
-    qn_output_parser_free(s.parser);
-    qn_stop_free(s.stop);
     return status;
 }
 

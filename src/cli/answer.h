@@ -25,14 +25,12 @@ typedef struct qn_answer {
  *
  *   session   evaluated from the longest prefix on that it holds of the prompt and can be truncated to; gets a checkpoint
  *             after the messages of the prompt
- *   output    how the answer is parsed, of qn_conversation_output
- *   params    sampling, limits and stop strings, which are looked for in the content; callbacks are set here
+ *   params    sampling, limits and stop strings; callbacks are set here
  *   answer    free it with qn_answer_free, whatever the status; of an error it has what was generated
  *
  * QN_ERR_CANCELLED after Ctrl-C before the first token. */
 qn_status qn_answer_generate(qn_session *session, const qn_model *model, const qn_prompt *prompt,
-                             const qn_output_params *output, const qn_generate_params *params, qn_reasoning_view view,
-                             qn_answer *answer);
+                             const qn_generate_params *params, qn_reasoning_view view, qn_answer *answer);
 void qn_answer_free(qn_answer *answer);
 
 #endif

@@ -37,7 +37,7 @@ typedef struct qn_args {
     /* Text in, text out. */
     const char *prompt, *file, *system, *chat_template, *reasoning;
     qn_texts stop;
-    int64_t n_predict;
+    int64_t n_predict, reasoning_budget;
     bool chat, ignore_end;
     const char *json_schema, *grammar, *choices;
     qn_sampling sampling;
@@ -45,7 +45,11 @@ typedef struct qn_args {
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format, *parallel, *soak, *reuse;
     float rate;
-    /* batch */
+    /* bench-serve */
+    const char *api, *api_key, *lengths;
+    int64_t requests, timeout;
+    bool may_end;
+    /* batch, bench-serve */
     int64_t sequences;
     bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
@@ -74,7 +78,8 @@ enum {
     QN_CMD_CONVERT = 1 << 10,
     QN_CMD_PULL = 1 << 11,
     QN_CMD_LIST = 1 << 12,
-    QN_CMD_RM = 1 << 13
+    QN_CMD_RM = 1 << 13,
+    QN_CMD_BENCH_SERVE = 1 << 14
 };
 
 typedef struct qn_command {
@@ -103,7 +108,8 @@ typedef enum qn_option_kind {
     QN_OPTION_INT,   /* int64_t from min to max */
     QN_OPTION_INT32, /* int from min to max */
     QN_OPTION_U64,   /* uint64_t, any */
-    QN_OPTION_BYTES, /* uint64_t: a number, also with a fraction, with K, M, G or T for powers of 1024; from min bytes; or "off" if min is 1 */
+    /* uint64_t: a number, also with a fraction, with K, M, G or T for powers of 1024; from min bytes; or "off" if min is 1 */
+    QN_OPTION_BYTES,
     QN_OPTION_NUMBER, /* float from min to max, finite */
     QN_OPTION_ENUM    /* const char *: one of `choices` */
 } qn_option_kind;

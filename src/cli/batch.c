@@ -14,12 +14,11 @@
 #include <unistd.h>
 
 /* So many requests are submitted for each that is evaluated: the queue is never empty, and memory stays bounded. */
-enum { AHEAD = 4, LEAST_AHEAD = QN_BATCH_MAX_CHOICES };
+enum { AHEAD = 4, LEAST_AHEAD = 128 /* the most requests of a line */ };
 
 typedef struct qn_batch {
     const qn_args *args;
-    const qn_model *model;
-    const char *model_name;
+    qn_served served;
     qn_progress progress;
     qn_scheduler *scheduler;
     FILE *in;
@@ -114,15 +113,15 @@ static void finish_job(qn_batch *b, const qn_batch_job *job)
     if (job->error.code) {
         finish_error(b, job, &job->error);
     } else if (!job->is_cancelled) {
-        finish(b, job->line, qn_batch_answer(job, b->model, b->model_name));
+        finish(b, job->line, qn_batch_answer(job));
         pthread_mutex_lock(&b->lock);
         b->n_answers++;
         pthread_mutex_unlock(&b->lock);
     }
 }
 
-/* n choices have ended, or were not submitted. With the last one the job is finished and freed. */
-static void end_choices(qn_batch *b, qn_batch_job *job, size_t n)
+/* n requests have ended, or were not submitted. With the last one the job is finished and freed. */
+static void end_requests(qn_batch *b, qn_batch_job *job, size_t n)
 {
     pthread_mutex_lock(&b->lock);
     job->n_left -= n;
@@ -139,50 +138,49 @@ static void end_choices(qn_batch *b, qn_batch_job *job, size_t n)
     pthread_mutex_unlock(&b->lock);
 }
 
+static bool pass(qn_batch_slot *slot, const qn_exchange_event *event)
+{
+    qn_exchange *exchange = slot->job->exchange;
+    exchange->protocol->event(exchange, slot->index, event, NULL);
+    return !exchange->has_failed;
+}
+
 static bool on_text(void *user, const char *text, size_t length)
 {
-    return qn_batch_choice_text(user, text, length);
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = length });
 }
 
 static bool on_event(void *user, const qn_output_event *event)
 {
-    return qn_batch_choice_event(user, event);
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = event });
 }
 
 static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
 {
-    qn_batch_choice *choice = user;
-    qn_batch *b = choice->job->batch;
-    if (logprobs) {
-        if (qn_realloc_array(&choice->tokens, &choice->cap_tokens, choice->n_tokens + 1, sizeof *choice->tokens,
-                             "log probabilities")) {
-            choice->has_failed = true;
-            return false;
-        }
-        choice->tokens[choice->n_tokens++] = (qn_batch_token){ token, *logprobs };
-    }
+    qn_batch_slot *slot = user;
+    qn_batch *b = slot->job->batch;
+    const bool has_memory = pass(slot, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
     pthread_mutex_lock(&b->lock);
     b->n_tokens++;
-    const bool go_on = !b->has_failed;
+    const bool go_on = !b->has_failed && has_memory;
     pthread_mutex_unlock(&b->lock);
     return go_on;
 }
 
 static void on_end(void *user, const qn_request_result *result)
 {
-    qn_batch_choice *choice = user;
-    qn_batch_job *job = choice->job;
+    qn_batch_slot *slot = user;
+    qn_batch_job *job = slot->job;
     qn_batch *b = job->batch;
-    choice->result = *result;
-    choice->result.error = NULL;
-    if (result->finish == QN_FINISH_ERROR || choice->has_failed) {
-        set_error(b, job, "failed", choice->has_failed ? "not enough memory for its answer" : result->error);
+    const bool has_failed = !pass(slot, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
+    if (result->finish == QN_FINISH_ERROR || has_failed) {
+        set_error(b, job, "failed", *result->error ? result->error : "not enough memory for its answer");
     } else if (result->finish == QN_FINISH_CANCELLED) {
         pthread_mutex_lock(&b->lock);
         job->is_cancelled = true;
         pthread_mutex_unlock(&b->lock);
     }
-    end_choices(b, job, 1);
+    end_requests(b, job, 1);
 }
 
 /* ---- Input ---- */
@@ -225,37 +223,31 @@ static bool wait_for(qn_batch *b, size_t most)
     return go_on;
 }
 
-static const char *code_of(qn_status status)
-{
-    switch (status) {
-    case QN_ERR_CONTEXT: return "context_length_exceeded";
-    case QN_ERR_UNSUPPORTED: return "unsupported";
-    default: return "invalid_request";
-    }
-}
-
-/* Submits a request for each choice. The job belongs to their callbacks. */
+/* Submits the requests of a job. The job belongs to their callbacks. */
 static void submit(qn_batch *b, qn_batch_job *job)
 {
-    const size_t n = job->n_choices;
-    const uint64_t seed = job->params.sampling.seed;
+    const size_t n = job->exchange->n_requests;
+    qn_bytes none = { 0 };
     job->batch = b;
     job->n_left = n;
-    job->params.on_text = job->is_chat ? NULL : on_text;
-    job->params.on_event = job->is_chat ? on_event : NULL;
-    job->params.on_token = on_token;
-    job->params.on_end = on_end;
     pthread_mutex_lock(&b->lock);
     b->n_in_flight += n;
     pthread_mutex_unlock(&b->lock);
+    job->exchange->protocol->begin(job->exchange, &none);
     for (size_t i = 0; i < n; i++) {
-        job->choices[i].job = job;
-        job->params.user = &job->choices[i];
-        job->params.sampling.seed = qn_batch_seed(seed, i);
-        const qn_status status = qn_scheduler_submit(b->scheduler, &job->params, NULL);
+        qn_request_params *params = &job->exchange->requests[i];
+        job->slots[i] = (qn_batch_slot){ job, i };
+        params->on_text = job->exchange->has_events ? NULL : on_text;
+        params->on_event = job->exchange->has_events ? on_event : NULL;
+        params->on_token = on_token;
+        params->on_end = on_end;
+        params->user = &job->slots[i];
+        const qn_status status = qn_scheduler_submit(b->scheduler, params, NULL);
         if (status != QN_OK) {
-            set_error(b, job, code_of(status), qn_error_text());
-            end_choices(b, job, n - i);
+            qn_refusal refusal;
+            qn_exchange_refuse_status(job->exchange, i, &b->served, status, &refusal);
+            set_error(b, job, refusal.code ? refusal.code : "invalid_request", refusal.message);
+            end_requests(b, job, n - i);
             return;
         }
     }
@@ -278,9 +270,9 @@ static bool take_line(qn_batch *b, const char *text, size_t length, size_t numbe
     } else if (!is_new && !failed) {
         (void)qn_batch_fail(&error, job, QN_BATCH_DUPLICATE, "an earlier line has the custom_id '%s'", job->custom_id);
         finish_error(b, job, &error);
-    } else if (!is_valid) {
+    } else if (!is_valid || !qn_batch_bind(job, &b->served, &error)) {
         finish_error(b, job, &error);
-    } else if (!failed && wait_for(b, b->most_in_flight - job->n_choices)) {
+    } else if (!failed && wait_for(b, b->most_in_flight - job->exchange->n_requests)) {
         submit(b, job);
         return true;
     } else {
@@ -359,8 +351,10 @@ static int run(qn_batch *b, qn_model *model)
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
-    b->model = model;
-    b->model_name = qn_model_get_info(model).name;
+    b->served = (qn_served){ .model = model,
+                             .n_ctx = params.n_ctx ? params.n_ctx : qn_model_get_info(model).n_ctx_train,
+                             .max_tokens = -1,
+                             .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64 } };
     if (!count_lines(b))
         return QN_EXIT_FAILED;
     if (qn_scheduler_create(model, &params, &b->scheduler))

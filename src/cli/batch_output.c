@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -132,67 +131,53 @@ int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set
 
 /* ---- Lines ---- */
 
-/* With its newline. `line` is released. Nine digits are a float's. */
-static char *dump(json_t *line)
+/* Up to the value of "response". */
+static void open_line(const qn_batch_job *job, qn_bytes *line)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL, *longer = NULL;
-    if (text) {
-        const size_t length = strlen(text);
-        longer = realloc(text, length + 2);
-        if (longer)
-            memcpy(longer + length, "\n", 2);
-        else
-            free(text);
-    }
-    json_decref(line);
-    return longer;
+    qn_json_open(line, '{');
+    qn_json_key(line, "id");
+    qn_bytes_print(line, "\"" ID_PREFIX "%zu\"", job->line);
+    qn_json_member_string(line, "custom_id", job->custom_id);
+    qn_json_key(line, "response");
+}
+
+static char *close_line(qn_bytes *line)
+{
+    qn_json_close(line, '}');
+    qn_bytes_add(line, "\n", sizeof "\n");
+    if (!line->has_failed)
+        return line->data;
+    qn_bytes_free(line);
+    return NULL;
 }
 
 char *qn_batch_error_line(const qn_batch_job *job, const qn_batch_error *error)
 {
-    char id[40];
-    snprintf(id, sizeof id, ID_PREFIX "%zu", job->line);
-    /* A text of the library may be cut inside a character. */
-    json_t *message = json_string(error->message);
-    return dump(json_pack("{s:s, s:s?, s:n, s:{s:s, s:o}}", "id", id, "custom_id", job->custom_id, "response", "error", "code",
-                          error->code, "message", message ? message : json_string("the message is not valid UTF-8")));
+    qn_bytes line = { 0 };
+    open_line(job, &line);
+    qn_json_null(&line);
+    qn_json_key(&line, "error");
+    qn_json_open(&line, '{');
+    qn_json_member_string(&line, "code", error->code);
+    qn_json_member_string(&line, "message", error->message);
+    qn_json_close(&line, '}');
+    return close_line(&line);
 }
 
-static json_t *choices_of(const qn_batch_job *job, const qn_model *model)
+char *qn_batch_answer(const qn_batch_job *job)
 {
-    json_t *choices = json_array();
-    for (size_t i = 0; choices && i < job->n_choices; i++)
-        if (json_array_append_new(choices, qn_batch_choice_json(&job->choices[i], model, i))) {
-            json_decref(choices);
-            return NULL;
-        }
-    return choices;
-}
-
-/* The prompt counts once, the tokens of all choices do. */
-static json_t *usage_of(const qn_batch_job *job)
-{
-    const qn_request_result *first = &job->choices[0].result;
-    size_t n_generated = 0;
-    for (size_t i = 0; i < job->n_choices; i++)
-        n_generated += job->choices[i].result.n_generated;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)first->n_prompt, "completion_tokens",
-                     (json_int_t)n_generated, "total_tokens", (json_int_t)(first->n_prompt + n_generated),
-                     "prompt_tokens_details", "cached_tokens", (json_int_t)first->n_reused);
-}
-
-char *qn_batch_answer(const qn_batch_job *job, const qn_model *model, const char *model_name)
-{
-    char id[40], answer_id[40];
-    const json_t *asked = json_object_get(json_object_get(job->json, "body"), "model");
-    snprintf(id, sizeof id, ID_PREFIX "%zu", job->line);
-    snprintf(answer_id, sizeof answer_id, "%s-%zu", job->is_chat ? "chatcmpl" : "cmpl", job->line);
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", answer_id, "object",
-                             job->is_chat ? "chat.completion" : "text_completion", "created", (json_int_t)time(NULL), "model",
-                             json_is_string(asked) ? json_string_value(asked) : model_name, "choices", choices_of(job, model),
-                             "usage", usage_of(job));
-    return dump(json_pack("{s:s, s:s, s:{s:i, s:s, s:o}, s:n}", "id", id, "custom_id", job->custom_id, "response",
-                          "status_code", 200, "request_id", answer_id, "body", body, "error"));
+    qn_bytes line = { 0 };
+    qn_exchange *exchange = job->exchange;
+    open_line(job, &line);
+    qn_json_open(&line, '{');
+    qn_json_member_integer(&line, "status_code", 200);
+    qn_json_key(&line, "request_id");
+    qn_bytes_print(&line, "\"%s-%zu\"", exchange->has_events ? "chatcmpl" : "cmpl", job->line);
+    qn_json_key(&line, "body");
+    line.has_failed = exchange->protocol->end(exchange, &line) != 200 || line.has_failed;
+    qn_json_close(&line, '}');
+    qn_json_member_string(&line, "error", NULL);
+    return close_line(&line);
 }
 
 bool qn_batch_write(int fd, const char *line)

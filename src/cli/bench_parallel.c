@@ -189,7 +189,7 @@ int qn_bench_parallel(const qn_bench *bench)
     qn_bench with_kv = *bench;
     struct run run = { .bench = &with_kv, .n_prompt = (size_t)args->n_prompt, .n_generate = (size_t)args->n_generate };
     qn_bench_test *tests = NULL;
-    qn_session *session = NULL; /* says what a cache takes, and that it is not of the format asked for */
+    qn_session *session = NULL; /* says what a cache takes, and that it is not of the requested format */
     if (!parse_list(args->parallel, list, &n_list)) {
         qn_cli_error("--parallel: '%s' is not a list of up to %d numbers of sequences, each 1 to %d, as in 1,8,32",
                      args->parallel, MAX_LIST, MAX_PARALLEL);

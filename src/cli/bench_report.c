@@ -37,7 +37,30 @@ double qn_bench_quantile(double *values, size_t n, double q)
     return values[below] + (at - (double)below) * (values[above] - values[below]);
 }
 
+qn_bench_times qn_bench_summarize(double *seconds, size_t n)
+{
+    double sum = 0;
+    if (!n)
+        return (qn_bench_times){ 0 };
+    for (size_t i = 0; i < n; i++)
+        sum += seconds[i];
+    const double p50 = qn_bench_quantile(seconds, n, 0.5), p95 = qn_bench_quantile(seconds, n, 0.95),
+                 p99 = qn_bench_quantile(seconds, n, 0.99);
+    return (qn_bench_times){ 1e3 * sum / (double)n, 1e3 * p50, 1e3 * p95, 1e3 * p99, 1e3 * seconds[n - 1] };
+}
+
 /* ---- Printing ---- */
+
+void qn_bench_print_times_head(void)
+{
+    printf("%-16s %10s %10s %10s %10s %10s\n", "milliseconds", "mean", "p50", "p95", "p99", "max");
+}
+
+void qn_bench_print_times(const char *name, double *seconds, size_t n)
+{
+    const qn_bench_times t = qn_bench_summarize(seconds, n);
+    printf("%-16s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, t.mean, t.p50, t.p95, t.p99, t.max);
+}
 
 void qn_bench_print_head(const qn_bench *bench)
 {

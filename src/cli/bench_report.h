@@ -39,6 +39,16 @@ void qn_bench_print(const qn_bench *bench, qn_bench_test *test);
 /* qn_bench_quantile - of n > 0 values, which are sorted. */
 double qn_bench_quantile(double *values, size_t n, double q);
 
+/* Milliseconds; all 0 where there was nothing. */
+typedef struct qn_bench_times {
+    double mean, p50, p95, p99, max;
+} qn_bench_times;
+
+/* qn_bench_summarize - of n seconds, which are sorted. qn_bench_print_times_head, qn_bench_print_times - a table of them. */
+qn_bench_times qn_bench_summarize(double *seconds, size_t n);
+void qn_bench_print_times_head(void);
+void qn_bench_print_times(const char *name, double *seconds, size_t n);
+
 /* qn_bench_parallel - the sequences of --parallel, all together (bench_parallel.c). qn_bench_soak - requests that arrive in
  * time (bench_soak.c). qn_bench_reuse - requests that begin as earlier ones (bench_reuse.c). All return the exit status. */
 int qn_bench_parallel(const qn_bench *bench);

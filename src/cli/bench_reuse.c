@@ -158,7 +158,7 @@ int qn_bench_reuse(const qn_bench *bench)
     u.n_prefix = prefix;
     u.n_more = more;
     const size_t longest = u.n_prefix + u.n_more + 2 * u.n_generate;
-    qn_session *session; /* says that the cache is not of the format asked for */
+    qn_session *session; /* says that the cache is not of the requested format */
     int status = qn_open_session(args, bench->model, 64, &session);
     if (status != QN_EXIT_DONE)
         return status;

@@ -3,23 +3,18 @@
  *
  * With --rate the arrivals are a Poisson process. Without it there are as many clients as --parallel says, each of which sends
  * its next request when it has the answer to the one before; they begin one after another. */
+#include "cli/bench_arrivals.h"
 #include "cli/bench_report.h"
 #include "cli/progress.h"
 #include "quern/scheduler.h"
 
 #include "base/memory.h"
-#include "base/splitmix.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { MAX_LINES = 1 << 20, MAX_FILE = 1 << 26, MAX_LENGTH = 1 << 24 };
-
-/* Seconds from one client's beginning to the next one's. */
-static const double STAGGER = 0.1;
 
 struct soak;
 
@@ -43,34 +38,17 @@ struct soak {
     bool is_closed_loop;
 };
 
-/* ---- Lengths ---- */
-
-/* Lines "PROMPT ANSWER". */
-static bool parse_lengths(struct soak *s, char *text)
+static bool take_lengths(struct soak *s, const qn_bench_length *lengths)
 {
-    size_t capacity = 0, line_number = 0;
-    char *rest = text;
-    for (char *line; (line = strsep(&rest, "\n"));) {
-        unsigned long prompt, answer;
-        char more;
-        line_number++;
-        line[strcspn(line, "#\r")] = 0;
-        if (!line[strspn(line, " \t")])
-            continue;
-        if (sscanf(line, "%lu %lu %c", &prompt, &answer, &more) != 2 || !prompt || !answer || prompt > MAX_LENGTH ||
-            answer > MAX_LENGTH || s->n >= MAX_LINES) {
-            qn_cli_error("%s:%zu: expected the tokens of a prompt and of its answer: 512 128", s->bench->args->soak,
-                         line_number);
-            return false;
-        }
-        if (qn_realloc_array(&s->requests, &capacity, s->n + 1, sizeof *s->requests, "requests"))
-            return qn_cli_fail() == QN_EXIT_DONE;
-        s->requests[s->n++] = (struct soak_request){ .soak = s, .n_prompt = prompt, .n_generate = answer };
-        s->longest = prompt + answer > s->longest ? prompt + answer : s->longest;
+    if (qn_alloc(&s->requests, s->n, sizeof *s->requests, "requests"))
+        return qn_cli_fail() == QN_EXIT_DONE;
+    for (size_t i = 0; i < s->n; i++) {
+        const size_t tokens = lengths[i].n_prompt + lengths[i].n_generate;
+        s->requests[i] =
+            (struct soak_request){ .soak = s, .n_prompt = lengths[i].n_prompt, .n_generate = lengths[i].n_generate };
+        s->longest = tokens > s->longest ? tokens : s->longest;
     }
-    if (!s->n)
-        qn_cli_error("%s: it has no lengths", s->bench->args->soak);
-    return s->n > 0;
+    return true;
 }
 
 /* ---- Requests ---- */
@@ -170,28 +148,18 @@ static bool send_all(struct soak *s, size_t n_clients, qn_progress *progress)
         pthread_mutex_unlock(&s->lock);
         if (r)
             submit(r);
-        const double uniform = ((double)(qn_splitmix(&random) >> 11) + 0.5) * 0x1p-53;
-        when += s->is_closed_loop ? STAGGER : -log(uniform) / rate;
+        when += s->is_closed_loop ? QN_BENCH_STAGGER : qn_bench_interval(&random, rate);
     }
     return wait_for_all(s, progress);
 }
 
 /* ---- Results ---- */
 
-static const double quantiles[] = { 0.5, 0.95, 0.99 };
-
-/* Milliseconds. */
-static void print_times(bool json, const char *name, double *values, size_t n)
+static void print_times(const char *name, double *values, size_t n)
 {
-    double sum = 0, at[3];
-    for (size_t i = 0; i < n; i++)
-        sum += values[i];
-    for (size_t i = 0; i < 3; i++)
-        at[i] = n ? 1e3 * qn_bench_quantile(values, n, quantiles[i]) : 0;
-    const double mean = n ? 1e3 * sum / (double)n : 0, most = n ? 1e3 * values[n - 1] : 0;
-    printf(json ? "\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p95\":%.3f,\"p99\":%.3f,\"max\":%.3f}"
-                : "%-16s %10.2f %10.2f %10.2f %10.2f %10.2f\n",
-           name, mean, at[0], at[1], at[2], most);
+    const qn_bench_times t = qn_bench_summarize(values, n);
+    printf("\"%s\":{\"mean\":%.3f,\"p50\":%.3f,\"p95\":%.3f,\"p99\":%.3f,\"max\":%.3f}", name, t.mean, t.p50, t.p95, t.p99,
+           t.max);
 }
 
 static void print_results(struct soak *s, size_t n_clients, double seconds)
@@ -204,18 +172,18 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
                "\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
                s->n, n_clients, (double)s->bench->args->rate, s->bench->info.device, s->bench->info.n_threads, seconds, rate,
                (unsigned long long)c.steps, 1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
-        print_times(true, "ttft_ms", s->first, s->n_first);
+        print_times("ttft_ms", s->first, s->n_first);
         fputs(",", stdout);
-        print_times(true, "inter_token_ms", s->gaps, s->n_gaps);
+        print_times("inter_token_ms", s->gaps, s->n_gaps);
         puts("}");
         return;
     }
     printf("%zu requests in %.1f s, %.1f tok/s, %llu steps of %.1f ms (longest %.1f ms), %llu set aside\n", s->n, seconds, rate,
            (unsigned long long)c.steps, 1e3 * c.step_seconds / (double)c.steps, 1e3 * c.longest_step_seconds,
            (unsigned long long)c.set_aside);
-    printf("%-16s %10s %10s %10s %10s %10s\n", "milliseconds", "mean", "p50", "p95", "p99", "max");
-    print_times(false, "first token", s->first, s->n_first);
-    print_times(false, "between tokens", s->gaps, s->n_gaps);
+    qn_bench_print_times_head();
+    qn_bench_print_times("first token", s->first, s->n_first);
+    qn_bench_print_times("between tokens", s->gaps, s->n_gaps);
 }
 
 /* ---- The run ---- */
@@ -257,8 +225,8 @@ int qn_bench_soak(const qn_bench *bench)
 {
     const qn_args *args = bench->args;
     struct soak s = { .bench = bench, .is_closed_loop = !(args->rate > 0), .lock = PTHREAD_MUTEX_INITIALIZER };
-    char *text = NULL, *end = NULL;
-    size_t length;
+    char *end = NULL;
+    qn_bench_length *lengths = NULL;
     int status = QN_EXIT_FAILED;
     const unsigned long n_clients = args->parallel ? strtoul(args->parallel, &end, 10) : 0;
     if (args->parallel && (!n_clients || n_clients > 4096 || *end)) {
@@ -269,10 +237,10 @@ int qn_bench_soak(const qn_bench *bench)
         qn_cli_error("--soak: give the requests a second, --rate, or the number of clients, --parallel");
         return QN_EXIT_USAGE;
     }
-    if (qn_read_all(args->soak, MAX_FILE, &text, &length) && parse_lengths(&s, text))
+    if (qn_bench_lengths(args->soak, &lengths, &s.n) && take_lengths(&s, lengths))
         status = run_soak(&s, (uint32_t)n_clients);
-    free(text);
-    free(s.requests);
+    free(lengths);
+    qn_free(s.requests);
     qn_free(s.tokens);
     qn_free(s.first);
     qn_free(s.gaps);

@@ -13,7 +13,7 @@
 void qn_chat_defaults(qn_args *args)
 {
     qn_sampling_args_defaults(args);
-    args->n_predict = -1;
+    args->n_predict = args->reasoning_budget = -1;
 }
 
 /* ---- Answers ---- */
@@ -41,7 +41,8 @@ static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *ans
     params.max_tokens = chat->args->n_predict;
     params.stop = chat->args->stop.at;
     params.n_stop = chat->args->stop.count;
-    return qn_answer_generate(chat->session, chat->model, prompt, &chat->output, &params, chat->view, answer);
+    params.reasoning_budget = chat->args->reasoning_budget;
+    return qn_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
 }
 
 /* What was generated becomes a message, also where Ctrl-C or the end of the context ended it. */
@@ -156,8 +157,6 @@ static qn_status begin(qn_chat *chat)
         status = probe(c);
     if (status == QN_OK && chat->args->load)
         status = qn_conversation_load_tokens(c, chat->session);
-    if (status == QN_OK)
-        qn_conversation_output(c, &chat->output);
     return status;
 }
 

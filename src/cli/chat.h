@@ -11,7 +11,6 @@ typedef struct qn_chat {
     qn_session *session;
     qn_line *lines;
     qn_conversation conversation;
-    qn_output_params output; /* how answers are parsed */
     qn_reasoning_view view;
     uint64_t seed;  /* of the next answer: the same question twice may get two answers */
     qn_answer last; /* numbers of the last answer, without its texts */

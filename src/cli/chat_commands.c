@@ -3,7 +3,7 @@
 
 #include "cli/cli.h"
 
-#include "engine/internal.h"
+#include "text/chat_adapt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -174,15 +174,16 @@ static void print_thinking(const qn_conversation *c)
     fprintf(stderr, "Thinking is %s%s%s.\n", state, effort ? ", level " : "", effort ? effort : "");
 }
 
-static void set_thinking(qn_conversation *c, const qn_chat_traits *traits, const char *text)
+static void set_thinking(qn_conversation *c, const char *text)
 {
+    const qn_chat_format format = qn_model_get_chat_format(c->model);
     const bool is_on = strcmp(text, "on") == 0, is_off = strcmp(text, "off") == 0;
     int failed = 0;
     if (!is_on && !is_off && !is_level(text)) {
         qn_cli_error("/think: '%s' is neither on, off nor a level: none, minimal, low, medium, high, xhigh, max", text);
         return;
     }
-    if (is_on || is_off ? !traits->has_thinking : !traits->has_effort) {
+    if (is_on || is_off ? !format.has_enable_thinking : !format.has_reasoning_effort) {
         qn_cli_error("/think: the model's chat template has no %s",
                      is_on || is_off ? "enable_thinking, which on and off set" : "reasoning_effort, which a level sets");
         return;
@@ -203,7 +204,7 @@ static void set_thinking(qn_conversation *c, const qn_chat_traits *traits, const
 static qn_chat_next run_think(qn_chat *chat, const char *rest)
 {
     if (*rest)
-        set_thinking(&chat->conversation, qn_chat_template_traits(chat->model->chat), rest);
+        set_thinking(&chat->conversation, rest);
     else
         print_thinking(&chat->conversation);
     return QN_CHAT_GO_ON;

@@ -15,6 +15,7 @@ int qn_cli_run(qn_args *args);
 int qn_cli_chat(qn_args *args);
 int qn_cli_batch(qn_args *args);
 int qn_cli_bench(qn_args *args);
+int qn_cli_bench_serve(qn_args *args);
 int qn_cli_perplexity(qn_args *args);
 int qn_cli_tokenize(qn_args *args);
 int qn_cli_logits(qn_args *args);
@@ -30,6 +31,7 @@ int qn_cli_rm(qn_args *args);
 void qn_run_defaults(qn_args *args);
 void qn_chat_defaults(qn_args *args);
 void qn_bench_defaults(qn_args *args);
+void qn_bench_serve_defaults(qn_args *args);
 void qn_perplexity_defaults(qn_args *args);
 
 enum { QN_BENCH_MAX_REPETITIONS = 1000 };
@@ -74,8 +76,8 @@ bool qn_begins_as_gguf(const char *path);
 
 extern const char *const qn_kv_names[];
 
-/* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache, which the
- * program keeps until it ends; downloads what is not there. Returns as qn_load_model. */
+/* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache,
+ * which the program keeps until it ends; downloads what is not there. Returns as qn_load_model. */
 int qn_resolve_model(const char **model, bool quiet);
 
 /* qn_load_model - load args->model with a progress display; if it is NULL and `demo_fallback` is set, the demo model,
@@ -88,8 +90,8 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
 enum { QN_SESSION_CHECKPOINTS = 2 };
 
 /* qn_open_session - a session of args' context (or `context`, when the user gave none), cache format and batch; the one in the
- * file args->load, if that is set. It keeps QN_SESSION_CHECKPOINTS checkpoints. Prints a note if the context is longer than the model's training
- * context. Returns as qn_load_model. The caller frees it with qn_session_free. */
+ * file args->load, if that is set. It keeps QN_SESSION_CHECKPOINTS checkpoints. Prints a note if the context is longer than
+ * the model's training context. Returns as qn_load_model. The caller frees it with qn_session_free. */
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session);
 
 /* qn_check_save - before anything is evaluated: whether a session may be saved to args->save, if that is set. Returns as

@@ -37,6 +37,14 @@ const qn_command qn_commands[] = {
       "one token reads at that depth, and the read bandwidth of the machine with as many threads, or of the GPU, measured\n"
       "between the repetitions. JSON is one object a test and line.",
       0, 1, qn_bench_defaults, qn_cli_bench },
+    { QN_CMD_BENCH_SERVE, "bench-serve", "measure a server of OpenAI's protocol", "bench-serve URL [options]",
+      "Sends requests to a server, quern's or another, and prints how long they waited for the first token and between "
+      "tokens,\n"
+      "the tokens a second of all together, and how many failed in which way. URL is http://HOST:PORT or https://HOST, with "
+      "or\n"
+      "without /v1. Two requests before the others find how many tokens the server makes of words, so that prompts have the\n"
+      "lengths asked for. After Ctrl-C it prints the results so far.",
+      1, 1, qn_bench_serve_defaults, qn_cli_bench_serve },
     { QN_CMD_PERPLEXITY, "perplexity", "how well a model predicts a text", "perplexity [-m] MODEL -f TEXT [options]",
       "Splits the text into pieces of -c tokens that do not overlap, evaluates each from an empty context, and scores the "
       "second\n"
@@ -61,7 +69,7 @@ const qn_command qn_commands[] = {
       "Prints a GGUF file's metadata, tensors (type, dimensions, row width first, name) and totals by weight type, which of "
       "its\n"
       "layouts type 42 has, which weights are in a rotated basis, and whether quern has its\n"
-      "tokeniser and chat format, tool calls and thinking included.\n"
+      "tokeniser and chat format, tool calls, thinking and levels of effort included.\n"
       "Of a model split over several files, FILE is any of them.",
       0, 1, NULL, qn_cli_info },
     { QN_CMD_QUANTIZE, "quantize", "rewrite a GGUF file in another weight type", "quantize IN OUT TYPE [options]",

@@ -3,7 +3,6 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "engine/internal.h"
 #include "text/utf8_stream.h"
 
 #include <stdlib.h>
@@ -118,12 +117,6 @@ size_t qn_conversation_last_user(const qn_conversation *c, const char **text)
     return SIZE_MAX;
 }
 
-void qn_conversation_output(const qn_conversation *c, qn_output_params *output)
-{
-    qn_chat_template_output(c->model->chat, output);
-    output->form = QN_OUTPUT_PLAIN;
-}
-
 /* ---- Rendering ---- */
 
 /* What a rendering has. */
@@ -159,32 +152,15 @@ static json_t *select_messages(const qn_conversation *c, const struct selection 
 
 static qn_status encode(const qn_conversation *c, struct selection s, qn_token **tokens, size_t *count)
 {
-    const qn_tokenizer *tok;
     *tokens = NULL;
-    QN_TRY(qn_model_tokenizer(c->model, &tok));
     json_t *object = select_messages(c, &s);
-    if (!object)
-        return no_memory();
-    const qn_status status = qn_chat_encode(tok, c->model->chat, object, current_time, tokens, count);
+    char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
+    if (!text)
+        return no_memory();
+    const qn_status status = qn_conversation_tokens(c->model, text, strlen(text), current_time, tokens, count);
+    free(text);
     return status;
-}
-
-static qn_status find_in_reasoning(const qn_conversation *c, struct selection s, bool *in_reasoning)
-{
-    qn_output_params output;
-    qn_jinja_output rendered;
-    json_t *object = select_messages(c, &s);
-    if (!object)
-        return no_memory();
-    const qn_status status = qn_chat_render(c->model->tokenizer, c->model->chat, object, current_time, &rendered);
-    json_decref(object);
-    if (status)
-        return status;
-    qn_conversation_output(c, &output);
-    *in_reasoning = qn_output_prompt_opens_reasoning(&output, rendered.text, rendered.length);
-    qn_jinja_output_free(&rendered);
-    return QN_OK;
 }
 
 /* The place in with[] of the end token that closes the stand-in's answer, which is the last one of before[]: a template may
@@ -307,11 +283,9 @@ static qn_status make_prompt(qn_conversation *c, const struct turns *turns, size
         return qn_fail(QN_ERR_CONTEXT, "the message takes %zu tokens, the context holds %zu: a larger -c holds more",
                        prompt->count, capacity);
     const bool has_loaded = c->loaded && turn == 0;
-    const struct selection s = { c->system, has_loaded, turns->starts[turn], true };
-    QN_TRY(find_shared(c, has_loaded, s.first, prompt));
-    QN_TRY(find_in_reasoning(c, s, &prompt->in_reasoning));
+    QN_TRY(find_shared(c, has_loaded, turns->starts[turn], prompt));
     prompt->n_turns = turn;
-    c->first = s.first;
+    c->first = turns->starts[turn];
     if (!has_loaded) {
         free(c->loaded);
         c->loaded = NULL;

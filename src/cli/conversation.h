@@ -4,7 +4,6 @@
 #define QN_CLI_CONVERSATION_H
 
 #include "quern/quern.h"
-#include "text/output_parser.h"
 
 #include <jansson.h>
 
@@ -23,7 +22,6 @@ typedef struct qn_prompt {
     size_t count;
     size_t n_messages; /* tokens before the header of the answer: later prompts begin with them */
     size_t n_turns;    /* turns that were dropped for it, what was loaded counted as one */
-    bool in_reasoning; /* the answer begins inside reasoning */
 } qn_prompt;
 
 /* qn_conversation_begin - an empty conversation; `system` is copied, NULL: no system message. Free it with
@@ -52,9 +50,6 @@ void qn_conversation_truncate(qn_conversation *c, size_t n);
 /* qn_conversation_last_user - the index of the last user message that prompts have, and its text unless that is NULL; SIZE_MAX
  * if there is none. */
 size_t qn_conversation_last_user(const qn_conversation *c, const char **text);
-
-/* qn_conversation_output - how answers are parsed: reasoning and content. Tools are off: calls are content. */
-void qn_conversation_output(const qn_conversation *c, qn_output_params *output);
 
 /* qn_conversation_prompt - the tokens of all messages and of the answer's header.
  *

@@ -169,6 +169,48 @@ static void print_totals(const qn_gguf *file)
     }
 }
 
+static const char *call_form(const char *name)
+{
+    static const struct {
+        const char *name, *form;
+    } forms[] = {
+        { "", "none: the template has no tools" },
+        { "unknown", "in a form that quern does not parse: tools are refused" },
+        { "json", "json: <tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>" },
+        { "xml", "xml: <tool_call><function=...><parameter=...>" },
+        { "llama3", "llama3: {\"name\": ..., \"parameters\": {...}}" },
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(forms[i].name, name) == 0)
+            return forms[i].form;
+    return name;
+}
+
+static void print_chat_format(const qn_model *model)
+{
+    const qn_chat_format format = qn_model_get_chat_format(model);
+    if (!*format.source) {
+        fputs("chat        not usable: the model has ", stdout);
+        qn_print_escaped(stdout, format.problem, strlen(format.problem));
+        putchar('\n');
+        return;
+    }
+    printf("chat        %s\ntool calls  %s\n",
+           strcmp(format.source, "file") == 0 ? "the file's template" : "ChatML, as the file has no template",
+           call_form(format.tool_calls));
+    if (!*format.think_open)
+        fputs("thinking    none", stdout);
+    else
+        printf("thinking    %s and %s", format.think_open, format.think_close);
+    puts(format.has_enable_thinking ? ", switched by enable_thinking" : "");
+    if (!format.has_reasoning_effort)
+        return;
+    fputs("efforts    ", stdout);
+    for (size_t i = 0; i < format.n_efforts; i++)
+        printf(" %s", format.efforts[i]);
+    puts(format.n_efforts ? "" : " any: the template prints reasoning_effort");
+}
+
 static void print_tokenizer(const qn_gguf *file)
 {
     const qn_gguf_kv *model = qn_gguf_find(file, "tokenizer.ggml.model");
@@ -187,17 +229,7 @@ static void print_tokenizer(const qn_gguf *file)
     }
     const qn_model_info info = qn_model_get_info(loaded);
     printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
-    printf("chat        %s\n", strcmp(info.chat_template, "file") == 0     ? "the file's template"
-                               : strcmp(info.chat_template, "chatml") == 0 ? "ChatML, as the file has no template"
-                                                                           : "no template that can be used");
-    if (*info.chat_template)
-        printf("tool calls  %s\nthinking    %s\n",
-               !*info.tool_calls                         ? "none: the template has no tools"
-               : strcmp(info.tool_calls, "unknown") == 0 ? "in a form that quern does not parse"
-               : strcmp(info.tool_calls, "json") == 0    ? "json: <tool_call>{\"name\": ..., \"arguments\": {...}}</tool_call>"
-               : strcmp(info.tool_calls, "xml") == 0     ? "xml: <tool_call><function=...><parameter=...>"
-                                                         : "llama3: {\"name\": ..., \"parameters\": {...}}",
-               info.has_thinking ? "<think> and </think>" : "none");
+    print_chat_format(loaded);
     qn_model_free(loaded);
 }
 

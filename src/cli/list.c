@@ -13,8 +13,8 @@ static bool print_entry(void *user, const qn_hub_entry *entry)
     if (localtime_r(&entry->used, &local))
         strftime(used, sizeof used, "%Y-%m-%d %H:%M", &local);
     if (!(*count)++)
-        printf("%-11s %-9s %-17s %s\n", "SIZE", "TYPE", "LAST USED", "MODEL");
-    printf("%-11s %-9s %-17s %s", qn_print_size(size, entry->bytes), *entry->type ? entry->type : "-", used, entry->repo);
+        printf("%-11s %-10s %-17s %s\n", "SIZE", "TYPE", "LAST USED", "MODEL");
+    printf("%-11s %-10s %-17s %s", qn_print_size(size, entry->bytes), *entry->type ? entry->type : "-", used, entry->repo);
     if (entry->file) {
         putchar(':');
         qn_print_escaped(stdout, entry->file, strlen(entry->file));

@@ -9,6 +9,7 @@ enum {
     RUN = QN_CMD_RUN,
     CHAT = QN_CMD_CHAT,
     BENCH = QN_CMD_BENCH,
+    BENCH_SERVE = QN_CMD_BENCH_SERVE,
     PERPLEXITY = QN_CMD_PERPLEXITY,
     TOKENIZE = QN_CMD_TOKENIZE,
     LOGITS = QN_CMD_LOGITS,
@@ -62,6 +63,7 @@ enum {
 
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
 static const char *const formats[] = { "table", "json", NULL };
+static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 
 const qn_option qn_options[] = {
@@ -91,6 +93,9 @@ const qn_option qn_options[] = {
         "show, fold or hide what the model thinks (default: fold on a terminal, else show)",
         "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on a terminal "
         "with the number of tokens and the time."),
+    INT(GENERATE, "--reasoning-budget", NULL, NULL, reasoning_budget, "N", -1, INT32_MAX,
+        "tokens of reasoning before it is ended (default -1: no limit)",
+        "It is ended in the words of the model's chat template, and the answer goes on. The words count as new tokens."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens held (default: the model's, at most 4096)",
         "The model's is what it was trained for; a note says so when N is more."),
@@ -164,6 +169,44 @@ const qn_option qn_options[] = {
            "tok_per_s "
            "(an object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
            "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes."),
+
+    TEXT(BENCH_SERVE, "-m", "--model", NULL, model, "NAME",
+         "the model's name in requests (default: the first that the server lists)", NULL),
+    CHOICE(BENCH_SERVE, "--api", NULL, NULL, api, "API", apis, "chat or completions (default chat)",
+           "Answers are streamed in either: /v1/chat/completions or /v1/completions."),
+    TEXT(BENCH_SERVE, "--api-key", NULL, NULL, api_key, "KEY", "sent with every request, as a bearer token", NULL),
+    INT(BENCH_SERVE, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
+        "clients, each of which waits for its answer before its next request (default 1)",
+        "They begin a tenth of a second after one another."),
+    NUMBER(BENCH_SERVE, "--rate", NULL, NULL, rate, "R", 1e-6, 1e6, "requests a second, at random times, in place of clients",
+           "Times are counted from the moment that a request was due."),
+    INT(BENCH_SERVE, "--requests", NULL, NULL, requests, "N", 1, 1 << 24,
+        "requests to send (default 32, or the lines of --lengths)", NULL),
+    INT(BENCH_SERVE, "-p", "--n-prompt", NULL, n_prompt, "N", 1, 1 << 24, "tokens of a prompt (default 512)", NULL),
+    INT(BENCH_SERVE, "-n", "--n-gen", NULL, n_generate, "N", 1, 1 << 24, "tokens of an answer (default 128)", NULL),
+    TEXT(BENCH_SERVE, "--lengths", NULL, NULL, lengths, "FILE",
+         "lengths of requests, one after another and from the beginning again",
+         "Each line has the tokens of a prompt and of its answer, as for quern bench --soak."),
+    TEXT(BENCH_SERVE, "-f", "--file", NULL, file, "FILE",
+         "take prompts from this text, each from a random word on; - is standard input",
+         "Without it they are frequent English words in random order. Either way the server counts their tokens, and prompts "
+         "have "
+         "as many words as that needs."),
+    U64(BENCH_SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of prompts and arrivals (default 1)", NULL),
+    FLAG(BENCH_SERVE, "--may-end", NULL, NULL, may_end, "answers may end before their length",
+         "ignore_eos, which is no part of OpenAI's protocol, is then not sent."),
+    INT(BENCH_SERVE, "--timeout", NULL, NULL, timeout, "S", 1, 1 << 20,
+        "seconds after which a request has failed (default 600)", NULL),
+    CHOICE(BENCH_SERVE, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
+           "JSON is one object with the keys test, url, model, api, requests, parallel (0 with --rate), rate, sent, answered, "
+           "failed, "
+           "cancelled, seconds, requests_per_s, tok_per_s (of answers), counted_by (usage, or events where the server counts "
+           "no tokens), "
+           "prompt_tokens, cached_tokens, completion_tokens; ttft_ms, inter_token_ms (between events with text), per_token_ms "
+           "(of an "
+           "answer's tokens after the first) and latency_ms, each null or an object of mean, p50, p95, p99, max, of answered "
+           "requests "
+           "alone; and errors, an object of counts by kind."),
 
     INT(BATCH, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),

@@ -17,7 +17,7 @@ static const double rate_interval = 0.5;
 
 struct download {
     qn_progress progress;
-    bool quiet, known; /* known: the fields below are of the file under way */
+    bool quiet, known; /* known: the fields below are of the current file */
     uint32_t part;
     char label[64];
     double measured, rate; /* when; bytes a second */

@@ -12,7 +12,7 @@
 void qn_run_defaults(qn_args *args)
 {
     qn_sampling_args_defaults(args);
-    args->n_predict = -1;
+    args->n_predict = args->reasoning_budget = -1;
 }
 
 /* Checks beyond the parser's: the meaning of operands, and options that exclude each other. */
@@ -199,6 +199,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     params.ignore_end = args->ignore_end;
     params.stop = args->stop.at;
     params.n_stop = args->stop.count;
+    params.reasoning_budget = args->reasoning_budget;
     params.grammar = grammar;
     params.grammar_trigger.when = args->chat ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
     qn_stream stream;

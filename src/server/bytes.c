@@ -1,0 +1,168 @@
+/* Bytes that grow, and JSON that is written into them. */
+#include "server/bytes.h"
+
+#include "base/memory.h"
+#include "text/utf8.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void qn_bytes_free(qn_bytes *bytes)
+{
+    free(bytes->data);
+    *bytes = (qn_bytes){ 0 };
+}
+
+static bool reserve(qn_bytes *bytes, size_t more)
+{
+    size_t need;
+    if (!bytes->has_failed)
+        bytes->has_failed = !qn_add_size(bytes->length, more, &need) ||
+                            qn_realloc_array(&bytes->data, &bytes->capacity, need, 1, "an answer") != QN_OK;
+    return !bytes->has_failed;
+}
+
+void qn_bytes_add(qn_bytes *bytes, const char *data, size_t length)
+{
+    if (!length || !reserve(bytes, length))
+        return;
+    memcpy(bytes->data + bytes->length, data, length);
+    bytes->length += length;
+}
+
+void qn_bytes_print(qn_bytes *bytes, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    const int n = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (n < 0 || (size_t)n >= sizeof text)
+        bytes->has_failed = true;
+    else
+        qn_bytes_add(bytes, text, (size_t)n);
+}
+
+/* ---- JSON ---- */
+
+bool qn_is_utf8(const char *text, size_t length)
+{
+    uint32_t code;
+    for (size_t at = 0, n; at < length; at += n)
+        if (qn_utf8_next(text + at, length - at, &n, &code) != QN_UTF8_COMPLETE)
+            return false;
+    return true;
+}
+
+/* A value follows another one where that one's last byte stands. */
+static void begin_value(qn_bytes *bytes)
+{
+    const char last = bytes->length ? bytes->data[bytes->length - 1] : '\n';
+    if (last == '"' || last == '}' || last == ']' || (last >= '0' && last <= '9') || (last >= 'a' && last <= 'z'))
+        qn_bytes_add(bytes, ",", 1);
+}
+
+void qn_json_open(qn_bytes *bytes, char bracket)
+{
+    begin_value(bytes);
+    qn_bytes_add(bytes, &bracket, 1);
+}
+
+void qn_json_close(qn_bytes *bytes, char bracket)
+{
+    qn_bytes_add(bytes, &bracket, 1);
+}
+
+void qn_json_key(qn_bytes *bytes, const char *key)
+{
+    qn_json_string(bytes, key);
+    qn_bytes_add(bytes, ":", 1);
+}
+
+void qn_json_string(qn_bytes *bytes, const char *text)
+{
+    if (text)
+        qn_json_text(bytes, text, strlen(text));
+    else
+        qn_json_null(bytes);
+}
+
+static void add_escape(qn_bytes *bytes, unsigned char c)
+{
+    static const char short_forms[] = "\"\"\\\\\bb\ff\nn\rr\tt";
+    for (const char *form = short_forms; *form; form += 2)
+        if ((unsigned char)*form == c) {
+            qn_bytes_add(bytes, (const char[]){ '\\', form[1] }, 2);
+            return;
+        }
+    qn_bytes_print(bytes, "\\u%04X", c);
+}
+
+void qn_json_text(qn_bytes *bytes, const char *text, size_t length)
+{
+    static const char replacement[] = "\xef\xbf\xbd";
+    size_t from = 0;
+    text = length ? text : "";
+    begin_value(bytes);
+    qn_bytes_add(bytes, "\"", 1);
+    for (size_t at = 0, n; at < length; at += n) {
+        uint32_t code;
+        const qn_utf8 found = qn_utf8_next(text + at, length - at, &n, &code);
+        if (found == QN_UTF8_COMPLETE && code >= ' ' && code != '"' && code != '\\')
+            continue;
+        qn_bytes_add(bytes, text + from, at - from);
+        if (found == QN_UTF8_COMPLETE)
+            add_escape(bytes, (unsigned char)code);
+        else
+            qn_bytes_add(bytes, replacement, sizeof replacement - 1);
+        from = at + n;
+    }
+    qn_bytes_add(bytes, text + from, length - from);
+    qn_bytes_add(bytes, "\"", 1);
+}
+
+void qn_json_integer(qn_bytes *bytes, int64_t value)
+{
+    begin_value(bytes);
+    qn_bytes_print(bytes, "%" PRId64, value);
+}
+
+void qn_json_number(qn_bytes *bytes, double value)
+{
+    char text[40];
+    begin_value(bytes);
+    if (!isfinite(value)) {
+        qn_bytes_add(bytes, "null", 4);
+        return;
+    }
+    snprintf(text, sizeof text, "%.9g", value);
+    qn_bytes_print(bytes, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
+}
+
+void qn_json_bool(qn_bytes *bytes, bool value)
+{
+    begin_value(bytes);
+    qn_bytes_print(bytes, "%s", value ? "true" : "false");
+}
+
+void qn_json_null(qn_bytes *bytes)
+{
+    begin_value(bytes);
+    qn_bytes_add(bytes, "null", 4);
+}
+
+void qn_json_member_string(qn_bytes *bytes, const char *key, const char *text)
+{
+    qn_json_key(bytes, key);
+    qn_json_string(bytes, text);
+}
+
+void qn_json_member_integer(qn_bytes *bytes, const char *key, int64_t value)
+{
+    qn_json_key(bytes, key);
+    qn_json_integer(bytes, value);
+}

@@ -1,0 +1,192 @@
+/* The JSON of a body, read with limits, and its fields. */
+#include "server/json_body.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 128 };
+
+/* ---- Refusals ---- */
+
+bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *param, const char *format, ...)
+{
+    va_list arguments;
+    *refusal = (qn_refusal){ .status = status, .code = code };
+    snprintf(refusal->param, sizeof refusal->param, "%s", param ? param : "");
+    va_start(arguments, format);
+    vsnprintf(refusal->message, sizeof refusal->message, format, arguments);
+    va_end(arguments);
+    for (char *c = refusal->message; *c; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
+    return false;
+}
+
+static const char *type_name(const json_t *value)
+{
+    static const char *const names[] = {
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "an integer",
+        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",      [JSON_FALSE] = "false",     [JSON_NULL] = "null"
+    };
+    return value ? names[json_typeof(value)] : "missing";
+}
+
+bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected)
+{
+    return qn_refuse(refusal, 400, NULL, name, "'%s' is %s, expected %s", name, type_name(value), expected);
+}
+
+bool qn_refuse_memory(qn_refusal *refusal)
+{
+    return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
+}
+
+/* ---- Reading ---- */
+
+/* An escape \udXxx whose X is one of these digits. */
+static bool is_escape(const char *text, size_t length, const char *digits)
+{
+    return length >= 6 && !memcmp(text, "\\u", 2) && (text[2] | 32) == 'd' && memchr(digits, text[3] | 32, 4) &&
+           isxdigit((unsigned char)text[4]) && isxdigit((unsigned char)text[5]);
+}
+
+/* Escapes of surrogates that are not in pairs, as JavaScript prints them, become U+FFFD. They have the same length. */
+static void replace_surrogates(char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] != '\\')
+            continue;
+        const bool is_high = is_escape(text + i, length - i, "89ab"), is_low = is_escape(text + i, length - i, "cdef");
+        if (is_high && is_escape(text + i + 6, length - i - 6, "cdef"))
+            i += 10;
+        else if (is_high || is_low)
+            memcpy(text + i + 2, "fffd", 4);
+        i++;
+    }
+}
+
+/* Jansson recurses. */
+static bool check_depth(const char *text, size_t length, size_t most, qn_refusal *refusal)
+{
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (in_string) {
+            i += c == '\\';
+            in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > most)
+                return qn_refuse(refusal, 400, "invalid_json", NULL, "the body is nested deeper than %zu", most);
+        } else if (c == ']' || c == '}') {
+            depth -= depth > 0;
+        }
+    }
+    return true;
+}
+
+/* Integers of more than 64 bits make all numbers real ones. */
+static json_t *load(const char *text, size_t length, json_error_t *why)
+{
+    json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, why);
+    if (!json && json_error_code(why) == json_error_numeric_overflow)
+        json = json_loadb(text, length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, why);
+    return json;
+}
+
+json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    json_error_t why;
+    static const qn_protocol_limits defaults;
+    char *text = malloc(length + 1);
+    json_t *json = NULL;
+    if (!text) {
+        qn_refuse_memory(refusal);
+        return NULL;
+    }
+    memcpy(text, body, length);
+    replace_surrogates(text, length);
+    if (check_depth(text, length, qn_limit((limits ? limits : &defaults)->depth, MAX_DEPTH), refusal)) {
+        json = load(text, length, &why);
+        if (!json)
+            qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
+        else if (!json_is_object(json))
+            qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
+    }
+    free(text);
+    if (json_is_object(json))
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+/* ---- Fields ---- */
+
+json_t *qn_field(const json_t *object, const char *name)
+{
+    json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+bool qn_json_is(const json_t *value, const char *text)
+{
+    return json_is_string(value) && json_string_length(value) == strlen(text) && !strcmp(json_string_value(value), text);
+}
+
+bool qn_field_number(const json_t *object, const char *name, double least, double most, float *out, qn_refusal *refusal)
+{
+    const json_t *value = qn_field(object, name);
+    if (!value)
+        return true;
+    if (!json_is_number(value))
+        return qn_refuse_type(refusal, name, value, "a number");
+    const double number = json_number_value(value);
+    if (!(number >= least && number <= most))
+        return qn_refuse(refusal, 400, NULL, name, "'%s' is %g, expected %g to %g", name, number, least, most);
+    *out = (float)number;
+    return true;
+}
+
+bool qn_json_integer_of(const json_t *value, int64_t *out)
+{
+    const double real = json_real_value(value);
+    if (json_is_integer(value))
+        *out = json_integer_value(value);
+    else if (json_is_real(value) && real == floor(real) && fabs(real) < 0x1p63)
+        *out = (int64_t)real;
+    else
+        return false;
+    return true;
+}
+
+bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out, qn_refusal *refusal)
+{
+    const json_t *value = qn_field(object, name);
+    int64_t number;
+    if (!value)
+        return true;
+    if (!qn_json_integer_of(value, &number))
+        return qn_refuse_type(refusal, name, value, "an integer");
+    if (number < least || number > most)
+        return qn_refuse(refusal, 400, NULL, name, "'%s' is %lld, expected %lld to %lld", name, (long long)number,
+                         (long long)least, (long long)most);
+    *out = number;
+    return true;
+}
+
+bool qn_field_bool(const json_t *object, const char *name, bool *out, qn_refusal *refusal)
+{
+    const json_t *value = qn_field(object, name);
+    if (!value)
+        return true;
+    if (!json_is_boolean(value))
+        return qn_refuse_type(refusal, name, value, "true or false");
+    *out = json_is_true(value);
+    return true;
+}

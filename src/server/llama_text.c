@@ -1,0 +1,217 @@
+/* llama-server's /tokenize, /detokenize and /apply-template: answers without requests. */
+#include "server/openai.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOKENS = 1 << 20 };
+
+typedef struct text_exchange {
+    qn_exchange base;
+    qn_bytes answer;
+} text_exchange;
+
+static void free_text(qn_exchange *exchange)
+{
+    text_exchange *x = (text_exchange *)exchange;
+    qn_bytes_free(&x->answer);
+    json_decref(x->base.conversation);
+    free(x);
+}
+
+static qn_exchange *create(qn_refusal *refusal)
+{
+    text_exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        qn_refuse_memory(refusal);
+    return x ? &x->base : NULL;
+}
+
+static bool refuse_text(const char *field, qn_refusal *refusal)
+{
+    return qn_refuse(refusal, 400, "unsupported", field, "%s", qn_error_text());
+}
+
+/* The answer is an object with one member. */
+static qn_bytes *open_answer(qn_exchange *exchange, const char *key)
+{
+    qn_bytes *out = &((text_exchange *)exchange)->answer;
+    qn_json_open(out, '{');
+    qn_json_key(out, key);
+    return out;
+}
+
+/* ---- /tokenize ---- */
+
+static qn_exchange *parse_tokenize(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    const json_t *content = json_object_get(body, "content");
+    bool value;
+    (void)limits;
+    if (!json_is_string(content)) {
+        qn_refuse_type(refusal, "content", content, "a string");
+        return NULL;
+    }
+    if (!qn_field_bool(body, "add_special", &value, refusal) || !qn_field_bool(body, "parse_special", &value, refusal) ||
+        !qn_field_bool(body, "with_pieces", &value, refusal))
+        return NULL;
+    return create(refusal);
+}
+
+/* A piece that is no text is a list of its bytes. */
+static void write_piece(const qn_model *model, qn_token token, qn_bytes *out)
+{
+    const char *bytes = "";
+    size_t length = 0;
+    (void)qn_token_piece(model, token, &bytes, &length);
+    qn_json_open(out, '{');
+    qn_json_member_integer(out, "id", token);
+    qn_json_key(out, "piece");
+    if (qn_is_utf8(bytes, length)) {
+        qn_json_text(out, bytes, length);
+    } else {
+        qn_json_open(out, '[');
+        for (size_t i = 0; i < length; i++)
+            qn_json_integer(out, (unsigned char)bytes[i]);
+        qn_json_close(out, ']');
+    }
+    qn_json_close(out, '}');
+}
+
+static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+{
+    const json_t *content = json_object_get(exchange->body, "content");
+    bool has_bos = false, has_special = true, has_pieces = false;
+    qn_token *tokens;
+    size_t n;
+    (void)qn_field_bool(exchange->body, "add_special", &has_bos, refusal);
+    (void)qn_field_bool(exchange->body, "parse_special", &has_special, refusal);
+    (void)qn_field_bool(exchange->body, "with_pieces", &has_pieces, refusal);
+    if (qn_tokenize(served->model, json_string_value(content), json_string_length(content), has_special, has_bos, &tokens, &n))
+        return refuse_text("content", refusal);
+    qn_bytes *out = open_answer(exchange, "tokens");
+    qn_json_open(out, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (has_pieces)
+            write_piece(served->model, tokens[i], out);
+        else
+            qn_json_integer(out, tokens[i]);
+    }
+    qn_json_close(out, ']');
+    qn_json_close(out, '}');
+    qn_free_tokens(tokens);
+    return true;
+}
+
+/* ---- /detokenize ---- */
+
+static qn_exchange *parse_detokenize(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    const json_t *tokens = json_object_get(body, "tokens");
+    (void)limits;
+    if (!json_is_array(tokens))
+        qn_refuse_type(refusal, "tokens", tokens, "an array of token ids");
+    else if (json_array_size(tokens) > MAX_TOKENS)
+        qn_refuse(refusal, 400, NULL, "tokens", "'tokens' has %zu ids, at most %d are allowed", json_array_size(tokens),
+                  MAX_TOKENS);
+    else
+        return create(refusal);
+    return NULL;
+}
+
+static bool add_pieces(const qn_model *model, const json_t *tokens, qn_bytes *text, qn_refusal *refusal)
+{
+    for (size_t i = 0; i < json_array_size(tokens); i++) {
+        const json_t *item = json_array_get(tokens, i);
+        const char *bytes;
+        size_t length;
+        int64_t id;
+        if (!qn_json_integer_of(item, &id))
+            return qn_refuse_type(refusal, "tokens", item, "an array of token ids");
+        if (qn_token_piece(model, id >= 0 && id <= INT32_MAX ? (qn_token)id : -1, &bytes, &length))
+            return refuse_text("tokens", refusal);
+        qn_bytes_add(text, bytes, length);
+    }
+    return !text->has_failed || qn_refuse_memory(refusal);
+}
+
+static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+{
+    qn_bytes text = { 0 };
+    const bool done = add_pieces(served->model, json_object_get(exchange->body, "tokens"), &text, refusal);
+    if (done) {
+        qn_bytes *out = open_answer(exchange, "content");
+        qn_json_text(out, text.data, text.length);
+        qn_json_close(out, '}');
+    }
+    qn_bytes_free(&text);
+    return done;
+}
+
+/* ---- /apply-template ---- */
+
+static qn_exchange *parse_template(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    json_t *conversation = qn_openai_conversation(body, limits, refusal);
+    qn_exchange *exchange = conversation ? create(refusal) : NULL;
+    if (exchange)
+        exchange->conversation = conversation;
+    else
+        json_decref(conversation);
+    return exchange;
+}
+
+static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+{
+    char *json = json_dumps(exchange->conversation, JSON_COMPACT), *text;
+    size_t length;
+    if (!json)
+        return qn_refuse_memory(refusal);
+    const qn_status status = qn_conversation_text(served->model, json, strlen(json), exchange->created, &text, &length);
+    free(json);
+    if (status)
+        return qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
+    qn_bytes *out = open_answer(exchange, "prompt");
+    qn_json_text(out, text, length);
+    qn_json_close(out, '}');
+    qn_free_text(text);
+    return true;
+}
+
+/* ---- All of them ---- */
+
+static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
+{
+    (void)exchange;
+    (void)request;
+    (void)event;
+    (void)out;
+}
+
+static int end(qn_exchange *exchange, qn_bytes *out)
+{
+    const qn_bytes *answer = &((text_exchange *)exchange)->answer;
+    qn_bytes_add(out, answer->data, answer->length);
+    out->has_failed = out->has_failed || answer->has_failed;
+    return 200;
+}
+
+static void fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out)
+{
+    exchange->has_failed = true;
+    (void)refusal;
+    (void)out;
+}
+
+#define TEXT_PROTOCOL(paths_, parse_, bind_)                                                                                   \
+    {                                                                                                                          \
+        .paths = paths_, .keep_alive = ":\n\n", .parse = parse_, .bind = bind_, .begin = qn_llama_begin, .event = event,       \
+        .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text                                                \
+    }
+
+static const char *const tokenize_paths[] = { "/tokenize", NULL }, *const detokenize_paths[] = { "/detokenize", NULL },
+                         *const template_paths[] = { "/apply-template", NULL };
+
+const qn_protocol qn_llama_tokenize = TEXT_PROTOCOL(tokenize_paths, parse_tokenize, bind_tokenize);
+const qn_protocol qn_llama_detokenize = TEXT_PROTOCOL(detokenize_paths, parse_detokenize, bind_detokenize);
+const qn_protocol qn_llama_template = TEXT_PROTOCOL(template_paths, parse_template, bind_template);

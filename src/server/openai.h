@@ -1,0 +1,151 @@
+/* The protocols of OpenAI's form, and of llama-server's, and what they share: the values of a body, choices that
+ * collect what requests answer, and pieces of answers. */
+#ifndef QN_SERVER_OPENAI_H
+#define QN_SERVER_OPENAI_H
+
+#include "server/json_body.h"
+#include "text/utf8_stream.h"
+
+extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize,
+    qn_llama_template;
+
+/* How protocols differ where they read the same fields. */
+typedef enum qn_openai_kind { QN_OPENAI_CHAT, QN_OPENAI_COMPLETION, QN_LLAMA_COMPLETION } qn_openai_kind;
+
+/* ---- Choices ---- */
+
+/* A token of an answer that is in no part of it yet. */
+typedef struct qn_choice_token {
+    qn_token token;
+    size_t offset; /* characters of the text that are complete before it, with log probabilities */
+} qn_choice_token;
+
+/* One of the answers. In a stream texts are sent as they come, else they are collected. */
+typedef struct qn_choice {
+    qn_bytes text, reasoning; /* of chats, text is the content */
+    qn_bytes name, arguments; /* of the call that comes */
+    qn_bytes calls;           /* complete ones, values of JSON */
+    size_t n_calls;           /* complete ones */
+    bool has_calls;           /* one has begun */
+    bool is_thinking;         /* the last event was reasoning */
+    bool is_tagged;           /* a tag of reasoning is open in the text */
+    qn_choice_token *tokens;  /* [n_pending] */
+    qn_logprobs *logprobs;    /* [n_pending], with log probabilities */
+    size_t n_pending, cap_tokens, cap_logprobs;
+    qn_utf8_stream stream;
+    size_t n_characters;                   /* of all tokens */
+    size_t n_sent;                         /* characters of the text that came */
+    size_t n_tokens, n_reasoning, n_since; /* all; of reasoning; since the last event */
+    bool has_reasoning, has_new_line;
+    qn_request_result result; /* without its error text */
+} qn_choice;
+
+void qn_choice_free(qn_choice *choice);
+
+/* qn_choice_take_token - count a token, and with `keeps` keep it, unless it is an end token and `ends` the answer. False
+ * without memory. qn_choice_take_output, qn_choice_take_text - count a text, before it is written. */
+bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool ends, bool keeps);
+void qn_choice_take_output(qn_choice *choice, const qn_output_event *event);
+void qn_choice_take_text(qn_choice *choice, const char *text, size_t length);
+
+/* qn_choice_end - the end of an answer: pending tokens of a stop string, which is cut off, are dropped. */
+void qn_choice_end(qn_choice *choice, const qn_request_result *result);
+
+/* qn_choice_ready - how many of the pending tokens belong to the text that has come. qn_choice_drop - forget as many. */
+size_t qn_choice_ready(const qn_choice *choice);
+void qn_choice_drop(qn_choice *choice, size_t n);
+
+/* qn_finish_reason - "stop", "length" or "tool_calls". */
+const char *qn_finish_reason(const qn_choice *choice);
+
+/* ---- Exchanges ---- */
+
+typedef struct qn_prompt {
+    qn_token *tokens; /* [n] */
+    size_t n;
+} qn_prompt;
+
+typedef struct qn_openai {
+    qn_exchange base;
+    qn_openai_kind kind;
+    qn_protocol_limits limits;
+    /* Of the body. What `params.sampling` does not have from it is NAN or -1. */
+    qn_request_params params;
+    bool has_seed;
+    size_t n_choices; /* for each prompt */
+    const char **stop;
+    qn_logit_bias *bias;
+    size_t cap_bias;
+    bool has_usage; /* a stream ends with usage */
+    bool has_timings;
+    bool has_think_tags;      /* reasoning is content, between tags */
+    bool is_echo, has_tokens; /* the answer repeats the prompt; has token ids */
+    /* From bind on. */
+    const qn_served *served;
+    char *conversation;
+    qn_prompt *prompts; /* [n_prompts] of completions */
+    size_t n_prompts;
+    qn_choice *choices; /* [base.n_requests] */
+    qn_refusal refusal; /* with has_failed */
+} qn_openai;
+
+/* ---- Exchanges, openai_exchange.c ---- */
+
+/* qn_openai_create - an exchange with all values of a body that chats and completions share. NULL: refused. */
+qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+void qn_openai_free(qn_exchange *exchange);
+
+/* qn_openai_bind - make the requests. qn_openai_dump_conversation - the conversation as text. False: refused. */
+bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal);
+bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal);
+
+/* qn_openai_take - count what came; an error is written, and ends the answer. True: the event is a text or an end to write. */
+bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out);
+
+/* qn_openai_open - the beginning of an object of an answer, whose id has a prefix: id, object, created, model.
+ * qn_openai_close - its end: usage, and timings where the body asks for them. */
+void qn_openai_open(const qn_openai *x, const char *prefix, const char *object, qn_bytes *out);
+void qn_openai_close(const qn_openai *x, qn_bytes *out);
+
+/* qn_openai_check_end - whether the answer can be completed; else its error is written, unless a stream has it. */
+bool qn_openai_check_end(qn_openai *x, qn_bytes *out);
+
+/* Functions of a qn_protocol. qn_llama_begin - nothing: the first event begins the answer. */
+void qn_llama_begin(qn_exchange *exchange, qn_bytes *out);
+void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
+void qn_openai_refuse(const qn_refusal *refusal, qn_bytes *out);
+
+/* The name of the model in answers. */
+const char *qn_openai_model(const qn_openai *x);
+
+/* ---- Parts of bodies; false: refused ---- */
+
+/* openai_params.c: sampling, lengths, stop strings, log probabilities. */
+bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal);
+bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal);
+
+/* openai_messages.c: the conversation of a chat. NULL: refused. */
+json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+
+/* openai_constrain.c: what answers may be. */
+bool qn_openai_check_constraints(const qn_openai *x, const json_t *body, qn_refusal *refusal);
+bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal);
+
+/* openai_prompts.c: prompts of completions. qn_openai_prompt_text - a prompt as text. */
+bool qn_openai_check_prompts(qn_openai *x, const json_t *body, qn_refusal *refusal);
+bool qn_openai_bind_prompts(qn_openai *x, qn_refusal *refusal);
+void qn_openai_prompt_text(const qn_openai *x, size_t request, qn_bytes *out);
+
+/* ---- Parts of answers ---- */
+
+/* openai_logprobs.c: log probabilities of the first n pending tokens. qn_openai_logprob_list - as a list of objects, those of
+ * /completion with ids. */
+void qn_openai_logprob_list(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);
+void qn_openai_chat_logprobs(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);
+void qn_openai_completion_logprobs(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);
+
+/* openai_usage.c: members of an object. */
+void qn_openai_usage(const qn_openai *x, qn_bytes *out);
+void qn_llama_timings(const qn_choice *choice, qn_bytes *out);
+
+#endif

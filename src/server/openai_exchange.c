@@ -1,0 +1,214 @@
+/* Exchanges of OpenAI's form: their life, what comes of requests, refusals. */
+#include "server/openai.h"
+
+#include "base/memory.h"
+#include "quern/grammar.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    qn_openai *x;
+    if (qn_alloc(&x, 1, sizeof *x, "a request")) {
+        qn_refuse_memory(refusal);
+        return NULL;
+    }
+    x->kind = kind;
+    x->limits = *limits;
+    x->params = qn_request_defaults();
+    if (qn_openai_params(x, body, refusal) && qn_openai_check_constraints(x, body, refusal))
+        return x;
+    qn_openai_free(&x->base);
+    return NULL;
+}
+
+void qn_openai_free(qn_exchange *exchange)
+{
+    qn_openai *x = (qn_openai *)exchange;
+    qn_grammar_free(x->params.grammar);
+    qn_free(x->stop);
+    free(x->bias);
+    free(x->conversation);
+    for (size_t i = 0; x->prompts && i < x->n_prompts; i++)
+        free(x->prompts[i].tokens);
+    qn_free(x->prompts);
+    for (size_t i = 0; x->choices && i < x->base.n_requests; i++)
+        qn_choice_free(&x->choices[i]);
+    qn_free(x->choices);
+    qn_free(x->base.requests);
+    json_decref(x->base.conversation);
+    qn_free(x);
+}
+
+/* ---- Requests ---- */
+
+/* Choices of one prompt differ; those of equal prompts do not. */
+static uint64_t seed_of(uint64_t seed, size_t choice)
+{
+    const uint64_t number = choice;
+    return choice ? XXH64(&number, sizeof number, seed) : seed;
+}
+
+bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
+{
+    x->conversation = json_dumps(x->base.conversation, JSON_COMPACT);
+    if (!x->conversation)
+        return qn_refuse_memory(refusal);
+    x->params.conversation = x->conversation;
+    x->params.conversation_length = strlen(x->conversation);
+    return true;
+}
+
+bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
+{
+    const size_t n_prompts = x->base.conversation ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
+    x->served = served;
+    if (!qn_openai_bind_params(x, refusal) || !qn_openai_constrain(x, refusal) ||
+        !(x->base.conversation ? qn_openai_dump_conversation : qn_openai_bind_prompts)(x, refusal))
+        return false;
+    if (qn_alloc(&x->base.requests, n, sizeof *x->base.requests, "requests") ||
+        qn_alloc(&x->choices, n, sizeof *x->choices, "choices"))
+        return qn_refuse_memory(refusal);
+    x->base.n_requests = n;
+    for (size_t i = 0; i < n; i++) {
+        qn_request_params *request = &x->base.requests[i];
+        *request = x->params;
+        request->sampling.seed = seed_of(x->params.sampling.seed, i % x->n_choices);
+        if (!x->base.conversation) {
+            request->tokens = x->prompts[i / x->n_choices].tokens;
+            request->n_tokens = x->prompts[i / x->n_choices].n;
+        }
+    }
+    return true;
+}
+
+const char *qn_openai_model(const qn_openai *x)
+{
+    if (x->served->name)
+        return x->served->name;
+    return x->base.model ? x->base.model : qn_model_get_info(x->served->model).name;
+}
+
+/* ---- Answers ---- */
+
+void qn_openai_open(const qn_openai *x, const char *prefix, const char *object, qn_bytes *out)
+{
+    qn_json_open(out, '{');
+    qn_json_key(out, "id");
+    qn_bytes_print(out, "\"%s", prefix);
+    qn_bytes_add(out, x->base.id, strlen(x->base.id));
+    qn_bytes_print(out, "\"");
+    qn_json_member_string(out, "object", object);
+    qn_json_member_integer(out, "created", x->base.created);
+    qn_json_member_string(out, "model", qn_openai_model(x));
+    if (x->served->fingerprint)
+        qn_json_member_string(out, "system_fingerprint", x->served->fingerprint);
+}
+
+void qn_openai_close(const qn_openai *x, qn_bytes *out)
+{
+    qn_openai_usage(x, out);
+    if (x->has_timings)
+        qn_llama_timings(&x->choices[0], out);
+    qn_json_close(out, '}');
+}
+
+void qn_llama_begin(qn_exchange *exchange, qn_bytes *out)
+{
+    (void)exchange;
+    (void)out;
+}
+
+/* ---- Errors ---- */
+
+static const char *type_of(const qn_refusal *refusal)
+{
+    switch (refusal->status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 501: return "not_supported_error";
+    case 503: return "unavailable_error";
+    default: return refusal->status < 500 ? "invalid_request_error" : "server_error";
+    }
+}
+
+void qn_openai_refuse(const qn_refusal *refusal, qn_bytes *out)
+{
+    qn_json_open(out, '{');
+    qn_json_key(out, "error");
+    qn_json_open(out, '{');
+    qn_json_member_string(out, "message", refusal->message);
+    qn_json_member_string(out, "type", refusal->type ? refusal->type : type_of(refusal));
+    qn_json_member_string(out, "param", *refusal->param ? refusal->param : NULL);
+    qn_json_member_string(out, "code", refusal->code);
+    if (refusal->n_ctx) {
+        qn_json_member_integer(out, "n_prompt_tokens", (int64_t)refusal->n_prompt);
+        qn_json_member_integer(out, "n_ctx", (int64_t)refusal->n_ctx);
+    }
+    qn_json_close(out, '}');
+    qn_json_close(out, '}');
+}
+
+void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out)
+{
+    qn_openai *x = (qn_openai *)exchange;
+    x->base.has_failed = true;
+    x->refusal = *refusal;
+    if (!x->base.is_stream)
+        return;
+    qn_bytes_print(out, "data: ");
+    qn_openai_refuse(refusal, out);
+    qn_bytes_print(out, "\n\n");
+}
+
+/* ---- What comes of a request ---- */
+
+/* Without log probabilities only /completion has use for tokens. */
+static bool keeps_tokens(const qn_openai *x)
+{
+    return x->params.n_logprobs >= 0 || x->has_tokens;
+}
+
+static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
+{
+    switch (event->kind) {
+    case QN_EXCHANGE_TOKEN:
+        return qn_choice_take_token(choice, event, x->served->model, !x->params.ignore_end, keeps_tokens(x)) ||
+               qn_refuse(refusal, 500, "out_of_memory", NULL, "not enough memory for its answer");
+    case QN_EXCHANGE_TEXT: qn_choice_take_text(choice, event->text, event->length); return true;
+    case QN_EXCHANGE_OUTPUT: qn_choice_take_output(choice, event->output); return true;
+    case QN_EXCHANGE_END: break;
+    }
+    qn_choice_end(choice, event->result);
+    return event->result->finish != QN_FINISH_ERROR || qn_refuse(refusal, 500, "failed", NULL, "%s", event->result->error);
+}
+
+bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out)
+{
+    qn_refusal refusal;
+    if (x->base.has_failed)
+        return false;
+    if (take(x, choice, event, &refusal))
+        return event->kind != QN_EXCHANGE_TOKEN;
+    qn_openai_fail(&x->base, &refusal, out);
+    return false;
+}
+
+bool qn_openai_check_end(qn_openai *x, qn_bytes *out)
+{
+    for (size_t i = 0; !x->base.has_failed && i < x->base.n_requests; i++) {
+        const qn_choice *c = &x->choices[i];
+        if (c->text.has_failed || c->reasoning.has_failed || c->name.has_failed || c->arguments.has_failed ||
+            c->calls.has_failed) {
+            qn_refuse(&x->refusal, 500, "out_of_memory", NULL, "not enough memory for its answer");
+            x->base.has_failed = true;
+        }
+    }
+    if (x->base.has_failed && !x->base.is_stream)
+        qn_openai_refuse(&x->refusal, out);
+    return !x->base.has_failed;
+}

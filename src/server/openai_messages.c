@@ -1,0 +1,228 @@
+/* The body of a chat as a conversation of qn_request_params: messages and tools in the form that chat templates take, and
+ * the few of their variables that a request can set. */
+#include "server/openai.h"
+
+#include "text/chat_adapt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_MESSAGES = 4096, MAX_TOOLS = 512, MAX_NAME = 256 };
+
+/* Where a field is, for refusals: "messages[3].content". */
+typedef struct place {
+    char name[120];
+} place;
+
+static place place_of(const char *list, size_t index, const char *field)
+{
+    place p;
+    snprintf(p.name, sizeof p.name, "%s[%zu]%s%s", list, index, *field ? "." : "", field);
+    return p;
+}
+
+/* ---- Messages ---- */
+
+static bool check_parts(const json_t *parts, size_t index, qn_refusal *refusal)
+{
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i);
+        if (!qn_json_is(json_object_get(part, "type"), "text") || !json_is_string(json_object_get(part, "text")))
+            return qn_refuse(refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
+                             "message %zu: part %zu is not a text, which is all that is supported", index, i);
+    }
+    return true;
+}
+
+/* Arguments as text become the object that it is. */
+static bool take_call(json_t *call, size_t index, size_t number, qn_refusal *refusal)
+{
+    json_t *function = json_object_get(call, "function"), *given = qn_field(function, "arguments");
+    const place where = place_of("messages", index, "tool_calls");
+    if (!json_is_string(json_object_get(function, "name")))
+        return qn_refuse(refusal, 400, NULL, where.name, "message %zu: tool call %zu has no function with a name", index,
+                         number);
+    const char *text = json_is_string(given) ? json_string_value(given) : "";
+    json_t *arguments = given && !json_is_string(given) ? json_incref(given)
+                        : *text                         ? json_loadb(text, json_string_length(given), JSON_ALLOW_NUL, NULL)
+                                                        : json_object();
+    const bool is_valid = json_is_object(arguments);
+    const bool done = is_valid && json_object_set(function, "arguments", arguments) == 0;
+    json_decref(arguments);
+    if (!is_valid)
+        return qn_refuse(refusal, 400, NULL, where.name,
+                         "message %zu: the arguments of tool call %zu are not an object, or the text of one", index, number);
+    return done || qn_refuse_memory(refusal);
+}
+
+static bool take_calls(json_t *message, size_t index, qn_refusal *refusal)
+{
+    json_t *calls = qn_field(message, "tool_calls");
+    if (!calls) {
+        (void)json_object_del(message, "tool_calls");
+        return true;
+    }
+    if (!json_is_array(calls))
+        return qn_refuse_type(refusal, "tool_calls", calls, "an array");
+    for (size_t i = 0; i < json_array_size(calls); i++)
+        if (!take_call(json_array_get(calls, i), index, i, refusal))
+            return false;
+    return true;
+}
+
+/* A message beside calls may have no content. */
+static bool take_content(json_t *message, size_t index, qn_refusal *refusal)
+{
+    const json_t *content = qn_field(message, "content");
+    if (json_is_array(content))
+        return check_parts(content, index, refusal);
+    if (!content && json_array_size(json_object_get(message, "tool_calls")))
+        return json_object_set_new(message, "content", json_string("")) == 0 || qn_refuse_memory(refusal);
+    return json_is_string(content) || qn_refuse_type(refusal, "content", content, "a string or an array of texts");
+}
+
+static bool take_message(json_t *message, size_t index, qn_refusal *refusal)
+{
+    static const char *const roles[] = { "system", "developer", "user", "assistant", "tool" };
+    const json_t *role = json_object_get(message, "role");
+    size_t i = 0;
+    while (i < sizeof roles / sizeof *roles && !qn_json_is(role, roles[i]))
+        i++;
+    if (i == sizeof roles / sizeof *roles)
+        return qn_refuse_type(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
+    return take_calls(message, index, refusal) && take_content(message, index, refusal);
+}
+
+static bool is_answer(const json_t *messages, size_t index)
+{
+    return qn_json_is(json_object_get(json_array_get(messages, index), "role"), "assistant");
+}
+
+static bool take_messages(const json_t *body, const qn_protocol_limits *limits, json_t *conversation, qn_refusal *refusal)
+{
+    const json_t *given = json_object_get(body, "messages");
+    const size_t n = json_array_size(given), most = qn_limit(limits->messages, MAX_MESSAGES);
+    if (!n)
+        return qn_refuse_type(refusal, "messages", given, "an array with at least one message");
+    if (n > most)
+        return qn_refuse(refusal, 400, NULL, "messages", "'messages' has %zu messages, at most %zu are allowed", n, most);
+    json_t *messages = json_deep_copy(given);
+    if (json_object_set_new(conversation, "messages", messages))
+        return qn_refuse_memory(refusal);
+    for (size_t i = 0; i < n; i++)
+        if (!take_message(json_array_get(messages, i), i, refusal)) {
+            if (strncmp(refusal->param, "messages", 8) != 0)
+                snprintf(refusal->param, sizeof refusal->param, "%.63s", place_of("messages", i, refusal->param).name);
+            return false;
+        }
+    if (n > 1 && is_answer(messages, n - 1) && is_answer(messages, n - 2))
+        return qn_refuse(refusal, 400, NULL, "messages", "the last two messages are the assistant's, expected one at most");
+    return true;
+}
+
+/* ---- Tools ---- */
+
+static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
+{
+    const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function"),
+                 *name = json_object_get(function, "name"), *parameters = qn_field(function, "parameters"),
+                 *strict = qn_field(function, "strict");
+    const place where = place_of("tools", index, "");
+    if (json_is_string(type) && !qn_json_is(type, "function"))
+        return qn_refuse(refusal, 400, "unsupported", where.name, "tool %zu is of the type '%.40s', expected \"function\"",
+                         index, json_string_value(type));
+    if (!json_is_string(type) || !json_is_string(name))
+        return qn_refuse(refusal, 400, NULL, where.name,
+                         "tool %zu: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", index);
+    const size_t length = json_string_length(name);
+    if (!length || length > MAX_NAME || strlen(json_string_value(name)) != length)
+        return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: its name has %zu bytes, expected 1 to %d without U+0000",
+                         index, length, MAX_NAME);
+    if (parameters && !json_is_object(parameters))
+        return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: 'parameters' is not an object", index);
+    return !strict || json_is_boolean(strict) ||
+           qn_refuse(refusal, 400, NULL, where.name, "tool %zu: 'strict' is neither true nor false", index);
+}
+
+static bool take_tools(const json_t *body, const qn_protocol_limits *limits, json_t *conversation, qn_refusal *refusal)
+{
+    json_t *tools = qn_field(body, "tools");
+    const size_t n = json_array_size(tools), most = qn_limit(limits->tools, MAX_TOOLS);
+    if (tools && !json_is_array(tools))
+        return qn_refuse_type(refusal, "tools", tools, "an array");
+    if (n > most)
+        return qn_refuse(refusal, 400, NULL, "tools", "'tools' has %zu tools, at most %zu are allowed", n, most);
+    for (size_t i = 0; i < n; i++)
+        if (!check_tool(json_array_get(tools, i), i, refusal))
+            return false;
+    if (!n || qn_json_is(qn_field(body, "tool_choice"), "none"))
+        return true;
+    return json_object_set(conversation, "tools", tools) == 0 || qn_refuse_memory(refusal);
+}
+
+/* ---- Variables of the template ---- */
+
+static bool take_effort(json_t *effort, json_t *conversation, qn_refusal *refusal)
+{
+    size_t i = 0;
+    while (i < QN_EFFORT_LEVELS && !qn_json_is(effort, qn_effort_levels[i]))
+        i++;
+    if (i == QN_EFFORT_LEVELS)
+        return qn_refuse_type(refusal, "reasoning_effort", effort,
+                              "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+    return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
+}
+
+static bool take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
+{
+    json_t *effort = qn_field(body, "reasoning_effort"), *variables = qn_field(body, "chat_template_kwargs"), *value;
+    const char *name;
+    if (effort && !take_effort(effort, conversation, refusal))
+        return false;
+    if (variables && !json_is_object(variables))
+        return qn_refuse_type(refusal, "chat_template_kwargs", variables, "an object");
+    json_object_foreach(variables, name, value)
+    {
+        if (!strcmp(name, "reasoning_effort")) {
+            if (!take_effort(value, conversation, refusal))
+                return false;
+            continue;
+        }
+        if (strcmp(name, "enable_thinking") != 0 && strcmp(name, "preserve_thinking") != 0)
+            return qn_refuse(
+                refusal, 400, "unsupported", "chat_template_kwargs",
+                "'chat_template_kwargs' has '%.40s', expected enable_thinking, preserve_thinking or reasoning_effort", name);
+        if (!json_is_boolean(value))
+            return qn_refuse_type(refusal, name, value, "true or false");
+        if (json_object_set(conversation, name, value))
+            return qn_refuse_memory(refusal);
+    }
+    return true;
+}
+
+/* Answers are text. */
+static bool check_modalities(const json_t *body, qn_refusal *refusal)
+{
+    const json_t *given = qn_field(body, "modalities");
+    if (given && !json_is_array(given))
+        return qn_refuse_type(refusal, "modalities", given, "an array");
+    for (size_t i = 0; i < json_array_size(given); i++)
+        if (!qn_json_is(json_array_get(given, i), "text"))
+            return qn_refuse(refusal, 400, "unsupported_content", "modalities", "'modalities' has another than \"text\"");
+    return true;
+}
+
+json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    bool has_header = true;
+    json_t *conversation = json_object();
+    const bool done = check_modalities(body, refusal) && qn_field_bool(body, "add_generation_prompt", &has_header, refusal) &&
+                      (json_object_set_new(conversation, "add_generation_prompt", json_boolean(has_header)) == 0 ||
+                       qn_refuse_memory(refusal)) &&
+                      take_messages(body, limits, conversation, refusal) && take_tools(body, limits, conversation, refusal) &&
+                      take_variables(body, conversation, refusal);
+    if (done)
+        return conversation;
+    json_decref(conversation);
+    return NULL;
+}

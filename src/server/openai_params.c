@@ -1,0 +1,270 @@
+/* Values of a body: sampling, lengths, stop strings, biases, log probabilities. Those that a body does not have are the served
+ * model's, and are filled in by bind. */
+#include "server/openai.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COMPLETION_TOKENS = 16, MAX_STOPS = 64, MAX_STOP_BYTES = 1024, MAX_CHOICES = 128, MAX_BIASES = 4096 };
+
+/* The smallest top_p: only the most likely token. */
+static const float LEAST_TOP_P = 1e-9f;
+
+/* ---- Sampling ---- */
+
+static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    qn_sampling *s = &x->params.sampling;
+    int64_t top_k = -2, last_n = -1, seed = 0;
+    *s = (qn_sampling){
+        .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .frequency_penalty = NAN, .presence_penalty = NAN
+    };
+    if (!qn_field_number(body, "temperature", 0, 2, &s->temperature, refusal) ||
+        !qn_field_number(body, "top_p", 0, 1, &s->top_p, refusal) ||
+        !qn_field_number(body, "min_p", 0, 0.999999, &s->min_p, refusal) ||
+        !qn_field_integer(body, "top_k", -1, INT32_MAX, &top_k, refusal) ||
+        !qn_field_number(body, "repetition_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
+        !qn_field_number(body, "repeat_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
+        !qn_field_integer(body, "repeat_last_n", 0, INT32_MAX, &last_n, refusal) ||
+        !qn_field_number(body, "frequency_penalty", -2, 2, &s->frequency_penalty, refusal) ||
+        !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) ||
+        !qn_field_integer(body, "seed", INT64_MIN, INT64_MAX, &seed, refusal))
+        return false;
+    s->top_p = s->top_p < LEAST_TOP_P ? LEAST_TOP_P : s->top_p;
+    s->top_k = (int)(top_k == -1 ? 0 : top_k);
+    s->repeat_last_n = (int)last_n;
+    s->seed = (uint64_t)seed;
+    x->has_seed = qn_field(body, "seed") && !(x->kind == QN_LLAMA_COMPLETION && seed == -1);
+    return true;
+}
+
+static void fill(float *value, float otherwise)
+{
+    if (isnan(*value))
+        *value = otherwise;
+}
+
+static void fill_sampling(qn_openai *x)
+{
+    const qn_sampling *otherwise = &x->served->sampling;
+    qn_sampling *s = &x->params.sampling;
+    fill(&s->temperature, otherwise->temperature);
+    fill(&s->top_p, otherwise->top_p);
+    fill(&s->min_p, otherwise->min_p);
+    fill(&s->repeat_penalty, otherwise->repeat_penalty);
+    fill(&s->frequency_penalty, otherwise->frequency_penalty);
+    fill(&s->presence_penalty, otherwise->presence_penalty);
+    if (s->top_k < 0)
+        s->top_k = otherwise->top_k;
+    if (s->repeat_last_n < 0)
+        s->repeat_last_n = otherwise->repeat_last_n;
+    if (!x->has_seed)
+        s->seed = x->base.seed;
+}
+
+/* ---- Biases ---- */
+
+static bool refuse_biases(const qn_openai *x, size_t n, qn_refusal *refusal)
+{
+    const size_t most = qn_limit(x->limits.biases, MAX_BIASES);
+    return n <= most ||
+           qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has %zu entries, at most %zu are allowed", n, most);
+}
+
+static bool to_token(const char *text, qn_token *token)
+{
+    char *end;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    *token = (qn_token)value;
+    return text[0] >= '0' && text[0] <= '9' && !*end && !errno && value <= INT32_MAX;
+}
+
+/* "1234": 5. /completion also takes false, texts, and a list of pairs. */
+static bool add_bias(qn_openai *x, qn_token token, const json_t *value, qn_refusal *refusal)
+{
+    const bool never = x->kind == QN_LLAMA_COMPLETION && json_is_false(value);
+    const double bias = never ? -INFINITY : json_number_value(value);
+    if (!never && !json_is_number(value))
+        return qn_refuse_type(refusal, "logit_bias", value, "a number for each token id");
+    if (!never && fabs(bias) > 100)
+        return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' of %d is %g, expected -100 to 100", (int)token, bias);
+    if (qn_realloc_array(&x->bias, &x->cap_bias, x->params.n_bias + 1, sizeof *x->bias, "logit_bias"))
+        return qn_refuse_memory(refusal);
+    x->bias[x->params.n_bias++] = (qn_logit_bias){ token, (float)bias };
+    x->params.bias = x->bias;
+    return true;
+}
+
+static bool add_text_bias(qn_openai *x, const char *text, size_t length, const json_t *value, qn_refusal *refusal)
+{
+    qn_token *tokens;
+    size_t n;
+    bool done = true;
+    if (qn_tokenize(x->served->model, text, length, false, false, &tokens, &n))
+        return qn_refuse(refusal, 400, "unsupported", "logit_bias", "%s", qn_error_text());
+    for (size_t i = 0; done && i < n; i++)
+        done = add_bias(x, tokens[i], value, refusal);
+    qn_free_tokens(tokens);
+    return done;
+}
+
+static bool add_pair(qn_openai *x, const json_t *pair, qn_refusal *refusal)
+{
+    const json_t *what = json_array_get(pair, 0), *value = json_array_get(pair, 1);
+    int64_t token;
+    if (json_is_string(what))
+        return add_text_bias(x, json_string_value(what), json_string_length(what), value, refusal);
+    if (json_array_size(pair) != 2 || !qn_json_integer_of(what, &token) || token < 0 || token > INT32_MAX)
+        return qn_refuse_type(refusal, "logit_bias", pair, "pairs of a token id or a text, and a number or false");
+    return add_bias(x, (qn_token)token, value, refusal);
+}
+
+static bool bind_biases(qn_openai *x, qn_refusal *refusal)
+{
+    json_t *given = qn_field(x->base.body, "logit_bias"), *value;
+    const uint32_t n_vocab = qn_model_get_info(x->served->model).n_vocab;
+    const char *key;
+    qn_token token;
+    bool done = true;
+    for (size_t i = 0; done && i < json_array_size(given); i++)
+        done = add_pair(x, json_array_get(given, i), refusal);
+    json_object_foreach(given, key, value)
+    {
+        if (done && to_token(key, &token))
+            done = add_bias(x, token, value, refusal);
+        else if (done)
+            done = add_text_bias(x, key, strlen(key), value, refusal);
+    }
+    for (size_t i = 0; done && i < x->params.n_bias; i++)
+        if ((uint32_t)x->bias[i].token >= n_vocab)
+            done = qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the token id %d, expected 0 to %u",
+                             (int)x->bias[i].token, n_vocab - 1);
+    return done;
+}
+
+static bool check_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    json_t *given = qn_field(body, "logit_bias");
+    const char *key;
+    json_t *value;
+    qn_token token;
+    if (!given)
+        return true;
+    if (x->kind == QN_LLAMA_COMPLETION && json_is_array(given))
+        return refuse_biases(x, json_array_size(given), refusal);
+    if (!json_is_object(given))
+        return qn_refuse_type(refusal, "logit_bias", given, "an object of numbers by token ids");
+    json_object_foreach(given, key, value)
+    {
+        if (x->kind != QN_LLAMA_COMPLETION && !to_token(key, &token))
+            return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the key '%.40s', expected a token id", key);
+    }
+    return refuse_biases(x, json_object_size(given), refusal);
+}
+
+/* ---- The rest ---- */
+
+/* Chats have a bool and a number of tokens, completions the number alone, under another name in /completion. */
+static bool take_logprobs(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    const json_t *asked = qn_field(body, "logprobs");
+    const bool is_chat = x->kind == QN_OPENAI_CHAT;
+    const char *const name = is_chat ? "top_logprobs" : x->kind == QN_OPENAI_COMPLETION ? "logprobs" : "n_probs";
+    int64_t n = is_chat ? 0 : -1;
+    if (is_chat && asked && !json_is_boolean(asked))
+        return qn_refuse_type(refusal, "logprobs", asked, "true or false");
+    if (is_chat && !json_is_true(asked) && qn_field(body, "top_logprobs"))
+        return qn_refuse(refusal, 400, NULL, "top_logprobs", "'top_logprobs' is there, expected 'logprobs' to be true");
+    if (!qn_field_integer(body, name, 0, QN_MAX_LOGPROBS, &n, refusal))
+        return false;
+    if (x->kind == QN_LLAMA_COMPLETION && n == 0)
+        n = -1;
+    x->params.n_logprobs = is_chat && !json_is_true(asked) ? -1 : (int)n;
+    return true;
+}
+
+static bool take_lengths(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    int64_t *most = &x->params.max_tokens;
+    const int64_t least = x->kind == QN_OPENAI_CHAT ? 1 : 0;
+    *most = x->kind == QN_OPENAI_COMPLETION ? COMPLETION_TOKENS : -1;
+    return qn_field_integer(body, "max_tokens", least, INT32_MAX, most, refusal) &&
+           qn_field_integer(body, "max_completion_tokens", least, INT32_MAX, most, refusal) &&
+           qn_field_integer(body, "n_predict", -1, INT32_MAX, most, refusal) &&
+           qn_field_bool(body, "ignore_eos", &x->params.ignore_end, refusal);
+}
+
+static bool take_stop(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    const json_t *value = qn_field(body, "stop");
+    const size_t n = json_is_array(value) ? json_array_size(value)
+                     : value              ? 1
+                                          : 0,
+                 most = qn_limit(x->limits.stops, MAX_STOPS), most_bytes = qn_limit(x->limits.stop_bytes, MAX_STOP_BYTES);
+    if (n > most)
+        return qn_refuse(refusal, 400, NULL, "stop", "'stop' has %zu strings, at most %zu are allowed", n, most);
+    if (qn_alloc(&x->stop, n, sizeof(char *), "stop strings"))
+        return qn_refuse_memory(refusal);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
+        const size_t length = json_string_length(text);
+        if (!json_is_string(text) || !length || strlen(json_string_value(text)) != length)
+            return qn_refuse_type(refusal, "stop", text, "a string that is neither empty nor has U+0000, or an array of such");
+        if (length > most_bytes)
+            return qn_refuse(refusal, 400, NULL, "stop", "'stop' has a string of %zu bytes, at most %zu are allowed", length,
+                             most_bytes);
+        x->stop[i] = json_string_value(text);
+    }
+    x->params.stop = x->stop;
+    x->params.n_stop = n;
+    return true;
+}
+
+static bool take_choices(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    int64_t n = 1, most = (int64_t)qn_limit(x->limits.requests, MAX_CHOICES);
+    if (!qn_field_integer(body, "n", 1, most, &n, refusal) ||
+        (x->kind == QN_LLAMA_COMPLETION && !qn_field_integer(body, "n_cmpl", 1, most, &n, refusal)))
+        return false;
+    x->n_choices = (size_t)n;
+    most = n;
+    if (!qn_field_integer(body, "best_of", 1, INT32_MAX, &most, refusal))
+        return false;
+    return most == n || qn_refuse(refusal, 400, "unsupported", "best_of",
+                                  "'best_of' is %lld, which is supported as 'n', %lld, alone", (long long)most, (long long)n);
+}
+
+static bool take_stream(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    const json_t *options = qn_field(body, "stream_options");
+    if (options && !json_is_object(options))
+        return qn_refuse_type(refusal, "stream_options", options, "an object");
+    return qn_field_bool(body, "stream", &x->base.is_stream, refusal) &&
+           qn_field_bool(options, "include_usage", &x->has_usage, refusal) &&
+           qn_field_bool(body, "timings_per_token", &x->has_timings, refusal);
+}
+
+bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    const json_t *model = qn_field(body, "model");
+    if (model && !json_is_string(model))
+        return qn_refuse_type(refusal, "model", model, "a string");
+    x->base.model = json_string_value(model);
+    return take_sampling(x, body, refusal) && take_choices(x, body, refusal) && check_biases(x, body, refusal) &&
+           take_logprobs(x, body, refusal) && take_lengths(x, body, refusal) && take_stop(x, body, refusal) &&
+           take_stream(x, body, refusal);
+}
+
+bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)
+{
+    const int64_t most = x->served->max_tokens;
+    fill_sampling(x);
+    if (most >= 0 && (x->params.max_tokens < 0 || x->params.max_tokens > most))
+        x->params.max_tokens = most;
+    return bind_biases(x, refusal);
+}

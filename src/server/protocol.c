@@ -1,0 +1,106 @@
+/* The protocols by their paths, and what all exchanges have. */
+#include "server/openai.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+const qn_protocol *const qn_protocols[] = { &qn_openai_chat,
+                                            &qn_openai_completion,
+                                            &qn_llama_completion,
+                                            &qn_llama_tokenize,
+                                            &qn_llama_detokenize,
+                                            &qn_llama_template,
+                                            NULL };
+
+const qn_protocol *qn_protocol_find(const char *path)
+{
+    for (size_t i = 0; qn_protocols[i]; i++)
+        for (const char *const *known = qn_protocols[i]->paths; *known; known++)
+            if (!strcmp(*known, path))
+                return qn_protocols[i];
+    return NULL;
+}
+
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const qn_protocol_limits *limits,
+                                const qn_origin *origin, qn_refusal *refusal)
+{
+    static const qn_protocol_limits defaults;
+    qn_exchange *exchange = protocol->parse(body, limits ? limits : &defaults, refusal);
+    if (!exchange)
+        return NULL;
+    exchange->protocol = protocol;
+    exchange->body = json_incref(body);
+    exchange->created = origin->created;
+    exchange->seed = origin->seed;
+    exchange->id = strdup(origin->id);
+    exchange->secret = strdup(origin->secret);
+    if (exchange->id && exchange->secret)
+        return exchange;
+    qn_refuse_memory(refusal);
+    qn_exchange_free(exchange);
+    return NULL;
+}
+
+qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
+                               const qn_origin *origin, qn_refusal *refusal)
+{
+    json_t *json = qn_body_read(body, length, limits, refusal);
+    qn_exchange *exchange = json ? qn_exchange_create(protocol, json, limits, origin, refusal) : NULL;
+    json_decref(json);
+    return exchange;
+}
+
+void qn_exchange_free(qn_exchange *exchange)
+{
+    if (!exchange)
+        return;
+    json_decref(exchange->body);
+    free(exchange->id);
+    free(exchange->secret);
+    exchange->protocol->free(exchange);
+}
+
+/* ---- Refusals of the scheduler ---- */
+
+static size_t count_prompt(const qn_request_params *request, const qn_model *model)
+{
+    qn_token *tokens;
+    size_t n;
+    if (!request->conversation)
+        return request->n_tokens;
+    if (qn_conversation_tokens(model, request->conversation, request->conversation_length, -1, &tokens, &n))
+        return 0;
+    qn_free_tokens(tokens);
+    return n;
+}
+
+void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
+                               qn_refusal *refusal)
+{
+    switch (status) {
+    case QN_ERR_CONTEXT: {
+        const size_t n = count_prompt(&exchange->requests[request], served->model);
+        qn_refuse(refusal, 400, "context_length_exceeded", NULL,
+                  "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n,
+                  (unsigned)served->n_ctx);
+        refusal->type = "exceed_context_size_error";
+        refusal->n_prompt = n;
+        refusal->n_ctx = served->n_ctx;
+        break;
+    }
+    case QN_ERR_MEMORY: qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text()); break;
+    case QN_ERR_UNSUPPORTED: qn_refuse(refusal, 400, "unsupported", NULL, "%s", qn_error_text()); break;
+    default: qn_refuse(refusal, 400, NULL, NULL, "%s", qn_error_text()); break;
+    }
+}
+
+/* Calls of one exchange have different ids, and so have those of different ones, of which some may become parts of one
+ * conversation. */
+void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES])
+{
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(exchange->secret, strlen(exchange->secret), request);
+    snprintf(id, QN_CALL_ID_BYTES, "call_%zu_%016llx%016llx", call, (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+}

@@ -1,0 +1,157 @@
+/* A protocol of clients as pure functions: from the bytes of a body to requests of a scheduler, and from what the scheduler
+ * calls back to the bytes of an answer. No HTTP, no threads, no clock and no random numbers: the server, quern batch and tests
+ * bring them.
+ *
+ *     exchange = qn_exchange_parse(protocol, body, length, &limits, &origin, &refusal);     NULL: refused
+ *     protocol->bind(exchange, &served, &refusal)                                           false: refused
+ *     submit exchange->requests[i] with callbacks; an error is qn_exchange_refuse_status    before any byte is sent
+ *     protocol->begin(exchange, &out);
+ *     protocol->event(exchange, i, &event, &out);                                           of each callback
+ *     status = protocol->end(exchange, &out);                                               after n_requests QN_EXCHANGE_END
+ *     qn_exchange_free(exchange);
+ *
+ * A refusal before `begin` is written by protocol->refuse, with its status. With is_stream, each call of begin, event and end
+ * appends complete events of the stream, or nothing. Without it begin and event append nothing, and end appends the body.
+ *
+ * Threads: an exchange may be used by any thread, by one at a time. */
+#ifndef QN_SERVER_PROTOCOL_H
+#define QN_SERVER_PROTOCOL_H
+
+#include "quern/scheduler.h"
+#include "server/bytes.h"
+
+#include <jansson.h>
+
+typedef struct qn_protocol qn_protocol;
+
+/* Why a request is not answered. */
+typedef struct qn_refusal {
+    int status;             /* HTTP's: 400, 404, 429, 500, ... */
+    const char *type;       /* a static string; NULL: the one of the status */
+    const char *code;       /* a static string, or NULL */
+    char param[64];         /* the field of the body, or "" */
+    char message[512];      /* UTF-8, on one line */
+    size_t n_prompt, n_ctx; /* of the code "context_length_exceeded", else 0 */
+} qn_refusal;
+
+/* qn_refuse - set a refusal; param may be NULL. Returns false. */
+bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *param, const char *format, ...) QN_PRINTF(5, 6);
+
+/* What a body may have. 0: the default in brackets. */
+typedef struct qn_protocol_limits {
+    uint32_t depth;    /* nesting of its JSON [128] */
+    uint32_t messages; /* [4096] */
+    uint32_t tools;    /* [512] */
+    uint32_t stops;    /* stop strings [64], each of at most stop_bytes [1024] */
+    uint32_t stop_bytes;
+    uint32_t requests; /* prompts times n [128] */
+    uint32_t biases;   /* entries of logit_bias [4096] */
+} qn_protocol_limits;
+
+/* What makes an exchange different from others with the same body. Copied. */
+typedef struct qn_origin {
+    const char *id;     /* in the answer's id, "chatcmpl-" before it */
+    const char *secret; /* ids of calls follow from it: unguessable where they must be */
+    int64_t created;    /* seconds since 1970 */
+    uint64_t seed;      /* of a body without one */
+} qn_origin;
+
+/* The model that answers. Its pointers outlive the exchange. */
+typedef struct qn_served {
+    qn_model *model;
+    const char *name;        /* in answers; NULL: the name that the body has, "" without one */
+    const char *fingerprint; /* system_fingerprint; NULL: none */
+    uint32_t n_ctx;          /* most tokens of a request */
+    int64_t max_tokens;      /* of an answer, whatever the body says; < 0: no limit */
+    qn_sampling sampling;    /* for what the body does not have; its seed is ignored */
+} qn_served;
+
+/* A body that was parsed, and the answer to it. The caller reads these members; protocols have more behind them. */
+typedef struct qn_exchange {
+    const qn_protocol *protocol;
+    const char *model;    /* the name that the body has; NULL: none */
+    bool is_stream;       /* the answer is a stream of server-sent events */
+    bool has_events;      /* requests need on_event, else on_text */
+    bool has_failed;      /* after an event: the answer ended with an error, other requests can be cancelled */
+    json_t *conversation; /* from parse to bind: of a chat, for qn_request_params.conversation, or NULL. May be changed */
+    size_t n_requests;    /* from bind on. 0: end can be called at once */
+    /* [n_requests] from bind on, valid until the exchange is freed. Without callbacks, user, scope, priority and deadline,
+     * which the caller sets; all need on_token and on_end. */
+    qn_request_params *requests;
+    /* Of qn_exchange_create, for protocols. */
+    json_t *body;
+    char *id, *secret;
+    int64_t created;
+    uint64_t seed;
+} qn_exchange;
+
+typedef enum qn_exchange_event_kind {
+    QN_EXCHANGE_TOKEN,  /* on_token: token, logprobs */
+    QN_EXCHANGE_TEXT,   /* on_text: text, length */
+    QN_EXCHANGE_OUTPUT, /* on_event: output */
+    QN_EXCHANGE_END     /* on_end: result */
+} qn_exchange_event_kind;
+
+/* What a callback of a request received. Its pointers are not kept. */
+typedef struct qn_exchange_event {
+    qn_exchange_event_kind kind;
+    qn_token token;
+    const qn_logprobs *logprobs;
+    const char *text;
+    size_t length;
+    const qn_output_event *output;
+    const qn_request_result *result;
+} qn_exchange_event;
+
+struct qn_protocol {
+    const char *const *paths; /* of POST requests, NULL at the end */
+    const char *keep_alive;   /* what a silent stream sends now and then */
+
+    /* The body, an object, which the exchange keeps. NULL: refused. Needs no model: exchange->model says which. */
+    qn_exchange *(*parse)(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+
+    /* Makes the requests: tokenises, compiles grammars; may take long. False: refused. */
+    bool (*bind)(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
+
+    void (*begin)(qn_exchange *exchange, qn_bytes *out);
+    void (*event)(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out);
+
+    /* Returns the status of the answer: 200, or with has_failed that of its error. */
+    int (*end)(qn_exchange *exchange, qn_bytes *out);
+
+    /* An error in the middle of a stream, and its end, in place of `end`. */
+    void (*fail)(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
+
+    /* The body of an answer that refuses. */
+    void (*refuse)(const qn_refusal *refusal, qn_bytes *out);
+
+    /* Frees what lies behind the members of qn_exchange. */
+    void (*free)(qn_exchange *exchange);
+};
+
+/* The protocols, NULL at the end. */
+extern const qn_protocol *const qn_protocols[];
+
+/* qn_protocol_find - the protocol of a path; NULL: none has it. */
+const qn_protocol *qn_protocol_find(const char *path);
+
+/* qn_body_read - the JSON object of a body. Escapes of lone surrogates become U+FFFD. NULL: refused. */
+json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal);
+
+/* qn_exchange_create - the exchange of a body that was read. qn_exchange_parse - of its bytes. NULL: refused. */
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const qn_protocol_limits *limits,
+                                const qn_origin *origin, qn_refusal *refusal);
+qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
+                               const qn_origin *origin, qn_refusal *refusal);
+void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
+
+/* qn_exchange_refuse_status - the refusal of a request that qn_scheduler_submit did not take: its status, and
+ * qn_error_text() of this thread. */
+void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
+                               qn_refusal *refusal);
+
+/* qn_exchange_call_id - the id of a tool call of an answer. */
+enum { QN_CALL_ID_BYTES = 64 };
+void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES]);
+
+#endif
