@@ -26,7 +26,7 @@ function(qn_find_nvcc nvcc archs version)
         endif()
         return()
     endif()
-    # It may be here and not work: with a host compiler that it does not know, for one.
+    # It may be here and not work: with a host compiler that it does not support, for one.
     if(NOT QN_NVCC_WORKS STREQUAL QN_NVCC)
         file(WRITE ${PROJECT_BINARY_DIR}/cuda/probe.cu "extern \"C\" __global__ void probe() {}\n")
         execute_process(COMMAND ${QN_NVCC} -cubin -std=c++17 -o probe.cubin probe.cu
@@ -59,7 +59,7 @@ function(qn_find_nvcc nvcc archs version)
         if(family IN_LIST known)
             list(APPEND chosen ${arch})
         else()
-            message(STATUS "${QN_NVCC} does not know ${arch}")
+            message(STATUS "${QN_NVCC} does not support ${arch}")
         endif()
     endforeach()
     set(${nvcc} ${QN_NVCC} PARENT_SCOPE)

@@ -16,7 +16,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 DESTINATION ${CMAKE_INSTALL_MAN
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# pkg-config wants absolute paths; with GNUInstallDirs a directory may be relative to the prefix or absolute already.
+# pkg-config requires absolute paths; with GNUInstallDirs a directory may be relative to the prefix or absolute already.
 foreach(dir LIBDIR INCLUDEDIR)
     if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
         set(QN_PC_${dir} "${CMAKE_INSTALL_${dir}}")

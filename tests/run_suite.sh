@@ -12,7 +12,7 @@ mkdir "$logs" || exit 1
 
 passed=0 failed=0 skipped=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-export QN_FUZZ_SECONDS=${QN_FUZZ_SECONDS:-20}
+export QN_FUZZ_SECONDS=${QN_FUZZ_SECONDS:-10}
 
 line() { printf '%-34s %s\n' "$1" "$2"; }
 
@@ -34,11 +34,11 @@ build() {
 # Attribute of the summary that ctest writes as JUnit XML.
 count() { sed -n "s/^[[:space:]]*$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }
 
-# run NAME FOLDER ctest-arguments... - run tests and add up what came of them.
+# run NAME FOLDER ctest-arguments... - run tests and add up what came of them. One more than cores run at a time: some wait.
 run() {
     local name=$1 folder=$2 start=$SECONDS log="$logs/test-$1.log" xml="$logs/test-$1.xml"
     shift 2
-    ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=ignore --output-junit "$xml" "$@" >"$log" 2>&1
+    ctest --test-dir "$folder" -j $((jobs + 1)) --output-on-failure --no-tests=ignore --output-junit "$xml" "$@" >"$log" 2>&1
     local status=$? tests=0 bad=0 left=0
     if [ -s "$xml" ]; then
         tests=$(count "$xml" tests)
@@ -61,8 +61,9 @@ run() {
 begin=$SECONDS
 build gcc "$build" -DCMAKE_C_COMPILER=gcc && run gcc "$build"
 
-# test_scheduler_random covers the code of these, and they run with TSan.
-long_with_asan='^test_scheduler(_params)?$'
+# test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
+# which no sanitizer checks; test_pipeline has the code that calls them.
+long_with_asan='^test_(scheduler(_params)?|gpu_code)$'
 # -O1 keeps the checked builds quick to compile and their traces readable.
 build clang-asan-ubsan "$build/asan" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
     -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON && run clang-asan-ubsan "$build/asan" -LE install -E "$long_with_asan"

@@ -142,7 +142,7 @@ def test_gates_inside(operator: Any, gates_dtype: Any) -> None:
 @pytest.mark.parametrize("state_v_first", [False, True])
 @pytest.mark.parametrize("state_dtype", list(TOLERANCES), ids=str)
 def test_initial_states(state_dtype: Any, state_v_first: bool) -> None:
-    """States of any type; bf16 is read as it is where no final state is asked for."""
+    """States of any type; bf16 is read as it is where no final state is requested."""
     arguments = tensors(2, 70, 1, 2, 64, 128)
     sizes = (128, 64) if state_v_first else (64, 128)
     arguments |= {

@@ -71,11 +71,51 @@ check("template variables", prompt["quiet"] == prompt["effort"] > prompt["loud"]
 check("turns", prompt["turns"] == int(sys.argv[2]))
 PY
 
+# ---- Grammars: the caller says one thing, so that other tokens come only where its own may not ----
+schema() { printf '"response_format":{"type":"json_schema","json_schema":{"name":"a","strict":%s,"schema":%s}}' "$1" "$2"; }
+typed() { printf '"tools":[{"type":"function","function":{"name":"look_up","parameters":%s}},{"type":"function","function":{"name":"read"}}]' "$1"; }
+number='{"type":"object","properties":{"n":{"type":"integer","minimum":10,"maximum":99}},"required":["n"],"additionalProperties":false}'
+{
+    line auto "{$ask,$(typed "$number")}" $chat
+    line required "{$ask,$(typed "$number"),\"tool_choice\":\"required\",\"parallel_tool_calls\":false}" $chat
+    line named "{$ask,$(typed "$number"),\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"read\"}}}" $chat
+    line schema "{$ask,\"temperature\":0,\"max_tokens\":900,$(schema true "$number")}" $chat
+    line object "{$ask,\"max_tokens\":200,\"temperature\":1.5,\"response_format\":{\"type\":\"json_object\"}}" $chat
+    line text "{$ask,\"response_format\":{\"type\":\"text\"}}" $chat
+} >"$work/grammar.jsonl"
+quern batch -m "$caller" "$work/grammar.jsonl" "$work/grammar.out" --ordered
+[ $status -eq 0 ] && grep -q '6 answers, 0 errors' "$work/err" || fail "grammars: status $status"
+python3 - "$work/grammar.out" <<'PY' || fail "grammars: answers"
+import json, sys
+
+one = {}
+for text in open(sys.argv[1]):
+    answer = json.loads(text)
+    one[answer["custom_id"]] = answer["response"]["body"]["choices"][0]
+
+def check(what, is_so):
+    if not is_so:
+        sys.exit(f"{what}: {one[what]}")
+
+for name in ("auto", "required", "named"):
+    calls = one[name]["message"].get("tool_calls") or []
+    check(name, len(calls) >= 1 and (name != "required" or len(calls) == 1))
+    for call in calls:
+        function, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+        check(name, function == "read" if name == "named" else function in ("look_up", "read"))
+        check(name, function == "read" or (list(arguments) == ["n"] and 10 <= arguments["n"] <= 99))
+for name in ("auto", "required", "named", "schema", "object", "text"):
+    check(name, one[name]["message"]["reasoning_content"] == "I look it up.")
+check("schema", one["schema"]["finish_reason"] == "stop")
+check("schema", 10 <= json.loads(one["schema"]["message"]["content"])["n"] <= 99)
+check("object", one["object"]["message"]["content"].startswith("{"))
+PY
+
 # ---- Errors ----
 with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":%s}]}' "$1"; }
 {
-    line 1 "{$ask,$tools,\"tool_choice\":\"required\"}" $chat
-    line 2 "{$ask,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}}}" $chat
+    line 1 "{$ask,$tools,\"tool_choice\":\"any\"}" $chat
+    line 2 "{$ask,$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"read\"}}}" $chat
     line 3 "{$ask,\"tools\":[{\"type\":\"web_search\"}]}" $chat
     line 4 "{$ask,\"tools\":[{\"type\":\"function\"}]}" $chat
     line 5 "{$ask,\"tools\":{}}" $chat
@@ -90,13 +130,17 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 14 '{"messages":[]}' $chat
     line 15 '{"messages":["a"]}' $chat
     line 16 "{$ask,\"chat_template_kwargs\":[]}" $chat
+    line 17 "{$ask,\"response_format\":{\"type\":\"yaml\"}}" $chat
+    line 18 "{$ask,$tools,\"response_format\":{\"type\":\"json_object\"}}" $chat
+    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"not":{}}}}}')}" $chat
+    line 20 "{$ask,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}" $chat
 } >"$work/bad.jsonl"
 quern batch -m "$caller" "$work/bad.jsonl" "$work/bad.out" --ordered
 [ $status -eq 0 ] || fail "tools: bad lines: status $status"
 value 'x["error"]["code"].replace("invalid_request", "-") + " " + x["error"]["message"]' <"$work/bad.out" >"$work/found"
 diff - "$work/found" <<'TEXT' || fail "tools: errors"
-unsupported line 1: 'tool_choice' is neither "auto" nor "none"
-unsupported line 2: 'tool_choice' is neither "auto" nor "none"
+- line 1: 'tool_choice' is a string, expected "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
+- line 2: 'tool_choice' names a function that is not among the tools
 unsupported line 3: tool 0 is of the type 'web_search', expected "function"
 - line 4: tool 0: expected {"type": "function", "function": {"name": ...}}
 - line 5: 'tools' is an object, expected an array
@@ -111,6 +155,10 @@ unsupported line 7: 'chat_template_kwargs' has 'bos_token', expected enable_thin
 - line 14: 'messages' is an array, expected an array with at least one message
 - line 15: 'role' is missing, expected "system", "developer", "user", "assistant" or "tool"
 - line 16: 'chat_template_kwargs' is an array, expected an object
+- line 17: 'response_format.type' is a string, expected "text", "json_object" or "json_schema"
+unsupported line 18: 'response_format' is given with tools that may be called
+unsupported line 19: schema: #/properties/a/items: keyword 'not' is not supported
+- line 20: 'response_format.json_schema.schema' is missing, expected a JSON schema
 TEXT
 line a "{$ask,$tools}" $chat >"$work/demo.jsonl"
 quern batch -m "$demo" "$work/demo.jsonl" "$work/demo.out"

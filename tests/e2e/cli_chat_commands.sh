@@ -17,6 +17,21 @@ chat 'one' --reasoning hide --stop 世
 [ "$(cat "$work/out")" = 'é ' ] || fail "--stop in an answer with reasoning"
 refuses 2 "--reasoning" chat "${thinking[@]}" --reasoning some
 
+# ---- --reasoning-budget: after no token the words that end reasoning, and what the model says then is content ----
+chat 'one' --reasoning-budget 0
+[ "$(cat "$work/out")" = 'Hm</think>é 世🙂!' ] || fail "chat --reasoning-budget"
+chat 'one' --reasoning-budget 1
+[ "$(cat "$work/out")" = $'<think>\nHm\n</think>\n\né 世🙂!' ] || fail "chat --reasoning-budget that is not spent"
+quern run "${thinking[@]}" --chat -p one --reasoning-budget 0 -q
+[ "$(cat "$work/out")" = $'\n</think>\n\nHm</think>é 世🙂!' ] || fail "run --reasoning-budget"
+quern run "${thinking[@]}" --chat -p one -q
+[ "$(cat "$work/out")" = 'Hm</think>é 世🙂!' ] || fail "run without --reasoning-budget"
+quern run -m "$parrot" -p one --reasoning-budget 0 -q
+[ "$(cat "$work/out")" = 'Hé 世🙂!' ] || fail "--reasoning-budget with a template without reasoning"
+quern run "${thinking[@]}" --chat -p one --reasoning-budget 0 --choices yes,no -q
+case $(cat "$work/out") in $'\n</think>yes' | $'\n</think>no') ;; *) fail "--reasoning-budget and a grammar: $(cat "$work/out")" ;; esac
+refuses 2 "--reasoning-budget" chat "${thinking[@]}" --reasoning-budget -2
+
 # ---- /think ----
 chat $'/think\n/think off\none\n/think low\ntwo\n/think high\nthree\n/think on\nfour\n/think wild' --save "$work/s" -q
 [ "$(grep -c '<think>' "$work/out")" -eq 3 ] || fail "/think: three answers have reasoning, one has none"

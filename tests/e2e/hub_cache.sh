@@ -16,7 +16,7 @@ quern run -hf t/models:f16 -p xyz -n 5 --temp 0 -q
 cmp -s "$work/out" "$work/by-name" || fail "-hf"
 quern run t/models:parrot-F16.gguf xyz -n 5 --temp 0 -q
 cmp -s "$work/out" "$work/by-name" || fail "a name as the first operand"
-[ ! -s "$work/log" ] || fail "what is in the cache is asked for again: $(cat "$work/log")"
+[ ! -s "$work/log" ] || fail "what is in the cache is requested again: $(cat "$work/log")"
 for command in "info t/models:F16" "info -m t/models:F16 --plan" "tokenize -m t/models:F16 x" "logits -m t/models:Q1_0 --ids 1 -o $work/l" \
     "quantize t/models:F16 $work/q.gguf q8_0" "perplexity -m t/models:F16 -f $QN_SOURCE_DIR/README.md -c 64 --limit-bytes 2000"; do
     quern $command

@@ -141,7 +141,7 @@ pulls odd # names of other files that are not safe are left out
 # ETags are names of files: one that is no hash is not taken, the listed hash is.
 pulls evil-etag
 [ ! -e "$HF_HOME/etc" ] || fail "an ETag left the cache"
-for name in t t/ /t/x t/x/y t/..x t/x. t/-x 't/x y' t/x--y t/x.git t/x: 't/x:../y.gguf' t/x:/y.gguf 't/x:a\b.gguf' t/x:Q-1; do
+for name in t t/ /t/x t/x/y t/..x t/x. t/-x 't/x y' t/x--y t/x.git t/x: 't/x:../y.gguf' t/x:/y.gguf 't/x:a\b.gguf' t/x:-Q1; do
     refuses 2 "'$(printf %s "$name" | sed 's/[\\.]/\\&/g')':" pull "$name"
 done
 
@@ -163,7 +163,7 @@ rm -rf "$(folder private)"
 HF_TOKEN=hf_secret HF_HUB_DISABLE_IMPLICIT_TOKEN=1 refuses 1 401 pull -q t/private
 HF_TOKEN=$'hf\x01x' refuses 1 'HF_TOKEN: .*character' pull t/cut
 : >"$work/log"
-# A proxy must not see what goes to this machine; it may be what is asked for other hosts.
+# A proxy must not see what goes to this machine; other requests may go through it.
 http_proxy=http://$cdn HF_TOKEN=hf_secret pulls private
 http_proxy=http://$hub HF_ENDPOINT=http://hub.example.com HF_TOKEN=hf_secret quern pull t/cut
 ! grep -q 'hub.example.com.* token' "$work/log" || fail "the token goes over plain HTTP by a proxy"

@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.fail(429, "RateLimit", "Too many", {"Retry-After": "1"})
         self.answer(200, {"Content-Type": "application/json"}, text.encode())
 
-    def send_tree(self, files):  # what snapshot_download of huggingface_hub asks for
+    def send_tree(self, files):  # what snapshot_download of huggingface_hub requests
         entries = []
         for path, file in files.items():
             lfs = {"lfs": {"oid": file.hash, "size": file.size, "pointerSize": 130}} if file.lfs else {}

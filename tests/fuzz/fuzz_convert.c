@@ -47,6 +47,7 @@ static void remove_folder(void)
 static void make_base(void)
 {
     struct stat info;
+    const char *source = getenv("QN_SOURCE_DIR");                     /* where the target runs elsewhere */
     const char *root = stat("/dev/shm", &info) ? "/tmp" : "/dev/shm"; /* conversions end with fsync */
     snprintf(folder, sizeof folder, "%s/quern-fuzz-convert-XXXXXX", root);
     if (!mkdtemp(folder))
@@ -55,7 +56,7 @@ static void make_base(void)
     snprintf(out, sizeof out, "%s/out.gguf", folder);
     for (size_t i = 0; i < N_BASE; i++) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/tests/fuzz/corpus/convert/base_%zu", QN_SOURCE_DIR, i);
+        snprintf(path, sizeof path, "%s/tests/fuzz/corpus/convert/base_%zu", source ? source : QN_SOURCE_DIR, i);
         FILE *file = fopen(path, "rb");
         if (!file || fgetc(file) != (int)('0' + i))
             abort();

@@ -42,7 +42,7 @@ static void set_up(void)
     qn_tokenizer *tokenizer;
     require(qn_gguf_open_memory(bytes.data, bytes.n, "fuzz", &file) == QN_OK, "the file opens");
     require(qn_tokenizer_create(file, &tokenizer) == QN_OK, "the vocabulary loads");
-    require(qn_grammar_vocab_create(tokenizer, 8, &vocab) == QN_OK, "the vocabulary is prepared");
+    require(qn_grammar_vocab_create(tokenizer, NULL, 8, &vocab) == QN_OK, "the vocabulary is prepared");
     n_vocab = qn_tokenizer_n_vocab(tokenizer);
     qn_tokenizer_free(tokenizer);
     qn_gguf_close(file);

@@ -7,17 +7,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { HEADER = 2, MAX_OUTPUT = 2000, THINKS = 4, BY_TOKEN = 8, NO_TOOLS = 16, SHORT_CALLS = 32 };
 
-static json_t *tools(void)
-{
-    static json_t *loaded;
-    if (!loaded)
-        loaded = json_loads(
-            "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, \"i\": {\"$ref\": "
-            "\"#/$defs/i\"}, \"u\": {\"anyOf\": [{\"type\": \"object\"}, {\"enum\": [null, true, \"x\"]}]}}, \"$defs\": "
-            "{\"i\": {\"type\": [\"integer\", \"array\"]}}}}]",
-            0, NULL);
-    return loaded;
-}
+static const char tools_text[] =
+    "[{\"name\": \"f\", \"parameters\": {\"properties\": {\"s\": {\"type\": \"string\"}, \"i\": {\"$ref\": "
+    "\"#/$defs/i\"}, \"u\": {\"anyOf\": [{\"type\": \"object\"}, {\"enum\": [null, true, \"x\"]}]}}, \"$defs\": "
+    "{\"i\": {\"type\": [\"integer\", \"array\"]}}}}]";
 
 /* In pieces of `step` bytes; if it is 0, of sizes that the seed determines. */
 static struct transcript parse(unsigned options, uint32_t seed, const char *output, size_t n, size_t step)
@@ -27,7 +20,7 @@ static struct transcript parse(unsigned options, uint32_t seed, const char *outp
     qn_output_parser *parser;
     qn_output_params_init(&params, (qn_output_form)(options % QN_OUTPUT_N_FORMS));
     params.starts_in_reasoning = options & THINKS;
-    params.tools = options & NO_TOOLS ? NULL : tools();
+    params.tools = options & NO_TOOLS ? NULL : load_tools(tools_text);
     params.max_call = options & SHORT_CALLS ? 64 : params.max_call;
     params.on_event = transcript_event;
     params.user = &transcript;

@@ -239,8 +239,8 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
 static void check_chat(const char *text, size_t n)
 {
     json_t *content = json_stringn_nocheck(text, n);
-    json_t *conversation = json_pack("{s:[{s:s, s:o}], s:b}", "messages", "role", "user", "content", content,
-                                     "add_generation_prompt", 1);
+    json_t *conversation =
+        json_pack("{s:[{s:s, s:o}], s:b}", "messages", "role", "user", "content", content, "add_generation_prompt", 1);
     require(conversation, "memory");
     int32_t *tokens;
     size_t count, control = 0;

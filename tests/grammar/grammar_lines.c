@@ -1,8 +1,11 @@
 /* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json": ..., "strict": b, "closed": b,
  * "required_first": b, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
- * {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text may end], ...], "walks": [[text, whether it
+ * {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text may end, what ends it], ...], "walks":
+ * [[text, whether it
  * ended], ...], "microseconds": [of each mask]}. Walks need the vocabulary of a GGUF file, the first argument; the second is
- * the number of masks that are cached, 0 without. */
+ * the number of masks that are cached, 0 without; the third how many MiB are read before each mask, so that it finds the
+ * caches of
+ * the CPU cold. */
 #include "text/grammar/grammar.h"
 
 #include "gguf/gguf.h"
@@ -12,11 +15,15 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_TEXT = 1 << 16, FREE_TOKENS = 60, MAX_TOKENS = 600 };
+enum { MAX_TEXT = 1 << 16, MAX_COMPLETION = 2000, FREE_TOKENS = 60, MAX_TOKENS = 600 };
 
 static qn_grammar_vocab *vocab;
 static size_t n_vocab;
+static qn_token *end_tokens;
+static size_t n_ends;
 static uint64_t random_state;
+static unsigned char *evicting;
+static size_t n_evicting;
 
 static double now(void)
 {
@@ -29,6 +36,12 @@ static uint64_t draw(uint64_t n)
 {
     random_state = random_state * UINT64_C(6364136223846793005) + 1442695040888963407u;
     return (random_state >> 33) % n;
+}
+
+static void evict(void)
+{
+    for (size_t i = 0; i < n_evicting; i += 64)
+        evicting[i]++;
 }
 
 static json_t *failed(void)
@@ -60,7 +73,39 @@ static qn_status compile(json_t *line, qn_grammar **grammar)
     return status;
 }
 
-/* How many bytes fit, one at a time, and whether the whole fits at once. */
+/* Follows JSON's quotes. */
+static bool is_inside(const char *text, size_t length, bool inside)
+{
+    for (size_t i = 0; i < length; i++) {
+        i += inside && text[i] == '\\';
+        inside ^= i < length && text[i] == '"';
+    }
+    return inside;
+}
+
+/* What ends a JSON text that fits: what closes a string or a value where it may follow, else other bytes in turn. Null if it
+ * does not
+ * end soon. */
+static json_t *complete(qn_grammar_state *state, bool inside)
+{
+    char text[MAX_COMPLETION];
+    size_t n = 0;
+    while (n < sizeof text && !qn_grammar_state_is_finished(state)) {
+        const char *closers = inside ? "\"" : "}]:,\"";
+        const size_t n_closers = strlen(closers);
+        bool is_found = false;
+        for (size_t i = 0; i < n_closers + 95 && !is_found; i++) {
+            text[n] = i < n_closers ? closers[i] : (char)(' ' + (i + 29 * n) % 95);
+            is_found = (!inside || text[n] != '\\') && qn_grammar_state_advance(state, &text[n], 1);
+        }
+        if (!is_found)
+            return json_null();
+        inside ^= text[n++] == '"';
+    }
+    return n < sizeof text ? json_stringn(text, n) : json_null();
+}
+
+/* How many bytes fit, one at a time, and whether the whole fits at once; where it does, what ends it. */
 static json_t *force(const qn_grammar *grammar, const char *text, size_t length)
 {
     qn_grammar_state *state, *whole;
@@ -74,44 +119,65 @@ static json_t *force(const qn_grammar *grammar, const char *text, size_t length)
         fprintf(stderr, "bytes and the whole differ: %s\n", text);
         abort();
     }
-    json_t *result = json_pack("[I,b]", (json_int_t)n, n == length && qn_grammar_state_is_finished(state));
+    const bool is_finished = n == length && qn_grammar_state_is_finished(state);
+    json_t *result = json_pack("[I,b,o]", (json_int_t)n, is_finished,
+                               n == length ? complete(state, is_inside(text, length, false)) : json_null());
     qn_grammar_state_free(state);
     qn_grammar_state_free(whole);
     return result;
 }
 
-/* A token of the mask: any, or after a while one that closes something, if there is one. -1: the end. */
+/* Texts that close something. */
+static const char *const closing[] = { "}", "]", "\"", "\"}", "0", "e" };
+enum { N_CLOSING = sizeof closing / sizeof *closing };
+static qn_token closing_tokens[N_CLOSING]; /* -1: none */
+
+static void find_closing(void)
+{
+    for (size_t i = 0; i < N_CLOSING; i++) {
+        closing_tokens[i] = -1;
+        for (size_t t = 0; t < n_vocab && closing_tokens[i] < 0; t++) {
+            size_t length;
+            const char *bytes = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
+            if (bytes && length == strlen(closing[i]) && !memcmp(bytes, closing[i], length))
+                closing_tokens[i] = (qn_token)t;
+        }
+    }
+}
+
+static bool is_set(const uint32_t *mask, qn_token token)
+{
+    return token >= 0 && mask[token / 32] >> (token % 32) & 1;
+}
+
+/* A token of the mask: any, or after a while one that closes something, if there is one. -1: the end, -2: there is none. */
 static qn_token pick(const uint32_t *allowed, qn_grammar_state *state, size_t step)
 {
-    static const char *const closing[] = { "}", "]", "\"", "\"}", "0", "e" };
+    const size_t n_words = (n_vocab + 31) / 32;
     size_t count = 0, length;
     bool ends = false;
-    for (size_t t = 0; t < n_vocab; t++) {
-        const bool is_allowed = allowed[t / 32] >> (t % 32) & 1;
-        const bool is_text = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
-        count += is_allowed && is_text;
-        ends |= is_allowed && !is_text;
-    }
+    for (size_t i = 0; i < n_words; i++)
+        count += (size_t)__builtin_popcount(allowed[i]);
+    for (size_t i = 0; i < n_ends; i++)
+        ends |= is_set(allowed, end_tokens[i]);
     if (ends != qn_grammar_state_is_finished(state)) {
         fprintf(stderr, "end tokens and the state differ\n");
         abort();
     }
+    count -= ends ? n_ends : 0;
     if (ends && (!count || !draw(4) || step > FREE_TOKENS))
         return -1;
     if (step > FREE_TOKENS && draw(4))
-        for (size_t i = 0; i < sizeof closing / sizeof *closing; i++)
-            for (size_t t = 0; t < n_vocab; t++) {
-                const char *bytes = qn_grammar_vocab_bytes(vocab, (qn_token)t, &length);
-                if (bytes && length == strlen(closing[i]) && !memcmp(bytes, closing[i], length) &&
-                    allowed[t / 32] >> (t % 32) & 1)
-                    return (qn_token)t;
-            }
-    if (!count)
-        return -2;
-    size_t which = draw(count);
-    for (size_t t = 0; t < n_vocab; t++)
-        if (allowed[t / 32] >> (t % 32) & 1 && qn_grammar_vocab_bytes(vocab, (qn_token)t, &length) && !which--)
-            return (qn_token)t;
+        for (size_t i = 0; i < N_CLOSING; i++)
+            if (is_set(allowed, closing_tokens[i]))
+                return closing_tokens[i];
+    size_t which = count ? draw(count) : 0;
+    for (size_t i = 0; count && i < n_words; i++)
+        for (uint32_t word = allowed[i]; word; word &= word - 1) {
+            const qn_token token = (qn_token)(32 * i) + __builtin_ctz(word);
+            if (qn_grammar_vocab_bytes(vocab, token, &length) && !which--)
+                return token;
+        }
     return -2;
 }
 
@@ -126,6 +192,7 @@ static json_t *walk(const qn_grammar *grammar, json_t *times)
         return failed();
     for (size_t step = 0; step < MAX_TOKENS && n < MAX_TEXT - 256; step++) {
         size_t length;
+        evict();
         const double begin = now();
         if (qn_grammar_mask(vocab, state, allowed) != QN_OK)
             return failed();
@@ -189,22 +256,27 @@ int main(int argc, char **argv)
         qn_gguf *file;
         qn_tokenizer *tokenizer;
         if (qn_gguf_open(argv[1], &file) != QN_OK || qn_tokenizer_create(file, &tokenizer) != QN_OK ||
-            qn_grammar_vocab_create(tokenizer, argc > 2 ? strtoul(argv[2], NULL, 10) : 0, &vocab) != QN_OK) {
+            qn_grammar_vocab_create(tokenizer, NULL, argc > 2 ? strtoul(argv[2], NULL, 10) : 0, &vocab) != QN_OK) {
             fprintf(stderr, "%s\n", qn_error_text());
             return 1;
         }
         n_vocab = qn_tokenizer_n_vocab(tokenizer);
+        if (!(end_tokens = calloc(n_vocab, sizeof *end_tokens)))
+            return 1;
+        for (size_t t = 0; t < n_vocab; t++)
+            if (qn_tokenizer_is_eog(tokenizer, (int32_t)t))
+                end_tokens[n_ends++] = (qn_token)t;
+        find_closing();
         qn_tokenizer_free(tokenizer);
         qn_gguf_close(file);
     }
+    n_evicting = argc > 3 ? strtoul(argv[3], NULL, 10) << 20 : 0;
+    if (n_evicting && !(evicting = calloc(n_evicting, 1)))
+        return 1;
     while ((n = getline(&text, &capacity, stdin)) > 0) {
         json_error_t error;
         json_t *line = json_loadb(text, (size_t)n, JSON_DECODE_ANY, &error);
-        if (!line) {
-            fprintf(stderr, "%s\n", error.text);
-            return 1;
-        }
-        json_t *result = run(line);
+        json_t *result = line ? run(line) : json_pack("{s:s,s:f}", "error", error.text, "milliseconds", 0.0);
         char *out = json_dumps(result, JSON_COMPACT | JSON_REAL_PRECISION(6));
         puts(out);
         fflush(stdout);
@@ -213,6 +285,8 @@ int main(int argc, char **argv)
         json_decref(line);
     }
     qn_grammar_vocab_free(vocab);
+    free(end_tokens);
+    free(evicting);
     free(text);
     return 0;
 }

@@ -31,7 +31,7 @@
 size_t label_begin(const char *format, ...) QN_PRINTF(1, 2);
 void label_end(const size_t *length);
 
-/* label_failed - print the current label, and forget it: a failed assertion leaves the test without the ends of blocks. */
+/* label_failed - print the current label, and clear it: a failed assertion leaves the test without the ends of blocks. */
 void label_failed(void);
 
 void labelled_ok(qn_status status, const char *expression, const char *file, int line);

@@ -6,6 +6,7 @@
 
 #include "quern/quern.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -44,6 +45,21 @@ static inline float *read_golden_logits(const char *name, size_t n_vocab, size_t
     *n_rows = count / n_vocab;
     fclose(file);
     return logits;
+}
+
+/* |found - expected| / |expected| of the logits of a token, averaged over n tokens. */
+static inline double mean_relative_error(const float *found, const float *expected, size_t n, size_t n_vocab)
+{
+    double sum = 0.0;
+    for (size_t t = 0; t < n; t++) {
+        double difference = 0.0, norm = 0.0;
+        for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
+            difference += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
+            norm += (double)expected[i] * expected[i];
+        }
+        sum += sqrt(difference / norm);
+    }
+    return sum / (double)n;
 }
 
 #endif

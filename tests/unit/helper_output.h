@@ -11,6 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The tools of a program's calls, from JSON, which stay loaded until it ends. */
+static inline json_t *load_tools(const char *json)
+{
+    static json_t *tools;
+    if (!tools)
+        tools = json_loads(json, 0, NULL);
+    if (!tools)
+        abort();
+    return tools;
+}
+
 struct text {
     char *data;
     size_t n, capacity;

@@ -1,6 +1,7 @@
-/* Sequences on a device of plain memory, each with the history of its tokens. The device stores in a page the tokens of its positions,
- * in a state a hash of all tokens before state_position, and in an open chunk the tokens since; in place of the convolution's inputs,
- * the tokens of the TAPS - 1 positions before state_position in the state, and of the newest positions in a ring of the open chunk. */
+/* Sequences on a device of plain memory, each with the history of its tokens. The device stores in a page the tokens of its
+ * positions, in a state a hash of all tokens before state_position, and in an open chunk the tokens since; in place of the
+ * convolution's inputs, the tokens of the TAPS - 1 positions before state_position in the state, and of the newest positions
+ * in a ring of the open chunk. */
 #ifndef QN_TESTS_HELPER_SEQUENCE_H
 #define QN_TESTS_HELPER_SEQUENCE_H
 

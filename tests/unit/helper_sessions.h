@@ -88,8 +88,8 @@ static inline void assert_same_logits(void)
 
 enum { DRAFTED = 5, AFTER = 8, DRAFT_ROWS = 1 + DRAFTED + AFTER + 2 };
 
-/* Evaluates a step of one token, `drafted` drafted ones of which `accepted` are right, and drops the others; then AFTER tokens in one
- * step and two alone. `wrong` tells the wrong tokens. logits: of the rows that stay. */
+/* Evaluates a step of one token, `drafted` drafted ones of which `accepted` are right, and drops the others; then AFTER tokens
+ * in one step and two alone. `wrong` tells the wrong tokens. logits: of the rows that stay. */
 static inline void verify_drafts(const qn_session *base, size_t drafted, size_t accepted, qn_token wrong, float *logits)
 {
     const uint32_t length = qn_session_length(base), kept = length + 1 + (uint32_t)accepted;
@@ -112,8 +112,9 @@ static inline void verify_drafts(const qn_session *base, size_t drafted, size_t 
     free(all);
 }
 
-/* At all alignments to pages and chunks, for each number of accepted tokens: the drafted tokens that were dropped change no bit. same:
- * nor does it change one whether there were any (`compare` otherwise gets the logits and their number). Needs DRAFT_ROWS compared rows. */
+/* At all alignments to pages and chunks, for each number of accepted tokens: the drafted tokens that were dropped change no
+ * bit. same: nor does it change one whether there were any (`compare` otherwise gets the logits and their number). Needs
+ * DRAFT_ROWS compared rows. */
 static inline void drafts_leave_nothing(const char *kv, bool same,
                                         void (*compare)(const float *x, const float *reference, size_t n))
 {

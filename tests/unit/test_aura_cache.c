@@ -221,8 +221,8 @@ static void restored_sessions_go_back(void **unused)
             assert_int_equal(qn_session_reach(restored, to[n]), to[n]);
             assert_ok(qn_session_truncate(restored, to[n]));
             qn_session_free(restored);
-            const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 5 };
-            assert_ok(qn_session_restore(model, other_path, &room, &restored));
+            const qn_session_params larger = { .n_ctx = N_IDS, .n_batch = 5 };
+            assert_ok(qn_session_restore(model, other_path, &larger, &restored));
             assert_ok(qn_session_checkpoint(restored));
             assert_ok(qn_session_eval(restored, ids + from[n], 70, QN_LOGITS_NONE, NULL));
             assert_ok(qn_session_truncate(restored, to[n]));
@@ -297,24 +297,24 @@ static uint32_t random_length(uint32_t below)
 static void save_and_restore(struct session_case *w, const char *format)
 {
     const uint32_t length = qn_session_length(w->session);
-    const qn_session_params room = { .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5) };
+    const qn_session_params larger = { .n_ctx = N_IDS, .n_batch = 1 + random_below(200), .n_checkpoints = 1 + random_below(5) };
     qn_session *plain = empty_session(format), *restored;
     assert_ok(qn_session_eval(plain, ids, length, QN_LOGITS_NONE, NULL));
     assert_ok(qn_session_save(plain, other_path));
     qn_session_free(plain);
     assert_ok(qn_session_save(w->session, path));
     assert_same_files();
-    assert_ok(qn_session_restore(model, path, &room, &restored));
+    assert_ok(qn_session_restore(model, path, &larger, &restored));
     replace_session(w, restored, w->n_valid);
 }
 
 static void eval_other_tokens(const struct session_case *w)
 {
-    const uint32_t room = N_IDS - qn_session_length(w->session), n = random_below(random_below(2) ? 10 : 150);
+    const uint32_t left = N_IDS - qn_session_length(w->session), n = random_below(random_below(2) ? 10 : 150);
     qn_token tokens[150];
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (qn_token)random_below(info.n_vocab);
-    assert_ok(qn_session_eval(w->session, tokens, n < room ? n : room, QN_LOGITS_NONE, NULL));
+    assert_ok(qn_session_eval(w->session, tokens, n < left ? n : left, QN_LOGITS_NONE, NULL));
 }
 
 static bool stop_after(void *left, size_t done, size_t total)
@@ -327,8 +327,8 @@ static bool stop_after(void *left, size_t done, size_t total)
  * token. */
 static void eval_some(struct session_case *w, const float *all, float *logits)
 {
-    const uint32_t length = qn_session_length(w->session), room = N_IDS - length;
-    const uint32_t wanted = 1 + random_below(random_below(2) ? 3 : 150), n = wanted < room ? wanted : room;
+    const uint32_t length = qn_session_length(w->session), available = N_IDS - length;
+    const uint32_t wanted = 1 + random_below(random_below(2) ? 3 : 150), n = wanted < available ? wanted : available;
     uint32_t left = random_below(4) ? UINT32_MAX : random_below(3);
     qn_session_on_progress(w->session, stop_after, &left);
     const qn_status status = qn_session_eval(w->session, ids + length, n, QN_LOGITS_ALL, logits);
@@ -372,7 +372,7 @@ static void random_operations(const char *format)
     assert_ok(qn_session_eval(plain, ids, N_IDS, QN_LOGITS_ALL, all));
     for (size_t i = 0; i < N_SESSIONS; i++)
         session_cases[i] = (struct session_case){ empty_session(format), 0 };
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < (QN_TEST_SANITIZED ? 60 : 200); i++) {
         label("operation %d", i);
         const uint32_t one = random_below(N_SESSIONS), other = (one + 1 + random_below(N_SESSIONS - 1)) % N_SESSIONS;
         random_operation(&session_cases[one], &session_cases[other], format, all, logits);
@@ -475,11 +475,11 @@ static void more_bits_are_nearer(void **unused)
          * errors of up to three layers to a residual stream that consists of little else, and then round activations to
          * int8, which makes 1e-2 of any difference. */
         assert_true(far[0] > 0 && far[0] < 3e-2);
-        static const size_t rising[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
-        for (size_t r = 0; r < sizeof rising / sizeof rising[0]; r++)
-            if (!(far[rising[r][0]] < far[rising[r][1]]))
-                fail_msg("%s is off by %g, %s by %g", formats[rising[r][0]], far[rising[r][0]], formats[rising[r][1]],
-                         far[rising[r][1]]);
+        static const size_t ascending[][2] = { { 0, 1 }, { 1, 2 }, { 2, 5 }, { 5, 6 }, { 2, 3 }, { 3, 4 } };
+        for (size_t r = 0; r < sizeof ascending / sizeof ascending[0]; r++)
+            if (!(far[ascending[r][0]] < far[ascending[r][1]]))
+                fail_msg("%s is off by %g, %s by %g", formats[ascending[r][0]], far[ascending[r][0]], formats[ascending[r][1]],
+                         far[ascending[r][1]]);
     }
 }
 

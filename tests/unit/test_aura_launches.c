@@ -169,6 +169,35 @@ static void ring_buffers(void **unused)
     assert_int_equal(qn_attention_gpu_teams(256, 16, 16, 4, 227 << 10), 1);
 }
 
+/* Over fp16 blocks have fewer warps when there are more rows, and an SM runs more of them; never with `deterministic`. */
+static void f16_blocks_of_rows(void)
+{
+    static const struct {
+        size_t head_dim, n_rows;
+        uint32_t warps, blocks;
+    } cases[] = { { 128, 1, 8, 8 },     { 128, 16, 8, 128 }, { 128, 17, 4, 136 }, { 128, 33, 4, 264 },
+                  { 128, 34, 2, 272 },  { 128, 66, 2, 528 }, { 128, 67, 1, 536 }, { 128, 256, 1, 1056 },
+                  { 256, 256, 2, 528 }, { 96, 1, 4, 8 },     { 96, 256, 4, 264 } };
+    qn_launch launch;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        qn_attention_gpu gpu = { .head_dim = cases[i / 2].head_dim,
+                                 .n_heads = 32,
+                                 .n_kv_heads = 8,
+                                 .key_bits = 16,
+                                 .value_bits = 16,
+                                 .deterministic = i % 2,
+                                 .n_sms = 132,
+                                 .max_shared_bytes = 227 << 10 };
+        const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 256);
+        label("heads of %zu, %zu rows", gpu.head_dim, cases[i / 2].n_rows);
+        assert_ok(qn_attention_gpu_check(&gpu));
+        assert_ok(qn_attention_gpu_decode(&gpu, cases[i / 2].n_rows, &splits, &launch));
+        assert_int_equal(launch.block[0], 32 * (gpu.deterministic ? 4 : cases[i / 2].warps));
+        if (!gpu.deterministic)
+            assert_int_equal(launch.grid[0], cases[i / 2].blocks);
+    }
+}
+
 /* Decode and prefill attention of rows of many sessions: the splits of a row do not depend on the others, and grids not on
  * lengths. */
 static void many_rows(void **unused)
@@ -196,6 +225,7 @@ static void many_rows(void **unused)
         assert_int_equal(launch.block[0], 2 * 256); /* two teams */
     }
     refused(qn_attention_gpu_decode(&gpu, 0, &splits, &launch), QN_ERR_INVALID, "0 rows in 33 splits of 8 tiles");
+    f16_blocks_of_rows();
     splits.tiles = 12;
     refused(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), QN_ERR_INVALID, "1 rows in 33 splits of 12 tiles");
     splits = (qn_attention_splits){ .n = 1, .tiles = 8 };

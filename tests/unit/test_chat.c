@@ -346,6 +346,10 @@ static void test_efforts(void **state)
     check_json("{{ enable_thinking }}", "file", "{\"reasoning_effort\": \"none\"}", "False");
     check_json("{{ reasoning_effort }}", "file", "{\"reasoning_effort\": \"high\"}", "high");
     fails(EFFORTS, "{\"messages\": [], \"reasoning_effort\": \"much\"}", QN_ERR_INVALID, "effort");
+    /* Levels that a template accepts are its own matter: a default that it spells, and levels above those that it ignores. */
+    check_json("{{ reasoning_effort or 'medium' }}", "file", "{\"reasoning_effort\": \"high\"}", "high");
+    check_json("{{ 'much' if reasoning_effort in ['high', 'max'] }}", "file", "{\"reasoning_effort\": \"low\"}", "");
+    check_json("{{ 'off' if reasoning_effort == 'none' }}", "file", "{\"reasoning_effort\": \"none\"}", "off");
 }
 
 int main(void)

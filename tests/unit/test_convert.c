@@ -9,7 +9,6 @@
 #include "quern/quern.h"
 
 #include <dirent.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -65,19 +64,11 @@ static double error_of_logits(const char *name, const qn_model *model)
     qn_session *session;
     assert_ok(qn_session_create((qn_model *)model, &params, &session));
     assert_ok(qn_session_eval(session, ids, n, QN_LOGITS_ALL, found));
-    double sum = 0.0;
-    for (size_t t = 0; t < n; t++) {
-        double difference = 0.0, norm = 0.0;
-        for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
-            difference += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
-            norm += (double)expected[i] * expected[i];
-        }
-        sum += sqrt(difference / norm);
-    }
+    const double error = mean_relative_error(found, expected, n, n_vocab);
     qn_session_free(session);
     free(expected);
     free(found);
-    return sum / (double)n;
+    return error;
 }
 
 /* Replaces the escapes of tools/make_tokenizer_golden.py. */

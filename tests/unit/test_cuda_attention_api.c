@@ -9,7 +9,10 @@
 
 #define HEAD_SIZE(dim)                                                                                                         \
     FAKE_CUBIN("rope/rope.cu", "-DQN_HEAD_DIM=" dim " -DQN_PAGES=0"),                                                          \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=1"),                                               \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=2"),                                               \
         FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=4"),                                               \
+        FAKE_CUBIN("attention/decode.cu", "-DQN_HEAD_DIM=" dim " -DQN_WARPS=8"),                                               \
         FAKE_CUBIN("attention/prefill.cu", "-DQN_HEAD_DIM=" dim " -DQN_KEY_BITS=16 -DQN_VALUE_BITS=16 -DQN_PAGES=0")
 static const qn_gpu_cubin cubins[] = { HEAD_SIZE("128"), HEAD_SIZE("512"), FAKE_CUBIN("rope/rope.cu", "") };
 
@@ -151,7 +154,7 @@ static void decode(void **unused)
     for (size_t i = 0; i < sizeof counters; i++)
         assert_int_equal(counters[i], i < COUNTERS ? 0 : 0xff);
     assert_int_equal(fake.launches, 1);
-    expect_launch(0, 1, "qn_attention_decode", TOKENS * KV_HEADS * splits, 1, false);
+    expect_launch(0, 1, "qn_attention_decode", 132, 1, false);
     const qn_attention_decode_args *d = arguments(0, 1);
     expect_cache(&d->cache);
     assert_int_equal(d->queries, 0x50000);
@@ -444,7 +447,7 @@ static void groups(void **unused)
     assert_int_equal(fake.launches, 2);
     for (int i = 0; i < 2; i++) {
         const qn_attention_decode_args *d = arguments(i, 2);
-        expect_launch(i, 2, "qn_attention_decode", 2 * 132, 1, false);
+        expect_launch(i, 2, "qn_attention_decode", i ? 132 : 4 * 132, 1, false); /* blocks of eight warps, and of two */
         assert_int_equal(d->n_rows, i ? ALL - 256 : 256);
         assert_int_equal(d->queries, 0x50000 + i * 256 * (HEADS * DIM + 8) * 2);
         assert_int_equal(d->mask.positions, 0x30000 + i * 256 * 4);

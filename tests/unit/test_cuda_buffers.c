@@ -31,7 +31,8 @@ static void set_up(struct cuda_fixture *x, size_t vocabulary)
     create_device(x, 0);
 }
 
-/* With a context, kernels and graphs this leaves a scheduler of such a model without requests below 1.5 GB besides its weights. */
+/* With a context, kernels and graphs this leaves a scheduler of such a model without requests below 1.5 GB besides its
+ * weights. */
 static void a_workspace_is_small(void **unused)
 {
     struct cuda_fixture x;

@@ -1,5 +1,5 @@
-/* Memories on a CUDA device, with a fake driver: page tables that follow the sequence, copies, checkpoints, the pool's budget, failures;
- * and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a GPU. */
+/* Memories on a CUDA device, with a fake driver: page tables that follow the sequence, copies, checkpoints, the pool's budget,
+ * failures; and contents that come from sessions on the CPU and go back. quern-check tests the kernels on a GPU. */
 #include "helper_cuda_model.h"
 
 #include "base/f16.h"
@@ -255,8 +255,8 @@ static float in_planes(float x)
     return qn_gdn_join(hi, lo);
 }
 
-/* States are in two planes, arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU does not keep are zeros; all else is as it
- * was. */
+/* States are in two planes, arrays of the open chunk are rounded to fp16, and the inputs of the convolution that a GPU does
+ * not keep are zeros; all else is as it was. */
 static void compare_recurrent(const qn_recurrent_layout *layout, const float *cpu, const float *gpu, const qn_extent *extent)
 {
     const qn_recurrent_shape *s = &layout->shape;

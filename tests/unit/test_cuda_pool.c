@@ -6,6 +6,8 @@
 static qn_cuda *cuda;
 static qn_cuda_pool_memory context;
 static qn_pool_memory memory;
+static pthread_mutex_t work_lock = PTHREAD_MUTEX_INITIALIZER;
+static qn_cuda_work_stream work = { .lock = &work_lock };
 
 static void open_cuda(void)
 {
@@ -13,10 +15,12 @@ static void open_cuda(void)
     static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &no_code };
     const qn_cuda_params params = { .ordinal = 1, .driver = fake_driver(), .tools = &tools };
     assert_ok(qn_cuda_open(&params, &cuda));
+    assert_ok(qn_cuda_stream_create(cuda, &work.stream));
 }
 
 static void close_cuda(void)
 {
+    qn_cuda_stream_free(cuda, work.stream);
     qn_cuda_close(cuda);
     fake_expect_empty();
 }
@@ -26,7 +30,7 @@ static void granules_are_zeroed(void **state)
     uint64_t address;
     (void)state;
     open_cuda();
-    assert_ok(qn_cuda_pool_memory_open(cuda, 0, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     assert_int_equal(memory.granule, FAKE_GRANULE);
     assert_ok(memory.reserve(memory.context, 8 * (size_t)FAKE_GRANULE, &address));
     for (size_t round = 0; round < 2; round++) {
@@ -57,11 +61,11 @@ static void granules_follow_the_budget(void **state)
     (void)state;
     open_cuda();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_ok(qn_cuda_pool_memory_open(cuda, cases[i].budget, &context, &memory));
+        assert_ok(qn_cuda_pool_memory_open(cuda, &work, cases[i].budget, &context, &memory));
         assert_int_equal(memory.granule, cases[i].granules * FAKE_GRANULE);
         qn_cuda_pool_memory_close(&context);
     }
-    assert_ok(qn_cuda_pool_memory_open(cuda, UINT64_MAX, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, &work, UINT64_MAX, &context, &memory));
     assert_int_equal(memory.granule, 32 << 20);
     qn_cuda_pool_memory_close(&context);
     close_cuda();
@@ -69,25 +73,26 @@ static void granules_follow_the_budget(void **state)
 
 static void failures(void **state)
 {
-    static const char *const opening[] = { "cuDeviceGetAttribute", "cuMemGetAllocationGranularity", "cuStreamCreate" };
-    static const char *const committing[] = { "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async",
-                                              "cuStreamSynchronize" };
+    static const char *const opening[] = { "cuDeviceGetAttribute", "cuMemGetAllocationGranularity", "cuStreamCreate",
+                                           "cuEventCreate" };
+    static const char *const committing[] = { "cuMemCreate",     "cuMemMap",      "cuMemSetAccess",
+                                              "cuMemsetD8Async", "cuEventRecord", "cuStreamWaitEvent" };
     uint64_t address;
     (void)state;
     open_cuda();
     for (size_t i = 0; i < sizeof opening / sizeof *opening; i++) {
         label("%s", opening[i]);
         fake.fails = opening[i];
-        assert_int_equal(qn_cuda_pool_memory_open(cuda, 0, &context, &memory), QN_ERR_IO);
+        assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_IO);
         qn_cuda_pool_memory_close(&context);
-        assert_int_equal(fake.streams, 0);
+        assert_int_equal(fake.streams, 1);
     }
     fake.fails = NULL;
     fake.no_virtual_memory = true;
-    assert_int_equal(qn_cuda_pool_memory_open(cuda, 0, &context, &memory), QN_ERR_UNSUPPORTED);
+    assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_UNSUPPORTED);
     assert_text("Fake 1: has no virtual memory management");
     fake.no_virtual_memory = false;
-    assert_ok(qn_cuda_pool_memory_open(cuda, 0, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     fake.fails = "cuMemAddressReserve";
     assert_int_equal(memory.reserve(memory.context, FAKE_GRANULE, &address), QN_ERR_IO);
     fake.fails = NULL;
@@ -117,7 +122,7 @@ static void memory_runs_out(void **state)
     uint32_t items[3], more;
     (void)state;
     open_cuda();
-    assert_ok(qn_cuda_pool_memory_open(cuda, 0, &context, &memory));
+    assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     assert_ok(qn_pool_create(&memory, 100 * (uint64_t)FAKE_GRANULE, FAKE_GRANULE, &pool));
     assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &class));
     assert_ok(qn_pool_add_class(pool, "item", FAKE_GRANULE, &other));

@@ -159,7 +159,7 @@ static void refuses_shapes(void **unused)
             "cu_seqlens: 3 elements, expected at least 4");
     s.cu_seqlens = (qn_cuda_view){ address(4098), QN_DTYPE_I32, 4, 0 };
     refused(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL), "cu_seqlens: address 0x1002");
-    /* Elements are aligned, no more. With cu_seqlens the host does not know the number of chunks. */
+    /* Elements are aligned, no more. With cu_seqlens the host does not have the number of chunks. */
     s.cu_seqlens.data = address(4100);
     v.h.count = HEADS_V * VALUE * KEY;
     assert_ok(qn_cuda_gdn_chunk_output(k, &s, v.q, v.k, v.v_new, v.h, v.gc, v.o, NULL));

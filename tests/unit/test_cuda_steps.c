@@ -1,134 +1,8 @@
 /* Steps on a CUDA device, with a fake driver: what is launched for rows of many sequences, what the inputs are, which steps
  * share a graph, and errors. On a GPU, test_gpu_sessions compares results with those of each sequence alone. */
-#include "helper_cuda_model.h"
+#include "helper_cuda_steps.h"
 
-#include "device/cuda/operations.h"
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/matmul/embed_cuda.h"
-#include "kernels/rope/rope_cuda.h"
-
-enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 80, MAX_ROWS = 256 };
-
-/* ---- Sequences ---- */
-
-struct fixture {
-    struct cuda_fixture cuda;
-    qn_cuda_model *model;
-    qn_memory *memories[MAX_SEQUENCES];
-    qn_sequence sequences[MAX_SEQUENCES]; /* as they were created: while a test runs they have other items */
-    size_t n_memories;
-    float *logits;
-};
-
-static size_t args_bytes(const char *function)
-{
-    return !strcmp(function, "qn_attention_decode")         ? sizeof(qn_attention_decode_args)
-           : !strcmp(function, "qn_persistent_decode_rows") ? sizeof(qn_persistent_args)
-           : !strcmp(function, "qn_attention_prefill")      ? sizeof(qn_attention_prefill_args)
-           : !strcmp(function, "qn_elementwise_gather")     ? sizeof(qn_elementwise_gather_args)
-           : !strcmp(function, "qn_matmul_gemm_few")        ? sizeof(qn_matmul_few_args)
-           : !strcmp(function, "qn_sample_argmax")          ? sizeof(qn_sample_args)
-           : !strcmp(function, "qn_matmul_embed")           ? sizeof(qn_matmul_embed_args)
-                                                            : FAKE_ARGS_BYTES;
-}
-
-static void add_memories(struct fixture *x, size_t n)
-{
-    const qn_memory_params params = memory_params(&x->cuda, CONTEXT, BATCH);
-    for (; n; n--) {
-        const uint32_t i = (uint32_t)x->n_memories;
-        assert_ok(x->cuda.device->vtable->memory_new(x->cuda.device, &params, &x->memories[x->n_memories++]));
-        qn_cuda_memory *memory = (qn_cuda_memory *)x->memories[i];
-        memory->kv_table = 1000 + i;
-        memory->f16_table = 2000 + i;
-        x->sequences[i] = *memory->base.sequence;
-        memory->base.sequence->state = 3000 + i;
-        memory->base.sequence->state_to = 4000 + i;
-        memory->base.sequence->open_chunk = 5000 + i;
-    }
-}
-
-static void set_up(struct fixture *x, const char *golden, unsigned bits, size_t n)
-{
-    *x = (struct fixture){ 0 };
-    read_golden(&x->cuda, golden);
-    x->cuda.nvrtc = QN_FAKE_NVRTC;
-    create_device(&x->cuda, bits);
-    fake.args_bytes = args_bytes;
-    x->model = (qn_cuda_model *)x->cuda.device;
-    add_memories(x, n);
-    assert_ok(x->cuda.device->vtable->reserve(x->cuda.device, MAX_ROWS, CONTEXT));
-    x->logits = malloc(MAX_ROWS * x->cuda.plan.n_vocab * sizeof *x->logits);
-    assert_non_null(x->logits);
-}
-
-static void tear_down(struct fixture *x)
-{
-    free(x->logits);
-    for (size_t i = 0; i < x->n_memories; i++) {
-        *x->memories[i]->sequence = x->sequences[i];
-        x->memories[i]->vtable->free(x->memories[i]);
-    }
-    free_device(&x->cuda);
-}
-
-/* ---- Steps ---- */
-
-struct rows {
-    qn_row rows[MAX_ROWS];
-    uint32_t logit_rows[MAX_ROWS];
-    size_t n, n_logits;
-};
-
-/* Adds a piece, whose open chunk is not full; with_logits: of its last row. Token t of memory m has id m + t. */
-static void add_piece(struct rows *r, const struct fixture *x, size_t memory, uint32_t position, size_t n, bool with_logits)
-{
-    x->memories[memory]->sequence->state_position = position / 64 * 64;
-    for (size_t i = 0; i < n; i++)
-        r->rows[r->n++] = (qn_row){ .token = (int32_t)(memory + position + i),
-                                    .position = position + (uint32_t)i,
-                                    .memory = x->memories[memory] };
-    if (with_logits)
-        r->logit_rows[r->n_logits++] = (uint32_t)r->n - 1;
-}
-
-static qn_status run(struct fixture *x, const struct rows *r)
-{
-    const qn_step step = {
-        .rows = r->rows, .n_rows = r->n, .logit_rows = r->logit_rows, .n_logit_rows = r->n_logits, .logits = x->logits
-    };
-    return x->cuda.device->vtable->run(x->cuda.device, &step);
-}
-
-/* One row of each of n sequences from `first` on, with its logits. */
-static struct rows decode_of(const struct fixture *x, size_t first, size_t n, uint32_t position)
-{
-    struct rows r = { .n = 0 };
-    for (size_t i = first; i < first + n; i++)
-        add_piece(&r, x, i, position + (uint32_t)i, 1, true);
-    return r;
-}
-
-/* ---- What was launched ---- */
-
-static const struct fake_launch *launch(int i)
-{
-    return &fake.log[i % FAKE_LAUNCHES];
-}
-
-/* Launches of a function from launch `from` on; *last is the last of them. */
-static int count(const char *function, int from, const struct fake_launch **last)
-{
-    int n = 0;
-    assert_in_range(fake.launches - from, 0, FAKE_LAUNCHES);
-    for (int i = from; i < fake.launches; i++)
-        if (!strcmp(launch(i)->function, function)) {
-            n++;
-            *last = launch(i);
-        }
-    return n;
-}
+/* ---- What a plan launches, and its inputs ---- */
 
 static int attention_layers(const struct fixture *x)
 {
@@ -245,8 +119,8 @@ static int segments_of_rows(const struct fixture *x, int *n_gemms)
     return n;
 }
 
-/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it supports all
- * layers, which reads what it computes from the inputs. */
+/* Up to 8 rows, of models with recurrent layers up to 4, are launches of the persistent decode kernel, one where it supports
+ * all layers, which reads what it computes from the inputs. */
 static void decode_in_phases(void **unused)
 {
     (void)unused;
@@ -290,7 +164,8 @@ static void decode_in_phases(void **unused)
     }
 }
 
-/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and the padding of their bucket is no sequence. */
+/* More rows, of models with recurrent layers from 5 on, go through each matmul and each layer's attention together, and the
+ * padding of their bucket is no sequence. */
 static void decode_of_many(void **unused)
 {
     (void)unused;
@@ -484,7 +359,8 @@ static void mixed_pieces(void **unused)
     }
 }
 
-/* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but for one row. */
+/* Parameters of sampling are uploaded with the step's other inputs, by one copy: kernels read no memory of the host but for
+ * one row. */
 static void parameters_are_inputs(void **unused)
 {
     (void)unused;
@@ -517,159 +393,6 @@ static void parameters_are_inputs(void **unused)
         const qn_sample_params *params = (const void *)(uintptr_t)args->params;
         for (size_t i = 0; i < n; i++)
             assert_true(params[i].top_p == requests[i].sampling.top_p && params[i].kind == QN_SAMPLE_ARGMAX);
-        tear_down(&x);
-    }
-}
-
-/* Launching a step waits for nothing: what was sampled is there when it is finished. */
-static void launching_does_not_wait(void **unused)
-{
-    (void)unused;
-    for (size_t mixed = 0; mixed < 2; mixed++) {
-        struct fixture x;
-        qn_sample_request requests[5] = { { .token = 0 } };
-        label("%s", mixed ? "mixed" : "decode");
-        set_up(&x, models[1], 0, 5);
-        struct rows rows = decode_of(&x, 0, 5 - mixed, 10);
-        if (mixed)
-            add_piece(&rows, &x, 4, 0, 70, true);
-        const qn_step step = {
-            .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = 5, .requests = requests
-        };
-        assert_ok(run(&x, &rows)); /* the first step uploads its phases */
-        const int before = fake.event_synchronizations;
-        for (int i = 0; i < 2; i++) {
-            const int synchronizations = fake.synchronizations;
-            for (size_t row = 0; row < 5; row++)
-                requests[row] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
-            assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
-            assert_int_equal(fake.synchronizations, synchronizations);
-            assert_int_equal(fake.event_synchronizations, before + i);
-            assert_int_equal(requests[4].token, 77);
-            assert_int_equal(pthread_mutex_trylock(&x.model->stream_lock), 0); /* others may queue work */
-            pthread_mutex_unlock(&x.model->stream_lock);
-            assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
-            assert_int_equal(fake.event_synchronizations, before + i + 1);
-            assert_int_equal(requests[4].token, -1); /* there are no kernels */
-        }
-        fake.fails = "cuEventSynchronize";
-        assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
-        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_IO);
-        assert_text("cuEventSynchronize");
-        fake.fails = NULL;
-        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
-        tear_down(&x);
-    }
-}
-
-/* A step whose rows take their tokens from the one before. */
-struct flight {
-    struct rows rows;
-    qn_sample_request requests[MAX_SEQUENCES];
-    qn_step step;
-    qn_sample_result *results; /* of the device */
-};
-
-static void fill_flight(const struct fixture *x, struct flight *f, size_t n, uint32_t position, bool has_sources)
-{
-    f->rows = decode_of(x, 0, n, position);
-    for (size_t i = 0; i < n; i++) {
-        f->requests[i] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
-        f->rows.rows[i].source = has_sources ? (uint32_t)(n - i) : 0;
-    }
-    f->step = (qn_step){
-        .rows = f->rows.rows, .n_rows = n, .logit_rows = f->rows.logit_rows, .n_logit_rows = n, .requests = f->requests
-    };
-}
-
-/* Launches it; what its kernels are given is that of the last of each. */
-static void launch_flight(struct fixture *x, struct flight *f, size_t block)
-{
-    const struct fake_launch *embed = NULL, *sampler = NULL;
-    const int from = fake.launches;
-    const size_t n = f->rows.n;
-    assert_ok(x->cuda.device->vtable->launch(x->cuda.device, &f->step));
-    const bool is_captured = count("qn_matmul_embed", from, &embed) > 0;
-    const qn_cuda_inputs in = qn_cuda_inputs_of(qn_cuda_bucket(n), qn_cuda_bucket(n), 0);
-    const uint32_t *sources = (const void *)(x->model->block_inputs[block] + in.sources);
-    for (size_t i = 0; i < qn_cuda_bucket(n); i++)
-        assert_int_equal(sources[i], i < n ? f->rows.rows[i].source : 0);
-    assert_int_equal(count("qn_sample_argmax", from, &sampler), n > 1 || is_captured);
-    if (!is_captured)
-        return;
-    assert_int_equal(count("qn_matmul_embed", from, &embed), 1);
-    const qn_sample_args *sample = (const void *)sampler->args;
-    const qn_matmul_embed_args *args = (const void *)embed->args;
-    const uint64_t inputs = n == 1 ? (uint64_t)(uintptr_t)x->model->block_inputs[block] : x->model->inputs;
-    assert_int_equal(args->tokens, inputs + in.tokens);
-    assert_int_equal(args->sources, inputs + in.sources);
-    assert_int_equal(args->sampled, qn_cuda_sampled_tokens(x->model));
-    assert_int_equal(sample->tokens, qn_cuda_sampled_tokens(x->model));
-    f->results = (void *)(uintptr_t)sample->results;
-}
-
-/* Of its kernels: tokens first, first + 1 and so on, but none of row `left`. */
-static void play_sampler(struct flight *f, int32_t first, size_t left)
-{
-    for (size_t i = 0; i < f->rows.n; i++)
-        f->results[i] = (qn_sample_result){ .best = qn_sample_key(1, 5), .token = i == left ? -1 : first + (int32_t)i };
-}
-
-static void expect_tokens(const struct flight *f, int32_t first, size_t left, int32_t token_left)
-{
-    for (size_t i = 0; i < f->rows.n; i++)
-        assert_int_equal(f->requests[i].token, i == left ? token_left : first + (int32_t)i);
-}
-
-/* Two steps in flight have inputs and results of their own; tokens go from one to the next on the device; a token that must be sampled
- * from logits that the next step replaces is lost. */
-static void two_steps_in_flight(void **unused)
-{
-    (void)unused;
-    for (size_t n = 1; n < 6; n += 2) {
-        struct fixture x;
-        struct flight flights[4];
-        label("%zu sequences", n);
-        set_up(&x, models[1], 0, 6);
-        const qn_device_vtable *vtable = x.cuda.device->vtable;
-        memset((void *)(uintptr_t)x.model->logits.address, 0, x.model->logits.bytes);
-        assert_int_equal(x.cuda.device->ahead, QN_CUDA_MAX_SEQUENCES);
-        for (size_t i = 0; i < 4; i++)
-            fill_flight(&x, &flights[i], n, 10 + (uint32_t)i, i > 0);
-        const int synchronizations = fake.synchronizations;
-        launch_flight(&x, &flights[0], 0);
-        launch_flight(&x, &flights[1], 1);
-        assert_int_equal(fake.synchronizations - synchronizations,
-                         (n == 1 || qn_cuda_has_phases(x.model, n))); /* the upload of phases, once */
-        assert_true(flights[0].results != flights[1].results);
-        play_sampler(&flights[0], 40, n / 2);
-        play_sampler(&flights[1], 50, n / 2);
-        assert_ok(vtable->finish(x.cuda.device));
-        expect_tokens(&flights[0], 40, n / 2, QN_SAMPLE_LOST);
-        assert_int_equal(flights[1].requests[0].token, 77); /* not yet */
-        flights[2].results = flights[0].results;
-        launch_flight(&x, &flights[2], 0);
-        assert_int_equal(fake.execs, 2);
-        play_sampler(&flights[2], 60, n / 2);
-        assert_ok(vtable->finish(x.cuda.device));
-        expect_tokens(&flights[1], 50, n / 2, QN_SAMPLE_LOST);
-        assert_true(x.cuda.device->idle_seconds == 0.25); /* the fake driver's, which checks the order of the events */
-        fake.fails = "cuGraphLaunch";
-        assert_int_equal(vtable->launch(x.cuda.device, &flights[3].step), QN_ERR_IO);
-        fake.fails = NULL;
-        assert_ok(vtable->finish(x.cuda.device));
-        expect_tokens(&flights[2], 60, n / 2, 0); /* of equal logits */
-        launch_flight(&x, &flights[3], 0);
-        x.model->deterministic = true;
-        struct flight many;
-        fill_flight(&x, &many, 6, 10, false);
-        many.rows.rows[1].position = 0;
-        many.step.n_logit_rows = 5; /* two batches */
-        assert_int_equal(vtable->launch(x.cuda.device, &many.step), QN_ERR_INVALID);
-        assert_text("another is in flight");
-        assert_ok(vtable->finish(x.cuda.device));
-        assert_ok(vtable->reserve(x.cuda.device, MAX_ROWS + 1, CONTEXT));
-        assert_int_equal(x.cuda.device->ahead, 0);
         tear_down(&x);
     }
 }
@@ -831,8 +554,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(deterministic_passes),
-        cmocka_unit_test(launching_does_not_wait),
-        cmocka_unit_test(two_steps_in_flight),
         cmocka_unit_test(parameters_are_inputs),
         cmocka_unit_test(decode_in_phases),
         cmocka_unit_test(decode_of_many),

@@ -72,7 +72,7 @@ static void evaluation_rejects_bad_arguments(void **unused)
     }
 }
 
-static void rewinding_forgets(void **unused)
+static void rewinding_truncates(void **unused)
 {
     (void)unused;
     qn_session *a = new_session(64, 16), *b = new_session(64, 16);
@@ -457,7 +457,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_rejects_bad_arguments),
-        cmocka_unit_test(rewinding_forgets),
+        cmocka_unit_test(rewinding_truncates),
         cmocka_unit_test(long_contexts_do_not_depend_on_the_split),
         cmocka_unit_test(sessions_take_turns),
         cmocka_unit_test(cancelling),

@@ -107,7 +107,8 @@ static void workspaces(void **unused)
     }
 }
 
-/* The launches that have work only where states are remembered have no more blocks than run at a time, however many heads. */
+/* The launches that have work only where states do not decay to 0 have no more blocks than run at a time, however many
+ * heads. */
 static void one_wave(void **unused)
 {
     (void)unused;

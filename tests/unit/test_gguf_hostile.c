@@ -43,7 +43,7 @@ static void more_keys_than_there_are(struct image *m)
 {
     put_header(m, 3, 0, 2);
     put_key(m, "one", QN_GGUF_STRING);
-    put_text(m, "some text to make room for a second key");
+    put_text(m, "some text in place of a second key");
 }
 static void endless_key_name(struct image *m)
 {

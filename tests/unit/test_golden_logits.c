@@ -123,17 +123,7 @@ static void test_error(void **state)
     const size_t n = read_ids(golden->name, (uint32_t)n_vocab, ids);
     float *expected = read_logits(golden->name, n, n_vocab);
     float *found = evaluate(model, 0, ids, n, n);
-
-    double sum = 0.0;
-    for (size_t t = 0; t < n; t++) {
-        double difference = 0.0, norm = 0.0;
-        for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
-            difference += ((double)found[i] - expected[i]) * ((double)found[i] - expected[i]);
-            norm += (double)expected[i] * expected[i];
-        }
-        sum += sqrt(difference / norm);
-    }
-    const double error = sum / (double)n;
+    const double error = mean_relative_error(found, expected, n, n_vocab);
     print_message("%-22s mean relative error %.2e, bound %.1e\n", golden->name, error, golden->max_error);
     if (!(error <= golden->max_error))
         fail_msg("%s: mean relative error %.3e, at most %.1e is allowed", golden->name, error, golden->max_error);

@@ -1,7 +1,7 @@
-/* Random requests on a GPU, in little memory. With deterministic steps each answer has the bits of the same request alone. Otherwise
- * rows of other steps are rounded otherwise: each token of a greedy answer then has the largest logit of a session that is given the
- * answer's tokens, or one that is as large within the error that logits may have. Skipped without a GPU; QN_TEST_DEVICE selects another
- * device, and all of it holds on "cpu" too.
+/* Random requests on a GPU, in little memory. With deterministic steps each answer has the bits of the same request alone.
+ * Otherwise rows of other steps are rounded otherwise: each token of a greedy answer then has the largest logit of a session
+ * that is given the answer's tokens, or one that is as large within the error that logits may have. Skipped without a GPU;
+ * QN_TEST_DEVICE selects another device, and all of it holds on "cpu" too.
  *
  * test_gpu_random N: so many requests instead of 1000; 50 take compute-sanitizer minutes. */
 #include "helper_jobs.h"
@@ -57,8 +57,8 @@ static void make_greedy(struct job *job)
     job->params.sampling.repeat_penalty = 1;
 }
 
-/* Logits may be 4e-2 of their length away from those of other steps. The difference of two of a vector is then seldom more than eight
- * times that, each. */
+/* Logits may be 4e-2 of their length away from those of other steps. The difference of two of a vector is then seldom more
+ * than eight times that, each. */
 static const double NEAR = 8 * 4e-2;
 
 static void check_token(const float *logits, size_t n, qn_token token, size_t index)

@@ -97,8 +97,8 @@ static double distance(const float *x, const float *reference, size_t n)
     return sqrt(difference / length);
 }
 
-/* After a truncation into a page of codes whose fp16 rows are gone, its rows are computed again in other steps, which on a GPU gives
- * other bits: then within the bar of different batch sizes. */
+/* After a truncation into a page of codes whose fp16 rows are gone, its rows are computed again in other steps, which on a GPU
+ * gives other bits: then within the bar of different batch sizes. */
 static void expect_rolled_back(const char *what, size_t length)
 {
     if (strcmp(kv, "f16") == 0) {
@@ -425,8 +425,8 @@ static double error_of_rows(const char *name, size_t n_rows)
 }
 
 /* Activations have as many bits in steps of one row as in those of up to 64: 8 bits cause errors of 1e-2 here, fp16 caches of
- * at most 5e-4. The persistent kernel, which steps of one row use, is a little worse: 11% with weights of two bits, where it has 15 bits,
- * and 22% with recurrent layers. */
+ * at most 5e-4. The persistent kernel, which steps of one row use, is a little worse: 11% with weights of two bits, where it
+ * has 15 bits, and 22% with recurrent layers. */
 static void test_precision_does_not_depend_on_rows(void **unused)
 {
     (void)unused;
@@ -537,7 +537,8 @@ static void answer(size_t first, size_t end, bool reuse, struct answer *answers)
     qn_scheduler_free(scheduler);
 }
 
-/* Requests alone, and with others whose beginning they reuse. Tokens of a high temperature follow small differences of logits. */
+/* Requests alone, and with others whose beginning they reuse. Tokens of a high temperature follow small differences of
+ * logits. */
 static void requests_are_independent(void)
 {
     static struct answer together[N_REQUESTS], alone[N_REQUESTS];

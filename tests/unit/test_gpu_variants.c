@@ -59,7 +59,8 @@ static void caches(void)
             gpu.key_bits = gpu.value_bits = gpu.pages ? code_bits[bits] : 16;
             assert_ok(qn_attention_gpu_check(&gpu));
             const qn_attention_splits splits = qn_attention_gpu_splits(&gpu, 4096);
-            selects(qn_attention_gpu_decode(&gpu, 1, &splits, &launch), &launch);
+            for (size_t rows = 1; rows <= 4096; rows *= 2)
+                selects(qn_attention_gpu_decode(&gpu, rows, &splits, &launch), &launch);
             selects(qn_attention_gpu_prefill(&gpu, 64, 1, &launch), &launch);
             selects(qn_rope_gpu_qk_norm_store(head_dims[d], gpu.pages, 1, 8, 2, &launch), &launch);
             if (gpu.pages)

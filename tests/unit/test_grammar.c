@@ -253,10 +253,10 @@ static void test_refused_schemas(void **unused)
         const char *text;
     } cases[] = {
         { "1", QN_ERR_INVALID, "neither an object nor a boolean" },
-        { "false", QN_ERR_INVALID, "no text fits '#'" },
+        { "false", QN_ERR_INVALID, "no text fits 'schema: #'" },
         { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type" },
         { "{\"not\":{}}", QN_ERR_UNSUPPORTED, "#: keyword 'not' is not supported" },
-        { "{\"properties\":{\"a\":{\"if\":{}}}}", QN_ERR_UNSUPPORTED, "#/a: keyword 'if'" },
+        { "{\"properties\":{\"a\":{\"if\":{}}}}", QN_ERR_UNSUPPORTED, "schema: #/properties/a: keyword 'if'" },
         { "{\"type\":\"string\",\"pattern\":\"(?=a)\"}", QN_ERR_UNSUPPORTED, "look-around at byte" },
         { "{\"type\":\"string\",\"pattern\":\"(\"}", QN_ERR_INVALID, "missing ')'" },
         { "{\"type\":\"string\",\"minLength\":-1}", QN_ERR_INVALID, "#/minLength: not a count" },
@@ -281,6 +281,36 @@ static void test_refused_schemas(void **unused)
     }
 }
 
+typedef qn_status read_grammar(const char *text, size_t n, qn_grammar **out);
+
+static void check_cases(read_grammar *read, const struct texts *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        qn_grammar *grammar;
+        label("%s", cases[i].source);
+        assert_ok(read(cases[i].source, strlen(cases[i].source), &grammar));
+        check_texts(grammar, &cases[i]);
+        qn_grammar_free(grammar);
+    }
+}
+
+struct refused {
+    const char *source;
+    qn_status status;
+    const char *text;
+};
+
+static void check_refused(read_grammar *read, const struct refused *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        qn_grammar *grammar;
+        label("%s", cases[i].source);
+        assert_int_equal(read(cases[i].source, strlen(cases[i].source), &grammar), cases[i].status);
+        assert_text(cases[i].text);
+        assert_null(grammar);
+    }
+}
+
 static void test_regexes(void **unused)
 {
     (void)unused;
@@ -295,11 +325,7 @@ static void test_regexes(void **unused)
         { "", { "" }, { "a" } },
         { "((a*)*)*", { "", "aaa" }, { "b" } },
     };
-    static const struct {
-        const char *regex;
-        qn_status status;
-        const char *text;
-    } refused[] = {
+    static const struct refused refused[] = {
         { "(a)\\1", QN_ERR_UNSUPPORTED, "back reference" },
         { "(?!a)", QN_ERR_UNSUPPORTED, "look-around" },
         { "a\\b", QN_ERR_UNSUPPORTED, "word boundary" },
@@ -314,19 +340,8 @@ static void test_regexes(void **unused)
         { "[^\\u{0}-\\u{10ffff}]", QN_ERR_INVALID, "matches nothing" },
         { "a^b", QN_ERR_UNSUPPORTED, "anchor" },
     };
-    qn_grammar *grammar;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        label("%s", cases[i].source);
-        assert_ok(qn_grammar_from_regex(cases[i].source, strlen(cases[i].source), &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        label("%s", refused[i].regex);
-        assert_int_equal(qn_grammar_from_regex(refused[i].regex, strlen(refused[i].regex), &grammar), refused[i].status);
-        assert_text(refused[i].text);
-        assert_null(grammar);
-    }
+    check_cases(qn_grammar_from_regex, cases, sizeof cases / sizeof *cases);
+    check_refused(qn_grammar_from_regex, refused, sizeof refused / sizeof *refused);
 }
 
 static void test_choices(void **unused)
@@ -361,11 +376,7 @@ static void test_gbnf(void **unused)
         { "root ::= (x | y)* \"!\"\nx ::= \"(\" root \")\"\ny ::= (x? x?)?", { "!", "(!)(!)!" }, { "(", "()!" } },
         { "root ::= \"\xc3\xa9\" ([\xc3\xa9-\xc3\xaa])", { "\xc3\xa9\xc3\xaa" }, { "\xc3\xa9\xc3\xab" } },
     };
-    static const struct {
-        const char *gbnf;
-        qn_status status;
-        const char *text;
-    } refused[] = {
+    static const struct refused refused[] = {
         { "", QN_ERR_INVALID, "no rule 'root'" },
         { "a ::= \"x\"", QN_ERR_INVALID, "no rule 'root'" },
         { "root ::= x", QN_ERR_INVALID, "rule 'x' is not defined" },
@@ -384,19 +395,8 @@ static void test_gbnf(void **unused)
         { "root ::= \"\\q\"", QN_ERR_INVALID, "an unknown escape" },
         { "root ::= <[1]>", QN_ERR_INVALID, "expected" },
     };
-    qn_grammar *grammar;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        label("%s", cases[i].source);
-        assert_ok(qn_grammar_from_gbnf(cases[i].source, strlen(cases[i].source), &grammar));
-        check_texts(grammar, &cases[i]);
-        qn_grammar_free(grammar);
-    }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        label("%s", refused[i].gbnf);
-        assert_int_equal(qn_grammar_from_gbnf(refused[i].gbnf, strlen(refused[i].gbnf), &grammar), refused[i].status);
-        assert_text(refused[i].text);
-        assert_null(grammar);
-    }
+    check_cases(qn_grammar_from_gbnf, cases, sizeof cases / sizeof *cases);
+    check_refused(qn_grammar_from_gbnf, refused, sizeof refused / sizeof *refused);
 }
 
 /* ---- Bounds ---- */

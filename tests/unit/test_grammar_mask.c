@@ -57,8 +57,8 @@ static int set_up(void **unused)
     assert_ok(qn_gguf_open(QN_SOURCE_DIR "/models/quern-demo.gguf", &file));
     assert_ok(qn_tokenizer_create(file, &demo.tokenizer));
     qn_gguf_close(file);
-    assert_ok(qn_grammar_vocab_create(made.tokenizer, 0, &made.vocab));
-    assert_ok(qn_grammar_vocab_create(demo.tokenizer, 64, &demo.vocab));
+    assert_ok(qn_grammar_vocab_create(made.tokenizer, NULL, 0, &made.vocab));
+    assert_ok(qn_grammar_vocab_create(demo.tokenizer, NULL, 64, &demo.vocab));
     made.n = qn_tokenizer_n_vocab(made.tokenizer);
     demo.n = qn_tokenizer_n_vocab(demo.tokenizer);
     return made.n > MAX_WORDS * 32 || demo.n > MAX_WORDS * 32;
@@ -109,10 +109,19 @@ static const char *const schemas[] = {
     "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"enum\":[\"name\",\"nametrue\"]},{\"type\":\"integer\",\"minimum\":-"
     "10}]}",
     "{\"type\":\"object\",\"maxProperties\":2,\"additionalProperties\":{\"type\":\"string\",\"minLength\":1}}",
+    "{\"anyOf\":[{\"properties\":{\"name\":{\"const\":\"a\"},\"b\":{\"type\":\"string\"}},\"required\":[\"name\"]},"
+    "{\"properties\":{\"name\":{\"const\":\"b\"},\"b\":{\"type\":\"string\",\"minLength\":3}},\"required\":[\"name\"]}]}",
+    "{\"anyOf\":[{\"type\":\"string\",\"minLength\":3},{\"type\":\"string\"}]}",
+    "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"string\",\"minLength\":9},{\"type\":\"string\",\"maxLength\":4}]}",
+    "{\"type\":\"string\",\"pattern\":\"^[^<>]*$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^( ?[a-z]{1,6})+[.!]?$\",\"maxLength\":14}",
 };
-static const char *const regexes[] = { "(a|b)*name[^x]*", ".{3,6}", "[a-b]+|\"\\\\*|true" };
+static const char *const regexes[] = { "(a|b)*name[^x]*",        ".{3,6}", "[a-b]+|\"\\\\*|true", "[a-z]{2,4}",
+                                       "( ?[A-Za-z]{1,5}){1,4}", ".*",     ".{1,20}\"\n",         "[^a-f\\u0080-\\u07ff]+" };
 static const char *const gbnfs[] = {
     "root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9]+ | \"(\" e \")\" | \"\\\"\" ([^\"\\\\] | \"\\\\\" .)* \"\\\"\"",
+    "root ::= id (\" \" id)* \"=\" id\nid ::= [a-z]+ rest\nrest ::= \"\" | \"[\" id \"]\"",
+    "root ::= [a-z]{1,2} r\nr ::= \"ing\" | \"me\" | \"(\" r \")\"",
     "root ::= (a | b)* \"x\"\na ::= \"(\" root \")\" | \"a\"\nb ::= a? a? \"name\" a*",
 };
 enum {
@@ -294,7 +303,7 @@ static void test_triggers(void **unused)
     qn_grammar_match *match;
     qn_token answer[64];
     assert_ok(qn_grammar_from_regex("1+[}]", 5, &grammar));
-    const qn_grammar_start after_text = { .trigger = "aab", .n_trigger = 3, .trigger_token = -1, .opening_token = -1 };
+    const qn_grammar_start after_text = { .triggers = { { "aab", 3, -1 } }, .n_triggers = 1, .opening_token = -1 };
     assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_text, &match));
     check_match(match, answer, 0);
     assert_true(qn_grammar_match_accepts(match, answer, 0, END_TOKEN));
@@ -315,7 +324,7 @@ static void test_triggers(void **unused)
     assert_true(qn_grammar_match_is_finished(match));
     qn_grammar_match_free(match);
 
-    const qn_grammar_start after_token = { .trigger_token = OTHER_CONTROL, .opening_token = -1 };
+    const qn_grammar_start after_token = { .triggers = { { .token = OTHER_CONTROL } }, .n_triggers = 1, .opening_token = -1 };
     assert_ok(qn_grammar_match_create(made.vocab, grammar, &after_token, &match));
     n = append(answer, 0, "{");
     check_match(match, answer, n);
@@ -327,7 +336,7 @@ static void test_triggers(void **unused)
     qn_grammar_match_free(match);
 
     /* Free text only behind the opening token. */
-    const qn_grammar_start optional = { .trigger_token = OTHER_CONTROL, .opening_token = '{' };
+    const qn_grammar_start optional = { .triggers = { { .token = OTHER_CONTROL } }, .n_triggers = 1, .opening_token = '{' };
     for (int opens = 0; opens < 2; opens++) {
         label("opens %d", opens);
         assert_ok(qn_grammar_match_create(made.vocab, grammar, &optional, &match));
@@ -348,9 +357,7 @@ static void test_triggers(void **unused)
 
     char longest[300];
     memset(longest, 'a', sizeof longest);
-    const qn_grammar_start too_long = {
-        .trigger = longest, .n_trigger = sizeof longest, .trigger_token = -1, .opening_token = -1
-    };
+    const qn_grammar_start too_long = { .triggers = { { longest, sizeof longest, -1 } }, .n_triggers = 1, .opening_token = -1 };
     assert_int_equal(qn_grammar_match_create(made.vocab, grammar, &too_long, &match), QN_ERR_INVALID);
     assert_text("a trigger of 300 bytes, at most 255");
     qn_grammar_free(grammar);

@@ -20,6 +20,7 @@ static void test_names(void **state)
         { "prism-ml/Bonsai-8B-gguf", "prism-ml/Bonsai-8B-gguf", "", "" },
         { "a/b:Q1_0", "a/b", "", "Q1_0" },
         { "a/b:ptq1_0", "a/b", "", "ptq1_0" },
+        { "unsloth/m-GGUF:UD-Q4_K_XL", "unsloth/m-GGUF", "", "UD-Q4_K_XL" },
         { "a/b:c.gguf", "a/b", "c.gguf", "" },
         { "a/b:c/d e.gguf", "a/b", "c/d e.gguf", "" },
         { "a/b:c/d", "a/b", "c/d", "" },
@@ -64,7 +65,8 @@ static void test_names(void **state)
         "a/b:./c",
         "a/b:c\\d.gguf",
         "a/b:c\x01.gguf",
-        "a/b:Q-1",
+        "a/b:-Q1",
+        "a/b:Q1_0+",
         "a/b:c\x7f.g",
         "a/b:c\xc2\x9b.g",
         "a/b:1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1/2/3/4/5/6/7/8/9/0/1/2/3/c.gguf",
@@ -128,7 +130,7 @@ static void test_types_in_names(void **state)
         { "ggml-model-iq3_xxs.gguf", "IQ3_XXS" },
         { "Q8_0/model-F16.gguf", "F16" },
         { "Q8_0/model.gguf", "" },
-        { "m-UD-Q4_K_XL-00001-of-00002.gguf", "Q4_K_XL" },
+        { "m-UD-Q4_K_XL-00001-of-00002.gguf", "UD-Q4_K_XL" },
         { "m_bf16.gguf", "BF16" },
         { "gpt-oss-20b-MXFP4.gguf", "MXFP4" },
         { "Q4-something-Q5_1.gguf", "Q5_1" },
@@ -209,6 +211,51 @@ static void test_best(void **state)
     qn_hub_files_free(&files);
     assert_null(select_from(&files, "a/b", giga, 1));
     assert_null(select_from(&files, "a/b:x.gguf", giga, 1));
+}
+
+/* Names of files as the hub has them. */
+static void test_types_with_words(void **state)
+{
+    (void)state;
+    qn_hub_files files = { 0 };
+    add(&files, "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2);
+    add(&files, "UD-Q4_K_XL/m-UD-Q4_K_XL-00002-of-00002.gguf", 2);
+    add(&files, "m-UD-IQ2_M.gguf", 1);
+    add(&files, "m-UD-Q5_K_M.gguf", 9);
+    add(&files, "m-Q5_K_M.gguf", 8);
+    add(&files, "m.i1-Q6_K.gguf", 5);
+    add(&files, "m-Q6_K-Q8_0.gguf", 6);
+    static const struct {
+        const char *wanted, *found;
+        size_t n;
+    } cases[] = {
+        { "a/b:UD-Q4_K_XL", "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2 },
+        { "a/b:ud-q4_k_xl", "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2 },
+        { "a/b:Q4_K_XL", "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2 },
+        { "a/b:UD-Q4_K", "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2 },
+        { "a/b:q4_k", "UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf", 2 },
+        { "a/b:iq2_m", "m-UD-IQ2_M.gguf", 1 },
+        { "a/b:Q5_K_M", "m-Q5_K_M.gguf", 1 },
+        { "a/b:UD-Q5_K_M", "m-UD-Q5_K_M.gguf", 1 },
+        { "a/b:i1-Q6_K", "m.i1-Q6_K.gguf", 1 },
+        { "a/b:q6_k-q8_0", "m-Q6_K-Q8_0.gguf", 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].wanted);
+        const char *found = select_from(&files, cases[i].wanted, 1, cases[i].n);
+        assert_non_null(found);
+        assert_string_equal(found, cases[i].found);
+    }
+    static const char *const none[] = { "a/b:D-IQ2_M", "a/b:1-Q6_K", "a/b:i1-Q6", "a/b:UD" };
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        label("%s", none[i]);
+        assert_null(select_from(&files, none[i], 1, 1));
+    }
+    assert_non_null(strstr(qn_error_text(),
+                           "3 models match the type UD; name a file: UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00002.gguf, "
+                           "m-UD-IQ2_M.gguf, m-UD-Q5_K_M.gguf"));
+    assert_string_equal(select_from(&files, "a/b", 100, 1), "m-UD-Q5_K_M.gguf"); /* of a format that quern reads */
+    qn_hub_files_free(&files);
 }
 
 static void test_split(void **state)
@@ -318,9 +365,10 @@ static void test_answer_bounds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_hashes), cmocka_unit_test(test_types_in_names),
-        cmocka_unit_test(test_best),          cmocka_unit_test(test_split),  cmocka_unit_test(test_answer),
-        cmocka_unit_test(test_answer_bounds),
+        cmocka_unit_test(test_names),          cmocka_unit_test(test_hashes),
+        cmocka_unit_test(test_types_in_names), cmocka_unit_test(test_best),
+        cmocka_unit_test(test_split),          cmocka_unit_test(test_answer),
+        cmocka_unit_test(test_answer_bounds),  cmocka_unit_test(test_types_with_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* Kept prefixes of a scheduler: every way to take memory evicts them; what is spilled to host memory is copied back for requests that
- * begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied as a GPU's. */
+/* Kept prefixes of a scheduler: every way to take memory evicts them; what is spilled to host memory is copied back for
+ * requests that begin alike, and for sequences that were set aside. The CPU has one memory: here its items are copied as a
+ * GPU's. */
 #include "helper_sanitizers.h"
 #include "helper_spill.h"
 
@@ -124,7 +125,8 @@ static void every_call_evicts(void **unused)
 
 /* ---- Admission ---- */
 
-/* A request that is submitted while a step of another is computed, when there is memory for what both still need and a few pages. */
+/* A request that is submitted while a step of another is computed, when there is memory for what both still need and a few
+ * pages. */
 static struct {
     qn_scheduler *scheduler;
     struct ballast ballast;
@@ -214,7 +216,7 @@ static void failing_copies_are_not_reported(void **unused)
 static void a_spilled_prefix_is_reused(void **unused)
 {
     (void)unused;
-    enum { N = QN_TEST_SANITIZED ? 260 : 500, MORE = 100, REUSED = (N - 1) / QN_PAGE * QN_PAGE };
+    enum { N = QN_TEST_SANITIZED ? 140 : 500, MORE = QN_TEST_SANITIZED ? 20 : 100, REUSED = (N - 1) / QN_PAGE * QN_PAGE };
     static qn_token tokens[N + MORE];
     static struct answer found, expected;
     qn_model *model;
@@ -253,7 +255,7 @@ static void a_spilled_prefix_is_reused(void **unused)
 static void spilled_prefixes_are_copied_beside_steps(void **unused)
 {
     (void)unused;
-    enum { N = 260, MORE = 40 };
+    enum { N = QN_TEST_SANITIZED ? 140 : 260, MORE = 40 };
     static qn_token tokens[N + MORE];
     static struct answer first, other, second;
     qn_model *model;
@@ -297,7 +299,7 @@ static void spilled_prefixes_are_copied_beside_steps(void **unused)
 static void a_sequence_set_aside_is_spilled(void **unused)
 {
     (void)unused;
-    enum { PROMPT = QN_TEST_SANITIZED ? 300 : 700, ANSWER = QN_TEST_SANITIZED ? 20 : 60 };
+    enum { PROMPT = QN_TEST_SANITIZED ? 170 : 700, ANSWER = QN_TEST_SANITIZED ? 20 : 60 };
     static qn_token tokens[PROMPT];
     static struct answer found, expected;
     make_tokens(9, tokens, PROMPT);

@@ -163,14 +163,12 @@ static const struct golden {
 };
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
-static json_t *tools;
-
 static qn_output_params params_of(const struct golden *golden, bool by_token, struct transcript *transcript)
 {
     qn_output_params params;
     qn_output_params_init(&params, golden->form);
     params.starts_in_reasoning = golden->flags & THINKS;
-    params.tools = tools;
+    params.tools = load_tools(tools_text);
     params.on_event = transcript_event;
     params.user = transcript;
     if (by_token) {
@@ -491,7 +489,7 @@ static void test_budget(void **state)
         struct transcript transcript = { .last_kind = -1 };
         qn_output_params params = params_of(&golden, false, &transcript);
         params.reasoning_budget = 3;
-        params.reasoning_end = own ? "\nEnough.\n</think>\n\n" : NULL;
+        params.reasoning_end = own ? "\nEnough.\n</think>\n\n" : "\n</think>\n\n";
         qn_output_parser *parser;
         const char *words = NULL;
         size_t length = 0, n_fed = 0;
@@ -513,6 +511,38 @@ static void test_budget(void **state)
         assert_string_equal(transcript.log.data, own ? "R{ \xc3\xa9 \xc3\xa9\nEnough.}C{Yes}" : "R{ \xc3\xa9 \xc3\xa9}C{Yes}");
         transcript_free(&transcript);
         qn_output_parser_free(parser);
+    }
+}
+
+/* What a template prints between reasoning and content ends reasoning. */
+static void test_words(void **state)
+{
+    (void)state;
+#define ANSWER "{% for m in messages %}{{ m.role }}{% if m.reasoning_content %}<think>{{ m.reasoning_content }}"
+#define END "{{ m.content }}{% endif %}{% endfor %}"
+    static const struct {
+        const char *template, *words;
+    } cases[] = {
+        { ANSWER "\n</think>\n" END, "\n</think>\n" },
+        { ANSWER " So.</think>{{ '\n\n' }}" END, " So.</think>\n\n" },
+        { ANSWER "</think>" END "{{ raise_exception('no') if messages|length > 1 }}", "\n</think>\n\n" },
+        { ANSWER "<end>" END "{{ '</think>' }}", "\n</think>\n\n" },
+        { ANSWER "{{ '</think>' * 20 }}" END, "\n</think>\n\n" },
+        { "{{ messages[0].content }}</think>", "\n</think>\n\n" },
+        { "{{ messages[0].content }}", "" },
+    };
+#undef ANSWER
+#undef END
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_jinja *jinja;
+        qn_output_params params;
+        char words[QN_OUTPUT_MAX_WORDS];
+        label("case %zu", i);
+        assert_ok(qn_jinja_compile(cases[i].template, strlen(cases[i].template), &jinja));
+        qn_output_form_of(jinja, &params);
+        qn_output_reasoning_words(jinja, &params, words);
+        assert_string_equal(words, cases[i].words);
+        qn_jinja_free(jinja);
     }
 }
 
@@ -607,26 +637,13 @@ static void test_refusals(void **state)
     assert_text("form");
 }
 
-static int load_tools(void **state)
-{
-    (void)state;
-    tools = json_loads(tools_text, 0, NULL);
-    return tools ? 0 : -1;
-}
-
-static int free_tools(void **state)
-{
-    (void)state;
-    json_decref(tools);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cut_off), cmocka_unit_test(test_random),
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_streams), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_budget),  cmocka_unit_test(test_forms),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_goldens),  cmocka_unit_test(test_cut_off), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_json),     cmocka_unit_test(test_streams), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_budget),   cmocka_unit_test(test_words),   cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, load_tools, free_tools);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

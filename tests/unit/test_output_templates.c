@@ -1,21 +1,38 @@
 /* Random conversations through chat templates and back: what a template prints of an assistant's turn is parsed into the same
- * reasoning, content and tool calls. The templates here, and those of models in the folder data/templates of QN_SHARED. */
+ * reasoning, content and tool calls, however it is divided and wherever it ends. The templates here, the golden ones, and
+ * those of models in the folder data/templates of QN_SHARED and in the folder QN_TEMPLATES, such as llama.cpp's
+ * models/templates. */
 #include "helper_assert.h"
 
 #include "helper_output.h"
 #include "helper_random.h"
+#include "helper_sanitizers.h"
 #include "helper_vocab.h"
 
 #include "quern/quern.h"
 #include "text/chat.h"
+#include "text/grammar/grammar.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { ONE_CALL = 1, NO_REASONING = 2, UNKNOWN = 4, NO_TOOLS = 8, N_CONVERSATIONS = 100, MAX_CALLS = 3 };
+enum {
+    ONE_CALL = 1,
+    NO_REASONING = 2,
+    UNKNOWN = 4,
+    NO_TOOLS = 8,
+    CALLS_ALONE = 16, /* beside calls content is not printed */
+    NOT_EMPTY = 32,   /* a turn without content has another beginning */
+    NO_SCHEMAS = 64,  /* schemas without a type are an endless recursion: it is rendered without tools */
+    N_CONVERSATIONS = 100,
+    N_THOROUGH = QN_TEST_SANITIZED ? 2 : 20, /* of them are divided and cut at all positions */
+    MAX_CALLS = 3
+};
 
 #define CHATML "<|im_start|>assistant\n", "<|im_end|>"
+#define LLAMA3 "<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"
+#define GRANITE "<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>"
 #define CHATML_TURNS "{% for m in messages %}<|im_start|>{{ m.role }}\n"
 
 #define JSON_TEMPLATE                                                                                                          \
@@ -42,11 +59,27 @@ static const struct origin {
     { NULL, JSON_TEMPLATE, CHATML, QN_OUTPUT_JSON, 0 },
     { NULL, XML_TEMPLATE, CHATML, QN_OUTPUT_XML, 0 },
     { NULL, LLAMA3_TEMPLATE, "<|start|>assistant\n", "<|eot|>", QN_OUTPUT_LLAMA3, ONE_CALL | NO_REASONING },
+    { "tools_json", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING | NOT_EMPTY },
+    { "tools_xml", NULL, CHATML, QN_OUTPUT_XML, NO_REASONING },
+    { "header_date", NULL, LLAMA3, QN_OUTPUT_LLAMA3, ONE_CALL | NO_REASONING },
+    { "reasoning", NULL, CHATML, QN_OUTPUT_PLAIN, NO_TOOLS },
+    { "inst", NULL, NULL, NULL, QN_OUTPUT_PLAIN, UNKNOWN },
     { "Qwen-Qwen3-0.6B", NULL, CHATML, QN_OUTPUT_JSON, 0 },
     { "Qwen-Qwen2.5-7B-Instruct", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING },
     { "Qwen-QwQ-32B", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING },
-    { "ibm-granite-granite-4.0", NULL, "<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>", QN_OUTPUT_JSON,
-      NO_REASONING },
+    { "ibm-granite-granite-4.0", NULL, GRANITE, QN_OUTPUT_JSON, NO_REASONING },
+    { "ibm-granite-granite-4.1", NULL, GRANITE, QN_OUTPUT_JSON, NO_REASONING },
+    { "Bielik-11B-v3.0-Instruct", NULL, CHATML, QN_OUTPUT_JSON, 0 },
+    { "MiMo-VL", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING },
+    { "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING | CALLS_ALONE | NO_SCHEMAS },
+    { "NousResearch-Hermes-3-Llama-3.1-8B-tool_use", NULL, CHATML, QN_OUTPUT_JSON, NO_REASONING | CALLS_ALONE | NO_SCHEMAS },
+    { "Reka-Edge", NULL, "<sep>assistant: ", "\n\n<sep>", QN_OUTPUT_JSON, NO_REASONING },
+    { "Qwen3.8-27B", NULL, CHATML, QN_OUTPUT_XML, 0 },
+    { "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", NULL, CHATML, QN_OUTPUT_XML, 0 },
+    { "StepFun3.5-Flash", NULL, CHATML, QN_OUTPUT_XML, 0 },
+    { "meta-llama-Llama-3.1-8B-Instruct", NULL, LLAMA3, QN_OUTPUT_LLAMA3, ONE_CALL | NO_REASONING },
+    { "meta-llama-Llama-3.2-3B-Instruct", NULL, LLAMA3, QN_OUTPUT_LLAMA3, ONE_CALL | NO_REASONING },
+    { "meta-llama-Llama-3.3-70B-Instruct", NULL, LLAMA3, QN_OUTPUT_LLAMA3, ONE_CALL | NO_REASONING },
     { "Qwen3.5-4B", NULL, CHATML, QN_OUTPUT_XML, 0 },
     { "Qwen3-Coder", NULL, CHATML, QN_OUTPUT_XML, NO_REASONING },
     { "deepseek-ai-DeepSeek-V3.1", NULL, NULL, NULL, QN_OUTPUT_PLAIN, UNKNOWN },
@@ -63,8 +96,6 @@ static const char tools_text[] =
     "\"boolean\"}, \"list\": {\"type\": \"array\"}, \"where\": {\"type\": \"object\"}}, \"$defs\": {\"note\": {\"type\": "
     "\"string\"}}}}}, {\"type\": \"function\", \"function\": {\"name\": \"now\", \"parameters\": {\"type\": \"object\", "
     "\"properties\": {}}}}]";
-
-static json_t *tools;
 
 /* ---- Conversations ---- */
 
@@ -176,7 +207,8 @@ static json_t *random_answer(const struct origin *origin)
     const unsigned n = origin->flags & NO_TOOLS ? 0 : random_u32() % ((origin->flags & ONE_CALL ? 1 : MAX_CALLS) + 1);
     for (unsigned i = 0; i < n; i++)
         json_array_append_new(calls, random_call());
-    json_t *content = n && origin->flags & ONE_CALL ? json_string("") : random_prose(true);
+    const bool is_alone = n && origin->flags & (ONE_CALL | CALLS_ALONE);
+    json_t *content = is_alone ? json_string("") : random_prose(!(origin->flags & NOT_EMPTY));
     json_t *answer = json_pack("{s: s, s: o, s: o}", "role", "assistant", "content", content, "tool_calls", calls);
     if (!(origin->flags & NO_REASONING))
         json_object_set_new(answer, "reasoning_content", random_prose(false));
@@ -221,12 +253,12 @@ static void free_answer(struct answer *answer)
     }
 }
 
-/* In pieces of `step` bytes, or of random sizes if it is 0. */
-static struct answer parse(qn_output_params params, bool by_token, const char *output, size_t n, size_t step)
+/* In a piece of `first` bytes and then pieces of `step` bytes, or of random sizes if it is 0. */
+static struct answer parse(qn_output_params params, bool by_token, const char *output, size_t n, size_t first, size_t step)
 {
     struct answer answer = { .n_calls = 0 };
     qn_output_parser *parser;
-    params.tools = tools;
+    params.tools = load_tools(tools_text);
     params.on_event = on_event;
     params.user = &answer;
     if (by_token) {
@@ -238,7 +270,8 @@ static struct answer parse(qn_output_params params, bool by_token, const char *o
     assert_ok(qn_output_parser_create(&params, &parser));
     for (size_t at = 0, end; at < n; at = end) {
         int32_t token;
-        end = next_piece(&params, output, at, n, step ? step : 1 + random_u32() % 9, &token);
+        const size_t most = at < first ? first - at : step ? step : 1 + random_u32() % 9;
+        end = next_piece(&params, output, at, n, most, &token);
         assert_ok(qn_output_feed(parser, token >= 0 ? token : by_token ? 100 : -1, output + at, end - at));
     }
     assert_ok(qn_output_finish(parser));
@@ -283,8 +316,13 @@ static char *turn_of(const struct origin *origin, const qn_jinja *jinja, json_t 
 {
     qn_jinja_output output;
     json_t *messages = json_pack("[{s: s, s: s}, O]", "role", "user", "content", "Hi", answer);
-    const qn_jinja_variable variables[] = { { "messages", messages, false }, { "tools", tools, false } };
-    assert_ok(qn_jinja_render(jinja, variables, 2, 0, NULL, &output));
+    json_t *empty = json_string("");
+    const qn_jinja_variable variables[] = { { "messages", messages, false },
+                                            { "bos_token", empty, true },
+                                            { "eos_token", empty, true },
+                                            { "tools", load_tools(tools_text), false } };
+    assert_ok(qn_jinja_render(jinja, variables, origin->flags & NO_SCHEMAS ? 3 : 4, 0, NULL, &output));
+    json_decref(empty);
     char *found = output.text, *begin = NULL;
     while ((found = strstr(found, origin->open))) {
         found += strlen(origin->open);
@@ -300,21 +338,74 @@ static char *turn_of(const struct origin *origin, const qn_jinja *jinja, json_t 
     return turn;
 }
 
-static void check_answer(const struct origin *origin, const qn_jinja *jinja, const qn_output_params *params)
+/* The calls of a turn fit the grammar of the tools, from the first delimiter on, and nothing less than all of them. */
+static void check_grammar(const qn_output_params *params, const json_t *answer, const char *output)
+{
+    const json_t *calls = json_object_get(answer, "tool_calls");
+    const char *begin = params->form == QN_OUTPUT_LLAMA3 ? output : strstr(output, "<tool_call>\n{\"name\": \"");
+    if (!begin)
+        begin = strstr(output, "<tool_call>{\"name\": \"");
+    if (!begin)
+        begin = strstr(output, "<tool_call>\n<function=");
+    if (!json_array_size(calls) || !begin)
+        return;
+    const bool is_lazy = random_u32() % 2, is_single = random_u32() % 2, is_one = json_array_size(calls) == 1;
+    const qn_grammar_calls of = {
+        .output = params, .tools = load_tools(tools_text), .is_lazy = is_lazy, .is_single = is_single
+    };
+    const char *text = begin + (is_lazy && params->form != QN_OUTPUT_LLAMA3 ? strlen(params->call_open.text) : 0);
+    size_t n = strlen(text);
+    qn_grammar *grammar;
+    qn_grammar_state *state;
+    label("lazy %d, single %d: %s", is_lazy, is_single, text);
+    while (n && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        n--;
+    assert_ok(qn_grammar_from_calls(&of, &grammar));
+    assert_ok(qn_grammar_state_create(grammar, &state));
+    for (size_t i = 0; i < n && is_one; i++) {
+        assert_false(qn_grammar_state_is_finished(state) && !(is_lazy && !i));
+        if (!qn_grammar_state_advance(state, text + i, 1))
+            fail_msg("byte %zu does not fit: %s", i, text + i);
+    }
+    if (!is_one)
+        assert_int_equal(qn_grammar_state_advance(state, text, n), !is_single);
+    assert_int_equal(qn_grammar_state_is_finished(state), is_one || !is_single);
+    qn_grammar_state_free(state);
+    qn_grammar_free(grammar);
+}
+
+/* Divided into two at all positions, and ended there. */
+static void check_positions(const qn_output_params *params, bool by_token, const char *output, size_t n,
+                            const struct answer *whole, const json_t *answer)
+{
+    for (size_t at = 0; at < n; at++) {
+        struct answer divided = parse(*params, by_token, output, n, at, n);
+        expect_answer(&divided, answer);
+        free_answer(&divided);
+        struct answer part = parse(*params, by_token, output, at, 0, at);
+        expect_prefix(&part, whole);
+        free_answer(&part);
+    }
+}
+
+static void check_answer(const struct origin *origin, const qn_jinja *jinja, const qn_output_params *params, bool is_thorough)
 {
     json_t *answer = random_answer(origin);
     char *output = turn_of(origin, jinja, answer);
+    check_grammar(params, answer, output);
     const size_t n = strlen(output), steps[] = { n, 1, 0, 0, 0, 0 };
     for (int by_token = 0; by_token < 2; by_token++) {
         label("%s, %s: %s", origin->name ? origin->name : "own", by_token ? "tokens" : "bytes", output);
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-            struct answer found = parse(*params, by_token, output, n, steps[i]);
+            struct answer found = parse(*params, by_token, output, n, 0, steps[i]);
             expect_answer(&found, answer);
             for (int cut = 0; cut < 10; cut++) {
-                struct answer part = parse(*params, by_token, output, n ? random_u32() % n : 0, 0);
+                struct answer part = parse(*params, by_token, output, n ? random_u32() % n : 0, 0, 0);
                 expect_prefix(&part, &found);
                 free_answer(&part);
             }
+            if (is_thorough && i == 0)
+                check_positions(params, by_token, output, n, &found, answer);
             free_answer(&found);
         }
     }
@@ -324,16 +415,21 @@ static void check_answer(const struct origin *origin, const qn_jinja *jinja, con
 
 /* ---- Templates ---- */
 
-/* The source of a template; NULL if its file is not here. */
+/* The source of a template; NULL if its file is in none of the folders. */
 static char *read_template(const struct origin *origin)
 {
     char path[4096];
-    const char *shared = getenv("QN_SHARED");
+    const char *shared = getenv("QN_SHARED"), *given = getenv("QN_TEMPLATES");
+    const char *const folders[] = { QN_SOURCE_DIR "/tests/golden/templates",
+                                    shared && *shared ? shared : QN_SOURCE_DIR "/../shared", given };
     if (!origin->name)
         return strdup(origin->source);
-    snprintf(path, sizeof path, "%s/data/templates/%s.jinja", shared && *shared ? shared : QN_SOURCE_DIR "/../shared",
-             origin->name);
-    FILE *file = fopen(path, "rb");
+    FILE *file = NULL;
+    for (size_t i = 0; i < 3 && !file; i++) {
+        snprintf(path, sizeof path, "%s/%s%s.jinja", folders[i] ? folders[i] : "", i == 1 ? "data/templates/" : "",
+                 origin->name);
+        file = fopen(path, "rb");
+    }
     struct text text = { 0 };
     char buffer[4096];
     text_add(&text, "", 0);
@@ -347,43 +443,34 @@ static char *read_template(const struct origin *origin)
     return NULL;
 }
 
-static void check_origins(bool of_models, size_t *n_found)
+static size_t check_origins(void)
 {
-    *n_found = 0;
+    size_t n_found = 0;
     for (size_t i = 0; i < sizeof origins / sizeof *origins; i++) {
         const struct origin *origin = &origins[i];
         qn_output_params params;
         qn_jinja *jinja;
-        char *source = (origin->name != NULL) == of_models ? read_template(origin) : NULL;
+        char *source = read_template(origin);
         if (!source)
             continue;
-        ++*n_found;
+        n_found++;
         label("%s", origin->name ? origin->name : "own");
         assert_ok(qn_jinja_compile(source, strlen(source), &jinja));
         assert_int_equal(qn_output_form_of(jinja, &params), !(origin->flags & UNKNOWN));
         assert_string_equal(qn_output_form_name(params.form), qn_output_form_name(origin->form));
         for (int round = 0; round < N_CONVERSATIONS && origin->open; round++)
-            check_answer(origin, jinja, &params);
+            check_answer(origin, jinja, &params, round < N_THOROUGH);
         qn_jinja_free(jinja);
         free(source);
     }
+    return n_found;
 }
 
-static void test_own_templates(void **state)
+/* Those of models are not here everywhere. */
+static void test_templates(void **state)
 {
     (void)state;
-    size_t n_found;
-    check_origins(false, &n_found);
-    assert_int_equal(n_found, 3);
-}
-
-static void test_templates_of_models(void **state)
-{
-    (void)state;
-    size_t n_found;
-    check_origins(true, &n_found);
-    if (!n_found)
-        skip();
+    assert_true(check_origins() >= 8);
 }
 
 static struct file_bytes make_file(const char *template)
@@ -423,9 +510,10 @@ static void test_model_info(void **state)
         label("case %zu", i);
         assert_ok(qn_model_load(path, &params, &model));
         unlink(path);
-        const qn_model_info info = qn_model_get_info(model);
-        assert_string_equal(info.tool_calls, cases[i].tool_calls);
-        assert_int_equal(info.has_thinking, cases[i].has_thinking);
+        const qn_chat_format format = qn_model_get_chat_format(model);
+        assert_string_equal(format.tool_calls, cases[i].tool_calls);
+        assert_string_equal(format.think_open, cases[i].has_thinking ? "<think>" : "");
+        assert_string_equal(format.think_close, cases[i].has_thinking ? "</think>" : "");
         qn_model_free(model);
     }
 }
@@ -462,23 +550,9 @@ static void test_tokens(void **state)
     free(bytes.data);
 }
 
-static int load_tools(void **state)
-{
-    (void)state;
-    tools = json_loads(tools_text, 0, NULL);
-    return tools ? 0 : -1;
-}
-
-static int free_tools(void **state)
-{
-    (void)state;
-    json_decref(tools);
-    return 0;
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_own_templates), cmocka_unit_test(test_templates_of_models),
-                                        cmocka_unit_test(test_model_info), cmocka_unit_test(test_tokens) };
-    return cmocka_run_group_tests(tests, load_tools, free_tools);
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_templates), cmocka_unit_test(test_model_info),
+                                        cmocka_unit_test(test_tokens) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

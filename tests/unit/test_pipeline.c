@@ -349,7 +349,7 @@ static void test_nothing(void **unused)
     assert_non_null(strstr(l.error, "NVRTC failed for sm_90a: kernels/module/a.cu(1): error: requested by the test"));
     assert_null(strstr(l.error, "more"));
 
-    /* a failure is remembered: nvcc does not run again */
+    /* a failure is kept: nvcc does not run again */
     qn_cuda *device;
     set_mood("fails");
     t = tools(&sources);

@@ -108,7 +108,7 @@ static void states(void **state)
     qn_prefix_keep_state(prefix, NULL, tokens_of(second), &second->sequence, QN_STATE_MARK); /* at 384 */
     qn_prefix_keep_state(prefix, NULL, tokens_of(second), &second->sequence, QN_STATE_MARK);
     assert_int_equal(qn_prefix_get_counts(prefix).states, 2);
-    /* The least recently used state gives way. */
+    /* The least recently used state is evicted. */
     history *fourth = run(&f, prefix, NULL, tokens, 300, &reused, &matched);
     assert_int_equal(reused, 256);
     qn_prefix_keep_state(prefix, NULL, tokens_of(third), &third->sequence, QN_STATE_MARK); /* at 576: the one at 384 goes */
@@ -209,7 +209,8 @@ static void what_is_adopted_is_recent(void **state)
 
 enum { PERIODS = 64, LONG = PERIODS * QN_STATE_PERIOD + 1 };
 
-/* A sequence of periods, whose states are kept at the positions p of which bit p of `marks` or of `periodic` is set, in units of periods. */
+/* A sequence of periods, whose states are kept at the positions p of which bit p of `marks` or of `periodic` is set, in units
+ * of periods. */
 static void keep_periods(fixture *f, qn_prefix *prefix, const char *scope, const int32_t *tokens, size_t n, uint64_t marks)
 {
     qn_sequence s;
@@ -329,7 +330,7 @@ static void spilled_prefixes_come_back(void **state)
             assert_int_equal(qn_prefix_get_counts(prefix).host_bytes, 0);
             end_history(again);
         }
-        /* A sequence that has evaluated the same tokens again brings its pages. */
+        /* A sequence that has evaluated the same tokens again hands over its pages. */
         while (qn_prefix_evict(prefix))
             ;
         history *h = calloc(1, sizeof *h);
@@ -380,7 +381,8 @@ static void refused_copies(void **state)
     end_fixture(&f);
 }
 
-/* A pool that the prefix does not fit in beside what a sequence holds: the adopting sequence stays empty, and all is found later. */
+/* A pool that the prefix does not fit in beside what a sequence holds: the adopting sequence stays empty, and all is found
+ * later. */
 static void no_memory_to_come_back(void **state)
 {
     uint32_t tokens[700], other[700], reused, matched;
@@ -522,7 +524,7 @@ static void nodes_are_freed_while_they_are_copied(void **state)
     end_fixture(&f);
 }
 
-/* The item stays until what is used least in host memory has made room. */
+/* The item stays until what is used least in host memory is evicted. */
 static void host_memory_that_is_exhausted(void **state)
 {
     uint32_t tokens[600], reused, matched;
@@ -534,7 +536,7 @@ static void host_memory_that_is_exhausted(void **state)
     assert_ok(qn_prefix_create(&f.cache, 0, 8 << 20, &prefix));
     fill(tokens, 600);
     end_history(run(&f, prefix, NULL, tokens, 600, &reused, &matched));
-    exhausted_after = 4; /* three pages are copied, of which the last of the prompt gives way */
+    exhausted_after = 4; /* three pages are copied, of which the last of the prompt is evicted */
     while (qn_prefix_evict(prefix))
         ;
     assert_int_equal(exhausted_after, 0);

@@ -376,14 +376,14 @@ static void excluded_and_broken_logits(void **unused)
 static void keys_are_ordered(void **unused)
 {
     (void)unused;
-    const float rising[] = { -INFINITY, -3, -1e-30f, 0, 1e-30f, 2, 65504, INFINITY, NAN };
-    enum { N = sizeof rising / sizeof *rising };
+    const float ascending[] = { -INFINITY, -3, -1e-30f, 0, 1e-30f, 2, 65504, INFINITY, NAN };
+    enum { N = sizeof ascending / sizeof *ascending };
     for (size_t i = 0; i < N; i++) {
-        assert_true(i == 0 || qn_sample_key(rising[i], 9) > qn_sample_key(rising[i - 1], 0));
-        assert_true(qn_sample_key(rising[i], 3) > qn_sample_key(rising[i], 4));
-        assert_int_equal(qn_sample_key_index(qn_sample_key(rising[i], 123456)), 123456);
-        assert_true(isnan(rising[i]) || qn_sample_key_logit(qn_sample_key(rising[i], 7)) == rising[i]);
-        assert_int_equal(qn_sample_is_finite(qn_sample_key(rising[i], 1)), isfinite(rising[i]) != 0);
+        assert_true(i == 0 || qn_sample_key(ascending[i], 9) > qn_sample_key(ascending[i - 1], 0));
+        assert_true(qn_sample_key(ascending[i], 3) > qn_sample_key(ascending[i], 4));
+        assert_int_equal(qn_sample_key_index(qn_sample_key(ascending[i], 123456)), 123456);
+        assert_true(isnan(ascending[i]) || qn_sample_key_logit(qn_sample_key(ascending[i], 7)) == ascending[i]);
+        assert_int_equal(qn_sample_is_finite(qn_sample_key(ascending[i], 1)), isfinite(ascending[i]) != 0);
     }
     assert_true(qn_sample_key(-0.0f, 1) == qn_sample_key(0.0f, 1));
     assert_int_equal(qn_sample_weight_bits(1), 62);

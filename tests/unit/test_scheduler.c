@@ -370,8 +370,8 @@ static void steps_follow_their_target(void **unused)
     qn_scheduler_free(scheduler);
 }
 
-/* On a device that computes beside the host, tokens but the first are emitted while the next step is computed; what is cancelled has all
- * that was generated. */
+/* On a device that computes beside the host, tokens but the first are emitted while the next step is computed; what is
+ * cancelled has all that was generated. */
 static void tokens_come_with_the_next_step(void **unused)
 {
     (void)unused;
@@ -411,7 +411,7 @@ static qn_status refuse_step(qn_device *device, const qn_step *step)
 {
     (void)device;
     (void)step;
-    return qn_fail(QN_ERR_MEMORY, "no room for a step");
+    return qn_fail(QN_ERR_MEMORY, "no memory for a step");
 }
 
 /* What was generated before an error is emitted, although the step that it was to be emitted beside does not run. */
@@ -696,7 +696,7 @@ static void one_that_never_fits_fails_alone(void **unused)
     qn_model_free(small);
 }
 
-/* Kept prefixes give way to sessions. */
+/* Kept prefixes are evicted for sessions. */
 static void sessions_evict_kept_prefixes(void **unused)
 {
     (void)unused;

@@ -1,5 +1,5 @@
-/* Answers of requests as events: reasoning, content and calls of a script that masks impose on the demo model; stop strings, the
- * budget of reasoning, refusals. */
+/* Answers of requests as events: reasoning, content and calls of a script that masks impose on the demo model; stop strings,
+ * the budget of reasoning, refusals. */
 #include "helper_output.h"
 #include "helper_sanitizers.h"
 #include "helper_scheduler.h"
@@ -246,7 +246,7 @@ static void what_is_open_ends(void **unused)
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     while (!listener.n_events)
         assert_ok(qn_scheduler_step(scheduler, &idle));
-    scheduler->running[0]->parsed_status = qn_fail(QN_ERR_MEMORY, "no memory for a test");
+    scheduler->running[0]->events.status = qn_fail(QN_ERR_MEMORY, "no memory for a test");
     qn_scheduler_wait(scheduler);
     qn_scheduler_free(scheduler);
     assert_int_equal(listener.answer.result.finish, QN_FINISH_ERROR);

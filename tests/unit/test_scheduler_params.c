@@ -1,5 +1,5 @@
-/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared with those of
- * a session's logits; answers are the same alone and beside others. */
+/* What a request can ask beside its sampling parameters: bias, log probabilities, masks. Log probabilities are compared with
+ * those of a session's logits; answers are the same alone and beside others. */
 #include "helper_sanitizers.h"
 #include "helper_scheduler.h"
 

@@ -4,7 +4,7 @@
 #include "helper_jobs.h"
 #include "helper_sanitizers.h"
 
-enum { REQUESTS = 40, SANITIZED_REQUESTS = 16 };
+enum { REQUESTS = 20, SANITIZED_REQUESTS = 16 };
 
 static size_t n_requests, n_large; /* of small models; of the demo model */
 

@@ -206,7 +206,8 @@ static void lengths_of_recurrent_layers(void **state)
     end_fixture(&f);
 }
 
-/* A step that contains a chunk leaves the state at the last multiple of 64, others fold with the first row of the next chunk. */
+/* A step that contains a chunk leaves the state at the last multiple of 64, others fold with the first row of the next
+ * chunk. */
 static void whole_chunks(void **state)
 {
     static const struct {
@@ -260,8 +261,8 @@ static void repeated_truncation(void **state)
     end_fixture(&f);
 }
 
-/* At every alignment, with as many drafted rows as are allowed: truncation to each accepted length leaves what the accepted rows alone
- * would have left. One more drafted row could not be dropped. */
+/* At every alignment, with as many drafted rows as are allowed: truncation to each accepted length leaves what the accepted
+ * rows alone would have left. One more drafted row could not be dropped. */
 static void drafted_rows(void **state)
 {
     static const uint32_t counts[] = { 1, 2, 5, 60, 64, 100, 130 };
@@ -325,7 +326,8 @@ static void launch(const qn_sequence *s, size_t n, struct in_flight *step)
     step->sequence.f16_pages = step->f16_pages;
 }
 
-/* Each step is computed after the next one was reserved; the last row is discarded, and the sequence's prefix is then as it was. */
+/* Each step is computed after the next one was reserved; the last row is discarded, and the sequence's prefix is then as it
+ * was. */
 static void steps_in_flight(void **state)
 {
     (void)state;

@@ -15,8 +15,8 @@
 
 enum { CHUNK = QN_GDN_CHUNK, N_IDS = 300, N_MORE = 70, FILE_MAX = 1 << 24 };
 
-/* Every kind of model: dense, recurrent and attention layers mixed, rotated weights, ignored layers. With sanitizers, which are tens of
- * times slower, one dense and one mixed. */
+/* Every kind of model: dense, recurrent and attention layers mixed, rotated weights, ignored layers. With sanitizers, which
+ * are tens of times slower, one dense and one mixed. */
 static const char *const names[] = {
     "llama.q1_0",      "qwen35.f16",
 #if !QN_TEST_SANITIZED

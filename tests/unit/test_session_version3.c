@@ -1,5 +1,5 @@
-/* Session files of version 3: those of the CPU, and those of a GPU, whose layout was another. Files are made of the contents of sessions
- * as quern wrote them when version 3 was the newest. */
+/* Session files of version 3: those of the CPU, and those of a GPU, whose layout was another. Files are made of the contents
+ * of sessions as quern wrote them when version 3 was the newest. */
 #include "helper_sessions.h"
 
 #include "engine/state_version3.h"

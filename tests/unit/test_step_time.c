@@ -1,5 +1,5 @@
-/* How many rows of prompts steps get: the model of step times by itself, and latencies of schedulers on a device that is simulated:
- * its steps advance a clock by what they were measured to take on a GPU, and sample always the same token. */
+/* How many rows of prompts steps get: the model of step times by itself, and latencies of schedulers on a device that is
+ * simulated: its steps advance a clock by what they were measured to take on a GPU, and sample always the same token. */
 #include "helper_scheduler.h"
 
 #include "engine/step_time.h"
@@ -8,8 +8,8 @@
 
 /* ---- Times ---- */
 
-/* An H200 with a 27B model of 1-bit weights: milliseconds of decode steps by rows, rows of prompts in a second, and milliseconds that
- * a step with both takes besides. */
+/* An H200 with a 27B model of 1-bit weights: milliseconds of decode steps by rows, rows of prompts in a second, and
+ * milliseconds that a step with both takes besides. */
 static const struct {
     double rows, ms;
 } decode_times[] = { { 0, 0 }, { 1, 2.4 }, { 8, 5.6 }, { 16, 6.9 }, { 32, 9.8 }, { 64, 17.4 }, { 128, 33 } };

@@ -194,8 +194,8 @@ static void test_smollm2(void **state)
     static const char printed[] =
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is 12?<|im_end|>\n<|im_start|>assistant\n";
-    json_t *conversation = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "What is 12?",
-                                     "add_generation_prompt", 1);
+    json_t *conversation =
+        json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "What is 12?", "add_generation_prompt", 1);
     int32_t *tokens, *expected;
     size_t count, n_expected;
     assert_string_equal(qn_chat_template_name(chat), "file");

@@ -269,7 +269,7 @@ def gdn_chunk(
     cu_seqlens: npt.ArrayLike | None = None,
     mapping: Literal["grouped", "tiled"] = "grouped",
 ) -> tuple[Array, npt.NDArray[np.float32] | None]:
-    """The gated delta rule in chunks of 64 tokens, for prefill: o [B, T, Hv, V] D, and the final state if it is asked for.
+    """The gated delta rule in chunks of 64 tokens, for prefill: o [B, T, Hv, V] D, and the final state if requested.
 
     q, k: [B, T, Hk, K] D; v: [B, T, Hv, V] D; g (log decay, <= 0), beta: [B, T, Hv] float32; scale: K^-1/2 if None;
     normalize: l2-normalise q and k first; states: [N, Hv, V, K] float32; cu_seqlens: [N + 1] integers, with B = 1;
@@ -322,7 +322,7 @@ def conv_scan(
     output_final_state: bool = False,
     cu_seqlens: npt.ArrayLike | None = None,
 ) -> tuple[Array, Array | None]:
-    """Causal depthwise convolution over time, then SiLU: y [B, T, C] D, and the last inputs if they are asked for.
+    """Causal depthwise convolution over time, then SiLU: y [B, T, C] D, and the last inputs if requested.
 
     x: [B, T, C] D; weights: [C, taps] float32, the last tap multiplies the current token; bias: [C] float32;
     states: [N, taps - 1, C] D, oldest first; cu_seqlens: [N + 1] integers, with B = 1

@@ -229,7 +229,7 @@ class _Rule:
         )
 
     def _adapted(self, inputs: _Inputs) -> tuple[Tensor, Tensor]:
-        """The call with tensors that the kernels read, and its results as they were asked for."""
+        """The call with tensors that the kernels read, and its results as requested."""
         head_k, head_v = inputs[0].shape[3], inputs[2].shape[3]
         prepared, sigmoid, v_first = self._prepared(inputs, align=True)
         scale, normalize, _, output_final, _, max_tokens = self.options
@@ -341,7 +341,7 @@ _RULE_ARGUMENTS = (
 )
 # q, k [B, T, Hk, K] and v, o [B, T, Hv, V] of one type; g, beta [B, T, Hv]; cu_seqlens [N + 1] i32 or i64; gate_factor, gate_bias
 # [Hv]: the log decay is gate_factor softplus(g + gate_bias); states [N, Hv, K, V], or [N, Hv, V, K] with state_v_first; final_state
-# is f32, and has no elements where it is not asked for; max_tokens bounds the tokens of a sequence, for speed alone, 0: unknown.
+# is f32, and has no elements where it is not requested; max_tokens bounds the tokens of a sequence, for speed alone, 0: unknown.
 chunk_gated_delta_rule, fused_recurrent_gated_delta_rule = (
     define(
         name,

@@ -155,7 +155,7 @@ class Call:
         return ffi.new(f"{'qn_' if self.device < 0 else 'qn_cuda_'}{type_name} *")
 
     def workspace(self, name: str, *arguments: Any) -> tuple[int, int]:
-        """The workspace, and its size, that qn_cuda_{name}_workspace asks for."""
+        """The workspace, and its size, that qn_cuda_{name}_workspace requires."""
         size = ffi.new("size_t *")
         check(getattr(lib, f"qn_cuda_{name}_workspace")(cuda_kernels(self.device), *arguments, size))
         memory = torch.empty(size[0], dtype=torch.uint8, device=self.kept[0].device)

@@ -35,7 +35,7 @@ def _check_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
 def _conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, initial: Tensor | None, activate: bool, final_states: bool
 ) -> tuple[Tensor, Tensor]:
-    """y and, if asked for, the last width - 1 inputs, both [batch, dim, ...], for inputs [batch, dim, seqlen]."""
+    """y and, if requested, the last width - 1 inputs, both [batch, dim, ...], for inputs [batch, dim, seqlen]."""
     width = weight.shape[1]
     if activate or x.is_cuda:
         initial = None if initial is None else initial.to(x.dtype).transpose(1, 2)
@@ -59,7 +59,7 @@ def causal_conv1d_fn(
     final_states_out: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Causal depthwise convolution over time: [batch, dim, seqlen] of the type of x, and the final states if they are asked for.
+    """Causal depthwise convolution over time: [batch, dim, seqlen] of the type of x, and the final states if requested.
 
     x: [batch, dim, seqlen]; a view of [batch, seqlen, dim] memory is not copied; weight: [dim, width]; bias: [dim]
     initial_states, final_states_out: [batch, dim, width - 1], the last inputs; final_states_out is written

@@ -1,0 +1,176 @@
+/* Bodies of requests to every protocol, and events that answer them: a refusal is an error object, a whole answer is JSON,
+ * a stream is events of JSON, whatever the body and the order of texts, reasoning, calls and errors.
+ *
+ * An input is: a byte that chooses the protocol, the body, a zero byte, bytes that choose events. */
+#include "server/protocol.h"
+
+#include "../unit/helper_vocab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { MAX_EVENTS = 64, MAX_REQUESTS = 4 };
+
+#define TEMPLATE                                                                                                               \
+    "{% if tools %}{{ tools|tojson }}\n{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in "            \
+    "m.tool_calls %}\n<tool_call>\n{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + "                            \
+    "c.function.arguments|tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% "      \
+    "if enable_thinking %}<think>\n{% endif %}{% endif %}"
+
+static const char *const merges[] = { "Ġ Ġ", "a a", "Ã ©", NULL };
+static const struct added_token added[] = { { "<|end|>", 3 }, { "<think>", 4 }, { "</think>", 4 }, { NULL, 0 } };
+static qn_model *model;
+
+static void require(bool condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "not so: %s (%s)\n", what, qn_error_text());
+        abort();
+    }
+}
+
+static void set_up(void)
+{
+    const struct vocab_spec spec = {
+        .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 256 + 3, .chat_template = TEMPLATE
+    };
+    struct file_bytes bytes = make_vocab(&spec);
+    char path[] = "/tmp/fuzz_body_XXXXXX";
+    const int fd = mkstemp(path);
+    require(fd >= 0 && write(fd, bytes.data, bytes.n) == (ssize_t)bytes.n, "the file is written");
+    close(fd);
+    require(qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &model) == QN_OK, "the vocabulary loads");
+    unlink(path);
+    free(bytes.data);
+}
+
+/* ---- What is appended ---- */
+
+static void require_json(const char *text, size_t length, bool is_object)
+{
+    json_t *json = json_loadb(text, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
+    require(json && (!is_object || json_is_object(json)), "it is JSON");
+    json_decref(json);
+}
+
+static void require_stream(const qn_bytes *out)
+{
+    static const char begin[] = "data: ", end[] = "\n\n", done[] = "[DONE]";
+    for (size_t at = 0; at < out->length;) {
+        const char *event = out->data + at, *stop = memmem(event, out->length - at, end, 2);
+        require(out->length - at > 6 && !memcmp(event, begin, 6) && stop, "it is an event");
+        const size_t length = (size_t)(stop - event) - 6;
+        if (length != 6 || memcmp(event + 6, done, 6) != 0)
+            require_json(event + 6, length, true);
+        at += 6 + length + 2;
+    }
+}
+
+static void check(const qn_exchange *exchange, qn_bytes *out, bool is_end)
+{
+    require(!out->has_failed, "there is memory");
+    if (exchange->is_stream && exchange->n_requests)
+        require_stream(out);
+    else if (is_end)
+        require_json(out->data, out->length, exchange->n_requests < 2);
+    else
+        require(!out->length, "whole answers come at the end");
+    out->length = 0;
+}
+
+/* ---- Events ---- */
+
+static void give_output(qn_exchange *exchange, size_t request, unsigned choice, qn_bytes *out)
+{
+    static const char *const texts[] = { "a", "\"\\\n", "é🤗", "{\"a\":", "f", "\x01" };
+    const qn_output_event output = { .kind = (qn_output_event_kind)(choice % 5),
+                                     .text = texts[choice % 6],
+                                     .length = strlen(texts[choice % 6]),
+                                     .call = choice % 3,
+                                     .call_end = (qn_output_call_end)(choice / 5 % 3) };
+    const qn_exchange_event event = { .kind = exchange->has_events ? QN_EXCHANGE_OUTPUT : QN_EXCHANGE_TEXT,
+                                      .output = &output,
+                                      .text = output.text,
+                                      .length = output.length };
+    exchange->protocol->event(exchange, request, &event, out);
+}
+
+static void give_token(qn_exchange *exchange, size_t request, unsigned choice, qn_bytes *out)
+{
+    qn_logprobs logprobs = { .n = choice % (QN_MAX_LOGPROBS + 1), .chosen = choice % 7 ? -1.5f : -1.0f / 0.0f };
+    for (uint32_t i = 0; i < logprobs.n; i++)
+        logprobs.tokens[i] = (qn_token)(choice * (i + 1) % 300);
+    const qn_exchange_event event = { .kind = QN_EXCHANGE_TOKEN,
+                                      .token = (qn_token)(choice * 5 % 300),
+                                      .logprobs = exchange->requests[request].n_logprobs >= 0 ? &logprobs : NULL };
+    exchange->protocol->event(exchange, request, &event, out);
+}
+
+static void give_end(qn_exchange *exchange, size_t request, unsigned choice, qn_bytes *out)
+{
+    const qn_finish finish = (qn_finish)(choice % 5);
+    const qn_request_result result = { .finish = finish,
+                                       .error = finish == QN_FINISH_ERROR ? "it \"broke\"\n\xff" : "",
+                                       .is_stop_string = finish == QN_FINISH_STOP && choice / 5 % 2,
+                                       .n_prompt = choice,
+                                       .n_generated = choice };
+    exchange->protocol->event(exchange, request, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &result }, out);
+}
+
+static void answer(qn_exchange *exchange, const uint8_t *events, size_t n)
+{
+    qn_bytes out = { 0 };
+    exchange->protocol->begin(exchange, &out);
+    check(exchange, &out, false);
+    for (size_t i = 0; exchange->n_requests && i < n && i < MAX_EVENTS; i++) {
+        const size_t request = events[i] / 2 % exchange->n_requests;
+        (events[i] % 2 ? give_output : give_token)(exchange, request, events[i] / 2u, &out);
+        check(exchange, &out, false);
+    }
+    for (size_t i = 0; i < exchange->n_requests; i++) {
+        give_end(exchange, i, n ? events[i % n] : 0, &out);
+        check(exchange, &out, false);
+    }
+    const int status = exchange->protocol->end(exchange, &out);
+    require((status == 200) == !exchange->has_failed, "the status says whether it failed");
+    check(exchange, &out, true);
+    qn_bytes_free(&out);
+}
+
+static void refuse(const qn_protocol *protocol, const qn_refusal *refusal)
+{
+    qn_bytes out = { 0 };
+    require(refusal->status == 400, "what is refused is the body's fault");
+    protocol->refuse(refusal, &out);
+    require_json(out.data, out.length, true);
+    qn_bytes_free(&out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!model)
+        set_up();
+    size_t n_protocols = 0;
+    while (qn_protocols[n_protocols])
+        n_protocols++;
+    if (!size)
+        return 0;
+    const uint8_t *body = data + 1, *zero = memchr(body, 0, size - 1);
+    const size_t length = zero ? (size_t)(zero - body) : size - 1;
+    const qn_protocol *protocol = qn_protocols[data[0] % n_protocols];
+    const qn_origin origin = { .id = "1", .secret = "s" };
+    const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = qn_sampling_defaults() };
+    const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
+    qn_refusal refusal;
+    qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)body, length, &limits, &origin, &refusal);
+    if (exchange && protocol->bind(exchange, &served, &refusal))
+        answer(exchange, zero ? zero + 1 : zero, zero ? size - 2 - length : 0);
+    else
+        refuse(protocol, &refusal);
+    qn_exchange_free(exchange);
+    return 0;
+}

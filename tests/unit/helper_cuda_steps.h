@@ -1,0 +1,135 @@
+/* Sequences and steps on a CUDA device with a fake driver, and what was launched for them. */
+#ifndef QN_TESTS_HELPER_CUDA_STEPS_H
+#define QN_TESTS_HELPER_CUDA_STEPS_H
+
+#include "helper_cuda_model.h"
+
+#include "device/cuda/operations.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/elementwise/elementwise_cuda.h"
+#include "kernels/matmul/embed_cuda.h"
+
+enum { CONTEXT = 512, BATCH = 256, MAX_SEQUENCES = 80, MAX_ROWS = 256 };
+
+/* ---- Sequences ---- */
+
+struct fixture {
+    struct cuda_fixture cuda;
+    qn_cuda_model *model;
+    qn_memory *memories[MAX_SEQUENCES];
+    qn_sequence sequences[MAX_SEQUENCES]; /* as they were created: while a test runs they have other items */
+    size_t n_memories;
+    float *logits;
+};
+
+static inline size_t args_bytes(const char *function)
+{
+    return !strcmp(function, "qn_attention_decode")         ? sizeof(qn_attention_decode_args)
+           : !strcmp(function, "qn_persistent_decode_rows") ? sizeof(qn_persistent_args)
+           : !strcmp(function, "qn_attention_prefill")      ? sizeof(qn_attention_prefill_args)
+           : !strcmp(function, "qn_elementwise_gather")     ? sizeof(qn_elementwise_gather_args)
+           : !strcmp(function, "qn_matmul_gemm_few")        ? sizeof(qn_matmul_few_args)
+           : !strcmp(function, "qn_sample_argmax")          ? sizeof(qn_sample_args)
+           : !strcmp(function, "qn_matmul_embed")           ? sizeof(qn_matmul_embed_args)
+                                                            : FAKE_ARGS_BYTES;
+}
+
+static inline void add_memories(struct fixture *x, size_t n)
+{
+    const qn_memory_params params = memory_params(&x->cuda, CONTEXT, BATCH);
+    for (; n; n--) {
+        const uint32_t i = (uint32_t)x->n_memories;
+        assert_ok(x->cuda.device->vtable->memory_new(x->cuda.device, &params, &x->memories[x->n_memories++]));
+        qn_cuda_memory *memory = (qn_cuda_memory *)x->memories[i];
+        memory->kv_table = 1000 + i;
+        memory->f16_table = 2000 + i;
+        x->sequences[i] = *memory->base.sequence;
+        memory->base.sequence->state = 3000 + i;
+        memory->base.sequence->state_to = 4000 + i;
+        memory->base.sequence->open_chunk = 5000 + i;
+    }
+}
+
+static inline void set_up(struct fixture *x, const char *golden, unsigned bits, size_t n)
+{
+    *x = (struct fixture){ 0 };
+    read_golden(&x->cuda, golden);
+    x->cuda.nvrtc = QN_FAKE_NVRTC;
+    create_device(&x->cuda, bits);
+    fake.args_bytes = args_bytes;
+    x->model = (qn_cuda_model *)x->cuda.device;
+    add_memories(x, n);
+    assert_ok(x->cuda.device->vtable->reserve(x->cuda.device, MAX_ROWS, CONTEXT));
+    x->logits = malloc(MAX_ROWS * x->cuda.plan.n_vocab * sizeof *x->logits);
+    assert_non_null(x->logits);
+}
+
+static inline void tear_down(struct fixture *x)
+{
+    free(x->logits);
+    for (size_t i = 0; i < x->n_memories; i++) {
+        *x->memories[i]->sequence = x->sequences[i];
+        x->memories[i]->vtable->free(x->memories[i]);
+    }
+    free_device(&x->cuda);
+}
+
+/* ---- Steps ---- */
+
+struct rows {
+    qn_row rows[MAX_ROWS];
+    uint32_t logit_rows[MAX_ROWS];
+    size_t n, n_logits;
+};
+
+/* Adds a piece, whose open chunk is not full; with_logits: of its last row. Token t of memory m has id m + t. */
+static inline void add_piece(struct rows *r, const struct fixture *x, size_t memory, uint32_t position, size_t n,
+                             bool with_logits)
+{
+    x->memories[memory]->sequence->state_position = position / 64 * 64;
+    for (size_t i = 0; i < n; i++)
+        r->rows[r->n++] = (qn_row){ .token = (int32_t)(memory + position + i),
+                                    .position = position + (uint32_t)i,
+                                    .memory = x->memories[memory] };
+    if (with_logits)
+        r->logit_rows[r->n_logits++] = (uint32_t)r->n - 1;
+}
+
+static inline qn_status run(struct fixture *x, const struct rows *r)
+{
+    const qn_step step = {
+        .rows = r->rows, .n_rows = r->n, .logit_rows = r->logit_rows, .n_logit_rows = r->n_logits, .logits = x->logits
+    };
+    return x->cuda.device->vtable->run(x->cuda.device, &step);
+}
+
+/* One row of each of n sequences from `first` on, with its logits. */
+static inline struct rows decode_of(const struct fixture *x, size_t first, size_t n, uint32_t position)
+{
+    struct rows r = { .n = 0 };
+    for (size_t i = first; i < first + n; i++)
+        add_piece(&r, x, i, position + (uint32_t)i, 1, true);
+    return r;
+}
+
+/* ---- What was launched ---- */
+
+static inline const struct fake_launch *launch(int i)
+{
+    return &fake.log[i % FAKE_LAUNCHES];
+}
+
+/* Launches of a function from launch `from` on; *last is the last of them. */
+static inline int count(const char *function, int from, const struct fake_launch **last)
+{
+    int n = 0;
+    assert_in_range(fake.launches - from, 0, FAKE_LAUNCHES);
+    for (int i = from; i < fake.launches; i++)
+        if (!strcmp(launch(i)->function, function)) {
+            n++;
+            *last = launch(i);
+        }
+    return n;
+}
+
+#endif

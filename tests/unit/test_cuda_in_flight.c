@@ -1,0 +1,162 @@
+/* Steps in flight on a CUDA device, with a fake driver: launching one waits for nothing, two have inputs and results of their
+ * own. */
+#include "helper_cuda_steps.h"
+
+/* Launching a step waits for nothing: what was sampled is there when it is finished. */
+static void launching_does_not_wait(void **unused)
+{
+    (void)unused;
+    for (size_t mixed = 0; mixed < 2; mixed++) {
+        struct fixture x;
+        qn_sample_request requests[5] = { { .token = 0 } };
+        label("%s", mixed ? "mixed" : "decode");
+        set_up(&x, "qwen35.q1_0", 0, 5);
+        struct rows rows = decode_of(&x, 0, 5 - mixed, 10);
+        if (mixed)
+            add_piece(&rows, &x, 4, 0, 70, true);
+        const qn_step step = {
+            .rows = rows.rows, .n_rows = rows.n, .logit_rows = rows.logit_rows, .n_logit_rows = 5, .requests = requests
+        };
+        assert_ok(run(&x, &rows)); /* the first step uploads its phases */
+        const int before = fake.event_synchronizations;
+        for (int i = 0; i < 2; i++) {
+            const int synchronizations = fake.synchronizations;
+            for (size_t row = 0; row < 5; row++)
+                requests[row] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
+            assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+            assert_int_equal(fake.synchronizations, synchronizations);
+            assert_int_equal(fake.event_synchronizations, before + i);
+            assert_int_equal(requests[4].token, 77);
+            assert_int_equal(pthread_mutex_trylock(&x.model->stream_lock), 0); /* others may queue work */
+            pthread_mutex_unlock(&x.model->stream_lock);
+            assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
+            assert_int_equal(fake.event_synchronizations, before + i + 1);
+            assert_int_equal(requests[4].token, -1); /* there are no kernels */
+        }
+        fake.fails = "cuEventSynchronize";
+        assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
+        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_IO);
+        assert_text("cuEventSynchronize");
+        fake.fails = NULL;
+        assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
+        tear_down(&x);
+    }
+}
+
+/* A step whose rows take their tokens from the one before. */
+struct flight {
+    struct rows rows;
+    qn_sample_request requests[MAX_SEQUENCES];
+    qn_step step;
+    qn_sample_result *results; /* of the device */
+};
+
+static void fill_flight(const struct fixture *x, struct flight *f, size_t n, uint32_t position, bool has_sources)
+{
+    f->rows = decode_of(x, 0, n, position);
+    for (size_t i = 0; i < n; i++) {
+        f->requests[i] = (qn_sample_request){ .sampling = { .top_p = 1, .repeat_penalty = 1 }, .token = 77 };
+        f->rows.rows[i].source = has_sources ? (uint32_t)(n - i) : 0;
+    }
+    f->step = (qn_step){
+        .rows = f->rows.rows, .n_rows = n, .logit_rows = f->rows.logit_rows, .n_logit_rows = n, .requests = f->requests
+    };
+}
+
+/* Launches it; what its kernels are given is that of the last of each. */
+static void launch_flight(struct fixture *x, struct flight *f, size_t block)
+{
+    const struct fake_launch *embed = NULL, *sampler = NULL;
+    const int from = fake.launches;
+    const size_t n = f->rows.n;
+    assert_ok(x->cuda.device->vtable->launch(x->cuda.device, &f->step));
+    const bool is_captured = count("qn_matmul_embed", from, &embed) > 0;
+    const qn_cuda_inputs in = qn_cuda_inputs_of(qn_cuda_bucket(n), qn_cuda_bucket(n), 0);
+    const uint32_t *sources = (const void *)(x->model->block_inputs[block] + in.sources);
+    for (size_t i = 0; i < qn_cuda_bucket(n); i++)
+        assert_int_equal(sources[i], i < n ? f->rows.rows[i].source : 0);
+    assert_int_equal(count("qn_sample_argmax", from, &sampler), n > 1 || is_captured);
+    if (!is_captured)
+        return;
+    assert_int_equal(count("qn_matmul_embed", from, &embed), 1);
+    const qn_sample_args *sample = (const void *)sampler->args;
+    const qn_matmul_embed_args *args = (const void *)embed->args;
+    const uint64_t inputs = n == 1 ? (uint64_t)(uintptr_t)x->model->block_inputs[block] : x->model->inputs;
+    assert_int_equal(args->tokens, inputs + in.tokens);
+    assert_int_equal(args->sources, inputs + in.sources);
+    assert_int_equal(args->sampled, qn_cuda_sampled_tokens(x->model));
+    assert_int_equal(sample->tokens, qn_cuda_sampled_tokens(x->model));
+    f->results = (void *)(uintptr_t)sample->results;
+}
+
+/* Of its kernels: tokens first, first + 1 and so on, but none of row `left`. */
+static void play_sampler(struct flight *f, int32_t first, size_t left)
+{
+    for (size_t i = 0; i < f->rows.n; i++)
+        f->results[i] = (qn_sample_result){ .best = qn_sample_key(1, 5), .token = i == left ? -1 : first + (int32_t)i };
+}
+
+static void expect_tokens(const struct flight *f, int32_t first, size_t left, int32_t token_left)
+{
+    for (size_t i = 0; i < f->rows.n; i++)
+        assert_int_equal(f->requests[i].token, i == left ? token_left : first + (int32_t)i);
+}
+
+/* Two steps in flight have inputs and results of their own; tokens go from one to the next on the device; a token that must be
+ * sampled from logits that the next step replaces is lost. */
+static void two_steps_in_flight(void **unused)
+{
+    (void)unused;
+    for (size_t n = 1; n < 6; n += 2) {
+        struct fixture x;
+        struct flight flights[4];
+        label("%zu sequences", n);
+        set_up(&x, "qwen35.q1_0", 0, 6);
+        const qn_device_vtable *vtable = x.cuda.device->vtable;
+        memset((void *)(uintptr_t)x.model->logits.address, 0, x.model->logits.bytes);
+        assert_int_equal(x.cuda.device->ahead, QN_CUDA_MAX_SEQUENCES);
+        for (size_t i = 0; i < 4; i++)
+            fill_flight(&x, &flights[i], n, 10 + (uint32_t)i, i > 0);
+        const int synchronizations = fake.synchronizations;
+        launch_flight(&x, &flights[0], 0);
+        launch_flight(&x, &flights[1], 1);
+        assert_int_equal(fake.synchronizations - synchronizations,
+                         (n == 1 || qn_cuda_has_phases(x.model, n))); /* the upload of phases, once */
+        assert_true(flights[0].results != flights[1].results);
+        play_sampler(&flights[0], 40, n / 2);
+        play_sampler(&flights[1], 50, n / 2);
+        assert_ok(vtable->finish(x.cuda.device));
+        expect_tokens(&flights[0], 40, n / 2, QN_SAMPLE_LOST);
+        assert_int_equal(flights[1].requests[0].token, 77); /* not yet */
+        flights[2].results = flights[0].results;
+        launch_flight(&x, &flights[2], 0);
+        assert_int_equal(fake.execs, 2);
+        play_sampler(&flights[2], 60, n / 2);
+        assert_ok(vtable->finish(x.cuda.device));
+        expect_tokens(&flights[1], 50, n / 2, QN_SAMPLE_LOST);
+        assert_true(x.cuda.device->idle_seconds == 0.25); /* the fake driver's, which checks the order of the events */
+        fake.fails = "cuGraphLaunch";
+        assert_int_equal(vtable->launch(x.cuda.device, &flights[3].step), QN_ERR_IO);
+        fake.fails = NULL;
+        assert_ok(vtable->finish(x.cuda.device));
+        expect_tokens(&flights[2], 60, n / 2, 0); /* of equal logits */
+        launch_flight(&x, &flights[3], 0);
+        x.model->deterministic = true;
+        struct flight many;
+        fill_flight(&x, &many, 6, 10, false);
+        many.rows.rows[1].position = 0;
+        many.step.n_logit_rows = 5; /* two batches */
+        assert_int_equal(vtable->launch(x.cuda.device, &many.step), QN_ERR_INVALID);
+        assert_text("another is in flight");
+        assert_ok(vtable->finish(x.cuda.device));
+        assert_ok(vtable->reserve(x.cuda.device, MAX_ROWS + 1, CONTEXT));
+        assert_int_equal(x.cuda.device->ahead, 0);
+        tear_down(&x);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait), cmocka_unit_test(two_steps_in_flight) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

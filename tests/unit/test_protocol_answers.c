@@ -1,0 +1,400 @@
+/* Answers of chats and completions to events that a test makes up: what a stream has and in which order, whole answers,
+ * errors. */
+#include "helper_protocol.h"
+
+#include <math.h>
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"Hm?\"}]"
+
+#define CHUNK(rest)                                                                                                            \
+    "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":\"m\",\"choices\":[" rest "}\n" \
+    "\n"
+#define DELTA(index, delta) CHUNK("{\"index\":" #index ",\"delta\":{" delta "},\"logprobs\":null,\"finish_reason\":null}]")
+#define LAST(index, why) CHUNK("{\"index\":" #index ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"" why "\"}]")
+#define ROLE(index) DELTA(index, "\"role\":\"assistant\",\"content\":null")
+#define DONE "data: [DONE]\n\n"
+
+static qn_exchange *x;
+static qn_bytes out;
+
+static void open_exchange(const char *path, const char *body)
+{
+    x = must_take(path, body);
+    x->protocol->begin(x, &out);
+}
+
+static void close_exchange(void)
+{
+    qn_exchange_free(x);
+    qn_bytes_free(&out);
+}
+
+static void give(size_t request, const qn_exchange_event *event)
+{
+    x->protocol->event(x, request, event, &out);
+}
+
+static void token(size_t request, qn_token token)
+{
+    give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token });
+}
+
+static void likely(size_t request, qn_token token, float chosen)
+{
+    const qn_logprobs logprobs = { .n = 1, .chosen = chosen, .tokens = { 'z' }, .values = { -0.5f } };
+    give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = &logprobs });
+}
+
+static void text(size_t request, const char *text)
+{
+    give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = strlen(text) });
+}
+
+static void output(size_t request, qn_output_event_kind kind, const char *text, size_t call, qn_output_call_end call_end)
+{
+    const qn_output_event event = { .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = call_end };
+    give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = &event });
+}
+
+static void content(size_t request, const char *text)
+{
+    output(request, QN_OUTPUT_CONTENT, text, 0, QN_OUTPUT_COMPLETE);
+}
+
+static void finish(size_t request, qn_finish finish, bool is_stop_string)
+{
+    const qn_request_result result = { .finish = finish,
+                                       .error = finish == QN_FINISH_ERROR ? "it broke" : "",
+                                       .status = finish == QN_FINISH_ERROR ? QN_ERR_MEMORY : QN_OK,
+                                       .is_stop_string = is_stop_string,
+                                       .n_prompt = 10,
+                                       .n_reused = 4,
+                                       .n_generated = 3,
+                                       .prompt_seconds = 2,
+                                       .generate_seconds = 1.5 };
+    give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &result });
+}
+
+/* ---- Streams of chats ---- */
+
+static void choices_begin_in_order(void **unused)
+{
+    (void)unused;
+    open_exchange(CHAT, "{" ASK ",\"stream\":true,\"n\":2}");
+    assert_bytes(&out, ROLE(0) ROLE(1));
+    token(1, 'b');
+    assert_bytes(&out, "");
+    content(1, "b\"\n");
+    assert_bytes(&out, DELTA(1, "\"content\":\"b\\\"\\n\""));
+    content(0, "a");
+    finish(1, QN_FINISH_STOP, false);
+    content(0, "a");
+    finish(0, QN_FINISH_LENGTH, false);
+    assert_bytes(&out, DELTA(0, "\"content\":\"a\"") LAST(1, "stop") DELTA(0, "\"content\":\"a\"") LAST(0, "length"));
+    assert_int_equal(x->protocol->end(x, &out), 200);
+    assert_bytes(&out, DONE);
+    close_exchange();
+}
+
+static void reasoning_and_calls_stream(void **unused)
+{
+    (void)unused;
+    open_exchange(CHAT, "{" ASK ",\"stream\":true}");
+    output(0, QN_OUTPUT_REASONING, "Hm.", 0, QN_OUTPUT_COMPLETE);
+    content(0, "So");
+    output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_ARGUMENTS, "{\"a\":", 0, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_ARGUMENTS, "1}", 0, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_CALL_BEGIN, "g", 1, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_ARGUMENTS, "{}", 1, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_COMPLETE);
+    finish(0, QN_FINISH_STOP, false);
+    char first[QN_CALL_ID_BYTES], second[QN_CALL_ID_BYTES], expected[4000];
+    qn_exchange_call_id(x, 0, 0, first);
+    qn_exchange_call_id(x, 0, 1, second);
+    assert_string_not_equal(first, second);
+    snprintf(expected, sizeof expected,
+             ROLE(0) DELTA(0, "\"reasoning_content\":\"Hm.\"") DELTA(0, "\"content\":\"So\"")
+                 DELTA(0, "\"tool_calls\":[{\"index\":0,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+                          "\"arguments\":\"\"}}]")
+                     DELTA(0, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\\\"a\\\":\"}}]")
+                         DELTA(0, "\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"1}\"}}]")
+                             DELTA(0, "\"tool_calls\":[{\"index\":1,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":"
+                                      "\"g\",\"arguments\":\"\"}}]")
+                                 DELTA(0, "\"tool_calls\":[{\"index\":1,\"function\":{\"arguments\":\"{}\"}}]")
+                                     LAST(0, "tool_calls"),
+             first, second);
+    assert_bytes(&out, expected);
+    close_exchange();
+}
+
+static void usage_is_the_last_chunk(void **unused)
+{
+    (void)unused;
+    open_exchange(CHAT,
+                  "{" ASK ",\"stream\":true,\"n\":2,\"stream_options\":{\"include_usage\":true},\"timings_per_token\":true}");
+    for (size_t i = 0; i < 2; i++) {
+        token(i, 'a');
+        token(i, 'b');
+        output(i, QN_OUTPUT_REASONING, "ab", 0, QN_OUTPUT_COMPLETE);
+        token(i, 'c'); /* of a delimiter */
+        token(i, 'd');
+        content(i, "d");
+        token(i, 'e');
+        content(i, "e");
+        assert_non_null(memmem(out.data, out.length, "\"finish_reason\":null}],\"usage\":null}", 36));
+        finish(i, QN_FINISH_STOP, false);
+    }
+    out.length = 0;
+    assert_int_equal(x->protocol->end(x, &out), 200);
+    assert_bytes(
+        &out,
+        CHUNK("],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":6,\"total_tokens\":16,\"prompt_tokens_details\":"
+              "{\"cached_tokens\":4},\"completion_tokens_details\":{\"reasoning_tokens\":6}},\"timings\":{\"cache_n\":4,"
+              "\"prompt_n\":6,\"prompt_ms\":2000.0,\"prompt_per_token_ms\":333.333333,\"prompt_per_second\":3.0,"
+              "\"predicted_n\":3,\"predicted_ms\":1500.0,\"predicted_per_token_ms\":500.0,\"predicted_per_second\":2.0}") DONE);
+    close_exchange();
+}
+
+static void reasoning_can_be_content(void **unused)
+{
+    (void)unused;
+    open_exchange(CHAT, "{" ASK ",\"stream\":true,\"reasoning_format\":\"none\"}");
+    output(0, QN_OUTPUT_REASONING, "a", 0, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_REASONING, "b", 0, QN_OUTPUT_COMPLETE);
+    content(0, "c");
+    assert_bytes(&out, ROLE(0) DELTA(0, "\"content\":\"<think>\"") DELTA(0, "\"content\":\"a\"") DELTA(0, "\"content\":\"b\"")
+                           DELTA(0, "\"content\":\"</think>\"") DELTA(0, "\"content\":\"c\""));
+    close_exchange();
+}
+
+/* ---- Errors ---- */
+
+#define BROKE "{\"error\":{\"message\":\"it broke\",\"type\":\"server_error\",\"param\":null,\"code\":\"failed\"}}"
+
+static void an_error_ends_a_stream(void **unused)
+{
+    (void)unused;
+    open_exchange(CHAT, "{" ASK ",\"stream\":true,\"n\":2}");
+    content(0, "a");
+    out.length = 0;
+    finish(1, QN_FINISH_ERROR, false);
+    assert_bytes(&out, "data: " BROKE "\n\n");
+    assert_true(x->has_failed);
+    content(0, "b");
+    finish(0, QN_FINISH_STOP, false);
+    assert_int_equal(x->protocol->end(x, &out), 500);
+    assert_bytes(&out, "");
+    close_exchange();
+
+    open_exchange(TEXT, "{\"prompt\":\"a\",\"stream\":true}");
+    text(0, "a");
+    out.length = 0;
+    qn_refusal refusal;
+    qn_refuse(&refusal, 503, NULL, NULL, "the server is shutting down");
+    (x->protocol->fail)(x, &refusal, &out); /* not the macro of cmocka */
+    assert_bytes(&out,
+                 "data: {\"error\":{\"message\":\"the server is shutting down\",\"type\":\"unavailable_error\",\"param\":null,"
+                 "\"code\":null}}\n\n");
+    text(0, "b");
+    assert_bytes(&out, "");
+    close_exchange();
+}
+
+static void an_error_is_a_whole_answer(void **unused)
+{
+    (void)unused;
+    static const char *const paths[] = { CHAT, TEXT, "/completion" };
+    for (size_t i = 0; i < 3; i++) {
+        label("%s", paths[i]);
+        open_exchange(paths[i], i ? "{\"prompt\":\"a\"}" : "{" ASK "}");
+        token(0, 'a');
+        finish(0, QN_FINISH_ERROR, false);
+        assert_int_equal(x->protocol->end(x, &out), 500);
+        assert_bytes(&out, BROKE);
+        close_exchange();
+    }
+}
+
+/* ---- Whole chats ---- */
+
+static void assert_choice(const char *expected)
+{
+    assert_int_equal(x->protocol->end(x, &out), 200);
+    json_t *body = json_loadb(out.data, out.length, JSON_REJECT_DUPLICATES, NULL), *wanted = json_loads(expected, 0, NULL),
+           *choice = json_array_get(json_object_get(body, "choices"), 0);
+    assert_non_null(body);
+    assert_non_null(wanted);
+    if (!json_equal(choice, wanted))
+        fail_msg("%.*s", (int)out.length, out.data);
+    json_decref(body);
+    json_decref(wanted);
+    close_exchange();
+}
+
+static void whole_chats(void **unused)
+{
+    (void)unused;
+    char expected[1000], id[QN_CALL_ID_BYTES];
+    open_exchange(CHAT, "{" ASK "}");
+    finish(0, QN_FINISH_LENGTH, false);
+    assert_choice(
+        "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":\"length\"}");
+
+    open_exchange(CHAT, "{" ASK "}");
+    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+    output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
+    content(0, "a");
+    content(0, "b");
+    finish(0, QN_FINISH_STOP, true);
+    assert_choice("{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"ab\",\"reasoning_content\":\"Hm.\"},"
+                  "\"logprobs\":null,\"finish_reason\":\"stop\"}");
+
+    for (int i = 0; i < 3; i++) { /* a second call that is complete, cut or broken */
+        const qn_output_call_end end = i == 0 ? QN_OUTPUT_COMPLETE : i == 1 ? QN_OUTPUT_CUT : QN_OUTPUT_BROKEN;
+        label("end %d", i);
+        open_exchange(CHAT, "{" ASK "}");
+        for (size_t call = 0; call < 2; call++) {
+            output(0, QN_OUTPUT_CALL_BEGIN, call ? "g" : "f", call, QN_OUTPUT_COMPLETE);
+            output(0, QN_OUTPUT_ARGUMENTS, "{", call, QN_OUTPUT_COMPLETE);
+            output(0, QN_OUTPUT_ARGUMENTS, "}", call, QN_OUTPUT_COMPLETE);
+            output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? end : QN_OUTPUT_COMPLETE);
+        }
+        finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
+        char calls[500];
+        qn_exchange_call_id(x, 0, 0, id);
+        int n = snprintf(calls, sizeof calls,
+                         "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}", id);
+        qn_exchange_call_id(x, 0, 1, id);
+        if (i == 0)
+            snprintf(calls + n, sizeof calls - (size_t)n,
+                     ",{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}", id);
+        snprintf(expected, sizeof expected,
+                 "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":[%s]},\"logprobs\":null,"
+                 "\"finish_reason\":\"%s\"}",
+                 i ? "\"<raw>\"" : "null", calls, i == 1 ? "length" : "tool_calls");
+        assert_choice(expected);
+    }
+}
+
+/* ---- Log probabilities ---- */
+
+#define ENTRY(text, byte, value)                                                                                               \
+    "{\"token\":\"" text "\",\"logprob\":" value ",\"bytes\":[" byte "],\"top_logprobs\":[{\"token\":\"z\",\"logprob\":-0.5,"  \
+    "\"bytes\":[122]}]}"
+#define LIKELY(delta, entries, why)                                                                                            \
+    CHUNK("{\"index\":0,\"delta\":{" delta "},\"logprobs\":{\"content\":[" entries                                             \
+          "],\"refusal\":null},\"finish_reason\":" why "}]")
+
+static void tokens_come_with_their_text(void **unused)
+{
+    (void)unused;
+    open_exchange(CHAT, "{" ASK ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":1}");
+    likely(0, 'a', -1);
+    content(0, "a");
+    likely(0, 0xc3, -2); /* a character of two tokens */
+    likely(0, 0xa9, -HUGE_VALF);
+    content(0, "é");
+    likely(0, 'x', -1); /* held back: it may begin a stop string */
+    likely(0, 'y', -1);
+    content(0, "x");
+    finish(0, QN_FINISH_STOP, true);
+    assert_bytes(&out, ROLE(0) LIKELY("\"content\":\"a\"", ENTRY("a", "97", "-1.0"), "null")
+                           LIKELY("\"content\":\"é\"", ENTRY("\\\\xc3", "195", "-2.0") "," ENTRY("\\\\xa9", "169", "-9999.0"),
+                                  "null") LIKELY("\"content\":\"x\"", ENTRY("x", "120", "-1.0"), "null") LAST(0, "stop"));
+    close_exchange();
+
+    /* Without a stop string what is left comes with the end; an end token never. */
+    open_exchange(CHAT, "{" ASK ",\"stream\":true,\"logprobs\":true,\"top_logprobs\":1}");
+    qn_token end = 0;
+    while (!qn_token_is_end(model, end))
+        end++;
+    likely(0, 'a', -1);
+    content(0, "a");
+    likely(0, 0xc3, -2);
+    likely(0, end, -1);
+    finish(0, QN_FINISH_STOP, false);
+    assert_bytes(&out, ROLE(0) LIKELY("\"content\":\"a\"", ENTRY("a", "97", "-1.0"), "null")
+                           LIKELY("", ENTRY("\\\\xc3", "195", "-2.0"), "\"stop\""));
+    close_exchange();
+}
+
+static void lists_of_completions(void **unused)
+{
+    (void)unused;
+    open_exchange(TEXT, "{\"prompt\":\"a\",\"logprobs\":1}");
+    likely(0, 'a', -1);
+    likely(0, 0xc3, -2);
+    likely(0, 0xa9, -0.5f);
+    likely(0, 'z', -0.5f);
+    text(0, "aéz");
+    finish(0, QN_FINISH_LENGTH, false);
+    assert_choice("{\"index\":0,\"text\":\"aéz\",\"logprobs\":{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"z\"],"
+                  "\"token_logprobs\":[-1.0,-2.0,-0.5,-0.5],\"top_logprobs\":[{\"z\":-0.5,\"a\":-1.0},{\"z\":-0.5,\"bytes:"
+                  "\\\\xc3\":-2.0},"
+                  "{\"z\":-0.5,\"bytes:\\\\xa9\":-0.5},{\"z\":-0.5}],\"text_offset\":[0,1,1,2]},\"finish_reason\":\"length\"}");
+}
+
+/* ---- Completions ---- */
+
+#define PART(index, text, why)                                                                                                 \
+    "data: {\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[{\"index\":" #index    \
+    ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":" why "}]}\n\n"
+
+static void completions_stream(void **unused)
+{
+    (void)unused;
+    open_exchange(TEXT, "{\"prompt\":[\"p\",\"q\"],\"stream\":true,\"echo\":true}");
+    text(1, "b");
+    text(0, "a");
+    finish(0, QN_FINISH_STOP, false);
+    finish(1, QN_FINISH_LENGTH, false);
+    assert_int_equal(x->protocol->end(x, &out), 200);
+    assert_bytes(&out, PART(0, "p", "null") PART(1, "q", "null") PART(1, "b", "null") PART(0, "a", "null")
+                           PART(0, "", "\"stop\"") PART(1, "", "\"length\"") DONE);
+    close_exchange();
+}
+
+static void whole_completions(void **unused)
+{
+    (void)unused;
+    open_exchange(TEXT, "{\"prompt\":[\"p\",\"q\"],\"n\":2,\"echo\":true}");
+    for (size_t i = 4; i-- > 0;) {
+        text(i, i % 2 ? "b" : "a");
+        finish(i, QN_FINISH_STOP, false);
+    }
+    assert_int_equal(x->protocol->end(x, &out), 200);
+#define CHOICE(index, text) "{\"index\":" #index ",\"text\":\"" text "\",\"logprobs\":null,\"finish_reason\":\"stop\"}"
+    assert_bytes(
+        &out,
+        "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":5,\"model\":\"m\",\"choices\":[" CHOICE(
+            0, "pa") "," CHOICE(1, "pb") "," CHOICE(2,
+                                                    "qa") "," CHOICE(3,
+                                                                     "qb") "],\"usage\":{\"prompt_tokens\":20,\"completion_"
+                                                                           "tokens\":12,"
+                                                                           "\"total_tokens\":32,\"prompt_tokens_details\":{"
+                                                                           "\"cached_tokens\":8},\"completion_tokens_details\":"
+                                                                           "{\"reasoning_tokens\":0}}}");
+    close_exchange();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(choices_begin_in_order),
+        cmocka_unit_test(reasoning_and_calls_stream),
+        cmocka_unit_test(usage_is_the_last_chunk),
+        cmocka_unit_test(reasoning_can_be_content),
+        cmocka_unit_test(an_error_ends_a_stream),
+        cmocka_unit_test(an_error_is_a_whole_answer),
+        cmocka_unit_test(whole_chats),
+        cmocka_unit_test(tokens_come_with_their_text),
+        cmocka_unit_test(lists_of_completions),
+        cmocka_unit_test(completions_stream),
+        cmocka_unit_test(whole_completions),
+    };
+    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
+}

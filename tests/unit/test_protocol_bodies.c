@@ -1,0 +1,438 @@
+/* Bodies of chats and completions: each field reaches the requests, each wrong value and each limit is refused with its
+ * name. */
+#include "helper_protocol.h"
+
+#include <math.h>
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+#define LLAMA "/completion"
+#define ASK "\"messages\":[{\"role\":\"user\",\"content\":\"Hm?\"}]"
+#define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+#define PROMPT "\"prompt\":\"ab\""
+
+static const char *const paths[] = { CHAT, TEXT, LLAMA };
+
+/* ---- Values ---- */
+
+/* A body with these fields, for chats or for completions. */
+static qn_exchange *with(const char *path, const char *fields)
+{
+    char body[2000];
+    snprintf(body, sizeof body, "{%s%s%s}", !strcmp(path, CHAT) ? ASK : PROMPT, *fields ? "," : "", fields);
+    return must_take(path, body);
+}
+
+static void defaults_are_the_models(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < 3; i++) {
+        label("%s", paths[i]);
+        qn_exchange *x = with(paths[i], "\"temperature\":null,\"unknown\":[{}],\"user\":5,\"cache_prompt\":true,\"id_slot\":0");
+        const qn_request_params *p = x->requests;
+        const qn_sampling *s = &p->sampling;
+        assert_int_equal(x->n_requests, 1);
+        assert_false(x->is_stream);
+        assert_true(x->has_events == !i);
+        assert_true(s->temperature == 0.25f && s->top_k == 7 && s->top_p == 0.5f && s->min_p == 0.125f);
+        assert_true(s->repeat_penalty == 1.5f && s->repeat_last_n == 9);
+        assert_true(s->frequency_penalty == 0.75f && s->presence_penalty == -0.5f);
+        assert_int_equal(s->seed, 11);
+        assert_int_equal(p->max_tokens, i == 1 ? 16 : -1);
+        assert_int_equal(p->n_logprobs, -1);
+        assert_true(!p->ignore_end && !p->n_bias && !p->n_stop && !p->grammar && p->reasoning_budget < 0);
+        assert_null(x->model);
+        qn_exchange_free(x);
+    }
+}
+
+static void values_reach_the_request(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < 3; i++) {
+        label("%s", paths[i]);
+        qn_exchange *x =
+            with(paths[i], "\"temperature\":1.5,\"top_k\":3,\"top_p\":0.75,\"min_p\":0.25,\"repetition_penalty\":1.25,"
+                           "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
+                           "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
+                           "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\"");
+        const qn_request_params *p = x->requests;
+        const qn_sampling *s = &p->sampling;
+        assert_true(s->temperature == 1.5f && s->top_k == 3 && s->top_p == 0.75f && s->min_p == 0.25f);
+        assert_true(s->repeat_penalty == 1.25f && s->repeat_last_n == 5);
+        assert_true(s->frequency_penalty == -2 && s->presence_penalty == 2);
+        assert_int_equal(s->seed, (uint64_t)-7);
+        assert_int_equal(p->max_tokens, 9);
+        assert_true(p->ignore_end && x->is_stream);
+        assert_int_equal(p->n_stop, 2);
+        assert_string_equal(p->stop[1], "yz");
+        assert_int_equal(p->n_bias, 2);
+        assert_true(p->bias[0].token == 5 && p->bias[0].value == -100 && p->bias[1].token == 6 && p->bias[1].value == 1.5f);
+        assert_string_equal(x->model, "other");
+        qn_exchange_free(x);
+    }
+}
+
+static void other_names_and_ends_of_ranges(void **unused)
+{
+    (void)unused;
+    qn_exchange *x = with(CHAT, "\"max_completion_tokens\":4.0,\"top_p\":0,\"top_k\":-1,\"repeat_penalty\":2,\"stop\":\"end\","
+                                "\"logprobs\":true,\"top_logprobs\":20,\"thinking_budget_tokens\":30,\"n\":2");
+    const qn_request_params *p = x->requests;
+    assert_true(p->sampling.top_p > 0 && p->sampling.top_p < 1e-6f && p->sampling.top_k == 0 &&
+                p->sampling.repeat_penalty == 2);
+    assert_int_equal(p->max_tokens, 4);
+    assert_int_equal(p->n_logprobs, 20);
+    assert_int_equal(p->reasoning_budget, 30);
+    assert_int_equal(p->n_stop, 1);
+    assert_int_equal(x->n_requests, 2);
+    assert_int_equal(x->requests[0].sampling.seed, 11);
+    assert_int_not_equal(x->requests[1].sampling.seed, 11);
+    qn_exchange_free(x);
+
+    x = with(CHAT, "\"logprobs\":true");
+    assert_int_equal(x->requests->n_logprobs, 0);
+    qn_exchange_free(x);
+    x = with(TEXT, "\"logprobs\":0,\"max_tokens\":0,\"suffix\":\"\",\"best_of\":1");
+    assert_int_equal(x->requests->n_logprobs, 0);
+    assert_int_equal(x->requests->max_tokens, 0);
+    qn_exchange_free(x);
+    x = with(LLAMA, "\"n_probs\":0,\"n_predict\":-1,\"seed\":-1,\"logit_bias\":[[5,false],[\"ab\",2]],\"n_cmpl\":2");
+    assert_int_equal(x->requests->n_logprobs, -1);
+    assert_int_equal(x->requests->max_tokens, -1);
+    assert_int_equal(x->requests->sampling.seed, 11);
+    assert_int_equal(x->requests->n_bias, 3);
+    assert_true(isinf(x->requests->bias[0].value) && x->requests->bias[1].token == 'a' && x->requests->bias[2].value == 2);
+    assert_int_equal(x->n_requests, 2);
+    qn_exchange_free(x);
+
+    served.max_tokens = 6;
+    for (int i = 0; i < 3; i++) {
+        x = with(CHAT, i == 0 ? "" : i == 1 ? "\"max_tokens\":7" : "\"max_tokens\":5");
+        assert_int_equal(x->requests->max_tokens, i == 2 ? 5 : 6);
+        qn_exchange_free(x);
+    }
+    served.max_tokens = -1;
+}
+
+static void prompts_become_tokens(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *prompt;
+        size_t n;
+        qn_token last[3]; /* of each prompt */
+        size_t lengths[3];
+    } cases[] = {
+        { TEXT, "\"ab\"", 1, { 'b' }, { 2 } },
+        { TEXT, "[\"ab\",\"xyz\"]", 2, { 'b', 'z' }, { 2, 3 } },
+        { TEXT, "[7,8,9.0]", 1, { 9 }, { 3 } },
+        { TEXT, "[[7],[8,9]]", 2, { 7, 9 }, { 1, 2 } },
+        { TEXT, "[[7],\"ab\"]", 2, { 7, 'b' }, { 1, 2 } },
+        { TEXT, "\"a\\u0000b\"", 1, { 'b' }, { 3 } },
+        { LLAMA, "[7,\"ab\",9]", 1, { 9 }, { 4 } },
+        { LLAMA, "[\"ab\",9]", 1, { 9 }, { 3 } },
+        { TEXT, "[5000000000]", 1, { -1 }, { 1 } }, /* refused by the scheduler */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[200];
+        label("%s", cases[i].prompt);
+        snprintf(body, sizeof body, "{\"prompt\":%s,\"n\":2}", cases[i].prompt);
+        qn_exchange *x = must_take(cases[i].path, body);
+        assert_int_equal(x->n_requests, 2 * cases[i].n);
+        for (size_t k = 0; k < x->n_requests; k++) {
+            const qn_request_params *p = &x->requests[k];
+            assert_int_equal(p->n_tokens, cases[i].lengths[k / 2]);
+            assert_int_equal(p->tokens[p->n_tokens - 1], cases[i].last[k / 2]);
+            assert_int_equal(p->sampling.seed, x->requests[k % 2].sampling.seed);
+        }
+        qn_exchange_free(x);
+    }
+}
+
+static void assert_conversation(const char *body, const char *expected)
+{
+    label("%s", body);
+    qn_exchange *x = must_take(CHAT, body);
+    json_t *found = json_loadb(x->requests->conversation, x->requests->conversation_length, JSON_ALLOW_NUL, NULL),
+           *wanted = json_loads(expected, JSON_ALLOW_NUL, NULL);
+    assert_non_null(wanted);
+    assert_true(json_equal(found, wanted));
+    json_decref(found);
+    json_decref(wanted);
+    qn_exchange_free(x);
+}
+
+static void chats_become_conversations(void **unused)
+{
+    (void)unused;
+    assert_conversation("{" ASK "}", "{\"add_generation_prompt\":true," ASK "}");
+    assert_conversation("{" ASK "," TOOLS ",\"tool_choice\":\"none\"}", "{\"add_generation_prompt\":true," ASK "}");
+    assert_conversation("{" ASK "," TOOLS ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true}",
+                        "{\"add_generation_prompt\":true," ASK "," TOOLS "}");
+    assert_conversation("{" ASK ",\"tools\":[],\"tool_choice\":null,\"reasoning_effort\":\"low\"}",
+                        "{\"add_generation_prompt\":true," ASK ",\"reasoning_effort\":\"low\"}");
+    assert_conversation("{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":false,\"preserve_thinking\":true,"
+                        "\"reasoning_effort\":\"max\"}}",
+                        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"preserve_thinking\":true,"
+                        "\"reasoning_effort\":\"max\"}");
+    assert_conversation(
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"}]},"
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":"
+        "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},{\"function\":{\"name\":\"f\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}]}",
+        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
+        "\"a\\u0000\"}]},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+        "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}]}");
+}
+
+/* ---- Refusals ---- */
+
+static void assert_refused(const char *path, const char *body, const qn_protocol_limits *limits, const char *param,
+                           const char *part)
+{
+    label("%s %s", path, body);
+    qn_refusal refusal = { 0 };
+    assert_null(exchange_of(path, body, limits, &refusal));
+    assert_int_equal(refusal.status, 400);
+    assert_string_equal(refusal.param, param);
+    if (!strstr(refusal.message, part))
+        fail_msg("the message is '%s', expected '%s' in it", refusal.message, part);
+}
+
+static void wrong_values_name_their_field(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *fields, *param;
+    } all[] = {
+        { "\"temperature\":\"hot\"", "temperature" },
+        { "\"temperature\":2.01", "temperature" },
+        { "\"temperature\":-0.1", "temperature" },
+        { "\"top_p\":1.01", "top_p" },
+        { "\"top_p\":true", "top_p" },
+        { "\"min_p\":1", "min_p" },
+        { "\"top_k\":-2", "top_k" },
+        { "\"top_k\":1.5", "top_k" },
+        { "\"top_k\":3000000000", "top_k" },
+        { "\"seed\":1.5", "seed" },
+        { "\"seed\":\"1\"", "seed" },
+        { "\"seed\":1e300", "seed" },
+        { "\"frequency_penalty\":2.5", "frequency_penalty" },
+        { "\"presence_penalty\":-3", "presence_penalty" },
+        { "\"repetition_penalty\":0", "repetition_penalty" },
+        { "\"repeat_penalty\":[]", "repeat_penalty" },
+        { "\"repeat_last_n\":-1", "repeat_last_n" },
+        { "\"max_tokens\":-1", "max_tokens" },
+        { "\"max_completion_tokens\":\"5\"", "max_completion_tokens" },
+        { "\"n_predict\":-2", "n_predict" },
+        { "\"n\":0", "n" },
+        { "\"n\":129", "n" },
+        { "\"n\":\"1\"", "n" },
+        { "\"best_of\":2", "best_of" },
+        { "\"ignore_eos\":1", "ignore_eos" },
+        { "\"stop\":5", "stop" },
+        { "\"stop\":[\"\"]", "stop" },
+        { "\"stop\":[[]]", "stop" },
+        { "\"stop\":\"a\\u0000\"", "stop" },
+        { "\"logit_bias\":5", "logit_bias" },
+        { "\"logit_bias\":{\"5\":\"a\"}", "logit_bias" },
+        { "\"logit_bias\":{\"5\":101}", "logit_bias" },
+        { "\"logit_bias\":{\"99999\":1}", "logit_bias" },
+        { "\"stream\":1", "stream" },
+        { "\"stream_options\":[]", "stream_options" },
+        { "\"stream_options\":{\"include_usage\":1}", "include_usage" },
+        { "\"model\":5", "model" },
+        { "\"timings_per_token\":\"\"", "timings_per_token" },
+        { "\"response_format\":5", "response_format" },
+        { "\"response_format\":{\"type\":\"sound\"}", "response_format.type" },
+        { "\"response_format\":{\"type\":\"json_schema\"}", "response_format.json_schema" },
+        { "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":5}}",
+          "response_format.json_schema.schema" },
+        { "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":1,\"schema\":{}}}", "strict" },
+        { "\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"hiccup\"}}", "response_format.schema" },
+        { "\"grammar\":\"root ::= (\"", "grammar" },
+        { "\"grammar\":5", "grammar" },
+        { "\"json_schema\":[]", "json_schema" },
+        { "\"json_schema\":{},\"grammar\":\"root ::= \\\"a\\\"\"", "json_schema" },
+    };
+    static const struct {
+        const char *path, *body, *param;
+    } some[] = {
+        { CHAT, "{}", "messages" },
+        { CHAT, "{\"messages\":\"a\"}", "messages" },
+        { CHAT, "{\"messages\":[]}", "messages" },
+        { CHAT, "{\"messages\":[1]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}",
+          "messages[0].content" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}", "messages[0].content" },
+        { CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", "modalities" },
+        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}", "messages[0].tool_calls" },
+        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", "messages[0].tool_calls" },
+        { CHAT,
+          "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"[\"}}]}]}",
+          "messages[0].tool_calls" },
+        { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
+          "messages" },
+        { CHAT, "{" ASK ",\"max_tokens\":0}", "max_tokens" },
+        { CHAT, "{" ASK ",\"logprobs\":1}", "logprobs" },
+        { CHAT, "{" ASK ",\"top_logprobs\":1}", "top_logprobs" },
+        { CHAT, "{" ASK ",\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs" },
+        { CHAT, "{" ASK ",\"logit_bias\":{\"x\":1}}", "logit_bias" },
+        { CHAT, "{" ASK ",\"logit_bias\":[[5,1]]}", "logit_bias" },
+        { CHAT, "{" ASK ",\"tools\":{}}", "tools" },
+        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]" },
+        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}", "tools[0]" },
+        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":5}}]}", "tools[0]" },
+        { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":5}}]}", "tools[0]" },
+        { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":5}", "tool_choice" },
+        { CHAT, "{" ASK ",\"tool_choice\":\"required\"}", "tool_choice" },
+        { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "tool_choice" },
+        { CHAT, "{" ASK "," TOOLS ",\"response_format\":{\"type\":\"json_object\"}}", "response_format" },
+        { CHAT,
+          "{" ASK
+          ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"not\":{}}}}]}",
+          "tools" },
+        { CHAT, "{" ASK ",\"parallel_tool_calls\":5}", "parallel_tool_calls" },
+        { CHAT, "{" ASK ",\"reasoning_effort\":\"huge\"}", "reasoning_effort" },
+        { CHAT, "{" ASK ",\"chat_template_kwargs\":[]}", "chat_template_kwargs" },
+        { CHAT, "{" ASK ",\"chat_template_kwargs\":{\"bos_token\":\"\"}}", "chat_template_kwargs" },
+        { CHAT, "{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":5}}", "enable_thinking" },
+        { CHAT, "{" ASK ",\"reasoning_format\":\"x\"}", "reasoning_format" },
+        { CHAT, "{" ASK ",\"thinking_budget_tokens\":-2}", "thinking_budget_tokens" },
+        { TEXT, "{}", "prompt" },
+        { TEXT, "{\"prompt\":7}", "prompt" },
+        { TEXT, "{\"prompt\":[]}", "prompt" },
+        { TEXT, "{\"prompt\":[[]]}", "prompt" },
+        { TEXT, "{\"prompt\":[7,\"a\"]}", "prompt" },
+        { TEXT, "{\"prompt\":[1.5]}", "prompt" },
+        { TEXT, "{\"prompt\":[[1],5]}", "prompt" },
+        { TEXT, "{" PROMPT ",\"suffix\":\"x\"}", "suffix" },
+        { TEXT, "{" PROMPT ",\"echo\":5}", "echo" },
+        { TEXT, "{" PROMPT ",\"echo\":true,\"logprobs\":0}", "echo" },
+        { TEXT, "{" PROMPT ",\"logprobs\":true}", "logprobs" },
+        { TEXT, "{" PROMPT ",\"logprobs\":21}", "logprobs" },
+        { LLAMA, "{" PROMPT ",\"n_probs\":21}", "n_probs" },
+        { LLAMA, "{" PROMPT ",\"n_cmpl\":0}", "n_cmpl" },
+        { LLAMA, "{" PROMPT ",\"logit_bias\":[5]}", "logit_bias" },
+        { LLAMA, "{" PROMPT ",\"response_fields\":[5]}", "response_fields" },
+        { LLAMA, "{" PROMPT ",\"post_sampling_probs\":true}", "post_sampling_probs" },
+        { "/tokenize", "{}", "content" },
+        { "/tokenize", "{\"content\":\"\",\"with_pieces\":5}", "with_pieces" },
+        { "/detokenize", "{\"tokens\":5}", "tokens" },
+        { "/detokenize", "{\"tokens\":[\"a\"]}", "tokens" },
+        { "/detokenize", "{\"tokens\":[9999999]}", "tokens" },
+        { "/apply-template", "{}", "messages" },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (size_t p = 0; p < 3; p++) {
+            char body[500];
+            snprintf(body, sizeof body, "{%s,%s}", p ? PROMPT : ASK, all[i].fields);
+            assert_refused(paths[p], body, NULL, all[i].param, "");
+        }
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        assert_refused(some[i].path, some[i].body, NULL, some[i].param, "");
+}
+
+static void constraints_become_grammars(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *fields;
+        bool has_grammar;
+        qn_grammar_when when;
+    } cases[] = {
+        { "\"response_format\":{\"type\":\"text\"}", false, QN_GRAMMAR_AFTER_REASONING },
+        { "\"response_format\":{\"type\":\"json_object\"}", true, QN_GRAMMAR_AFTER_REASONING },
+        { "\"grammar\":\"root ::= \\\"a\\\"\"," TOOLS ",\"tool_choice\":\"none\"", true, QN_GRAMMAR_AFTER_REASONING },
+        { TOOLS, true, QN_GRAMMAR_AT_CALL },
+        { TOOLS ",\"parallel_tool_calls\":false,\"tool_choice\":\"auto\"", true, QN_GRAMMAR_AT_CALL },
+        { TOOLS ",\"tool_choice\":\"required\"", true, QN_GRAMMAR_AFTER_REASONING },
+        { TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}", true, QN_GRAMMAR_AFTER_REASONING },
+        /* a schema without a grammar */
+        { "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":5}}}]", false,
+          QN_GRAMMAR_AT_CALL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].fields);
+        qn_exchange *x = with(CHAT, cases[i].fields);
+        assert_int_equal(x->requests->grammar != NULL, cases[i].has_grammar);
+        if (cases[i].has_grammar)
+            assert_int_equal(x->requests->grammar_trigger.when, cases[i].when);
+        qn_exchange_free(x);
+    }
+    qn_exchange *x = with(TEXT, "\"json_schema\":{\"enum\":[\"a\"]}");
+    assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AT_ONCE);
+    qn_exchange_free(x);
+}
+
+static void limits_are_held(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *body, *param;
+        qn_protocol_limits limits; /* one less than what the body has */
+    } cases[] = {
+        { CHAT,
+          "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"}]}",
+          "messages",
+          { .messages = 1 } },
+        { CHAT,
+          "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"type\":\"function\",\"function\":{"
+          "\"name\":\"g\"}}]}",
+          "tools",
+          { .tools = 1 } },
+        { CHAT, "{" ASK ",\"stop\":[\"a\",\"b\"]}", "stop", { .stops = 1 } },
+        { CHAT, "{" ASK ",\"stop\":\"ab\"}", "stop", { .stop_bytes = 1 } },
+        { CHAT, "{" ASK ",\"n\":2}", "n", { .requests = 1 } },
+        { TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2}", "prompt", { .requests = 3 } },
+        { TEXT, "{" PROMPT ",\"logit_bias\":{\"1\":1,\"2\":1}}", "logit_bias", { .biases = 1 } },
+        { LLAMA, "{" PROMPT ",\"logit_bias\":[[1,1],[2,1]]}", "logit_bias", { .biases = 1 } },
+        { CHAT, "{" ASK ",\"a\":[[[]]]}", "", { .depth = 3 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_refused(cases[i].path, cases[i].body, &cases[i].limits, cases[i].param, "");
+        qn_exchange_free(must_take(cases[i].path, cases[i].body));
+    }
+}
+
+static void refusals_of_the_scheduler(void **unused)
+{
+    (void)unused;
+    qn_exchange *x = with(TEXT, "");
+    qn_refusal refusal;
+    qn_bytes out = { 0 };
+    qn_exchange_refuse_status(x, 0, &served, QN_ERR_CONTEXT, &refusal);
+    x->protocol->refuse(&refusal, &out);
+    assert_bytes(
+        &out,
+        "{\"error\":{\"message\":\"the prompt has 2 tokens, which exceeds the available context size of 100 tokens\","
+        "\"type\":\"exceed_context_size_error\",\"param\":null,\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":2,"
+        "\"n_ctx\":100}}");
+    (void)qn_fail(QN_ERR_MEMORY, "queue: full");
+    qn_exchange_refuse_status(x, 0, &served, QN_ERR_MEMORY, &refusal);
+    x->protocol->refuse(&refusal, &out);
+    assert_int_equal(refusal.status, 429);
+    assert_bytes(
+        &out, "{\"error\":{\"message\":\"queue: full\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"overloaded\"}}");
+    qn_bytes_free(&out);
+    qn_exchange_free(x);
+    assert_null(qn_protocol_find("/v1/none"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_the_models),        cmocka_unit_test(values_reach_the_request),
+        cmocka_unit_test(other_names_and_ends_of_ranges), cmocka_unit_test(prompts_become_tokens),
+        cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
+        cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
+        cmocka_unit_test(refusals_of_the_scheduler),
+    };
+    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
+}

@@ -1,0 +1,186 @@
+/* JSON of bodies, read with limits, and of answers, written piece by piece. */
+#include "helper_protocol.h"
+
+#include <math.h>
+
+/* ---- Writing ---- */
+
+static void members_and_items_are_separated(void **unused)
+{
+    (void)unused;
+    qn_bytes out = { 0 };
+    qn_bytes_print(&out, "data: ");
+    qn_json_open(&out, '{');
+    qn_json_member_string(&out, "a", "x");
+    qn_json_member_string(&out, "b", NULL);
+    qn_json_key(&out, "c");
+    qn_json_open(&out, '[');
+    qn_json_close(&out, ']');
+    qn_json_key(&out, "d");
+    qn_json_open(&out, '[');
+    qn_json_integer(&out, -5);
+    qn_json_bool(&out, true);
+    qn_json_bool(&out, false);
+    qn_json_null(&out);
+    qn_json_open(&out, '{');
+    qn_json_close(&out, '}');
+    qn_json_open(&out, '{');
+    qn_json_close(&out, '}');
+    qn_json_string(&out, "[");
+    qn_json_string(&out, ":");
+    qn_json_number(&out, 2);
+    qn_json_close(&out, ']');
+    qn_json_member_integer(&out, "e", INT64_MIN);
+    qn_json_close(&out, '}');
+    qn_bytes_print(&out, "\n\n");
+    qn_json_open(&out, '[');
+    assert_bytes(
+        &out,
+        "data: {\"a\":\"x\",\"b\":null,\"c\":[],\"d\":[-5,true,false,null,{},{},\"[\",\":\",2.0],\"e\":-9223372036854775808}"
+        "\n\n[");
+    qn_bytes_free(&out);
+}
+
+static void strings_are_escaped(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text, *json;
+    } cases[] = { { "", "" },
+                  { "a\"b\\c/", "a\\\"b\\\\c/" },
+                  { "\b\f\n\r\t\x01\x1f\x7f", "\\b\\f\\n\\r\\t\\u0001\\u001F\x7f" },
+                  { "é媽🤗", "é媽🤗" },
+                  { "a\xff\xfe", "a\xef\xbf\xbd\xef\xbf\xbd" },
+                  { "\xc3", "\xef\xbf\xbd" },
+                  { "\xf0\x9f\xa4", "\xef\xbf\xbd" },
+                  { "\xf0\x9f\xa4x\"", "\xef\xbf\xbdx\\\"" },
+                  { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
+                  { "\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd" } };
+    qn_bytes out = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("case %zu", i);
+        char expected[128];
+        snprintf(expected, sizeof expected, "\"%s\"", cases[i].json);
+        qn_json_string(&out, cases[i].text);
+        assert_bytes(&out, expected);
+    }
+    qn_json_text(&out, "a\0b", 3);
+    assert_bytes(&out, "\"a\\u0000b\"");
+    qn_json_text(&out, NULL, 0);
+    assert_bytes(&out, "\"\"");
+    qn_bytes_free(&out);
+}
+
+static void numbers_have_the_digits_of_a_float(void **unused)
+{
+    (void)unused;
+    static const struct {
+        double value;
+        const char *json;
+    } cases[] = {
+        { 0, "0.0" },         { -1.5, "-1.5" },      { 0.1f, "0.100000001" }, { 1e-30, "1e-30" }, { 123456789, "123456789.0" },
+        { INFINITY, "null" }, { -INFINITY, "null" }, { NAN, "null" }
+    };
+    qn_bytes out = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_json_number(&out, cases[i].value);
+        assert_bytes(&out, cases[i].json);
+    }
+    qn_bytes_free(&out);
+}
+
+/* ---- Reading ---- */
+
+static json_t *read_body(const char *text, const qn_protocol_limits *limits)
+{
+    qn_refusal refusal = { 0 };
+    json_t *json = qn_body_read(text, strlen(text), limits, &refusal);
+    if (!json)
+        assert_int_equal(refusal.status, 400);
+    if (!json)
+        assert_string_equal(refusal.code, "invalid_json");
+    return json;
+}
+
+static void assert_reads(const char *text, const char *as)
+{
+    label("%s", text);
+    json_t *json = read_body(text, NULL), *expected = json_loads(as, JSON_ALLOW_NUL, NULL);
+    assert_non_null(json);
+    assert_non_null(expected);
+    assert_true(json_equal(json, expected));
+    json_decref(json);
+    json_decref(expected);
+}
+
+static void lone_surrogates_are_replaced(void **unused)
+{
+    (void)unused;
+    assert_reads("{\"a\":\"\\ud83e\\udd17\"}", "{\"a\":\"🤗\"}");
+    assert_reads("{\"a\":\"\\uD83E\\uDD17\\ud83e\"}", "{\"a\":\"🤗\\ufffd\"}");
+    assert_reads("{\"a\":\"\\ud83ex\"}", "{\"a\":\"\\ufffdx\"}");
+    assert_reads("{\"a\":\"\\udd17\\ud83e\"}", "{\"a\":\"\\ufffd\\ufffd\"}");
+    assert_reads("{\"a\":\"\\ud83e\\ud83e\\udd17\"}", "{\"a\":\"\\ufffd🤗\"}");
+    assert_reads("{\"a\":\"\\\\ud83e\"}", "{\"a\":\"\\\\ud83e\"}");
+    assert_reads("{\"a\":\"\\\\\\ud83e\"}", "{\"a\":\"\\\\\\ufffd\"}");
+    assert_reads("{\"\\ud800\":\"\\u0000\"}", "{\"\\ufffd\":\"\\u0000\"}");
+    assert_null(read_body("{\"a\":\"\\ud8\"}", NULL));
+    assert_null(read_body("{\"a\":\"\\ud83\"}", NULL));
+}
+
+static void what_is_no_body_is_refused(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = { "",
+                                       "{",
+                                       "[]",
+                                       "5",
+                                       "null",
+                                       "{} {}",
+                                       "{\"a\":1e999}",
+                                       "{'a':1}",
+                                       "{a:1}",
+                                       "{\"a\":\"\xff\"}",
+                                       "{\"a\":\"\n\"}",
+                                       "{\"a\":01}",
+                                       "{\"\\u0000\":1}",
+                                       "\xef\xbb\xbf{}" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        label("%s", bad[i]);
+        assert_null(read_body(bad[i], NULL));
+    }
+    assert_reads(" {\"a\":1,\"a\":2} \n", "{\"a\":2}");
+    json_t *json = read_body("{\"seed\":18446744073709551615,\"n\":2}", NULL);
+    assert_true(json_is_real(json_object_get(json, "n")));
+    json_decref(json);
+}
+
+static void depth_is_limited(void **unused)
+{
+    (void)unused;
+    char text[1000];
+    for (size_t depth = 120; depth < 140; depth++) {
+        const size_t inner = depth - 1;
+        const int n = sprintf(text, "{\"a\":");
+        memset(text + n, '[', inner);
+        memset(text + n + inner, ']', inner);
+        strcpy(text + n + 2 * inner, "}");
+        json_t *json = read_body(text, NULL);
+        assert_true(!json == (depth > 128));
+        json_decref(json);
+    }
+    json_t *json = read_body("{\"a\":\"[[[[[[\\\"[[[[\"}", &(qn_protocol_limits){ .depth = 1 });
+    assert_non_null(json);
+    json_decref(json);
+    assert_null(read_body("{\"a\":{}}", &(qn_protocol_limits){ .depth = 1 }));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_and_items_are_separated),    cmocka_unit_test(strings_are_escaped),
+        cmocka_unit_test(numbers_have_the_digits_of_a_float), cmocka_unit_test(lone_surrogates_are_replaced),
+        cmocka_unit_test(what_is_no_body_is_refused),         cmocka_unit_test(depth_is_limited),
+    };
+    return cmocka_run_group_tests(tests, load_vocab, free_vocab);
+}
