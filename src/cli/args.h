@@ -160,6 +160,9 @@ qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t 
 void qn_print_help(const qn_command *command);
 void qn_print_man(void);
 
+/* qn_print_completion - completion for a shell, to be sourced: "bash", "zsh" or "fish". False for another. */
+bool qn_print_completion(const char *shell);
+
 /* qn_nearest_command - the command whose name is a typing mistake away from `name`, or NULL. */
 const char *qn_nearest_command(const char *name);
 
