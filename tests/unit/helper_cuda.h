@@ -39,12 +39,14 @@ static struct {
     size_t available;                           /* free bytes of memory; 0: 79 GiB */
     bool capturing;                             /* what cuStreamIsCapturing says */
     size_t (*args_bytes)(const char *function); /* of a function's arguments, for the log; NULL: FAKE_ARGS_BYTES */
+    void (*on_event_wait)(qn_cu_event event);   /* before cuEventSynchronize returns; may be NULL */
     qn_cu_context current;
     unsigned long long context_id; /* of every context */
     qn_cu_module last_module;      /* that was loaded */
     /* counters of live objects and calls, and data of the last call */
     int contexts, modules, loads, allocations, host_allocations, streams, events, graphs, execs, updates, launches;
     size_t allocated; /* bytes of all calls of cuMemAlloc */
+    int memory_calls; /* of cuMemAlloc, cuMemFree, cuMemHostAlloc, cuMemFreeHost, cuEventCreate, cuEventDestroy */
     int reservations, handles, mappings, copies_in, copies, copied_in_bytes;
     int records, graph_launches, synchronizations, event_synchronizations; /* synchronizations: of streams */
     int shared_set, last_shared, carveouts_set;
@@ -225,6 +227,7 @@ static qn_cu_result fake_memory_info(size_t *available, size_t *total)
 static qn_cu_result fake_alloc(uint64_t *address, size_t bytes)
 {
     FAKE_TRY("cuMemAlloc");
+    fake_count(&fake.memory_calls, 1);
     void *memory; /* aligned as the driver's */
     if (bytes >= (size_t)1 << 32 || posix_memalign(&memory, 256, bytes))
         return QN_CU_OUT_OF_MEMORY;
@@ -236,6 +239,7 @@ static qn_cu_result fake_alloc(uint64_t *address, size_t bytes)
 
 static qn_cu_result fake_free(uint64_t address)
 {
+    fake_count(&fake.memory_calls, 1);
     free((void *)(uintptr_t)address);
     fake_count(&fake.allocations, -1);
     return 0;
@@ -328,6 +332,7 @@ static qn_cu_result fake_host_alloc(void **memory, size_t bytes, unsigned flags)
 {
     (void)flags;
     FAKE_TRY("cuMemHostAlloc");
+    fake_count(&fake.memory_calls, 1);
     *memory = malloc(bytes);
     if (!*memory)
         return QN_CU_OUT_OF_MEMORY;
@@ -337,6 +342,7 @@ static qn_cu_result fake_host_alloc(void **memory, size_t bytes, unsigned flags)
 
 static qn_cu_result fake_host_free(void *memory)
 {
+    fake_count(&fake.memory_calls, 1);
     free(memory);
     fake_count(&fake.host_allocations, -1);
     return 0;
@@ -431,6 +437,7 @@ static qn_cu_result fake_event_create(qn_cu_event *event, unsigned flags)
 {
     (void)flags;
     FAKE_TRY("cuEventCreate");
+    fake_count(&fake.memory_calls, 1);
     *event = (qn_cu_event)calloc(1, sizeof(int)); /* its number among all that were recorded */
     fake_count(&fake.events, 1);
     return 0;
@@ -438,6 +445,7 @@ static qn_cu_result fake_event_create(qn_cu_event *event, unsigned flags)
 
 static qn_cu_result fake_event_destroy(qn_cu_event event)
 {
+    fake_count(&fake.memory_calls, 1);
     free(event);
     fake_count(&fake.events, -1);
     return 0;
@@ -455,8 +463,9 @@ static qn_cu_result fake_event_record(qn_cu_event event, qn_cu_stream stream)
 
 static qn_cu_result fake_event_synchronize(qn_cu_event event)
 {
-    (void)event;
     FAKE_TRY("cuEventSynchronize");
+    if (fake.on_event_wait)
+        fake.on_event_wait(event);
     fake_count(&fake.event_synchronizations, 1);
     return 0;
 }

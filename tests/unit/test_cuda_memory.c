@@ -691,6 +691,7 @@ static void failing_creation(void **unused)
                                          "cuMemHostAlloc",
                                          "cuEventCreate",
                                          "cuMemCreate",
+                                         "cuMemsetD8Async",
                                          "cuMemcpyHtoDAsync" };
     struct cuda_fixture x;
     qn_memory *memory;

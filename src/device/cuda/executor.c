@@ -350,6 +350,7 @@ static void device_free(qn_device *device)
 {
     qn_cuda_model *model = cuda_model_of(device);
     if (model->cuda) {
+        qn_cuda_kept_tables_free(model);
         qn_cuda_caches_free(model->caches);
         qn_cuda_graphs_free(model);
         qn_cuda_buffers_free(model);
@@ -450,6 +451,7 @@ static qn_status create(qn_cuda_model *model, const qn_cuda_executor_params *par
         QN_TRY(qn_cuda_event_create(model->cuda, &model->launched[i].started));
         QN_TRY(qn_cuda_event_create(model->cuda, &model->launched[i].computed));
     }
+    QN_TRY(qn_cuda_kept_tables_init(&model->kept_tables));
     QN_TRY(qn_cuda_caches_create(model, &model->caches));
     QN_TRY(qn_alloc(&model->buffers, model->plan->n_buffers, sizeof *model->buffers, "plan"));
     QN_TRY(qn_alloc(&model->acts, model->plan->n_acts, sizeof *model->acts, "plan"));

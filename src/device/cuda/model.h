@@ -7,6 +7,7 @@
 #include "device/cuda/caches.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/executor.h"
+#include "device/cuda/page_tables.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/deltanet/deltanet_cuda.h"
 #include "kernels/matmul/matmul_cuda.h"
@@ -124,6 +125,7 @@ typedef struct qn_cuda_model {
     bool deterministic;    /* single rows in passes of 2 to 64 rows, each other piece in one of its own */
     uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
     qn_cuda_caches *caches;
+    qn_cuda_kept_tables kept_tables;
     qn_cuda_graphs *graphs; /* of the cache formats of the steps so far: a list */
 
     /* weights */
@@ -212,14 +214,8 @@ typedef struct qn_cuda_memory {
     const qn_cuda_format *format;
     qn_sequence sequence;
     size_t n_ctx;
-    uint64_t kv_table,
-        f16_table;         /* device addresses of the page tables, u64 [table_pages]: addresses of pages, of fp16 pages (0: the
-                                     format has no codes) */
-    uint64_t *host_tables; /* pinned: what the device's tables have, both, one after the other */
-    size_t table_pages, n_set; /* entries of a table; those from n_set on are 0 */
-    qn_cuda_buffer tables;
-    qn_cuda_event copied; /* after the newest copy of entries */
-    bool has_copied;
+    qn_cuda_page_tables *tables;
+    uint64_t kv_table, f16_table; /* device addresses of the tables; f16_table: 0 if the format has no codes */
 } qn_cuda_memory;
 
 /* session_memory.c: qn_device_vtable.memory_new */

@@ -101,16 +101,19 @@ static struct list_sizes measure_lists(const qn_cuda_model *model, const qn_samp
     return sizes;
 }
 
+/* Growing waits for all work of the device: the first lists are large, for masks of about 100 rows of a large vocabulary. */
 static qn_status reserve_lists(qn_cuda_model *model, const struct list_sizes *sizes)
 {
+    enum { LEAST_BYTES = 4 << 20 };
     struct block *b = block_of(model);
-    const size_t bytes = sizes->masks + sizes->entries + sizes->raw;
-    if (bytes <= b->list_bytes)
+    const size_t needed = sizes->masks + sizes->entries + sizes->raw,
+                 bytes = 2 * needed > LEAST_BYTES ? 2 * needed : LEAST_BYTES;
+    if (needed <= b->list_bytes)
         return QN_OK;
     free_lists(model, b);
-    QN_TRY(qn_cuda_alloc(model->cuda, 2 * bytes, 1, "step buffer on the GPU", &b->device_lists));
-    QN_TRY(qn_cuda_alloc_host(model->cuda, 2 * bytes, "sampler", (void **)&b->lists));
-    b->list_bytes = 2 * bytes;
+    QN_TRY(qn_cuda_alloc(model->cuda, bytes, 1, "step buffer on the GPU", &b->device_lists));
+    QN_TRY(qn_cuda_alloc_host(model->cuda, bytes, "sampler", (void **)&b->lists));
+    b->list_bytes = bytes;
     return QN_OK;
 }
 

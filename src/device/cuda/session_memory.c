@@ -4,9 +4,6 @@
 #include "base/memory.h"
 #include "device/sequence_memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static qn_cuda_memory *cuda_memory_of(qn_memory *memory)
 {
     return (qn_cuda_memory *)memory;
@@ -17,90 +14,12 @@ static const qn_cuda_memory *cuda_memory_of_const(const qn_memory *memory)
     return (const qn_cuda_memory *)memory;
 }
 
-/* ---- Page tables ---- */
+/* ---- Growth and truncation ---- */
 
-/* One of the two tables: the items that it should have, and its copies on the host and the device. */
-struct table {
-    const uint32_t *items;
-    uint64_t base, stride;
-    uint64_t *host, device;
-};
-
-static uint64_t entry_of(const struct table *t, size_t page, size_t n_pages)
-{
-    return page < n_pages && t->items[page] != QN_NO_ITEM ? t->base + t->items[page] * t->stride : 0;
-}
-
-/* Waits until the device has read the entries that were copied last. */
-static qn_status wait_for_copies(qn_cuda_memory *m)
-{
-    const bool waits = m->has_copied;
-    m->has_copied = false;
-    return waits ? qn_cuda_event_synchronize(m->model->cuda, m->copied) : QN_OK;
-}
-
-/* Queues copies of the entries of pages [begin, end) that differ from what the device has. *n_copies counts them. */
-static qn_status copy_entries(qn_cuda_memory *m, const struct table *t, size_t end, size_t n_pages, size_t *n_copies)
-{
-    for (size_t page = 0, first; page < end; page++) {
-        for (first = page; page < end && t->host[page] != entry_of(t, page, n_pages); page++) {
-            QN_TRY(wait_for_copies(m));
-            t->host[page] = entry_of(t, page, n_pages);
-        }
-        if (page == first)
-            continue;
-        QN_TRY(qn_cuda_copy_h2d(m->model->cuda, m->model->stream, t->device + first * sizeof *t->host, t->host + first,
-                                (page - first) * sizeof *t->host));
-        ++*n_copies;
-    }
-    return QN_OK;
-}
-
-static qn_status copy_tables(qn_cuda_memory *m, size_t n_pages)
-{
-    const qn_cuda_format *f = m->format;
-    const size_t end = n_pages > m->n_set ? n_pages : m->n_set;
-    const struct table pages = { m->sequence.pages, f->page_base, f->page_stride, m->host_tables, m->kv_table };
-    const struct table f16_pages = { m->sequence.f16_pages, f->f16_page_base, f->f16_page_stride,
-                                     m->host_tables + m->table_pages, m->f16_table };
-    size_t n_copies = 0;
-    QN_TRY(copy_entries(m, &pages, end, n_pages, &n_copies));
-    if (m->f16_table)
-        QN_TRY(copy_entries(m, &f16_pages, end, n_pages, &n_copies));
-    m->n_set = n_pages;
-    if (!n_copies)
-        return QN_OK;
-    QN_TRY(qn_cuda_event_record(m->model->cuda, m->copied, m->model->stream));
-    m->has_copied = true;
-    return QN_OK;
-}
-
-/* After an error it is unknown which entries the device has. No entry compares equal to UINT64_MAX: all are copied again. */
-static void drop_tables(qn_cuda_memory *m)
-{
-    char text[QN_ERROR_TEXT_MAX];
-    memcpy(text, qn_error_text(), sizeof text);
-    (void)qn_cuda_stream_synchronize(m->model->cuda, m->model->stream);
-    for (size_t i = 0; i < 2 * m->table_pages; i++)
-        m->host_tables[i] = UINT64_MAX;
-    m->n_set = m->table_pages;
-    (void)qn_fail(QN_ERR_IO, "%s", text);
-}
-
-/* Lets the tables have the first n_pages pages, for the steps that are queued from now on. */
 static qn_status update_tables(qn_cuda_memory *m, size_t n_pages)
 {
-    if (!m->sequence.cache->pages)
-        return QN_OK;
-    pthread_mutex_lock(&m->model->stream_lock);
-    const qn_status status = copy_tables(m, n_pages);
-    if (status != QN_OK)
-        drop_tables(m);
-    pthread_mutex_unlock(&m->model->stream_lock);
-    return status;
+    return m->sequence.cache->pages ? qn_cuda_page_tables_update(m->model, m->tables, m->format, &m->sequence, n_pages) : QN_OK;
 }
-
-/* ---- Growth and truncation ---- */
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
 {
@@ -145,12 +64,8 @@ static uint64_t memory_serialized_bytes(const qn_memory *memory, const qn_extent
 static void memory_free(qn_memory *memory)
 {
     qn_cuda_memory *m = cuda_memory_of(memory);
-    qn_cuda *cuda = m->model->cuda;
-    (void)wait_for_copies(m);
     qn_sequence_free(&m->sequence);
-    qn_cuda_free(cuda, &m->tables);
-    qn_cuda_free_host(cuda, m->host_tables);
-    qn_cuda_event_free(cuda, m->copied);
+    qn_cuda_page_tables_give_back(m->model, m->tables);
     qn_free(m);
 }
 
@@ -178,19 +93,11 @@ static const qn_memory_vtable vtable = {
 
 static qn_status create_tables(qn_cuda_memory *m)
 {
-    qn_cuda *cuda = m->model->cuda;
-    size_t bytes;
-    m->table_pages = m->n_ctx / QN_PAGE + (m->n_ctx % QN_PAGE != 0);
-    if (!qn_mul_size(m->table_pages, 2 * sizeof *m->host_tables, &bytes))
-        return qn_fail(QN_ERR_MEMORY, "session: %zu positions do not fit in memory", m->n_ctx);
-    QN_TRY(qn_cuda_alloc(cuda, bytes, 1, "page tables on the GPU", &m->tables));
-    QN_TRY(qn_cuda_alloc_host(cuda, bytes, "page tables", (void **)&m->host_tables));
-    QN_TRY(qn_cuda_event_create(cuda, &m->copied));
-    m->kv_table = m->tables.address;
-    m->f16_table = m->format->attention.pages ? m->kv_table + m->table_pages * sizeof *m->host_tables : 0;
-    for (size_t i = 0; i < 2 * m->table_pages; i++)
-        m->host_tables[i] = 0;
-    return qn_cuda_upload(cuda, m->tables.address, m->host_tables, bytes, NULL, NULL);
+    const size_t n_pages = m->n_ctx / QN_PAGE + (m->n_ctx % QN_PAGE != 0);
+    QN_TRY(qn_cuda_page_tables_take(m->model, n_pages, &m->tables));
+    m->kv_table = m->tables->device.address;
+    m->f16_table = m->format->attention.pages ? m->kv_table + n_pages * sizeof *m->tables->host : 0;
+    return QN_OK;
 }
 
 static qn_status create(qn_cuda_memory *m, qn_kv_codecs codecs)
