@@ -22,7 +22,7 @@ typedef struct qn_access {
     const char *address; /* of the client */
     const char *key;     /* the name of its key; NULL: none */
     const char *method;
-    const char *path; /* without its query; cut after 256 bytes */
+    const char *path; /* without its query; cut after 256 bytes, the other texts after 64 */
     int status;
     uint64_t bytes; /* of the answer's body */
     size_t n_prompt, n_cached, n_generated;

@@ -32,7 +32,8 @@ void qn_recall_take(qn_recall_answer *answer, const qn_output_event *event);
 
 /* qn_recall_keep - keep an answer that has reasoning and a complete call; frees what `answer` has. Without memory it is not
  * kept. qn_recall_answer_free - of an answer that is not to be kept. */
-void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exchange, size_t request, qn_recall_answer *answer);
+void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exchange, size_t request,
+                    qn_recall_answer *answer);
 void qn_recall_answer_free(qn_recall_answer *answer);
 
 /* qn_recall_put - the same of a reasoning and a content, by an id. */
