@@ -42,8 +42,8 @@ void qn_keys_free(qn_keys *keys); /* NULL is allowed */
 qn_status qn_keys_reload(qn_keys *keys);
 
 /* qn_keys_find - the key of a request, from the values of its headers Authorization ("Bearer KEY") and X-Api-Key, of which any
- * may be NULL; if both are known keys it is the first. False: none is known. The time depends on the number of keys and on what
- * the request has, not on which keys there are. */
+ * may be NULL; if both are known keys it is the first. False: none is known. The time depends on the number of keys and on
+ * what the request has, not on which keys there are. */
 bool qn_keys_find(qn_keys *keys, const char *authorization, const char *api_key, qn_key *key);
 
 #endif
