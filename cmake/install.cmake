@@ -13,6 +13,8 @@ endforeach()
 # Where src/cli/demo_model.c looks for it.
 install(FILES ${PROJECT_SOURCE_DIR}/models/quern-demo.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/quern)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.service.in ${PROJECT_BINARY_DIR}/quern.service @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quern.service DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
