@@ -144,6 +144,11 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
     return a;
 }
 
+void qn_answer_hold(qn_answer *a)
+{
+    atomic_fetch_add(&a->references, 1);
+}
+
 void qn_answer_release(qn_answer *a)
 {
     if (!a || atomic_fetch_sub(&a->references, 1) != 1)
@@ -254,7 +259,8 @@ static bool pass(slot *s, const qn_exchange_event *event)
     qn_answer *a = s->answer;
     pthread_mutex_lock(&a->lock);
     const bool is_wanted = !a->is_abandoned && !a->view.is_done;
-    if (is_wanted) {
+    const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && event->result->finish == QN_FINISH_CANCELLED;
+    if (is_wanted && !is_cut) { /* the end of an answer that is cut is an error */
         a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
         check_waiting(a);
     }
@@ -441,7 +447,7 @@ void qn_answer_start(qn_answer *a)
         qn_answer_refuse(a, &refusal);
         return;
     }
-    atomic_fetch_add(&a->references, 1); /* of the requests */
+    qn_answer_hold(a); /* of the requests */
     run(a);
 }
 

@@ -61,7 +61,10 @@ void qn_outbox_end(qn_outbox *outbox);
 /* qn_answer_create - an answer, with one reference, to a body, which it takes. `connection` is what qn_answer_connection
  * returns until the answer is abandoned. NULL without memory; the body is freed. */
 qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *connection);
-void qn_answer_release(qn_answer *answer); /* NULL is allowed */
+
+/* qn_answer_hold - take a reference. qn_answer_release - give one back; NULL is allowed. */
+void qn_answer_hold(qn_answer *answer);
+void qn_answer_release(qn_answer *answer);
 
 /* ---- For workers ---- */
 

@@ -66,12 +66,16 @@ static void note(const qn_http *http, const char *what)
 
 static void reload(qn_http *http)
 {
+    char state[64];
+    snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%lld", (long long)(1e6 * qn_now()));
+    qn_notify(state);
     if (http->params.keys && qn_keys_reload(http->params.keys))
         note(http, "the keys stay as they were");
     if (http->tls && qn_tls_reload(http->tls))
         note(http, "the certificate stays as it was");
     if (http->params.log && qn_access_log_reopen(http->params.log))
         note(http, "the access log stays as it was");
+    qn_notify(qn_registry_count(&http->registry) ? "READY=1" : "STATUS=loading");
 }
 
 /* ---- Draining ---- */
@@ -79,6 +83,7 @@ static void reload(qn_http *http)
 static void begin_drain(qn_http *http)
 {
     http->is_draining = true;
+    qn_notify("STOPPING=1");
     http->drain_until = qn_now() + http->params.drain_seconds;
     const MHD_socket listening = MHD_quiesce_daemon(http->daemon);
     if (listening != MHD_INVALID_SOCKET)

@@ -87,6 +87,7 @@ void qn_workers_free(qn_workers *w)
 
 void qn_workers_add(qn_workers *w, qn_answer *answer)
 {
+    qn_answer_hold(answer);
     qn_answer_link(answer, NULL);
     pthread_mutex_lock(&w->lock);
     if (w->first)

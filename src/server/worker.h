@@ -11,7 +11,7 @@ typedef struct qn_workers qn_workers;
 qn_status qn_workers_create(size_t n_threads, qn_workers **out);
 void qn_workers_free(qn_workers *workers);
 
-/* qn_workers_add - an answer to start, with a reference of its own. */
+/* qn_workers_add - an answer to start, of which a reference is held until then. */
 void qn_workers_add(qn_workers *workers, qn_answer *answer);
 
 #endif
