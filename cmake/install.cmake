@@ -29,6 +29,8 @@ if(TARGET quern AND NOT CMAKE_CROSSCOMPILING)
     endwhile()
     add_custom_target(completions ALL DEPENDS ${completions})
 endif()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.service.in ${PROJECT_BINARY_DIR}/quern.service @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quern.service DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

@@ -49,7 +49,14 @@ typedef struct qn_args {
     const char *api, *api_key, *lengths;
     int64_t requests, timeout;
     bool may_end;
-    /* batch, bench-serve */
+    /* serve */
+    const char *host, *alias, *tls_cert, *tls_key, *access_log, *prefix_scope;
+    qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
+    bool allow_unauthenticated;
+    uint64_t max_body, max_header;
+    int64_t port, max_tokens, max_queued, max_connections, max_per_address, drain;
+    int64_t header_timeout, body_timeout, idle_timeout;
+    /* batch, bench-serve, serve */
     int64_t sequences;
     bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
@@ -79,7 +86,8 @@ enum {
     QN_CMD_PULL = 1 << 11,
     QN_CMD_LIST = 1 << 12,
     QN_CMD_RM = 1 << 13,
-    QN_CMD_BENCH_SERVE = 1 << 14
+    QN_CMD_BENCH_SERVE = 1 << 14,
+    QN_CMD_SERVE = 1 << 15
 };
 
 typedef struct qn_command {

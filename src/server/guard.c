@@ -153,8 +153,8 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The next character of a path; -1: it may have none such. */
-static int decode(const char **path)
+/* The next character of a path; -1: it may have none such. Names of models have slashes, which clients escape. */
+static int decode(const char **path, bool is_name)
 {
     const char *at = *path;
     const bool is_escape = *at == '%';
@@ -165,7 +165,7 @@ static int decode(const char **path)
         at += 2;
     }
     *path = at;
-    return c < ' ' || c == 0x7f || c == '\\' || (is_escape && c == '/') ? -1 : c;
+    return c < ' ' || c == 0x7f || c == '\\' || (is_escape && c == '/' && !is_name) ? -1 : c;
 }
 
 static bool has_dot_segment(const char *path)
@@ -184,7 +184,7 @@ bool qn_guard_path(const char *path, char *out, size_t capacity)
     if (*path != '/')
         return false;
     while (*path && *path != '?' && *path != '#') {
-        const int c = n + 1 < capacity ? decode(&path) : -1;
+        const int c = n + 1 < capacity ? decode(&path, memmem(out, n, "/models/", 8) != NULL) : -1;
         if (c < 0)
             return false;
         out[n++] = (char)c;

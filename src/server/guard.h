@@ -28,8 +28,8 @@ bool qn_guard_json(const char *content_type);
 bool qn_guard_is_loopback(const struct sockaddr *address);
 
 /* qn_guard_path - a path as it stands in the request, percent-decoded, without its query. False: it does not begin with '/',
- * has an invalid escape, an escaped '/', a backslash, a control character, invalid UTF-8 or a segment "." or "..", or has
- * `capacity` bytes or more. */
+ * has an invalid escape, an escaped '/' other than after "/models/", where names have them, a backslash, a control character,
+ * invalid UTF-8 or a segment "." or "..", or has `capacity` bytes or more. */
 bool qn_guard_path(const char *path, char *out, size_t capacity);
 
 #endif
