@@ -98,9 +98,19 @@ void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, cons
 
 /* Calls of one exchange have different ids, and so have those of different ones, of which some may become parts of one
  * conversation. */
-void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES])
+static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index, char id[QN_CALL_ID_BYTES])
 {
     const XXH128_hash_t hash = XXH3_128bits_withSeed(exchange->secret, strlen(exchange->secret), request);
-    snprintf(id, QN_CALL_ID_BYTES, "call_%zu_%016llx%016llx", call, (unsigned long long)hash.high64,
+    snprintf(id, QN_CALL_ID_BYTES, "%s_%zu_%016llx%016llx", prefix, index, (unsigned long long)hash.high64,
              (unsigned long long)hash.low64);
+}
+
+void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES])
+{
+    make_id(exchange, "call", request, call, id);
+}
+
+void qn_exchange_reasoning_id(const qn_exchange *exchange, size_t request, size_t reasoning, char id[QN_CALL_ID_BYTES])
+{
+    make_id(exchange, "rs", request, reasoning, id);
 }
