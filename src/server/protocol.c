@@ -1,4 +1,5 @@
 /* The protocols by their paths, and what all exchanges have. */
+#include "server/anthropic.h"
 #include "server/openai.h"
 
 #include <stdio.h>
@@ -6,13 +7,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-const qn_protocol *const qn_protocols[] = { &qn_openai_chat,
-                                            &qn_openai_completion,
-                                            &qn_llama_completion,
-                                            &qn_llama_tokenize,
-                                            &qn_llama_detokenize,
-                                            &qn_llama_template,
-                                            NULL };
+const qn_protocol *const qn_protocols[] = { &qn_openai_chat,      &qn_openai_completion, &qn_anthropic_messages,
+                                            &qn_anthropic_count,  &qn_llama_completion,  &qn_llama_tokenize,
+                                            &qn_llama_detokenize, &qn_llama_template,    NULL };
 
 const qn_protocol *qn_protocol_find(const char *path)
 {
