@@ -297,22 +297,13 @@ static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversatio
 
 /* ---- All of it ---- */
 
-static bool fill(qn_anthropic *x, qn_turns *turns, json_t *conversation, qn_refusal *refusal)
-{
-    json_t *messages = qn_turns_finish(turns);
-    const bool done = messages && json_object_set_new(conversation, "messages", json_incref(messages)) == 0 &&
-                      (!x->base.tools.list || json_object_set(conversation, "tools", x->base.tools.list) == 0) &&
-                      json_object_set_new(conversation, "add_generation_prompt", json_true()) == 0;
-    json_decref(messages);
-    return done || qn_refuse_memory(refusal);
-}
-
 bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
     qn_turns turns = { 0 };
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
     const bool done = take_messages(&turns, body, limits, refusal) && take_output(x, body, conversation, refusal) &&
-                      take_tools(x, body, limits, tools, refusal) && fill(x, &turns, conversation, refusal);
+                      take_tools(x, body, limits, tools, refusal) &&
+                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_refuse_memory(refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

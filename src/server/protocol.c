@@ -1,15 +1,17 @@
 /* The protocols by their paths, and what all exchanges have. */
 #include "server/anthropic.h"
 #include "server/openai.h"
+#include "server/responses.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-const qn_protocol *const qn_protocols[] = { &qn_openai_chat,      &qn_openai_completion, &qn_anthropic_messages,
-                                            &qn_anthropic_count,  &qn_llama_completion,  &qn_llama_tokenize,
-                                            &qn_llama_detokenize, &qn_llama_template,    NULL };
+const qn_protocol *const qn_protocols[] = {
+    &qn_openai_chat,    &qn_openai_completion,  &qn_llama_completion, &qn_llama_tokenize,   &qn_llama_detokenize,
+    &qn_llama_template, &qn_anthropic_messages, &qn_anthropic_count,  &qn_responses_create, NULL
+};
 
 const qn_protocol *qn_protocol_find(const char *path)
 {

@@ -174,7 +174,7 @@ static bool has_user(const json_t *messages)
     return false;
 }
 
-json_t *qn_turns_finish(qn_turns *turns)
+bool qn_turns_finish(qn_turns *turns, json_t *tools, json_t *conversation)
 {
     if (turns->waiting.length && turns->turn == QN_TURN_RESULT)
         add_waiting(turns);
@@ -192,5 +192,7 @@ json_t *qn_turns_finish(qn_turns *turns)
         set_text(turns, message, "content", &turns->system);
         check(turns, json_array_insert_new(turns->messages, 0, message) == 0);
     }
-    return turns->has_failed ? NULL : json_incref(turns->messages);
+    return !turns->has_failed && json_object_set(conversation, "messages", turns->messages) == 0 &&
+           (!tools || json_object_set(conversation, "tools", tools) == 0) &&
+           json_object_set_new(conversation, "add_generation_prompt", json_true()) == 0;
 }

@@ -42,7 +42,8 @@ void qn_turns_call(qn_turns *turns, const char *id, const char *name, json_t *ar
 void qn_turns_result(qn_turns *turns, const char *id);
 void qn_turns_result_text(qn_turns *turns, const char *text, size_t length);
 
-/* qn_turns_finish - all messages, a new reference; without one of the user an empty one. NULL: no memory. */
-json_t *qn_turns_finish(qn_turns *turns);
+/* qn_turns_finish - completes a conversation: all messages, with an empty one of the user if there is none; tools, unless they are
+ * NULL; the header of the answer that follows. False: no memory. */
+bool qn_turns_finish(qn_turns *turns, json_t *tools, json_t *conversation);
 
 #endif
