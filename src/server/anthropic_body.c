@@ -144,8 +144,6 @@ static bool take_tool_use(qn_turns *turns, const json_t *block, const char *wher
 static bool take_answer(qn_turns *turns, const json_t *content, const char *where, qn_refusal *refusal)
 {
     qn_turns_answer(turns, json_string_value(content), json_string_length(content));
-    if (!json_is_string(content) && !json_is_array(content))
-        return qn_refuse_type(refusal, where, content, "a string or an array of blocks");
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i), *type = json_object_get(block, "type"),
                      *text = json_object_get(block, "text");
@@ -163,17 +161,17 @@ static bool take_message(qn_turns *turns, const json_t *message, size_t index, q
 {
     const json_t *role = json_object_get(message, "role"), *content = qn_field(message, "content");
     char where[48];
+    const bool is_user = qn_json_is(role, "user"), is_answer = qn_json_is(role, "assistant");
+    if (!is_user && !is_answer && !qn_json_is(role, "system")) {
+        snprintf(where, sizeof where, "messages.%zu.role", index);
+        return qn_refuse_type(refusal, where, role, "\"user\", \"assistant\" or \"system\"");
+    }
     snprintf(where, sizeof where, "messages.%zu.content", index);
-    if (qn_json_is(role, "assistant"))
-        return take_answer(turns, content, where, refusal);
-    if (!content)
+    if (!json_is_string(content) && !json_is_array(content))
         return qn_refuse_type(refusal, where, content, "a string or an array of blocks");
-    if (qn_json_is(role, "user"))
-        return take_user(turns, content, where, refusal);
-    if (qn_json_is(role, "system"))
-        return add_texts(turns, content, where, add_system, refusal);
-    snprintf(where, sizeof where, "messages.%zu.role", index);
-    return qn_refuse_type(refusal, where, role, "\"user\", \"assistant\" or \"system\"");
+    if (is_answer)
+        return take_answer(turns, content, where, refusal);
+    return is_user ? take_user(turns, content, where, refusal) : add_texts(turns, content, where, add_system, refusal);
 }
 
 static bool take_messages(qn_turns *turns, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)

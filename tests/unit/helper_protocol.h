@@ -91,6 +91,18 @@ static inline void assert_refused(const char *path, const char *body, const qn_p
         fail_msg("the message is '%s', expected '%s' in it", refusal.message, part);
 }
 
+/* JSON that was written with ' in place of ". One of four buffers, in turn. */
+static inline const char *quoted(const char *text)
+{
+    static char buffers[4][8000];
+    static unsigned turn;
+    char *to = buffers[turn++ % 4];
+    snprintf(to, sizeof buffers[0], "%s", text);
+    for (char *c = to; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    return to;
+}
+
 /* Compares what was appended, and forgets it. */
 static inline void assert_bytes(qn_bytes *out, const char *expected)
 {
