@@ -196,12 +196,6 @@ function keys(event) {
     }
 }
 
-function chooseImport() {
-    const input = element("input", { type: "file", accept: ".json,application/json" });
-    input.addEventListener("change", () => input.files[0] && importConversations(input.files[0]));
-    input.click();
-}
-
 async function importConversations(file) {
     try {
         const ids = await importFile(file);
@@ -265,9 +259,14 @@ async function start() {
     byId("thinking").addEventListener("click", settings.nextThinking);
     byId("open-settings").addEventListener("click", () => settings.showDialog({
         exportAll: () => exportConversations(sidebar.records.map(({ id }) => id)),
-        import: chooseImport,
+        import: () => byId("import-file").click(),
         changeKey: askKey,
     }));
+    byId("import-file").addEventListener("change", async ({ target }) => {
+        if (target.files[0])
+            await importConversations(target.files[0]);
+        target.value = "";
+    });
     addEventListener("keydown", keys);
     byId("starters").append(...STARTERS.map((text) => element("button", { type: "button", on: { click: () => (composer.set_text(text), composer.focus()) } }, text)));
     show(current);

@@ -25,7 +25,7 @@ function statsText({ speed, tokens, prompt, cached, first_ms }) {
     if (tokens !== undefined)
         parts.push(`${count(tokens)} ${tokens === 1 ? "token" : "tokens"}`);
     if (prompt !== undefined)
-        parts.push(`prompt ${count(prompt)}${cached ? `, ${count(cached)} cached` : ""}`);
+        parts.push(`prompt ${count(prompt)}${cached ? ` (${count(cached)} cached)` : ""}`);
     if (first_ms !== undefined)
         parts.push(`first after ${seconds(first_ms)}`);
     return parts.join(" · ");
