@@ -91,6 +91,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         page = self.server.page
+        if page.is_closing:
+            self.close_connection = True  # of one that was kept alive
+            return
         path = self.path.split("?")[0]
         page.note("GET", path, None)
         file = page.files.get(path)

@@ -48,7 +48,7 @@ function coloured(text, language) {
 // A block that may still grow: set(text) replaces its text, finish() colours it.
 export class CodeBlock {
     constructor(text, info) {
-        this.language = (info ?? "").trim().split(/\s/)[0].toLowerCase().slice(0, 30);
+        this.language = /^[\w+#.-]{0,30}/.exec((info ?? "").trim().toLowerCase())[0];
         this.text = "";
         this.node = document.createTextNode("");
         this.code = element("code", {}, this.node);

@@ -36,6 +36,7 @@ export class Composer {
             event.preventDefault();
             this.#send();
         } else if (event.key === "ArrowUp" && !this.input.value && !event.isComposing) {
+            event.preventDefault();
             this.on.edit_last();
         }
     }

@@ -5,6 +5,7 @@ import { withFiles } from "./files.js";
 import { LiveMarkdown } from "./live.js";
 
 const NAMES = { user: "You", assistant: "Answer", tool: "Result of a tool", system: "System" };
+// Below answers that are not complete.
 const NOTES = {
     stopped: "Stopped.",
     cut: "Cut off: this is a part of an answer.",
@@ -151,16 +152,17 @@ export class MessageView {
         this.foot.replaceChildren();
         if (message.state === "streaming")
             return;
+        const is_broken = ["stopped", "cut", "failed"].includes(message.state);
         const note = message.error ? `${message.state === "cut" ? "Cut off: " : ""}${message.error}` : NOTES[message.state];
         if (note)
             this.foot.append(element("p", { class: `note ${message.state}` }, note,
-                message.state !== "full" ? element("button", { type: "button", on: { click: () => actions.regenerate(message) } }, "Try again") : null));
+                is_broken ? element("button", { type: "button", on: { click: () => actions.regenerate(message) } }, "Try again") : null));
         const buttons = element("div", { class: "buttons" });
         if (message.content || message.files)
             buttons.append(copyButton("Copy", () => (message.role === "user" ? withFiles(message.content, message.files) : message.content)));
         if (message.role === "user")
             buttons.append(iconButton("edit", "Edit and ask again", () => actions.edit(message)));
-        if (message.role === "assistant")
+        if (message.role === "assistant" && !is_broken)
             buttons.append(iconButton("again", "Answer again", () => actions.regenerate(message)));
         if (message.stats)
             buttons.append(element("span", { class: "stats" }, statsText(message.stats)));

@@ -102,8 +102,7 @@ function numberField(field) {
         input.setAttribute("aria-invalid", String(is_wrong));
         if (is_wrong)
             input.reportValidity();
-        else
-            set(name, value);
+        set(name, is_wrong ? undefined : value);
     });
     return element("label", { class: "field" }, element("span", {}, label), input);
 }
