@@ -57,7 +57,7 @@ class _Owner:
         self.pointer = pointer
         self.busy = threading.Lock()
         self._cancel_lock = threading.RLock()
-        self._is_generating = False
+        self._is_generating = self._is_cancelled = False
 
     @contextmanager
     def use(self) -> Iterator[Any]:
@@ -68,8 +68,8 @@ class _Owner:
             self.busy.release()
 
     def acquire(self) -> None:
-        """Takes the session. Waiting for it would never end where its stream is read by this thread."""
-        if not self.busy.acquire(blocking=False):
+        """Takes the session. A generation that was cancelled is waited for; one that was not could be read by this thread."""
+        if not self.busy.acquire(blocking=self._is_cancelled):
             raise InvalidError("session: it is generating; its stream has to be read to the end, or closed")
         if self.pointer is None:
             self.busy.release()
@@ -78,7 +78,7 @@ class _Owner:
     def begin(self) -> None:
         """A generation begins in a session that was acquired."""
         with self._cancel_lock:
-            self._is_generating = True
+            self._is_generating, self._is_cancelled = True, False
 
     def end(self) -> None:
         with self._cancel_lock:
@@ -89,6 +89,7 @@ class _Owner:
         """Ends a generation. Outside of one the request would be kept for the next."""
         with self._cancel_lock:
             if self._is_generating:
+                self._is_cancelled = True
                 lib.qn_session_cancel(self.pointer)
 
     def free(self) -> None:
