@@ -210,9 +210,11 @@ def test_close(demo: pyquern.Model) -> None:
 
 
 def test_dropped_scheduler(demo: pyquern.Model) -> None:
-    """Requests keep their scheduler, whose last reference goes in a callback."""
-    request = pyquern.Scheduler(demo).submit(PROMPT, max_tokens=4, seed=1)
-    assert request.result().text == demo.generate(PROMPT, max_tokens=4, seed=1).text
+    """Requests keep their scheduler and its model, whose last references go in a callback."""
+    expected = demo.generate(PROMPT, max_tokens=2, seed=1).text
+    for _ in range(20):
+        request = pyquern.Scheduler(pyquern.Model(DEMO, device="cpu")).submit(PROMPT, max_tokens=2, seed=1)
+        assert request.result().text == expected
     deadline = time.monotonic() + 20
     while any(thread.name == "pyquern-free" for thread in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
