@@ -1,97 +1,23 @@
 """Tests of the chat page, run by page.sh: page_test.py FOLDER BROWSER DRIVER [PICTURES]"""
 import json, os, re, sys, tempfile, time
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
+
 from selenium.webdriver.common.keys import Keys
 
-sys.path.insert(0, os.path.dirname(__file__))
+from page_browser import Page, check
 from page_server import XSS, PageServer
 
 MAX_BYTES = 200_000
 MAX_FIRST_PAINT_MS = 300
 MIN_FRAMES = 30  # a second
 N_MESSAGES = 2000
-PATIENCE = 15  # seconds
 
-folder, browser, driver_path = sys.argv[1:4]
+folder, browser, driver = sys.argv[1:4]
 server = PageServer(folder)
 work = tempfile.mkdtemp(dir=folder)
 
 
-class Page:
-    def __init__(self, phone=None):
-        options = webdriver.ChromeOptions()
-        options.binary_location = browser
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
-                         "--disable-background-networking", "--hide-scrollbars",
-                         "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"):
-            options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        if phone:
-            options.add_experimental_option("mobileEmulation", {"deviceMetrics": {"width": phone[0], "height": phone[1], "pixelRatio": 1.5, "touch": True}})
-        else:
-            options.add_argument("--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4")  # a mouse
-        self.driver = webdriver.Chrome(options=options, service=Service(driver_path))
-        if not phone:
-            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 1180, "height": 860, "deviceScaleFactor": 1, "mobile": False})
-
-    def js(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
-
-    def find(self, css):
-        return self.driver.find_element(By.CSS_SELECTOR, css)
-
-    def count(self, css):
-        return self.js("return document.querySelectorAll(arguments[0]).length", css)
-
-    def text(self, css):
-        return self.js("return document.querySelector(arguments[0])?.textContent ?? null", css)
-
-    # The element of the last message with this selector within.
-    def last(self, css=""):
-        return f"#messages > .message:last-child {css}".strip()
-
-    def wait(self, what, condition, seconds=PATIENCE):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if condition():
-                return
-            time.sleep(0.03)
-        raise AssertionError(f"waited in vain for: {what}; the last message: {(self.text(self.last()) or '')[:300]!r}")
-
-    def open(self):
-        self.driver.get(f"http://127.0.0.1:{server.port}/")
-        self.wait("connected", lambda: self.count("#state.ok"))
-
-    def new(self):
-        self.js("document.getElementById('new').click()")
-        self.wait("an empty conversation", lambda: self.count(".message") == 0)
-
-    def send(self, text):
-        box = self.find("#input")
-        box.send_keys(text)
-        box.send_keys(Keys.ENTER)
-
-    def is_idle(self):
-        return not self.js("return document.getElementById('main').classList.contains('is-busy')")
-
-    def ask(self, text):
-        n = self.count(".message")
-        self.send(text)
-        self.wait(f"the answer to {text!r}", lambda: self.count(".message") >= n + 2 and self.is_idle())
-
-    def press(self, *keys):
-        self.driver.switch_to.active_element.send_keys(*keys)
-
-    # Errors of the console since the last call, but for answers with a status of an error, which browsers write there.
-    def console(self):
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE" and "Failed to load resource" not in entry["message"]]
-
-
-def check(condition, text):
-    if not condition:
-        raise AssertionError(text)
+def open_browser(phone=None):
+    return Page(f"http://127.0.0.1:{server.port}/", browser, driver, phone)
 
 
 # ---- The files ----
@@ -420,19 +346,21 @@ def long(page):
             if (performance.now() - begin < 1500)
                 requestAnimationFrame(frame);
             else
-                done([n / (performance.now() - begin) * 1000, longest]);
+                done([n, (performance.now() - begin) / 1000, longest]);
         });"""
     page.driver.set_script_timeout(20)
     for pixels in (60, 800):
-        # Other programs may have the machine: the best of a few.
-        frames, longest = 0, 0
-        for _ in range(8):
-            frames, longest = max((frames, longest), tuple(page.driver.execute_async_script(script, pixels)))
-            if frames >= MIN_FRAMES:
+        # Other programs may have the machine: the best of a few, and where they leave too little, what a processor alone would do.
+        shown, possible = 0, 0
+        for _ in range(6):
+            before = page.processor_seconds()
+            n, seconds, longest = page.driver.execute_async_script(script, pixels)
+            shown, possible = max(shown, n / seconds), max(possible, n / (page.processor_seconds() - before))
+            if shown >= MIN_FRAMES:
                 break
             page.js("document.getElementById('thread').scrollTop = 1e9")
-        print(f"{N_MESSAGES} messages: {pixels} pixels a frame, {frames:.0f} frames a second, the longest {longest:.0f} ms; opened after {opened:.1f} s")
-        check(frames >= MIN_FRAMES, f"{frames:.0f} frames a second")
+        print(f"{N_MESSAGES} messages: {pixels} pixels a frame, {shown:.0f} frames a second, {possible:.0f} by processor time, the longest {longest:.0f} ms; opened after {opened:.1f} s")
+        check(max(shown, possible) >= MIN_FRAMES, f"{shown:.0f} frames a second, {possible:.0f} by processor time")
     # Who reads further up is left there.
     top = page.js("const t = document.getElementById('thread'); t.scrollTop = 5000; return t.scrollTop")
     time.sleep(0.2)
@@ -496,7 +424,7 @@ def models(page):
 # ---- Small and accessible ----
 
 def phone(_):
-    page = Page((360, 740))
+    page = open_browser((360, 740))
     try:
         on_phone(page)
     finally:
@@ -582,7 +510,7 @@ def picture_file():
 
 
 def pictures(target):
-    for kind, page in (("desktop", Page()), ("phone", Page((390, 780)))):
+    for kind, page in (("desktop", open_browser()), ("phone", open_browser((390, 780)))):
         page.open()
         page.find("#import-file").send_keys(picture_file())
         page.wait("the conversation", lambda: page.count(page.last("table")))
@@ -602,7 +530,7 @@ def main():
     server.start()
     if len(sys.argv) > 4:
         return pictures(sys.argv[4])
-    page = Page()
+    page = open_browser()
     failed = 0
     try:
         page.open()
