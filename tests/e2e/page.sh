@@ -19,7 +19,9 @@ if [ -z "$browser" ] || [ -z "$driver" ]; then
 fi
 python_with page selenium==4.51.0
 if [ -n "${QN_PAGE_PICTURES:-}" ]; then
-    exec "$python" "$tests/page_test.py" "$work/page" "$browser" "$driver" "$QN_PAGE_PICTURES"
+    "$python" "$tests/page_test.py" "$work/page" "$browser" "$driver" "$QN_PAGE_PICTURES" &&
+        pngquant --force --ext .png --speed 1 64 "$QN_PAGE_PICTURES"/page-*.png
+    exit
 fi
 timeout 300 "$python" "$tests/page_serve.py" "$work/page" "$QN_SOURCE_DIR/models/quern-demo.gguf" "$browser" "$driver" || exit
 timeout 300 "$python" "$tests/page_test.py" "$work/page" "$browser" "$driver"

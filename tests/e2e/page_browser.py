@@ -29,7 +29,10 @@ class Page:
             options.add_argument("--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4")  # a mouse
         self.driver = webdriver.Chrome(options=options, service=Service(driver))
         if not phone:
-            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 1180, "height": 860, "deviceScaleFactor": 1, "mobile": False})
+            self.resize(1180, 860)
+
+    def resize(self, width, height):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
 
     def js(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)

@@ -435,7 +435,7 @@ def on_phone(page):
     page.open()
     wide = "return Math.max(document.documentElement.scrollWidth, document.body.scrollWidth, document.getElementById('thread').scrollWidth)"
     check(page.js(wide) <= 360, f"{page.js(wide)} pixels wide")
-    page.ask("markdown")
+    page.ask("markdown and a question that is longer than a phone is wide")
     page.ask("x" * 300)
     check(page.js(wide) <= 360, f"{page.js(wide)} pixels wide with messages")
     check(page.js("return document.getElementById('sidebar').inert"), "the list takes the focus while it is hidden")
@@ -510,7 +510,10 @@ def picture_file():
 
 
 def pictures(target):
-    for kind, page in (("desktop", open_browser()), ("phone", open_browser((390, 780)))):
+    for kind, size in (("desktop", (1180, 900)), ("phone", (390, 780))):
+        page = open_browser(size if kind == "phone" else None)
+        if kind == "desktop":
+            page.resize(*size)
         page.open()
         page.find("#import-file").send_keys(picture_file())
         page.wait("the conversation", lambda: page.count(page.last("table")))

@@ -23,7 +23,8 @@ async function refusal(response) {
         error = (await response.json()).error ?? {};
     } catch { /* another server's page, perhaps */ }
     const message = typeof error.message === "string" ? error.message.slice(0, 1000) : `The server answered with status ${response.status}.`;
-    return new ApiError(KINDS[response.status] ?? "failed", message, response.status, typeof error.code === "string" ? error.code : null);
+    const code = typeof error.code === "string" ? error.code : null;
+    return new ApiError(code === "stopping" ? "gone" : KINDS[response.status] ?? "failed", message, response.status, code);
 }
 
 async function request(path, { body, signal } = {}) {

@@ -11,7 +11,7 @@ import { Thread } from "./thread.js";
 import { exportConversations, importFile } from "./transfer.js";
 
 const STARTERS = ["Explain how a mill turns grain into flour.", "Write a C function that reverses a list.", "Compare tea and coffee in a table.",
-    "Give me three ideas for a rainy day."];
+    "Tell me a short story."];
 const THEMES = ["auto", "light", "dark"];
 const NARROW = matchMedia("(max-width: 760px)");
 
@@ -47,7 +47,7 @@ function draw() {
     const thinking = settings.get("thinking");
     byId("thinking").textContent = thinking === "default" ? "Thinking" : `Thinking ${thinking}`;
     byId("thinking").className = `pill ${thinking}`;
-    byId("thinking").title = "Thinking: as the server has it, on, or off";
+    byId("thinking").title = "Thinking: server default, on, or off";
 }
 
 function create() {
@@ -152,7 +152,7 @@ function theme(change) {
         delete document.documentElement.dataset.theme;
     else
         document.documentElement.dataset.theme = name;
-    const label = `Colours: ${name === "auto" ? "as the system has them" : name}`;
+    const label = `Colours: ${name === "auto" ? "those of the system" : name}`;
     byId("theme").title = label;
     byId("theme").setAttribute("aria-label", label);
 }
