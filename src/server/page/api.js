@@ -2,8 +2,8 @@
 import { session } from "./dom.js";
 import { events } from "./sse.js";
 
-// Why a request has no answer. kind: "gone" (no connection), "key" (401), "loading" (503), "busy" (429), "cut" (a stream that ended before
-// its end), "failed".
+// Why a request has no answer. kind: "gone" (no connection, or a server that is stopping), "key" (401), "loading" (503), "busy" (429),
+// "cut" (a stream that ended before its end), "failed".
 export class ApiError extends Error {
     constructor(kind, message, status = 0, code = null) {
         super(message);
