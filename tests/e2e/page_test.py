@@ -13,6 +13,7 @@ N_MESSAGES = 2000
 
 folder, browser, driver = sys.argv[1:4]
 server = PageServer(folder)
+HAS_MARKED = len(server.files["/page/marked.js"]["bytes"]) > 0  # else the page shows text and code blocks alone
 work = tempfile.mkdtemp(dir=folder)
 
 
@@ -75,6 +76,9 @@ def streaming(page):
 def markdown(page):
     page.new()
     page.ask("markdown")
+    if not HAS_MARKED:
+        check(page.count(page.last(".code")) == 1 and "| Rotary quern |" in page.text(page.last(".markdown")), "text and a code block")
+        return
     for css, n in {"table": 1, "tbody tr": 3, "th.to-right": 2, "ol > li": 3, "ol ul > li": 2, "blockquote": 1, "h4": 1, "del": 1, "strong": 1, "em": 1,
                    ".code": 1, ".code .c-keyword": 2, "input[type=checkbox][disabled]": 2, "a[rel~=noopener][target=_blank]": 1}.items():
         check(page.count(page.last(css)) == n, f"{page.count(page.last(css))} of {css}, expected {n}")
@@ -201,12 +205,12 @@ def xss(page):
     page.new()
     page.ask("xss <img src=x onerror=window.HIT=20>")
     addresses = is_harmless(page, "an answer")
-    check("https://example.org/?a=1&b=" in addresses[-1] or any("example.org/?a=1" in a for a in addresses), f"plain addresses are links: {addresses}")
+    check(not HAS_MARKED or any("example.org/?a=1" in a for a in addresses), f"plain addresses are no links: {addresses}")
     text = page.text(page.last(".markdown"))
     check("<script>window.HIT = 1</script>" in text and '<img src=x onerror="window.HIT = 2">' in text, f"tags are not shown as they are written: {text[:400]}")
     check("<img src=x onerror=window.HIT=20>" in page.text("#title") and page.count("#messages b") == 0, "title")
     page.driver.refresh()
-    page.wait("the conversation", lambda: page.count(page.last("table")))
+    page.wait("the conversation", lambda: page.count(page.last(".markdown *")))
     is_harmless(page, "an answer after a reload")
     name = os.path.join(work, "<img src=x onerror=window.HIT=21>.txt")
     with open(name, "w") as file:
@@ -352,11 +356,11 @@ def long(page):
     for pixels in (60, 800):
         # Other programs may have the machine: the best of a few, and where they leave too little, what a processor alone would do.
         shown, possible = 0, 0
-        for _ in range(6):
+        for i in range(6):
             before = page.processor_seconds()
             n, seconds, longest = page.driver.execute_async_script(script, pixels)
             shown, possible = max(shown, n / seconds), max(possible, n / (page.processor_seconds() - before))
-            if shown >= MIN_FRAMES:
+            if shown >= MIN_FRAMES or (i and possible >= MIN_FRAMES):
                 break
             page.js("document.getElementById('thread').scrollTop = 1e9")
         print(f"{N_MESSAGES} messages: {pixels} pixels a frame, {shown:.0f} frames a second, {possible:.0f} by processor time, the longest {longest:.0f} ms; opened after {opened:.1f} s")
@@ -369,7 +373,7 @@ def long(page):
     page.wait("the end again", lambda: page.js(at_end) < 3)
     page.ask("fast")
     page.wait("the end of the answer", lambda: page.js(at_end) < 3)
-    check(page.count(page.last("table")) == 20, "a long answer")
+    check(page.count(page.last(".code")) == 20, "a long answer")
 
 
 # ---- The server ----
