@@ -273,6 +273,24 @@ def imports(page):
     check("\u202e" not in page.text("#messages .file summary"), "a file's name turns the direction of the text")
 
 
+def early(page):
+    """What is asked before the storage is open is not lost."""
+    added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """
+        const open = IDBFactory.prototype.open;
+        IDBFactory.prototype.open = function (...all) {
+            const real = open.apply(this, all), late = {};
+            real.onsuccess = () => setTimeout(() => { late.result = real.result; late.onsuccess(); }, 600);
+            return late;
+        };"""})
+    page.driver.get(page.url)
+    page.wait("the page", lambda: page.count("#starters button"))
+    page.find("#import-file").send_keys(write("early.json", [{"role": "user", "content": "early bird"}]))
+    page.wait("the import", lambda: page.text("#title") == "early bird")
+    page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": added["identifier"]})
+    page.open()
+    page.wait("it after a reload", lambda: page.text("#title") == "early bird")
+
+
 def searching(page):
     page.new()
     page.ask("zebra crossing")
@@ -530,7 +548,7 @@ def pictures(target):
         page.driver.quit()
 
 
-TESTS = [files, first_paint, streaming, markdown, live, thinking, failures, editing, reload, xss, imports, searching, exports, settings, gone, key, models, phone, names, long]
+TESTS = [files, first_paint, streaming, markdown, live, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long]
 
 
 def main():
