@@ -184,14 +184,17 @@ async def half_open(port):
 
 
 async def flood(port, data, n=4):
-    """Requests over and over, by n connections at a time."""
+    """Requests over and over, by n connections at a time. wait_for may swallow a cancellation, so they look for the end, too."""
+    ended = asyncio.Event()
+
     async def once():
-        while True:
+        while not ended.is_set():
             with contextlib.suppress(ConnectionError):
                 await raw(port, data)
 
     tasks = [asyncio.ensure_future(once()) for _ in range(n)]
     yield
+    ended.set()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
