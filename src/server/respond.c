@@ -20,13 +20,18 @@ static void set(struct MHD_Response *response, const char *name, const char *val
 static void set_common(const qn_http_request *r, struct MHD_Response *response)
 {
     set(response, "X-Request-Id", r->id);
+    if (r->protocol->id_header) {
+        char id[QN_HTTP_ID_BYTES + 16];
+        snprintf(id, sizeof id, "%s%s", r->protocol->id_prefix, r->id);
+        set(response, r->protocol->id_header, id);
+    }
     set(response, "X-Content-Type-Options", "nosniff");
     if (r->connection->http->params.n_origins)
         set(response, "Vary", "Origin");
     if (!*r->origin)
         return;
     set(response, "Access-Control-Allow-Origin", r->origin);
-    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After");
 }
 
 static void set_of_status(const qn_http_request *r, int status, struct MHD_Response *response)
@@ -78,6 +83,7 @@ static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const c
 enum MHD_Result qn_respond_refusal(qn_http_request *r, bool closes)
 {
     qn_bytes body = { 0 };
+    r->refusal.id = r->id;
     r->protocol->refuse(&r->refusal, &body);
     return queue(r, r->refusal.status, of_bytes(r, &body, "application/json"), closes);
 }
