@@ -129,7 +129,7 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float sum = (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2];
-            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales), sum, sums[4 * octet + i]);
+            sums[4 * octet + i] = fmaf(code_scale(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales)), sum, sums[4 * octet + i]);
         }
 }
 
@@ -422,12 +422,12 @@ QN_DEVICE void load_weights(unit_weights &x, ring &r)
     advance(r);
 }
 
-QN_DEVICE void unpack_span(uint32_t (&codes)[SPAN_GROUPS][4], const unit_weights &x, int span, uint32_t high_bits)
+QN_DEVICE void unpack_span(uint32_t (&codes)[SPAN_GROUPS][4], const unit_weights &x, int span, uint32_t code_mask)
 {
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++) {
         const int group = span * SPAN_GROUPS + j;
-        unpack_group(codes[j], x.fragments[group * QN_BITS / QN_TILE_GROUPS], group, high_bits);
+        unpack_group(codes[j], x.fragments[group * QN_BITS / QN_TILE_GROUPS], group, code_mask);
 #pragma unroll
         for (int i = 0; i < 4; i++) // The compiler would unpack between two instructions of wgmma, which then wait for it.
             asm volatile("" : "+r"(codes[j][i]));
@@ -458,7 +458,7 @@ enum { CODE_SETS = QN_TILE_N < QN_FEW_TILE_N ? 2 : 1 };
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
     // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3 takes.
-    const uint32_t high_bits = __shfl_sync(QN_FULL_MASK, 0x80808080u + (a.n_k_tiles >> 31), 0);
+    const uint32_t code_mask = __shfl_sync(QN_FULL_MASK, CODE_MASK + (a.n_k_tiles >> 31), 0);
     const uint32_t acts_descriptor = descriptor_of(acts.shared);
     float sums[SUMS] = {};
     int acc[ACCUMULATORS];
@@ -467,7 +467,7 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
     unit_weights x;
     uint32_t left = segment_units(a, w, w.begin);
     load_weights(x, weights);
-    unpack_span(codes[0], x, 0, high_bits);
+    unpack_span(codes[0], x, 0, code_mask);
 #pragma unroll 1
     for (uint32_t unit = w.begin; unit < w.end; unit++) {
         uint32_t scales[QN_SCALES];
@@ -484,11 +484,11 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
             if (next == 0 && unit + 1 < w.end)
                 load_weights(x, weights);
             if (CODE_SETS > 1)
-                unpack_span(codes[next % CODE_SETS], x, next, high_bits);
+                unpack_span(codes[next % CODE_SETS], x, next, code_mask);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
             if (CODE_SETS == 1)
-                unpack_span(codes[0], x, next, high_bits);
+                unpack_span(codes[0], x, next, code_mask);
             if (span % SPANS == SPANS - 1) {
                 __syncwarp(); // all lanes have loaded scales
                 if (threadIdx.x % QN_WARP_SIZE == 0)
@@ -579,7 +579,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
     for (int j = 0; j < SPAN_GROUPS; j++) {
         const int group = span * SPAN_GROUPS + j;
         uint32_t x[4];
-        unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, 0x80808080u);
+        unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, CODE_MASK);
 #pragma unroll
         for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
             // Lanes 0 to 15 have the addresses of hi, 16 to 31 those of lo.
