@@ -13,6 +13,24 @@ endforeach()
 # Where src/cli/demo_model.c looks for it.
 install(FILES ${PROJECT_SOURCE_DIR}/models/quern-demo.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/quern)
 install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+# Completion for shells is printed by the program from its table of options.
+if(TARGET quern AND NOT CMAKE_CROSSCOMPILING)
+    set(places bash share/bash-completion/completions/quern zsh share/zsh/site-functions/_quern
+               fish share/fish/vendor_completions.d/quern.fish)
+    while(places)
+        list(POP_FRONT places shell place)
+        set(file ${PROJECT_BINARY_DIR}/completion/quern.${shell})
+        add_custom_command(OUTPUT ${file} COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/completion
+                           COMMAND quern help --completion ${shell} > ${file} DEPENDS quern VERBATIM)
+        list(APPEND completions ${file})
+        cmake_path(GET place PARENT_PATH folder)
+        cmake_path(GET place FILENAME name)
+        install(FILES ${file} DESTINATION ${folder} RENAME ${name})
+    endwhile()
+    add_custom_target(completions ALL DEPENDS ${completions})
+endif()
+configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.service.in ${PROJECT_BINARY_DIR}/quern.service @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quern.service DESTINATION lib/systemd/system)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

@@ -9,7 +9,7 @@ set_target_properties(quern-shared PROPERTIES INSTALL_RPATH "$ORIGIN" INSTALL_RP
 install(TARGETS quern-shared LIBRARY DESTINATION pyquern COMPONENT python)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION pyquern COMPONENT python)
 
-set(headers status kernels cuda output quern)
+set(headers status kernels cuda output quern scheduler grammar)
 list(TRANSFORM headers REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/include/quern/\\1.h")
 add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/_cdef.py
                    COMMAND Python::Interpreter ${PROJECT_SOURCE_DIR}/python/make_cdef.py ${PROJECT_BINARY_DIR}/_cdef.py ${headers}

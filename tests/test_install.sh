@@ -15,7 +15,8 @@ die() {
 quiet() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; die "$1 failed"; }; }
 
 quiet cmake --install "$QN_BIN" --prefix "$prefix"
-for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1 share/quern/quern-demo.gguf; do
+for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1 share/quern/quern-demo.gguf \
+    lib/systemd/system/quern.service; do
     [ -s "$prefix/$file" ] || die "$file was not installed"
 done
 libdir=$(dirname "$(find "$prefix" -name libquern.so)")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Make tests/golden/parrot.gguf and caller.gguf: tiny models with a tokeniser that always say the same thing.
+"""Make tests/golden/parrot.gguf, caller.gguf and agent.gguf: tiny models with a tokeniser that always say the same thing.
 
 usage: make_parrot_model.py tests/golden/parrot.gguf
        make_parrot_model.py tests/golden/caller.gguf --caller
+       make_parrot_model.py tests/golden/agent.gguf --agent
 
 The program's tests need a model that generates text, whose text is known, and which is the same on every machine. This one is a
 llama whose attention and feed-forward layers add nothing, so that the next token depends on the last one alone: after any token
@@ -10,6 +11,9 @@ comes "H", and then, byte by byte, the rest of TEXT, and the end of the turn. Th
 which one follows), and most of its characters take several, which is what streaming has to put together.
 
 The caller says CALL instead, whose pieces are tokens: reasoning, then a tool call. Its chat template has tools and reasoning.
+
+The agent is a caller that ends a loop of tools: after a tool's result its chat template ends with "H", after which the model says the
+rest of TEXT.
 
 The vocabulary is the 256 bytes, a few merged tokens, the pieces of CALL, and ChatML's special tokens; the pre-tokeniser is GPT-2's.
 Needs numpy.
@@ -43,6 +47,8 @@ CALLER_CHATML = (
     "{% endfor %}{{ '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
     "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"
 )
+AGENT_CHATML = CALLER_CHATML.replace("{% if enable_thinking", "{% if messages[-1].role == 'tool' %}H{% elif enable_thinking")
+TEMPLATES = {"parrot": CHATML, "caller": CALLER_CHATML, "agent": AGENT_CHATML}
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FF = 32, 2, 2, 16, 32
 # The logit of the token that follows is LOGIT, of all others 0: its probability is about 1 - 260 exp(-LOGIT).
 LOGIT = 24.0
@@ -61,18 +67,21 @@ def byte_characters():
     return spelled
 
 
-def main(path, is_caller):
+def main(path, model):
     spelled = byte_characters()
-    added = CALL if is_caller else []
+    added = [] if model == "parrot" else CALL
     plain = [spelled[b] for b in range(256)] + [m.replace(" ", "") for m in MERGES]
     vocab = plain + added + SPECIAL
-    said = [vocab.index(piece) for piece in CALL] if is_caller else list(TEXT.encode())
+    texts = [] if model == "parrot" else [[vocab.index(piece) for piece in CALL]]
+    texts += [] if model == "caller" else [list(TEXT.encode())]
+    said = sum(texts, [])
     assert len(set(said)) == len(said), "the bytes of TEXT and the pieces of CALL must all be different"
     end = vocab.index("<|im_end|>")
+    last = {text[-1] for text in texts}
     # Tokens of the text have a direction of their own; all others share the last one.
     direction = np.full(len(vocab), HIDDEN - 1)
     direction[said] = np.arange(len(said))
-    follows = {d: said[d + 1] if d + 1 < len(said) else end for d in range(len(said))}
+    follows = {d: end if token in last else said[d + 1] for d, token in enumerate(said)}
     follows[HIDDEN - 1] = said[0]
 
     embedding = np.zeros((len(vocab), HIDDEN))
@@ -103,7 +112,7 @@ def main(path, is_caller):
 
     keys = {
         "general.architecture": "llama",
-        "general.name": "caller" if is_caller else "parrot",
+        "general.name": model,
         "llama.block_count": LAYERS,
         "llama.context_length": 1024,
         "llama.embedding_length": HIDDEN,
@@ -121,12 +130,12 @@ def main(path, is_caller):
         "tokenizer.ggml.merges": MERGES,
         "tokenizer.ggml.eos_token_id": end,
         "tokenizer.ggml.bos_token_id": vocab.index("<|endoftext|>"),
-        "tokenizer.chat_template": CALLER_CHATML if is_caller else CHATML,
+        "tokenizer.chat_template": TEMPLATES[model],
     }
     ggufio.write(path, keys, tensors)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--caller"]):
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--caller"], ["--agent"]):
         sys.exit(__doc__)
-    main(sys.argv[1], len(sys.argv) == 3)
+    main(sys.argv[1], sys.argv[2][2:] if len(sys.argv) == 3 else "parrot")

@@ -91,6 +91,7 @@ typedef struct qn_request_result {
     qn_status status;     /* QN_OK unless finish is QN_FINISH_ERROR */
     const char *error;    /* its text, "" else; valid during the call */
     bool is_stop_string;  /* finish is QN_FINISH_STOP because of a stop string */
+    size_t stop_string;   /* with is_stop_string: its index in `stop` */
     size_t n_prompt;      /* tokens of the prompt */
     size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
     size_t n_generated;   /* tokens generated, an end token included */

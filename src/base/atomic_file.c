@@ -21,6 +21,13 @@ static char *resolve(const char *path)
     return resolved ? resolved : strdup(path);
 }
 
+/* Whether path is a symbolic link to nothing. rename would replace the link itself: /dev/stdout, if the file behind it was removed. */
+static bool is_dangling(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && stat(path, &st) != 0;
+}
+
 /* Six random characters. O_EXCL detects a collision with another process. */
 static void random_suffix(char text[7], int attempt)
 {
@@ -67,6 +74,9 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path)
     if (!file->target)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
     struct stat st;
+    if (is_dangling(file->target))
+        return qn_fail(QN_ERR_IO, "%s: is a symbolic link to a file that does not exist, expected a regular file or none",
+                       path);
     const bool exists = stat(file->target, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
         return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file or none", path,

@@ -9,6 +9,10 @@
  * multiples of powers of two of the period. Then the least recently used state goes, where a periodic one counts as four times
  * as old as others.
  *
+ * A request that takes over all pages of an earlier one, or half of its own, continues a conversation. Pages and states of what was never continued
+ * count as four times as old: side requests, such as for a title, evict each other before they evict a conversation between two
+ * of its turns.
+ *
  * Nodes are evicted leaves first, least recently used first, when the pool is full. With a budget of host memory, pages and
  * states are spilled to it instead (cache/spill.h), and copied back for a sequence that takes them over; they are dropped when
  * it is full too. A state that is less than QN_SPILL_TOKENS tokens behind another one is not worth its copy: it is dropped,

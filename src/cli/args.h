@@ -49,7 +49,14 @@ typedef struct qn_args {
     const char *api, *api_key, *lengths;
     int64_t requests, timeout;
     bool may_end;
-    /* batch, bench-serve */
+    /* serve */
+    const char *host, *alias, *tls_cert, *tls_key, *access_log, *prefix_scope;
+    qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
+    bool allow_unauthenticated;
+    uint64_t max_body, max_header;
+    int64_t port, max_tokens, max_queued, max_connections, max_per_address, drain;
+    int64_t header_timeout, body_timeout, idle_timeout;
+    /* batch, bench-serve, serve */
     int64_t sequences;
     bool resume, ordered;
     /* perplexity, logits, tokenize, kernels */
@@ -79,7 +86,8 @@ enum {
     QN_CMD_PULL = 1 << 11,
     QN_CMD_LIST = 1 << 12,
     QN_CMD_RM = 1 << 13,
-    QN_CMD_BENCH_SERVE = 1 << 14
+    QN_CMD_BENCH_SERVE = 1 << 14,
+    QN_CMD_SERVE = 1 << 15
 };
 
 typedef struct qn_command {
@@ -159,6 +167,9 @@ qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t 
 /* qn_print_help - the help text of a command. qn_print_man - the OPTIONS section of the manual page, in mdoc. */
 void qn_print_help(const qn_command *command);
 void qn_print_man(void);
+
+/* qn_print_completion - completion for a shell, to be sourced: "bash", "zsh" or "fish". False for another. */
+bool qn_print_completion(const char *shell);
 
 /* qn_nearest_command - the command whose name is a typing mistake away from `name`, or NULL. */
 const char *qn_nearest_command(const char *name);

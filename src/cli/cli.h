@@ -16,6 +16,7 @@ int qn_cli_chat(qn_args *args);
 int qn_cli_batch(qn_args *args);
 int qn_cli_bench(qn_args *args);
 int qn_cli_bench_serve(qn_args *args);
+int qn_cli_serve(qn_args *args);
 int qn_cli_perplexity(qn_args *args);
 int qn_cli_tokenize(qn_args *args);
 int qn_cli_logits(qn_args *args);
@@ -32,6 +33,7 @@ void qn_run_defaults(qn_args *args);
 void qn_chat_defaults(qn_args *args);
 void qn_bench_defaults(qn_args *args);
 void qn_bench_serve_defaults(qn_args *args);
+void qn_serve_defaults(qn_args *args);
 void qn_perplexity_defaults(qn_args *args);
 
 enum { QN_BENCH_MAX_REPETITIONS = 1000 };

@@ -19,6 +19,13 @@ const qn_command qn_commands[] = {
       "slash,\n"
       "and a backslash at the end of a line continues it. In a full context the oldest turns are dropped.",
       0, 1, qn_chat_defaults, qn_cli_chat },
+    { QN_CMD_SERVE, "serve", "answer requests over HTTP, as OpenAI's API does", "serve [MODEL] [options]",
+      "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions, /v1/models, "
+      "/health,\n"
+      "/metrics, and llama-server's /completion, /tokenize, /detokenize, /apply-template and /props. Without keys only this\n"
+      "machine can use it. SIGTERM and Ctrl-C let it finish what it has, a second one ends it at once; SIGHUP reads keys and\n"
+      "certificates again. Prompts and answers are never logged.",
+      0, 1, qn_serve_defaults, qn_cli_serve },
     { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time", "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
       "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions or "
       "/v1/completions)\n"

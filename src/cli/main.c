@@ -2,6 +2,8 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 
+#include "device/cuda/code.h"
+
 #include <langinfo.h>
 #include <locale.h>
 #include <string.h>
@@ -12,6 +14,25 @@ static void usage(FILE *stream)
     for (size_t i = 0; i < qn_n_commands; i++)
         fprintf(stream, "  %-12s %s\n", qn_commands[i].name, qn_commands[i].brief);
     fprintf(stream, "\nquern help COMMAND lists a command's options; quern version prints the version.\n");
+}
+
+/* The first line is the version alone, for scripts. */
+static void print_version(void)
+{
+    const qn_gpu_code *gpu = qn_gpu_code_built_in();
+    printf("quern %s\nbuilt for %s by %s, with%s\n", qn_version(), QN_BUILD_SYSTEM, QN_BUILD_COMPILER,
+           *QN_BUILD_LIBRARIES ? QN_BUILD_LIBRARIES : " no optional library");
+    fputs("GPU kernels:", stdout);
+    for (size_t i = 0; i < gpu->n_cubins; i++) {
+        size_t first = 0;
+        while (strcmp(gpu->cubins[first].arch, gpu->cubins[i].arch) != 0)
+            first++;
+        if (first == i)
+            printf(" %s", gpu->cubins[i].arch);
+    }
+    if (*gpu->compiler)
+        printf(" by %s; others", gpu->compiler);
+    puts(" compiled when they are needed");
 }
 
 static bool is_one_of(const char *name, const char *const *names)
@@ -36,7 +57,8 @@ static int unknown_command(const char *name)
     return QN_EXIT_USAGE;
 }
 
-/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options. */
+/* quern help [COMMAND]; `quern help --man` prints the manual page's list of options, `quern help --completion SHELL` what a shell
+ * sources. */
 static int help(int argc, char **argv)
 {
     if (argc < 2) {
@@ -44,6 +66,12 @@ static int help(int argc, char **argv)
         return QN_EXIT_DONE;
     }
     const qn_command *command = qn_command_find(argv[1]);
+    if (strcmp(argv[1], "--completion") == 0) {
+        if (argc == 3 && qn_print_completion(argv[2]))
+            return QN_EXIT_DONE;
+        qn_cli_error("help --completion: expected bash, zsh or fish");
+        return QN_EXIT_USAGE;
+    }
     if (strcmp(argv[1], "--man") == 0)
         qn_print_man();
     else if (command)
@@ -62,7 +90,7 @@ static int dispatch(int argc, char **argv)
         return QN_EXIT_USAGE;
     }
     if (is_one_of(argv[1], version_names)) {
-        printf("quern %s\n", qn_version());
+        print_version();
         return QN_EXIT_DONE;
     }
     if (is_one_of(argv[1], help_names))

@@ -19,8 +19,9 @@ enum {
     BATCH = QN_CMD_BATCH,
     CONVERT = QN_CMD_CONVERT,
     PULL = QN_CMD_PULL,
+    SERVE = QN_CMD_SERVE,
     GENERATE = RUN | CHAT,
-    EVALUATE = GENERATE | BATCH | BENCH | PERPLEXITY | LOGITS
+    EVALUATE = GENERATE | SERVE | BATCH | BENCH | PERPLEXITY | LOGITS
 };
 
 /* Rows: commands, name, alias, llama.cpp's name, field, ... */
@@ -64,10 +65,11 @@ enum {
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
 static const char *const formats[] = { "table", "json", NULL };
 static const char *const apis[] = { "chat", "completions", NULL };
+static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 
 const qn_option qn_options[] = {
-    TEXT(GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
+    TEXT(GENERATE | SERVE | BATCH, "-m", "--model", "-hf", model, "FILE",
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model)",
          "The latter is a model of the Hugging Face hub, which is downloaded unless it is in the cache (quern pull). "
          "Either may also be given without -m, as the first operand; a name of the hub then has a ':' or gguf in it. Of a "
@@ -86,7 +88,7 @@ const qn_option qn_options[] = {
          "Its text is never read as special tokens."),
     TEXT(RUN, "--system", NULL, "--system-prompt", system, "TEXT", "with --chat: the system's turn before it", NULL),
     TEXT(CHAT, "--system", NULL, "--system-prompt", system, "TEXT", "the system's turn", NULL),
-    TEXT(GENERATE | BATCH | TOKENIZE, "--chat-template", NULL, "--chat-template-file", chat_template, "FILE",
+    TEXT(GENERATE | SERVE | BATCH | TOKENIZE, "--chat-template", NULL, "--chat-template-file", chat_template, "FILE",
          "a chat template to use instead of the model's", "Jinja, as transformers runs it."),
     CHOICE(
         CHAT, "--reasoning", NULL, NULL, reasoning, "VIEW", reasoning_views,
@@ -101,6 +103,8 @@ const qn_option qn_options[] = {
         "The model's is what it was trained for; a note says so when N is more."),
     INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens of a request and its answer (default: the model's)", NULL),
+    INT(SERVE, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
+        "context: tokens of a request and its answer (default: the model's)", "At most as many as the memory holds."),
     INT(PERPLEXITY, "-c", "--ctx", "--ctx-size", context, "N", 8, 1 << 30, "tokens in a piece (default 512)", NULL),
     INT(EVALUATE | QUANTIZE | CONVERT, "-t", "--threads", NULL, threads, "N", 1, 1024, "threads (default: physical cores)",
         NULL),
@@ -114,24 +118,26 @@ const qn_option qn_options[] = {
          "After Ctrl-C, too. The file holds the tokens, the KV cache and recurrent states, and appears whole or not at all. A "
          "file that exists is replaced only if it is empty or a session file."),
 
-    NUMBER(GENERATE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
+    NUMBER(GENERATE | SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
            "temperature (default 0.8); 0 is greedy", NULL),
-    INT32(GENERATE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
+    INT32(GENERATE | SERVE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
           "keep the K most likely tokens (default 40); 0 keeps all", NULL),
-    NUMBER(GENERATE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1,
+    NUMBER(GENERATE | SERVE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1,
            "keep the most likely tokens up to this probability (default 0.95)", NULL),
-    NUMBER(GENERATE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
+    NUMBER(GENERATE | SERVE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
            "drop tokens less likely than P times the most likely (default 0.05)", NULL),
-    NUMBER(GENERATE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
+    NUMBER(GENERATE | SERVE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
            "above 1: make recent tokens less likely (default 1: off)", NULL),
-    INT32(GENERATE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
+    INT32(GENERATE | SERVE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
           "how many recent tokens that looks at (default 64)", NULL),
-    NUMBER(GENERATE, "--frequency-penalty", NULL, NULL, sampling.frequency_penalty, "X", -2, 2,
+    NUMBER(GENERATE | SERVE, "--frequency-penalty", NULL, NULL, sampling.frequency_penalty, "X", -2, 2,
            "subtract X from a logit for each time the token was generated (default 0)", NULL),
-    NUMBER(GENERATE, "--presence-penalty", NULL, NULL, sampling.presence_penalty, "X", -2, 2,
+    NUMBER(GENERATE | SERVE, "--presence-penalty", NULL, NULL, sampling.presence_penalty, "X", -2, 2,
            "subtract X from the logits of tokens that were generated (default 0)", NULL),
     U64(GENERATE, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default: a new one each time)",
         "The same seed, model and prompt give the same text."),
+    U64(SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of requests that have none (default: a new one each time)",
+        NULL),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
     TEXT(RUN, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
@@ -208,6 +214,55 @@ const qn_option qn_options[] = {
            "requests "
            "alone; and errors, an object of counts by kind."),
 
+    TEXT(SERVE, "--host", NULL, NULL, host, "HOST", "the address to listen at (default 127.0.0.1)",
+         "One that other machines reach needs keys, or --allow-unauthenticated. Its name is one of --allowed-host."),
+    INT(SERVE, "--port", NULL, NULL, port, "PORT", 0, 65535, "the port (default 8080); 0 is any that is free",
+        "The address is printed on standard output."),
+    TEXT(SERVE, "--alias", "-a", NULL, alias, "NAME", "the model's name (default: that of its file)",
+         "A single model answers to any name."),
+    INT(SERVE, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
+        "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
+    INT(SERVE, "--max-queued", NULL, NULL, max_queued, "N", 1, 1 << 20, "requests that wait (default 512)",
+        "Others are answered with 429."),
+    INT(SERVE, "--max-tokens", NULL, "-n", max_tokens, "N", 1, INT32_MAX, "tokens of an answer at most (default: the context)",
+        NULL),
+    TEXTS(SERVE, "--api-key", NULL, NULL, api_keys, "[NAME: ]KEY", "a key that requests need; may be repeated",
+          "Other users of the machine can see it; --api-key-file is better. The name is for logs."),
+    TEXTS(SERVE, "--api-key-file", NULL, NULL, api_key_files, "FILE", "a file of keys, one a line; may be repeated",
+          "A line is KEY or NAME: KEY; empty lines and those that begin with # are ignored."),
+    FLAG(SERVE, "--allow-unauthenticated", NULL, NULL, allow_unauthenticated, "other machines need no key", NULL),
+    CHOICE(
+        SERVE, "--prefix-cache-scope", NULL, NULL, prefix_scope, "SCOPE", scopes,
+        "key or all: who shares the prefixes of prompts that are kept (default key)",
+        "How long an answer takes says whether its prompt begins as another one did: with keys it is shared between requests "
+        "of the same key only."),
+    TEXTS(SERVE, "--allowed-host", NULL, NULL, allowed_hosts, "NAME", "a name of this server; may be repeated",
+          "Requests whose Host header is neither an address, nor localhost, nor one of these are refused: they come from a web "
+          "page that made its own name lead here."),
+    TEXTS(SERVE, "--cors-origin", NULL, NULL, cors_origins, "ORIGIN",
+          "pages of this origin may use the server; may be repeated", "As https://name:port; * is any."),
+    TEXT(SERVE, "--tls-cert", NULL, "--ssl-cert-file", tls_cert, "FILE", "the certificate and its chain, in PEM: serve https",
+         NULL),
+    TEXT(SERVE, "--tls-key", NULL, "--ssl-key-file", tls_key, "FILE", "its key, in PEM", NULL),
+    BYTES(SERVE, "--max-body", NULL, NULL, max_body, "SIZE", 1024, "bytes of a body (default 16M)",
+          "Longer ones are answered with 413."),
+    BYTES(SERVE, "--max-header", NULL, NULL, max_header, "SIZE", 1024, "bytes of all headers of a request (default 16K)", NULL),
+    INT(SERVE, "--max-connections", NULL, NULL, max_connections, "N", 1, 1 << 20, "connections (default 1024)",
+        "With more, the one that has waited longest for its client is closed."),
+    INT(SERVE, "--max-per-address", NULL, NULL, max_per_address, "N", 1, 1 << 20,
+        "connections of an address (default 64); any number from this machine", NULL),
+    INT(SERVE, "--header-timeout", NULL, NULL, header_timeout, "S", 1, 86400,
+        "seconds until the headers of a request are there (default 10)", NULL),
+    INT(SERVE, "--body-timeout", NULL, NULL, body_timeout, "S", 1, 86400, "seconds from there until its body is (default 60)",
+        NULL),
+    INT(SERVE, "--idle-timeout", NULL, NULL, idle_timeout, "S", 1, 86400,
+        "seconds that a connection may wait for its next request (default 75)", NULL),
+    INT(SERVE, "--drain", NULL, NULL, drain, "S", 0, 86400,
+        "seconds to finish requests in after SIGTERM or Ctrl-C (default 30)",
+        "Streams that have not ended then end with an error."),
+    TEXT(SERVE, "--access-log", NULL, NULL, access_log, "FILE", "where a line for each request goes (default: standard error)",
+         "Each is an object of JSON with time, id, address, key, method, path, status, bytes, tokens and seconds."),
+
     INT(BATCH, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
     FLAG(BATCH, "--resume", NULL, NULL, resume, "continue OUT: answer what it has no line for",
@@ -232,7 +287,7 @@ const qn_option qn_options[] = {
          "A file that exists is replaced only if it is empty or holds logits."),
     INT(LOGITS, "--batch", NULL, NULL, batch, "N", 1, INT32_MAX, "ids evaluated at a time (default: all)", NULL),
 
-    INT(GENERATE | BATCH | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
+    INT(GENERATE | SERVE | BATCH | BENCH | PERPLEXITY, "--batch", NULL, "--ubatch-size", batch, "N", 1, 4096,
         "rows of a step (default 128; 2048 on a GPU)", "It changes memory and speed; on the CPU never results."),
     CHOICE(
         EVALUATE, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
@@ -244,13 +299,13 @@ const qn_option qn_options[] = {
         "memory for KV caches and states: 8G, 512M (default: half of what is free)",
         "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is most of "
         "what the device has left."),
-    BYTES(BATCH | BENCH, "--prefix-cache", NULL, NULL, prefix_cache, "SIZE", 1,
+    BYTES(SERVE | BATCH | BENCH, "--prefix-cache", NULL, NULL, prefix_cache, "SIZE", 1,
           "memory for recurrent states that are kept for reuse, or off",
           "Prefixes of finished requests are kept as long as there is memory, and requests that begin alike are not evaluated "
           "again. Of "
           "hybrid models that needs a state at the place where they part; the default is a quarter of --memory. In bench it is "
           "for --soak."),
-    BYTES(BATCH | BENCH, "--prefix-host", NULL, NULL, prefix_host, "SIZE", 1 << 22,
+    BYTES(SERVE | BATCH | BENCH, "--prefix-host", NULL, NULL, prefix_host, "SIZE", 1 << 22,
           "host memory to which a full GPU moves kept prefixes, or off",
           "They and requests that are set aside are copied back when they are needed. The default is a quarter of what is "
           "available. On the CPU it is ignored."),
@@ -271,10 +326,11 @@ const qn_option qn_options[] = {
     FLAG(CONVERT, "--force", NULL, NULL, force, "write ordinary weights in a type of 1 or 2 bits",
          "The model will not be usable: weights must be trained for such types."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
-    FLAG(GENERATE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
+    FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),
     FLAG(BENCH, "-v", "--verbose", NULL, verbose,
          "say how many tokens of context fit in memory, and with --parallel how long a GPU waits between steps", NULL),
     FLAG(GENERATE, "-q", "--quiet", NULL, quiet, "no notes, no greeting and no speed line", NULL),
+    FLAG(SERVE, "-q", "--quiet", NULL, quiet, "no notes, and no log on standard error", NULL),
     FLAG(BATCH, "-q", "--quiet", NULL, quiet, "no notes and no summary", NULL),
     FLAG(PULL, "-q", "--quiet", NULL, quiet, "no notes and no progress", NULL),
 };

@@ -162,6 +162,7 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
         r->result.is_stop_string = false;
         r->result.n_generated = r->n_delivered;
     }
+    r->result.stop_string = r->result.is_stop_string ? qn_stop_found(r->stop) : 0;
     r->result.error = r->result.finish == QN_FINISH_ERROR ? r->error : "";
     if (r->params.on_end)
         r->params.on_end(r->params.user, &r->result);

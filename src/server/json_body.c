@@ -1,6 +1,8 @@
 /* The JSON of a body, read with limits, and its fields. */
 #include "server/json_body.h"
 
+#include "text/json_scan.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
@@ -69,28 +71,6 @@ static void replace_surrogates(char *text, size_t length)
     }
 }
 
-/* Jansson recurses. */
-static bool check_depth(const char *text, size_t length, size_t most, qn_refusal *refusal)
-{
-    size_t depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < length; i++) {
-        const char c = text[i];
-        if (in_string) {
-            i += c == '\\';
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > most)
-                return qn_refuse(refusal, 400, "invalid_json", NULL, "the body is nested deeper than %zu", most);
-        } else if (c == ']' || c == '}') {
-            depth -= depth > 0;
-        }
-    }
-    return true;
-}
-
 /* Integers of more than 64 bits make all numbers real ones. */
 static json_t *load(const char *text, size_t length, json_error_t *why)
 {
@@ -112,7 +92,10 @@ json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *
     }
     memcpy(text, body, length);
     replace_surrogates(text, length);
-    if (check_depth(text, length, qn_limit((limits ? limits : &defaults)->depth, MAX_DEPTH), refusal)) {
+    const size_t depth = qn_limit((limits ? limits : &defaults)->depth, MAX_DEPTH);
+    if (qn_json_is_deeper(text, length, depth)) {
+        qn_refuse(refusal, 400, "invalid_json", NULL, "the body is nested deeper than %zu", depth);
+    } else {
         json = load(text, length, &why);
         if (!json)
             qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);

@@ -136,6 +136,7 @@ static void write_result(const qn_openai *x, size_t index, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     const qn_request_result *result = &choice->result;
+    const char *word = qn_openai_stop(x, choice);
     qn_bytes prompt = { 0 };
     qn_openai_prompt_text(x, index, &prompt);
     qn_json_open(out, '{');
@@ -157,7 +158,7 @@ static void write_result(const qn_openai *x, size_t index, qn_bytes *out)
     qn_json_key(out, "truncated");
     qn_json_bool(out, result->finish == QN_FINISH_LENGTH && result->n_prompt + result->n_generated >= x->served->n_ctx);
     qn_json_member_string(out, "stop_type", stop_type(choice));
-    qn_json_member_string(out, "stopping_word", "");
+    qn_json_member_string(out, "stopping_word", word ? word : "");
     qn_json_member_integer(out, "tokens_cached", (int64_t)(result->n_prompt + result->n_generated));
     write_probabilities(x, choice, choice->n_pending, out);
     qn_llama_timings(choice, out);

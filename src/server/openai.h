@@ -3,6 +3,7 @@
 #ifndef QN_SERVER_OPENAI_H
 #define QN_SERVER_OPENAI_H
 
+#include "quern/grammar.h"
 #include "server/json_body.h"
 #include "text/utf8_stream.h"
 
@@ -60,6 +61,22 @@ const char *qn_finish_reason(const qn_choice *choice);
 
 /* ---- Exchanges ---- */
 
+/* The form of content that a body asks for. */
+typedef struct qn_format {
+    bool is_given;
+    qn_grammar_kind kind;
+    const json_t *schema; /* of schemas */
+    const json_t *text;   /* of grammars */
+    const char *field;    /* of the body, for refusals */
+} qn_format;
+
+/* The calls that a body allows. */
+typedef struct qn_tools {
+    json_t *list;     /* a reference, an array as that of a conversation; NULL: none */
+    const char *name; /* of the function that must be called, or NULL */
+    bool is_required, is_single;
+} qn_tools;
+
 typedef struct qn_prompt {
     qn_token *tokens; /* [n] */
     size_t n;
@@ -76,6 +93,9 @@ typedef struct qn_openai {
     const char **stop;
     qn_logit_bias *bias;
     size_t cap_bias;
+    json_t *biases; /* as the body has them */
+    qn_format format;
+    qn_tools tools;
     bool has_usage; /* a stream ends with usage */
     bool has_timings;
     bool has_think_tags;      /* reasoning is content, between tags */
@@ -91,7 +111,9 @@ typedef struct qn_openai {
 
 /* ---- Exchanges, openai_exchange.c ---- */
 
-/* qn_openai_create - an exchange with all values of a body that chats and completions share. NULL: refused. */
+/* qn_openai_alloc - an exchange of one choice, of a structure of this size that begins with a qn_openai. qn_openai_create - with
+ * all values of a body that chats and completions share. NULL: refused. qn_openai_free frees either. */
+qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, const qn_protocol_limits *limits, qn_refusal *refusal);
 qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
 void qn_openai_free(qn_exchange *exchange);
 
@@ -106,6 +128,9 @@ bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *ev
  * qn_openai_close - its end: usage, and timings where the body asks for them. */
 void qn_openai_open(const qn_openai *x, const char *prefix, const char *object, qn_bytes *out);
 void qn_openai_close(const qn_openai *x, qn_bytes *out);
+
+/* qn_openai_stop - the stop string that ended a choice, or NULL. */
+const char *qn_openai_stop(const qn_openai *x, const qn_choice *choice);
 
 /* qn_openai_check_end - whether the answer can be completed; else its error is written, unless a stream has it. */
 bool qn_openai_check_end(qn_openai *x, qn_bytes *out);
@@ -122,13 +147,26 @@ const char *qn_openai_model(const qn_openai *x);
 
 /* openai_params.c: sampling, lengths, stop strings, log probabilities. */
 bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal);
+
+/* What all protocols have: the model's name, whether it is a stream, sampling; stop strings, in a field of any name. */
+bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal);
+bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_refusal *refusal);
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal);
 
 /* openai_messages.c: the conversation of a chat. NULL: refused. */
 json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
 
-/* openai_constrain.c: what answers may be. */
-bool qn_openai_check_constraints(const qn_openai *x, const json_t *body, qn_refusal *refusal);
+/* Its parts: a function of the tool of an index; the limits on numbers of messages and tools; reasoning_effort, in a field of any
+ * name. */
+bool qn_openai_check_function(const json_t *function, size_t index, qn_refusal *refusal);
+bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);
+bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal);
+
+/* openai_constrain.c: what answers may be, by OpenAI's fields; by a schema in a field of any name; whether format and tools go
+ * together. */
+bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal);
+bool qn_openai_take_schema(qn_openai *x, const json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
+bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal);
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal);
 
 /* openai_prompts.c: prompts of completions. qn_openai_prompt_text - a prompt as text. */

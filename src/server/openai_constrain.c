@@ -1,33 +1,22 @@
 /* What answers may be: response_format, llama-server's json_schema and grammar, and tool_choice. */
 #include "server/openai.h"
 
-#include "quern/grammar.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- The format of content ---- */
 
-/* The one that a body asks for; text is NULL for any JSON object. */
-typedef struct format {
-    bool is_given;
-    qn_grammar_kind kind;
-    const json_t *schema; /* of schemas */
-    const json_t *text;   /* of grammars */
-    const char *field;
-} format;
-
-static bool take_schema(const json_t *schema, bool has_strict, const char *field, format *out, qn_refusal *refusal)
+bool qn_openai_take_schema(qn_openai *x, const json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return qn_refuse_type(refusal, field, schema, "a JSON schema");
-    *out = (format){
-        .is_given = true, .kind = has_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA, .schema = schema, .field = field
+    x->format = (qn_format){
+        .is_given = true, .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA, .schema = schema, .field = field
     };
     return true;
 }
 
-static bool take_response_format(const json_t *given, format *out, qn_refusal *refusal)
+static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema"),
                  *schema = qn_field(given, "schema");
@@ -37,9 +26,9 @@ static bool take_response_format(const json_t *given, format *out, qn_refusal *r
     if (qn_json_is(type, "text"))
         return true;
     if (qn_json_is(type, "json_object") && schema)
-        return take_schema(schema, false, "response_format.schema", out, refusal);
+        return qn_openai_take_schema(x, schema, false, "response_format.schema", refusal);
     if (qn_json_is(type, "json_object")) {
-        *out = (format){ .is_given = true, .kind = QN_GRAMMAR_JSON, .field = "response_format" };
+        x->format = (qn_format){ .is_given = true, .kind = QN_GRAMMAR_JSON, .field = "response_format" };
         return true;
     }
     if (!qn_json_is(type, "json_schema"))
@@ -47,38 +36,39 @@ static bool take_response_format(const json_t *given, format *out, qn_refusal *r
     if (!json_is_object(holder))
         return qn_refuse_type(refusal, "response_format.json_schema", holder, "an object");
     return qn_field_bool(holder, "strict", &is_strict, refusal) &&
-           take_schema(json_object_get(holder, "schema"), is_strict, "response_format.json_schema.schema", out, refusal);
+           qn_openai_take_schema(x, json_object_get(holder, "schema"), is_strict, "response_format.json_schema.schema",
+                                 refusal);
 }
 
-static bool take_format(const json_t *body, format *out, qn_refusal *refusal)
+static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *response = qn_field(body, "response_format"), *schema = qn_field(body, "json_schema"),
                  *grammar = qn_field(body, "grammar");
-    *out = (format){ 0 };
-    if (response && !take_response_format(response, out, refusal))
+    if (response && !take_response_format(x, response, refusal))
         return false;
-    if (out->is_given + !!schema + (grammar && (!json_is_string(grammar) || json_string_length(grammar))) > 1)
+    if (x->format.is_given + !!schema + (grammar && (!json_is_string(grammar) || json_string_length(grammar))) > 1)
         return qn_refuse(refusal, 400, NULL, schema ? "json_schema" : "grammar",
                          "'response_format', 'json_schema' and 'grammar' cannot be given together");
     if (schema)
-        return take_schema(schema, false, "json_schema", out, refusal);
+        return qn_openai_take_schema(x, schema, false, "json_schema", refusal);
     if (!grammar)
         return true;
     if (!json_is_string(grammar))
         return qn_refuse_type(refusal, "grammar", grammar, "a string");
     if (json_string_length(grammar))
-        *out = (format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .text = grammar, .field = "grammar" };
+        x->format = (qn_format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .text = grammar, .field = "grammar" };
     return true;
 }
 
-static bool compile(const qn_openai *x, const format *f, qn_grammar **out, qn_refusal *refusal)
+static bool compile_format(qn_openai *x, qn_refusal *refusal)
 {
+    const qn_format *f = &x->format;
     char *schema = f->schema ? json_dumps(f->schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     if (f->schema && !schema)
         return qn_refuse_memory(refusal);
     const char *text = schema ? schema : json_string_value(f->text);
     const size_t length = schema ? strlen(schema) : json_string_length(f->text);
-    const qn_status status = qn_grammar_create(x->served->model, f->kind, text, length, out);
+    const qn_status status = qn_grammar_create(x->served->model, f->kind, text, length, &x->params.grammar);
     free(schema);
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
@@ -88,37 +78,45 @@ static bool compile(const qn_openai *x, const format *f, qn_grammar **out, qn_re
 
 /* ---- Calls ---- */
 
-static bool has_tool(const json_t *body, const json_t *name)
+static bool has_tool(const json_t *tools, const char *name)
 {
-    const json_t *tools = qn_field(body, "tools");
-    for (size_t i = 0; json_is_string(name) && i < json_array_size(tools); i++)
-        if (json_equal(name, json_object_get(json_object_get(json_array_get(tools, i), "function"), "name")))
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        if (qn_json_is(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"), name))
             return true;
     return false;
 }
 
-/* Whether the model may call functions: it has tools, and the body does not forbid it. */
-static bool may_call(const qn_openai *x, const json_t *body)
-{
-    return x->kind == QN_OPENAI_CHAT && json_array_size(qn_field(body, "tools")) &&
-           !qn_json_is(qn_field(body, "tool_choice"), "none");
-}
-
-static bool check_tool_choice(const json_t *body, qn_refusal *refusal)
+static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *choice = qn_field(body, "tool_choice"), *name = json_object_get(json_object_get(choice, "function"), "name");
+    json_t *tools = qn_field(body, "tools");
     bool is_parallel = true;
     if (!qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal))
         return false;
-    if (!choice || qn_json_is(choice, "none") || qn_json_is(choice, "auto"))
+    x->tools.is_single = !is_parallel;
+    if (qn_json_is(choice, "none"))
+        return true;
+    x->tools.list = json_array_size(tools) ? json_incref(tools) : NULL;
+    if (!choice || qn_json_is(choice, "auto"))
         return true;
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
         return qn_refuse_type(refusal, "tool_choice", choice,
                               "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
-    if (!json_array_size(qn_field(body, "tools")))
+    x->tools.is_required = true;
+    x->tools.name = json_is_string(choice) ? NULL : json_is_string(name) ? json_string_value(name) : "";
+    return true;
+}
+
+bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
+{
+    const qn_tools *tools = &x->tools;
+    if (tools->is_required && !tools->list)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
-    return json_is_string(choice) || has_tool(body, name) ||
-           qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
+    if (tools->name && !has_tool(tools->list, tools->name))
+        return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
+    return !x->format.is_given || !tools->list ||
+           qn_refuse(refusal, 400, "unsupported", x->format.field, "'%s' is given with tools that may be called",
+                     x->format.field);
 }
 
 static bool has_strict_tool(const json_t *tools)
@@ -133,46 +131,37 @@ static bool has_strict_tool(const json_t *tools)
  * none, unless a tool is strict. */
 static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 {
-    const json_t *body = x->base.body, *tools = qn_field(body, "tools"), *choice = qn_field(body, "tool_choice");
-    const bool is_required = choice && !qn_json_is(choice, "auto");
-    bool is_parallel = true;
-    (void)qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal);
-    char *text = json_dumps(tools, JSON_COMPACT);
+    const qn_tools *tools = &x->tools;
+    char *text = json_dumps(tools->list, JSON_COMPACT);
     if (!text)
         return qn_refuse_memory(refusal);
     const qn_call_params calls = { .tools = text,
                                    .length = strlen(text),
-                                   .name = json_string_value(json_object_get(json_object_get(choice, "function"), "name")),
-                                   .is_required = is_required,
-                                   .is_single = !is_parallel };
+                                   .name = tools->name,
+                                   .is_required = tools->is_required,
+                                   .is_single = tools->is_single };
     const qn_status status = qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar);
     free(text);
-    x->params.grammar_trigger.when = is_required ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
+    x->params.grammar_trigger.when = tools->is_required ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
-    return status == QN_OK || (!is_required && !has_strict_tool(tools)) ||
+    return status == QN_OK || (!tools->is_required && !has_strict_tool(tools->list)) ||
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "tools", "%s", qn_error_text());
 }
 
 /* ---- Both ---- */
 
-bool qn_openai_check_constraints(const qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    format f;
-    if (!take_format(body, &f, refusal) || (x->kind == QN_OPENAI_CHAT && !check_tool_choice(body, refusal)))
+    if (!take_format(x, body, refusal))
         return false;
-    return !f.is_given || !may_call(x, body) ||
-           qn_refuse(refusal, 400, "unsupported", "response_format",
-                     "'response_format' is given with tools that may be called");
+    return x->kind != QN_OPENAI_CHAT || (take_tools(x, body, refusal) && qn_openai_check_tools(x, refusal));
 }
 
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal)
 {
-    format f;
-    if (may_call(x, x->base.body))
+    if (x->tools.list)
         return compile_calls(x, refusal);
-    if (!take_format(x->base.body, &f, refusal) || (f.is_given && !compile(x, &f, &x->params.grammar, refusal)))
-        return false;
     x->params.grammar_trigger.when = x->kind == QN_OPENAI_CHAT ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
-    return true;
+    return !x->format.is_given || compile_format(x, refusal);
 }

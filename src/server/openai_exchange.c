@@ -2,23 +2,29 @@
 #include "server/openai.h"
 
 #include "base/memory.h"
-#include "quern/grammar.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
     qn_openai *x;
-    if (qn_alloc(&x, 1, sizeof *x, "a request")) {
+    if (qn_alloc(&x, 1, size, "a request")) {
         qn_refuse_memory(refusal);
         return NULL;
     }
     x->kind = kind;
     x->limits = *limits;
     x->params = qn_request_defaults();
-    if (qn_openai_params(x, body, refusal) && qn_openai_check_constraints(x, body, refusal))
+    x->n_choices = 1;
+    return x;
+}
+
+qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    qn_openai *x = qn_openai_alloc(sizeof *x, kind, limits, refusal);
+    if (!x || (qn_openai_params(x, body, refusal) && qn_openai_take_constraints(x, body, refusal)))
         return x;
     qn_openai_free(&x->base);
     return NULL;
@@ -29,6 +35,8 @@ void qn_openai_free(qn_exchange *exchange)
     qn_openai *x = (qn_openai *)exchange;
     qn_grammar_free(x->params.grammar);
     qn_free(x->stop);
+    json_decref(x->biases);
+    json_decref(x->tools.list);
     free(x->bias);
     free(x->conversation);
     for (size_t i = 0; x->prompts && i < x->n_prompts; i++)
@@ -121,6 +129,12 @@ void qn_llama_begin(qn_exchange *exchange, qn_bytes *out)
     (void)out;
 }
 
+const char *qn_openai_stop(const qn_openai *x, const qn_choice *choice)
+{
+    const size_t index = choice->result.stop_string;
+    return choice->result.is_stop_string && index < x->params.n_stop ? x->stop[index] : NULL;
+}
+
 /* ---- Errors ---- */
 
 static const char *type_of(const qn_refusal *refusal)
@@ -194,7 +208,7 @@ bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *ev
         return false;
     if (take(x, choice, event, &refusal))
         return event->kind != QN_EXCHANGE_TOKEN;
-    qn_openai_fail(&x->base, &refusal, out);
+    x->base.protocol->fail(&x->base, &refusal, out);
     return false;
 }
 
@@ -208,7 +222,8 @@ bool qn_openai_check_end(qn_openai *x, qn_bytes *out)
             x->base.has_failed = true;
         }
     }
+    x->refusal.id = x->base.id;
     if (x->base.has_failed && !x->base.is_stream)
-        qn_openai_refuse(&x->refusal, out);
+        x->base.protocol->refuse(&x->refusal, out);
     return !x->base.has_failed;
 }

@@ -98,14 +98,20 @@ static bool is_answer(const json_t *messages, size_t index)
     return qn_json_is(json_object_get(json_array_get(messages, index), "role"), "assistant");
 }
 
+bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    const size_t most = !strcmp(name, "tools") ? qn_limit(limits->tools, MAX_TOOLS) : qn_limit(limits->messages, MAX_MESSAGES);
+    return n <= most || qn_refuse(refusal, 400, NULL, name, "'%s' has %zu entries, at most %zu are allowed", name, n, most);
+}
+
 static bool take_messages(const json_t *body, const qn_protocol_limits *limits, json_t *conversation, qn_refusal *refusal)
 {
     const json_t *given = json_object_get(body, "messages");
-    const size_t n = json_array_size(given), most = qn_limit(limits->messages, MAX_MESSAGES);
+    const size_t n = json_array_size(given);
     if (!n)
         return qn_refuse_type(refusal, "messages", given, "an array with at least one message");
-    if (n > most)
-        return qn_refuse(refusal, 400, NULL, "messages", "'messages' has %zu messages, at most %zu are allowed", n, most);
+    if (!qn_openai_check_count(n, "messages", limits, refusal))
+        return false;
     json_t *messages = json_deep_copy(given);
     if (json_object_set_new(conversation, "messages", messages))
         return qn_refuse_memory(refusal);
@@ -122,18 +128,11 @@ static bool take_messages(const json_t *body, const qn_protocol_limits *limits, 
 
 /* ---- Tools ---- */
 
-static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
+bool qn_openai_check_function(const json_t *function, size_t index, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function"),
-                 *name = json_object_get(function, "name"), *parameters = qn_field(function, "parameters"),
+    const json_t *name = json_object_get(function, "name"), *parameters = qn_field(function, "parameters"),
                  *strict = qn_field(function, "strict");
     const place where = place_of("tools", index, "");
-    if (json_is_string(type) && !qn_json_is(type, "function"))
-        return qn_refuse(refusal, 400, "unsupported", where.name, "tool %zu is of the type '%.40s', expected \"function\"",
-                         index, json_string_value(type));
-    if (!json_is_string(type) || !json_is_string(name))
-        return qn_refuse(refusal, 400, NULL, where.name,
-                         "tool %zu: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", index);
     const size_t length = json_string_length(name);
     if (!length || length > MAX_NAME || strlen(json_string_value(name)) != length)
         return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: its name has %zu bytes, expected 1 to %d without U+0000",
@@ -144,14 +143,27 @@ static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
            qn_refuse(refusal, 400, NULL, where.name, "tool %zu: 'strict' is neither true nor false", index);
 }
 
+static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
+{
+    const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
+    const place where = place_of("tools", index, "");
+    if (json_is_string(type) && !qn_json_is(type, "function"))
+        return qn_refuse(refusal, 400, "unsupported", where.name, "tool %zu is of the type '%.40s', expected \"function\"",
+                         index, json_string_value(type));
+    if (!json_is_string(type) || !json_is_string(json_object_get(function, "name")))
+        return qn_refuse(refusal, 400, NULL, where.name,
+                         "tool %zu: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", index);
+    return qn_openai_check_function(function, index, refusal);
+}
+
 static bool take_tools(const json_t *body, const qn_protocol_limits *limits, json_t *conversation, qn_refusal *refusal)
 {
     json_t *tools = qn_field(body, "tools");
-    const size_t n = json_array_size(tools), most = qn_limit(limits->tools, MAX_TOOLS);
+    const size_t n = json_array_size(tools);
     if (tools && !json_is_array(tools))
         return qn_refuse_type(refusal, "tools", tools, "an array");
-    if (n > most)
-        return qn_refuse(refusal, 400, NULL, "tools", "'tools' has %zu tools, at most %zu are allowed", n, most);
+    if (!qn_openai_check_count(n, "tools", limits, refusal))
+        return false;
     for (size_t i = 0; i < n; i++)
         if (!check_tool(json_array_get(tools, i), i, refusal))
             return false;
@@ -162,13 +174,13 @@ static bool take_tools(const json_t *body, const qn_protocol_limits *limits, jso
 
 /* ---- Variables of the template ---- */
 
-static bool take_effort(json_t *effort, json_t *conversation, qn_refusal *refusal)
+bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal)
 {
     size_t i = 0;
     while (i < QN_EFFORT_LEVELS && !qn_json_is(effort, qn_effort_levels[i]))
         i++;
     if (i == QN_EFFORT_LEVELS)
-        return qn_refuse_type(refusal, "reasoning_effort", effort,
+        return qn_refuse_type(refusal, name, effort,
                               "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
@@ -177,14 +189,14 @@ static bool take_variables(const json_t *body, json_t *conversation, qn_refusal 
 {
     json_t *effort = qn_field(body, "reasoning_effort"), *variables = qn_field(body, "chat_template_kwargs"), *value;
     const char *name;
-    if (effort && !take_effort(effort, conversation, refusal))
+    if (effort && !qn_openai_take_effort(effort, "reasoning_effort", conversation, refusal))
         return false;
     if (variables && !json_is_object(variables))
         return qn_refuse_type(refusal, "chat_template_kwargs", variables, "an object");
     json_object_foreach(variables, name, value)
     {
         if (!strcmp(name, "reasoning_effort")) {
-            if (!take_effort(value, conversation, refusal))
+            if (!qn_openai_take_effort(value, name, conversation, refusal))
                 return false;
             continue;
         }

@@ -126,7 +126,7 @@ static bool add_pair(qn_openai *x, const json_t *pair, qn_refusal *refusal)
 
 static bool bind_biases(qn_openai *x, qn_refusal *refusal)
 {
-    json_t *given = qn_field(x->base.body, "logit_bias"), *value;
+    json_t *given = x->biases, *value;
     const uint32_t n_vocab = qn_model_get_info(x->served->model).n_vocab;
     const char *key;
     qn_token token;
@@ -147,12 +147,13 @@ static bool bind_biases(qn_openai *x, qn_refusal *refusal)
     return done;
 }
 
-static bool check_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     json_t *given = qn_field(body, "logit_bias");
     const char *key;
     json_t *value;
     qn_token token;
+    x->biases = json_incref(given);
     if (!given)
         return true;
     if (x->kind == QN_LLAMA_COMPLETION && json_is_array(given))
@@ -199,24 +200,24 @@ static bool take_lengths(qn_openai *x, const json_t *body, qn_refusal *refusal)
            qn_field_bool(body, "ignore_eos", &x->params.ignore_end, refusal);
 }
 
-static bool take_stop(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_refusal *refusal)
 {
-    const json_t *value = qn_field(body, "stop");
+    const json_t *value = qn_field(body, name);
     const size_t n = json_is_array(value) ? json_array_size(value)
                      : value              ? 1
                                           : 0,
                  most = qn_limit(x->limits.stops, MAX_STOPS), most_bytes = qn_limit(x->limits.stop_bytes, MAX_STOP_BYTES);
     if (n > most)
-        return qn_refuse(refusal, 400, NULL, "stop", "'stop' has %zu strings, at most %zu are allowed", n, most);
+        return qn_refuse(refusal, 400, NULL, name, "'%s' has %zu strings, at most %zu are allowed", name, n, most);
     if (qn_alloc(&x->stop, n, sizeof(char *), "stop strings"))
         return qn_refuse_memory(refusal);
     for (size_t i = 0; i < n; i++) {
         const json_t *text = json_is_array(value) ? json_array_get(value, i) : value;
         const size_t length = json_string_length(text);
         if (!json_is_string(text) || !length || strlen(json_string_value(text)) != length)
-            return qn_refuse_type(refusal, "stop", text, "a string that is neither empty nor has U+0000, or an array of such");
+            return qn_refuse_type(refusal, name, text, "a string that is neither empty nor has U+0000, or an array of such");
         if (length > most_bytes)
-            return qn_refuse(refusal, 400, NULL, "stop", "'stop' has a string of %zu bytes, at most %zu are allowed", length,
+            return qn_refuse(refusal, 400, NULL, name, "'%s' has a string of %zu bytes, at most %zu are allowed", name, length,
                              most_bytes);
         x->stop[i] = json_string_value(text);
     }
@@ -239,25 +240,29 @@ static bool take_choices(qn_openai *x, const json_t *body, qn_refusal *refusal)
                                   "'best_of' is %lld, which is supported as 'n', %lld, alone", (long long)most, (long long)n);
 }
 
-static bool take_stream(qn_openai *x, const json_t *body, qn_refusal *refusal)
+static bool take_stream_options(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *options = qn_field(body, "stream_options");
     if (options && !json_is_object(options))
         return qn_refuse_type(refusal, "stream_options", options, "an object");
-    return qn_field_bool(body, "stream", &x->base.is_stream, refusal) &&
-           qn_field_bool(options, "include_usage", &x->has_usage, refusal) &&
+    return qn_field_bool(options, "include_usage", &x->has_usage, refusal) &&
            qn_field_bool(body, "timings_per_token", &x->has_timings, refusal);
 }
 
-bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     const json_t *model = qn_field(body, "model");
     if (model && !json_is_string(model))
         return qn_refuse_type(refusal, "model", model, "a string");
     x->base.model = json_string_value(model);
-    return take_sampling(x, body, refusal) && take_choices(x, body, refusal) && check_biases(x, body, refusal) &&
-           take_logprobs(x, body, refusal) && take_lengths(x, body, refusal) && take_stop(x, body, refusal) &&
-           take_stream(x, body, refusal);
+    return qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
+}
+
+bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    return qn_openai_common(x, body, refusal) && take_choices(x, body, refusal) && take_biases(x, body, refusal) &&
+           take_logprobs(x, body, refusal) && take_lengths(x, body, refusal) && qn_openai_take_stop(x, body, "stop", refusal) &&
+           take_stream_options(x, body, refusal);
 }
 
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)

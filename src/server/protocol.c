@@ -1,18 +1,17 @@
 /* The protocols by their paths, and what all exchanges have. */
+#include "server/anthropic.h"
 #include "server/openai.h"
+#include "server/responses.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-const qn_protocol *const qn_protocols[] = { &qn_openai_chat,
-                                            &qn_openai_completion,
-                                            &qn_llama_completion,
-                                            &qn_llama_tokenize,
-                                            &qn_llama_detokenize,
-                                            &qn_llama_template,
-                                            NULL };
+const qn_protocol *const qn_protocols[] = {
+    &qn_openai_chat,    &qn_openai_completion,  &qn_llama_completion, &qn_llama_tokenize,   &qn_llama_detokenize,
+    &qn_llama_template, &qn_anthropic_messages, &qn_anthropic_count,  &qn_responses_create, NULL
+};
 
 const qn_protocol *qn_protocol_find(const char *path)
 {
@@ -98,9 +97,19 @@ void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, cons
 
 /* Calls of one exchange have different ids, and so have those of different ones, of which some may become parts of one
  * conversation. */
-void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES])
+static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index, char id[QN_CALL_ID_BYTES])
 {
     const XXH128_hash_t hash = XXH3_128bits_withSeed(exchange->secret, strlen(exchange->secret), request);
-    snprintf(id, QN_CALL_ID_BYTES, "call_%zu_%016llx%016llx", call, (unsigned long long)hash.high64,
+    snprintf(id, QN_CALL_ID_BYTES, "%s_%zu_%016llx%016llx", prefix, index, (unsigned long long)hash.high64,
              (unsigned long long)hash.low64);
+}
+
+void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES])
+{
+    make_id(exchange, "call", request, call, id);
+}
+
+void qn_exchange_reasoning_id(const qn_exchange *exchange, size_t request, size_t reasoning, char id[QN_CALL_ID_BYTES])
+{
+    make_id(exchange, "rs", request, reasoning, id);
 }

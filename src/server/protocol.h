@@ -31,6 +31,7 @@ typedef struct qn_refusal {
     const char *code;       /* a static string, or NULL */
     char param[64];         /* the field of the body, or "" */
     char message[512];      /* UTF-8, on one line */
+    const char *id;         /* the origin's, for errors that have one; set before protocol->refuse. NULL: none */
     size_t n_prompt, n_ctx; /* of the code "context_length_exceeded", else 0 */
 } qn_refusal;
 
@@ -150,8 +151,11 @@ void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
 void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
                                qn_refusal *refusal);
 
-/* qn_exchange_call_id - the id of a tool call of an answer. */
+/* qn_exchange_call_id - the id of a tool call of an answer. qn_exchange_reasoning_id - of the reasoning of an answer: 0 for the
+ * first, 1 for what comes after content or calls, ... Conversations have it as `reasoning_id` of the message, where a client sent
+ * it. Neither can be guessed. */
 enum { QN_CALL_ID_BYTES = 64 };
 void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES]);
+void qn_exchange_reasoning_id(const qn_exchange *exchange, size_t request, size_t reasoning, char id[QN_CALL_ID_BYTES]);
 
 #endif

@@ -217,3 +217,24 @@ bool qn_json_is_value(const char *text, size_t length)
     }
     return qn_json_scan_feed(&scan, ' ') == QN_JSON_END_BEFORE;
 }
+
+bool qn_json_is_deeper(const char *text, size_t length, size_t most)
+{
+    size_t depth = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (in_string) {
+            i += c == '\\';
+            in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > most)
+                return true;
+        } else if (c == ']' || c == '}') {
+            depth -= depth > 0;
+        }
+    }
+    return false;
+}

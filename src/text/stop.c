@@ -13,6 +13,7 @@ typedef struct node {
     size_t fail;           /* the longest proper suffix that is a node */
     size_t depth;          /* length of the prefix */
     size_t match;          /* length of the longest stop string that ends here; 0 for none */
+    size_t string;         /* with match: its index */
     unsigned char byte;    /* its last byte */
 } node;
 
@@ -21,7 +22,8 @@ struct qn_stop {
     size_t n_nodes;
     size_t at; /* the node of the longest suffix of the text so far */
     bool hit;
-    char *held; /* the bytes returned by the last call, then the last nodes[at].depth bytes of the text */
+    size_t found; /* index of the stop string that was found last */
+    char *held;   /* the bytes returned by the last call, then the last nodes[at].depth bytes of the text */
     size_t capacity;
     size_t n_out; /* bytes returned by the last call */
 };
@@ -45,7 +47,7 @@ static size_t find_child(const qn_stop *stop, size_t at, unsigned char byte)
     return child;
 }
 
-static void add_string(qn_stop *stop, const char *string)
+static void add_string(qn_stop *stop, const char *string, size_t index)
 {
     size_t at = 0;
     for (const char *c = string; *c; c++) {
@@ -58,6 +60,8 @@ static void add_string(qn_stop *stop, const char *string)
         }
         at = next;
     }
+    if (!stop->nodes[at].match)
+        stop->nodes[at].string = index;
     stop->nodes[at].match = stop->nodes[at].depth;
 }
 
@@ -81,8 +85,10 @@ static void link_suffixes(qn_stop *stop, size_t *queue)
         for (size_t child = stop->nodes[parent].child; child; child = stop->nodes[child].sibling) {
             node *c = &stop->nodes[child];
             c->fail = parent ? advance(stop, stop->nodes[parent].fail, c->byte) : 0;
-            if (!c->match)
+            if (!c->match) {
                 c->match = stop->nodes[c->fail].match;
+                c->string = stop->nodes[c->fail].string;
+            }
             queue[n++] = child;
         }
     }
@@ -111,7 +117,7 @@ qn_status qn_stop_create(const char *const *strings, size_t n, qn_stop **out)
     }
     stop->n_nodes = 1;
     for (size_t i = 0; i < n; i++)
-        add_string(stop, strings[i]);
+        add_string(stop, strings[i], i);
     link_suffixes(stop, queue);
     qn_free(queue);
     *out = stop;
@@ -147,6 +153,7 @@ qn_status qn_stop_feed(qn_stop *stop, const char *text, size_t length, const cha
         const size_t match = stop->nodes[stop->at].match;
         if (match) {
             *hit = stop->hit = true;
+            stop->found = stop->nodes[stop->at].string;
             *safe = stop->held;
             *n_safe = n_held - match;
             stop->at = 0;
@@ -169,4 +176,9 @@ qn_status qn_stop_flush(qn_stop *stop, const char **safe, size_t *n_safe)
     stop->n_out = 0;
     stop->hit = false;
     return QN_OK;
+}
+
+size_t qn_stop_found(const qn_stop *stop)
+{
+    return stop->found;
 }

@@ -34,4 +34,7 @@ qn_status qn_stop_feed(qn_stop *stop, const char *text, size_t length, const cha
  * hit. */
 qn_status qn_stop_flush(qn_stop *stop, const char **safe, size_t *n_safe);
 
+/* qn_stop_found - the index of the stop string of the last hit, the first one of equal strings; 0 before. */
+size_t qn_stop_found(const qn_stop *stop);
+
 #endif

@@ -144,6 +144,9 @@ refuses 1 'No such file' logits -m "$model" --ids 1 -o "$work/no/such/folder"
 refuses 1 '' logits -m "$model" --ids 1 -o "$work"
 refuses 1 '' quantize "$model" "$work/no/such/folder" q8_0
 refuses 1 'not a regular file' quantize "$model" /dev/null q8_0
+ln -s missing "$work/dangling"
+refuses 1 'symbolic link to a file that does not exist' quantize "$model" "$work/dangling" q8_0
+[ -L "$work/dangling" ] || fail "quantize: the link itself was replaced"
 onto_a_full_disk() {
     timeout 60 "$QN_BIN/quern" "$@" >/dev/full 2>"$work/err"
     [ $? -eq 1 ] || fail "quern $* onto a full disk: not status 1"

@@ -1,7 +1,7 @@
 /* Bodies of requests to every protocol, and events that answer them: a refusal is an error object, a whole answer is JSON,
  * a stream is events of JSON, whatever the body and the order of texts, reasoning, calls and errors.
  *
- * An input is: a byte that chooses the protocol, the body, a zero byte, bytes that choose events. */
+ * An input is: a digit that chooses the protocol, the body, a zero byte, bytes that choose events. */
 #include "server/protocol.h"
 
 #include "../unit/helper_vocab.h"
@@ -59,14 +59,16 @@ static void require_json(const char *text, size_t length, bool is_object)
 
 static void require_stream(const qn_bytes *out)
 {
-    static const char begin[] = "data: ", end[] = "\n\n", done[] = "[DONE]";
+    static const char begin[] = "data: ", end[] = "\n\n", done[] = "[DONE]", name[] = "event: ";
     for (size_t at = 0; at < out->length;) {
-        const char *event = out->data + at, *stop = memmem(event, out->length - at, end, 2);
-        require(out->length - at > 6 && !memcmp(event, begin, 6) && stop, "it is an event");
-        const size_t length = (size_t)(stop - event) - 6;
-        if (length != 6 || memcmp(event + 6, done, 6) != 0)
-            require_json(event + 6, length, true);
-        at += 6 + length + 2;
+        const char *event = out->data + at, *stop = memmem(event, out->length - at, end, 2), *line = event;
+        if (out->length - at > 7 && !memcmp(event, name, 7))
+            line = memchr(event, '\n', out->length - at);
+        event = line && line > event ? line + 1 : event;
+        require(stop && stop - event > 6 && !memcmp(event, begin, 6), "it is an event");
+        if (stop - event != 12 || memcmp(event + 6, done, 6) != 0)
+            require_json(event + 6, (size_t)(stop - event) - 6, true);
+        at = (size_t)(stop - out->data) + 2;
     }
 }
 
@@ -161,7 +163,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     const uint8_t *body = data + 1, *zero = memchr(body, 0, size - 1);
     const size_t length = zero ? (size_t)(zero - body) : size - 1;
-    const qn_protocol *protocol = qn_protocols[data[0] % n_protocols];
+    const qn_protocol *protocol = qn_protocols[(uint8_t)(data[0] - '0') % n_protocols];
     const qn_origin origin = { .id = "1", .secret = "s" };
     const qn_served served = { .model = model, .n_ctx = 64, .max_tokens = -1, .sampling = qn_sampling_defaults() };
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };

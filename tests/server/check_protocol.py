@@ -451,4 +451,5 @@ def main():
     print("all passed")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -63,6 +63,46 @@ static inline qn_exchange *must_take(const char *path, const char *body)
     return exchange;
 }
 
+/* The conversation of a body that is taken. */
+static inline void assert_conversation(const char *path, const char *body, const char *expected)
+{
+    label("%s %s", path, body);
+    qn_exchange *x = must_take(path, body);
+    json_t *found = json_loadb(x->requests->conversation, x->requests->conversation_length, JSON_ALLOW_NUL, NULL),
+           *wanted = json_loads(expected, JSON_ALLOW_NUL, NULL);
+    assert_non_null(wanted);
+    if (!json_equal(found, wanted))
+        fail_msg("%s", x->requests->conversation);
+    json_decref(found);
+    json_decref(wanted);
+    qn_exchange_free(x);
+}
+
+/* A body is refused, with a field and a part of the message. */
+static inline void assert_refused(const char *path, const char *body, const qn_protocol_limits *limits, const char *param,
+                                  const char *part)
+{
+    label("%s %s", path, body);
+    qn_refusal refusal = { 0 };
+    assert_null(exchange_of(path, body, limits, &refusal));
+    assert_int_equal(refusal.status, 400);
+    assert_string_equal(refusal.param, param);
+    if (!strstr(refusal.message, part))
+        fail_msg("the message is '%s', expected '%s' in it", refusal.message, part);
+}
+
+/* JSON that was written with ' in place of ". One of four buffers, in turn. */
+static inline const char *quoted(const char *text)
+{
+    static char buffers[4][8000];
+    static unsigned turn;
+    char *to = buffers[turn++ % 4];
+    snprintf(to, sizeof buffers[0], "%s", text);
+    for (char *c = to; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    return to;
+}
+
 /* Compares what was appended, and forgets it. */
 static inline void assert_bytes(qn_bytes *out, const char *expected)
 {

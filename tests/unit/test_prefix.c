@@ -205,6 +205,64 @@ static void what_is_adopted_is_recent(void **state)
     end_fixture(&f);
 }
 
+/* Between two turns of a conversation other requests, each of which comes once, evict each other: as many as fill the pool
+ * twice. With recurrent layers the same holds for states. */
+static void side_requests_do_not_evict_a_conversation(void **state)
+{
+    enum { TURN = 300, TURNS = 3, SIDE = 130, SIDES = 40 };
+    uint32_t tokens[TURN * TURNS], side[SIDE], reused, matched;
+    (void)state;
+    for (int recurrent = 0; recurrent < 2; recurrent++) {
+        fixture f = new_fixture(1000, false, recurrent);
+        qn_prefix *prefix;
+        assert_ok(qn_prefix_create(&f.cache, recurrent ? 8 * qn_pool_stride(f.cache.states) : 0, 0, &prefix));
+        fill(tokens, TURN * TURNS);
+        for (size_t turn = 1; turn <= TURNS; turn++) {
+            history *h = run(&f, prefix, NULL, tokens, turn * TURN, &reused, &matched);
+            assert_int_equal(reused, (turn - 1) * TURN / QN_PAGE * QN_PAGE);
+            qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
+            end_history(h);
+            for (size_t i = 0; turn > 1 && i < SIDES; i++) {
+                fill(side, SIDE);
+                h = run(&f, prefix, NULL, side, SIDE, &reused, &matched);
+                qn_prefix_keep_state(prefix, NULL, tokens_of(h), &h->sequence, QN_STATE_MARK);
+                end_history(h);
+                while (qn_prefix_get_counts(prefix).pages > 40)
+                    assert_true(qn_prefix_evict(prefix));
+            }
+        }
+        history *last = run(&f, prefix, NULL, tokens, TURN * TURNS, &reused, &matched);
+        assert_int_equal(matched, (TURN * TURNS - 1) / QN_PAGE * QN_PAGE);
+        assert_int_equal(reused, matched);
+        end_history(last);
+        qn_prefix_free(prefix);
+        end_fixture(&f);
+    }
+}
+
+/* A conversation that nobody continues is evicted in the end. */
+static void an_old_conversation_is_evicted(void **state)
+{
+    uint32_t tokens[600], side[130], reused, matched;
+    fixture f = new_fixture(1000, false, false);
+    qn_prefix *prefix;
+    (void)state;
+    assert_ok(qn_prefix_create(&f.cache, 0, 0, &prefix));
+    fill(tokens, 600);
+    end_history(run(&f, prefix, NULL, tokens, 400, &reused, &matched));
+    end_history(run(&f, prefix, NULL, tokens, 600, &reused, &matched));
+    for (size_t i = 0; i < 400; i++) {
+        fill(side, 130);
+        end_history(run(&f, prefix, NULL, side, 130, &reused, &matched));
+        while (qn_prefix_get_counts(prefix).pages > 20)
+            assert_true(qn_prefix_evict(prefix));
+    }
+    end_history(run(&f, prefix, NULL, tokens, 600, &reused, &matched));
+    assert_int_equal(matched, 0);
+    qn_prefix_free(prefix);
+    end_fixture(&f);
+}
+
 /* ---- Thinning ---- */
 
 enum { PERIODS = 64, LONG = PERIODS * QN_STATE_PERIOD + 1 };
@@ -286,6 +344,9 @@ static void marks_outlive_periodic_states(void **state)
     keep_periods(&f, prefix, NULL, tokens, 30, 0);
     assert_int_equal(kept_periods(&f, prefix, "marks", tokens, 3), 7);
     assert_int_equal(qn_prefix_get_counts(prefix).states, 8);
+    qn_prefix_clear(prefix); /* the check has continued the prefix */
+    keep_periods(&f, prefix, "marks", tokens, 3, 7);
+    keep_periods(&f, prefix, NULL, tokens, 5, 0);
     keep_periods(&f, prefix, "others", tokens, 8, 0xff);
     assert_int_equal(kept_periods(&f, prefix, NULL, tokens, 30), 0);
     assert_int_equal(kept_periods(&f, prefix, "marks", tokens, 3), 0);
@@ -626,6 +687,8 @@ int main(void)
         cmocka_unit_test(a_state_larger_than_the_budget_is_not_kept),
         cmocka_unit_test(eviction),
         cmocka_unit_test(what_is_adopted_is_recent),
+        cmocka_unit_test(side_requests_do_not_evict_a_conversation),
+        cmocka_unit_test(an_old_conversation_is_evicted),
         cmocka_unit_test(old_states_are_thinned),
         cmocka_unit_test(marks_outlive_periodic_states),
         cmocka_unit_test(spilled_prefixes_come_back),

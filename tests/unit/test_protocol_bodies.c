@@ -150,33 +150,22 @@ static void prompts_become_tokens(void **unused)
     }
 }
 
-static void assert_conversation(const char *body, const char *expected)
-{
-    label("%s", body);
-    qn_exchange *x = must_take(CHAT, body);
-    json_t *found = json_loadb(x->requests->conversation, x->requests->conversation_length, JSON_ALLOW_NUL, NULL),
-           *wanted = json_loads(expected, JSON_ALLOW_NUL, NULL);
-    assert_non_null(wanted);
-    assert_true(json_equal(found, wanted));
-    json_decref(found);
-    json_decref(wanted);
-    qn_exchange_free(x);
-}
-
 static void chats_become_conversations(void **unused)
 {
     (void)unused;
-    assert_conversation("{" ASK "}", "{\"add_generation_prompt\":true," ASK "}");
-    assert_conversation("{" ASK "," TOOLS ",\"tool_choice\":\"none\"}", "{\"add_generation_prompt\":true," ASK "}");
-    assert_conversation("{" ASK "," TOOLS ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true}",
+    assert_conversation(CHAT, "{" ASK "}", "{\"add_generation_prompt\":true," ASK "}");
+    assert_conversation(CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"none\"}", "{\"add_generation_prompt\":true," ASK "}");
+    assert_conversation(CHAT, "{" ASK "," TOOLS ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":true}",
                         "{\"add_generation_prompt\":true," ASK "," TOOLS "}");
-    assert_conversation("{" ASK ",\"tools\":[],\"tool_choice\":null,\"reasoning_effort\":\"low\"}",
+    assert_conversation(CHAT, "{" ASK ",\"tools\":[],\"tool_choice\":null,\"reasoning_effort\":\"low\"}",
                         "{\"add_generation_prompt\":true," ASK ",\"reasoning_effort\":\"low\"}");
-    assert_conversation("{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":false,\"preserve_thinking\":true,"
+    assert_conversation(CHAT,
+                        "{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":false,\"preserve_thinking\":true,"
                         "\"reasoning_effort\":\"max\"}}",
                         "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"preserve_thinking\":true,"
                         "\"reasoning_effort\":\"max\"}");
     assert_conversation(
+        CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"}]},"
         "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":"
         "{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},{\"function\":{\"name\":\"f\"}}]},"
@@ -188,18 +177,6 @@ static void chats_become_conversations(void **unused)
 }
 
 /* ---- Refusals ---- */
-
-static void assert_refused(const char *path, const char *body, const qn_protocol_limits *limits, const char *param,
-                           const char *part)
-{
-    label("%s %s", path, body);
-    qn_refusal refusal = { 0 };
-    assert_null(exchange_of(path, body, limits, &refusal));
-    assert_int_equal(refusal.status, 400);
-    assert_string_equal(refusal.param, param);
-    if (!strstr(refusal.message, part))
-        fail_msg("the message is '%s', expected '%s' in it", refusal.message, part);
-}
 
 static void wrong_values_name_their_field(void **unused)
 {

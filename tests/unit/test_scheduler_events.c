@@ -202,19 +202,20 @@ static void events_do_not_depend_on_a_step_beside(void **unused)
 static void stop_strings_are_found_in_content(void **unused)
 {
     (void)unused;
-    static const char *const red[] = { "red" }, *const tag[] = { "<tool" };
+    static const char *const red[] = { "red" }, *const tags[] = { "no", "<tool" };
     expect(thinks, "A red one.\n</think>\n\nA red ball.", red, QN_FINISH_STOP, "R{A red one.}C{A }");
     expect(with_tools, CALL "\nA red ball.", red, QN_FINISH_STOP, "[look_up|{\"text\": \"red\"}]=C{A }");
     expect(with_tools, "A re\n" CALL " ball is red", red, QN_FINISH_STOP, "C{A re}[look_up|{\"text\": \"red\"}]=C{ ball is }");
     for (int i = 0; i < 2; i++) { /* the parser holds it back until the answer ends */
         qn_request_params params = params_of(&listener, with_tools, "So\n<tool");
-        params.stop = tag;
-        params.n_stop = 1;
+        params.stop = tags;
+        params.n_stop = 2;
         params.max_tokens = i ? (int64_t)listener.n_script : MAX_SCRIPT;
         run(&params, (qn_scheduler_params){ .no_thread = true });
         assert_log(&listener, "C{So\n}");
         assert_int_equal(listener.answer.result.finish, QN_FINISH_STOP);
         assert_true(listener.answer.result.is_stop_string);
+        assert_int_equal(listener.answer.result.stop_string, 1);
     }
 }
 

@@ -57,6 +57,13 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
     n_out += length;
     assert_int_equal(n_out, found ? end - match : n);
     assert_memory_equal(out, text, n_out);
+    if (found) {
+        const char *string = strings[qn_stop_found(stop)];
+        assert_int_equal(strlen(string), match);
+        assert_memory_equal(string, text + end - match, match);
+        for (size_t i = 0; i < qn_stop_found(stop); i++)
+            assert_string_not_equal(strings[i], string);
+    }
     qn_stop_free(stop);
 }
 

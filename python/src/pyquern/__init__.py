@@ -1,4 +1,11 @@
-"""The kernels of quern from Python.
+"""quern from Python: 1-bit and ternary language models, and their kernels.
+
+    model = pyquern.Model("model.gguf")
+    for text in model.generate("Once upon a time", max_tokens=100, stream=True):
+        print(text, end="", flush=True)
+    answer = model.chat([{"role": "user", "content": "What is a quern?"}])
+
+docs/python.md describes it.
 
 pyquern.kernels   the CPU kernels over numpy arrays
 pyquern.gguf      tensors of GGUF files
@@ -18,15 +25,42 @@ from pyquern._lib import (
     UnsupportedError,
     __version__,
 )
+from pyquern.answers import ChatCompletion, ChatEvent, Completion, Logprob, ToolCall, Usage
+from pyquern.model import Capacity, ChatFormat, Model, ModelInfo
+from pyquern.requests import ChatRequest, ChatStream, Request, Stream, TextRequest, TextStream
+from pyquern.scheduler import Counters, Scheduler
+from pyquern.session import Sampler, Session
+from pyquern.tokenizer import Tokenizer
 
 __all__ = [
     "CancelledError",
+    "Capacity",
+    "ChatCompletion",
+    "ChatEvent",
+    "ChatFormat",
+    "ChatRequest",
+    "ChatStream",
+    "Completion",
     "ContextError",
+    "Counters",
     "Error",
     "FormatError",
     "InputOutputError",
     "InvalidError",
+    "Logprob",
+    "Model",
+    "ModelInfo",
     "OutOfMemoryError",
+    "Request",
+    "Sampler",
+    "Scheduler",
+    "Session",
+    "Stream",
+    "TextRequest",
+    "TextStream",
+    "Tokenizer",
+    "ToolCall",
     "UnsupportedError",
+    "Usage",
     "__version__",
 ]

@@ -70,10 +70,15 @@ _ERRORS: dict[int, type[Error]] = {
 }
 
 
+def error_of(status: int, text: bytes) -> Error:
+    """The exception of a status other than QN_OK."""
+    return _ERRORS.get(status, Error)(text.decode(errors="replace"))
+
+
 def check(status: int) -> None:
     """Raises the exception of a status other than QN_OK. Call it on the thread of the failed call."""
     if status:
-        raise _ERRORS.get(status, Error)(ffi.string(lib.qn_error_text()).decode(errors="replace"))
+        raise error_of(status, ffi.string(lib.qn_error_text()))
 
 
 # Views of arrays that are not there: no bias, no initial state, no cumulative lengths.

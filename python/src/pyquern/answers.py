@@ -1,0 +1,124 @@
+"""What models answer: texts, chats, the pieces in which they are streamed.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "deadline"]
+
+
+class Logprob(NamedTuple):
+    """The log probability of a generated token, and the most likely tokens at its place.
+
+    Natural logarithms of the model's probabilities, before bias, penalties, temperature and filters.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """Token ids and log probabilities, the most likely first. The token itself need not be among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an answer took: numbers of tokens, and seconds."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Tokens of the prompt that were not evaluated, because an earlier prompt or answer had them."""
+    completion_tokens: int
+    """Tokens that were generated, an end token included."""
+    queued_seconds: float = 0.0
+    prompt_seconds: float = 0.0
+    """Until the first token was sampled."""
+    generate_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The continuation of a prompt."""
+
+    text: str
+    finish_reason: FinishReason
+    """"stop": an end token or a stop string; "length": max_tokens, or the context is full."""
+    is_stop_string: bool
+    """Whether a stop string ended the text. It is not in the text."""
+    seed: int
+    """The seed of this answer: given again, it gives the same answer."""
+    usage: Usage = field(compare=False)
+    tokens: list[int] | None = None
+    """With return_tokens or logprobs: the ids that were generated, an end token included."""
+    logprobs: list[Logprob] | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that is complete."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}", compare=False)
+
+    def parsed(self) -> dict[str, Any]:
+        """The arguments as a dict."""
+        value: dict[str, Any] = json.loads(self.arguments)
+        return value
+
+
+class ChatEvent(NamedTuple):
+    """A piece of a chat's answer. Which fields it has follows from its type.
+
+    "reasoning", "content"   text continues the reasoning or the content
+    "tool_call"              a call begins; text is the function's name
+    "arguments"              text continues the call's arguments, which are a JSON object
+    "tool_call_end"          call is the whole call. It is None if the call was cut off, or does not parse: then text, which is
+                             all that the model wrote of it, is content of the answer
+    """
+
+    type: Literal["reasoning", "content", "tool_call", "arguments", "tool_call_end"]
+    text: str
+    call_index: int = 0
+    """Of calls: which one, 0, 1, ..."""
+    call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCompletion:
+    """The answer of a chat."""
+
+    content: str
+    reasoning: str
+    tool_calls: list[ToolCall]
+    finish_reason: FinishReason
+    """As that of a Completion; "tool_calls" if the answer ended with an end token and has calls."""
+    is_stop_string: bool
+    seed: int
+    usage: Usage = field(compare=False)
+    tokens: list[int] | None = None
+    logprobs: list[Logprob] | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to be appended to the messages of the conversation."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in self.tool_calls
+            ]
+        return message
+
+    def __str__(self) -> str:
+        return self.content

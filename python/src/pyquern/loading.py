@@ -1,0 +1,113 @@
+"""Loading models, and how long what belongs to them lives.
+
+A handle owns an object of the library. Those of sessions and schedulers keep that of their model, so that it is freed last,
+by the garbage collector and at the end of the interpreter too.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pyquern import hub
+from pyquern._cdef import ffi
+from pyquern._lib import InvalidError, check, lib
+from pyquern.options import terminated
+from pyquern.requests import Interruptible, callback, on_error, on_progress
+
+log = logging.getLogger("pyquern")
+
+OnProgress = Callable[[int, int], object]
+
+
+class Closable(Protocol):
+    """What Model.close closes."""
+
+    def close(self) -> None: ...
+
+
+def size(value: int | str | None, name: str) -> int:
+    """Bytes, given as a number or as "512M": powers of 1024."""
+    if value is None:
+        return 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", str(value).upper())
+    if not match:
+        raise InvalidError(f"{name}: {value!r}, expected a number of bytes, with K, M, G or T for powers of 1024")
+    return int(float(match[1]) * 1024 ** "_KMGT".index(match[2] or "_"))
+
+
+class _Loading(Interruptible):
+    """What the callbacks of a model belong to. Notes come after loading too, from any thread."""
+
+    def __init__(self, on_progress: OnProgress | None) -> None:
+        self._on_progress = on_progress
+
+    def progress(self, done: int, total: int) -> bool:
+        is_wanted = self._on_progress is None or self._on_progress(done, total) is not False
+        return is_wanted and self.error is None
+
+
+@callback("void(void *, const char *)", onerror=on_error)
+def on_log(user: Any, line: Any) -> None:
+    log.info("%s", ffi.string(line).decode(errors="replace"))
+
+
+class ModelHandle:
+    """Owns a qn_model."""
+
+    def __init__(self, pointer: Any, user: Any) -> None:
+        self._pointer = pointer
+        self.children: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._free = weakref.finalize(self, _free_model, pointer, user)
+
+    @property
+    def pointer(self) -> Any:
+        if self._pointer is None:
+            raise InvalidError("model: it is closed")
+        return self._pointer
+
+    def close(self) -> None:
+        for child in list(self.children):
+            child.close()
+        self._pointer = None
+        self._free()
+
+
+def _free_model(pointer: Any, user: Any) -> None:
+    """`user` is what the library's notes are passed, until the model is freed."""
+    lib.qn_model_free(pointer)
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    device: str | None,
+    n_threads: int,
+    memory: int | str | None,
+    chat_template: str | None,
+    vocab_only: bool,
+    deterministic: bool,
+    on_progress_: OnProgress | None,
+) -> ModelHandle:
+    """Loads a model. Ctrl-C, and an exception of on_progress, end that."""
+    loading = _Loading(on_progress_)
+    user = ffi.new_handle(loading)
+    params, out = ffi.new("qn_model_params *"), ffi.new("qn_model **")
+    device_text = ffi.new("char[]", terminated(device or os.environ.get("QN_DEVICE") or "auto", "device"))
+    template = ffi.NULL if chat_template is None else ffi.new("char[]", terminated(chat_template, "chat_template"))
+    params.device, params.n_threads, params.memory = device_text, n_threads, size(memory, "memory")
+    params.chat_template, params.vocab_only, params.deterministic = template, vocab_only, deterministic
+    params.on_progress, params.on_log, params.user = on_progress, on_log, user
+    status = lib.qn_model_load(os.fsencode(hub.find(name)), params, out)
+    if status == lib.QN_OK:
+        handle = ModelHandle(out[0], (user, loading))
+    if loading.error is not None:
+        raise loading.error
+    check(status)
+    return handle

@@ -1,0 +1,255 @@
+"""Models: loading, text from prompts, answers of chats.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from pyquern._cdef import ffi
+from pyquern._lib import check, lib
+from pyquern.answers import ChatCompletion, Completion
+from pyquern.loading import OnProgress, load
+from pyquern.options import ChatOptions, Message, TextOptions, terminated
+from pyquern.requests import ChatStream, Stream, TextStream
+from pyquern.scheduler import Scheduler
+from pyquern.session import Session
+from pyquern.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Properties of a model. Empty and 0 where a model of vocab_only has none."""
+
+    name: str
+    architecture: str
+    quantisation: str
+    n_vocab: int
+    n_layers: int
+    n_embd: int
+    n_ctx_train: int
+    n_params: int
+    file_bytes: int
+    bytes_per_token: int
+    cache_bytes_per_position: int
+    recurrent_bytes: int
+    n_threads: int
+    cpu: str
+    device: str
+    tokeniser: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """What the model's chat template has (docs/tool-calls.md)."""
+
+    source: str
+    """ "file", "given", "chatml"; "" if there is none to use, and `problem` says why."""
+    problem: str
+    tool_calls: str
+    """ "json", "xml", "llama3"; "" if it has no tools; "unknown" if its calls cannot be parsed."""
+    think_open: str
+    think_close: str
+    has_enable_thinking: bool
+    has_reasoning_effort: bool
+    efforts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What fits in the memory of sessions and schedulers, in bytes and tokens."""
+
+    memory_limit: int
+    bytes_per_position: int
+    bytes_per_sequence: int
+    tokens_per_sequence: int
+
+
+def _python(value: Any) -> Any:
+    return ffi.string(value).decode(errors="replace") if isinstance(value, ffi.CData) else value
+
+
+class Model:
+    """A model, loaded once, for any number of threads.
+
+    name            a GGUF file, or OWNER/REPO[:FILE or :TYPE] of the Hugging Face hub (docs/hub.md), which needs the package
+                    huggingface_hub
+    device          "cpu", "cuda", "cuda:N", or "auto", the first GPU that can run the model, else the CPU; without it the
+                    environment variable QN_DEVICE, else "auto"
+    memory          what the caches of all sessions and schedulers may take, in bytes or as "4G"; half of what is free
+    kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
+    n_ctx           most tokens of a prompt with its answer; what the model was trained on
+    n_threads       one for each physical core
+    chat_template   the source of a template to use instead of the file's
+    vocab_only      the tokeniser alone
+    deterministic   on a GPU, the same bits whatever is evaluated beside an answer
+    on_progress     called with the bytes of weights that were checked, and all of them; False ends loading
+
+    Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern".
+    """
+
+    def __init__(
+        self,
+        name: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        memory: int | str | None = None,
+        kv: str | None = None,
+        n_ctx: int = 0,
+        n_threads: int = 0,
+        chat_template: str | None = None,
+        vocab_only: bool = False,
+        deterministic: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._kv, self._n_ctx = kv, n_ctx
+        self._scheduler: Scheduler | None = None
+        self._scheduler_lock = threading.Lock()
+        self._handle = load(
+            name,
+            device=device,
+            n_threads=n_threads,
+            memory=memory,
+            chat_template=chat_template,
+            vocab_only=vocab_only,
+            deterministic=deterministic,
+            on_progress_=on_progress,
+        )
+        self.tokenizer = Tokenizer(self._handle)
+
+    @property
+    def info(self) -> ModelInfo:
+        """Properties of the model."""
+        info = lib.qn_model_get_info(self._handle.pointer)
+        return ModelInfo(*(_python(getattr(info, name)) for name in ModelInfo.__slots__))
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """What its chat template has."""
+        found = lib.qn_model_get_chat_format(self._handle.pointer)
+        efforts = tuple(_python(found.efforts[i]) for i in range(found.n_efforts))
+        names = [name for name in ChatFormat.__slots__ if name != "efforts"]
+        return ChatFormat(**{name: _python(getattr(found, name)) for name in names}, efforts=efforts)
+
+    def capacity(self, n_sequences: int = 1, kv: str | None = None) -> Capacity:
+        """How many tokens of context the memory holds, for so many sequences of the same length."""
+        capacity, kv = ffi.new("qn_capacity *"), kv or self._kv
+        text = ffi.new("char[]", terminated(kv, "kv")) if kv else ffi.NULL
+        check(lib.qn_model_get_capacity(self._handle.pointer, text, n_sequences, capacity))
+        return Capacity(*(getattr(capacity, name) for name in Capacity.__slots__))
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that `generate` and `chat` use, with the model's kv and n_ctx."""
+        with self._scheduler_lock:
+            if self._scheduler is None:
+                self._scheduler = Scheduler(self)
+            return self._scheduler
+
+    def session(self, *, kv: str | None = None, n_ctx: int | None = None, n_batch: int = 0) -> Session:
+        """A new Session."""
+        return Session(self, kv=kv, n_ctx=n_ctx, n_batch=n_batch)
+
+    # ---- Text ----
+
+    @overload
+    def generate(
+        self, prompt: str | Sequence[int], *, stream: Literal[False] = False, **options: Unpack[TextOptions]
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Unpack[TextOptions]
+    ) -> TextStream: ...
+
+    def generate(
+        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Unpack[TextOptions]
+    ) -> Completion | TextStream:
+        """Continues a prompt, a text or token ids.
+
+        The options are those of TextOptions. With `stream` the text comes in pieces, as it is generated. Calls of other
+        threads are evaluated together with this one, and what prompts have in common is evaluated once. Ctrl-C ends the
+        generation.
+        """
+        request = self.scheduler.submit(prompt, **options)
+        return Stream(request) if stream else request.result()
+
+    @overload
+    def agenerate(
+        self, prompt: str | Sequence[int], *, stream: Literal[False] = False, **options: Unpack[TextOptions]
+    ) -> Coroutine[Any, Any, Completion]: ...
+
+    @overload
+    def agenerate(
+        self, prompt: str | Sequence[int], *, stream: Literal[True], **options: Unpack[TextOptions]
+    ) -> TextStream: ...
+
+    def agenerate(
+        self, prompt: str | Sequence[int], *, stream: bool = False, **options: Unpack[TextOptions]
+    ) -> Coroutine[Any, Any, Completion] | TextStream:
+        """`generate` for asyncio: to be awaited, or with `stream` for `async for`. Cancelling the task ends the generation."""
+        request = self.scheduler.submit(prompt, **options)
+        return Stream(request) if stream else request._wait()
+
+    # ---- Chats ----
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> ChatCompletion: ...
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[True], **options: Unpack[ChatOptions]
+    ) -> ChatStream: ...
+
+    def chat(
+        self, messages: Sequence[Message], *, stream: bool = False, **options: Unpack[ChatOptions]
+    ) -> ChatCompletion | ChatStream:
+        """Answers a conversation: messages in OpenAI's form.
+
+        The options are those of ChatOptions. With `stream` the answer comes as events, of reasoning, content and tool calls.
+        Of the next turn only what is new is evaluated.
+        """
+        request = self.scheduler.submit_chat(messages, **options)
+        return Stream(request) if stream else request.result()
+
+    @overload
+    def achat(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, **options: Unpack[ChatOptions]
+    ) -> Coroutine[Any, Any, ChatCompletion]: ...
+
+    @overload
+    def achat(
+        self, messages: Sequence[Message], *, stream: Literal[True], **options: Unpack[ChatOptions]
+    ) -> ChatStream: ...
+
+    def achat(
+        self, messages: Sequence[Message], *, stream: bool = False, **options: Unpack[ChatOptions]
+    ) -> Coroutine[Any, Any, ChatCompletion] | ChatStream:
+        """`chat` for asyncio, as `agenerate`."""
+        request = self.scheduler.submit_chat(messages, **options)
+        return Stream(request) if stream else request._wait()
+
+    # ---- The end ----
+
+    def close(self) -> None:
+        """Closes its schedulers and sessions and frees the model. Not while another thread calls one of its methods."""
+        self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,374 @@
+"""What a generation can be asked for, by the names that OpenAI, vLLM and llama-cpp-python give it, and how that becomes the
+library's parameters.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from pyquern._cdef import ffi
+from pyquern._lib import InvalidError, UnsupportedError, check, lib
+from pyquern.answers import ChatCompletion, ChatEvent
+
+Message = Mapping[str, Any] | ChatCompletion
+"""A message in OpenAI's form, or an answer that is continued."""
+
+ToolChoice = Literal["auto", "required", "none"] | Mapping[str, Any]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are sampled. None is as good as missing."""
+
+    temperature: float | None
+    """0.8; 0 is greedy."""
+    top_k: int | None
+    """Keep the k most likely tokens: 40; 0 or -1 keeps all."""
+    top_p: float | None
+    """Keep the most likely tokens up to this probability: 0.95; 1 keeps all."""
+    min_p: float | None
+    """Drop tokens less likely than this times the most likely: 0.05; 0 drops none."""
+    repetition_penalty: float | None
+    """Above 1, recent tokens become less likely: 1."""
+    repeat_last_n: int | None
+    """How many recent tokens that looks at: 64."""
+    presence_penalty: float | None
+    """Subtracted from the logits of tokens that were generated: 0."""
+    frequency_penalty: float | None
+    """The same, times the number of their occurrences: 0."""
+    seed: int | None
+    """Without one an answer has a seed of its own, which it tells."""
+
+
+class AnswerOptions(SamplingOptions, total=False):
+    """What ends an answer, what it is to be, and what of it is told."""
+
+    max_tokens: int | None
+    """Tokens to generate: no limit but the context."""
+    stop: str | Sequence[str] | None
+    """Strings that end the answer. They are not in its text; in chats they are looked for in the content."""
+    ignore_eos: bool | None
+    """Continue after end tokens."""
+    skip_special_tokens: bool | None
+    """Leave the names of special tokens out of the text: True."""
+    return_tokens: bool | None
+    """Answers have their token ids."""
+    json_schema: Mapping[str, Any] | bool | str | type | None
+    """The text is JSON that fits a schema: a dict, its JSON text, or a class of pydantic."""
+    strict: bool | None
+    """Keywords of the schema that are not supported are an error, else ignored: True."""
+    json_object: bool | None
+    """The text is a JSON object."""
+    regex: str | None
+    """The whole text matches a regular expression, ECMAScript's with the u flag."""
+    choices: Sequence[str] | None
+    """The text is one of these."""
+    grammar: str | None
+    """The text fits a grammar in llama.cpp's GBNF."""
+
+
+class ChatOnlyOptions(TypedDict, total=False):
+    """What chats have besides."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    """Functions, in OpenAI's form."""
+    tool_choice: ToolChoice | None
+    """ "auto": the model may call them; "required": it must; "none": it is not told of them; a function in OpenAI's form: it
+    must call that one."""
+    parallel_tool_calls: bool | None
+    """More than one call in an answer: True."""
+    enable_thinking: bool | None
+    """Whether the model reasons, where its chat template can switch that."""
+    reasoning_effort: str | None
+    """ "none" to "max": the nearest level that the chat template knows."""
+    reasoning_budget: int | None
+    """Tokens of reasoning, after which it is ended."""
+    chat_template_kwargs: Mapping[str, Any] | None
+    """Other variables of the chat template."""
+
+
+class RequestOptions(AnswerOptions, total=False):
+    """What only requests of a scheduler have; Model.generate and Model.chat use one."""
+
+    stop_token_ids: Sequence[int] | None
+    """Tokens that end the answer, as end tokens do."""
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None
+    """Added to the logits of tokens, by their ids."""
+    logprobs: int | None
+    """Answers have the log probability of each token, and so many of the most likely ones at its place: 0 to 20."""
+    priority: int | None
+    """Requests of higher priority begin first: 0."""
+    timeout: float | None
+    """Seconds after which the request ends, with the finish_reason "deadline"."""
+    cache_scope: str | None
+    """What was evaluated for other requests is used again within a scope only."""
+
+
+class TextOptions(RequestOptions, total=False):
+    """Options of Model.generate."""
+
+    parse_special: bool | None
+    """Names of special tokens in the prompt become these tokens: True. False for a text that is not trusted."""
+    add_bos: bool | None
+    """The prompt begins with the token for the beginning of text, where the model has one: True."""
+
+
+class SubmitTextOptions(TextOptions, total=False):
+    """Options of Scheduler.submit."""
+
+    on_text: Callable[[str], object] | None
+    """Called for each piece of text, from a thread of the scheduler. False, and an exception, end the request."""
+
+
+class ChatOptions(RequestOptions, ChatOnlyOptions, total=False):
+    """Options of Model.chat."""
+
+
+class SubmitChatOptions(ChatOptions, total=False):
+    """Options of Scheduler.submit_chat."""
+
+    on_event: Callable[[ChatEvent], object] | None
+    """As on_text."""
+
+
+class SessionTextOptions(AnswerOptions, total=False):
+    """Options of Session.generate."""
+
+    parse_special: bool | None
+    add_bos: bool | None
+
+
+class SessionChatOptions(AnswerOptions, ChatOnlyOptions, total=False):
+    """Options of Session.chat."""
+
+
+class Options:
+    """Options that were given, of which each is taken once. Keeps what the library's parameters point to."""
+
+    def __init__(self, function: str, given: Mapping[str, Any]) -> None:
+        self._function = function
+        self._given = {name: value for name, value in given.items() if value is not None}
+        self._allowed: set[str] = set()
+        self._keep: list[Any] = []
+
+    def take(self, name: str, default: Any = None) -> Any:
+        return self._given.pop(name, default)
+
+    def end(self) -> None:
+        """All options have been taken: what is left has no meaning here."""
+        for name in self._given:
+            raise TypeError(f"{self._function}() has no option {name!r}")
+
+    def keep(self, value: Any) -> Any:
+        self._keep.append(value)
+        return value
+
+    def strings(self, texts: Sequence[str], name: str) -> Any:
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{name}: {texts!r}, expected strings")
+        return self.keep(ffi.new("char *[]", [self.keep(ffi.new("char[]", terminated(text, name))) for text in texts]))
+
+
+def terminated(text: str, name: str) -> bytes:
+    """UTF-8 for a text that the library wants with a terminator."""
+    if "\0" in text:
+        raise InvalidError(f"{name}: it has U+0000 at {text.index(chr(0))}")
+    return text.encode()
+
+
+def assign(struct: Any, field: str, value: Any, name: str) -> None:
+    """Sets a field; an error names the option."""
+    try:
+        setattr(struct, field, value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r}, expected a number") from None
+    except OverflowError:
+        raise InvalidError(f"{name}: {value!r} is out of range") from None
+
+
+_SAMPLING = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "repeat_last_n": "repeat_last_n",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+
+
+def fill_sampling(sampling: Any, options: Options) -> int:
+    """Fills a qn_sampling. Returns the seed."""
+    for name, field in _SAMPLING.items():
+        value = options.take(name)
+        if value is not None:
+            assign(sampling, field, 0 if name == "top_k" and value == -1 else value, name)
+    seed = options.take("seed")
+    seed = secrets.randbits(64) if seed is None else seed & (2**64 - 1)
+    sampling.seed = seed
+    return int(seed)
+
+
+# ---- Grammars ----
+
+
+def _schema_text(schema: Any) -> str:
+    if isinstance(schema, str):
+        return schema
+    if hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    if not isinstance(schema, (Mapping, bool)):
+        raise TypeError(f"json_schema: {schema!r}, expected a dict, JSON text or a class of pydantic")
+    return json.dumps(schema)
+
+
+def _compile(model: Any, kind: int, text: str, out: Any) -> None:
+    data = text.encode()
+    check(lib.qn_grammar_create(model, kind, data, len(data), out))
+
+
+def _take_format(model: Any, options: Options) -> Any:
+    """The grammar of the text; None if it may be any."""
+    is_strict = options.take("strict", True)
+    given = {name: options.take(name) for name in ("json_schema", "json_object", "regex", "choices", "grammar")}
+    named = [name for name, value in given.items() if value is not None and not (name == "json_object" and not value)]
+    if not named:
+        return None
+    if len(named) > 1:
+        raise InvalidError(f"{named[1]}: it is given with {named[0]}, expected one of them")
+    out = ffi.new("qn_grammar **")
+    name, value = named[0], given[named[0]]
+    if name == "choices":
+        check(lib.qn_grammar_create_choices(model, options.strings(value, name), len(value), out))
+    elif name == "json_schema":
+        kind = lib.QN_GRAMMAR_SCHEMA_STRICT if is_strict else lib.QN_GRAMMAR_SCHEMA
+        _compile(model, kind, _schema_text(value), out)
+    elif name == "json_object":
+        _compile(model, lib.QN_GRAMMAR_JSON, "", out)
+    else:
+        _compile(model, lib.QN_GRAMMAR_REGEX if name == "regex" else lib.QN_GRAMMAR_GBNF, value, out)
+    return ffi.gc(out[0], lib.qn_grammar_free)
+
+
+def _has_strict_tool(tools: Sequence[Mapping[str, Any]]) -> bool:
+    return any(tool.get("function", {}).get("strict") is True for tool in tools)
+
+
+def _take_calls(model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, options: Options) -> tuple[Any, int]:
+    """The grammar of calls, and where it begins. A call that is not required has none where its tools are too much for one,
+    unless one of them is strict."""
+    choice = options.take("tool_choice", "auto")
+    params, out = ffi.new("qn_call_params *"), ffi.new("qn_grammar **")
+    params.tools, params.length = options.keep(ffi.from_buffer(text)), len(text)
+    params.is_single = not options.take("parallel_tool_calls", True)
+    params.is_required = choice != "auto"
+    if isinstance(choice, Mapping):
+        name = choice.get("function", {}).get("name")
+        if not any(tool.get("function", {}).get("name") == name for tool in tools):
+            raise InvalidError(f"tool_choice: {name!r} is not among the tools")
+        params.name = options.keep(ffi.new("char[]", terminated(name, "tool_choice")))
+    elif choice not in ("auto", "required"):
+        raise InvalidError(f"tool_choice: {choice!r}, expected 'auto', 'required', 'none' or a function")
+    status = lib.qn_grammar_create_calls(model, params, out)
+    if status in (lib.QN_ERR_INVALID, lib.QN_ERR_UNSUPPORTED) and choice == "auto" and not _has_strict_tool(tools):
+        return None, 0
+    check(status)
+    return ffi.gc(out[0], lib.qn_grammar_free), (
+        lib.QN_GRAMMAR_AT_CALL if choice == "auto" else lib.QN_GRAMMAR_AFTER_REASONING
+    )
+
+
+# ---- Conversations ----
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """A message as chat templates take it: arguments of calls are objects, content is there."""
+    result = dict(message.message if isinstance(message, ChatCompletion) else message)
+    if result.get("tool_calls"):
+        result["tool_calls"] = [_call(call) for call in result["tool_calls"]]
+        if result.get("content") is None:
+            result["content"] = ""
+    return result
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(call)
+    function = dict(call.get("function", {}))
+    if isinstance(function.get("arguments"), str):
+        try:
+            function["arguments"] = json.loads(function["arguments"] or "{}")
+        except ValueError as error:
+            raise InvalidError(f"arguments of {function.get('name')!r}: {error}") from None
+    result["function"] = function
+    return result
+
+
+def conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
+    """A conversation as the library takes it, in JSON."""
+    if isinstance(messages, (str, Mapping)):
+        raise TypeError(f"messages: {messages!r}, expected a list of messages")
+    return json.dumps({"messages": [_message(message) for message in messages], **variables}).encode()
+
+
+class ChatPrompt:
+    """The prompt of a chat: its conversation and its tools."""
+
+    def __init__(self, messages: Sequence[Message], options: Options) -> None:
+        self.tools: list[Mapping[str, Any]] = list(options.take("tools", ()))
+        if options._given.get("tool_choice") == "none":
+            options.take("tool_choice")
+            self.tools = []
+        variables = {"add_generation_prompt": True, **options.take("chat_template_kwargs", {})}
+        for name in ("enable_thinking", "reasoning_effort"):
+            value = options.take(name)
+            if value is not None:
+                variables[name] = value
+        if self.tools:
+            variables["tools"] = self.tools
+        self.json = conversation(messages, variables)
+        self.tools_json = json.dumps(self.tools).encode()
+
+
+def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
+    """Fills what qn_generate_params and qn_request_params have in common. Returns the seed."""
+    seed = fill_sampling(params.sampling, options)
+    assign(params, "max_tokens", options.take("max_tokens", -1), "max_tokens")
+    params.ignore_end = bool(options.take("ignore_eos", False))
+    params.show_special = not options.take("skip_special_tokens", True)
+    stop = options.take("stop", ())
+    stop = [stop] if isinstance(stop, str) else list(stop)
+    params.stop, params.n_stop = options.strings(stop, "stop"), len(stop)
+    grammar = _take_format(model, options)
+    when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE
+    if prompt:
+        assign(params, "reasoning_budget", options.take("reasoning_budget", -1), "reasoning_budget")
+    if prompt and prompt.tools:
+        if grammar:
+            raise UnsupportedError("tools: they are given with a format of the text, expected one of them")
+        grammar, when = _take_calls(model, prompt.tools, prompt.tools_json, options)
+    elif prompt:
+        options.take("parallel_tool_calls")
+        if options.take("tool_choice", "auto") != "auto":
+            raise InvalidError("tool_choice: it is given without tools")
+    if grammar:
+        params.grammar, params.grammar_trigger.when = options.keep(grammar), when
+    return seed
+
+
+def fill_request(params: Any, options: Options) -> None:
+    """Fills what only qn_request_params has."""
+    ids = list(options.take("stop_token_ids", ()))
+    params.stop_tokens, params.n_stop_tokens = options.keep(ffi.new("qn_token[]", ids)), len(ids)
+    bias = [(int(token), value) for token, value in options.take("logit_bias", {}).items()]
+    params.bias, params.n_bias = options.keep(ffi.new("qn_logit_bias[]", bias)), len(bias)
+    assign(params, "n_logprobs", options.take("logprobs", -1), "logprobs")
+    assign(params, "priority", options.take("priority", 0), "priority")
+    assign(params, "deadline", options.take("timeout", 0.0), "timeout")
+    scope = options.take("cache_scope")
+    if scope is not None:
+        params.scope = options.keep(ffi.new("char[]", terminated(scope, "cache_scope")))

@@ -1,0 +1,461 @@
+"""Sessions: one sequence of tokens with its cache, and sampling from its logits.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from pyquern import requests
+from pyquern._cdef import ffi
+from pyquern._lib import InvalidError, check, error_of, lib
+from pyquern.answers import ChatCompletion, Completion, FinishReason, Usage
+from pyquern.loading import ModelHandle, on_log
+from pyquern.options import (
+    ChatPrompt,
+    Message,
+    Options,
+    SamplingOptions,
+    SessionChatOptions,
+    SessionTextOptions,
+    fill_answer,
+    fill_sampling,
+    terminated,
+)
+from pyquern.requests import ChatRequest, ChatStream, Interruptible, Request, Stream, TextRequest, TextStream
+from pyquern.tokenizer import conversation_tokens, tokens_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from typing_extensions import Self, Unpack
+
+    from pyquern.model import Model
+
+Piece = TypeVar("Piece")
+Answer = TypeVar("Answer")
+
+_REASONS: dict[int, FinishReason] = {
+    lib.QN_STOP_END: "stop",
+    lib.QN_STOP_STRING: "stop",
+    lib.QN_STOP_LENGTH: "length",
+    lib.QN_STOP_CONTEXT: "length",
+}
+
+
+class _Owner:
+    """Owns a qn_session, which one thread at a time may use. `busy` is held while one does."""
+
+    def __init__(self, pointer: Any) -> None:
+        self.pointer = pointer
+        self.busy = threading.Lock()
+        self._cancel_lock = threading.RLock()
+        self._is_generating = self._is_cancelled = False
+
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        self.acquire()
+        try:
+            yield self.pointer
+        finally:
+            self.busy.release()
+
+    def acquire(self) -> None:
+        """Takes the session. A generation that was cancelled is waited for; one that was not could be read by this thread."""
+        if not self.busy.acquire(blocking=self._is_cancelled):
+            raise InvalidError("session: it is generating; its stream has to be read to the end, or closed")
+        if self.pointer is None:
+            self.busy.release()
+            raise InvalidError("session: it is closed")
+
+    def begin(self) -> None:
+        """A generation begins in a session that was acquired."""
+        with self._cancel_lock:
+            self._is_generating, self._is_cancelled = True, False
+
+    def end(self) -> None:
+        with self._cancel_lock:
+            self._is_generating = False
+        self.busy.release()
+
+    def cancel(self) -> None:
+        """Ends a generation. Outside of one the request would be kept for the next."""
+        with self._cancel_lock:
+            if self._is_generating:
+                self._is_cancelled = True
+                lib.qn_session_cancel(self.pointer)
+
+    def free(self) -> None:
+        self.cancel()
+        with self.busy:
+            pointer, self.pointer = self.pointer, None
+        lib.qn_session_free(pointer if pointer is not None else ffi.NULL)
+
+
+def _free_session(owner: _Owner, model: ModelHandle) -> None:
+    owner.free()
+
+
+class Session:
+    """A sequence of tokens with its KV cache and recurrent state.
+
+    model      a Model
+    kv         format of the KV cache: "f16", "aura8" to "aura2"; the model's without it
+    n_ctx      most tokens; the model's without it, else 4096 at most
+    n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
+
+    What it holds is continued: `generate` appends, `chat` evaluates what a conversation has more than the session. A session
+    may be used by one thread at a time; a call while its stream is open is an InvalidError.
+    """
+
+    def __init__(
+        self, model: Model, *, kv: str | None = None, n_ctx: int | None = None, n_batch: int = 0, n_checkpoints: int = 0
+    ) -> None:
+        self._model = model._handle
+        out = ffi.new("qn_session **")
+        params, _text = _params(kv or model._kv, model._n_ctx if n_ctx is None else n_ctx, n_batch, n_checkpoints)
+        check(lib.qn_session_create(self._model.pointer, params, out))
+        self._own(out[0])
+
+    def _own(self, pointer: Any) -> None:
+        self._owner = _Owner(pointer)
+        self._free = weakref.finalize(self, _free_session, self._owner, self._model)
+        self._model.children.add(self)
+
+    # ---- Copies and files ----
+
+    def fork(self) -> Session:
+        """An independent session with the same contents. Both share memory until one of them changes it."""
+        out = ffi.new("qn_session **")
+        with self._owner.use() as pointer:
+            check(lib.qn_session_fork(pointer, out))
+        session = Session.__new__(Session)
+        session._model = self._model
+        session._own(out[0])
+        return session
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file with the session's tokens and cache. It contains the conversation."""
+        with self._owner.use() as pointer:
+            check(lib.qn_session_save(pointer, os.fsencode(path)))
+
+    @classmethod
+    def restore(
+        cls, model: Model, path: str | os.PathLike[str], *, kv: str | None = None, n_ctx: int = 0, n_batch: int = 0
+    ) -> Session:
+        """A session from a file that `save` wrote, with the same model. Without n_ctx it has the saved one."""
+        out = ffi.new("qn_session **")
+        session = cls.__new__(cls)
+        session._model = model._handle
+        params, _text = _params(kv, n_ctx, n_batch, 0)
+        check(lib.qn_session_restore(session._model.pointer, os.fsencode(path), params, out))
+        session._own(out[0])
+        return session
+
+    def close(self) -> None:
+        """Ends a generation and frees the session."""
+        self._free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- What it holds ----
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that were evaluated."""
+        with self._owner.use() as pointer:
+            tokens: list[int] = ffi.unpack(lib.qn_session_tokens(pointer), lib.qn_session_length(pointer))
+            return tokens
+
+    def __len__(self) -> int:
+        with self._owner.use() as pointer:
+            return int(lib.qn_session_length(pointer))
+
+    @property
+    def n_ctx(self) -> int:
+        """Most tokens that it can hold."""
+        with self._owner.use() as pointer:
+            return int(lib.qn_session_capacity(pointer))
+
+    @property
+    def kv(self) -> str:
+        """The format of its KV cache."""
+        with self._owner.use() as pointer:
+            name: str = ffi.string(lib.qn_session_kv(pointer)).decode()
+            return name
+
+    @property
+    def pending(self) -> int | None:
+        """The token that was generated last, which is evaluated when the session is continued."""
+        with self._owner.use() as pointer:
+            return _pending(pointer)
+
+    def rewind(self, length: int) -> None:
+        """Drops all tokens after the first `length`. UnsupportedError, with the lengths that are possible, for others."""
+        with self._owner.use() as pointer:
+            if length < 0:
+                raise InvalidError(f"length: {length}, expected 0 to {lib.qn_session_length(pointer)}")
+            check(lib.qn_session_truncate(pointer, min(length, 2**32 - 1)))
+
+    def rewind_to(self, tokens: Sequence[int]) -> int:
+        """Drops what is not the beginning of these tokens. Returns how many of them the session has then.
+
+        At least the last token is left to evaluate.
+        """
+        with self._owner.use() as pointer:
+            return _rewind_to(pointer, tokens)
+
+    def checkpoint(self) -> None:
+        """Saves this length for `rewind`, for models with recurrent layers."""
+        with self._owner.use() as pointer:
+            check(lib.qn_session_checkpoint(pointer))
+
+    def reach(self, length: int) -> int:
+        """The greatest length, not above `length`, that `rewind` accepts."""
+        with self._owner.use() as pointer:
+            return int(lib.qn_session_reach(pointer, length))
+
+    # ---- Logits ----
+
+    @overload
+    def eval(self, tokens: Sequence[int], logits: Literal["last", "all"] = "last") -> NDArray[np.float32]: ...
+
+    @overload
+    def eval(self, tokens: Sequence[int], logits: None) -> None: ...
+
+    def eval(self, tokens: Sequence[int], logits: Literal["last", "all"] | None = "last") -> NDArray[np.float32] | None:
+        """Appends tokens, and computes the logits of the tokens that follow.
+
+        logits   "last": [n_vocab], after the last token; "all": [n, n_vocab], after each; None: none
+
+        The array is the one that the library wrote into. Ctrl-C ends the evaluation; tokens of batches that had finished
+        remain in the session.
+        """
+        which = {"last": lib.QN_LOGITS_LAST, "all": lib.QN_LOGITS_ALL, None: lib.QN_LOGITS_NONE}.get(logits)
+        if which is None:
+            raise InvalidError(f"logits: {logits!r}, expected 'last', 'all' or None")
+        ids = ffi.new("qn_token[]", list(tokens))
+        if logits is None:
+            self._eval(ids, which, ffi.NULL)
+            return None
+        import numpy
+
+        n_vocab = lib.qn_model_get_info(self._model.pointer).n_vocab
+        shape = (n_vocab,) if logits == "last" else (len(ids), n_vocab)
+        if not len(ids):
+            raise InvalidError("tokens: there are none, at least 1 is needed for logits")
+        result = numpy.empty(shape, numpy.float32)
+        self._eval(ids, which, ffi.cast("float *", result.ctypes.data))
+        return result
+
+    def _eval(self, ids: Any, which: int, out: Any) -> None:
+        interrupted = Interruptible()
+        with self._owner.use() as pointer, _progress(pointer, interrupted):
+            status = lib.qn_session_eval(pointer, ids, len(ids), which, out)
+            if interrupted.error:
+                raise interrupted.error
+            check(status)
+
+    # ---- Generation ----
+
+    @overload
+    def generate(
+        self,
+        prompt: str | Sequence[int] = "",
+        *,
+        stream: Literal[False] = False,
+        **given: Unpack[SessionTextOptions],
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: str | Sequence[int] = "", *, stream: Literal[True], **given: Unpack[SessionTextOptions]
+    ) -> TextStream: ...
+
+    def generate(
+        self, prompt: str | Sequence[int] = "", *, stream: bool = False, **given: Unpack[SessionTextOptions]
+    ) -> Completion | TextStream:
+        """Appends a prompt, a text or token ids, and continues it.
+
+        The options are those of SessionTextOptions. With `stream` the pieces come as they are generated, and the session
+        cannot be used otherwise before the stream ends.
+        """
+        options = Options("generate", given)
+        params = ffi.new("qn_generate_params *", lib.qn_generate_defaults())
+        parse_special, add_bos = options.take("parse_special", True), options.take("add_bos", True)
+        seed = fill_answer(params, self._model.pointer, options, None)
+        request = TextRequest(seed, None, _take_tokens(params, options), False)
+        params.on_text = requests.on_text
+        options.end()
+
+        def tokens(pointer: Any) -> list[int]:
+            is_empty = not lib.qn_session_length(pointer)
+            text = (
+                tokens_of(self._model, prompt, parse_special, add_bos and is_empty) if isinstance(prompt, str) else []
+            )
+            pending = _pending(pointer)
+            return ([] if pending is None else [pending]) + (text if isinstance(prompt, str) else list(prompt))
+
+        running = self._generate(request, params, options, tokens, stream)
+        return running if stream else request.result()
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, **given: Unpack[SessionChatOptions]
+    ) -> ChatCompletion: ...
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message], *, stream: Literal[True], **given: Unpack[SessionChatOptions]
+    ) -> ChatStream: ...
+
+    def chat(
+        self, messages: Sequence[Message], *, stream: bool = False, **given: Unpack[SessionChatOptions]
+    ) -> ChatCompletion | ChatStream:
+        """Answers a conversation, of which the session keeps what it has already.
+
+        The options are those of SessionChatOptions.
+        """
+        options = Options("chat", given)
+        params = ffi.new("qn_generate_params *", lib.qn_generate_defaults())
+        prompt = ChatPrompt(messages, options)
+        seed = fill_answer(params, self._model.pointer, options, prompt)
+        request = ChatRequest(seed, None, _take_tokens(params, options), False)
+        params.on_event = requests.on_event
+        if prompt.tools:
+            params.tools, params.tools_length = options.keep(ffi.from_buffer(prompt.tools_json)), len(prompt.tools_json)
+        options.end()
+
+        def tokens(pointer: Any) -> list[int]:
+            ids = conversation_tokens(self._model, prompt.json)
+            return ids[_rewind_to(pointer, ids) :]
+
+        running = self._generate(request, params, options, tokens, stream)
+        return running if stream else request.result()
+
+    def _generate(
+        self,
+        request: Request[Piece, Answer],
+        params: Any,
+        options: Options,
+        tokens: Callable[[Any], list[int]],
+        stream: bool,
+    ) -> Any:
+        owner = self._owner
+        owner.acquire()
+        try:
+            ids = tokens(owner.pointer)
+            request._cancel = owner.cancel
+            owner.begin()
+            if not stream:
+                self._run(request, params, options, ids)
+                return Stream(request)
+            # Not a daemon, a thread would hold up the end of the interpreter; freeing the session ends its generation.
+            threading.Thread(target=self._run, args=(request, params, options, ids), daemon=True).start()
+        except BaseException:
+            if not request.done():
+                owner.end()
+            raise
+        return Stream(request)
+
+    def _run(self, request: Request[Any, Any], params: Any, options: Options, ids: list[int]) -> None:
+        """Generates, and ends the request. Others may use the session before they hear of that."""
+        owner, result, reason = self._owner, ffi.new("qn_generate_result *"), lib.QN_STOP_CANCELLED
+        try:
+            with _progress(owner.pointer, request) as user:
+                params.user = user
+                status = lib.qn_generate(owner.pointer, ffi.new("qn_token[]", ids), len(ids), params, result)
+                if status:
+                    request.fail(error_of(status, ffi.string(lib.qn_error_text())))
+                reason = result.reason
+            if reason == lib.QN_STOP_CALLBACK and not request.error:
+                request.fail(KeyboardInterrupt())  # Ctrl-C, and once more while it was noted
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits
+            request.fail(error)
+        finally:
+            owner.end()
+        usage = Usage(len(ids), 0, result.n_generated, 0.0, result.prompt_seconds, result.generate_seconds)
+        request.end(_REASONS.get(reason, "cancelled"), reason == lib.QN_STOP_STRING, usage)
+
+
+def _params(kv: str | None, n_ctx: int, n_batch: int, n_checkpoints: int) -> tuple[Any, Any]:
+    """A qn_session_params, and what it points to."""
+    params, kv_text = ffi.new("qn_session_params *"), ffi.new("char[]", terminated(kv or "", "kv"))
+    params.n_ctx, params.n_batch, params.n_checkpoints = n_ctx, n_batch, n_checkpoints
+    params.kv = kv_text if kv else ffi.NULL
+    params.on_log = on_log
+    return params, kv_text
+
+
+@contextmanager
+def _progress(pointer: Any, owner: Interruptible) -> Iterator[Any]:
+    """Calls back between batches, where Ctrl-C is seen. Yields the handle of `owner`."""
+    user = ffi.new_handle(owner)
+    lib.qn_session_on_progress(pointer, requests.on_progress, user)
+    try:
+        yield user
+    finally:
+        lib.qn_session_on_progress(pointer, ffi.NULL, ffi.NULL)
+
+
+def _take_tokens(params: Any, options: Options) -> bool:
+    """Whether answers have tokens, which cost a call each."""
+    has_tokens = bool(options.take("return_tokens", False))
+    if has_tokens:
+        params.on_token = requests.on_session_token
+    return has_tokens
+
+
+def _pending(pointer: Any) -> int | None:
+    token = ffi.new("qn_token *")
+    return int(token[0]) if lib.qn_session_pending(pointer, token) else None
+
+
+def _rewind_to(pointer: Any, tokens: Sequence[int]) -> int:
+    shared = ffi.new("uint32_t *")
+    ids = ffi.new("qn_token[]", list(tokens))
+    check(lib.qn_session_truncate_to(pointer, ids, len(ids), shared))
+    return int(shared[0])
+
+
+class Sampler:
+    """Samples tokens from logits, for loops of one's own: the library's sampler, with SamplingOptions. One thread at a time.
+
+    Without a seed it has a new one, `seed`.
+    """
+
+    def __init__(self, n_vocab: int, **given: Unpack[SamplingOptions]) -> None:
+        options = Options("Sampler", given)
+        sampling, out = ffi.new("qn_sampling *", lib.qn_sampling_defaults()), ffi.new("qn_sampler **")
+        self.seed = fill_sampling(sampling, options)
+        options.end()
+        check(lib.qn_sampler_create(sampling, n_vocab, out))
+        self._sampler = ffi.gc(out[0], lib.qn_sampler_free)
+        self._n_vocab = n_vocab
+
+    def pick(self, logits: NDArray[np.float32], recent: Sequence[int] = ()) -> int:
+        """The next token.
+
+        logits   [n_vocab] f32, contiguous, not changed; -inf excludes a token
+        recent   the tokens before, oldest first: for penalties, all of them in every call
+        """
+        if logits.shape != (self._n_vocab,) or logits.dtype != "float32" or not logits.flags.c_contiguous:
+            raise InvalidError(
+                f"logits: {logits.dtype} {list(logits.shape)}, expected contiguous float32 [{self._n_vocab}]"
+            )
+        ids, token = ffi.new("qn_token[]", list(recent)), ffi.new("qn_token *")
+        check(lib.qn_sampler_pick(self._sampler, ffi.cast("float *", logits.ctypes.data), ids, len(ids), token))
+        return int(token[0])

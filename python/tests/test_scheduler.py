@@ -1,0 +1,242 @@
+"""Schedulers: many requests from threads and asyncio, callbacks, cancelling, what remains of requests, the interpreter's end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+from models import CALLER, DEMO, PARROT, QUESTION, TOOLS
+
+import pyquern
+from pyquern import requests
+
+N_REQUESTS = 10_000 if os.environ.get("QN_SOAK") else 1000
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def demo() -> pyquern.Model:
+    return pyquern.Model(DEMO, device="cpu")
+
+
+@pytest.fixture
+def scheduler(demo: pyquern.Model) -> Iterator[pyquern.Scheduler]:
+    with pyquern.Scheduler(demo) as scheduler:
+        yield scheduler
+
+
+def resident() -> int:
+    """Bytes of memory that the process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_equal_alone(demo: pyquern.Model) -> None:
+    """1000 requests from asyncio, 32 at once, answer what they answer alone, and leave nothing."""
+    prompts = [PROMPT, "The dog", "A girl named Lily", "In the forest there", "Tom"]
+    cases = [(prompts[i % 5], i) for i in range(20)]
+
+    def alone(prompt: str, seed: int) -> str:
+        with demo.session() as session:
+            return session.generate(prompt, max_tokens=4, seed=seed, temperature=1.2).text
+
+    async def many(scheduler: pyquern.Scheduler, n: int) -> list[str]:
+        limit = asyncio.Semaphore(32)
+
+        async def one(prompt: str, seed: int) -> str:
+            async with limit:
+                request = scheduler.submit(prompt, max_tokens=4, seed=seed, temperature=1.2)
+                if seed % 2:
+                    return "".join([text async for text in request])
+                return (await request).text
+
+        return await asyncio.gather(*(one(*cases[i % len(cases)]) for i in range(n)))
+
+    expected = [alone(*case) for case in cases]
+    assert len(set(expected)) > 5
+    with pyquern.Scheduler(demo, max_sequences=32) as scheduler:
+        asyncio.run(many(scheduler, N_REQUESTS // 4))
+        gc.collect()
+        before = resident()
+        answers = asyncio.run(many(scheduler, N_REQUESTS))
+        assert answers == [expected[i % len(cases)] for i in range(N_REQUESTS)]
+        assert scheduler.counters().finished >= N_REQUESTS - 1
+        scheduler.wait()
+        del answers
+        gc.collect()
+        assert resident() - before < 4 << 20
+    assert not requests.live
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, pyquern.Request | pyquern.Stream)]
+
+
+def test_no_cycles(scheduler: pyquern.Scheduler) -> None:
+    """A request is gone with its last reference: nothing waits for the garbage collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in scheduler.submit(PROMPT, max_tokens=2):
+            pass
+        scheduler.submit(PROMPT, max_tokens=2).result()
+        scheduler.wait()
+        while requests.live:
+            time.sleep(0.001)
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, pyquern.Request | pyquern.Stream)]
+    finally:
+        gc.enable()
+
+
+def test_futures(scheduler: pyquern.Scheduler) -> None:
+    running = [scheduler.submit(PROMPT, max_tokens=3, seed=i) for i in range(8)]
+    done = [future.result().text for future in futures.as_completed([request.future for request in running])]
+    assert sorted(done) == sorted(request.result().text for request in running)
+    slow = scheduler.submit(PROMPT, ignore_eos=True)
+    with pytest.raises(futures.TimeoutError):
+        slow.result(timeout=0.01)
+    slow.cancel()
+    assert slow.result().finish_reason == "cancelled"
+    assert scheduler.submit(PROMPT, ignore_eos=True, timeout=0.05).result().finish_reason == "deadline"
+
+
+def test_threads(demo: pyquern.Model) -> None:
+    with futures.ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda seed: demo.generate(PROMPT, max_tokens=4, seed=seed % 2).text, range(16)))
+    assert texts == texts[:2] * 8
+
+
+def test_callbacks(scheduler: pyquern.Scheduler) -> None:
+    pieces: list[str] = []
+    names: set[str] = set()
+
+    def take(text: str) -> None:
+        pieces.append(text)
+        names.add(threading.current_thread().name)
+
+    answer = scheduler.submit(PROMPT, max_tokens=5, on_text=take).result()
+    assert "".join(pieces) == answer.text and threading.current_thread().name not in names
+    assert scheduler.submit(PROMPT, on_text=lambda text: False).result().finish_reason == "cancelled"
+
+    def fail(text: str) -> None:
+        raise ZeroDivisionError(text)
+
+    failing, beside = scheduler.submit(PROMPT, on_text=fail), scheduler.submit(PROMPT, max_tokens=5, seed=1)
+    with pytest.raises(ZeroDivisionError):
+        failing.result()
+    with pytest.raises(ZeroDivisionError):
+        list(failing)
+    assert beside.result().text == scheduler.submit(PROMPT, max_tokens=5, seed=1).result().text
+
+
+def test_chat_callbacks() -> None:
+    with pyquern.Scheduler(pyquern.Model(CALLER, device="cpu")) as scheduler:
+        events: list[str] = []
+        request = scheduler.submit_chat(QUESTION, tools=TOOLS, on_event=lambda event: events.append(event.type))
+        assert request.result().tool_calls
+        assert events == ["reasoning", "tool_call", "arguments", "tool_call_end"]
+
+
+def test_streams_end(scheduler: pyquern.Scheduler) -> None:
+    """A loop that is left, and a stream that is dropped, end their requests."""
+    request = scheduler.submit(PROMPT, ignore_eos=True)
+    for _ in request:
+        break
+    assert request.result().finish_reason == "cancelled"
+    request = scheduler.submit(PROMPT, ignore_eos=True)
+    with iter(request) as stream:
+        next(stream)
+    assert request.result().finish_reason == "cancelled"
+    request = scheduler.submit(PROMPT, max_tokens=5)
+    assert list(request) == list(request)  # once more, after the end
+
+
+def test_cancelled_tasks(scheduler: pyquern.Scheduler) -> None:
+    async def run() -> None:
+        awaited, streamed = (scheduler.submit(PROMPT, ignore_eos=True) for _ in range(2))
+
+        async def read() -> None:
+            async for _ in streamed:
+                pass
+
+        tasks = [asyncio.ensure_future(awaited), asyncio.ensure_future(read())]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, asyncio.CancelledError)
+        for request in (awaited, streamed):
+            assert (await request).finish_reason == "cancelled"
+
+    asyncio.run(run())
+
+
+def test_closed_loop(scheduler: pyquern.Scheduler) -> None:
+    """A request goes on whose loop has been closed."""
+    stream = iter(scheduler.submit(PROMPT, max_tokens=30, ignore_eos=True))
+
+    async def run() -> None:
+        await stream.__anext__()
+
+    asyncio.run(run())
+    assert stream.result().finish_reason == "length"
+
+
+def test_queue(demo: pyquern.Model) -> None:
+    with pyquern.Scheduler(demo, max_sequences=1, max_queued=2, max_rows=1) as scheduler:
+        running = []
+        with pytest.raises(pyquern.OutOfMemoryError, match="queue"):
+            for _ in range(10):
+                running.append(scheduler.submit(PROMPT, ignore_eos=True))
+        for request in running:
+            request.cancel()
+        scheduler.wait()
+        assert all(request.done() for request in running)
+    with pytest.raises(pyquern.InvalidError, match="sequences: 100"):
+        pyquern.Scheduler(demo, max_sequences=100, max_rows=10)
+
+
+def test_close(demo: pyquern.Model) -> None:
+    scheduler = pyquern.Scheduler(demo)
+    request = scheduler.submit(PROMPT, ignore_eos=True)
+    scheduler.close()
+    assert request.result().finish_reason == "cancelled"
+    request.cancel()
+
+
+def test_dropped_scheduler(demo: pyquern.Model) -> None:
+    """Requests keep their scheduler, whose last reference goes in a callback."""
+    request = pyquern.Scheduler(demo).submit(PROMPT, max_tokens=4, seed=1)
+    assert request.result().text == demo.generate(PROMPT, max_tokens=4, seed=1).text
+    deadline = time.monotonic() + 20
+    while any(thread.name == "pyquern-free" for thread in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not requests.live
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "request = model.scheduler.submit('a', ignore_eos=True)",
+        "stream = model.generate('a', ignore_eos=True, stream=True); next(stream)",
+        "stream = model.session().generate('a', ignore_eos=True, stream=True); next(stream)",
+        "session = model.session(); session.cycle = session; del model",
+    ],
+)
+def test_end_of_the_interpreter(left: str) -> None:
+    code = f"import pyquern\nmodel = pyquern.Model({str(PARROT)!r}, device='cpu')\n{left}\nprint('end')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "end\n", "")
+
+
+def test_scope(demo: pyquern.Model) -> None:
+    """What a scope evaluated is not used in another."""
+    tokens = list(range(10, 210))
+    first = demo.generate(tokens, max_tokens=1, cache_scope="a").usage.cached_tokens
+    assert demo.generate(tokens, max_tokens=1, cache_scope="b").usage.cached_tokens == 0 == first
+    assert demo.generate(tokens, max_tokens=1, cache_scope="a").usage.cached_tokens >= 128

@@ -1,0 +1,512 @@
+/* Answers: their life, the requests of an exchange submitted, callbacks that fill the queue. */
+#include "server/answer.h"
+
+#include "base/memory.h"
+#include "server/clock.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* One of the requests. */
+typedef struct slot {
+    qn_answer *answer;
+    size_t index;
+    double last_token; /* qn_now; 0: there is none */
+    qn_recall_answer recalled;
+} slot;
+
+struct qn_answer {
+    qn_outbox *outbox;
+    qn_answer_request request;
+    char scope[QN_KEY_SCOPE_BYTES];
+    qn_bytes body;
+    void *connection; /* of the I/O thread */
+    atomic_uint references;
+    qn_answer *next_job; /* of the worker pool's lock */
+    /* Of the outbox's lock. */
+    qn_answer *next;
+    bool is_listed;
+    /* Of the thread that is at work on it: the worker, then callbacks. */
+    const qn_registered *model;
+    qn_exchange *exchange;
+    slot *slots;          /* [exchange->n_requests] */
+    uint64_t *ids;        /* [n_submitted], which is of the lock */
+    pthread_mutex_t lock; /* protects what follows, and the exchange from begin on */
+    size_t n_submitted;
+    size_t n_left; /* requests that have not ended, and the worker, as long as it submits */
+    qn_bytes out;
+    size_t n_taken; /* of out */
+    qn_answer_view view;
+    bool is_abandoned;  /* nothing is added any more */
+    bool is_stopped;    /* with `refusal` */
+    bool was_cancelled; /* a request has ended early because of that */
+    qn_refusal refusal;
+};
+
+/* ---- The outbox ---- */
+
+qn_status qn_outbox_init(qn_outbox *outbox)
+{
+    *outbox = (qn_outbox){ .event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+    if (outbox->event_fd < 0)
+        return qn_fail(QN_ERR_IO, "eventfd: %s", strerror(errno));
+    if (!pthread_mutex_init(&outbox->lock, NULL))
+        return QN_OK;
+    close(outbox->event_fd);
+    return qn_fail(QN_ERR_MEMORY, "no memory for a lock");
+}
+
+void qn_outbox_free(qn_outbox *outbox)
+{
+    close(outbox->event_fd);
+    pthread_mutex_destroy(&outbox->lock);
+}
+
+static void signal_outbox(const qn_outbox *outbox)
+{
+    static const uint64_t one = 1;
+    const ssize_t written = write(outbox->event_fd, &one, sizeof one);
+    (void)written; /* a counter at its limit is readable as well */
+}
+
+/* Something about the answer is new. */
+static void notify(qn_answer *a)
+{
+    qn_outbox *outbox = a->outbox;
+    pthread_mutex_lock(&outbox->lock);
+    const bool is_new = !a->is_listed, was_empty = !outbox->first;
+    if (is_new) {
+        atomic_fetch_add(&a->references, 1);
+        a->is_listed = true;
+        a->next = NULL;
+        if (was_empty)
+            outbox->first = a;
+        else
+            outbox->last->next = a;
+        outbox->last = a;
+    }
+    pthread_mutex_unlock(&outbox->lock);
+    if (is_new && was_empty)
+        signal_outbox(outbox);
+}
+
+void qn_outbox_begin(qn_outbox *outbox)
+{
+    uint64_t count;
+    const ssize_t n = read(outbox->event_fd, &count, sizeof count);
+    (void)n; /* it may be unreadable already */
+}
+
+qn_answer *qn_outbox_take(qn_outbox *outbox)
+{
+    pthread_mutex_lock(&outbox->lock);
+    qn_answer *a = outbox->first;
+    if (a) {
+        outbox->first = a->next;
+        a->is_listed = false;
+    }
+    pthread_mutex_unlock(&outbox->lock);
+    return a;
+}
+
+void qn_outbox_end(qn_outbox *outbox)
+{
+    pthread_mutex_lock(&outbox->lock);
+    const bool is_empty = !outbox->first;
+    pthread_mutex_unlock(&outbox->lock);
+    if (!is_empty)
+        signal_outbox(outbox);
+}
+
+/* ---- Life ---- */
+
+qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *connection)
+{
+    qn_answer *a = calloc(1, sizeof *a);
+    if (!a || pthread_mutex_init(&a->lock, NULL)) {
+        free(a);
+        qn_bytes_free(body);
+        return NULL;
+    }
+    a->outbox = outbox;
+    a->request = *request;
+    snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
+    a->body = *body;
+    *body = (qn_bytes){ 0 };
+    a->connection = connection;
+    atomic_init(&a->references, 1);
+    return a;
+}
+
+void qn_answer_hold(qn_answer *a)
+{
+    atomic_fetch_add(&a->references, 1);
+}
+
+void qn_answer_release(qn_answer *a)
+{
+    if (!a || atomic_fetch_sub(&a->references, 1) != 1)
+        return;
+    for (size_t i = 0; a->slots && i < a->exchange->n_requests; i++)
+        qn_recall_answer_free(&a->slots[i].recalled);
+    qn_exchange_free(a->exchange);
+    qn_free(a->slots);
+    qn_free(a->ids);
+    qn_bytes_free(&a->body);
+    qn_bytes_free(&a->out);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
+
+void qn_answer_link(qn_answer *a, qn_answer *next)
+{
+    a->next_job = next;
+}
+
+qn_answer *qn_answer_linked(const qn_answer *a)
+{
+    return a->next_job;
+}
+
+/* ---- The end ---- */
+
+/* The answer is a refusal: what was written is dropped, unless it has been sent. The caller holds the lock. */
+static void refuse(qn_answer *a, const qn_refusal *refusal)
+{
+    const bool has_begun = a->view.is_stream && a->view.is_accepted;
+    if (has_begun) {
+        a->request.protocol->fail(a->exchange, refusal, &a->out);
+    } else {
+        qn_bytes_free(&a->out);
+        a->n_taken = 0;
+        a->request.protocol->refuse(refusal, &a->out);
+        a->view.status = refusal->status;
+        a->view.is_stream = false;
+    }
+    a->view.is_accepted = a->view.is_done = true;
+}
+
+/* All requests have ended. The caller holds the lock. */
+static void finish(qn_answer *a)
+{
+    if (a->is_abandoned || a->view.is_done)
+        return;
+    if (a->is_stopped && a->was_cancelled) {
+        refuse(a, &a->refusal);
+        return;
+    }
+    const int status = a->exchange->protocol->end(a->exchange, &a->out);
+    if (a->out.has_failed && !a->view.is_stream) {
+        qn_refuse(&a->refusal, 500, "out_of_memory", NULL, "no memory for the answer");
+        refuse(a, &a->refusal);
+        return;
+    }
+    if (!a->view.is_stream)
+        a->view.status = status;
+    a->is_abandoned = a->out.has_failed;
+    a->view.is_accepted = a->view.is_done = true;
+    qn_metrics_latency(a->model->metrics, qn_now() - a->request.arrived);
+}
+
+/* n requests have ended, or were not submitted, or the worker has done its work. */
+static void leave(qn_answer *a, size_t n)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n_left -= n;
+    const bool is_last = !a->n_left;
+    if (is_last)
+        finish(a);
+    pthread_mutex_unlock(&a->lock);
+    if (is_last) {
+        notify(a);
+        qn_answer_release(a);
+    }
+}
+
+void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
+{
+    pthread_mutex_lock(&a->lock);
+    if (!a->is_abandoned)
+        refuse(a, refusal);
+    pthread_mutex_unlock(&a->lock);
+    notify(a);
+}
+
+/* ---- Callbacks ---- */
+
+/* Whether there is something that the connection can use. The caller holds the lock. */
+static bool has_news(const qn_answer *a)
+{
+    return a->view.is_done || (a->view.is_stream && a->view.is_accepted && a->out.length > a->n_taken);
+}
+
+/* A client that does not read. */
+static void check_waiting(qn_answer *a)
+{
+    if (a->out.has_failed || a->out.length - a->n_taken > QN_ANSWER_MAX_WAITING)
+        a->is_abandoned = a->view.is_done = true;
+}
+
+/* False: the request is of no use any more. */
+static bool pass(slot *s, const qn_exchange_event *event)
+{
+    qn_answer *a = s->answer;
+    pthread_mutex_lock(&a->lock);
+    const bool is_wanted = !a->is_abandoned && !a->view.is_done;
+    const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && event->result->finish == QN_FINISH_CANCELLED;
+    if (is_wanted && !is_cut) { /* the end of an answer that is cut is an error */
+        a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
+        check_waiting(a);
+    }
+    const bool go_on = is_wanted && !a->is_abandoned && !a->is_stopped && !a->exchange->has_failed, is_new = has_news(a);
+    pthread_mutex_unlock(&a->lock);
+    if (is_new && is_wanted)
+        notify(a);
+    return go_on;
+}
+
+static bool on_text(void *user, const char *text, size_t length)
+{
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = length });
+}
+
+static bool on_event(void *user, const qn_output_event *event)
+{
+    slot *s = user;
+    qn_recall_take(&s->recalled, event);
+    return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = event });
+}
+
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
+{
+    slot *s = user;
+    const qn_answer *a = s->answer;
+    const double now = qn_now();
+    if (s->last_token > 0)
+        qn_metrics_next_token(a->model->metrics, now - s->last_token);
+    else
+        qn_metrics_first_token(a->model->metrics, now - a->request.arrived);
+    s->last_token = now;
+    return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
+}
+
+static void on_end(void *user, const qn_request_result *result)
+{
+    slot *s = user;
+    qn_answer *a = s->answer;
+    (void)pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
+    qn_metrics_ended(a->model->metrics, result);
+    if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH)
+        qn_recall_keep(a->model->recall, a->scope, a->exchange, s->index, &s->recalled);
+    pthread_mutex_lock(&a->lock);
+    if (s->index == 0) {
+        a->view.usage.n_prompt += result->n_prompt;
+        a->view.usage.n_cached += result->n_reused;
+    }
+    a->view.usage.n_generated += result->n_generated;
+    a->was_cancelled |= result->finish == QN_FINISH_CANCELLED;
+    pthread_mutex_unlock(&a->lock);
+    leave(a, 1);
+}
+
+/* ---- Requests ---- */
+
+static void cancel(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const size_t n = a->n_submitted;
+    pthread_mutex_unlock(&a->lock);
+    for (size_t i = 0; i < n; i++)
+        qn_scheduler_cancel(a->model->scheduler, a->ids[i]);
+}
+
+/* The exchange of the body. False: refused. */
+static bool parse(qn_answer *a, qn_refusal *refusal)
+{
+    unsigned char random[24] = { 0 };
+    char secret[2 * sizeof random + 1];
+    qn_origin origin = { .id = a->request.id, .secret = secret, .created = (int64_t)qn_time(), .seed = a->request.seed };
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(secret + 2 * i, 3, "%02x", random[i]);
+    if (!a->request.has_seed)
+        memcpy(&origin.seed, random, sizeof origin.seed);
+    a->exchange = qn_exchange_parse(a->request.protocol, a->body.data ? a->body.data : "", a->body.length, a->request.limits,
+                                    &origin, refusal);
+    qn_bytes_free(&a->body);
+    return a->exchange != NULL;
+}
+
+/* A body that would not be queued is not worth its tokens. */
+static bool check_queue(const qn_answer *a, qn_refusal *refusal)
+{
+    const uint32_t queued = qn_scheduler_get_counters(a->model->scheduler).queued;
+    return queued < a->model->max_queued || qn_refuse(refusal, 429, "overloaded", NULL, "%u requests wait, at most %u may",
+                                                      (unsigned)queued, (unsigned)a->model->max_queued);
+}
+
+static const qn_served *served_of(const qn_answer *a)
+{
+    return a->exchange->model ? &a->model->echoed : &a->model->served;
+}
+
+static bool bind(qn_answer *a, qn_refusal *refusal)
+{
+    a->model = qn_registry_find(a->request.registry, a->exchange->model, refusal);
+    if (!a->model || !check_queue(a, refusal))
+        return false;
+    (void)qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation);
+    if (!a->exchange->protocol->bind(a->exchange, served_of(a), refusal))
+        return false;
+    const size_t n = a->exchange->n_requests;
+    if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") || qn_alloc(&a->ids, n, sizeof *a->ids, "requests"))
+        return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
+    return true;
+}
+
+/* False: refused. */
+static bool submit(qn_answer *a, size_t i, qn_refusal *refusal)
+{
+    qn_request_params *params = &a->exchange->requests[i];
+    a->slots[i] = (slot){ .answer = a, .index = i };
+    params->on_text = a->exchange->has_events ? NULL : on_text;
+    params->on_event = a->exchange->has_events ? on_event : NULL;
+    params->on_token = on_token;
+    params->on_end = on_end;
+    params->user = &a->slots[i];
+    params->scope = a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+    const qn_status status = qn_scheduler_submit(a->model->scheduler, params, &a->ids[i]);
+    if (status)
+        qn_exchange_refuse_status(a->exchange, i, served_of(a), status, refusal);
+    return !status;
+}
+
+/* How many were submitted. The stream begins in the queue, where nobody takes it before all were. */
+static size_t submit_all(qn_answer *a, qn_refusal *refusal)
+{
+    const size_t n = a->exchange->n_requests;
+    bool go_on = true;
+    size_t i = 0;
+    while (go_on && i < n && submit(a, i, refusal)) {
+        i++;
+        pthread_mutex_lock(&a->lock);
+        a->n_submitted = i;
+        go_on = !a->is_abandoned && !a->is_stopped;
+        pthread_mutex_unlock(&a->lock);
+    }
+    return i;
+}
+
+/* The worker counts as a request until it has submitted all. */
+static void run(qn_answer *a)
+{
+    const size_t n = a->exchange->n_requests;
+    qn_refusal refusal = { 0 };
+    pthread_mutex_lock(&a->lock);
+    a->n_left = n + 1;
+    a->view.is_stream = a->exchange->is_stream;
+    a->view.status = 200;
+    a->exchange->protocol->begin(a->exchange, &a->out);
+    pthread_mutex_unlock(&a->lock);
+
+    const size_t n_submitted = submit_all(a, &refusal);
+    pthread_mutex_lock(&a->lock);
+    const bool is_refused = refusal.status, is_useless = is_refused || a->is_abandoned || a->is_stopped;
+    if (is_refused && !a->is_abandoned && !a->view.is_done)
+        refuse(a, &refusal);
+    else if (n_submitted < n)
+        a->was_cancelled = true;
+    else
+        a->view.is_accepted = true;
+    const bool is_new = has_news(a);
+    pthread_mutex_unlock(&a->lock);
+    if (is_useless)
+        cancel(a);
+    if (is_new)
+        notify(a);
+    leave(a, n - n_submitted + 1);
+}
+
+void qn_answer_start(qn_answer *a)
+{
+    qn_refusal refusal;
+    pthread_mutex_lock(&a->lock);
+    const bool is_abandoned = a->is_abandoned, is_stopped = a->is_stopped;
+    refusal = a->refusal;
+    pthread_mutex_unlock(&a->lock);
+    if (is_abandoned)
+        return;
+    if (is_stopped || !parse(a, &refusal) || !bind(a, &refusal)) {
+        qn_answer_refuse(a, &refusal);
+        return;
+    }
+    qn_answer_hold(a); /* of the requests */
+    run(a);
+}
+
+/* ---- The connection ---- */
+
+void *qn_answer_connection(const qn_answer *a)
+{
+    return a->connection;
+}
+
+qn_answer_view qn_answer_look(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const qn_answer_view view = a->view;
+    pthread_mutex_unlock(&a->lock);
+    return view;
+}
+
+long qn_answer_read(qn_answer *a, char *out, size_t most)
+{
+    pthread_mutex_lock(&a->lock);
+    size_t n = a->out.length - a->n_taken;
+    n = n < most ? n : most;
+    const long result = a->is_abandoned ? QN_ANSWER_LOST : n ? (long)n : a->view.is_done ? QN_ANSWER_END : 0;
+    if (result > 0) {
+        memcpy(out, a->out.data + a->n_taken, n);
+        a->n_taken += n;
+        if (a->n_taken == a->out.length)
+            a->n_taken = a->out.length = 0;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return result;
+}
+
+qn_bytes qn_answer_body(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const qn_bytes body = a->out;
+    a->out = (qn_bytes){ 0 };
+    pthread_mutex_unlock(&a->lock);
+    return body;
+}
+
+void qn_answer_abandon(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool is_new = !a->is_abandoned && !a->view.is_done;
+    a->is_abandoned = true;
+    pthread_mutex_unlock(&a->lock);
+    a->connection = NULL;
+    if (is_new)
+        cancel(a);
+}
+
+void qn_answer_stop(qn_answer *a, const qn_refusal *refusal)
+{
+    pthread_mutex_lock(&a->lock);
+    a->is_stopped = true;
+    a->refusal = *refusal;
+    pthread_mutex_unlock(&a->lock);
+    cancel(a);
+}

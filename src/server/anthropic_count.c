@@ -1,0 +1,55 @@
+/* /v1/messages/count_tokens: the length of the prompt that a body of Messages makes. */
+#include "server/anthropic.h"
+
+static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, limits, refusal);
+    if (!x)
+        return NULL;
+    if (qn_openai_common(x, body, refusal) && qn_anthropic_conversation((qn_anthropic *)x, body, limits, refusal)) {
+        x->base.is_stream = false;
+        return &x->base;
+    }
+    qn_anthropic_free(&x->base);
+    return NULL;
+}
+
+static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+{
+    qn_anthropic *x = (qn_anthropic *)exchange;
+    x->base.served = served;
+    if (!qn_openai_dump_conversation(&x->base, refusal))
+        return false;
+    const qn_status status = qn_anthropic_count_prompt(x);
+    return status == QN_OK ||
+           qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
+}
+
+static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
+{
+    (void)exchange;
+    (void)request;
+    (void)event;
+    (void)out;
+}
+
+static int end(qn_exchange *exchange, qn_bytes *out)
+{
+    qn_json_open(out, '{');
+    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_anthropic *)exchange)->n_prompt);
+    qn_json_close(out, '}');
+    return 200;
+}
+
+static const char *const paths[] = { "/v1/messages/count_tokens", NULL };
+
+const qn_protocol qn_anthropic_count = { .paths = paths,
+                                         .keep_alive = "",
+                                         .parse = parse,
+                                         .bind = bind,
+                                         .begin = qn_llama_begin,
+                                         .event = event,
+                                         .end = end,
+                                         .fail = qn_anthropic_fail,
+                                         .refuse = qn_anthropic_refuse,
+                                         .free = qn_anthropic_free };

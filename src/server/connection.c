@@ -1,0 +1,233 @@
+/* Connections: how many there may be, how long they may take, and what happens when a client goes away.
+ *
+ * libmicrohttpd neither times out nor watches a suspended connection. So each is in the I/O thread's own epoll set as well,
+ * edge-triggered, for the end of its client; and deadlines are the server's own. They are absolute: bytes that come do not move
+ * them. A connection is closed by shutting its socket down, which libmicrohttpd sees. */
+#include "server/http.h"
+
+#include "server/clock.h"
+#include "server/guard.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+enum { SEND_SECONDS = 120 /* for what is left of an answer that is complete */, SILENT_SECONDS = 10 };
+
+/* ---- Lists ---- */
+
+static void add_all(qn_connections *list, qn_connection *c)
+{
+    c->previous = list->last;
+    if (list->last)
+        list->last->next = c;
+    else
+        list->first = c;
+    list->last = c;
+    list->count++;
+}
+
+static void remove_all(qn_connections *list, qn_connection *c)
+{
+    *(c->previous ? &c->previous->next : &list->first) = c->next;
+    *(c->next ? &c->next->previous : &list->last) = c->previous;
+    list->count--;
+}
+
+static void add_waiting(qn_connections *list, qn_connection *c)
+{
+    c->is_waiting = true;
+    c->waiting_next = NULL;
+    c->waiting_previous = list->last;
+    if (list->last)
+        list->last->waiting_next = c;
+    else
+        list->first = c;
+    list->last = c;
+    list->count++;
+}
+
+static void remove_waiting(qn_connections *list, qn_connection *c)
+{
+    if (!c->is_waiting)
+        return;
+    c->is_waiting = false;
+    *(c->waiting_previous ? &c->waiting_previous->waiting_next : &list->first) = c->waiting_next;
+    *(c->waiting_next ? &c->waiting_next->waiting_previous : &list->last) = c->waiting_previous;
+    list->count--;
+}
+
+/* ---- Addresses ---- */
+
+/* Whether two are of one client: of IPv6, the same network of 64 bits. */
+static bool is_same_client(const qn_connection *a, const qn_connection *b)
+{
+    if (a->address.ss_family != b->address.ss_family)
+        return false;
+    if (a->address.ss_family == AF_INET)
+        return ((const struct sockaddr_in *)&a->address)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)&b->address)->sin_addr.s_addr;
+    const struct in6_addr *one = &((const struct sockaddr_in6 *)&a->address)->sin6_addr,
+                          *other = &((const struct sockaddr_in6 *)&b->address)->sin6_addr;
+    return !memcmp(one, other, IN6_IS_ADDR_V4MAPPED(one) ? 16 : 8);
+}
+
+static size_t count_of_client(const qn_connection *c)
+{
+    size_t n = 0;
+    for (const qn_connection *other = c->http->all.first; other; other = other->next)
+        n += is_same_client(c, other);
+    return n;
+}
+
+static void set_address(qn_connection *c)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *address = info ? info->client_addr : NULL;
+    snprintf(c->address_text, sizeof c->address_text, "?");
+    if (!address)
+        return;
+    if (address->sa_family == AF_INET) {
+        memcpy(&c->address, address, sizeof(struct sockaddr_in));
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)address)->sin_addr, c->address_text, sizeof c->address_text);
+    } else if (address->sa_family == AF_INET6) {
+        memcpy(&c->address, address, sizeof(struct sockaddr_in6));
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, c->address_text, sizeof c->address_text);
+    }
+    c->is_loopback = qn_guard_is_loopback(address);
+}
+
+/* ---- Opened and closed ---- */
+
+/* Too many: the one that has waited longest for its client is closed, or the new one, where all are being answered. */
+static void make_room(qn_connection *c)
+{
+    qn_http *http = c->http;
+    const bool is_crowd = !c->is_loopback && count_of_client(c) > http->params.max_per_address;
+    if (!is_crowd && http->all.count <= http->params.max_connections)
+        return;
+    qn_metrics_refused(http->metrics);
+    qn_connection_shut(is_crowd ? c : http->waiting.first);
+}
+
+static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **context)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    qn_connection *c = info ? calloc(1, sizeof *c) : NULL;
+    *context = c;
+    if (!c)
+        return;
+    c->http = http;
+    c->mhd = mhd;
+    c->fd = info->connect_fd;
+    set_address(c);
+    struct epoll_event event = { .events = EPOLLRDHUP | EPOLLET, .data.ptr = c };
+    const bool is_watched = !epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, c->fd, &event);
+    add_all(&http->all, c);
+    qn_metrics_connected(http->metrics);
+    qn_connection_enter(c, QN_CONNECTION_NEW);
+    if (is_watched)
+        make_room(c);
+    else
+        qn_connection_shut(c);
+}
+
+static void close_connection(qn_http *http, qn_connection *c)
+{
+    epoll_ctl(http->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    remove_all(&http->all, c);
+    remove_waiting(&http->waiting, c);
+    qn_metrics_disconnected(http->metrics);
+    free(c);
+}
+
+void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code)
+{
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        open_connection(http, mhd, context);
+    else if (*context)
+        close_connection(http, *context);
+}
+
+qn_connection *qn_connection_of(struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* ---- States ---- */
+
+void qn_connection_enter(qn_connection *c, qn_connection_state state)
+{
+    const qn_server_params *params = &c->http->params;
+    const double seconds[] = { [QN_CONNECTION_NEW] = params->header_seconds,
+                               [QN_CONNECTION_IDLE] = params->idle_seconds,
+                               [QN_CONNECTION_HEADERS] = params->header_seconds,
+                               [QN_CONNECTION_BODY] = params->body_seconds,
+                               [QN_CONNECTION_ANSWERING] = 0 };
+    c->state = state;
+    c->deadline = seconds[state] > 0 ? qn_now() + seconds[state] : 0;
+    if (state == QN_CONNECTION_ANSWERING)
+        remove_waiting(&c->http->waiting, c);
+    else if (!c->is_waiting && !c->is_shut)
+        add_waiting(&c->http->waiting, c);
+}
+
+void qn_connection_suspend(qn_connection *c)
+{
+    c->is_suspended = true;
+    MHD_suspend_connection(c->mhd);
+}
+
+void qn_connection_resume(qn_connection *c)
+{
+    if (!c->is_suspended)
+        return;
+    c->is_suspended = false;
+    MHD_resume_connection(c->mhd);
+}
+
+void qn_connection_shut(qn_connection *c)
+{
+    c->is_shut = true;
+    remove_waiting(&c->http->waiting, c);
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+void qn_connection_gone(qn_connection *c)
+{
+    c->is_gone = true;
+    if (!c->is_suspended)
+        return;
+    if (c->request && c->request->answer)
+        qn_answer_abandon(c->request->answer);
+    qn_connection_resume(c);
+}
+
+/* ---- Time ---- */
+
+static void tick_stream(qn_connection *c, double now)
+{
+    qn_http_request *r = c->request;
+    if (c->deadline <= 0 && qn_answer_look(r->answer).is_done)
+        c->deadline = now + SEND_SECONDS;
+    if (!c->is_suspended || now - r->last_sent < SILENT_SECONDS)
+        return;
+    r->needs_comment = true;
+    qn_connection_resume(c);
+}
+
+void qn_connections_tick(qn_http *http)
+{
+    const double now = qn_now();
+    for (qn_connection *c = http->all.first; c; c = c->next) {
+        if (c->deadline > 0 && now > c->deadline && !c->is_shut)
+            qn_connection_shut(c);
+        else if (c->request && c->request->is_streaming)
+            tick_stream(c, now);
+        else if (c->request && c->request->status && c->deadline <= 0)
+            c->deadline = now + SEND_SECONDS;
+    }
+}

@@ -1,0 +1,144 @@
+/* Inside the server: its state, connections and requests. All of it belongs to the I/O thread, but for what a comment says. */
+#ifndef QN_SERVER_HTTP_H
+#define QN_SERVER_HTTP_H
+
+#include "server/answer.h"
+#include "server/route.h"
+#include "server/server.h"
+#include "server/tls.h"
+#include "server/worker.h"
+
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+
+enum {
+    QN_HTTP_ID_BYTES = 40,
+    QN_HTTP_PATH_BYTES = 512,
+    QN_HTTP_ADDRESS_BYTES = INET6_ADDRSTRLEN,
+    QN_HTTP_MAX_DISCARDED = 64 << 20 /* bytes of a body that is refused, which are read so that the client reads the refusal */
+};
+
+typedef struct qn_http qn_http;
+typedef struct qn_connection qn_connection;
+
+/* A request, from its first line to the end of its answer. */
+typedef struct qn_http_request {
+    qn_connection *connection;
+    char id[QN_HTTP_ID_BYTES];
+    double started, time; /* qn_now, qn_time */
+    char method[16];
+    char path[QN_HTTP_PATH_BYTES]; /* decoded; "" where it is invalid */
+    const qn_route *route;         /* NULL: none */
+    const qn_protocol *protocol;   /* whose form errors have */
+    bool has_headers, is_complete;
+    bool has_key;
+    qn_key key;
+    char origin[256]; /* a listed one, else "" */
+    bool is_refused;  /* the answer is `refusal` */
+    qn_refusal refusal;
+    qn_bytes body;
+    size_t n_counted;   /* bytes of the server's budget for bodies */
+    size_t n_discarded; /* of a body that is not wanted */
+    qn_answer *answer;
+    bool is_streaming;
+    bool needs_comment; /* the stream was silent */
+    double last_sent;   /* of a stream */
+    int status;         /* 0: nothing was answered */
+    uint64_t n_sent;
+    bool is_lost; /* the client went away */
+} qn_http_request;
+
+/* What a connection is doing. */
+typedef enum qn_connection_state {
+    QN_CONNECTION_NEW,       /* nothing came yet */
+    QN_CONNECTION_IDLE,      /* between requests */
+    QN_CONNECTION_HEADERS,   /* a first line came */
+    QN_CONNECTION_BODY,      /* all headers came */
+    QN_CONNECTION_ANSWERING, /* the request is complete */
+} qn_connection_state;
+
+struct qn_connection {
+    qn_http *http;
+    struct MHD_Connection *mhd;
+    int fd;
+    struct sockaddr_storage address;
+    char address_text[QN_HTTP_ADDRESS_BYTES];
+    bool is_loopback;
+    qn_connection_state state;
+    double deadline;                                /* 0: none */
+    bool is_suspended;                              /* in libmicrohttpd, which then does not see that the client goes away */
+    bool is_gone;                                   /* the client has closed its end */
+    bool is_shut;                                   /* by the server: it closes soon */
+    qn_http_request *request;                       /* NULL between requests */
+    qn_connection *previous, *next;                 /* of all */
+    qn_connection *waiting_previous, *waiting_next; /* of those that wait for a client's request or a rest of it */
+    bool is_waiting;
+};
+
+/* A list of connections, in the order in which they were added. */
+typedef struct qn_connections {
+    qn_connection *first, *last;
+    size_t count;
+} qn_connections;
+
+struct qn_http {
+    qn_server_params params;
+    char url[128];
+    bool is_loopback;
+    int listen_fd, epoll_fd, timer_fd, control_fd;
+    struct MHD_Daemon *daemon;
+    qn_outbox outbox;
+    qn_registry registry; /* of its own lock */
+    qn_protocol_limits limits;
+    qn_workers *workers;
+    qn_metrics *metrics;
+    qn_tls *tls;
+    qn_connections all, waiting;
+    size_t n_answering;  /* requests with an answer that is not complete */
+    size_t n_body_bytes; /* of all requests */
+    bool is_draining, is_cut, is_closing;
+    double drain_until;
+    atomic_int stops, reloads; /* requests of signal handlers */
+};
+
+/* ---- Connections, connection.c ---- */
+
+/* qn_connection_notify - libmicrohttpd's: one was opened or closed. */
+void qn_connection_notify(void *http, struct MHD_Connection *mhd, void **context, enum MHD_ConnectionNotificationCode code);
+
+/* qn_connection_of - that of a request. NULL where there was no memory for it. */
+qn_connection *qn_connection_of(struct MHD_Connection *mhd);
+
+/* qn_connection_enter - a new state, with its deadline. */
+void qn_connection_enter(qn_connection *connection, qn_connection_state state);
+
+/* qn_connection_suspend, qn_connection_resume - libmicrohttpd leaves it alone, or looks at it again. */
+void qn_connection_suspend(qn_connection *connection);
+void qn_connection_resume(qn_connection *connection);
+
+/* qn_connection_shut - close it soon. */
+void qn_connection_shut(qn_connection *connection);
+
+/* qn_connection_gone - the client has closed its end. */
+void qn_connection_gone(qn_connection *connection);
+
+/* qn_connections_tick - now and then: deadlines, comments of silent streams. */
+void qn_connections_tick(qn_http *http);
+
+/* ---- Requests, request.c: libmicrohttpd's callbacks ---- */
+
+void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd);
+enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *length, void **context);
+void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
+
+/* ---- Answers, respond.c ---- */
+
+/* qn_respond_refusal, qn_respond_page, qn_respond_answer - queue what the client gets. The answer is accepted. */
+enum MHD_Result qn_respond_refusal(qn_http_request *request, bool closes);
+enum MHD_Result qn_respond_page(qn_http_request *request);
+enum MHD_Result qn_respond_options(qn_http_request *request);
+enum MHD_Result qn_respond_answer(qn_http_request *request);
+
+#endif

@@ -1,0 +1,96 @@
+// Requests to the server that the page came from. Paths are relative: a proxy may put the server below a path of its own.
+import { session } from "./dom.js";
+import { events } from "./sse.js";
+
+// Why a request has no answer. kind: "gone" (no connection), "key" (401), "loading" (503), "busy" (429), "cut" (a stream that ended before
+// its end), "failed".
+export class ApiError extends Error {
+    constructor(kind, message, status = 0, code = null) {
+        super(message);
+        Object.assign(this, { kind, status, code });
+    }
+}
+
+// The key is forgotten with the tab.
+export const getKey = () => session.get("quern.key") ?? "";
+export const setKey = (key) => session.set("quern.key", key || null);
+
+const KINDS = { 401: "key", 403: "failed", 429: "busy", 503: "loading" };
+
+async function refusal(response) {
+    let error = {};
+    try {
+        error = (await response.json()).error ?? {};
+    } catch { /* another server's page, perhaps */ }
+    const message = typeof error.message === "string" ? error.message.slice(0, 1000) : `The server answered with status ${response.status}.`;
+    return new ApiError(KINDS[response.status] ?? "failed", message, response.status, typeof error.code === "string" ? error.code : null);
+}
+
+async function request(path, { body, signal } = {}) {
+    const headers = {};
+    const key = getKey();
+    if (key)
+        headers.Authorization = `Bearer ${key}`;
+    if (body)
+        headers["Content-Type"] = "application/json";
+    let response;
+    try {
+        response = await fetch(path, {
+            method: body ? "POST" : "GET", body: body && JSON.stringify(body), headers, signal,
+            cache: "no-store", credentials: "same-origin", redirect: "error",
+        });
+    } catch (error) {
+        if (signal?.aborted && signal.reason?.name !== "TimeoutError")
+            throw error;
+        throw new ApiError("gone", "The server does not answer.");
+    }
+    if (!response.ok)
+        throw await refusal(response);
+    return response;
+}
+
+const getJson = async (path) => (await request(path, { signal: AbortSignal.timeout(10000) })).json();
+
+export const health = () => request("health", { signal: AbortSignal.timeout(5000) });
+
+// The names of the models.
+export async function models() {
+    const { data } = await getJson("v1/models");
+    return Array.isArray(data) ? data.map((model) => model?.id).filter((id) => typeof id === "string") : [];
+}
+
+// What the server uses where a request says nothing: { n_ctx, params }, either undefined. Not every server tells.
+export async function defaults() {
+    try {
+        const settings = (await getJson("props")).default_generation_settings ?? {};
+        return { n_ctx: settings.n_ctx, params: settings.params ?? settings };
+    } catch {
+        return {};
+    }
+}
+
+// Yields the chunks of a streamed chat. Throws ApiError, or the AbortError of the signal.
+export async function* chat(body, signal) {
+    const response = await request("v1/chat/completions", { body, signal });
+    let has_ended = false;
+    try {
+        for await (const data of events(response.body)) {
+            if (data === "[DONE]") {
+                has_ended = true;
+                break;
+            }
+            const chunk = JSON.parse(data);
+            if (chunk.error)
+                throw new ApiError("failed", String(chunk.error.message ?? "The server could not complete the answer.").slice(0, 1000), 200, chunk.error.code ?? null);
+            yield chunk;
+        }
+    } catch (error) {
+        if (error instanceof ApiError || signal.aborted)
+            throw error;
+        if (error instanceof SyntaxError)
+            throw new ApiError("failed", "The server sent something that is no JSON.");
+        throw new ApiError("cut", "The connection was lost.");
+    }
+    if (!has_ended)
+        throw new ApiError("cut", "The connection was closed before the answer was complete.");
+}

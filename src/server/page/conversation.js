@@ -1,0 +1,264 @@
+// A conversation and the answer that it is waiting for. It goes on when another one is shown. What it looks like is thread.js's.
+//
+// A message: { conversation, n, role, content, created } and, where they apply, reasoning, reasoning_ms, files, tool_calls: [{ id, name,
+// arguments }], tool_call_id, model, stats, error and state, which is "streaming", "done", "stopped" (by the user), "cut" (by a lost
+// connection or a reload), "full" (by a limit of tokens) or "failed".
+import * as api from "./api.js";
+import { local, randomId } from "./dom.js";
+import { withFiles } from "./files.js";
+import * as store from "./store.js";
+
+const SAVE_MS = 1000;
+const DRAFT = "quern.draft";
+
+// The beginning of a first message, as a title.
+const titleOf = (text) => {
+    const line = text.trim().split("\n")[0].replace(/\s+/g, " ");
+    return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line;
+};
+
+const has_something = (message) => message.role !== "assistant" || message.content || message.reasoning || message.tool_calls;
+
+// What requests carry of a message.
+function sent(message) {
+    const result = { role: message.role, content: withFiles(message.content, message.files) };
+    if (message.reasoning)
+        result.reasoning_content = message.reasoning;
+    if (message.tool_calls)
+        result.tool_calls = message.tool_calls.map((call) => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
+    if (message.tool_call_id)
+        result.tool_call_id = message.tool_call_id;
+    return result;
+}
+
+// Events: "append", "update" and "finish" (detail: the message), "truncate" (detail: how many are left), "change" (title, time).
+export class Conversation extends EventTarget {
+    constructor(record, messages) {
+        super();
+        this.record = record ?? { id: randomId(), title: "", created: Date.now(), updated: Date.now() };
+        this.messages = messages ?? [];
+        this.controller = null; // of the request that is under way
+        this.is_discarded = false;
+    }
+
+    static async load(id) {
+        const [record, messages] = await Promise.all([store.get(id), store.messages(id)]);
+        // Nobody streams into what was read: the page was closed in the middle.
+        for (const message of messages)
+            if (message.state === "streaming")
+                message.state = "cut";
+        return record ? new Conversation(record, messages) : null;
+    }
+
+    get id() {
+        return this.record.id;
+    }
+
+    get is_busy() {
+        return this.controller !== null;
+    }
+
+    rename(title) {
+        this.record.title = title;
+        this.#touch();
+    }
+
+    #touch() {
+        this.record.updated = Date.now();
+        if (!this.is_discarded)
+            store.putConversation(this.record);
+        this.#tell("change");
+    }
+
+    #tell(type, detail) {
+        this.dispatchEvent(new CustomEvent(type, { detail }));
+    }
+
+    #append(message) {
+        Object.assign(message, { conversation: this.id, n: (this.messages.at(-1)?.n ?? -1) + 1, created: Date.now() });
+        this.messages.push(message);
+        this.#keep(message);
+        this.#tell("append", message);
+        return message;
+    }
+
+    #keep(message) {
+        if (!this.is_discarded && this.messages.includes(message))
+            store.putMessage(message);
+    }
+
+    // Removes the messages from an index on, and returns them for restore().
+    truncate(index) {
+        const removed = this.messages.splice(index);
+        if (removed.length)
+            store.truncate(this.id, removed[0].n);
+        this.#tell("truncate", index);
+        return removed;
+    }
+
+    // Puts them back, in place of what came since.
+    restore(index, removed) {
+        this.stop();
+        this.truncate(index);
+        for (const message of removed)
+            this.#append(message);
+    }
+
+    // It is deleted: whatever still arrives is not kept.
+    discard() {
+        this.is_discarded = true;
+        this.stop();
+    }
+
+    // Asks; settings is what settings.request() returns.
+    async ask(content, files, settings) {
+        if (!this.record.title)
+            this.record.title = titleOf(content || files.map((file) => file.name).join(", "));
+        this.#append({ role: "user", content, ...(files.length ? { files } : {}) });
+        this.#touch();
+        await this.answer(settings);
+    }
+
+    stop() {
+        this.controller?.abort();
+    }
+
+    // Answers the messages there are.
+    async answer(settings) {
+        const { system, ...options } = settings;
+        const messages = this.messages.filter(has_something).map(sent);
+        if (system)
+            messages.unshift({ role: "system", content: system });
+        const message = this.#append({ role: "assistant", content: "", state: "streaming", model: options.model });
+        const run = { message, started: performance.now(), first: 0, thought: 0, n: 0 };
+        const controller = this.controller = new AbortController();
+        running.set(this.id, { conversation: this, message });
+        const timer = setInterval(() => this.#keep(message), SAVE_MS);
+        this.#tell("change");
+        let failure = null;
+        try {
+            const body = { ...options, messages, stream: true, stream_options: { include_usage: true }, timings_per_token: true };
+            for await (const chunk of api.chat(body, controller.signal)) {
+                if (controller.signal.aborted)
+                    break;
+                receive(run, chunk);
+                this.#tell("update", message);
+            }
+        } catch (error) {
+            failure = error;
+        }
+        clearInterval(timer);
+        this.#end(run, controller.signal.aborted ? "stopped" : null, failure);
+    }
+
+    #end(run, state, failure) {
+        const { message } = run;
+        endReasoning(run);
+        if (state) {
+            message.state = state;
+        } else if (failure) {
+            const { kind, message: text } = failure;
+            message.state = kind === "cut" || (kind === "gone" && message.content) ? "cut" : "failed";
+            message.error = text;
+            message.error_kind = kind ?? "failed";
+            if (!kind)
+                console.error(failure);
+        } else {
+            message.state = run.finish === "length" ? "full" : "done";
+        }
+        message.stats = stats(run);
+        this.controller = null;
+        running.delete(this.id);
+        if (this.messages.includes(message)) {
+            // An answer of which nothing came is not kept; its failure is shown until the page is left.
+            if (has_something(message))
+                this.#keep(message);
+            else
+                store.truncate(this.id, message.n);
+        }
+        this.#tell("finish", message);
+        this.#touch();
+    }
+}
+
+// The answers that are being written, by their conversations' ids.
+export const running = new Map();
+
+function endReasoning(run) {
+    if (run.thought && run.message.reasoning_ms === undefined)
+        run.message.reasoning_ms = Math.round(performance.now() - run.thought);
+}
+
+const text = (value) => (typeof value === "string" ? value : "");
+
+function receive(run, chunk) {
+    const { message } = run;
+    if (chunk.usage)
+        run.usage = chunk.usage;
+    if (chunk.timings)
+        run.timings = chunk.timings;
+    const choice = chunk.choices?.[0];
+    if (!choice)
+        return;
+    if (choice.finish_reason)
+        run.finish = choice.finish_reason;
+    const delta = choice.delta ?? {};
+    const reasoning = text(delta.reasoning_content), content = text(delta.content);
+    if (reasoning || content || delta.tool_calls) {
+        run.first ||= performance.now();
+        run.n++;
+    }
+    if (reasoning) {
+        run.thought ||= performance.now();
+        message.reasoning = (message.reasoning ?? "") + reasoning;
+    }
+    if (content || delta.tool_calls)
+        endReasoning(run);
+    message.content += content;
+    for (const part of Array.isArray(delta.tool_calls) ? delta.tool_calls : []) {
+        const i = Number.isInteger(part.index) && part.index >= 0 && part.index < 128 ? part.index : 0;
+        message.tool_calls ??= [];
+        while (message.tool_calls.length <= i)
+            message.tool_calls.push({ id: "", name: "", arguments: "" });
+        const call = message.tool_calls[i];
+        call.id += text(part.id);
+        call.name += text(part.function?.name);
+        call.arguments += text(part.function?.arguments);
+    }
+}
+
+// What is shown below an answer. The server's clock where it has one.
+function stats({ usage, timings, started, first, n }) {
+    const now = performance.now(), number = (value) => (Number.isFinite(value) ? value : undefined);
+    const generated = number(usage?.completion_tokens) ?? number(timings?.predicted_n);
+    const seconds = (now - first) / 1000;
+    return {
+        tokens: generated,
+        prompt: number(usage?.prompt_tokens),
+        cached: number(usage?.prompt_tokens_details?.cached_tokens) ?? number(timings?.cache_n),
+        speed: number(timings?.predicted_per_second) ?? (generated > 1 && n > 1 && seconds > 0 ? (generated - 1) / seconds : undefined),
+        first_ms: first ? Math.round(first - started) : undefined,
+    };
+}
+
+// ---- Answers that a reload interrupts ----
+
+// IndexedDB writes nothing when a page is left: the last second of each answer goes to the local storage, which does.
+addEventListener("pagehide", () => {
+    const drafts = [...running.values()].map(({ message }) => message);
+    if (drafts.length)
+        local.set(DRAFT, JSON.stringify(drafts));
+});
+
+// Puts them where they belong. Before anything is loaded.
+export async function recoverDrafts() {
+    const drafts = local.get(DRAFT);
+    if (!drafts)
+        return;
+    local.set(DRAFT, null);
+    try {
+        for (const message of JSON.parse(drafts))
+            if (await store.get(message.conversation))
+                await store.putMessage({ ...message, state: "cut" });
+    } catch { /* nothing that this page wrote */ }
+}

@@ -1,0 +1,152 @@
+// Markdown to elements: marked's lexer finds the tokens, and each becomes a node by hand. No HTML is ever parsed: tags that an answer
+// contains are shown as they are written. Without marked, text and fenced code alone.
+import { CodeBlock } from "./code.js";
+import { element } from "./dom.js";
+
+const MAX_DEPTH = 40;
+const TAB = "\uE000"; // a tab within fenced code: marked would make spaces of it
+
+const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u00A0", copy: "©", reg: "®", hellip: "…", mdash: "—", ndash: "–",
+    times: "×", middot: "·", bull: "•", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠", deg: "°", euro: "€", trade: "™" };
+
+const characters = (text) => text.replace(/&(?:#(\d{1,7})|#[xX]([\da-fA-F]{1,6})|([a-zA-Z]{2,8}));/g, (whole, decimal, hex, name) => {
+    if (name)
+        return Object.hasOwn(ENTITIES, name) ? ENTITIES[name] : whole;
+    const code = decimal ? parseInt(decimal, 10) : parseInt(hex, 16);
+    return code > 0 && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF) ? String.fromCodePoint(code) : "\uFFFD";
+});
+
+// The text as the lexer gets it; the beginning of a text gives the beginning of the result.
+export function prepare(text) {
+    if (!/[\t\r]/.test(text))
+        return text;
+    let fence = null;
+    return text.replace(/\r\n?/g, "\n").split("\n").map((line) => {
+        const mark = /^ {0,3}(`{3,}|~{3,})(.*)/.exec(line);
+        if (fence && mark && mark[1][0] === fence[0] && mark[1].length >= fence.length && !mark[2].trim())
+            fence = null;
+        else if (fence)
+            return line.replaceAll("\t", TAB);
+        else if (mark)
+            fence = mark[1];
+        return line.replace(/^( *)(\t+)/, (_, spaces, tabs) => spaces + "    ".repeat(tabs.length));
+    }).join("\n");
+}
+
+// Text and fenced code, as tokens of marked's form.
+function plainTokens(text) {
+    const tokens = [];
+    let end = 0;
+    const paragraphs = (part) => {
+        for (const raw of part.split(/(?<=\n\n)(?!\n)/))
+            if (raw)
+                tokens.push({ type: raw.trim() ? "plain" : "space", raw });
+    };
+    for (const match of text.matchAll(/^(`{3,}|~{3,})([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm)) {
+        paragraphs(text.slice(end, match.index));
+        tokens.push({ type: "code", raw: match[0], lang: match[2], text: match[3].replace(/\n$/, "") });
+        end = match.index + match[0].length;
+    }
+    paragraphs(text.slice(end));
+    return tokens;
+}
+
+// Tokens of prepared text; their `raw` make up the text.
+export function tokenize(text) {
+    const { marked } = globalThis;
+    if (!marked?.lexer)
+        return plainTokens(text);
+    try {
+        return marked.lexer(text, { gfm: true, breaks: false });
+    } catch {
+        return plainTokens(text); // nested deeper than the lexer's stack
+    }
+}
+
+// Absolute addresses of three schemes, nothing else.
+export function safeAddress(href) {
+    try {
+        const url = new URL(characters(href));
+        return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
+    } catch {
+        return null;
+    }
+}
+
+function link(href, children) {
+    const address = safeAddress(href);
+    return address ? element("a", { href: address, title: address, target: "_blank", rel: "noopener noreferrer nofollow" }, ...children)
+        : element("span", { class: "no-link" }, ...children);
+}
+
+function codeSpan(raw) {
+    const inner = raw.replace(/^(`+)([^]*)\1$/, "$2").replaceAll("\n", " ");
+    return element("code", {}, /^ .*[^ ].* $/.test(inner) ? inner.slice(1, -1) : inner);
+}
+
+const inlines = (tokens, depth) => (tokens ?? []).map((token) => inline(token, depth + 1));
+
+function inline(token, depth) {
+    if (depth > MAX_DEPTH)
+        return token.raw;
+    switch (token.type) {
+    case "text": return token.tokens ? element("span", {}, ...inlines(token.tokens, depth)) : characters(token.raw);
+    case "escape": return token.raw.slice(1);
+    case "strong": return element("strong", {}, ...inlines(token.tokens, depth));
+    case "em": return element("em", {}, ...inlines(token.tokens, depth));
+    case "del": return element("del", {}, ...inlines(token.tokens, depth));
+    case "codespan": return codeSpan(token.raw);
+    case "br": return element("br");
+    case "html": return /^<br *\/?>$/i.test(token.raw) ? element("br") : token.raw;
+    case "link": return link(token.href, /^<|^[^[]/.test(token.raw) ? [token.raw.replace(/^<|>$/g, "")] : inlines(token.tokens, depth));
+    // An image would be a request to somebody else, which the page's policy forbids.
+    case "image": return link(token.href, [`Image: ${characters(token.text || token.href)}`]);
+    default: return token.raw;
+    }
+}
+
+const blocks = (tokens, depth) => (tokens ?? []).map((token) => block(token, depth + 1)).filter((node) => node !== null);
+
+function list(token, depth) {
+    const items = token.items.map((item) => {
+        const children = blocks(item.tokens, depth);
+        if (item.task)
+            children.unshift(element("input", { type: "checkbox", disabled: true, checked: Boolean(item.checked), "aria-label": item.checked ? "done" : "to do" }));
+        return element("li", { class: item.task ? "task" : null }, ...children);
+    });
+    return element(token.ordered ? "ol" : "ul", { start: token.ordered && token.start !== 1 ? token.start : null }, ...items);
+}
+
+function table(token, depth) {
+    const cell = (tag) => (entry, i) => element(tag, { class: token.align[i] ? `to-${token.align[i]}` : null, scope: tag === "th" ? "col" : null },
+        ...inlines(entry.tokens, depth));
+    const row = (tag) => (cells) => element("tr", {}, ...cells.map(cell(tag)));
+    return element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" },
+        element("table", {}, element("thead", {}, row("th")(token.header)), element("tbody", {}, ...token.rows.map(row("td")))));
+}
+
+function finishedCode(token) {
+    const code = new CodeBlock(codeText(token), token.lang);
+    code.finish();
+    return code.element;
+}
+
+export const codeText = (token) => token.text.replaceAll(TAB, "\t");
+
+// The node of a token, or null if it shows nothing.
+export function block(token, depth = 0) {
+    if (depth > MAX_DEPTH)
+        return element("p", { class: "plain" }, token.raw);
+    switch (token.type) {
+    case "space": case "def": return null;
+    case "code": return finishedCode(token);
+    case "heading": return element(`h${Math.min(token.depth + 2, 6)}`, {}, ...inlines(token.tokens, depth));
+    case "hr": return element("hr");
+    case "blockquote": return element("blockquote", {}, ...blocks(token.tokens, depth));
+    case "list": return list(token, depth);
+    case "table": return table(token, depth);
+    case "paragraph": return element("p", {}, ...inlines(token.tokens, depth));
+    case "text": return element("span", {}, ...(token.tokens ? inlines(token.tokens, depth) : [characters(token.raw)]));
+    default: return element("p", { class: "plain" }, token.raw.replace(/\n+$/, ""));
+    }
+}

@@ -1,0 +1,155 @@
+// What requests say beside their messages. A field that is left empty is not sent: the server's default holds, which is shown in it.
+import { byId, element, iconButton, local } from "./dom.js";
+
+const NAME = "quern.settings";
+
+// name in requests, label, least, most, step
+const NUMBERS = [
+    ["temperature", "Temperature", 0, 2, 0.05],
+    ["top_p", "Top-p", 0, 1, 0.01],
+    ["top_k", "Top-k", 0, 1000, 1],
+    ["min_p", "Min-p", 0, 0.99, 0.01],
+    ["repetition_penalty", "Repetition penalty", 0.1, 2, 0.01],
+    ["max_tokens", "Most tokens of an answer", 1, 1000000, 1],
+    ["seed", "Seed", 0, 4294967295, 1],
+];
+const CHOICES = {
+    thinking: ["default", "on", "off"],
+    effort: ["default", "minimal", "low", "medium", "high", "max"],
+};
+const MAX_SYSTEM = 100000;
+
+const is_valid = {
+    number: ([, , least, most, step], value) => Number.isFinite(value) && value >= least && value <= most && (step < 1 || Number.isInteger(value)),
+};
+
+// Storage may hold what an older page wrote, or a user: only valid values are taken.
+function load() {
+    let kept = {};
+    try {
+        kept = JSON.parse(local.get(NAME)) ?? {};
+    } catch { /* none */ }
+    const result = { system: typeof kept.system === "string" ? kept.system.slice(0, MAX_SYSTEM) : "" };
+    for (const field of NUMBERS)
+        if (is_valid.number(field, kept[field[0]]))
+            result[field[0]] = kept[field[0]];
+    for (const [name, values] of Object.entries(CHOICES))
+        result[name] = values.includes(kept[name]) ? kept[name] : values[0];
+    if (typeof kept.model === "string")
+        result.model = kept.model;
+    return result;
+}
+
+let values = load();
+let on_change = () => {};
+let server_defaults = {};
+
+export const get = (name) => values[name];
+
+export function set(name, value) {
+    if (value === undefined)
+        delete values[name];
+    else
+        values[name] = value;
+    local.set(NAME, JSON.stringify(values));
+    on_change();
+}
+
+export function onChange(listener) {
+    on_change = listener;
+}
+
+export function setDefaults(params) {
+    server_defaults = params ?? {};
+}
+
+// The next choice of "thinking", for a button.
+export function nextThinking() {
+    set("thinking", CHOICES.thinking[(CHOICES.thinking.indexOf(values.thinking) + 1) % CHOICES.thinking.length]);
+}
+
+// The fields of a request, and `system`. Thinking that is off is an effort of "none", which holds whatever the server's default is.
+export function request() {
+    const result = {};
+    for (const [name] of NUMBERS)
+        if (values[name] !== undefined)
+            result[name] = values[name];
+    if (values.thinking === "off")
+        result.reasoning_effort = "none";
+    else if (values.effort !== "default")
+        result.reasoning_effort = values.effort;
+    if (values.thinking === "on")
+        result.chat_template_kwargs = { enable_thinking: true };
+    if (values.model)
+        result.model = values.model;
+    if (values.system.trim())
+        result.system = values.system.trim();
+    return result;
+}
+
+function numberField(field) {
+    const [name, label, min, max, step] = field;
+    const fallback = server_defaults[name] ?? server_defaults[{ repetition_penalty: "repeat_penalty", max_tokens: "n_predict" }[name]];
+    const input = element("input", {
+        type: "number", id: `set-${name}`, min, max, step: "any", inputmode: "decimal",
+        placeholder: Number.isFinite(fallback) && fallback >= 0 ? String(Math.round(fallback * 1000) / 1000) : "default",
+    });
+    input.value = values[name] ?? "";
+    input.addEventListener("input", () => {
+        const value = input.value === "" ? undefined : Number(input.value);
+        const is_wrong = input.validity.badInput || (value !== undefined && !is_valid.number(field, value));
+        input.setCustomValidity(is_wrong ? `Expected ${min} to ${max}` : "");
+        input.setAttribute("aria-invalid", String(is_wrong));
+        if (is_wrong)
+            input.reportValidity();
+        set(name, is_wrong ? undefined : value);
+    });
+    return element("label", { class: "field" }, element("span", {}, label), input);
+}
+
+function choiceField(name, label, names) {
+    const select = element("select", { id: `set-${name}` }, ...CHOICES[name].map((value) => element("option", { value }, names?.[value] ?? value)));
+    select.value = values[name];
+    select.addEventListener("change", () => set(name, select.value));
+    return element("label", { class: "field" }, element("span", {}, label), select);
+}
+
+function reset(fill) {
+    const { model, system } = values;
+    for (const [name] of NUMBERS)
+        delete values[name];
+    values = { ...values, model, system, thinking: "default", effort: "default" };
+    set("effort", "default");
+    fill();
+}
+
+// Fills the dialog and shows it. data: { exportAll(), import(), deleteAll(), changeKey() }
+export function showDialog(data) {
+    const dialog = byId("settings");
+    const system = element("textarea", { id: "set-system", rows: "4", maxlength: MAX_SYSTEM, placeholder: "How the model should behave. Goes before every conversation." });
+    const fill = () => {
+        system.value = values.system;
+        dialog.replaceChildren(
+            element("header", {}, element("h2", { id: "settings-title" }, "Settings"), iconButton("close", "Close", () => dialog.close())),
+            element("div", { class: "scroll" },
+                element("section", {}, element("h3", {}, "Model"),
+                    element("label", { class: "field tall" }, element("span", {}, "System text"), system),
+                    choiceField("thinking", "Thinking", { default: "as the server has it", on: "on", off: "off" }),
+                    choiceField("effort", "Effort", { default: "as the server has it" })),
+                element("section", {}, element("h3", {}, "Sampling"), ...NUMBERS.map(numberField),
+                    element("button", { type: "button", class: "plain-button", on: { click: () => reset(fill) } }, "Back to the server's defaults")),
+                element("section", {}, element("h3", {}, "Data"),
+                    element("p", {}, "Conversations and settings are in this browser alone, the key in this tab."),
+                    element("div", { class: "row" },
+                        element("button", { type: "button", id: "export-all", on: { click: data.exportAll } }, "Export all"),
+                        element("button", { type: "button", id: "import", on: { click: data.import } }, "Import"),
+                        element("button", { type: "button", id: "change-key", on: { click: data.changeKey } }, "API key"))),
+                element("section", { class: "keys" }, element("h3", {}, "Keys"),
+                    element("dl", {}, ...[["Enter", "send"], ["Shift+Enter", "new line"], ["Esc", "stop the answer"], ["↑ in an empty box", "edit the last message"],
+                        ["Ctrl+Shift+O", "new conversation"], ["Ctrl+K", "search"]].flatMap(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]))),
+                element("p", { class: "small" }, element("a", { href: "page/licences.txt", target: "_blank", rel: "noopener" }, "Licences of others' code"))));
+    };
+    system.addEventListener("input", () => set("system", system.value));
+    fill();
+    dialog.showModal();
+}

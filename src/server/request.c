@@ -1,0 +1,310 @@
+/* Requests: which are looked at, their bodies, and what answers them. A refusal waits until the body was read, so that a client
+ * that is still sending it reads the refusal. */
+#include "server/http.h"
+
+#include "server/clock.h"
+#include "server/guard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- Begin and end ---- */
+
+static void make_id(char id[QN_HTTP_ID_BYTES])
+{
+    unsigned char random[16] = { 0 };
+    const ssize_t n = getrandom(random, sizeof random, 0);
+    (void)n; /* so few bytes always come; ids name requests, and guard nothing */
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(id + 2 * i, 3, "%02x", random[i]);
+}
+
+void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
+{
+    qn_connection *c = qn_connection_of(mhd);
+    qn_http_request *r = c ? calloc(1, sizeof *r) : NULL;
+    (void)http;
+    if (!r)
+        return NULL;
+    r->connection = c;
+    r->started = qn_now();
+    r->time = qn_time();
+    make_id(r->id);
+    if (!qn_guard_path(uri, r->path, sizeof r->path))
+        *r->path = 0;
+    r->route = qn_route_find(r->path);
+    r->protocol = r->route && r->route->protocol ? r->route->protocol : qn_protocols[0];
+    c->request = r;
+    qn_connection_enter(c, QN_CONNECTION_HEADERS);
+    return r;
+}
+
+static void log_request(const qn_http_request *r)
+{
+    const qn_http *http = r->connection->http;
+    const int status = r->is_lost || !r->status ? 499 : r->status;
+    qn_metrics_request(http->metrics, qn_route_index(r->route), status);
+    if (!http->params.log)
+        return;
+    const qn_answer_usage usage = r->answer ? qn_answer_look(r->answer).usage : (qn_answer_usage){ 0 };
+    const qn_access access = { .time = r->time,
+                               .id = r->id,
+                               .address = r->connection->address_text,
+                               .key = r->has_key ? r->key.name : NULL,
+                               .method = r->method,
+                               .path = r->path,
+                               .status = status,
+                               .bytes = r->n_sent,
+                               .n_prompt = usage.n_prompt,
+                               .n_cached = usage.n_cached,
+                               .n_generated = usage.n_generated,
+                               .seconds = qn_now() - r->started,
+                               .is_cancelled = r->is_lost };
+    qn_access_log_write(http->params.log, &access);
+}
+
+void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code)
+{
+    qn_http_request *r = *context;
+    qn_http *h = http;
+    (void)mhd;
+    if (!r)
+        return;
+    *context = NULL;
+    r->is_lost |= code != MHD_REQUEST_TERMINATED_COMPLETED_OK;
+    log_request(r);
+    if (r->answer) {
+        qn_answer_abandon(r->answer);
+        qn_answer_release(r->answer);
+        h->n_answering--;
+    }
+    h->n_body_bytes -= r->n_counted;
+    qn_bytes_free(&r->body);
+    r->connection->request = NULL;
+    qn_connection_enter(r->connection, QN_CONNECTION_IDLE);
+    free(r);
+}
+
+/* ---- Headers ---- */
+
+static const char *header(struct MHD_Connection *mhd, const char *name)
+{
+    return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
+}
+
+static bool refuse(qn_http_request *r, int status, const char *code, const char *message)
+{
+    r->is_refused = true;
+    return qn_refuse(&r->refusal, status, code, NULL, "%s", message);
+}
+
+/* What decides where a request ends and what it is for may be there only once. */
+typedef struct framing {
+    size_t n_hosts, n_lengths, n_encodings;
+} framing;
+
+static enum MHD_Result count_header(void *counts, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    framing *f = counts;
+    (void)kind;
+    (void)value;
+    f->n_hosts += !strcasecmp(name, "Host");
+    f->n_lengths += !strcasecmp(name, "Content-Length");
+    f->n_encodings += !strcasecmp(name, "Transfer-Encoding");
+    return MHD_YES;
+}
+
+/* False: where the body ends is in doubt, and nothing on the connection can be believed any more. */
+static bool check_framing(qn_http_request *r, struct MHD_Connection *mhd)
+{
+    framing f = { 0 };
+    const char *encoding = header(mhd, "Transfer-Encoding"), *length = header(mhd, "Content-Length");
+    MHD_get_connection_values(mhd, MHD_HEADER_KIND, count_header, &f);
+    if (f.n_hosts > 1)
+        return refuse(r, 400, "bad_request", "the header Host is there more than once");
+    if (f.n_lengths > 1 || f.n_encodings > 1 || (f.n_lengths && f.n_encodings))
+        return refuse(r, 400, "bad_request", "Content-Length and Transfer-Encoding say different things");
+    if (encoding && strcasecmp(encoding, "chunked") != 0)
+        return refuse(r, 400, "bad_request", "Transfer-Encoding is not chunked");
+    if (length && (!*length || strspn(length, "0123456789") != strlen(length)))
+        return refuse(r, 400, "bad_request", "Content-Length is not a number");
+    return true;
+}
+
+/* Who asks, from where. */
+static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
+{
+    const qn_server_params *params = &r->connection->http->params;
+    const char *origin = header(mhd, "Origin"), *host = header(mhd, "Host");
+    if (!*r->path)
+        return refuse(r, 400, "bad_request", "the path is invalid");
+    if (!qn_guard_host(host, params->hosts, params->n_hosts))
+        return refuse(r, 403, "forbidden_host", "the Host header names another server; see --allowed-host");
+    if (!qn_guard_origin(origin, host, params->origins, params->n_origins))
+        return refuse(r, 403, "forbidden_origin", "pages of this origin may not use the server; see --cors-origin");
+    if (qn_guard_listed_origin(origin, params->origins, params->n_origins))
+        snprintf(r->origin, sizeof r->origin, "%s", origin);
+    return true;
+}
+
+static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
+{
+    const qn_server_params *params = &r->connection->http->params;
+    if (!params->keys)
+        return true;
+    r->has_key = qn_keys_find(params->keys, header(mhd, "Authorization"), header(mhd, "X-Api-Key"), &r->key);
+    return r->has_key || (r->route && r->route->is_open) || refuse(r, 401, "invalid_api_key", "a valid API key is needed");
+}
+
+static bool check_route(qn_http_request *r)
+{
+    const bool is_post = !strcmp(r->method, "POST"), is_get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
+    if (!r->route)
+        return refuse(r, 404, "not_found", "there is nothing at this path");
+    if (r->route->missing)
+        return refuse(r, 501, "not_supported", r->route->missing);
+    if (!(r->route->protocol ? is_post : is_get))
+        return refuse(r, 405, "method_not_allowed", "the path has other methods");
+    return true;
+}
+
+static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
+{
+    const char *length = header(mhd, "Content-Length"), *encoding = header(mhd, "Content-Encoding");
+    if (!r->route->protocol)
+        return true;
+    if (!qn_guard_json(header(mhd, "Content-Type")))
+        return refuse(r, 415, "unsupported_media_type", "the Content-Type is not application/json");
+    if (encoding && strcasecmp(encoding, "identity") != 0)
+        return refuse(r, 415, "unsupported_media_type", "the body has a Content-Encoding");
+    if (length && strtoull(length, NULL, 10) > r->connection->http->params.max_body)
+        return refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
+    if (r->connection->http->is_draining)
+        return refuse(r, 503, "stopping", "the server is stopping");
+    return true;
+}
+
+/* Answers before the body only where that is asked for, or the body is in doubt or too long to be thrown away. */
+static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method)
+{
+    const qn_http *http = r->connection->http;
+    const union MHD_ConnectionInfo *size = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    const char *length = header(mhd, "Content-Length");
+    snprintf(r->method, sizeof r->method, "%s", method);
+    qn_connection_enter(r->connection, QN_CONNECTION_BODY);
+    if (!check_framing(r, mhd))
+        return qn_respond_refusal(r, true);
+    if (size && size->header_size > http->params.max_header)
+        (void)refuse(r, 431, "headers_too_large", "the headers are too long; see --max-header");
+    else if (check_client(r, mhd) && strcmp(method, "OPTIONS") != 0)
+        (void)(check_key(r, mhd) && check_route(r) && check_body(r, mhd));
+    if (r->is_refused && (header(mhd, "Expect") || (length && strtoull(length, NULL, 10) > QN_HTTP_MAX_DISCARDED)))
+        return qn_respond_refusal(r, true);
+    return MHD_YES;
+}
+
+/* ---- The body ---- */
+
+/* Bodies of all requests together may have so many times the bytes that one may have. */
+enum { BODIES_AT_ONCE = 16 };
+
+static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t length)
+{
+    qn_http *http = r->connection->http;
+    const size_t most = http->params.max_body;
+    if (!r->is_refused && r->route && r->route->protocol) {
+        if (length > most - r->body.length)
+            (void)refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
+        else if (http->n_body_bytes + length > BODIES_AT_ONCE * most)
+            (void)refuse(r, 429, "overloaded", "there are too many long bodies");
+        else
+            qn_bytes_add(&r->body, data, length);
+        if (r->body.has_failed)
+            (void)refuse(r, 500, "out_of_memory", "no memory for the body");
+    }
+    if (r->is_refused || !r->route || !r->route->protocol) {
+        qn_bytes_free(&r->body);
+        http->n_body_bytes -= r->n_counted;
+        r->n_counted = 0;
+        r->n_discarded += length;
+        return r->n_discarded <= QN_HTTP_MAX_DISCARDED ? MHD_YES : MHD_NO;
+    }
+    r->n_counted += length;
+    http->n_body_bytes += length;
+    return MHD_YES;
+}
+
+/* ---- The answer ---- */
+
+static enum MHD_Result start_answer(qn_http_request *r)
+{
+    qn_http *http = r->connection->http;
+    qn_answer_request request = { .protocol = r->route->protocol,
+                                  .limits = &http->limits,
+                                  .registry = &http->registry,
+                                  .scope = r->has_key ? r->key.scope : NULL,
+                                  .shares_prefixes = http->params.shares_prefixes,
+                                  .has_seed = http->params.has_seed,
+                                  .seed = http->params.seed,
+                                  .arrived = r->started };
+    memcpy(request.id, r->id, sizeof request.id);
+    r->answer = qn_answer_create(&http->outbox, &request, &r->body, r->connection);
+    if (!r->answer) {
+        (void)refuse(r, 500, "out_of_memory", "no memory for the request");
+        return qn_respond_refusal(r, false);
+    }
+    http->n_answering++;
+    qn_workers_add(http->workers, r->answer);
+    qn_connection_suspend(r->connection);
+    return MHD_YES;
+}
+
+/* Headers and body are complete. */
+static enum MHD_Result answer(qn_http_request *r)
+{
+    qn_connection_enter(r->connection, QN_CONNECTION_ANSWERING);
+    if (r->is_refused)
+        return qn_respond_refusal(r, false);
+    if (!strcmp(r->method, "OPTIONS"))
+        return qn_respond_options(r);
+    if (!r->route->protocol)
+        return qn_respond_page(r);
+    return r->connection->is_gone ? MHD_NO : start_answer(r);
+}
+
+/* The connection was resumed. */
+static enum MHD_Result resume_answer(qn_http_request *r)
+{
+    const qn_answer_view view = qn_answer_look(r->answer);
+    if (r->connection->is_gone || r->connection->http->is_closing || (view.is_done && !view.is_accepted))
+        return MHD_NO;
+    if (view.is_done || (view.is_stream && view.is_accepted))
+        return qn_respond_answer(r);
+    qn_connection_suspend(r->connection);
+    return MHD_YES;
+}
+
+enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *length, void **context)
+{
+    qn_http_request *r = *context;
+    (void)http;
+    (void)url;
+    (void)version;
+    if (!r)
+        return MHD_NO;
+    if (!r->has_headers) {
+        r->has_headers = true;
+        return take_headers(r, mhd, method);
+    }
+    if (*length) {
+        const size_t n = *length;
+        *length = 0;
+        return take_body(r, data, n);
+    }
+    if (r->answer)
+        return resume_answer(r);
+    return answer(r);
+}

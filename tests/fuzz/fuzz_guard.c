@@ -1,0 +1,84 @@
+/* Headers and paths of requests: whatever they are, what is let through has the form that the server relies on.
+ *
+ * An input is texts with a zero byte between them: the path, Host, Origin, Content-Type. */
+#include "server/bytes.h"
+#include "server/guard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { N_TEXTS = 4, CAPACITY = 100 };
+
+static void require(bool condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "not so: %s\n", what);
+        abort();
+    }
+}
+
+static void check_path(const char *path)
+{
+    char out[CAPACITY];
+    if (!qn_guard_path(path, out, sizeof out))
+        return;
+    const size_t n = strlen(out);
+    require(n < sizeof out && n <= strlen(path) && *out == '/', "it is a path of its length");
+    require(qn_is_utf8(out, n), "it is UTF-8");
+    require(!strstr(out, "/../") && !strstr(out, "/./"), "it has no segments of dots");
+    require(n < 3 || strcmp(out + n - 3, "/..") != 0, "it does not end with one");
+    for (size_t i = 0; i < n; i++)
+        require((unsigned char)out[i] >= ' ' && out[i] != '\\' && out[i] != 0x7f, "it has no control characters");
+}
+
+static void check_host(const char *host)
+{
+    if (!qn_guard_host(host, NULL, 0))
+        return;
+    const size_t n = strcspn(host, ":");
+    require((n == 9 && !strncasecmp(host, "localhost", 9)) || *host == '[' || strspn(host, "0123456789.") == n,
+            "it is an address or localhost");
+    require(strspn(host, "0123456789abcdefABCDEF:.[]localhstLOCALHST") == strlen(host), "it has no other characters");
+}
+
+static void check_origin(const char *origin, const char *host)
+{
+    const char *const all = "*";
+    require(qn_guard_origin(origin, host, &all, 1), "all origins are allowed");
+    require(qn_guard_origin(NULL, host, NULL, 0), "no origin is allowed");
+    if (qn_guard_origin(origin, host, NULL, 0)) {
+        const size_t n = strcspn(host, ":]");
+        require(!strncasecmp(origin, "http", 4) && strcasestr(origin, "://"), "it has a scheme");
+        require(!strncasecmp(strstr(origin, "://") + 3, host, n), "it is the host");
+    }
+}
+
+static void check_type(const char *type)
+{
+    if (qn_guard_json(type))
+        require(strcasestr(type, "json") && strcspn(type, ",") >= strcspn(type, ";"), "it is one type");
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char *copy = malloc(size + N_TEXTS), *texts[N_TEXTS];
+    require(copy, "there is memory");
+    if (size)
+        memcpy(copy, data, size);
+    memset(copy + size, 0, N_TEXTS);
+    char *at = copy;
+    for (size_t i = 0; i < N_TEXTS; i++) {
+        texts[i] = at;
+        at += at < copy + size + N_TEXTS - 1 ? strlen(at) + 1 : 0;
+    }
+    check_path(texts[0]);
+    check_host(texts[1]);
+    check_origin(texts[2], texts[1]);
+    check_type(texts[3]);
+    free(copy);
+    return 0;
+}
