@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,10 +233,12 @@ def write(
     n_before = len(finished)
     if finished:
         done = [ray.put(pyarrow.array(list(finished)))]
+        function: Any = _unfinished
         dataset = dataset.map_batches(
-            _unfinished, batch_format="pyarrow", fn_kwargs={"column": id_column, "finished": done}
+            function, batch_format="pyarrow", fn_kwargs={"column": id_column, "finished": done}
         )
-    for table in answer(dataset, model, **given).iter_batches(batch_size=None, batch_format="pyarrow"):
+    tables: Iterable[Any] = answer(dataset, model, **given).iter_batches(batch_size=None, batch_format="pyarrow")
+    for table in tables:
         fresh: dict[Any, int] = {}  # A block may come twice where a node was lost.
         for i, identity in enumerate(table.column(id_column).to_pylist()):
             if identity not in finished:
