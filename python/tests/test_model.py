@@ -171,7 +171,7 @@ def test_logprobs(demo: pyquern.Model) -> None:
 
 
 def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
-    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+    wrong: list[tuple[type[Exception], str | None, dict[str, Any]]] = [
         (pyquern.InvalidError, "temperature", {"temperature": -1}),
         (pyquern.InvalidError, "top_p", {"top_p": 7}),
         (TypeError, "temperature", {"temperature": "hot"}),
@@ -183,8 +183,8 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (TypeError, "tempratur", {"tempratur": 1.0}),
         (TypeError, "tools", {"tools": TOOLS}),
         (pyquern.InvalidError, "regex.*json_object|json_object.*regex", {"regex": "a", "json_object": True}),
-        (pyquern.InvalidError, "", {"regex": "("}),
-        (pyquern.InvalidError, "", {"grammar": "root ::= nowhere"}),
+        (pyquern.InvalidError, None, {"regex": "("}),
+        (pyquern.InvalidError, None, {"grammar": "root ::= nowhere"}),
         (pyquern.UnsupportedError, "uniqueItems", {"json_schema": {"type": "array", "uniqueItems": True}}),
         (TypeError, "json_schema", {"json_schema": 1}),
         (TypeError, "choices", {"choices": "ab"}),
