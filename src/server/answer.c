@@ -180,12 +180,14 @@ qn_answer *qn_answer_linked(const qn_answer *a)
 static void refuse(qn_answer *a, const qn_refusal *refusal)
 {
     const bool has_begun = a->view.is_stream && a->view.is_accepted;
+    qn_refusal named = *refusal;
+    named.id = a->request.id;
     if (has_begun) {
-        a->request.protocol->fail(a->exchange, refusal, &a->out);
+        a->request.protocol->fail(a->exchange, &named, &a->out);
     } else {
         qn_bytes_free(&a->out);
         a->n_taken = 0;
-        a->request.protocol->refuse(refusal, &a->out);
+        a->request.protocol->refuse(&named, &a->out);
         a->view.status = refusal->status;
         a->view.is_stream = false;
     }

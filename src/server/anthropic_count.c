@@ -45,6 +45,9 @@ static const char *const paths[] = { "/v1/messages/count_tokens", NULL };
 
 const qn_protocol qn_anthropic_count = { .paths = paths,
                                          .keep_alive = "",
+                                         .request_header = "anthropic-version",
+                                         .id_header = "request-id",
+                                         .id_prefix = "req_",
                                          .parse = parse,
                                          .bind = bind,
                                          .begin = qn_llama_begin,

@@ -379,6 +379,10 @@ static const char *const paths[] = { "/v1/messages", NULL };
 
 const qn_protocol qn_anthropic_messages = { .paths = paths,
                                             .keep_alive = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
+                                            .request_header = "anthropic-version",
+                                            .id_header = "request-id",
+                                            .id_prefix = "req_",
+                                            .has_reasoning_ids = true,
                                             .parse = parse,
                                             .bind = bind,
                                             .begin = begin,

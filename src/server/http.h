@@ -30,7 +30,7 @@ typedef struct qn_http_request {
     char method[16];
     char path[QN_HTTP_PATH_BYTES]; /* decoded; "" where it is invalid */
     const qn_route *route;         /* NULL: none */
-    const qn_protocol *protocol;   /* whose form errors have */
+    const qn_protocol *protocol;   /* whose form errors have; from the headers on */
     bool has_headers, is_complete;
     bool has_key;
     qn_key key;

@@ -22,6 +22,17 @@ const qn_protocol *qn_protocol_find(const char *path)
     return NULL;
 }
 
+const qn_protocol *qn_protocol_above(const char *path)
+{
+    for (size_t i = 0; qn_protocols[i]; i++)
+        for (const char *const *known = qn_protocols[i]->paths; *known; known++) {
+            const size_t length = strlen(*known);
+            if (!strncmp(*known, path, length) && (!path[length] || path[length] == '/'))
+                return qn_protocols[i];
+        }
+    return NULL;
+}
+
 qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const qn_protocol_limits *limits,
                                 const qn_origin *origin, qn_refusal *refusal)
 {
@@ -95,13 +106,19 @@ void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, cons
     }
 }
 
+void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[QN_ANSWER_ID_BYTES])
+{
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(exchange->secret, strlen(exchange->secret), request);
+    snprintf(id, QN_ANSWER_ID_BYTES, "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+}
+
 /* Calls of one exchange have different ids, and so have those of different ones, of which some may become parts of one
  * conversation. */
 static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index, char id[QN_CALL_ID_BYTES])
 {
-    const XXH128_hash_t hash = XXH3_128bits_withSeed(exchange->secret, strlen(exchange->secret), request);
-    snprintf(id, QN_CALL_ID_BYTES, "%s_%zu_%016llx%016llx", prefix, index, (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64);
+    char answer[QN_ANSWER_ID_BYTES];
+    qn_exchange_answer_id(exchange, request, answer);
+    snprintf(id, QN_CALL_ID_BYTES, "%s_%zu_%s", prefix, index, answer);
 }
 
 void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES])

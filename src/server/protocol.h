@@ -107,6 +107,10 @@ typedef struct qn_exchange_event {
 struct qn_protocol {
     const char *const *paths; /* of POST requests, NULL at the end */
     const char *keep_alive;   /* what a silent stream sends now and then */
+    /* Headers, or NULL: one of requests, by which errors have this protocol's form on paths of none, too; one of answers, which
+     * has the id with a prefix. */
+    const char *request_header, *id_header, *id_prefix;
+    bool has_reasoning_ids; /* answers have ids of their reasoning */
 
     /* The body, an object, which the exchange keeps. NULL: refused. Needs no model: exchange->model says which. */
     qn_exchange *(*parse)(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
@@ -133,8 +137,9 @@ struct qn_protocol {
 /* The protocols, NULL at the end. */
 extern const qn_protocol *const qn_protocols[];
 
-/* qn_protocol_find - the protocol of a path; NULL: none has it. */
+/* qn_protocol_find - the protocol of a path; NULL: none has it. qn_protocol_above - that of the path, or of one that it is below. */
 const qn_protocol *qn_protocol_find(const char *path);
+const qn_protocol *qn_protocol_above(const char *path);
 
 /* qn_body_read - the JSON object of a body. Escapes of lone surrogates become U+FFFD. NULL: refused. */
 json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal);
@@ -151,10 +156,12 @@ void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
 void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
                                qn_refusal *refusal);
 
-/* qn_exchange_call_id - the id of a tool call of an answer. qn_exchange_reasoning_id - of the reasoning of an answer: 0 for the
+/* qn_exchange_answer_id - what all ids of an answer end with, after a '_'. qn_exchange_call_id - the id of a tool call of an
+ * answer. qn_exchange_reasoning_id - of the reasoning of an answer: 0 for the
  * first, 1 for what comes after content or calls, ... Conversations have it as `reasoning_id` of the message, where a client sent
- * it. Neither can be guessed. */
-enum { QN_CALL_ID_BYTES = 64 };
+ * it. None can be guessed. */
+enum { QN_ANSWER_ID_BYTES = 33, QN_CALL_ID_BYTES = 64 };
+void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[QN_ANSWER_ID_BYTES]);
 void qn_exchange_call_id(const qn_exchange *exchange, size_t request, size_t call, char id[QN_CALL_ID_BYTES]);
 void qn_exchange_reasoning_id(const qn_exchange *exchange, size_t request, size_t reasoning, char id[QN_CALL_ID_BYTES]);
 

@@ -1,4 +1,4 @@
-/* Answers by the id of their first call, in a hash table whose entries are a list by last use, too. */
+/* Answers by what their ids end with, in a hash table whose entries are a list by last use, too. */
 #include "server/recall.h"
 
 #include "base/memory.h"
@@ -140,12 +140,7 @@ void qn_recall_take(qn_recall_answer *answer, const qn_output_event *event)
     case QN_OUTPUT_CONTENT: qn_bytes_add(&answer->content, event->text, event->length); return;
     case QN_OUTPUT_CALL_BEGIN:
     case QN_OUTPUT_ARGUMENTS: return;
-    case QN_OUTPUT_CALL_END:
-        if (!answer->has_call && event->call_end == QN_OUTPUT_COMPLETE) {
-            answer->has_call = true;
-            answer->call = event->call;
-        }
-        return;
+    case QN_OUTPUT_CALL_END: answer->has_call = answer->has_call || event->call_end == QN_OUTPUT_COMPLETE; return;
     }
 }
 
@@ -158,9 +153,10 @@ void qn_recall_answer_free(qn_recall_answer *answer)
 
 void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exchange, size_t request, qn_recall_answer *answer)
 {
-    char id[QN_CALL_ID_BYTES];
-    if (answer->has_call && answer->reasoning.length && !answer->reasoning.has_failed && !answer->content.has_failed) {
-        qn_exchange_call_id(exchange, request, answer->call, id);
+    char id[QN_ANSWER_ID_BYTES];
+    const bool has_id = answer->has_call || exchange->protocol->has_reasoning_ids;
+    if (has_id && answer->reasoning.length && !answer->reasoning.has_failed && !answer->content.has_failed) {
+        qn_exchange_answer_id(exchange, request, id);
         qn_recall_put(recall, scope, id, &answer->reasoning, &answer->content);
     }
     qn_recall_answer_free(answer);
@@ -236,6 +232,13 @@ static bool is_content_of(const json_t *content, const entry *e)
     return !n_sent || (n_sent == n_kept && !memcmp(sent, kept, n_kept));
 }
 
+/* The answer that an id is of, or NULL. */
+static entry *find_by_id(const qn_recall *recall, const char *scope, const json_t *id)
+{
+    const char *text = json_string_value(id), *end = text ? strrchr(text, '_') : NULL;
+    return text ? find(recall, scope, end ? end + 1 : text) : NULL;
+}
+
 /* The answer of a message whose reasoning was dropped, or NULL. */
 static entry *find_answer(const qn_recall *recall, const char *scope, const json_t *message)
 {
@@ -243,13 +246,10 @@ static entry *find_answer(const qn_recall *recall, const char *scope, const json
     if (!json_is_string(role) || strcmp(json_string_value(role), "assistant") != 0 ||
         json_string_length(json_object_get(message, "reasoning_content")))
         return NULL;
-    for (size_t i = 0; i < json_array_size(calls); i++) {
-        const char *id = json_string_value(json_object_get(json_array_get(calls, i), "id"));
-        entry *e = id ? find(recall, scope, id) : NULL;
-        if (e)
-            return is_content_of(json_object_get(message, "content"), e) ? e : NULL;
-    }
-    return NULL;
+    entry *e = find_by_id(recall, scope, json_object_get(message, "reasoning_id"));
+    for (size_t i = 0; !e && i < json_array_size(calls); i++)
+        e = find_by_id(recall, scope, json_object_get(json_array_get(calls, i), "id"));
+    return e && is_content_of(json_object_get(message, "content"), e) ? e : NULL;
 }
 
 /* Both or nothing: with one of them the text would be another one than the model's. */

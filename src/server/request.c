@@ -35,7 +35,7 @@ void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
     if (!qn_guard_path(uri, r->path, sizeof r->path))
         *r->path = 0;
     r->route = qn_route_find(r->path);
-    r->protocol = r->route && r->route->protocol ? r->route->protocol : qn_protocols[0];
+    r->protocol = qn_protocol_above(r->path);
     c->request = r;
     qn_connection_enter(c, QN_CONNECTION_HEADERS);
     return r;
@@ -98,6 +98,16 @@ static bool refuse(qn_http_request *r, int status, const char *code, const char 
 {
     r->is_refused = true;
     return qn_refuse(&r->refusal, status, code, NULL, "%s", message);
+}
+
+/* On a path of no protocol, errors have the form of the protocol whose header is there, else that of the first. */
+static void choose_protocol(qn_http_request *r, struct MHD_Connection *mhd)
+{
+    for (size_t i = 0; !r->protocol && qn_protocols[i]; i++)
+        if (qn_protocols[i]->request_header && header(mhd, qn_protocols[i]->request_header))
+            r->protocol = qn_protocols[i];
+    if (!r->protocol)
+        r->protocol = qn_protocols[0];
 }
 
 /* What decides where a request ends and what it is for may be there only once. */
@@ -193,6 +203,7 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     const char *length = header(mhd, "Content-Length");
     snprintf(r->method, sizeof r->method, "%s", method);
+    choose_protocol(r, mhd);
     qn_connection_enter(r->connection, QN_CONNECTION_BODY);
     if (!check_framing(r, mhd))
         return qn_respond_refusal(r, true);

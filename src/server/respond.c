@@ -20,13 +20,18 @@ static void set(struct MHD_Response *response, const char *name, const char *val
 static void set_common(const qn_http_request *r, struct MHD_Response *response)
 {
     set(response, "X-Request-Id", r->id);
+    if (r->protocol->id_header) {
+        char id[QN_HTTP_ID_BYTES + 16];
+        snprintf(id, sizeof id, "%s%s", r->protocol->id_prefix, r->id);
+        set(response, r->protocol->id_header, id);
+    }
     set(response, "X-Content-Type-Options", "nosniff");
     if (r->connection->http->params.n_origins)
         set(response, "Vary", "Origin");
     if (!*r->origin)
         return;
     set(response, "Access-Control-Allow-Origin", r->origin);
-    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    set(response, "Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After");
 }
 
 static void set_of_status(const qn_http_request *r, int status, struct MHD_Response *response)
@@ -78,8 +83,15 @@ static struct MHD_Response *of_bytes(qn_http_request *r, qn_bytes *body, const c
 enum MHD_Result qn_respond_refusal(qn_http_request *r, bool closes)
 {
     qn_bytes body = { 0 };
+    r->refusal.id = r->id;
     r->protocol->refuse(&r->refusal, &body);
     return queue(r, r->refusal.status, of_bytes(r, &body, "application/json"), closes);
+}
+
+/* Whether If-None-Match has the tag: alone, in a list, or as a proxy that compressed an answer marks it, W/"...". */
+static bool is_known(const char *known, const char *etag)
+{
+    return known && etag && (!strcmp(known, "*") || strstr(known, etag));
 }
 
 enum MHD_Result qn_respond_page(qn_http_request *r)
@@ -91,24 +103,27 @@ enum MHD_Result qn_respond_page(qn_http_request *r)
         qn_bytes_free(&page.body);
         return qn_respond_refusal(r, false);
     }
-    const char *known = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "If-None-Match");
-    const bool is_known = page.etag && known && !strcmp(known, page.etag);
+    const bool is_unchanged =
+        is_known(MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "If-None-Match"), page.etag);
     struct MHD_Response *response;
-    if (page.bytes && !is_known) {
+    if (page.bytes) {
+        /* libmicrohttpd leaves the body of a 304 out, and keeps its length. */
         response = MHD_create_response_from_buffer(page.length, (void *)(uintptr_t)page.bytes, MHD_RESPMEM_PERSISTENT);
-        r->n_sent = page.length;
+        r->n_sent = is_unchanged ? 0 : page.length;
         if (response)
             set(response, "Content-Type", page.type);
     } else {
         response = of_bytes(r, &page.body, page.type);
     }
-    if (response && page.policy)
+    if (response && page.policy) {
         set(response, "Content-Security-Policy", page.policy);
+        set(response, "Referrer-Policy", "no-referrer");
+    }
     if (response && page.etag)
         set(response, "ETag", page.etag);
     if (response)
         set(response, "Cache-Control", page.etag ? "no-cache" : "no-store");
-    return queue(r, is_known ? 304 : page.status, response, false);
+    return queue(r, is_unchanged ? 304 : page.status, response, false);
 }
 
 /* A list of names of headers, which a preflight asks for. */

@@ -203,6 +203,7 @@ static const char *const paths[] = { "/v1/responses", "/responses", NULL };
 
 const qn_protocol qn_responses_create = { .paths = paths,
                                           .keep_alive = ":\n\n",
+                                          .has_reasoning_ids = true,
                                           .parse = parse,
                                           .bind = bind,
                                           .begin = begin,

@@ -65,7 +65,7 @@ def check_refusals(port):
         ("a body too large", post + host + kind + b"Content-Length: 2000000\r\n\r\n" + b" " * 2000000, {413}),
         ("a body much too large", post + host + kind + b"Content-Length: 2000000000\r\n\r\n", {413}),
         ("one that asks first", post + host + kind + b"Content-Length: 2000000\r\nExpect: 100-continue\r\n\r\n", {413}),
-        ("chunks too large", post + host + kind + b"Transfer-Encoding: chunked\r\n\r\n" + (b"10000\r\n" + b" " * 65536 + b"\r\n") * 31, {413}),
+        ("chunks too large", post + host + kind + b"Transfer-Encoding: chunked\r\n\r\n" + (b"10000\r\n" + b" " * 65536 + b"\r\n") * 31 + b"0\r\n\r\n", {413}),
         ("a chunk beyond all", post + host + kind + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", {0, 400, 413}),
         ("a header too large", b"GET /v1/models HTTP/1.1\r\n" + host + b"X: " + b"a" * 300000 + b"\r\n\r\n", {0, 431}),
         ("headers too many", b"GET /v1/models HTTP/1.1\r\n" + host + b"X: a\r\n" * 50000 + b"\r\n", {0, 431}),
@@ -87,7 +87,8 @@ def check_refusals(port):
                        ("an integer of many digits", b'{"prompt": "a", "seed": ' + b"9" * 100000 + b"}"),
                        ("many stop strings", json.dumps({**ASK, "stop": ["a"] * 10000}).encode()), ("n", json.dumps({**ASK, "n": 10**9}).encode()),
                        ("many prompts", json.dumps({**ASK, "prompt": ["a"] * 10000}).encode()),
-                       ("a pattern", json.dumps({**ASK, "json_schema": {"type": "string", "pattern": "(" * 5000}}).encode()),
+                       ("a pattern", json.dumps({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {
+                           "name": "a", "strict": True, "schema": {"type": "string", "pattern": "(" * 5000}}}}).encode()),
                        ("many messages", json.dumps({"messages": [{"role": "user", "content": "a"}] * 20000}).encode())):
         path = CHAT if b"messages" in sent else TEXT
         status, headers, found = ask(port, "POST", path, sent, source=ATTACKER)
@@ -183,14 +184,17 @@ async def half_open(port):
 
 
 async def flood(port, data, n=4):
-    """Requests over and over, by n connections at a time."""
+    """Requests over and over, by n connections at a time. wait_for may swallow a cancellation, so they look for the end, too."""
+    ended = asyncio.Event()
+
     async def once():
-        while True:
+        while not ended.is_set():
             with contextlib.suppress(ConnectionError):
                 await raw(port, data)
 
     tasks = [asyncio.ensure_future(once()) for _ in range(n)]
     yield
+    ended.set()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

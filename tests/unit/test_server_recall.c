@@ -1,4 +1,4 @@
-/* Reasoning that is put back by ids of calls: for whom, where, and what is forgotten. */
+/* Reasoning that is put back by ids of calls and of reasoning: for whom, where, and what is forgotten. */
 #include "helper_protocol.h"
 
 #include "server/recall.h"
@@ -50,6 +50,14 @@ static void messages_get_their_reasoning(void **unused)
         { "{\"role\":\"assistant\",\"content\":\" Let me see. \\n\"," CALLS "}", "\n\nLet me see.", "I think.\n" },
         { "{\"role\":\"assistant\",\"reasoning_content\":\"\"," CALLS "}", "\n\nLet me see.", "I think.\n" },
         { "{\"role\":\"assistant\",\"reasoning_content\":null," CALLS "}", "\n\nLet me see.", "I think.\n" },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"content\":\"Let me see.\"}", "\n\nLet me see.", "I think.\n" },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_2\"," CALLS "}", "\n\nLet me see.", "I think.\n" },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"reasoning_content\":\"mine\"}", NULL, NULL },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_1\",\"content\":\"Let me go.\"}", NULL, NULL },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_2\"}", NULL, NULL },
+        { "{\"role\":\"assistant\",\"reasoning_id\":\"rs_0_\"}", NULL, NULL },
+        { "{\"role\":\"assistant\",\"reasoning_id\":7}", NULL, NULL },
+        { "{\"role\":\"user\",\"reasoning_id\":\"rs_0_1\"}", NULL, NULL },
         { "{\"role\":\"assistant\",\"content\":\"Let me go.\"," CALLS "}", NULL, NULL },
         { "{\"role\":\"assistant\",\"content\":\"Let me see\"," CALLS "}", NULL, NULL },
         { "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]," CALLS "}", NULL, NULL },
@@ -65,7 +73,7 @@ static void messages_get_their_reasoning(void **unused)
     };
     qn_recall *recall;
     assert_ok(qn_recall_create(0, 0, &recall));
-    put(recall, "scope", "call_1", "I think.\n", "\n\nLet me see.");
+    put(recall, "scope", "1", "I think.\n", "\n\nLet me see.");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         label("%s", cases[i].message);
         size_t n;
@@ -144,20 +152,46 @@ static void give(qn_recall_answer *answer, qn_output_event_kind kind, const char
                    &(qn_output_event){ .kind = kind, .text = text, .length = strlen(text), .call = call, .call_end = end });
 }
 
-static void answers_are_kept_by_their_first_call(void **unused)
+/* Whether a member of a message, which has an id in its text, brings back what `think` and the content were. */
+static bool is_kept(qn_recall *recall, const char *before, const char *id, const char *after)
+{
+    char message[300];
+    size_t n;
+    snprintf(message, sizeof message, "{\"role\":\"assistant\",%s\"%s\"%s}", before, id, after);
+    char *text = applied(recall, "s", message, &n);
+    assert_true(n == 0 || strstr(text, "\"content\":\"c\",\"reasoning_content\":\"I think\""));
+    free(text);
+    return n == 1;
+}
+
+static void think(qn_recall_answer *answer)
+{
+    give(answer, QN_OUTPUT_REASONING, "I ", 0, QN_OUTPUT_COMPLETE);
+    give(answer, QN_OUTPUT_REASONING, "think", 0, QN_OUTPUT_COMPLETE);
+}
+
+static void answers_are_kept_by_their_calls(void **unused)
 {
     (void)unused;
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":2}";
     qn_exchange *exchange = must_take("/v1/chat/completions", body);
-    char first[QN_CALL_ID_BYTES], second[QN_CALL_ID_BYTES], other[QN_CALL_ID_BYTES];
+    char id[QN_CALL_ID_BYTES], other[QN_CALL_ID_BYTES];
     qn_recall_answer answer = { 0 };
     qn_recall *recall;
-    qn_exchange_call_id(exchange, 1, 0, first);
-    qn_exchange_call_id(exchange, 1, 1, second);
+    qn_exchange_call_id(exchange, 1, 1, id);
     qn_exchange_call_id(exchange, 0, 1, other);
     assert_ok(qn_recall_create(0, 0, &recall));
-    give(&answer, QN_OUTPUT_REASONING, "I ", 0, QN_OUTPUT_COMPLETE);
-    give(&answer, QN_OUTPUT_REASONING, "think", 0, QN_OUTPUT_COMPLETE);
+
+    /* Nothing to restore: no reasoning, or no call. */
+    give(&answer, QN_OUTPUT_CALL_END, "<call>", 0, QN_OUTPUT_COMPLETE);
+    qn_recall_keep(recall, "s", exchange, 1, &answer);
+    assert_false(is_known(recall, "s", id));
+    think(&answer);
+    give(&answer, QN_OUTPUT_CALL_END, "<call>", 0, QN_OUTPUT_CUT);
+    qn_recall_keep(recall, "s", exchange, 1, &answer);
+    assert_false(is_known(recall, "s", id));
+
+    think(&answer);
     give(&answer, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
     give(&answer, QN_OUTPUT_CALL_END, "<broken>", 0, QN_OUTPUT_BROKEN);
     give(&answer, QN_OUTPUT_CONTENT, "c", 0, QN_OUTPUT_COMPLETE);
@@ -165,29 +199,38 @@ static void answers_are_kept_by_their_first_call(void **unused)
     give(&answer, QN_OUTPUT_CALL_END, "<call>", 2, QN_OUTPUT_COMPLETE);
     qn_recall_keep(recall, "s", exchange, 1, &answer);
     assert_null(answer.reasoning.data);
-    assert_false(is_known(recall, "s", first));
     assert_false(is_known(recall, "s", other));
-    assert_true(is_known(recall, "s", second));
-    size_t n;
-    char message[300];
-    snprintf(message, sizeof message, "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"%s\"}]}", second);
-    char *text = applied(recall, "s", message, &n);
-    assert_non_null(strstr(text, "\"content\":\"c\",\"reasoning_content\":\"I think\""));
-    free(text);
-
-    /* Nothing to restore: no reasoning, or no call. */
-    give(&answer, QN_OUTPUT_CALL_END, "<call>", 0, QN_OUTPUT_COMPLETE);
-    qn_recall_keep(recall, "s", exchange, 1, &answer);
-    assert_false(is_known(recall, "s", first));
-    give(&answer, QN_OUTPUT_REASONING, "r", 0, QN_OUTPUT_COMPLETE);
-    give(&answer, QN_OUTPUT_CALL_END, "<call>", 0, QN_OUTPUT_CUT);
-    qn_recall_keep(recall, "s", exchange, 1, &answer);
-    assert_false(is_known(recall, "s", first));
-    give(&answer, QN_OUTPUT_REASONING, "r", 0, QN_OUTPUT_COMPLETE);
+    assert_true(is_kept(recall, "\"tool_calls\":[{\"id\":", id, "}]"));
+    think(&answer);
     qn_recall_answer_free(&answer);
     assert_null(answer.reasoning.data);
     qn_recall_free(recall);
     qn_exchange_free(exchange);
+}
+
+/* Protocols with ids of reasoning need no call. */
+static void answers_are_kept_by_their_reasoning(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *body;
+    } cases[] = { { "/v1/messages", "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}" },
+                  { "/v1/responses", "{\"input\":\"x\"}" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].path);
+        qn_exchange *exchange = must_take(cases[i].path, cases[i].body);
+        char id[QN_CALL_ID_BYTES];
+        qn_recall_answer answer = { 0 };
+        qn_recall *recall;
+        assert_ok(qn_recall_create(0, 0, &recall));
+        qn_exchange_reasoning_id(exchange, 0, 0, id);
+        think(&answer);
+        give(&answer, QN_OUTPUT_CONTENT, "c", 0, QN_OUTPUT_COMPLETE);
+        qn_recall_keep(recall, "s", exchange, 0, &answer);
+        assert_true(is_kept(recall, "\"reasoning_id\":", id, ""));
+        qn_recall_free(recall);
+        qn_exchange_free(exchange);
+    }
 }
 
 /* ---- Threads ---- */
@@ -220,8 +263,10 @@ static void threads_share_it(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(messages_get_their_reasoning),
-                                        cmocka_unit_test(the_oldest_is_forgotten), cmocka_unit_test(bytes_are_bounded),
-                                        cmocka_unit_test(answers_are_kept_by_their_first_call),
+                                        cmocka_unit_test(the_oldest_is_forgotten),
+                                        cmocka_unit_test(bytes_are_bounded),
+                                        cmocka_unit_test(answers_are_kept_by_their_calls),
+                                        cmocka_unit_test(answers_are_kept_by_their_reasoning),
                                         cmocka_unit_test(threads_share_it) };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }
