@@ -6,6 +6,9 @@
 
 extern const qn_protocol qn_anthropic_messages, qn_anthropic_count;
 
+/* The code of a refusal after which Anthropic's packages send the whole conversation with each request. */
+#define QN_ANTHROPIC_NO_THREADS "thread_unsupported_request"
+
 typedef enum qn_anthropic_block { QN_BLOCK_NONE, QN_BLOCK_THINKING, QN_BLOCK_TEXT, QN_BLOCK_TOOL } qn_anthropic_block;
 
 typedef struct qn_anthropic {

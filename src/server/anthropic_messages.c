@@ -65,6 +65,18 @@ static const char *type_of(const qn_refusal *refusal)
     }
 }
 
+static void write_details(qn_bytes *out)
+{
+    qn_json_key(out, "details");
+    qn_json_open(out, '{');
+    qn_json_member_string(out, "error_code", QN_ANTHROPIC_NO_THREADS);
+    qn_json_key(out, "unsupported");
+    qn_json_open(out, '[');
+    qn_json_string(out, "thread");
+    qn_json_close(out, ']');
+    qn_json_close(out, '}');
+}
+
 void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out)
 {
     qn_json_open(out, '{');
@@ -77,6 +89,8 @@ void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out)
         qn_bytes_print(out, "\"prompt is too long: %zu tokens > %zu maximum\"", refusal->n_prompt, refusal->n_ctx);
     else
         qn_json_string(out, refusal->message);
+    if (refusal->code && !strcmp(refusal->code, QN_ANTHROPIC_NO_THREADS))
+        write_details(out);
     qn_json_close(out, '}');
     qn_json_key(out, "request_id");
     if (refusal->id) {
