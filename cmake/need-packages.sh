@@ -4,9 +4,9 @@
 set -eu
 
 build="gcc make cmake ninja-build pkg-config libc6-dev libpcre2-dev libutf8proc-dev libxxhash-dev libjansson-dev"
-# Line editing in quern chat; quern serve; downloads (libcurl by either of its packages, and what its TLS trusts): installed too, but
-# not required.
-optional="libedit-dev libmicrohttpd-dev libgnutls28-dev ca-certificates"
+# Line editing in quern chat; quern serve, and Markdown in its page; downloads (libcurl by either of its packages, and what its TLS
+# trusts): installed too, but not required.
+optional="libedit-dev libmicrohttpd-dev libgnutls28-dev libjs-marked ca-certificates"
 dpkg-query -W -f '${db:Status-Status}\n' libcurl4-openssl-dev 2>/dev/null | grep -qx installed || optional+=" libcurl4-gnutls-dev"
 case $(uname -m) in
 x86_64) cross="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
@@ -23,7 +23,8 @@ for purpose in "$@"; do
     case $purpose in
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
-    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" ;;
+    # Chromium is for the test of the page of quern serve, which is skipped without it.
+    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" extra+=" chromium chromium-driver" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
     esac
 done
@@ -45,12 +46,13 @@ case " $* " in
     ;;
 esac
 required=$missing
+useful=
 for package in $extra; do
-    installed "$package" || missing+=" $package"
+    installed "$package" || useful+=" $package"
 done
-[ -n "$missing" ] || exit 0
+[ -n "$required$useful" ] || exit 0
 
-command_line="apt-get install -y --no-install-recommends$missing"
+install="apt-get install -y --no-install-recommends"
 if [ "$(id -u)" = 0 ]; then
     as_root=
 elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
@@ -59,15 +61,20 @@ elif [ -z "$required" ]; then
     exit 0
 else
     echo "quern: these Debian packages are missing; install them with" >&2
-    echo "    sudo $command_line" >&2
+    echo "    sudo $install$required$useful" >&2
     exit 1
 fi
-echo "Installing Debian packages:$missing"
+echo "Installing Debian packages:$required$useful"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { $as_root env DEBIAN_FRONTEND=noninteractive apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive $command_line; } >"$log" 2>&1; then
+install_packages() { $as_root env DEBIAN_FRONTEND=noninteractive $install "$@" >>"$log" 2>&1; }
+if ! $as_root apt-get update >"$log" 2>&1 || { [ -n "$required" ] && ! install_packages $required; }; then
     [ -n "$required" ] || exit 0
     tail -n 20 "$log" >&2
-    echo "quern: installing failed; the command was: $command_line" >&2
+    echo "quern: installing failed; the command was: $install$required" >&2
     exit 1
 fi
+# One by one: another Debian may not have one of the names.
+for package in $useful; do
+    install_packages "$package" || echo "quern: $package is not installed; what needs it is left out"
+done

@@ -147,14 +147,15 @@ def test_generate(parrot: pyquern.Model) -> None:
 
 def test_sampling(demo: pyquern.Model) -> None:
     def text(**options: Any) -> str:
-        return demo.generate("Once upon a time", max_tokens=12, **options).text
+        return str(demo.generate("Once upon a time", **{"max_tokens": 12, **options}))
 
     answer = demo.generate("Once upon a time", max_tokens=12, temperature=1.5, top_k=-1, top_p=1, min_p=0)
     assert text(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=answer.seed) == answer.text
     greedy = text(temperature=0)
     assert text(temperature=0, seed=5) == greedy == text(top_k=1)
     assert text(temperature=0, repetition_penalty=1.8) != greedy
-    assert text(temperature=0, presence_penalty=2.0, frequency_penalty=2.0) != greedy
+    assert text(temperature=0, max_tokens=50, frequency_penalty=2.0) != text(temperature=0, max_tokens=50)
+    assert text(temperature=0, max_tokens=50, presence_penalty=2.0) != text(temperature=0, max_tokens=50)
     (first,) = demo.generate("Once upon a time", max_tokens=1, temperature=0, return_tokens=True).tokens or []
     assert text(temperature=0, logit_bias={first: -100}) != greedy
     assert demo.generate("a", max_tokens=1, logit_bias={"70": 100}, return_tokens=True).tokens == [70]
@@ -177,7 +178,7 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, "max_tokens", {"max_tokens": 2**70}),
         (TypeError, "stop", {"stop": [1]}),
         (pyquern.InvalidError, "stop", {"stop": "a\0b"}),
-        (pyquern.InvalidError, "logprobs", {"logprobs": 21}),
+        (pyquern.InvalidError, "log probabilities", {"logprobs": 21}),
         (pyquern.InvalidError, "9999", {"logit_bias": {9999: 1.0}}),
         (TypeError, "tempratur", {"tempratur": 1.0}),
         (TypeError, "tools", {"tools": TOOLS}),
@@ -208,7 +209,10 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
 def test_constraints(demo: pyquern.Model) -> None:
     schema = {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
         "required": ["name", "age"],
         "additionalProperties": False,
     }
@@ -229,14 +233,15 @@ def test_pydantic(demo: pyquern.Model) -> None:
     class Point:  # what pydantic's classes have
         @staticmethod
         def model_json_schema() -> dict[str, Any]:
-            return {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "title": "Point",
-                    "additionalProperties": False}  # fmt: skip
+            return {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "title": "Point"}
 
     assert isinstance(json.loads(demo.generate("a", json_schema=Point).text)["x"], bool)
     pydantic = pytest.importorskip("pydantic")
     cat = pydantic.create_model("Cat", is_grey=(bool, ...))
-    text = demo.generate("a", json_schema=cat, max_tokens=200, seed=1).text
-    assert isinstance(cat.model_validate_json(text).is_grey, bool)
+    cats = pydantic.create_model("Cats", properties=(list[cat], pydantic.Field(max_length=2)))  # type: ignore[valid-type]
+    assert isinstance(cat.model_validate_json(demo.generate("a", json_schema=cat, max_tokens=200).text).is_grey, bool)
+    found = cats.model_validate_json(demo.generate("a", json_schema=cats, max_tokens=400).text)
+    assert all(isinstance(one.is_grey, bool) for one in found.properties)
 
 
 # ---- Chats ----
@@ -262,9 +267,9 @@ def test_chat_events(caller: pyquern.Model) -> None:
     events = list(stream)
     assert [event.type for event in events] == ["reasoning", "tool_call", "arguments", "tool_call_end"]
     assert events[1].text == "look_up" and events[3].call == stream.result().tool_calls[0]
-    cut = caller.chat(QUESTION, tools=TOOLS, stream=True, max_tokens=5)
-    assert [event.type for event in cut][-1] == "tool_call_end" and not cut.result().tool_calls
-    assert cut.result().finish_reason == "length" and "look_up" in cut.result().content
+    cut = caller.chat(QUESTION, tools=TOOLS, stream=True, max_tokens=4)  # before the function's name
+    assert [event.type for event in cut] == ["reasoning", "content"] and not cut.result().tool_calls
+    assert cut.result().finish_reason == "length" and cut.result().content == "<tool_call>"
 
 
 def test_tool_choice(caller: pyquern.Model) -> None:
@@ -284,12 +289,16 @@ def test_tool_choice(caller: pyquern.Model) -> None:
 
 def test_reasoning(caller: pyquern.Model) -> None:
     assert caller.chat(QUESTION).reasoning == "I look it up."
-    assert not caller.chat(QUESTION, tools=TOOLS, reasoning_budget=0).reasoning
+    cut = caller.chat(QUESTION, reasoning_budget=0, return_tokens=True)
+    ended = caller.tokenizer.encode("<think>\n</think>\n\n", parse_special=True)
+    assert cut.tokens and cut.tokens[: len(ended)] == ended
     variables = {"chat_template_kwargs": {"enable_thinking": False}}, {"enable_thinking": False}
-    lengths = {caller.chat(QUESTION, max_tokens=1, **given).usage.prompt_tokens for given in variables}  # type: ignore[arg-type]
+    lengths = {caller.chat(QUESTION, max_tokens=1, **given).usage.prompt_tokens for given in variables}
     assert len(lengths) == 1 and lengths != {caller.chat(QUESTION, max_tokens=1).usage.prompt_tokens}
     with pytest.raises(pyquern.InvalidError, match="arguments"):
-        caller.chat([{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}])
+        caller.chat(
+            [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]
+        )
 
 
 def test_async(caller: pyquern.Model, parrot: pyquern.Model) -> None:

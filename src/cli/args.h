@@ -53,6 +53,7 @@ typedef struct qn_args {
     const char *host, *alias, *tls_cert, *tls_key, *access_log, *prefix_scope;
     qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
     bool allow_unauthenticated;
+    bool no_page;
     uint64_t max_body, max_header;
     int64_t port, max_tokens, max_queued, max_connections, max_per_address, drain;
     int64_t header_timeout, body_timeout, idle_timeout;

@@ -241,6 +241,7 @@ const qn_option qn_options[] = {
           "page that made its own name lead here."),
     TEXTS(SERVE, "--cors-origin", NULL, NULL, cors_origins, "ORIGIN",
           "pages of this origin may use the server; may be repeated", "As https://name:port; * is any."),
+    FLAG(SERVE, "--no-page", NULL, "--no-ui", no_page, "serve no chat page at /", NULL),
     TEXT(SERVE, "--tls-cert", NULL, "--ssl-cert-file", tls_cert, "FILE", "the certificate and its chain, in PEM: serve https",
          NULL),
     TEXT(SERVE, "--tls-key", NULL, "--ssl-key-file", tls_key, "FILE", "its key, in PEM", NULL),

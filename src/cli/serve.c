@@ -166,6 +166,7 @@ static int open_server(serve *s)
                                       .drain_seconds = (double)args->drain,
                                       .n_workers = WORKERS,
                                       .shares_prefixes = args->prefix_scope && !strcmp(args->prefix_scope, "all"),
+                                      .no_page = args->no_page,
                                       .has_seed = args->sampling.seed != NO_SEED,
                                       .seed = args->sampling.seed,
                                       .log = s->log,

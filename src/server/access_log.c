@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 enum { MAX_PATH = 256, MAX_TEXT = 64 };
+#define LAST_SECOND 253402300799.0 /* of the year 9999 */
 
 struct qn_access_log {
     char *path; /* NULL: stderr */
@@ -81,11 +82,11 @@ static void add_time(qn_bytes *line, double seconds)
 {
     char text[40];
     struct tm utc;
-    const double whole = floor(seconds);
+    const double in_range = fmin(fmax(seconds, 0.0), LAST_SECOND), whole = floor(in_range);
     const time_t now = (time_t)whole;
     if (!gmtime_r(&now, &utc) || !strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc))
         *text = '\0';
-    qn_bytes_print(line, "{\"time\":\"%s.%03dZ\"", text, (int)((seconds - whole) * 1000.0));
+    qn_bytes_print(line, "{\"time\":\"%s.%03dZ\"", text, (int)((in_range - whole) * 1000.0));
 }
 
 static void add_text(qn_bytes *line, const char *key, const char *text, size_t most)

@@ -88,6 +88,12 @@ enum MHD_Result qn_respond_refusal(qn_http_request *r, bool closes)
     return queue(r, r->refusal.status, of_bytes(r, &body, "application/json"), closes);
 }
 
+/* Whether If-None-Match has the tag: alone, in a list, or as a proxy that compressed an answer marks it, W/"...". */
+static bool is_known(const char *known, const char *etag)
+{
+    return known && etag && (!strcmp(known, "*") || strstr(known, etag));
+}
+
 enum MHD_Result qn_respond_page(qn_http_request *r)
 {
     qn_page page = { .status = 200, .type = "application/json" };
@@ -97,24 +103,27 @@ enum MHD_Result qn_respond_page(qn_http_request *r)
         qn_bytes_free(&page.body);
         return qn_respond_refusal(r, false);
     }
-    const char *known = MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "If-None-Match");
-    const bool is_known = page.etag && known && !strcmp(known, page.etag);
+    const bool is_unchanged =
+        is_known(MHD_lookup_connection_value(r->connection->mhd, MHD_HEADER_KIND, "If-None-Match"), page.etag);
     struct MHD_Response *response;
-    if (page.bytes && !is_known) {
+    if (page.bytes) {
+        /* libmicrohttpd leaves the body of a 304 out, and keeps its length. */
         response = MHD_create_response_from_buffer(page.length, (void *)(uintptr_t)page.bytes, MHD_RESPMEM_PERSISTENT);
-        r->n_sent = page.length;
+        r->n_sent = is_unchanged ? 0 : page.length;
         if (response)
             set(response, "Content-Type", page.type);
     } else {
         response = of_bytes(r, &page.body, page.type);
     }
-    if (response && page.policy)
+    if (response && page.policy) {
         set(response, "Content-Security-Policy", page.policy);
+        set(response, "Referrer-Policy", "no-referrer");
+    }
     if (response && page.etag)
         set(response, "ETag", page.etag);
     if (response)
         set(response, "Cache-Control", page.etag ? "no-cache" : "no-store");
-    return queue(r, is_known ? 304 : page.status, response, false);
+    return queue(r, is_unchanged ? 304 : page.status, response, false);
 }
 
 /* A list of names of headers, which a preflight asks for. */

@@ -2,6 +2,7 @@
 #include "server/route.h"
 
 #include "server/http.h"
+#include "server/page/page.h"
 
 #include "base/status.h"
 
@@ -166,12 +167,42 @@ static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusa
     return true;
 }
 
+/* ---- The chat page ---- */
+
+static bool page_chat(const qn_http *http, const char *path, qn_page *page, qn_refusal *refusal)
+{
+    const qn_page_file *file = http->params.no_page ? NULL : qn_page_find(path);
+    if (!file)
+        return qn_refuse(refusal, 404, "not_found", NULL, "there is nothing at this path");
+    page->type = file->type;
+    page->bytes = file->bytes;
+    page->length = file->size;
+    page->policy = QN_PAGE_CONTENT_SECURITY_POLICY;
+    page->etag = file->etag;
+    return true;
+}
+
+static bool page_root(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    (void)rest;
+    return page_chat(http, "/", page, refusal);
+}
+
+static bool page_file(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    char path[QN_HTTP_PATH_BYTES];
+    snprintf(path, sizeof path, "/page/%s", rest);
+    return page_chat(http, path, page, refusal);
+}
+
 /* ---- The table ---- */
 
 #define READ "GET, HEAD, OPTIONS"
 #define WRITE "POST, OPTIONS"
 
 static const qn_route pages[] = {
+    { "/", READ, true, page_root, NULL, NULL },
+    { "/page/*", READ, true, page_file, NULL, NULL },
     { "/health", READ, true, page_health, NULL, NULL },
     { "/v1/health", READ, true, page_health, NULL, NULL },
     { "/metrics", READ, false, page_metrics, NULL, NULL },

@@ -33,6 +33,7 @@ typedef struct qn_server_params {
     double header_seconds, body_seconds, idle_seconds, drain_seconds;
     size_t n_workers;
     bool shares_prefixes; /* between keys */
+    bool no_page;         /* the chat page is not served */
     bool has_seed;        /* of bodies without one: seed, else random numbers */
     uint64_t seed;
     qn_access_log *log;             /* NULL: none */

@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         page.note("GET", path, None)
         file = page.files.get(path)
         if file:
-            headers = {"ETag": file["etag"], "Cache-Control": page.table["cache"], "Content-Security-Policy": page.table["policy"],
+            headers = {"ETag": file["etag"], "Cache-Control": "no-cache", "Content-Security-Policy": page.table["policy"],
                        "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
             if self.headers["If-None-Match"] == file["etag"]:
                 return self.answer(304, b"", file["type"], headers)

@@ -11,7 +11,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "page_files: expected a folder\n"), 2;
     size_t n_files;
     const qn_page_file *files = qn_page_files(&n_files);
-    printf("{\"policy\": \"%s\", \"cache\": \"%s\", \"files\": [", QN_PAGE_CONTENT_SECURITY_POLICY, QN_PAGE_CACHE_CONTROL);
+    printf("{\"policy\": \"%s\", \"files\": [", QN_PAGE_CONTENT_SECURITY_POLICY);
     for (size_t i = 0; i < n_files; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%zu", argv[1], i);
@@ -22,8 +22,8 @@ int main(int argc, char **argv)
         if (fclose(out) || !is_whole)
             return fprintf(stderr, "page_files: %s cannot be written\n", path), 1;
         /* The only marks in a row that JSON would escape are those of the ETag. */
-        printf("%s\n{\"path\": \"%s\", \"type\": \"%s\", \"etag\": %s, \"size\": %zu}", i ? "," : "", files[i].path, files[i].type,
-               files[i].etag, files[i].size);
+        printf("%s\n{\"path\": \"%s\", \"type\": \"%s\", \"etag\": %s, \"size\": %zu}", i ? "," : "", files[i].path,
+               files[i].type, files[i].etag, files[i].size);
     }
     printf("\n]}\n");
     return 0;

@@ -159,7 +159,7 @@ static inline void load_for(const struct run *r, uint64_t memory, qn_model **mod
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, r->file);
     assert_ok(qn_model_load(path,
                             &(qn_model_params){ .memory = memory,
-                                                .n_threads = 2,
+                                                .n_threads = 1,
                                                 .skip_weight_scan = true,
                                                 .device = r->device,
                                                 .deterministic = r->deterministic },

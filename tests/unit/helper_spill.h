@@ -89,7 +89,7 @@ static inline void let_spill(qn_model *model, const char *kv)
 
 static inline void load_spilling(uint64_t memory, qn_model **model)
 {
-    load_model("models/quern-demo.gguf", memory, 1, model);
+    load_model("tests/golden/scheduler.gguf", memory, 1, model);
     let_spill(*model, NULL);
 }
 

@@ -15,7 +15,7 @@
 enum { END = 256, OPEN = 257, CLOSE = 258 }; /* tokens behind those of bytes */
 enum { ANSWERS = QN_TEST_SANITIZED ? 3 : 16, TOKENS = QN_TEST_SANITIZED ? 40 : 160 };
 
-static qn_model *demo, *small;
+static qn_model *large, *small;
 
 /* A random model of 320 rows of logits, with a vocabulary of bytes and an end token. */
 static void load_small(void)
@@ -35,7 +35,7 @@ static void load_small(void)
 static int load_models(void **unused)
 {
     (void)unused;
-    load_model("models/quern-demo.gguf", 0, 2, &demo);
+    load_model("tests/golden/scheduler.gguf", 0, 2, &large);
     load_small();
     return 0;
 }
@@ -43,7 +43,7 @@ static int load_models(void **unused)
 static int free_models(void **unused)
 {
     (void)unused;
-    qn_model_free(demo);
+    qn_model_free(large);
     qn_model_free(small);
     return 0;
 }
@@ -220,7 +220,7 @@ static void check_answers(qn_model *model)
 static void answers_fit(void **unused)
 {
     (void)unused;
-    check_answers(demo);
+    check_answers(large);
 }
 
 static void answers_fit_on_a_gpu(void **unused)
@@ -228,7 +228,7 @@ static void answers_fit_on_a_gpu(void **unused)
     (void)unused;
     char path[512];
     qn_model *model;
-    snprintf(path, sizeof path, "%s/models/quern-demo.gguf", QN_SOURCE_DIR);
+    snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
     const qn_status status = qn_model_load(path, &(qn_model_params){ .device = "cuda", .n_threads = 2 }, &model);
     if (status == QN_OK) {
         check_answers(model);
@@ -253,10 +253,10 @@ static void answers_are_the_same(void **unused)
     qn_model *single;
     qn_token *prompt;
     qn_scheduler *scheduler;
-    load_model("models/quern-demo.gguf", 0, 1, &single);
-    const size_t n = tokens_of(demo, text, &prompt);
+    load_model("tests/golden/scheduler.gguf", 0, 1, &single);
+    const size_t n = tokens_of(large, text, &prompt);
     assert_true(n > 64);
-    assert_ok(qn_scheduler_create(demo, &(qn_scheduler_params){ .max_rows = 48 }, &scheduler));
+    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .max_rows = 48 }, &scheduler));
     for (int i = 0; i < 4; i += QN_TEST_SANITIZED ? 3 : 1) {
         label("case %d", i);
         const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
@@ -267,7 +267,7 @@ static void answers_are_the_same(void **unused)
         static const uint32_t batches[] = { 1, 7, 128 };
         for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
             params = request_of(grammar, prompt, n, &sampling, &other);
-            answer_of_session(demo, batches[k], &params, &other);
+            answer_of_session(large, batches[k], &params, &other);
             assert_same_answer(&first, &other);
         }
         for (size_t k = 0; k < 2; k++) {
@@ -426,24 +426,27 @@ static void free_text_before_a_text(void **unused)
     static struct answer in_session, in_scheduler;
     qn_token *prompt;
     qn_scheduler *scheduler;
-    const size_t n = tokens_of(demo, "Once upon a time", &prompt);
-    qn_grammar *grammar = grammar_of(demo, QN_GRAMMAR_REGEX, "[0-9]{5}!");
+    qn_model *talker; /* says the text that a grammar follows */
+    load_model("models/quern-demo.gguf", 0, 1, &talker);
+    const size_t n = tokens_of(talker, "Once upon a time", &prompt);
+    qn_grammar *grammar = grammar_of(talker, QN_GRAMMAR_REGEX, "[0-9]{5}!");
     const qn_sampling greedy = { .top_p = 1, .repeat_penalty = 1 };
     qn_request_params params = request_of(grammar, prompt, n, &greedy, &in_session);
     params.grammar_trigger = (qn_grammar_trigger){ QN_GRAMMAR_AFTER_TEXT, "named" };
-    answer_of_session(demo, 0, &params, &in_session);
+    answer_of_session(talker, 0, &params, &in_session);
     char *trigger = strstr(in_session.text, "named");
     assert_true(trigger && trigger > in_session.text + 5);
     assert_int_equal(strspn(trigger + 5, "0123456789"), 5);
     assert_string_equal(trigger + 10, "!");
     params = request_of(grammar, prompt, n, &greedy, &in_scheduler);
     params.grammar_trigger = (qn_grammar_trigger){ QN_GRAMMAR_AFTER_TEXT, "named" };
-    assert_ok(qn_scheduler_create(demo, NULL, &scheduler));
+    assert_ok(qn_scheduler_create(talker, NULL, &scheduler));
     assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     qn_scheduler_free((qn_scheduler_wait(scheduler), scheduler));
     assert_same_answer(&in_session, &in_scheduler);
     qn_grammar_free(grammar);
     qn_free_tokens(prompt);
+    qn_model_free(talker);
 }
 
 /* A vocabulary with a token for each byte, and with <think> and </think> as tokens or without. */
@@ -555,12 +558,12 @@ static void refuses(void **unused)
     qn_grammar *grammar;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         label("%s", texts[i].error);
-        assert_int_equal(qn_grammar_create(demo, texts[i].kind, texts[i].text, strlen(texts[i].text), &grammar),
+        assert_int_equal(qn_grammar_create(large, texts[i].kind, texts[i].text, strlen(texts[i].text), &grammar),
                          texts[i].status);
         assert_text(texts[i].error);
         assert_null(grammar);
     }
-    assert_int_equal(qn_grammar_create_choices(demo, NULL, 0, &grammar), QN_ERR_INVALID);
+    assert_int_equal(qn_grammar_create_choices(large, NULL, 0, &grammar), QN_ERR_INVALID);
     assert_text("choices: none");
 
     static struct answer a;
@@ -579,8 +582,8 @@ static void refuses(void **unused)
     const qn_token prompt = 1;
     const qn_sampling sampling = sampling_of(false, 1, 0);
     qn_scheduler *scheduler;
-    grammar = grammar_of(demo, QN_GRAMMAR_JSON, "");
-    assert_ok(qn_scheduler_create(demo, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
+    grammar = grammar_of(large, QN_GRAMMAR_JSON, "");
+    assert_ok(qn_scheduler_create(large, &(qn_scheduler_params){ .no_thread = true }, &scheduler));
     qn_request_params params = request_of(grammar, &prompt, 1, &sampling, &a);
     for (size_t i = 0; i < sizeof triggers / sizeof *triggers; i++) {
         label("%s", triggers[i].error);

@@ -117,7 +117,7 @@ static float *evaluate(qn_model *model, uint32_t n_batch, const qn_token *ids, s
 static void test_error(void **state)
 {
     const struct golden *golden = *state;
-    qn_model *model = load(golden->name, 2);
+    qn_model *model = load(golden->name, 1);
     const size_t n_vocab = qn_model_get_info(model).n_vocab;
     qn_token ids[N_LONG];
     const size_t n = read_ids(golden->name, (uint32_t)n_vocab, ids);

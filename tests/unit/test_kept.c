@@ -94,7 +94,7 @@ static void every_call_evicts(void **unused)
     assert_true(fd >= 0);
     close(fd);
     make_tokens(77, tokens, 1000);
-    load_model("models/quern-demo.gguf", 64 << 20, 1, &model);
+    load_model("tests/golden/scheduler.gguf", 64 << 20, 1, &model);
     assert_ok(qn_scheduler_create(model, NULL, &scheduler));
     keep_prefixes(scheduler, QN_TEST_SANITIZED ? 6 : 18);
     EVICTS(qn_session_create(model, &session_params, &session));
@@ -165,7 +165,7 @@ static void admission_counts_reserved_pages_once(void **unused)
     bool idle;
     make_tokens(3, tokens, N);
     make_tokens(4, late.tokens, 100);
-    load_model("models/quern-demo.gguf", 64 << 20, 1, &model);
+    load_model("tests/golden/scheduler.gguf", 64 << 20, 1, &model);
     let_overlap(model, 0);
     qn_device_vtable vtable = *model->device->vtable;
     vtable.launch = launch_and_submit;

@@ -12,7 +12,7 @@ static uint32_t n_vocab;
 static int load_demo(void **unused)
 {
     (void)unused;
-    load_model("models/quern-demo.gguf", 0, 2, &model);
+    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
     n_vocab = qn_model_get_info(model).n_vocab;
     return 0;
 }
@@ -95,7 +95,7 @@ static void refuses_parameters(void **unused)
     qn_scheduler_free(NULL);
     qn_model *vocab;
     char path[512];
-    snprintf(path, sizeof path, "%s/models/quern-demo.gguf", QN_SOURCE_DIR);
+    snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
     assert_ok(qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &vocab));
     assert_int_equal(qn_scheduler_create(vocab, NULL, &scheduler), QN_ERR_INVALID);
     assert_text("vocab_only");
@@ -639,7 +639,7 @@ static void the_youngest_is_set_aside(void **unused)
     static struct answer found[N], expected[N];
     qn_model *small;
     qn_scheduler *scheduler;
-    load_model("models/quern-demo.gguf", 40 << 20, 2, &small);
+    load_model("tests/golden/scheduler.gguf", 40 << 20, 1, &small);
     assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .n_ctx = 2048, .max_sequences = N }, &scheduler));
     qn_request_params params[N];
     for (int i = 0; i < N; i++) {
@@ -679,7 +679,7 @@ static void one_that_never_fits_fails_alone(void **unused)
     struct answer large, little;
     qn_model *small;
     qn_scheduler *scheduler;
-    load_model("models/quern-demo.gguf", 14 << 20, 2, &small);
+    load_model("tests/golden/scheduler.gguf", 14 << 20, 1, &small);
     assert_ok(qn_scheduler_create(small, &(qn_scheduler_params){ .n_ctx = 4096 }, &scheduler));
     make_tokens(3, tokens, 3900);
     qn_request_params params = prompt_of(tokens, 3900, 5, &large);
@@ -705,7 +705,7 @@ static void sessions_evict_kept_prefixes(void **unused)
     qn_model *small;
     qn_scheduler *scheduler;
     qn_session *session;
-    load_model("models/quern-demo.gguf", 24 << 20, 2, &small);
+    load_model("tests/golden/scheduler.gguf", 24 << 20, 1, &small);
     assert_ok(qn_scheduler_create(small, NULL, &scheduler));
     make_tokens(4, tokens, 1500);
     const qn_request_params params = prompt_of(tokens, 1500, 5, &a);

@@ -33,8 +33,8 @@ static qn_token end_token;
 
 static void load(const char *chat_template, qn_model **out)
 {
-    assert_ok(qn_model_load(QN_SOURCE_DIR "/models/quern-demo.gguf",
-                            &(qn_model_params){ .n_threads = 2, .skip_weight_scan = true, .chat_template = chat_template },
+    assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/scheduler.gguf",
+                            &(qn_model_params){ .n_threads = 1, .skip_weight_scan = true, .chat_template = chat_template },
                             out));
 }
 

@@ -14,7 +14,7 @@ static uint32_t n_vocab;
 static int load_demo(void **unused)
 {
     (void)unused;
-    load_model("models/quern-demo.gguf", 0, 2, &model);
+    load_model("tests/golden/scheduler.gguf", 0, 1, &model);
     n_vocab = qn_model_get_info(model).n_vocab;
     return 0;
 }
@@ -228,7 +228,7 @@ static void log_probabilities_on_a_gpu(void **unused)
     (void)unused;
     qn_model *const on_cpu = model;
     char path[512];
-    snprintf(path, sizeof path, "%s/models/quern-demo.gguf", QN_SOURCE_DIR);
+    snprintf(path, sizeof path, "%s/tests/golden/scheduler.gguf", QN_SOURCE_DIR);
     const qn_status status = qn_model_load(path, &(qn_model_params){ .device = "cuda", .n_threads = 2 }, &model);
     if (status == QN_OK) {
         check_requests(0.02);

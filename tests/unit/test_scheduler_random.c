@@ -25,14 +25,14 @@ static void run(struct run *r)
 static void hybrid_in_little_memory(void **unused)
 {
     (void)unused;
-    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 }, .n = n_large,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20, .params = { .max_sequences = 8 }, .n = n_large,
                        .how = ALONE });
 }
 
 static void hybrid_with_codes(void **unused)
 {
     (void)unused;
-    run(&(struct run){ "models/quern-demo.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
+    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
                        .n = n_large, .how = BESIDE });
 }
 
@@ -43,7 +43,7 @@ static void beside_the_device(void **unused)
                        .n = n_requests, .how = BESIDE | OVERLAPPING });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = OVERLAPPING });
-    run(&(struct run){ "models/quern-demo.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
+    run(&(struct run){ "tests/golden/scheduler.gguf", "aura4", .memory = 64 << 20, .params = { .max_rows = 96, .no_thread = true },
                        .n = n_large / 2, .how = OVERLAPPING });
 }
 
@@ -56,7 +56,7 @@ static void ahead_of_the_device(void **unused)
                        .how = AHEAD, .change = let_run_ahead });
     run(&(struct run){ "tests/golden/qwen3.q2_0.gguf", "aura4v3", .memory = 6 << 20, .params = { .max_rows = 256 },
                        .n = n_requests, .how = AHEAD, .change = let_run_ahead });
-    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20,
                        .params = { .max_sequences = 8, .no_thread = true, .run_ahead = true }, .n = n_large, .how = AHEAD,
                        .change = let_run_ahead });
 }
@@ -70,7 +70,7 @@ static void spilling_beside_the_device(void **unused)
     run(&(struct run){ "tests/golden/qwen35.q1_0.gguf", "aura4", .memory = 12 << 20,
                        .params = { .max_sequences = 32, .prefix_host = 4 << 20 }, .n = n_requests,
                        .how = OVERLAPPING | SPILLING });
-    run(&(struct run){ "models/quern-demo.gguf", "f16", .memory = 24 << 20,
+    run(&(struct run){ "tests/golden/scheduler.gguf", "f16", .memory = 24 << 20,
                        .params = { .max_sequences = 32, .prefix_host = 64 << 20 }, .n = n_large, .how = AHEAD | SPILLING,
                        .change = let_run_ahead });
 }

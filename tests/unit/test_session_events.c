@@ -339,7 +339,7 @@ static int load_models(void **unused)
     (void)unused;
     assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf", NULL, &caller));
     assert_ok(qn_model_load(QN_SOURCE_DIR "/models/quern-demo.gguf",
-                            &(qn_model_params){ .n_threads = 2, .skip_weight_scan = true, .chat_template = THINKS }, &demo));
+                            &(qn_model_params){ .n_threads = 1, .skip_weight_scan = true, .chat_template = THINKS }, &demo));
     return 0;
 }
 

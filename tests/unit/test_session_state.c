@@ -54,7 +54,7 @@ static void for_each_model(void (*test)(void))
         if (access(file, R_OK) != 0)
             continue;
         label("%s", names[i]);
-        open_model(names[i], (qn_model_params){ .n_threads = 2 }, N_MORE);
+        open_model(names[i], (qn_model_params){ .n_threads = 1 }, N_MORE);
         for (int n = 0; n < N_IDS; n++)
             ids[n] = (qn_token)((uint32_t)n * 131u % info.n_vocab);
         test();
@@ -140,7 +140,7 @@ static void a_full_pool_changes_nothing(void **unused)
         const qn_session_params params = { .n_ctx = 1 << 20, .kv = kinds[i % 2] };
         qn_session *session, *fork;
         label("%s, %s", i / 2 ? "qwen35.f16" : "qwen3.f16", kinds[i % 2]);
-        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16", (qn_model_params){ .n_threads = 2, .memory = memory[i] << 20 }, N_MORE);
+        open_model(i / 2 ? "qwen35.f16" : "qwen3.f16", (qn_model_params){ .n_threads = 1, .memory = memory[i] << 20 }, N_MORE);
         assert_ok(qn_session_create(model, &params, &session));
         eval_more(session, expected);
         assert_ok(qn_session_truncate(session, 0));

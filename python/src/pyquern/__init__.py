@@ -27,6 +27,7 @@ from pyquern._lib import (
 )
 from pyquern.answers import ChatCompletion, ChatEvent, Completion, Logprob, ToolCall, Usage
 from pyquern.model import Capacity, ChatFormat, Model, ModelInfo
+from pyquern.options import Message
 from pyquern.requests import ChatRequest, ChatStream, Request, Stream, TextRequest, TextStream
 from pyquern.scheduler import Counters, Scheduler
 from pyquern.session import Sampler, Session
@@ -48,6 +49,7 @@ __all__ = [
     "InputOutputError",
     "InvalidError",
     "Logprob",
+    "Message",
     "Model",
     "ModelInfo",
     "OutOfMemoryError",

@@ -26,10 +26,10 @@ log = logging.getLogger("pyquern")
 OnProgress = Callable[[int, int], object]
 
 
-class Closable(Protocol):
-    """What Model.close closes."""
+class Owner(Protocol):
+    """Of an object that has to be freed before its model. When `free` returns, it is, whichever thread began that."""
 
-    def close(self) -> None: ...
+    def free(self) -> None: ...
 
 
 def size(value: int | str | None, name: str) -> int:
@@ -63,7 +63,7 @@ class ModelHandle:
 
     def __init__(self, pointer: Any, user: Any) -> None:
         self._pointer = pointer
-        self.children: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self.children: weakref.WeakSet[Owner] = weakref.WeakSet()
         self._free = weakref.finalize(self, _free_model, pointer, user)
 
     @property
@@ -74,7 +74,7 @@ class ModelHandle:
 
     def close(self) -> None:
         for child in list(self.children):
-            child.close()
+            child.free()
         self._pointer = None
         self._free()
 

@@ -243,7 +243,10 @@ class Model:
     # ---- The end ----
 
     def close(self) -> None:
-        """Closes its schedulers and sessions and frees the model. Not while another thread calls one of its methods."""
+        """Closes its schedulers and sessions and frees the model.
+
+        Not from a callback, and not while another thread calls one of its methods.
+        """
         self._handle.close()
 
     def __enter__(self) -> Self:

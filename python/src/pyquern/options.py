@@ -217,11 +217,25 @@ def fill_sampling(sampling: Any, options: Options) -> int:
 # ---- Grammars ----
 
 
+def _closed(schema: Any) -> Any:
+    """A schema of pydantic whose objects have no properties but their own: others would be ignored, and cost tokens."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    result = {
+        name: {key: _closed(item) for key, item in value.items()} if name in ("properties", "$defs") else _closed(value)
+        for name, value in schema.items()
+        if name not in ("default", "examples")
+    }
+    return {"additionalProperties": False, **result} if "properties" in result else result
+
+
 def _schema_text(schema: Any) -> str:
     if isinstance(schema, str):
         return schema
     if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
+        schema = _closed(schema.model_json_schema())
     if not isinstance(schema, (Mapping, bool)):
         raise TypeError(f"json_schema: {schema!r}, expected a dict, JSON text or a class of pydantic")
     return json.dumps(schema)

@@ -63,10 +63,10 @@ class Counters:
 
 
 class _Owner:
-    """Owns a qn_scheduler. The lock is held by calls, so that none finds it freed."""
+    """Owns a qn_scheduler. `lock` is held by calls, so that none finds it freed, `_free_lock` until it is freed."""
 
     def __init__(self, pointer: Any) -> None:
-        self.lock = threading.RLock()
+        self.lock, self._free_lock = threading.RLock(), threading.RLock()
         self.pointer = pointer
 
     def use(self) -> Any:
@@ -80,18 +80,25 @@ class _Owner:
                 lib.qn_scheduler_cancel(self.pointer, identity[0])
 
     def free(self) -> None:
-        with self.lock:
-            pointer, self.pointer = self.pointer, None
-        if pointer is not None:
-            lib.qn_scheduler_free(pointer)
+        with self._free_lock:
+            # Its callbacks may want `lock` until it is freed.
+            with self.lock:
+                pointer, self.pointer = self.pointer, None
+            if pointer is not None:
+                lib.qn_scheduler_free(pointer)
+
+
+def _free_now(owner: _Owner, model: ModelHandle) -> None:
+    """Has the model, so that it is freed after its scheduler."""
+    owner.free()
 
 
 def _free_scheduler(owner: _Owner, model: ModelHandle) -> None:
     # The last reference can go in a callback, and the library cannot free a scheduler there.
     if isinstance(threading.current_thread(), threading._DummyThread):
-        threading.Thread(target=owner.free, name="pyquern-free").start()
+        threading.Thread(target=_free_now, args=(owner, model), name="pyquern-free").start()
     else:
-        owner.free()
+        _free_now(owner, model)
 
 
 class Scheduler:
@@ -135,7 +142,7 @@ class Scheduler:
         check(lib.qn_scheduler_create(self._model.pointer, params, out))
         self._owner = _Owner(out[0])
         self._free = weakref.finalize(self, _free_scheduler, self._owner, self._model)
-        self._model.children.add(self)
+        self._model.children.add(self._owner)
 
     def submit(self, prompt: str | Sequence[int], **given: Unpack[SubmitTextOptions]) -> TextRequest:
         """Queues a prompt, a text or token ids, that is to be continued. Does not wait.

@@ -57,7 +57,8 @@ class _Owner:
         self.pointer = pointer
         self.busy = threading.Lock()
         self._cancel_lock = threading.RLock()
-        self._is_generating = self._is_cancelled = False
+        self._generation: object | None = None
+        self._is_cancelled = False
 
     @contextmanager
     def use(self) -> Iterator[Any]:
@@ -75,20 +76,23 @@ class _Owner:
             self.busy.release()
             raise InvalidError("session: it is closed")
 
-    def begin(self) -> None:
+    def begin(self) -> object:
         """A generation begins in a session that was acquired."""
         with self._cancel_lock:
-            self._is_generating, self._is_cancelled = True, False
+            self._generation, self._is_cancelled = object(), False
+            return self._generation
 
-    def end(self) -> None:
+    def end(self, generation: object) -> None:
+        """The generation is over: others may use the session. Nothing happens if it was already."""
         with self._cancel_lock:
-            self._is_generating = False
-        self.busy.release()
+            if self._generation is generation:
+                self._generation = None
+                self.busy.release()
 
     def cancel(self) -> None:
         """Ends a generation. Outside of one the request would be kept for the next."""
         with self._cancel_lock:
-            if self._is_generating:
+            if self._generation:
                 self._is_cancelled = True
                 lib.qn_session_cancel(self.pointer)
 
@@ -96,7 +100,7 @@ class _Owner:
         self.cancel()
         with self.busy:
             pointer, self.pointer = self.pointer, None
-        lib.qn_session_free(pointer if pointer is not None else ffi.NULL)
+            lib.qn_session_free(pointer if pointer is not None else ffi.NULL)
 
 
 def _free_session(owner: _Owner, model: ModelHandle) -> None:
@@ -127,7 +131,7 @@ class Session:
     def _own(self, pointer: Any) -> None:
         self._owner = _Owner(pointer)
         self._free = weakref.finalize(self, _free_session, self._owner, self._model)
-        self._model.children.add(self)
+        self._model.children.add(self._owner)
 
     # ---- Copies and files ----
 
@@ -354,25 +358,36 @@ class Session:
         tokens: Callable[[Any], list[int]],
         stream: bool,
     ) -> Any:
-        owner = self._owner
+        owner, thread_runs = self._owner, threading.Lock()
         owner.acquire()
+        generation = owner.begin()
+
+        def run_in_thread(ids: list[int]) -> None:
+            if thread_runs.acquire(blocking=False):
+                self._run(request, params, options, ids, generation)
+
         try:
             ids = tokens(owner.pointer)
             request._cancel = owner.cancel
-            owner.begin()
             if not stream:
-                self._run(request, params, options, ids)
+                self._run(request, params, options, ids, generation)
                 return Stream(request)
             # Not a daemon, a thread would hold up the end of the interpreter; freeing the session ends its generation.
-            threading.Thread(target=self._run, args=(request, params, options, ids), daemon=True).start()
+            threading.Thread(target=run_in_thread, args=(ids,), daemon=True).start()
         except BaseException:
-            if not request.done():
-                owner.end()
+            # Ctrl-C may come when the thread has begun, which then ends the generation.
+            if stream and not thread_runs.acquire(blocking=False):
+                owner.cancel()
+            else:
+                owner.end(generation)
             raise
         return Stream(request)
 
-    def _run(self, request: Request[Any, Any], params: Any, options: Options, ids: list[int]) -> None:
-        """Generates, and ends the request. Others may use the session before they hear of that."""
+    def _run(
+        self, request: Request[Any, Any], params: Any, options: Options, ids: list[int], generation: object
+    ) -> None:
+        """Generates, and ends the request. Others may use the session before they hear of that. Has the options, to which
+        the parameters point."""
         owner, result, reason = self._owner, ffi.new("qn_generate_result *"), lib.QN_STOP_CANCELLED
         try:
             with _progress(owner.pointer, request) as user:
@@ -386,7 +401,7 @@ class Session:
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits
             request.fail(error)
         finally:
-            owner.end()
+            owner.end(generation)
         usage = Usage(len(ids), 0, result.n_generated, 0.0, result.prompt_seconds, result.generate_seconds)
         request.end(_REASONS.get(reason, "cancelled"), reason == lib.QN_STOP_STRING, usage)
 

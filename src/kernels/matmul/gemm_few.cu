@@ -31,19 +31,25 @@ enum {
     ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
     ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
-    SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
+    SPANS = QN_SCALES / UNIT_STEPS,                             /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
     ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
     SUMS = QN_TILE_N / 2,     /* float, per lane */
     CONSUMER_THREADS = QN_FEW_THREADS - 128
 };
 
-// threadIdx.x. What follows from it is computed where it is used, not once for all units: registers for it are lacking.
-QN_DEVICE uint32_t opaque_thread()
+// Bytes from the beginning of a stage to what a lane loads of it.
+struct lane_offsets {
+    uint32_t codes, scales, acts_scales;
+};
+
+// The thread's index is opaque to the compiler: it would keep what follows from it for all units, and registers are lacking.
+QN_DEVICE lane_offsets lane_offsets_of_thread()
 {
     uint32_t thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
-    return thread;
+    const uint32_t tile = thread / QN_WARP_SIZE, lane = thread % QN_WARP_SIZE;
+    return { tile * CODE_BYTES + 16 * lane, BLOCK_TILES * CODE_BYTES + tile * SCALE_BYTES + lane / 4 * 4, lane % 4 * 8 };
 }
 
 // ---- The division of the work ----
@@ -110,27 +116,37 @@ struct unit_weights {
 };
 
 // A lane's scales of activations, of tokens 8 i + 2 t and the next. scales: shared memory address.
-QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales)
+QN_DEVICE void load_acts_scales(float (&acts_scales)[SUMS / 2], uint32_t scales, const lane_offsets &lane)
 {
 #pragma unroll
     for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
-        const float2 pair = load_shared_float2(scales + 32 * octet + opaque_thread() % 4 * 8);
+        const float2 pair = load_shared_float2(scales + lane.acts_scales + 32 * octet);
         acts_scales[2 * octet] = pair.x;
         acts_scales[2 * octet + 1] = pair.y;
     }
 }
 
-// sums += scales * (256 hi + lo), of the columns of a span.
-QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uint32_t scales,
-                        const float (&acts_scales)[SUMS / 2])
+// Products of the columns of a span, and what they are multiplied by when they are added to the sums.
+struct span_products {
+    int products[SUMS];
+    float acts_scales[SUMS / 2];
+    uint32_t scales;
+};
+
+// products = 256 hi + lo.
+QN_DEVICE void join_hilo(span_products &span, const int (&acc)[ACCUMULATORS])
 {
 #pragma unroll
-    for (int octet = 0; octet < QN_TILE_N / 8; octet++)
+    for (int i = 0; i < SUMS; i++)
+        span.products[i] = 256 * acc[i / 4 * 8 + i % 4] + acc[i / 4 * 8 + 4 + i % 4];
+}
+
+QN_DEVICE void add_span(float (&sums)[SUMS], const span_products &span)
+{
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float sum = (float)(256 * acc[8 * octet + i] + acc[8 * octet + 4 + i]) * acts_scales[2 * octet + i % 2];
-            sums[4 * octet + i] = fmaf(i < 2 ? qn_f16_low(scales) : qn_f16_high(scales), sum, sums[4 * octet + i]);
-        }
+    for (int i = 0; i < SUMS; i++)
+        sums[i] = fmaf(code_scale(i % 4 < 2 ? qn_f16_low(span.scales) : qn_f16_high(span.scales)),
+                       (float)span.products[i] * span.acts_scales[i / 4 * 2 + i % 2], sums[i]);
 }
 
 #include "kernels/matmul/gemm_few_outputs.cuh"
@@ -140,8 +156,8 @@ QN_DEVICE void add_span(float (&sums)[SUMS], const int (&acc)[ACCUMULATORS], uin
 // A thread's sums in a slot of the workspace. A block has two slots, the second for the row block that it begins.
 QN_DEVICE float4 *slot_of(const qn_matmul_few_args &a, uint32_t block, bool begins)
 {
-    return (float4 *)a.partials +
-           (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) + threadIdx.x;
+    return (float4 *)a.partials + (((uint64_t)blockIdx.y * gridDim.x + block) * 2 + begins) * (QN_FEW_TILE_M * QN_TILE_N / 4) +
+           threadIdx.x;
 }
 
 QN_DEVICE void store_slot(float4 *slot, const float (&sums)[SUMS])
@@ -255,8 +271,8 @@ QN_DEVICE void finish_segment(const qn_matmul_few_args &a, const block_work &w, 
 // The activations of the first step of a k-tile; the next step's are step_stride bytes further.
 QN_DEVICE const uint8_t *acts_of(const qn_matmul_few_args &a, uint32_t k_tile)
 {
-    return a.acts + ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * (QN_TILE_N / QN_MMA_N)) *
-                        QN_ACTS_HILO_BYTES;
+    return a.acts +
+           ((uint64_t)k_tile * UNIT_STEPS * (a.capacity / QN_MMA_N) + blockIdx.y * (QN_TILE_N / QN_MMA_N)) * QN_ACTS_HILO_BYTES;
 }
 
 // The scales of a step, counted from k-tile 0.
@@ -307,6 +323,13 @@ QN_DEVICE void init_ring(const ring &r, uint32_t consumers)
     }
 }
 
+// A stage of arbitrary contents behind the last one: consumers load ahead without a condition, and use nothing of it.
+QN_DEVICE void produce_nothing(const ring &r)
+{
+    qn_mbarrier_wait(r.empty + 8 * r.stage, r.phase ^ 1);
+    qn_mbarrier_arrive(r.full + 8 * r.stage);
+}
+
 // Weights are not written by the previous kernel: their producer does not wait for it.
 QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w, ring r)
 {
@@ -328,6 +351,7 @@ QN_DEVICE void produce_weights(const qn_matmul_few_args &a, const block_work &w,
             row_block++;
         }
     }
+    produce_nothing(r);
 }
 
 QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ring r)
@@ -348,6 +372,7 @@ QN_DEVICE void produce_acts(const qn_matmul_few_args &a, const block_work &w, ri
         if (++k_tile == a.n_k_tiles)
             k_tile = 0;
     }
+    produce_nothing(r);
 }
 
 // By a warp: what the outputs need, while weights are multiplied.
@@ -393,22 +418,21 @@ QN_DEVICE void wgmma(int (&d)[ACCUMULATORS], const uint32_t a[4], uint64_t b, in
                  : INTS_8(0), INTS_8(8)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 #else
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "setp.ne.b32 p, %13, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p;\n"
-                 "}\n"
-                 : INTS_8(0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %13, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p;\n"
+        "}\n"
+        : INTS_8(0)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 #endif
 }
 
 // Loads a unit's weights from their stage and frees it.
-QN_DEVICE void load_weights(unit_weights &x, ring &r)
+QN_DEVICE void load_weights(unit_weights &x, ring &r, const lane_offsets &lane)
 {
-    const uint32_t thread = opaque_thread(), tile = thread / QN_WARP_SIZE, lane = thread % QN_WARP_SIZE,
-                   stage = r.shared + r.stage * r.stage_bytes, codes = stage + tile * CODE_BYTES + 16 * lane,
-                   scales = stage + BLOCK_TILES * CODE_BYTES + tile * SCALE_BYTES + lane / 4 * 4;
+    const uint32_t stage = r.shared + r.stage * r.stage_bytes, codes = stage + lane.codes, scales = stage + lane.scales;
     qn_mbarrier_wait(r.full + 8 * r.stage, r.phase);
 #pragma unroll
     for (int i = 0; i < QN_BITS; i++)
@@ -417,19 +441,31 @@ QN_DEVICE void load_weights(unit_weights &x, ring &r)
     for (int i = 0; i < QN_SCALES; i++)
         x.scales[i] = load_shared_4(scales + i * 2 * QN_TILE_ROWS);
     __syncwarp();
-    if (lane == 0)
+    if (threadIdx.x % QN_WARP_SIZE == 0)
         qn_mbarrier_arrive(r.empty + 8 * r.stage);
     advance(r);
 }
 
-QN_DEVICE void unpack_span(uint32_t (&codes)[SPAN_GROUPS][4], const unit_weights &x, int span, uint32_t high_bits)
+// The compiler is kept from moving either step: it would unpack between two instructions of wgmma, which then wait for it.
+QN_DEVICE void shift_span(uint32_t (&shifted)[SPAN_GROUPS][4], const unit_weights &x, int span)
 {
 #pragma unroll
     for (int j = 0; j < SPAN_GROUPS; j++) {
         const int group = span * SPAN_GROUPS + j;
-        unpack_group(codes[j], x.fragments[group * QN_BITS / QN_TILE_GROUPS], group, high_bits);
+        shift_group(shifted[j], x.fragments[group * QN_BITS / QN_TILE_GROUPS], group);
 #pragma unroll
-        for (int i = 0; i < 4; i++) // The compiler would unpack between two instructions of wgmma, which then wait for it.
+        for (int i = 0; i < 4; i++)
+            asm volatile("" : "+r"(shifted[j][i]));
+    }
+}
+
+QN_DEVICE void mask_span(uint32_t (&codes)[SPAN_GROUPS][4], const uint32_t (&shifted)[SPAN_GROUPS][4], uint32_t mask)
+{
+#pragma unroll
+    for (int j = 0; j < SPAN_GROUPS; j++) {
+        mask_group(codes[j], shifted[j], mask);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
             asm volatile("" : "+r"(codes[j][i]));
     }
 }
@@ -444,30 +480,36 @@ QN_DEVICE uint32_t descriptor_of(uint32_t address)
 // Issues the products of a span as a commit group. descriptor: of its activations.
 QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[SPAN_GROUPS][4], uint32_t descriptor)
 {
+    const uint64_t activations = (uint64_t)(1u << 30 | 64) << 32 | descriptor;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int j = 0; j < SPAN_GROUPS; j++)
-        wgmma(acc, codes[j], (uint64_t)(1u << 30 | 64) << 32 | (descriptor + 32 * j / 16), j > 0);
+    for (int j = 0; j < SPAN_GROUPS; j++) // 64-bit additions are one uniform instruction each
+        wgmma(acc, codes[j], activations + 32 * j / 16, j > 0);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Sets of codes. With two, those of the next span are unpacked while one is multiplied; for 32 tokens registers are lacking.
-enum { CODE_SETS = QN_TILE_N < QN_FEW_TILE_N ? 2 : 1 };
+// Whether the codes of the next span are shifted and the products of the one before are added while a span is multiplied. What
+// changes operands of wgmma waits for the products. For 32 tokens registers are lacking.
+enum { OVERLAPS = QN_TILE_N < QN_FEW_TILE_N };
 
-// The next unit's weights are loaded while a unit's last span is multiplied.
+// The next unit's weights are loaded while a unit's last span is multiplied. Spans are added in their order; before the first of
+// a segment zeros are.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
     // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3 takes.
-    const uint32_t high_bits = __shfl_sync(QN_FULL_MASK, 0x80808080u + (a.n_k_tiles >> 31), 0);
+    const uint32_t code_mask = __shfl_sync(QN_FULL_MASK, CODE_MASK + (a.n_k_tiles >> 31), 0);
     const uint32_t acts_descriptor = descriptor_of(acts.shared);
     float sums[SUMS] = {};
     int acc[ACCUMULATORS];
-    uint32_t codes[CODE_SETS][SPAN_GROUPS][4];
-    float acts_scales[SUMS / 2];
+    span_products before = {}; // not yet added
+    uint32_t shifted[SPAN_GROUPS][4], codes[SPAN_GROUPS][4];
     unit_weights x;
+    lane_offsets lane = lane_offsets_of_thread();
     uint32_t left = segment_units(a, w, w.begin);
-    load_weights(x, weights);
-    unpack_span(codes[0], x, 0, high_bits);
+    load_weights(x, weights, lane);
+    shift_span(shifted, x, 0);
+    mask_span(codes, shifted, code_mask);
+    qn_mbarrier_wait(acts.full, 0);
 #pragma unroll 1
     for (uint32_t unit = w.begin; unit < w.end; unit++) {
         uint32_t scales[QN_SCALES];
@@ -477,36 +519,50 @@ QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring we
 #pragma unroll
         for (int span = 0; span < QN_SCALES; span++) {
             const int next = (span + 1) % QN_SCALES;
-            if (span % SPANS == 0)
-                qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
-            multiply_span(acc, codes[span % CODE_SETS],
-                          acts_descriptor + acts.stage * (STEP_BYTES / 16) + span % SPANS * SPAN_GROUPS * 2);
-            if (next == 0 && unit + 1 < w.end)
-                load_weights(x, weights);
-            if (CODE_SETS > 1)
-                unpack_span(codes[next % CODE_SETS], x, next, high_bits);
+            const uint32_t stage = acts.stage;
+            multiply_span(acc, codes, acts_descriptor + stage * (STEP_BYTES / 16) + span % SPANS * SPAN_GROUPS * 2);
+            if (OVERLAPS) {
+                shift_span(shifted, x, next);
+                add_span(sums, before);
+            } else {
+                lane = lane_offsets_of_thread();
+            }
+            if (span == QN_SCALES - 1 - OVERLAPS)
+                load_weights(x, weights, lane); // all of this unit's are shifted, or in `codes`
+            load_acts_scales(before.acts_scales, stage_scales(acts.shared, stage), lane);
+            before.scales = scales[span];
+            if (span % SPANS == SPANS - 1)
+                advance(acts);
+            // The assembler would move what is before wgmma.wait_group behind it. It does not across this loop.
+            qn_mbarrier_wait(acts.full + 8 * acts.stage, acts.phase);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            load_acts_scales(acts_scales, stage_scales(acts.shared, acts.stage));
-            if (CODE_SETS == 1)
-                unpack_span(codes[0], x, next, high_bits);
+            join_hilo(before, acc);
+#pragma unroll
+            for (int i = 0; i < SUMS; i++) // The compiler would join them later, from copies of the accumulators.
+                asm volatile("" : "+r"(before.products[i]));
+            if (!OVERLAPS)
+                shift_span(shifted, x, next);
+            mask_span(codes, shifted, code_mask);
             if (span % SPANS == SPANS - 1) {
                 __syncwarp(); // all lanes have loaded scales
                 if (threadIdx.x % QN_WARP_SIZE == 0)
-                    qn_mbarrier_arrive(acts.empty + 8 * acts.stage);
-                advance(acts);
+                    qn_mbarrier_arrive(acts.empty + 8 * stage);
             }
-            add_span(sums, acc, scales[span], acts_scales);
+            if (!OVERLAPS)
+                add_span(sums, before);
         }
         if (--left)
             continue;
+        if (OVERLAPS)
+            add_span(sums, before);
+        before = {};
         finish_segment(a, w, unit + 1, sums);
         if (unit + 1 < w.end)
             left = segment_units(a, w, unit + 1);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
-    qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
+extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     const block_work w = block_work_of(a);
     const uint32_t acts_at = qn_shared_address(shared), weights_at = acts_at + ACTS_BYTES + QN_FEW_OUTPUT_BYTES(QN_TILE_N),
@@ -579,7 +635,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
     for (int j = 0; j < SPAN_GROUPS; j++) {
         const int group = span * SPAN_GROUPS + j;
         uint32_t x[4];
-        unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, 0x80808080u);
+        unpack_group(x, w.fragments[group * QN_BITS / QN_TILE_GROUPS], group, CODE_MASK);
 #pragma unroll
         for (int octet = 0; octet < QN_TILE_N / 8; octet++) {
             // Lanes 0 to 15 have the addresses of hi, 16 to 31 those of lo.
@@ -592,8 +648,7 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const unit_weights &w, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
-    qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
+extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1) qn_matmul_gemm_few(const __grid_constant__ qn_matmul_few_args a)
 {
     if (threadIdx.x >= CONSUMER_THREADS)
         return;
@@ -617,13 +672,15 @@ extern "C" __global__ void __launch_bounds__(QN_FEW_THREADS, 1)
                 qn_cp_async_wait<ACTS_STAGES - 2>();
                 consumer_barrier(); // the step has arrived, and the stage before it is free
                 load_step(a, w, to, step + ACTS_STAGES - 1);
-                float acts_scales[SUMS / 2];
-                load_acts_scales(acts_scales, stage_scales(to, step % ACTS_STAGES));
+                span_products products;
+                load_acts_scales(products.acts_scales, stage_scales(to, step % ACTS_STAGES), lane_offsets_of_thread());
 #pragma unroll
                 for (int span = half * SPANS; span < (half + 1) * SPANS; span++) {
                     int acc[ACCUMULATORS];
                     multiply_span(acc, x, shared + step % ACTS_STAGES * STEP_BYTES, span);
-                    add_span(sums, acc, x.scales[span], acts_scales);
+                    join_hilo(products, acc);
+                    products.scales = x.scales[span];
+                    add_span(sums, products);
                 }
             }
         }

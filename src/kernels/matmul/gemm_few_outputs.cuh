@@ -43,7 +43,7 @@ QN_DEVICE void compute_factor(const qn_matmul_few_args &a, uint32_t token)
 #pragma unroll 8
     for (uint32_t block = 0; a.sumsq && block < UNIT_STEPS * a.n_k_tiles; block++)
         sum += sumsq[(uint64_t)block * a.capacity];
-    outputs().factors[token] = CODE_FACTOR * (a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f);
+    outputs().factors[token] = a.sumsq ? 1.0f / sqrtf(sum / (float)a.n_cols + a.eps) : 1.0f;
 }
 
 // ---- A lane's sums: element 4 i + 2 h + e is of row g + 8 h of its warp's tile, and of token 8 i + 2 t + e ----

@@ -99,7 +99,7 @@ QN_DEVICE void quantize_group(const qn_persistent_args &a, uint32_t group, uint3
     __stcg((uint32_t *)to, words.x);
     __stcg((uint32_t *)(to + GROUP_BYTES / 2), words.y);
     if (lane == 0)
-        __stcg(a.acts_scale + group * KERNEL_ROWS + row, CODE_FACTOR * f.scale);
+        __stcg(a.acts_scale + group * KERNEL_ROWS + row, f.scale);
 }
 
 // A unit is the columns of a Hadamard transform of a row, or 128 columns; adjacent warps compute the groups of 128 columns
@@ -189,7 +189,7 @@ QN_DEVICE void load_acts(void *to, const void *from, uint32_t n)
 // g+8 of each tile by rows 2t and 2t+1. Two tiles at a time: with an odd count the last tile is stale data, whose sums are not
 // stored. acts: the lane's row of a matrix of the K tile's activations; acts_scales: of rows 2t and 2t+1.
 QN_DEVICE void gemv_step(float (&sums)[STEP_TILES][4], uint32_t step, uint32_t count, const uint8_t *acts,
-                         const float *acts_scales, uint32_t high_bits, uint32_t lane)
+                         const float *acts_scales, uint32_t code_mask, uint32_t lane)
 {
     const uint32_t codes = step + 16 * lane, scales = step + STEP_TILES * CODE_BYTES + lane / 4 * 4, token = lane % 8;
 #pragma unroll
@@ -214,14 +214,14 @@ QN_DEVICE void gemv_step(float (&sums)[STEP_TILES][4], uint32_t step, uint32_t c
 #pragma unroll
                 for (int j = 0; j < SPAN_GROUPS; j++) {
                     uint32_t x[4];
-                    unpack_group(x, fragment, span * SPAN_GROUPS + j, high_bits);
+                    unpack_group(x, fragment, span * SPAN_GROUPS + j, code_mask);
                     qn_mma_m16n8k32_s8(hi, x, b[j]);
                     qn_mma_m16n8k32_s8(lo, x, b[j] + 2);
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const float sum = (float)(256 * hi[i] + lo[i]) * (i % 2 ? acts_scale.y : acts_scale.x);
-                    sums[m][i] = fmaf(i < 2 ? qn_f16_low(scale) : qn_f16_high(scale), sum, sums[m][i]);
+                    sums[m][i] = fmaf(code_scale(i < 2 ? qn_f16_low(scale) : qn_f16_high(scale)), sum, sums[m][i]);
                 }
             }
         }
@@ -358,13 +358,13 @@ QN_DEVICE void gemv_phase(const qn_persistent_args &a, uint32_t i, const persist
     tile_range at = work.warp_ranges[warp];
     const uint8_t *const acts = m.acts + lane / 16 * (GROUP_BYTES / 2) + lane % 8 * 128;
     // For unpack_group. The compiler cannot prove that it is a constant, and keeps it in a register.
-    const uint32_t high_bits = 0x80808080u + (a.n_phases >> 31);
+    const uint32_t code_mask = CODE_MASK + (a.n_phases >> 31);
     float sums[STEP_TILES][4] = {};
 #pragma unroll 1
     while (at.remaining) {
         const uint32_t step = wait_for_step(stream);
         gemv_step(sums, step, work.tiles - at.tile, acts + at.k_tile * (K_TILE_GROUPS * GROUP_BYTES),
-                  m.scales + at.k_tile * (K_TILE_GROUPS * KERNEL_ROWS) + lane % 4 * 2, high_bits, lane);
+                  m.scales + at.k_tile * (K_TILE_GROUPS * KERNEL_ROWS) + lane % 4 * 2, code_mask, lane);
         release_step(stream, control, warp, lane);
         at.k_tile++;
         at.remaining--;

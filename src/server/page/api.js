@@ -2,8 +2,8 @@
 import { session } from "./dom.js";
 import { events } from "./sse.js";
 
-// Why a request has no answer. kind: "gone" (no connection), "key" (401), "loading" (503), "busy" (429), "cut" (a stream that ended before
-// its end), "failed".
+// Why a request has no answer. kind: "gone" (no connection, or a server that is stopping), "key" (401), "loading" (503), "busy" (429),
+// "cut" (a stream that ended before its end), "failed".
 export class ApiError extends Error {
     constructor(kind, message, status = 0, code = null) {
         super(message);
@@ -23,7 +23,8 @@ async function refusal(response) {
         error = (await response.json()).error ?? {};
     } catch { /* another server's page, perhaps */ }
     const message = typeof error.message === "string" ? error.message.slice(0, 1000) : `The server answered with status ${response.status}.`;
-    return new ApiError(KINDS[response.status] ?? "failed", message, response.status, typeof error.code === "string" ? error.code : null);
+    const code = typeof error.code === "string" ? error.code : null;
+    return new ApiError(code === "stopping" ? "gone" : KINDS[response.status] ?? "failed", message, response.status, code);
 }
 
 async function request(path, { body, signal } = {}) {

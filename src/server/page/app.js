@@ -11,11 +11,12 @@ import { Thread } from "./thread.js";
 import { exportConversations, importFile } from "./transfer.js";
 
 const STARTERS = ["Explain how a mill turns grain into flour.", "Write a C function that reverses a list.", "Compare tea and coffee in a table.",
-    "Give me three ideas for a rainy day."];
+    "Tell me a short story."];
 const THEMES = ["auto", "light", "dark"];
 const NARROW = matchMedia("(max-width: 760px)");
 
 let current = new Conversation();
+let wanted = current.id; // the conversation that was asked for last: `current`, or one that is being read
 let ask_again = null; // after a key was entered
 
 // ---- Which conversation is shown ----
@@ -24,6 +25,7 @@ function show(conversation) {
     if (!current.is_busy)
         current.removeEventListener("change", changed);
     current = conversation;
+    wanted = current.id;
     current.addEventListener("change", changed);
     session.set("quern.open", current.record.title ? current.id : null);
     thread.show(current);
@@ -47,21 +49,25 @@ function draw() {
     const thinking = settings.get("thinking");
     byId("thinking").textContent = thinking === "default" ? "Thinking" : `Thinking ${thinking}`;
     byId("thinking").className = `pill ${thinking}`;
-    byId("thinking").title = "Thinking: as the server has it, on, or off";
+    byId("thinking").title = "Thinking: server default, on, or off";
 }
 
 function create() {
     if (current.messages.length)
         show(new Conversation());
+    wanted = current.id;
     drawer(false);
     composer.focus();
 }
 
 async function open(id) {
     drawer(false);
+    wanted = id;
     if (id === current.id)
         return composer.focus();
     const conversation = running.get(id)?.conversation ?? await Conversation.load(id);
+    if (wanted !== id)
+        return;
     if (!conversation)
         return toast("This conversation is no longer there."), sidebar.refresh();
     show(conversation);
@@ -152,7 +158,7 @@ function theme(change) {
         delete document.documentElement.dataset.theme;
     else
         document.documentElement.dataset.theme = name;
-    const label = `Colours: ${name === "auto" ? "as the system has them" : name}`;
+    const label = `Colours: ${name === "auto" ? "those of the system" : name}`;
     byId("theme").title = label;
     byId("theme").setAttribute("aria-label", label);
 }
@@ -230,7 +236,7 @@ const sidebar = new Sidebar({
     async deleted(id) {
         (id === current.id ? current : running.get(id)?.conversation)?.discard();
         await store.remove(id);
-        if (id === current.id)
+        if (id === wanted)
             show(new Conversation());
     },
     restored: open,
@@ -239,15 +245,15 @@ const sidebar = new Sidebar({
 // Another tab changed a conversation; null: several.
 async function changedElsewhere(id) {
     await sidebar.refresh();
-    if (id === current.id && !current.is_busy) {
+    if (id === wanted && id === current.id && !current.is_busy) {
         const conversation = await Conversation.load(id);
-        if (conversation && id === current.id && !current.is_busy)
+        if (conversation && id === wanted && !current.is_busy)
             show(conversation);
     }
 }
 
 async function start() {
-    const last = session.get("quern.open");
+    const last = session.get("quern.open"), first = current.id;
     theme(false);
     drawer(false);
     NARROW.addEventListener("change", () => drawer(false));
@@ -276,7 +282,8 @@ async function start() {
     await store.open(toast, changedElsewhere);
     await recoverDrafts();
     await sidebar.refresh();
-    if (last && !current.messages.length && await store.get(last))
+    const is_there = last && await store.get(last);
+    if (is_there && wanted === first && !current.messages.length)
         open(last);
 }
 

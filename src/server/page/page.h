@@ -12,13 +12,10 @@
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; "     \
     "form-action 'none'; frame-ancestors 'none'"
 
-/* A file changes with the binary alone: clients may keep it, and ask with If-None-Match whether it is still the same. */
-#define QN_PAGE_CACHE_CONTROL "no-cache"
-
 typedef struct qn_page_file {
     const char *path;     /* of the URL: "/", "/page/app.js", ... */
     const char *type;     /* Content-Type */
-    const char *etag;     /* with its quotation marks: a hash of the bytes */
+    const char *etag;     /* with its quotation marks: a hash of the bytes, which change with the binary alone */
     const uint8_t *bytes; /* [size] */
     size_t size;
 } qn_page_file;

@@ -10,7 +10,7 @@ const NUMBERS = [
     ["top_k", "Top-k", 0, 1000, 1],
     ["min_p", "Min-p", 0, 0.99, 0.01],
     ["repetition_penalty", "Repetition penalty", 0.1, 2, 0.01],
-    ["max_tokens", "Most tokens of an answer", 1, 1000000, 1],
+    ["max_tokens", "Maximum tokens of an answer", 1, 1000000, 1],
     ["seed", "Seed", 0, 4294967295, 1],
 ];
 const CHOICES = {
@@ -133,9 +133,9 @@ export function showDialog(data) {
             element("header", {}, element("h2", { id: "settings-title" }, "Settings"), iconButton("close", "Close", () => dialog.close())),
             element("div", { class: "scroll" },
                 element("section", {}, element("h3", {}, "Model"),
-                    element("label", { class: "field tall" }, element("span", {}, "System text"), system),
-                    choiceField("thinking", "Thinking", { default: "as the server has it", on: "on", off: "off" }),
-                    choiceField("effort", "Effort", { default: "as the server has it" })),
+                    element("label", { class: "field tall" }, element("span", {}, "System prompt"), system),
+                    choiceField("thinking", "Thinking", { default: "server default", on: "on", off: "off" }),
+                    choiceField("effort", "Effort", { default: "server default" })),
                 element("section", {}, element("h3", {}, "Sampling"), ...NUMBERS.map(numberField),
                     element("button", { type: "button", class: "plain-button", on: { click: () => reset(fill) } }, "Back to the server's defaults")),
                 element("section", {}, element("h3", {}, "Data"),

@@ -3,6 +3,8 @@
 
 let database = null;
 let complain = () => {};
+let opened;
+const is_open = new Promise((resolve) => opened = resolve); // whoever is quicker waits
 
 const done = (request) => new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -35,11 +37,13 @@ export async function open(on_problem, on_change) {
     } catch {
         complain("This browser does not let the page keep conversations: they end with this tab.");
     }
+    opened();
 }
 
 // Runs change(conversations, messages) as one transaction. Other tabs hear of the conversation `told`, null for several, undefined for
 // none. Returns whether it was kept.
 async function write(told, change) {
+    await is_open;
     if (!database)
         return false;
     try {
@@ -60,6 +64,7 @@ const read = (name) => database.transaction(name).objectStore(name);
 
 // The latest first.
 export async function list() {
+    await is_open;
     if (!database)
         return [];
     const all = await done(read("conversations").getAll());
@@ -67,10 +72,12 @@ export async function list() {
 }
 
 export async function get(id) {
+    await is_open;
     return database ? done(read("conversations").get(id)) : undefined;
 }
 
 export async function messages(id) {
+    await is_open;
     return database ? done(read("messages").getAll(from(id))) : [];
 }
 
@@ -98,6 +105,7 @@ export const addAll = (entries) => write(null, (conversations, all) => {
 // The ids of conversations whose messages contain the text, in any case; null if is_current() became false meanwhile.
 export async function search(text, is_current) {
     const found = new Set(), needle = text.toLowerCase();
+    await is_open;
     if (!database)
         return found;
     return new Promise((resolve, reject) => {

@@ -1,0 +1,140 @@
+"""The chat page as quern serve has it, run by page.sh: page_serve.py FOLDER MODEL [BROWSER DRIVER]
+
+Headers and bytes of every file; then, with a browser, the page over the model: a key, streaming, stop, reload in mid-answer, a server
+that is gone and back."""
+import json
+import os
+import re
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../server"))
+from serve_process import LIMIT, Server, ask
+
+KEY = "sesame-1"
+
+folder, model = sys.argv[1:3]
+
+
+# ---- Without a browser ----
+
+def get(port, path, method="GET", **headers):
+    return ask(port, method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def files(port):
+    table = json.load(open(os.path.join(folder, "table")))
+    for i, file in enumerate(table["files"]):
+        path, etag = file["path"], f'"{file["etag"]}"'
+        bytes_ = open(os.path.join(folder, str(i)), "rb").read()
+        status, headers, body = get(port, path)
+        expected = {"content-type": file["type"], "content-security-policy": table["policy"], "x-content-type-options": "nosniff",
+                    "referrer-policy": "no-referrer", "etag": etag, "cache-control": "no-cache", "content-length": str(len(bytes_))}
+        assert status == 200 and body == bytes_, f"{path}: status {status}, {len(body)} bytes of {len(bytes_)}"
+        for name, value in expected.items():
+            assert headers.get(name) == value, f"{path}: {name} is {headers.get(name)}, expected {value}"
+        for known in (etag, f"W/{etag}", f'"x", {etag}', "*"):
+            status, headers, body = get(port, path, If_None_Match=known)
+            assert status == 304 and not body and headers["etag"] == etag, f"{path}, If-None-Match {known}: status {status}"
+        assert get(port, path, If_None_Match='"x"')[0] == 200, f"{path}: another ETag is taken for its own"
+        status, headers, body = get(port, path, "HEAD")
+        assert status == 200 and headers["content-length"] == str(len(bytes_)), f"HEAD {path}"
+    assert get(port, "/?a=b")[0] == 200, "a query"
+    for path in ("/page/", "/page/none.js", "/page", "/index.html", "/page//app.js"):
+        assert get(port, path, X_Api_Key=KEY)[0] == 404, f"{path} is there"
+    assert get(port, "/page/../props")[0] == 400 and get(port, "/page/%2e%2e/props")[0] == 400, "a path that climbs"
+    assert get(port, "/", Host="evil.example")[0] == 403 and get(port, "/", Origin="http://evil.example")[0] == 403, "who asks"
+    assert get(port, "/", "POST")[0] == 405, "POST"
+    assert get(port, "/v1/models")[0] == 401, "the test's server needs no key"
+
+
+def without_page():
+    with Server(model, "--no-page") as server:
+        assert get(server.port, "/")[0] == get(server.port, "/page/app.js")[0] == 404, "--no-page: there is one"
+
+
+# ---- With one ----
+
+def running(port):
+    text = get(port, "/metrics", X_Api_Key=KEY)[2].decode()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("quern_requests_running"))
+
+
+def words(page):
+    return len((page.text(page.last(".markdown")) or "").split())
+
+
+def key(page):
+    page.driver.get(page.url)
+    page.wait("the question for a key", lambda: page.count("#key[open]"))
+    page.press(KEY, "\n")
+    page.wait("connected", lambda: page.count("#state.ok"))
+    assert page.text("#model") == "quern-demo", f"the model is {page.text('#model')}"
+
+
+def streaming(page, server):
+    page.send("Tell me a story.")
+    page.wait("words", lambda: words(page) > 4)
+    page.press("\ue00c")  # Escape
+    page.wait("the stop", page.is_idle)
+    assert "Stopped" in page.text(page.last(".note")), "not marked as stopped"
+    page.wait("a server that noticed", lambda: running(server.port) == 0)
+    assert '"cancelled":true' in server.text().replace(" ", ""), "the request was not cancelled"
+
+
+def whole(page):
+    page.js("localStorage.setItem('quern.settings', JSON.stringify({ max_tokens: 24, temperature: 0, thinking: 'off' }))")
+    page.open()
+    page.new()
+    page.ask("Tell me a story of a cat and a dog. " * 12)  # pages of 64 tokens are what is kept
+    assert "limit of tokens" in page.text(page.last(".note")) and words(page) > 5, "an answer at the limit"
+    page.ask("Another one.")
+    figures = page.text(page.last(".stats"))
+    assert re.search(r"\d tokens/s", figures) and re.search(r"[1-9]\d* cached", figures) and "24 tokens" in figures, f"figures: {figures}"
+    page.js("localStorage.removeItem('quern.settings')")
+
+
+def reload(page):
+    page.open()
+    page.new()
+    page.send("Tell me a long story.")
+    page.wait("words", lambda: words(page) > 8)
+    before = words(page)
+    page.driver.refresh()
+    page.wait("the mark", lambda: "Cut off" in (page.text(page.last(".note")) or ""))
+    assert words(page) >= before, f"{words(page)} words are left of {before}"
+
+
+def gone(page, server):
+    server.stop()
+    page.send("Are you there?")
+    page.wait("the failure", lambda: "does not answer" in (page.text(page.last(".note.failed")) or ""))
+    with Server(model, "--api-key", KEY, "--port", str(server.port)):
+        page.wait("the server again", lambda: page.count("#state.ok") and "there again" in page.text("#notice"))
+        page.js(f"document.querySelector({json.dumps(page.last('.note button'))}).click()")
+        page.wait("words", lambda: words(page) > 4)
+        page.js("document.getElementById('stop').click()")
+        page.wait("the stop", page.is_idle)
+
+
+def main():
+    browser = sys.argv[3:5]
+    with Server(model, "--api-key", KEY) as server:
+        files(server.port)
+        if not browser:
+            return
+        from page_browser import Page
+        page = Page(f"{server.url}/", *browser, patience=LIMIT)
+        try:
+            for test in (lambda: key(page), lambda: streaming(page, server), lambda: whole(page), lambda: reload(page)):
+                test()
+                assert not page.console(), "errors in the console"
+            gone(page, server)
+        finally:
+            page.driver.quit()
+
+
+began = time.monotonic()
+main()
+without_page()
+print(f"quern serve: {time.monotonic() - began:.1f} s")
