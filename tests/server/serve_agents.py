@@ -216,9 +216,13 @@ def check_responses(server):
     assert last.output_text == ANSWER and [item.type for item in last.output] == ["message"]
     check_responses_stream(post(server, "/v1/responses", {**body, "input": turn, "stream": True})[2])
 
+    assert client.responses.input_tokens.count(model="any", input=QUESTION, tools=[FUNCTION]).input_tokens == final.usage.input_tokens
+
     custom = {"type": "custom", "name": "look_up", "description": "Looks up."}
     found = client.responses.create(model="any", input=QUESTION, tools=[custom, {"type": "web_search"}], tool_choice="required", max_output_tokens=30)
     assert found.output[-1].type in ("custom_tool_call", "message"), found.output
+    status, _, counted = post(server, "/v1/chat/completions/input_tokens", {"messages": ASK, "stream": True})
+    assert status == 200 and counted["input_tokens"] == client.chat.completions.create(model="any", messages=ASK, max_tokens=1).usage.prompt_tokens
     fails(openai.BadRequestError, lambda: client.responses.create(model="any", input="a", previous_response_id="resp_1"), "previous_response_id")
     probe = client.responses.create(model="any", input=[], max_output_tokens=1)
     assert probe.status == "incomplete" and probe.incomplete_details.reason == "max_output_tokens"
