@@ -180,14 +180,6 @@ static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_ref
 
 /* ---- All of them ---- */
 
-static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
-{
-    (void)exchange;
-    (void)request;
-    (void)event;
-    (void)out;
-}
-
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
     const qn_bytes *answer = &((text_exchange *)exchange)->answer;
@@ -205,8 +197,8 @@ static void fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out
 
 #define TEXT_PROTOCOL(paths_, parse_, bind_)                                                                                   \
     {                                                                                                                          \
-        .paths = paths_, .keep_alive = ":\n\n", .parse = parse_, .bind = bind_, .begin = qn_llama_begin, .event = event,       \
-        .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text                                                \
+        .paths = paths_, .keep_alive = ":\n\n", .parse = parse_, .bind = bind_, .begin = qn_llama_begin,                       \
+        .event = qn_openai_no_event, .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text                   \
     }
 
 static const char *const tokenize_paths[] = { "/tokenize", NULL }, *const detokenize_paths[] = { "/detokenize", NULL },

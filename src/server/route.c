@@ -64,7 +64,9 @@ static void write_model(const qn_registered *model, qn_bytes *out)
     qn_json_member_integer(out, "created", model->created);
     qn_json_member_string(out, "created_at", created);
     qn_json_member_string(out, "owned_by", "quern");
+    qn_json_member_string(out, "lifecycle", "active");
     qn_json_member_integer(out, "max_model_len", model->served.n_ctx);
+    qn_json_member_integer(out, "max_input_tokens", model->served.n_ctx);
     qn_json_key(out, "meta");
     qn_json_open(out, '{');
     qn_json_member_integer(out, "n_ctx", model->served.n_ctx);
