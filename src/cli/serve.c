@@ -221,7 +221,8 @@ static int add_model(serve *s)
     if (qn_server_add(s->server, &model))
         return qn_cli_fail();
     printf("ready: %s, %u tokens of context, %u requests at a time, %s for contexts\n", s->name, (unsigned)model.served.n_ctx,
-           (unsigned)model.n_parallel, qn_print_size(memory, model.bytes - qn_model_get_info(s->model).file_bytes));
+           (unsigned)model.n_parallel,
+           qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model).file_bytes)));
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 

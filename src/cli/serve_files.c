@@ -104,7 +104,7 @@ static uint64_t size_of_all(const char *path)
 static void add_file(const qn_serve_files *f, qn_registry *registry, const char *name, const char *path)
 {
     const uint64_t bytes = size_of_all(path);
-    if (bytes && qn_registry_add_file(registry, name, path, bytes) && !f->has_scanned)
+    if (bytes && qn_registry_add_file(registry, name, path, qn_serve_weight_bytes(bytes)) && !f->has_scanned)
         qn_cli_error("note: %s: %s", path, qn_error_text());
 }
 

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64 };
+enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 8 << 20 };
 
 static float pick(float given, float otherwise)
 {
@@ -116,6 +116,11 @@ static uint32_t choose_parallel(const qn_args *args, const qn_model *model)
     return args->batch && args->batch < most ? (uint32_t)args->batch : most;
 }
 
+uint64_t qn_serve_weight_bytes(uint64_t file_bytes)
+{
+    return file_bytes + file_bytes / 32 + OTHER_BYTES;
+}
+
 static char fingerprint[32]; /* of answers */
 
 static void make_fingerprint(void)
@@ -144,6 +149,6 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
     out->max_queued = (uint32_t)args->max_queued;
     out->page_tokens = QN_PAGE;
     out->n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0;
-    out->bytes = qn_model_get_info(model).file_bytes + capacity.memory_limit;
+    out->bytes = qn_serve_weight_bytes(qn_model_get_info(model).file_bytes) + capacity.memory_limit;
     return QN_OK;
 }

@@ -8,6 +8,9 @@
 /* qn_serve_name - the name of a file's model: without folders, and without what says that it is one, or one of several. */
 void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES]);
 
+/* qn_serve_weight_bytes - the memory of a model of so many bytes without its contexts: weights, vocabulary, work buffers. */
+uint64_t qn_serve_weight_bytes(uint64_t file_bytes);
+
 /* qn_serve_prepare - a model of a file with a scheduler: fills all of `out` but name and file. The caller frees out->scheduler,
  * then the model. QN_ERR_MEMORY: there is none for a request. */
 qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *model, qn_registered *out);

@@ -130,13 +130,13 @@ qn_status qn_registry_add_file(qn_registry *registry, const char *name, const ch
     pthread_mutex_lock(&registry->lock);
     qn_registry_entry *known = find(registry, name);
     if (known && known->path && !strcmp(known->path, path)) {
-        known->retry_at = known->file_bytes == bytes ? known->retry_at : 0;
-        known->file_bytes = bytes;
+        known->retry_at = known->weight_bytes == bytes ? known->retry_at : 0;
+        known->weight_bytes = bytes;
         known->is_missing = false;
     } else {
         status = create_entry(name, path, &fresh);
         if (!status) {
-            fresh->file_bytes = bytes;
+            fresh->weight_bytes = bytes;
             status = append(registry, fresh);
         }
     }
@@ -278,14 +278,23 @@ static bool is_hidden(const qn_registry_entry *entry)
     return entry->is_missing && entry->state != QN_MODEL_LOADED;
 }
 
+/* Of a request that names none: a loaded model before one that can be loaded, before one that cannot. */
+static int rank_of(const qn_registry_entry *entry)
+{
+    return entry->state == QN_MODEL_LOADED ? 3 : entry->state == QN_MODEL_FAILED ? 1 : 2;
+}
+
 /* NULL: there is none. */
 static qn_registry_entry *choose(const qn_registry *registry, const char *name)
 {
     if (registry->n_entries == 1 && !registry->has_loader)
         return registry->entries[0];
     qn_registry_entry *found = name ? find(registry, name) : NULL;
-    for (size_t i = 0; !name && !found && i < registry->n_entries; i++)
-        found = is_hidden(registry->entries[i]) ? NULL : registry->entries[i];
+    for (size_t i = 0; !name && i < registry->n_entries; i++) {
+        qn_registry_entry *entry = registry->entries[i];
+        if (!is_hidden(entry) && (!found || rank_of(entry) > rank_of(found)))
+            found = entry;
+    }
     return found && !is_hidden(found) ? found : NULL;
 }
 
@@ -366,8 +375,8 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model)
     qn_registry_entry *entry = entry_of(model);
     pthread_mutex_lock(&registry->lock);
     entry->used = ++registry->ticks;
-    if (!--entry->n_users && entry->is_draining)
-        pthread_cond_signal(&registry->changed);
+    if (!--entry->n_users)
+        pthread_cond_signal(&registry->changed); /* it can be freed, in place of one that is being drained, too */
     pthread_mutex_unlock(&registry->lock);
 }
 
@@ -445,6 +454,7 @@ static bool look(const qn_registry_entry *entry, qn_registry_view *view)
     view->file = entry->model.file;
     view->path = entry->path;
     view->state = entry->state;
+    view->is_draining = entry->is_draining;
     view->is_failed = entry->is_failed;
     view->was_loaded = entry->was_loaded;
     view->n_waiting = entry->n_waiting;
@@ -453,8 +463,6 @@ static bool look(const qn_registry_entry *entry, qn_registry_view *view)
     view->created = entry->model.created;
     view->metrics = entry->model.metrics;
     view->counters = counters_of(entry);
-    if (!view->file_bytes)
-        view->file_bytes = entry->file_bytes;
     return true;
 }
 

@@ -96,7 +96,7 @@ qn_status qn_registry_add(qn_registry *registry, const qn_registered *model);
 /* qn_registry_start - models of files from now on, with a thread that loads them. Names are exact from then on. */
 qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loader);
 
-/* qn_registry_add_file - add a model that is not loaded, of a file with so many bytes. One of the same name and path stays as it
+/* qn_registry_add_file - add a model that is not loaded, and takes so many bytes without its contexts. One of the same name and path stays as it
  * is, but for its size; with another one it may be loaded again at once if it has failed. QN_ERR_INVALID: there are too many, or another file has
  * the name. qn_registry_remove_file - it is there no more: no request finds it, unless it is loaded. */
 qn_status qn_registry_add_file(qn_registry *registry, const char *name, const char *path, uint64_t bytes);
@@ -119,8 +119,8 @@ typedef enum qn_acquired {
     QN_ACQUIRE_REFUSED, /* 404: there is no such model; 429: too many wait; 503: it cannot be loaded, or none is there yet */
 } qn_acquired;
 
-/* qn_registry_acquire - the model of a request. A single one that was added loaded has any name; name NULL: the first. May look
- * for new files. */
+/* qn_registry_acquire - the model of a request. A single one that was added loaded has any name; name NULL: the first that
+ * is loaded, or can be. May look for new files. */
 qn_acquired qn_registry_acquire(qn_registry *registry, const char *name, qn_waiter *waiter, const qn_registered **model,
                                 qn_refusal *refusal);
 
@@ -138,6 +138,7 @@ typedef struct qn_registry_view {
     const char *name, *file;
     const char *path; /* NULL: it was added loaded */
     qn_model_state state;
+    bool is_draining; /* loaded, but takes no new requests */
     bool is_failed;   /* its last attempt to be loaded */
     bool was_loaded;  /* what follows is known */
     size_t n_waiting; /* requests */

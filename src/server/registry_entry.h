@@ -7,8 +7,8 @@
 struct qn_registry_entry {
     qn_registered model; /* first: a pointer to it is one to the entry */
     char name[QN_REGISTRY_NAME_BYTES];
-    char *path;          /* NULL: added loaded, and stays */
-    uint64_t file_bytes; /* what its weights take */
+    char *path;            /* NULL: added loaded, and stays */
+    uint64_t weight_bytes; /* what it takes without contexts */
     qn_model_state state;
     bool is_draining; /* loaded, takes no new requests, and is freed when it has none */
     bool is_missing;  /* its file has gone */

@@ -1,7 +1,7 @@
 /* The registry's thread: loads the model that requests have waited for longest, and frees others before where the limits ask for
  * it, those without requests first, then those that were used longest ago.
  *
- * Memory is planned by the sizes of files: as many of the largest models as fit at the same time, each with a quarter of its
+ * Memory is planned by the sizes of files: as many of the largest models as fit at the same time, each with an eighth of its
  * weights for contexts, share what their weights leave evenly. So two models of any pair fit if the two largest do. A model whose
  * contexts need more than that gets all that its weights leave. */
 #include "server/registry_entry.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_CONTEXTS = 16 << 20, CONTEXTS_OF_WEIGHTS = 4 };
+enum { LEAST_CONTEXTS = 16 << 20, CONTEXTS_OF_WEIGHTS = 8 };
 
 /* ---- Memory ---- */
 
@@ -34,12 +34,12 @@ static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry
 {
     uint64_t sizes[QN_REGISTRY_MODELS], weights = 0, share = 0;
     size_t n = 0;
-    const uint64_t limit = registry->loader.memory, left = entry->file_bytes < limit ? limit - entry->file_bytes : 0;
+    const uint64_t limit = registry->loader.memory, left = entry->weight_bytes < limit ? limit - entry->weight_bytes : 0;
     if (entry->needs_all)
         return left;
     for (size_t i = 0; i < registry->n_entries; i++)
         if (!registry->entries[i]->is_missing && registry->entries[i]->path)
-            sizes[n++] = registry->entries[i]->file_bytes;
+            sizes[n++] = registry->entries[i]->weight_bytes;
     qsort(sizes, n, sizeof *sizes, descending);
     for (size_t i = 0; i < n && (!registry->loader.max_loaded || i < registry->loader.max_loaded); i++) {
         weights += sizes[i];
@@ -226,7 +226,7 @@ void *qn_registry_serve(void *argument)
         qn_registry_entry *entry = longest_wanted(registry);
         const uint64_t memory = entry && registry->loader.memory ? contexts_of(registry, entry) : 0;
         const bool fits = memory || !registry->loader.memory;
-        const room found = !entry ? keep_all(registry) : fits ? make_room(registry, entry->file_bytes + memory) : ROOM;
+        const room found = !entry ? keep_all(registry) : fits ? make_room(registry, entry->weight_bytes + memory) : ROOM;
         if (found == ROOM)
             load(registry, entry, memory);
         else if (found == LATER)

@@ -108,8 +108,8 @@ static void write_model(const qn_registry_view *view, qn_bytes *out)
         qn_json_member_integer(out, "n_vocab", view->n_vocab);
         qn_json_member_integer(out, "n_embd", view->n_embd);
         qn_json_member_integer(out, "n_params", (int64_t)view->n_params);
+        qn_json_member_integer(out, "size", (int64_t)view->file_bytes);
     }
-    qn_json_member_integer(out, "size", (int64_t)view->file_bytes);
     qn_json_close(out, '}');
     qn_json_close(out, '}');
 }
