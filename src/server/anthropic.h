@@ -6,6 +6,9 @@
 
 extern const qn_protocol qn_anthropic_messages, qn_anthropic_count;
 
+/* The code of a refusal after which Anthropic's packages send the whole conversation with each request. */
+#define QN_ANTHROPIC_NO_THREADS "thread_unsupported_request"
+
 typedef enum qn_anthropic_block { QN_BLOCK_NONE, QN_BLOCK_THINKING, QN_BLOCK_TEXT, QN_BLOCK_TOOL } qn_anthropic_block;
 
 typedef struct qn_anthropic {
@@ -14,7 +17,6 @@ typedef struct qn_anthropic {
     qn_anthropic_block block; /* the open one, always the last */
     size_t n_blocks, n_thinking;
     qn_bytes blocks; /* without a stream: the complete ones, values of JSON */
-    size_t n_prompt; /* of a stream, and of token counting */
 } qn_anthropic;
 
 /* ---- anthropic_body.c; false: refused ---- */
@@ -27,8 +29,5 @@ bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, const qn_pro
 void qn_anthropic_free(qn_exchange *exchange);
 void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out);
 void qn_anthropic_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
-
-/* qn_anthropic_count_prompt - the tokens of the conversation, into n_prompt. */
-qn_status qn_anthropic_count_prompt(qn_anthropic *x);
 
 #endif

@@ -295,12 +295,20 @@ static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversatio
 
 /* ---- All of it ---- */
 
+/* A thread is kept by the server: what continues one has no conversation. */
+static bool check_thread(const json_t *body, qn_refusal *refusal)
+{
+    return !qn_field(body, "thread") ||
+           qn_refuse(refusal, 400, QN_ANTHROPIC_NO_THREADS, "thread",
+                     "'thread' is not supported: messages are not stored, send the whole conversation as 'messages'");
+}
+
 bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
     qn_turns turns = { 0 };
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done = take_messages(&turns, body, limits, refusal) && take_output(x, body, conversation, refusal) &&
-                      take_tools(x, body, limits, tools, refusal) &&
+    const bool done = check_thread(body, refusal) && take_messages(&turns, body, limits, refusal) &&
+                      take_output(x, body, conversation, refusal) && take_tools(x, body, limits, tools, refusal) &&
                       (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_refuse_memory(refusal));
     qn_turns_free(&turns);
     json_decref(tools);

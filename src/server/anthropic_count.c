@@ -14,29 +14,10 @@ static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_ref
     return NULL;
 }
 
-static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
-{
-    qn_anthropic *x = (qn_anthropic *)exchange;
-    x->base.served = served;
-    if (!qn_openai_dump_conversation(&x->base, refusal))
-        return false;
-    const qn_status status = qn_anthropic_count_prompt(x);
-    return status == QN_OK ||
-           qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
-}
-
-static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
-{
-    (void)exchange;
-    (void)request;
-    (void)event;
-    (void)out;
-}
-
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
     qn_json_open(out, '{');
-    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_anthropic *)exchange)->n_prompt);
+    qn_json_member_integer(out, "input_tokens", (int64_t)((const qn_openai *)exchange)->n_prompt);
     qn_json_close(out, '}');
     return 200;
 }
@@ -49,9 +30,9 @@ const qn_protocol qn_anthropic_count = { .paths = paths,
                                          .id_header = "request-id",
                                          .id_prefix = "req_",
                                          .parse = parse,
-                                         .bind = bind,
+                                         .bind = qn_openai_bind_count,
                                          .begin = qn_llama_begin,
-                                         .event = event,
+                                         .event = qn_openai_no_event,
                                          .end = end,
                                          .fail = qn_anthropic_fail,
                                          .refuse = qn_anthropic_refuse,

@@ -27,24 +27,14 @@ void qn_anthropic_free(qn_exchange *exchange)
     qn_openai_free(exchange);
 }
 
-qn_status qn_anthropic_count_prompt(qn_anthropic *x)
-{
-    qn_token *tokens;
-    const qn_status status = qn_conversation_tokens(x->base.served->model, x->base.params.conversation,
-                                                    x->base.params.conversation_length, -1, &tokens, &x->n_prompt);
-    if (status == QN_OK)
-        qn_free_tokens(tokens);
-    return status;
-}
-
 /* A stream begins with the length of the prompt. A prompt that has no tokens is refused by the scheduler. */
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     qn_anthropic *x = (qn_anthropic *)exchange;
     if (!qn_openai_bind(&x->base, served, refusal))
         return false;
-    if (exchange->is_stream && qn_anthropic_count_prompt(x))
-        x->n_prompt = 0;
+    if (exchange->is_stream && qn_openai_count_prompt(&x->base))
+        x->base.n_prompt = 0;
     return true;
 }
 
@@ -65,6 +55,18 @@ static const char *type_of(const qn_refusal *refusal)
     }
 }
 
+static void write_details(qn_bytes *out)
+{
+    qn_json_key(out, "details");
+    qn_json_open(out, '{');
+    qn_json_member_string(out, "error_code", QN_ANTHROPIC_NO_THREADS);
+    qn_json_key(out, "unsupported");
+    qn_json_open(out, '[');
+    qn_json_string(out, "thread");
+    qn_json_close(out, ']');
+    qn_json_close(out, '}');
+}
+
 void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out)
 {
     qn_json_open(out, '{');
@@ -77,6 +79,8 @@ void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out)
         qn_bytes_print(out, "\"prompt is too long: %zu tokens > %zu maximum\"", refusal->n_prompt, refusal->n_ctx);
     else
         qn_json_string(out, refusal->message);
+    if (refusal->code && !strcmp(refusal->code, QN_ANTHROPIC_NO_THREADS))
+        write_details(out);
     qn_json_close(out, '}');
     qn_json_key(out, "request_id");
     if (refusal->id) {
@@ -202,7 +206,7 @@ static void begin(qn_exchange *exchange, qn_bytes *out)
     open_message(x, out);
     qn_json_close(out, ']');
     write_stop(x, NULL, out);
-    write_usage(x->n_prompt, 0, 0, 0, out);
+    write_usage(x->base.n_prompt, 0, 0, 0, out);
     qn_json_close(out, '}');
     close_event(out);
     qn_bytes_print(out, "%s", exchange->protocol->keep_alive);

@@ -7,8 +7,8 @@
 #include "server/json_body.h"
 #include "text/utf8_stream.h"
 
-extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_llama_completion, qn_llama_tokenize, qn_llama_detokenize,
-    qn_llama_template;
+extern const qn_protocol qn_openai_chat, qn_openai_completion, qn_openai_chat_count, qn_responses_count, qn_llama_completion,
+    qn_llama_tokenize, qn_llama_detokenize, qn_llama_template;
 
 /* How protocols differ where they read the same fields. */
 typedef enum qn_openai_kind { QN_OPENAI_CHAT, QN_OPENAI_COMPLETION, QN_LLAMA_COMPLETION } qn_openai_kind;
@@ -103,6 +103,7 @@ typedef struct qn_openai {
     /* From bind on. */
     const qn_served *served;
     char *conversation;
+    size_t n_prompt;    /* of qn_openai_count_prompt */
     qn_prompt *prompts; /* [n_prompts] of completions */
     size_t n_prompts;
     qn_choice *choices; /* [base.n_requests] */
@@ -121,6 +122,11 @@ void qn_openai_free(qn_exchange *exchange);
 bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal);
 bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal);
 
+/* qn_openai_count_prompt - the tokens of a conversation that is bound. qn_openai_bind_count - of a protocol that counts them: no
+ * requests. False: refused. */
+qn_status qn_openai_count_prompt(qn_openai *x);
+bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
+
 /* qn_openai_take - count what came; an error is written, and ends the answer. True: the event is a text or an end to write. */
 bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out);
 
@@ -135,8 +141,10 @@ const char *qn_openai_stop(const qn_openai *x, const qn_choice *choice);
 /* qn_openai_check_end - whether the answer can be completed; else its error is written, unless a stream has it. */
 bool qn_openai_check_end(qn_openai *x, qn_bytes *out);
 
-/* Functions of a qn_protocol. qn_llama_begin - nothing: the first event begins the answer. */
+/* Functions of a qn_protocol. qn_llama_begin - nothing: the first event begins the answer. qn_openai_no_event - without requests
+ * there are none. */
 void qn_llama_begin(qn_exchange *exchange, qn_bytes *out);
+void qn_openai_no_event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out);
 void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
 void qn_openai_refuse(const qn_refusal *refusal, qn_bytes *out);
 

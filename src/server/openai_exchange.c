@@ -69,6 +69,27 @@ bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
     return true;
 }
 
+qn_status qn_openai_count_prompt(qn_openai *x)
+{
+    qn_token *tokens;
+    const qn_status status = qn_conversation_tokens(x->served->model, x->params.conversation, x->params.conversation_length, -1,
+                                                    &tokens, &x->n_prompt);
+    if (status == QN_OK)
+        qn_free_tokens(tokens);
+    return status;
+}
+
+bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+{
+    qn_openai *x = (qn_openai *)exchange;
+    x->served = served;
+    if (!qn_openai_dump_conversation(x, refusal))
+        return false;
+    const qn_status status = qn_openai_count_prompt(x);
+    return status == QN_OK ||
+           qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
+}
+
 bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
 {
     const size_t n_prompts = x->base.conversation ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
@@ -121,6 +142,14 @@ void qn_openai_close(const qn_openai *x, qn_bytes *out)
     if (x->has_timings)
         qn_llama_timings(&x->choices[0], out);
     qn_json_close(out, '}');
+}
+
+void qn_openai_no_event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
+{
+    (void)exchange;
+    (void)request;
+    (void)event;
+    (void)out;
 }
 
 void qn_llama_begin(qn_exchange *exchange, qn_bytes *out)

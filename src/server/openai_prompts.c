@@ -1,4 +1,5 @@
-/* Prompts of completions: a text or token ids, or a list of such. /completion also takes lists that mix both in one prompt. */
+/* Prompts of completions: a text or token ids, or a list of such. /completion also takes lists that mix both in one prompt, and
+ * texts in objects. */
 #include "server/openai.h"
 
 #include "base/memory.h"
@@ -20,10 +21,19 @@ static bool is_list(const json_t *prompt)
     return json_is_array(prompt);
 }
 
+/* A prompt that is a text, or NULL. llama-server's clients may have it in an object, beside images, which are not read. */
+static const json_t *text_of(const qn_openai *x, const json_t *prompt)
+{
+    const json_t *images = qn_field(prompt, "multimodal_data"), *text = prompt;
+    if (x->kind == QN_LLAMA_COMPLETION && json_is_object(prompt))
+        text = !images || (json_is_array(images) && !json_array_size(images)) ? json_object_get(prompt, "prompt_string") : NULL;
+    return json_is_string(text) ? text : NULL;
+}
+
 static bool check_prompt(const qn_openai *x, const json_t *prompt, qn_refusal *refusal)
 {
     int64_t id;
-    if (json_is_string(prompt))
+    if (text_of(x, prompt))
         return true;
     if (!json_array_size(prompt))
         return qn_refuse_type(refusal, "prompt", prompt, expected);
@@ -82,8 +92,9 @@ static bool add_id(qn_prompt *prompt, size_t *capacity, const json_t *value, qn_
 static bool bind_prompt(const qn_openai *x, const json_t *given, qn_prompt *prompt, qn_refusal *refusal)
 {
     size_t capacity = 0;
-    if (json_is_string(given))
-        return add_text(x, prompt, &capacity, given, true, refusal);
+    const json_t *text = text_of(x, given);
+    if (text)
+        return add_text(x, prompt, &capacity, text, true, refusal);
     for (size_t i = 0; i < json_array_size(given); i++) {
         const json_t *item = json_array_get(given, i);
         if (!(json_is_string(item) ? add_text(x, prompt, &capacity, item, i == 0, refusal)

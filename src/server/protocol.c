@@ -8,10 +8,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-const qn_protocol *const qn_protocols[] = {
-    &qn_openai_chat,    &qn_openai_completion,  &qn_llama_completion, &qn_llama_tokenize,   &qn_llama_detokenize,
-    &qn_llama_template, &qn_anthropic_messages, &qn_anthropic_count,  &qn_responses_create, NULL
-};
+const qn_protocol *const qn_protocols[] = { &qn_openai_chat,        &qn_openai_completion, &qn_llama_completion,
+                                            &qn_llama_tokenize,     &qn_llama_detokenize,  &qn_llama_template,
+                                            &qn_anthropic_messages, &qn_anthropic_count,   &qn_responses_create,
+                                            &qn_openai_chat_count,  &qn_responses_count,   NULL };
 
 const qn_protocol *qn_protocol_find(const char *path)
 {

@@ -401,6 +401,9 @@ def check_llama(demo):
     two = ask("/completion", {"prompt": [[65, 66], [65, 66], ["x"]], "n_predict": 2, "temperature": 0})[1]
     assert two[0]["content"] == two[1]["content"] and len(two) == 3
     assert ask("/completion", {"prompt": [65, "Once", 66], "n_predict": 1})[0] == 200
+    in_object = ask("/completion", {**body, "prompt": [{"prompt_string": "Once", "multimodal_data": []}]})[1]
+    assert in_object["content"] == found["content"]
+    assert ask("/completion", {**body, "prompt": {"prompt_string": "Once", "multimodal_data": ["AA=="]}})[0] == 400
     chosen = ask("/completion", {**body, "response_fields": ["content", "generation_settings/n_predict"]})[1]
     assert chosen == {"content": found["content"], "generation_settings/n_predict": 8}
     word = found["content"].split()[0]

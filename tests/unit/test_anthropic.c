@@ -179,6 +179,7 @@ static void wrong_values_name_their_field(void **unused)
         { "{'max_tokens':0,'messages':[" HM "]}", "max_tokens", "" },
         { "{'max_tokens':1}", "messages", "missing" },
         { "{'max_tokens':1,'messages':[]}", "messages", "" },
+        { "{" ASK ",'thread':{'type':'continue','previous_message_id':'msg_1'}}", "thread", "not stored" },
         { "{'max_tokens':1,'messages':[5]}", "messages.0.role", "" },
         { "{'max_tokens':1,'messages':[" HM ",{'role':'tool','content':''}]}", "messages.1.role", "" },
         { "{'max_tokens':1,'messages':[{'role':'user'}]}", "messages.0.content", "missing" },
@@ -411,6 +412,10 @@ static void errors_have_types_and_ids(void **unused)
     assert_stream(
         "{'type':'error','error':{'type':'invalid_request_error','message':'prompt is too long: 28 tokens > 7 maximum'},"
         "'request_id':'req_2'}");
+    qn_refuse(&refusal, 400, "thread_unsupported_request", "thread", "no");
+    x->protocol->refuse(&refusal, &out);
+    assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'no','details':{'error_code':"
+                  "'thread_unsupported_request','unsupported':['thread']}},'request_id':null}");
     static const struct {
         int status;
         const char *type;
