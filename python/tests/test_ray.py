@@ -19,7 +19,7 @@ pytest.importorskip("ray.data")
 
 N_PROMPTS = 2000 if os.environ.get("QN_SOAK") else 200
 PROMPTS = ["Once upon a time", "The dog", "Tom"]
-ROW = {"max_tokens": 3, "temperature": 0.0, "cores": 1}
+ROW: Any = {"max_tokens": 3, "temperature": 0.0, "cores": 1}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,11 @@ def test_chats(nodes: object) -> None:
 
 @pytest.mark.parametrize(
     ("model", "options", "pattern"),
-    [(PARROT, {"temperature": -1.0}, "temperature"), (PARROT, {"tempratur": 1}, "tempratur"), ("/none.gguf", {}, "/none")],
+    [
+        (PARROT, {"temperature": -1.0}, "temperature"),
+        (PARROT, {"tempratur": 1}, "tempratur"),
+        ("/none.gguf", {}, "/none"),
+    ],
 )
 def test_errors(nodes: object, model: Path, options: dict[str, Any], pattern: str) -> None:
     """What is wrong for every row ends the computation."""

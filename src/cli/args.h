@@ -4,7 +4,7 @@
  * from them (tests/e2e/cli_options.sh compares the manual page with `quern help --man`).
  *
  * "--opt value", "--opt=value", "-o value" and "-ovalue" are the same; "--" ends the options. Of an option that is given twice
- * the last value counts, but for --stop, which collects them. Bad usage is one line on standard error and exit status 2. */
+ * the last value counts, but for those that may be repeated. Bad usage is one line on standard error and exit status 2. */
 #ifndef QN_CLI_ARGS_H
 #define QN_CLI_ARGS_H
 
@@ -50,7 +50,9 @@ typedef struct qn_args {
     int64_t requests, timeout;
     bool may_end;
     /* serve */
-    const char *host, *alias, *tls_cert, *tls_key, *access_log, *prefix_scope;
+    const char *host, *models_dir, *tls_cert, *tls_key, *access_log, *prefix_scope;
+    qn_texts models, aliases; /* take the place of model */
+    int64_t models_max;
     qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
     bool allow_unauthenticated;
     bool no_page;

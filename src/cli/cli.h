@@ -88,6 +88,10 @@ int qn_resolve_model(const char **model, bool quiet);
  * (qn_device_name_select). */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
 
+/* qn_check_device - the name of the device that args or the environment choose, for qn_model_params, and whether it is the CPU,
+ * as far as that is known before a model is loaded. Returns as qn_load_model. */
+int qn_check_device(const qn_args *args, const char **name, bool *is_cpu);
+
 /* Of chat: after the messages of the last prompt, for the next one and /regen, and of the one before, for /edit. */
 enum { QN_SESSION_CHECKPOINTS = 2 };
 

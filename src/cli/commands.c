@@ -23,8 +23,10 @@ const qn_command qn_commands[] = {
       "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions, /v1/models, "
       "/health,\n"
       "/metrics, and llama-server's /completion, /tokenize, /detokenize, /apply-template and /props. Without keys only this\n"
-      "machine can use it. SIGTERM and Ctrl-C let it finish what it has, a second one ends it at once; SIGHUP reads keys and\n"
-      "certificates again. Prompts and answers are never logged.",
+      "machine can use it. Several models, of -m given more than once or of --models-dir, are each loaded when a request "
+      "names\n"
+      "them, and freed when others need their memory. SIGTERM and Ctrl-C let it finish what it has, a second one ends it at\n"
+      "once; SIGHUP reads keys, certificates and the folder of models again. Prompts and answers are never logged.",
       0, 1, qn_serve_defaults, qn_cli_serve },
     { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time", "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
       "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions or "

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* What follows an option. */
-enum value_kind { NO_VALUE, ANY_VALUE, A_FILE, A_CHOICE };
+enum value_kind { NO_VALUE, ANY_VALUE, A_FILE /* or a folder */, A_CHOICE };
 
 static enum value_kind value_kind_of(const qn_option *option)
 {
@@ -13,7 +13,7 @@ static enum value_kind value_kind_of(const qn_option *option)
         return NO_VALUE;
     if (option->choices)
         return A_CHOICE;
-    return strcmp(option->value, "FILE") == 0 ? A_FILE : ANY_VALUE;
+    return strcmp(option->value, "FILE") == 0 || strcmp(option->value, "DIR") == 0 ? A_FILE : ANY_VALUE;
 }
 
 static void print_choices(const qn_option *option)

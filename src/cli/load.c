@@ -26,6 +26,16 @@ static int select_device(const qn_args *args, qn_device_name *device)
     return QN_EXIT_FAILED;
 }
 
+int qn_check_device(const qn_args *args, const char **name, bool *is_cpu)
+{
+    qn_device_name device;
+    int count;
+    const int status = select_device(args, &device);
+    *name = device.text;
+    *is_cpu = device.kind == QN_DEVICE_CPU || (device.kind == QN_DEVICE_AUTO && qn_device_count(QN_DEVICE_CUDA, &count));
+    return status;
+}
+
 /* args->model, where it is not set. */
 static int find_demo_model(qn_args *args)
 {

@@ -69,7 +69,7 @@ static const char *const scopes[] = { "key", "all", NULL };
 static const char *const reasoning_views[] = { "show", "fold", "hide", NULL };
 
 const qn_option qn_options[] = {
-    TEXT(GENERATE | SERVE | BATCH, "-m", "--model", "-hf", model, "FILE",
+    TEXT(GENERATE | BATCH, "-m", "--model", "-hf", model, "FILE",
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model)",
          "The latter is a model of the Hugging Face hub, which is downloaded unless it is in the cache (quern pull). "
          "Either may also be given without -m, as the first operand; a name of the hub then has a ':' or gguf in it. Of a "
@@ -77,6 +77,16 @@ const qn_option qn_options[] = {
          "NAME-00001-of-0000N.gguf and so on, any one may be named; all are expected in the same folder. The demo model is "
          "quern-demo.gguf in ../models or "
          "../share/quern, seen from the folder of the program, else in the data folder that quern was built for."),
+    TEXTS(SERVE, "-m", "--model", "-hf", models, "FILE",
+          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE] (default: the demo model); may be repeated",
+          "As for the other commands. Of several models each is loaded when a request first names it, and requests must name "
+          "one of them exactly."),
+    TEXT(SERVE, "--models-dir", NULL, NULL, models_dir, "DIR", "serve every GGUF file in this folder, by its name",
+         "Without .gguf, and of a split model without its number. Files that come later are seen when a request names them, or "
+         "after SIGHUP."),
+    INT(SERVE, "--models-max", NULL, NULL, models_max, "N", 1, 256, "of several models, at most so many are loaded",
+        "Default: as many as --memory holds, or 1 on a GPU without it. The one that was used longest ago is freed when another "
+        "is wanted, after the requests that it has."),
     TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", "-hf", model, "FILE",
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
@@ -218,8 +228,8 @@ const qn_option qn_options[] = {
          "One that other machines reach needs keys, or --allow-unauthenticated. Its name is one of --allowed-host."),
     INT(SERVE, "--port", NULL, NULL, port, "PORT", 0, 65535, "the port (default 8080); 0 is any that is free",
         "The address is printed on standard output."),
-    TEXT(SERVE, "--alias", "-a", NULL, alias, "NAME", "the model's name (default: that of its file)",
-         "A single model answers to any name."),
+    TEXTS(SERVE, "--alias", "-a", NULL, aliases, "NAME", "the model's name (default: that of its file); once for each -m",
+          "A single model answers to any name."),
     INT(SERVE, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
         "requests evaluated at the same time (default 16; 64 on a GPU)", NULL),
     INT(SERVE, "--max-queued", NULL, NULL, max_queued, "N", 1, 1 << 20, "requests that wait (default 512)",
@@ -296,10 +306,16 @@ const qn_option qn_options[] = {
         "for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values; other models keep f16, and a "
         "note says so. A session file keeps the format it was saved with."),
     BYTES(
-        EVALUATE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
+        EVALUATE & ~SERVE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
         "memory for KV caches and states: 8G, 512M (default: half of what is free)",
         "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is most of "
         "what the device has left."),
+    BYTES(
+        SERVE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
+        "memory for KV caches and states: 8G, 512M (default: half of what is free)",
+        "Pages are taken from it as conversations grow, and given back. Weights do not count. On a GPU the default is most of "
+        "what the device has left. Of several models it is the memory of all that are loaded, weights included; the default "
+        "is then nine tenths of what is free."),
     BYTES(SERVE | BATCH | BENCH, "--prefix-cache", NULL, NULL, prefix_cache, "SIZE", 1,
           "memory for recurrent states that are kept for reuse, or off",
           "Prefixes of finished requests are kept as long as there is memory, and requests that begin alike are not evaluated "

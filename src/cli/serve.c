@@ -1,11 +1,9 @@
-/* quern serve: a model behind HTTP. The main thread loads the model while the server already listens, and then waits. */
+/* quern serve: models behind HTTP. The main thread loads a single model while the server already listens, and then waits. */
 #include "cli/cli.h"
+#include "cli/serve_model.h"
 #include "cli/signals.h"
 
-#include "cache/sequence.h"
-#include "gguf/gguf.h"
 #include "server/listen.h"
-#include "server/server.h"
 
 #include <math.h>
 #include <signal.h>
@@ -13,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_QUEUED = 512, WORKERS = 2, CPU_SEQUENCES = 16, GPU_SEQUENCES = 64 };
+enum { MAX_QUEUED = 512, WORKERS = 2 };
 
 #define NO_SEED UINT64_MAX
 
@@ -24,7 +22,8 @@ typedef struct serve {
     qn_server *server;
     qn_model *model;
     qn_scheduler *scheduler;
-    char name[256], fingerprint[32]; /* of the model, of answers */
+    char name[QN_REGISTRY_NAME_BYTES];
+    qn_serve_files *files; /* in place of the model */
 } serve;
 
 /* What the command line does not say is in the model's file, or the library's default. */
@@ -108,11 +107,37 @@ static void print_note(const char *text)
     qn_cli_error("note: %s", text);
 }
 
+/* Models that are loaded when they are asked for; else one is loaded at the start. */
+static bool has_files(const qn_args *args)
+{
+    return args->models_dir || args->models.count > 1;
+}
+
+static void take_models(qn_args *args)
+{
+    if (args->models.count)
+        args->model = args->models.at[0];
+    qn_args_take_model(args);
+    if (args->model)
+        args->models.at[0] = args->model;
+    if (args->model && !args->models.count)
+        args->models.count = 1;
+}
+
 static int check_args(qn_args *args)
 {
-    qn_args_take_model(args);
+    take_models(args);
     if (qn_args_no_more("serve", args, 0) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
+    const size_t n_models = args->models.count ? args->models.count : 1;
+    if (args->aliases.count && args->aliases.count != n_models) {
+        qn_cli_error("--alias: %zu names for %zu models, expected one for each -m", args->aliases.count, n_models);
+        return QN_EXIT_USAGE;
+    }
+    if (args->models_dir && args->aliases.count && !args->models.count) {
+        qn_cli_error("--alias: models of --models-dir have the names of their files");
+        return QN_EXIT_USAGE;
+    }
     if (!args->tls_cert != !args->tls_key) {
         qn_cli_error("--tls-cert and --tls-key: one needs the other");
         return QN_EXIT_USAGE;
@@ -181,154 +206,33 @@ static int open_server(serve *s)
 
 /* ---- The model ---- */
 
-static float pick(float given, float otherwise)
-{
-    return isnan(given) ? otherwise : given;
-}
-
-static int32_t pick_integer(int32_t given, int32_t otherwise)
-{
-    return given < 0 ? otherwise : given;
-}
-
-/* What the file recommends. */
-static qn_status read_sampling(const char *path, qn_sampling *sampling)
-{
-    qn_gguf *file;
-    uint32_t top_k = (uint32_t)sampling->top_k, last_n = (uint32_t)sampling->repeat_last_n;
-    const qn_status status = qn_gguf_open_alone(path, &file);
-    if (status)
-        return status;
-    const bool is_read = !qn_gguf_get_f32(file, "general.sampling.temp", false, &sampling->temperature) &&
-                         !qn_gguf_get_u32(file, "general.sampling.top_k", false, &top_k) &&
-                         !qn_gguf_get_f32(file, "general.sampling.top_p", false, &sampling->top_p) &&
-                         !qn_gguf_get_f32(file, "general.sampling.min_p", false, &sampling->min_p) &&
-                         !qn_gguf_get_f32(file, "general.sampling.penalty_repeat", false, &sampling->repeat_penalty) &&
-                         !qn_gguf_get_u32(file, "general.sampling.penalty_last_n", false, &last_n);
-    qn_gguf_close(file);
-    sampling->top_k = top_k < INT32_MAX ? (int)top_k : 0;
-    sampling->repeat_last_n = last_n < INT32_MAX ? (int)last_n : INT32_MAX;
-    if (!is_read)
-        return QN_ERR_FORMAT;
-    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 && sampling->min_p >= 0 &&
-                          sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F && sampling->repeat_penalty <= 1e3F;
-    return is_valid ? QN_OK : QN_ERR_INVALID;
-}
-
-/* A file's bad advice is left out. */
-static qn_sampling choose_sampling(const qn_args *args)
-{
-    qn_sampling file = qn_sampling_defaults();
-    if (read_sampling(args->model, &file)) {
-        if (!args->quiet)
-            qn_cli_error("note: general.sampling of the model is not valid, and is ignored");
-        file = qn_sampling_defaults();
-    }
-    const qn_sampling *given = &args->sampling;
-    return (qn_sampling){ .temperature = pick(given->temperature, file.temperature),
-                          .top_k = pick_integer(given->top_k, file.top_k),
-                          .top_p = pick(given->top_p, file.top_p),
-                          .min_p = pick(given->min_p, file.min_p),
-                          .repeat_penalty = pick(given->repeat_penalty, file.repeat_penalty),
-                          .repeat_last_n = pick_integer(given->repeat_last_n, file.repeat_last_n),
-                          .frequency_penalty = pick(given->frequency_penalty, 0),
-                          .presence_penalty = pick(given->presence_penalty, 0) };
-}
-
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-/* That of the file, without what says that it is one, or one of several. */
-static void choose_name(serve *s)
-{
-    const char *const file = file_name(s->args->model);
-    const size_t length = strlen(file);
-    uint32_t number, count;
-    snprintf(s->name, sizeof s->name, "%s", s->args->alias ? s->args->alias : file);
-    if (s->args->alias || length >= sizeof s->name || length < 6 || strcmp(file + length - 5, ".gguf") != 0)
-        return;
-    s->name[length - 5] = 0;
-    if (qn_gguf_split_numbers(file, &number, &count))
-        s->name[length - strlen("-00001-of-00001.gguf")] = 0;
-}
-
-/* The context of a request: what was given or trained, at most what the memory holds. */
-static uint32_t choose_context(const serve *s, const qn_capacity *capacity)
-{
-    const qn_args *args = s->args;
-    const uint32_t trained = qn_model_get_info(s->model).n_ctx_train;
-    const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
-    if (wanted > trained && !args->quiet)
-        qn_cli_error("note: -c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
-                     (unsigned)trained);
-    if (fits < wanted && !args->quiet)
-        qn_cli_error("note: %llu tokens of context do not fit in memory, %llu do; see --memory and --kv",
-                     (unsigned long long)wanted, (unsigned long long)fits);
-    return (uint32_t)(fits < wanted ? fits : wanted);
-}
-
-static int create_scheduler(serve *s, uint32_t n_ctx, uint32_t n_parallel)
-{
-    const qn_args *args = s->args;
-    const qn_scheduler_params params = { .kv = args->kv,
-                                         .n_ctx = n_ctx,
-                                         .max_sequences = n_parallel,
-                                         .max_queued = (uint32_t)args->max_queued,
-                                         .max_rows = (uint32_t)args->batch,
-                                         .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
-                                         .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
-                                         .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
-                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
-    return qn_scheduler_create(s->model, &params, &s->scheduler) ? qn_cli_fail() : QN_EXIT_DONE;
-}
-
-static uint32_t choose_parallel(const serve *s)
-{
-    const qn_args *args = s->args;
-    const uint32_t most = strcmp(qn_model_get_info(s->model).device, "cpu") ? GPU_SEQUENCES : CPU_SEQUENCES;
-    if (args->sequences)
-        return (uint32_t)args->sequences;
-    return args->batch && args->batch < most ? (uint32_t)args->batch : most;
-}
-
 static int add_model(serve *s)
 {
-    qn_capacity capacity;
     char memory[32];
-    const uint32_t n_parallel = choose_parallel(s);
-    if (qn_model_get_capacity(s->model, s->args->kv, 1, &capacity))
+    const char *const path = s->args->model;
+    qn_registered model = { .name = s->name, .file = strrchr(path, '/') ? strrchr(path, '/') + 1 : path };
+    if (s->args->aliases.count)
+        snprintf(s->name, sizeof s->name, "%s", s->args->aliases.at[0]);
+    else
+        qn_serve_name(path, s->name);
+    model.created = (int64_t)time(NULL);
+    if (qn_serve_prepare(s->args, path, s->model, &model))
         return qn_cli_fail();
-    if (!capacity.tokens_per_sequence) {
-        qn_cli_error("serve: the memory does not hold a request; see --memory");
-        return QN_EXIT_FAILED;
-    }
-    const uint32_t n_ctx = choose_context(s, &capacity);
-    if (create_scheduler(s, n_ctx, n_parallel) != QN_EXIT_DONE)
-        return QN_EXIT_FAILED;
-    choose_name(s);
-    snprintf(s->fingerprint, sizeof s->fingerprint, "quern-%s", qn_version());
-    const uint64_t page_bytes = capacity.bytes_per_position * QN_PAGE;
-    const qn_registered model = { .name = s->name,
-                                  .file = file_name(s->args->model),
-                                  .served = { .model = s->model,
-                                              .fingerprint = s->fingerprint,
-                                              .n_ctx = n_ctx,
-                                              .max_tokens = s->args->max_tokens,
-                                              .sampling = choose_sampling(s->args) },
-                                  .scheduler = s->scheduler,
-                                  .n_parallel = n_parallel,
-                                  .max_queued = (uint32_t)s->args->max_queued,
-                                  .page_tokens = QN_PAGE,
-                                  .n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0,
-                                  .created = (int64_t)time(NULL) };
+    s->scheduler = model.scheduler;
     if (qn_server_add(s->server, &model))
         return qn_cli_fail();
-    printf("ready: %s, %u tokens of context, %u requests at a time, %s for contexts\n", s->name, (unsigned)n_ctx,
-           (unsigned)n_parallel, qn_print_size(memory, capacity.memory_limit));
+    printf("ready: %s, %u tokens of context, %u requests at a time, %s for contexts\n", s->name, (unsigned)model.served.n_ctx,
+           (unsigned)model.n_parallel,
+           qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model).file_bytes)));
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
+}
+
+static int load_model(serve *s)
+{
+    if (has_files(s->args))
+        return qn_serve_files_start(s->args, s->server, &s->files);
+    const int status = qn_load_model(s->args, false, true, &s->model);
+    return status == QN_EXIT_DONE ? add_model(s) : status;
 }
 
 int qn_cli_serve(qn_args *args)
@@ -342,9 +246,7 @@ int qn_cli_serve(qn_args *args)
     if (status == QN_EXIT_DONE)
         status = open_server(&s);
     if (status == QN_EXIT_DONE)
-        status = qn_load_model(args, false, true, &s.model);
-    if (status == QN_EXIT_DONE)
-        status = add_model(&s);
+        status = load_model(&s);
     if (status == QN_EXIT_DONE) {
         catch_stops(&s);
         qn_notify("READY=1");
@@ -356,6 +258,7 @@ int qn_cli_serve(qn_args *args)
     forget_signals();
     qn_scheduler_free(s.scheduler);
     qn_server_free(s.server);
+    qn_serve_files_free(s.files);
     qn_model_free(s.model);
     qn_access_log_free(s.log);
     qn_keys_free(s.keys);

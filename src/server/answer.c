@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +33,16 @@ struct qn_answer {
     /* Of the outbox's lock. */
     qn_answer *next;
     bool is_listed;
-    /* Of the thread that is at work on it: the worker, then callbacks. */
-    const qn_registered *model;
+    /* Of the thread that is at work on it: a worker, what wakes it, then callbacks. */
+    const qn_registered *model; /* a reference; NULL before it is there, and after the end */
     qn_exchange *exchange;
+    qn_waiter waiter;
     slot *slots;          /* [exchange->n_requests] */
     uint64_t *ids;        /* [n_submitted], which is of the lock */
     pthread_mutex_t lock; /* protects what follows, and the exchange from begin on */
     size_t n_submitted;
     size_t n_left; /* requests that have not ended, and the worker, as long as it submits */
+    bool may_open; /* a stream that waits for its model */
     qn_bytes out;
     size_t n_taken; /* of out */
     qn_answer_view view;
@@ -149,14 +152,25 @@ void qn_answer_hold(qn_answer *a)
     atomic_fetch_add(&a->references, 1);
 }
 
+/* Its requests have ended, or there are none: the model may be freed, and what uses it goes before. */
+static void leave_model(qn_answer *a)
+{
+    for (size_t i = 0; a->slots && i < a->exchange->n_requests; i++)
+        qn_recall_answer_free(&a->slots[i].recalled);
+    qn_free(a->slots);
+    qn_exchange_free(a->exchange);
+    if (a->model)
+        qn_registry_release(a->request.registry, a->model);
+    a->slots = NULL;
+    a->exchange = NULL;
+    a->model = NULL;
+}
+
 void qn_answer_release(qn_answer *a)
 {
     if (!a || atomic_fetch_sub(&a->references, 1) != 1)
         return;
-    for (size_t i = 0; a->slots && i < a->exchange->n_requests; i++)
-        qn_recall_answer_free(&a->slots[i].recalled);
-    qn_exchange_free(a->exchange);
-    qn_free(a->slots);
+    leave_model(a);
     qn_free(a->ids);
     qn_bytes_free(&a->body);
     qn_bytes_free(&a->out);
@@ -226,6 +240,7 @@ static void leave(qn_answer *a, size_t n)
         finish(a);
     pthread_mutex_unlock(&a->lock);
     if (is_last) {
+        leave_model(a);
         notify(a);
         qn_answer_release(a);
     }
@@ -234,9 +249,11 @@ static void leave(qn_answer *a, size_t n)
 void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
 {
     pthread_mutex_lock(&a->lock);
+    a->may_open = false;
     if (!a->is_abandoned)
         refuse(a, refusal);
     pthread_mutex_unlock(&a->lock);
+    leave_model(a);
     notify(a);
 }
 
@@ -319,13 +336,19 @@ static void on_end(void *user, const qn_request_result *result)
 
 /* ---- Requests ---- */
 
+/* The model stays meanwhile, also if the requests end. */
 static void cancel(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
-    const size_t n = a->n_submitted;
+    const size_t n = a->n_left ? a->n_submitted : 0;
+    const qn_registered *const model = n ? a->model : NULL;
+    if (model)
+        qn_registry_hold(a->request.registry, model);
     pthread_mutex_unlock(&a->lock);
     for (size_t i = 0; i < n; i++)
-        qn_scheduler_cancel(a->model->scheduler, a->ids[i]);
+        qn_scheduler_cancel(model->scheduler, a->ids[i]);
+    if (model)
+        qn_registry_release(a->request.registry, model);
 }
 
 /* The exchange of the body. False: refused. */
@@ -361,8 +384,7 @@ static const qn_served *served_of(const qn_answer *a)
 
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
-    a->model = qn_registry_find(a->request.registry, a->exchange->model, refusal);
-    if (!a->model || !check_queue(a, refusal))
+    if (!check_queue(a, refusal))
         return false;
     (void)qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation);
     if (!a->exchange->protocol->bind(a->exchange, served_of(a), refusal))
@@ -413,6 +435,7 @@ static void run(qn_answer *a)
     qn_refusal refusal = { 0 };
     pthread_mutex_lock(&a->lock);
     a->n_left = n + 1;
+    a->may_open = false;
     a->view.is_stream = a->exchange->is_stream;
     a->view.status = 200;
     a->exchange->protocol->begin(a->exchange, &a->out);
@@ -436,6 +459,55 @@ static void run(qn_answer *a)
     leave(a, n - n_submitted + 1);
 }
 
+/* ---- The model ---- */
+
+/* By any thread, with the reference that the waiter has. */
+static void wake(qn_waiter *waiter)
+{
+    qn_answer *a = (qn_answer *)((char *)waiter - offsetof(qn_answer, waiter));
+    a->model = waiter->model;
+    a->request.restart(a->request.restart_user, a);
+    qn_answer_release(a);
+}
+
+/* It is of no use that it waits for its model; from then on the answer is the caller's. */
+static void leave_queue(qn_answer *a)
+{
+    if (!qn_registry_cancel(a->request.registry, &a->waiter))
+        return;
+    pthread_mutex_lock(&a->lock);
+    const qn_refusal refusal = a->refusal;
+    pthread_mutex_unlock(&a->lock);
+    qn_answer_refuse(a, &refusal);
+    qn_answer_release(a); /* of the waiter */
+}
+
+/* After `wake` that is its result. From QN_ACQUIRE_WAITS on the answer is another thread's. */
+static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
+{
+    if (a->waiter.wake) {
+        *refusal = a->waiter.refusal;
+        return a->model ? QN_ACQUIRED : QN_ACQUIRE_REFUSED;
+    }
+    a->waiter.wake = wake;
+    qn_answer_hold(a); /* of the waiter */
+    pthread_mutex_lock(&a->lock);
+    a->may_open = a->exchange->is_stream;
+    pthread_mutex_unlock(&a->lock);
+    const qn_acquired result = qn_registry_acquire(a->request.registry, a->exchange->model, &a->waiter, &a->model, refusal);
+    if (result != QN_ACQUIRE_WAITS)
+        qn_answer_release(a);
+    return result;
+}
+
+static bool is_useless(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool is_useless = a->is_abandoned || a->is_stopped;
+    pthread_mutex_unlock(&a->lock);
+    return is_useless;
+}
+
 void qn_answer_start(qn_answer *a)
 {
     qn_refusal refusal;
@@ -443,9 +515,19 @@ void qn_answer_start(qn_answer *a)
     const bool is_abandoned = a->is_abandoned, is_stopped = a->is_stopped;
     refusal = a->refusal;
     pthread_mutex_unlock(&a->lock);
-    if (is_abandoned)
+    if (is_abandoned) {
+        leave_model(a);
         return;
-    if (is_stopped || !parse(a, &refusal) || !bind(a, &refusal)) {
+    }
+    qn_acquired result = QN_ACQUIRE_REFUSED;
+    if (!is_stopped && (a->exchange || parse(a, &refusal)))
+        result = acquire(a, &refusal);
+    if (result == QN_ACQUIRE_WAITS) {
+        if (is_useless(a)) /* since it was looked at above */
+            leave_queue(a);
+        return;
+    }
+    if (result == QN_ACQUIRE_REFUSED || !bind(a, &refusal)) {
         qn_answer_refuse(a, &refusal);
         return;
     }
@@ -493,6 +575,18 @@ qn_bytes qn_answer_body(qn_answer *a)
     return body;
 }
 
+bool qn_answer_open(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool opens = a->may_open && !a->is_abandoned && !a->view.is_done;
+    if (opens) {
+        a->view.is_stream = a->view.is_accepted = true;
+        a->view.status = 200;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return opens;
+}
+
 void qn_answer_abandon(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -500,8 +594,10 @@ void qn_answer_abandon(qn_answer *a)
     a->is_abandoned = true;
     pthread_mutex_unlock(&a->lock);
     a->connection = NULL;
-    if (is_new)
+    if (is_new) {
+        leave_queue(a);
         cancel(a);
+    }
 }
 
 void qn_answer_stop(qn_answer *a, const qn_refusal *refusal)
@@ -510,5 +606,6 @@ void qn_answer_stop(qn_answer *a, const qn_refusal *refusal)
     a->is_stopped = true;
     a->refusal = *refusal;
     pthread_mutex_unlock(&a->lock);
+    leave_queue(a);
     cancel(a);
 }

@@ -33,6 +33,9 @@ typedef struct qn_answer_request {
     uint64_t seed;        /* of a body without one */
     char id[40];
     double arrived; /* qn_now */
+    /* Has a worker call qn_answer_start again, once the model is there for which it waited. By any thread. */
+    void (*restart)(void *user, qn_answer *answer);
+    void *restart_user;
 } qn_answer_request;
 
 typedef struct qn_answer_usage {
@@ -68,7 +71,7 @@ void qn_answer_release(qn_answer *answer);
 
 /* ---- For workers ---- */
 
-/* qn_answer_start - read the body, and submit its requests. */
+/* qn_answer_start - read the body, and submit its requests; or wait for its model, without a thread, and begin again then. */
 void qn_answer_start(qn_answer *answer);
 
 /* qn_answer_refuse - end it with a refusal, before it is started. */
@@ -91,6 +94,10 @@ long qn_answer_read(qn_answer *answer, char *out, size_t most);
 
 /* qn_answer_body - take the whole body of an answer that is done and no stream. */
 qn_bytes qn_answer_body(qn_answer *answer);
+
+/* qn_answer_open - let a stream that has waited long for its model begin, so that comments can be sent. False: it does not wait,
+ * or is no stream. */
+bool qn_answer_open(qn_answer *answer);
 
 /* qn_answer_abandon - the connection has gone: cancel what is left. qn_answer_stop - end it soon, with a refusal, which a stream
  * that has begun has as an error. */

@@ -219,6 +219,16 @@ static void tick_stream(qn_connection *c, double now)
     qn_connection_resume(c);
 }
 
+/* Its stream begins before the model is there: from then on errors are events of it. */
+static void tick_answer(qn_connection *c, double now)
+{
+    qn_http_request *r = c->request;
+    if (!c->is_suspended || now - r->started < SILENT_SECONDS || !qn_answer_open(r->answer))
+        return;
+    r->needs_comment = true;
+    qn_connection_resume(c);
+}
+
 void qn_connections_tick(qn_http *http)
 {
     const double now = qn_now();
@@ -227,6 +237,8 @@ void qn_connections_tick(qn_http *http)
             qn_connection_shut(c);
         else if (c->request && c->request->is_streaming)
             tick_stream(c, now);
+        else if (c->request && c->request->answer && !c->request->status)
+            tick_answer(c, now);
         else if (c->request && c->request->status && c->deadline <= 0)
             c->deadline = now + SEND_SECONDS;
     }

@@ -19,12 +19,16 @@ static void free_text(qn_exchange *exchange)
     free(x);
 }
 
-static qn_exchange *create(qn_refusal *refusal)
+/* `model` is no field of llama-server's, but names one of several. */
+static qn_exchange *create(const json_t *body, qn_refusal *refusal)
 {
     text_exchange *x = calloc(1, sizeof *x);
-    if (!x)
+    if (!x) {
         qn_refuse_memory(refusal);
-    return x ? &x->base : NULL;
+        return NULL;
+    }
+    x->base.model = json_string_value(json_object_get(body, "model"));
+    return &x->base;
 }
 
 static bool refuse_text(const char *field, qn_refusal *refusal)
@@ -55,7 +59,7 @@ static qn_exchange *parse_tokenize(json_t *body, const qn_protocol_limits *limit
     if (!qn_field_bool(body, "add_special", &value, refusal) || !qn_field_bool(body, "parse_special", &value, refusal) ||
         !qn_field_bool(body, "with_pieces", &value, refusal))
         return NULL;
-    return create(refusal);
+    return create(body, refusal);
 }
 
 /* A piece that is no text is a list of its bytes. */
@@ -115,7 +119,7 @@ static qn_exchange *parse_detokenize(json_t *body, const qn_protocol_limits *lim
         qn_refuse(refusal, 400, NULL, "tokens", "'tokens' has %zu ids, at most %d are allowed", json_array_size(tokens),
                   MAX_TOKENS);
     else
-        return create(refusal);
+        return create(body, refusal);
     return NULL;
 }
 
@@ -153,7 +157,7 @@ static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_r
 static qn_exchange *parse_template(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
     json_t *conversation = qn_openai_conversation(body, limits, refusal);
-    qn_exchange *exchange = conversation ? create(refusal) : NULL;
+    qn_exchange *exchange = conversation ? create(body, refusal) : NULL;
     if (exchange)
         exchange->conversation = conversation;
     else

@@ -290,6 +290,21 @@ static double of_failed(const qn_metrics_model *m)
     return (double)get(&m->metrics->failed);
 }
 
+static double of_loaded(const qn_metrics_model *m)
+{
+    return m->is_loaded;
+}
+
+static double of_loads(const qn_metrics_model *m)
+{
+    return (double)m->n_loads;
+}
+
+static double of_bytes(const qn_metrics_model *m)
+{
+    return (double)m->bytes;
+}
+
 static const char gauge[] = "gauge", total[] = "counter";
 
 static const struct model_number {
@@ -323,6 +338,9 @@ static const struct model_number {
     { "quern_answers_cancelled_total", NULL, total, "Answers that were cancelled, mostly by a client that went away.",
       of_cancelled },
     { "quern_answers_failed_total", NULL, total, "Answers that ended with an error.", of_failed },
+    { "quern_model_loaded", NULL, gauge, "1 for a model that is loaded, else 0.", of_loaded },
+    { "quern_model_loads_total", NULL, total, "Times that the model was loaded.", of_loads },
+    { "quern_model_memory_bytes", NULL, gauge, "Memory of the model: its weights, and what its contexts may take.", of_bytes },
 };
 
 static const struct model_histogram {

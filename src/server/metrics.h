@@ -43,6 +43,9 @@ typedef struct qn_metrics_model {
     qn_scheduler_counters counters;
     uint32_t page_tokens; /* tokens of a page of the KV cache, and how many pages its memory has */
     uint64_t n_pages;
+    bool is_loaded;
+    uint64_t n_loads;
+    uint64_t bytes; /* of memory: weights, and what contexts may take */
 } qn_metrics_model;
 
 /* qn_metrics_write - append the text of all metrics; its type is QN_METRICS_TYPE. */

@@ -249,6 +249,11 @@ static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t le
 
 /* ---- The answer ---- */
 
+static void restart(void *workers, qn_answer *answer)
+{
+    qn_workers_add(workers, answer);
+}
+
 static enum MHD_Result start_answer(qn_http_request *r)
 {
     qn_http *http = r->connection->http;
@@ -259,7 +264,9 @@ static enum MHD_Result start_answer(qn_http_request *r)
                                   .shares_prefixes = http->params.shares_prefixes,
                                   .has_seed = http->params.has_seed,
                                   .seed = http->params.seed,
-                                  .arrived = r->started };
+                                  .arrived = r->started,
+                                  .restart = restart,
+                                  .restart_user = http->workers };
     memcpy(request.id, r->id, sizeof request.id);
     r->answer = qn_answer_create(&http->outbox, &request, &r->body, r->connection);
     if (!r->answer) {

@@ -96,7 +96,9 @@ static bool is_known(const char *known, const char *etag)
 
 enum MHD_Result qn_respond_page(qn_http_request *r)
 {
-    qn_page page = { .status = 200, .type = "application/json" };
+    qn_page page = { .model = MHD_lookup_connection_value(r->connection->mhd, MHD_GET_ARGUMENT_KIND, "model"),
+                     .status = 200,
+                     .type = "application/json" };
     const size_t length = strlen(r->route->path);
     const char *rest = r->route->path[length - 1] == '*' ? r->path + length - 1 : "";
     if (!r->route->page(r->connection->http, rest, &page, &r->refusal)) {

@@ -4,6 +4,7 @@
 #include "server/http.h"
 #include "server/page/page.h"
 
+#include "base/memory.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -15,7 +16,10 @@ static bool check_ready(qn_http *http, qn_refusal *refusal)
 {
     if (http->is_draining)
         return qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
-    return qn_registry_count(&http->registry) || qn_refuse(refusal, 503, "loading", NULL, "the model is being loaded");
+    if (qn_registry_is_ready(&http->registry))
+        return true;
+    return qn_refuse(refusal, 503, "loading", NULL,
+                     qn_registry_count(&http->registry) ? "no model can be loaded" : "the model is being loaded");
 }
 
 static bool page_health(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
@@ -29,52 +33,87 @@ static bool page_health(qn_http *http, const char *rest, qn_page *page, qn_refus
     return true;
 }
 
+/* Models that were never asked for have no numbers. */
 static bool page_metrics(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
 {
-    qn_metrics_model models[QN_REGISTRY_MODELS];
     const size_t n = qn_registry_count(&http->registry);
+    qn_metrics_model *models;
+    size_t n_models = 0;
     (void)rest;
-    (void)refusal;
+    if (qn_alloc(&models, n, sizeof *models, "metrics"))
+        return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the metrics");
     for (size_t i = 0; i < n; i++) {
-        const qn_registered *model = qn_registry_at(&http->registry, i);
-        models[i] = (qn_metrics_model){ .name = model->name,
-                                        .metrics = model->metrics,
-                                        .counters = qn_scheduler_get_counters(model->scheduler),
-                                        .page_tokens = model->page_tokens,
-                                        .n_pages = model->n_pages };
+        qn_registry_view view;
+        if (qn_registry_look(&http->registry, i, &view) && (view.was_loaded || view.n_waiting || view.is_failed))
+            models[n_models++] = (qn_metrics_model){ .name = view.name,
+                                                     .metrics = view.metrics,
+                                                     .counters = view.counters,
+                                                     .page_tokens = view.page_tokens,
+                                                     .n_pages = view.n_pages,
+                                                     .is_loaded = view.state == QN_MODEL_LOADED,
+                                                     .n_loads = view.n_loads,
+                                                     .bytes = view.bytes };
     }
     page->type = QN_METRICS_TYPE;
-    qn_metrics_write(http->metrics, models, n, &page->body);
+    qn_metrics_write(http->metrics, models, n_models, &page->body);
+    qn_free(models);
     return true;
 }
 
-/* OpenAI's and Anthropic's fields beside each other, and llama-server's. */
-static void write_model(const qn_registered *model, qn_bytes *out)
+/* llama-server's names, where it has them. */
+static const char *state_of(const qn_registry_view *view)
 {
-    const qn_model_info info = qn_model_get_info(model->served.model);
+    static const char *const names[] = { [QN_MODEL_UNLOADED] = "unloaded",
+                                         [QN_MODEL_LOADING] = "loading",
+                                         [QN_MODEL_LOADED] = "loaded",
+                                         [QN_MODEL_FREEING] = "unloaded",
+                                         [QN_MODEL_FAILED] = "unloaded" };
+    return view->state == QN_MODEL_UNLOADED && view->n_waiting ? "loading" : names[view->state];
+}
+
+static void write_state(const qn_registry_view *view, qn_bytes *out)
+{
+    qn_json_key(out, "status");
+    qn_json_open(out, '{');
+    qn_json_member_string(out, "value", state_of(view));
+    if (view->is_failed) {
+        qn_json_key(out, "failed");
+        qn_json_bool(out, true);
+    }
+    qn_json_close(out, '}');
+}
+
+/* OpenAI's and Anthropic's fields beside each other, and llama-server's. Of a model that was never loaded little is known. */
+static void write_model(const qn_registry_view *view, qn_bytes *out)
+{
     char created[32];
     struct tm utc;
-    const time_t seconds = (time_t)model->created;
+    const time_t seconds = (time_t)view->created;
     strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
     qn_json_open(out, '{');
-    qn_json_member_string(out, "id", model->name);
+    qn_json_member_string(out, "id", view->name);
     qn_json_member_string(out, "object", "model");
     qn_json_member_string(out, "type", "model");
-    qn_json_member_string(out, "display_name", *info.name ? info.name : model->name);
-    qn_json_member_integer(out, "created", model->created);
+    qn_json_member_string(out, "display_name", *view->display_name ? view->display_name : view->name);
+    qn_json_member_integer(out, "created", view->created);
     qn_json_member_string(out, "created_at", created);
     qn_json_member_string(out, "owned_by", "quern");
     qn_json_member_string(out, "lifecycle", "active");
-    qn_json_member_integer(out, "max_model_len", model->served.n_ctx);
-    qn_json_member_integer(out, "max_input_tokens", model->served.n_ctx);
+    write_state(view, out);
+    if (view->was_loaded) {
+        qn_json_member_integer(out, "max_model_len", view->n_ctx);
+        qn_json_member_integer(out, "max_input_tokens", view->n_ctx);
+    }
     qn_json_key(out, "meta");
     qn_json_open(out, '{');
-    qn_json_member_integer(out, "n_ctx", model->served.n_ctx);
-    qn_json_member_integer(out, "n_ctx_train", info.n_ctx_train);
-    qn_json_member_integer(out, "n_vocab", info.n_vocab);
-    qn_json_member_integer(out, "n_embd", info.n_embd);
-    qn_json_member_integer(out, "n_params", (int64_t)info.n_params);
-    qn_json_member_integer(out, "size", (int64_t)info.file_bytes);
+    if (view->was_loaded) {
+        qn_json_member_integer(out, "n_ctx", view->n_ctx);
+        qn_json_member_integer(out, "n_ctx_train", view->n_ctx_train);
+        qn_json_member_integer(out, "n_vocab", view->n_vocab);
+        qn_json_member_integer(out, "n_embd", view->n_embd);
+        qn_json_member_integer(out, "n_params", (int64_t)view->n_params);
+        qn_json_member_integer(out, "size", (int64_t)view->file_bytes);
+    }
     qn_json_close(out, '}');
     qn_json_close(out, '}');
 }
@@ -82,17 +121,24 @@ static void write_model(const qn_registered *model, qn_bytes *out)
 static bool page_models(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
+    const char *first = NULL, *last = NULL;
     (void)rest;
     (void)refusal;
     qn_json_open(&page->body, '{');
     qn_json_member_string(&page->body, "object", "list");
     qn_json_key(&page->body, "data");
     qn_json_open(&page->body, '[');
-    for (size_t i = 0; i < n; i++)
-        write_model(qn_registry_at(&http->registry, i), &page->body);
+    for (size_t i = 0; i < n; i++) {
+        qn_registry_view view;
+        if (!qn_registry_look(&http->registry, i, &view))
+            continue;
+        write_model(&view, &page->body);
+        first = first ? first : view.name;
+        last = view.name;
+    }
     qn_json_close(&page->body, ']');
-    qn_json_member_string(&page->body, "first_id", n ? qn_registry_at(&http->registry, 0)->name : NULL);
-    qn_json_member_string(&page->body, "last_id", n ? qn_registry_at(&http->registry, n - 1)->name : NULL);
+    qn_json_member_string(&page->body, "first_id", first);
+    qn_json_member_string(&page->body, "last_id", last);
     qn_json_key(&page->body, "has_more");
     qn_json_bool(&page->body, false);
     qn_json_close(&page->body, '}');
@@ -102,16 +148,14 @@ static bool page_models(qn_http *http, const char *rest, qn_page *page, qn_refus
 /* Any name is answered by a single model, but only its own is that of a model. */
 static bool page_model(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
 {
-    const size_t n = qn_registry_count(&http->registry);
-    for (size_t i = 0; i < n; i++) {
-        const qn_registered *model = qn_registry_at(&http->registry, i);
-        if (strcmp(model->name, rest) != 0)
-            continue;
-        write_model(model, &page->body);
+    qn_registry_view view;
+    if (qn_registry_look_for(&http->registry, rest, &view)) {
+        write_model(&view, &page->body);
         return true;
     }
-    return check_ready(http, refusal) &&
-           qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", rest);
+    if (!qn_registry_count(&http->registry))
+        return qn_refuse(refusal, 503, "loading", NULL, "the model is being loaded");
+    return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", rest);
 }
 
 static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_bytes *out)
@@ -133,27 +177,42 @@ static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_
     qn_json_number(out, sampling->frequency_penalty);
 }
 
+/* Of the model that is named, else of the first that is loaded. */
+static bool find_props(qn_http *http, const char *name, qn_registry_view *view, qn_refusal *refusal)
+{
+    const size_t n = qn_registry_count(&http->registry);
+    if (name && !qn_registry_look_for(&http->registry, name, view) && n != 1)
+        return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name);
+    if (name && n != 1)
+        return view->was_loaded ||
+               qn_refuse(refusal, 503, "not_loaded", "model", "the model '%.200s' is loaded with its first request", name);
+    for (size_t i = 0; i < n; i++)
+        if (qn_registry_look(&http->registry, i, view) && view->state == QN_MODEL_LOADED)
+            return true;
+    return qn_refuse(refusal, 503, "not_loaded", NULL, "no model is loaded yet");
+}
+
 /* llama-server's. */
 static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
 {
     qn_bytes *out = &page->body;
+    qn_registry_view view;
     (void)rest;
-    if (!check_ready(http, refusal))
+    if (!check_ready(http, refusal) || !find_props(http, page->model, &view, refusal))
         return false;
-    const qn_registered *model = qn_registry_at(&http->registry, 0);
     qn_json_open(out, '{');
     qn_json_key(out, "default_generation_settings");
     qn_json_open(out, '{');
-    qn_json_member_integer(out, "n_ctx", model->served.n_ctx);
+    qn_json_member_integer(out, "n_ctx", view.n_ctx);
     qn_json_key(out, "params");
     qn_json_open(out, '{');
-    write_sampling(http, &model->served.sampling, out);
-    qn_json_member_integer(out, "n_predict", model->served.max_tokens < 0 ? -1 : model->served.max_tokens);
+    write_sampling(http, &view.sampling, out);
+    qn_json_member_integer(out, "n_predict", view.max_tokens < 0 ? -1 : view.max_tokens);
     qn_json_close(out, '}');
     qn_json_close(out, '}');
-    qn_json_member_integer(out, "total_slots", model->n_parallel);
-    qn_json_member_string(out, "model_alias", model->name);
-    qn_json_member_string(out, "model_path", model->file);
+    qn_json_member_integer(out, "total_slots", view.n_parallel);
+    qn_json_member_string(out, "model_alias", view.name);
+    qn_json_member_string(out, "model_path", view.file);
     qn_json_key(out, "modalities");
     qn_json_open(out, '{');
     qn_json_key(out, "vision");

@@ -8,6 +8,7 @@ typedef struct qn_http qn_http;
 
 /* What a GET request gets. */
 typedef struct qn_page {
+    const char *model; /* of the query, "?model=NAME"; NULL: none */
     int status;
     const char *type;  /* a static string */
     qn_bytes body;     /* or: */

@@ -75,6 +75,7 @@ static void reload(qn_http *http)
         note(http, "the certificate stays as it was");
     if (http->params.log && qn_access_log_reopen(http->params.log))
         note(http, "the access log stays as it was");
+    qn_registry_scan(&http->registry);
     qn_notify(qn_registry_count(&http->registry) ? "READY=1" : "STATUS=loading");
 }
 
@@ -363,6 +364,11 @@ qn_status qn_server_add(qn_server *server, const qn_registered *model)
     return qn_registry_add(&server->http.registry, model);
 }
 
+qn_status qn_server_add_files(qn_server *server, const qn_registry_loader *loader)
+{
+    return qn_registry_start(&server->http.registry, loader);
+}
+
 void qn_server_wait(qn_server *server)
 {
     qn_http *http = &server->http;
@@ -370,6 +376,7 @@ void qn_server_wait(qn_server *server)
         return;
     pthread_join(server->thread, NULL);
     server->is_joined = true;
+    qn_registry_stop(&http->registry); /* it hands answers to the workers */
     qn_workers_free(http->workers);
     http->workers = NULL;
 }
@@ -398,7 +405,9 @@ void qn_server_free(qn_server *server)
     }
     if (http->daemon)
         MHD_stop_daemon(http->daemon);
+    qn_registry_stop(&http->registry);
     qn_workers_free(http->workers);
+    qn_registry_unload(&http->registry);
     empty_outbox(http);
     close_fd(http->listen_fd);
     close_fd(http->timer_fd);

@@ -1,7 +1,7 @@
 /* The server: HTTP for the protocols, over the schedulers of models.
  *
  *     qn_server_create(&params, &server)       it listens, and answers 503 as long as it has no model
- *     qn_server_add(server, &model)            it is ready
+ *     qn_server_add(server, &model)            it is ready; or qn_server_add_files
  *     qn_server_wait(server)                   until qn_server_stop, and what follows it
  *     free the models' schedulers, then qn_server_free(server)
  *
@@ -50,8 +50,12 @@ qn_status qn_server_create(const qn_server_params *params, qn_server **out);
 /* qn_server_url - "http://127.0.0.1:8080". */
 const char *qn_server_url(const qn_server *server);
 
-/* qn_server_add - serve a model; its metrics and recall are created. */
+/* qn_server_add - serve a loaded model; its metrics and recall are created. */
 qn_status qn_server_add(qn_server *server, const qn_registered *model);
+
+/* qn_server_add_files - serve the models of a loader's files, which it adds with `scan`, at once and whenever the server is told
+ * to reload. They are freed with the server. */
+qn_status qn_server_add_files(qn_server *server, const qn_registry_loader *loader);
 
 /* qn_server_stop - accept no connections; end after all requests, or after the seconds of draining. qn_server_reload - read keys
  * and certificates again, and open the log again. Both return at once, and may be called by signal handlers. */

@@ -82,6 +82,23 @@ class Page:
     def press(self, *keys):
         self.driver.switch_to.active_element.send_keys(*keys)
 
+    def states(self):
+        """Of the messages that IndexedDB has of the conversation which is shown."""
+        return self.driver.execute_async_script("""
+            const [done] = arguments, request = indexedDB.open("quern");
+            request.onsuccess = () => {
+                const all = request.result.transaction("messages").objectStore("messages").getAll();
+                all.onsuccess = () => {
+                    request.result.close();
+                    done(all.result.filter((message) => message.conversation === sessionStorage.getItem("quern.open")).map(({ state }) => state ?? ""));
+                };
+            };""")
+
+    def reload(self):
+        """Once everything is kept: what a browser still has to write is lost."""
+        self.wait("what is shown to be kept", lambda: len(states := self.states()) == self.count(".message") and "streaming" not in states)
+        self.driver.refresh()
+
     def processor_seconds(self):
         """What all processes of the browser have used so far."""
         children, ticks = {}, {}

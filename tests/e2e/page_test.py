@@ -87,7 +87,7 @@ def markdown(page):
     check("tokens/s" in stats and "1,204" in stats and "1,152 cached" in stats, f"figures: {stats}")
     # What was streamed looks as what is read from the store.
     streamed = page.js(f"return document.querySelector({json.dumps(page.last('.markdown'))}).innerHTML")
-    page.driver.refresh()
+    page.reload()
     page.wait("the conversation", lambda: page.count(page.last("table")))
     check(page.js(f"return document.querySelector({json.dumps(page.last('.markdown'))}).innerHTML") == streamed, "it looks different after a reload")
 
@@ -160,7 +160,7 @@ def editing(page):
     check(len(server.requests()[-1]["messages"]) == 1, "what follows was sent too")
     page.js("document.querySelector('.toast:last-child button').click()")
     page.wait("the messages back", lambda: page.count(".message") == 4)
-    page.driver.refresh()
+    page.reload()
     page.wait("the same after a reload", lambda: page.count(".message") == 4 and "secondX" in page.text(page.last()))
 
 
@@ -209,7 +209,7 @@ def xss(page):
     text = page.text(page.last(".markdown"))
     check("<script>window.HIT = 1</script>" in text and '<img src=x onerror="window.HIT = 2">' in text, f"tags are not shown as they are written: {text[:400]}")
     check("<img src=x onerror=window.HIT=20>" in page.text("#title") and page.count("#messages b") == 0, "title")
-    page.driver.refresh()
+    page.reload()
     page.wait("the conversation", lambda: page.count(page.last(".markdown *")))
     is_harmless(page, "an answer after a reload")
     name = os.path.join(work, "<img src=x onerror=window.HIT=21>.txt")

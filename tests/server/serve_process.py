@@ -19,9 +19,11 @@ LIMIT = 120 if SANITIZED else 60  # seconds that anything may take
 
 class Server:
     def __init__(self, model, *options):
+        """model None: the options have it."""
         program = os.path.join(os.environ["QN_BIN"], "quern")
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", *options], stdin=subprocess.DEVNULL,
+        model = [] if model is None else ["-m", model]
+        self.process = subprocess.Popen([program, "serve", *model, "--port", "0", *options], stdin=subprocess.DEVNULL,
                                         stdout=self.log, stderr=self.log)
         try:
             self.wait_until_ready()

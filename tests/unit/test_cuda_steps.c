@@ -211,6 +211,60 @@ static void decode_of_many(void **unused)
     }
 }
 
+/* Whether attention prepares the rows of a decode step, with these arguments; else a launch before it does. */
+static bool expect_prepared_rows(const struct fixture *x, const qn_attention_decode_args *args)
+{
+    const qn_op *op = attention_of(x) - 1;
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const struct fake_launch *other = NULL;
+    const bool prepares =
+        qn_attention_gpu_prepares_rows(&x->model->pieces[0].memory->format->attention, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
+    const int from = prepares ? op->qk_norm_rope_store.queries : op->qk_norm_rope_store.out;
+    assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers(x));
+    assert_int_equal(args->queries, x->model->buffers[from].address);
+    assert_int_equal(args->query_stride, x->cuda.plan.buffers[from].width);
+    assert_int_equal(args->query_head_stride, prepares ? x->cuda.plan.buffers[from].width / h->n_heads : 0);
+    assert_int_equal(args->new_rows.keys, prepares ? x->model->buffers[op->qk_norm_rope_store.keys].address : 0);
+    if (!prepares)
+        return false;
+    assert_int_equal(args->new_rows.values, x->model->buffers[op->qk_norm_rope_store.values].address);
+    assert_int_equal(args->new_rows.cosines, x->model->cosines.address);
+    assert_int_equal(args->new_rows.sines, x->model->sines.address);
+    assert_int_equal(args->new_rows.n_rot, h->n_rot);
+    const qn_cuda_inputs in = qn_cuda_inputs_of(args->n_rows, args->n_rows, 0);
+    assert_int_equal(args->mask.positions, x->model->inputs + in.positions);
+    return true;
+}
+
+/* Over an fp16 cache attention prepares the rows of a decode step, over codes and in other steps a launch before it does. */
+static void attention_prepares_rows(void **unused)
+{
+    (void)unused;
+    int n_prepared = 0, n_launched = 0;
+    for (size_t i = 0; i < N_MODELS * 2; i++) {
+        struct fixture x;
+        const struct fake_launch *attention = NULL;
+        label("%s, %s", models[i / 2], i % 2 ? "codes" : "fp16");
+        set_up(&x, models[i / 2], i % 2 ? 4 : 0, 33);
+        struct rows rows = decode_of(&x, 0, 33, 10);
+        assert_ok(run(&x, &rows));
+        assert_int_equal(count("qn_attention_decode", 0, &attention), attention_layers(&x));
+        const bool is_prepared = expect_prepared_rows(&x, (const void *)attention->args);
+        n_prepared += is_prepared;
+        n_launched += !is_prepared;
+        assert_false(is_prepared && i % 2);
+        const int from = fake.launches;
+        rows.n_logits--; /* no decode step */
+        assert_ok(run(&x, &rows));
+        assert_int_equal(count("qn_rope_qk_norm_store", from, &attention), attention_layers(&x));
+        assert_int_equal(count("qn_attention_decode", from, &attention), attention_layers(&x));
+        const qn_attention_decode_args *args = (const void *)attention->args;
+        assert_true(!args->new_rows.keys && !args->query_head_stride && !args->pdl_prefetch);
+        tear_down(&x);
+    }
+    assert_true(n_prepared > 0 && n_launched >= N_MODELS);
+}
+
 /* Steps of other sequences, positions and numbers of rows reuse the graph of their bucket; it is captured again when buffers
  * have moved. */
 static void graphs_are_shared(void **unused)
@@ -557,6 +611,7 @@ int main(void)
         cmocka_unit_test(parameters_are_inputs),
         cmocka_unit_test(decode_in_phases),
         cmocka_unit_test(decode_of_many),
+        cmocka_unit_test(attention_prepares_rows),
         cmocka_unit_test(graphs_are_shared),
         cmocka_unit_test(mixed_pieces),
         cmocka_unit_test(fused_activations),

@@ -270,16 +270,16 @@ class Stream(Generic[Piece, Answer]):
 
     def _take(self) -> Piece | None:
         """The next piece; None to wait. Raises StopIteration, or the exception of the request, at the end."""
-        is_done = self.request.future.done()
-        if self._next < len(self._pieces):
-            self._next += 1
-            return self._pieces[self._next - 1]
-        if not is_done:
-            return None
-        error = self.request.future.exception()
-        if error:
-            raise error
-        raise StopIteration
+        if self._next == len(self._pieces):
+            if not self.request.future.done():
+                return None
+            if self._next == len(self._pieces):  # None came before the end.
+                error = self.request.future.exception()
+                if error:
+                    raise error
+                raise StopIteration
+        self._next += 1
+        return self._pieces[self._next - 1]
 
     def __iter__(self) -> Stream[Piece, Answer]:
         return self

@@ -91,13 +91,29 @@ qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s)
 
 /* ---- Launches ---- */
 
+/* Values from a query head to the next, as the matmul has written them. */
+static uint32_t query_stride(const qn_attention_shape *shape)
+{
+    return (uint32_t)(shape->gated ? 2 * shape->head_dim : shape->head_dim);
+}
+
+/* Whether the operation after this QN_OP_QK_NORM_ROPE_STORE does its work (qn_attention_new_rows). In a decode step all rows
+ * are for the decode kernel. */
+static bool is_prepared_by_attention(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    return s->is_decode && op[1].kind == QN_OP_ATTENTION &&
+           qn_attention_gpu_prepares_rows(&format_of(s)->attention, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
+}
+
 static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op *op)
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const qn_op_addresses *vectors = &qn_cuda_step_op(s, op)->vectors;
     const qn_cuda_format *f = format_of(s);
-    const uint32_t head = (uint32_t)(h->gated ? 2 * h->head_dim : h->head_dim),
-                   key_row = (uint32_t)(h->n_kv_heads * h->head_dim);
+    const uint32_t key_row = (uint32_t)(h->n_kv_heads * h->head_dim);
+    if (is_prepared_by_attention(s, op))
+        return QN_OK;
     qn_rope_qk_norm_store_args args = { .queries = qn_cuda_step_buffer(s, op->qk_norm_rope_store.queries),
                                         .keys = qn_cuda_step_buffer(s, op->qk_norm_rope_store.keys),
                                         .values = qn_cuda_step_buffer(s, op->qk_norm_rope_store.values),
@@ -117,12 +133,12 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .n_heads = (uint32_t)h->n_heads,
                                         .n_kv_heads = (uint32_t)h->n_kv_heads,
                                         .n_rot = (uint32_t)h->n_rot,
-                                        .query_row_stride = (uint32_t)h->n_heads * head,
+                                        .query_row_stride = (uint32_t)h->n_heads * query_stride(h),
                                         .key_row_stride = key_row,
                                         .value_row_stride = key_row,
                                         .out_row_stride = (uint32_t)(h->n_heads * h->head_dim),
                                         .capacity = (uint32_t)s->model->max_positions,
-                                        .query_stride = head,
+                                        .query_stride = query_stride(h),
                                         .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                         .eps = op->qk_norm_rope_store.eps };
     qn_launch config;
@@ -191,6 +207,29 @@ static qn_status run_prefill(const qn_cuda_rows_step *s, const qn_op *op)
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
+/* The work of a QN_OP_QK_NORM_ROPE_STORE, for the launch of the attention after it. */
+static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attention_decode_args *args)
+{
+    const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
+    const qn_op_addresses *vectors = &qn_cuda_step_op(s, op)->vectors;
+    const uint64_t angles = s->row * (h->n_rot / 2) * sizeof(float);
+    args->queries = qn_cuda_step_buffer(s, op->qk_norm_rope_store.queries);
+    args->query_head_stride = query_stride(h);
+    args->query_stride = (uint32_t)h->n_heads * query_stride(h);
+    args->new_rows = (qn_attention_new_rows){ .keys = qn_cuda_step_buffer(s, op->qk_norm_rope_store.keys),
+                                              .values = qn_cuda_step_buffer(s, op->qk_norm_rope_store.values),
+                                              .query_bias = vectors->qk_norm_rope_store.q_bias,
+                                              .key_bias = vectors->qk_norm_rope_store.k_bias,
+                                              .value_bias = vectors->qk_norm_rope_store.v_bias,
+                                              .query_weight = vectors->qk_norm_rope_store.q_norm,
+                                              .key_weight = vectors->qk_norm_rope_store.k_norm,
+                                              .cosines = s->model->cosines.address + angles,
+                                              .sines = s->model->sines.address + angles,
+                                              .n_rot = (uint32_t)h->n_rot,
+                                              .interleaved = h->rope == QN_ROPE_TYPE_NORM,
+                                              .eps = op->qk_norm_rope_store.eps };
+}
+
 /* The rows of pieces of few rows. Writes final outputs, as run_prefill. */
 static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
 {
@@ -216,6 +255,8 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .pdl_prefetch = s->is_decode, /* else a row attends to rows that the previous launch writes */
     };
     qn_launch config;
+    if (op[-1].kind == QN_OP_QK_NORM_ROPE_STORE && is_prepared_by_attention(s, &op[-1]))
+        add_new_rows(s, &op[-1], &args);
     cache_of(s, op->layer, &args.cache, &args.pages);
     QN_TRY(qn_attention_gpu_decode(&f->attention, s->n_few, &args.splits, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);

@@ -25,6 +25,25 @@ typedef struct qn_attention_splits {
     uint32_t tiles; /* the tiles of a split are a multiple of this number, itself one of QN_WARPS of the kernel */
 } qn_attention_splits;
 
+/* What qn_attention_decode needs to do the work of qn_rope_qk_norm_store (rope/rope_cuda.h) itself, with the same bits: `queries`
+ * are then as a matmul has written them, and so are these keys and values, which it stores in the caches at the rows' positions.
+ * For causal rows, one a session. Rows at positions from n_keys on are not stored. */
+typedef struct qn_attention_new_rows {
+    QN_GPU_PTR(const uint8_t) keys;       /* [n_rows][n_kv_heads][head_dim], typed as queries; or 0: the caches have them */
+    QN_GPU_PTR(const uint8_t) values;     /* the same */
+    QN_GPU_PTR(const float) query_bias;   /* [n_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) key_bias;     /* [n_kv_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) value_bias;   /* [n_kv_heads][head_dim], or 0: none */
+    QN_GPU_PTR(const float) query_weight; /* [head_dim], or 0: no norm */
+    QN_GPU_PTR(const float) key_weight;   /* [head_dim], or 0: no norm */
+    QN_GPU_PTR(const float) cosines;      /* [n_rows][n_rot/2] */
+    QN_GPU_PTR(const float) sines;        /* [n_rows][n_rot/2] */
+    uint32_t n_rot, interleaved;
+    float eps;
+} qn_attention_new_rows;
+
+enum { QN_ATTENTION_NEW_ROWS_DIM = 128 }; /* the largest head_dim: more registers are lacking */
+
 /* qn_attention_decode - attention of query rows, each over its session's cache, in KV splits. For each query head of a
  * row and each split, the workspace has:
  *
@@ -59,9 +78,11 @@ typedef struct qn_attention_decode_args {
     qn_attention_gpu_codec key_codec, value_codec; /* with codes only */
     qn_aura_gpu_rotation rotation;                 /* of values, with codes only */
     qn_attention_splits splits;
+    qn_attention_new_rows new_rows; /* where qn_attention_gpu_prepares_rows */
     uint32_t n_rows, n_heads, n_kv_heads, query_stride, out_stride;
-    uint32_t dtype; /* of queries and out, a qn_dtype, F32, F16 or BF16 */
-    float scale;    /* of scores */
+    uint32_t query_head_stride; /* with new_rows: values from a query head to the next; 0: head_dim */
+    uint32_t dtype;             /* of queries and out, a qn_dtype, F32, F16 or BF16 */
+    float scale;                /* of scores */
     /* Set if launches that may still be running write no rows of the caches but those at the queries' own positions, and the
      * codes of the pages that these complete: all others are then loaded before the PDL wait. Needs causal rows and one row
      * per session. */
@@ -123,6 +144,10 @@ qn_attention_splits qn_attention_gpu_splits(const qn_attention_gpu *gpu, size_t 
 /* qn_attention_gpu_decode - fills a launch; the caller fills its arguments. gpu has passed qn_attention_gpu_check. */
 qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, const qn_attention_splits *splits,
                                   qn_launch *out);
+
+/* qn_attention_gpu_prepares_rows - whether that launch accepts new_rows: over fp16, with heads of up to
+ * QN_ATTENTION_NEW_ROWS_DIM, and rope of adjacent pairs or of pairs that are 32 or 64 dimensions apart. */
+bool qn_attention_gpu_prepares_rows(const qn_attention_gpu *gpu, size_t n_rot, bool interleaved);
 
 /* qn_attention_gpu_has_prefill - whether qn_attention_prefill supports this cache on this device. If not, prefill rows
  * go through the launch above, which accepts any number of rows up to 65535. */

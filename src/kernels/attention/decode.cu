@@ -1,6 +1,7 @@
 // Split-KV attention of query rows of any sequences over caches of fp16 values: the attention of a decode step, bound by
 // reading the caches. attend.cuh holds the code of a warp; work.cuh gives a block its splits; this file reduces the warps of a
-// block; combine.cuh combines the splits of a row. decode_codes.cu is the same over AURA codes.
+// block; combine.cuh combines the splits of a row; new_row.cuh does what comes before attention, if no launch of its own does.
+// decode_codes.cu is the same over AURA codes.
 //
 // A row of a few hundred positions takes a block little longer than the latencies at its beginning and end. So blocks are small
 // and an SM runs several; the next piece of work is found while the first rows of this one are in flight, and its rows are
@@ -13,6 +14,7 @@
 #define BLOCKS ((int)qn_attention_gpu_blocks(DIM, 16, QN_WARPS, SHARED_LIMIT))
 
 #include "kernels/attention/combine.cuh"
+#include "kernels/attention/new_row.cuh"
 
 // ---- Reduction over the warps of a block ----
 
@@ -180,8 +182,14 @@ struct warp_queries {
             of[i].load(a, tile, 0, i * QN_WARPS + p.warp, p.lane);
     }
 
-    __device__ __forceinline__ void store(shared &s, const qn_attention_decode_args &a, const thread_coord &p)
+    __device__ __forceinline__ void store(shared &s, const qn_attention_decode_args &a, const decode_piece &work,
+                                          const new_row &prepared, const thread_coord &p)
     {
+        const uint32_t head = work.tile.first_query - work.piece.row * a.n_heads;
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++)
+            if (i * QN_WARPS + p.warp < work.tile.n_columns)
+                prepared.prepare_query(of[i].x, a, head + i * QN_WARPS + p.warp, p.lane);
 #pragma unroll
         for (int i = 0; i < COLUMNS; i++)
             of[i].template rotate_and_store<16>(s, a.key_codec, a.scale * QN_LOG2E, 1, i * QN_WARPS + p.warp, p.lane);
@@ -219,23 +227,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     kv_source from;
     kv_range rows;
     find_cache_rows(from, rows, a, span, piece.first, piece.last, current.tile.session, current.tile.head, warp);
-    // The previous kernel writes the tile of the queries' own position.
-    const uint32_t own = (span.end - 1) / TILE_KV;
-    const bool reads_own = own < rows.last_tile && own >= rows.tile && (own - rows.tile) % QN_WARPS == 0,
-               early = a.pdl_prefetch && !reads_own;
+    // The row of the queries' own position is written by the previous kernel, or by this one, to the ring too.
+    const bool early = a.pdl_prefetch && (has_new_rows(a) || !reads_own_tile(rows));
     ring_of_warp ring(from, qn_shared_address(dynamic), warp, lane);
     warp_queries queries;
+    new_row prepared;
     if (early)
         ring.fill(rows.tile, rows.last_tile, rows.step);
+    if (has_new_rows(a)) {
+        prefetch_weights(a.new_rows.query_weight, lane);
+        prefetch_weights(a.new_rows.key_weight, lane);
+    }
     qn_pdl_wait();
     queries.load(a, current.tile, p);
+    prepared.load(a, rows, current.piece.row, current.tile.head, lane);
     if (!early)
         ring.fill(rows.tile, rows.last_tile, rows.step);
     write_rows_without_session(a);
 #pragma unroll 1
     while (has_work) {
-        queries.store(s, a, p);
+        queries.store(s, a, current, prepared, p);
         __syncthreads();
+        prepared.store(a.new_rows, from, rows, ring, current.tile.head, lane);
         if (warp == 0)
             find_next(a, b, n_query_tiles, lane);
         query_fragment c;
@@ -260,6 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             ring = ring_of_warp(from, qn_shared_address(dynamic), warp, lane);
             ring.fill(rows.tile, rows.last_tile, rows.step);
             queries.load(a, current.tile, p);
+            prepared.load(a, rows, current.piece.row, current.tile.head, lane);
         }
         write_last_split(a, s, b, p, done, dynamic, state, acc, has_work);
         if (done.n_splits > 1)

@@ -12,7 +12,8 @@
 // index among the query heads of all rows.
 struct query_tile {
     uint32_t n_columns, first_query, head, session;
-    uint64_t first_value; // of the queries
+    uint32_t head_stride; // of the queries, in values
+    uint64_t first_value;
 
     __device__ __forceinline__ query_tile(const qn_attention_decode_args &a, uint32_t row, uint32_t index, uint32_t per_head)
     {
@@ -21,7 +22,8 @@ struct query_tile {
         session = a.mask.sessions ? a.mask.sessions[row] : 0;
         n_columns = min(group - first_column, (uint32_t)TILE_Q);
         first_query = row * a.n_heads + head * group + first_column;
-        first_value = (uint64_t)row * a.query_stride + (head * group + first_column) * DIM;
+        head_stride = !CODES && DIM <= QN_ATTENTION_NEW_ROWS_DIM && a.query_head_stride ? a.query_head_stride : DIM;
+        first_value = (uint64_t)row * a.query_stride + (head * group + first_column) * head_stride;
     }
 };
 
@@ -73,7 +75,7 @@ struct warp_query {
         for (int i = 0; i < LANE_VALUES; i++) {
             const int dim = i * QN_WARP_SIZE + lane;
             const bool has = column < tile.n_columns && dim < DIM;
-            x[i] = has ? qn_load_typed(a.queries, tile.first_value + column * DIM + dim, a.dtype) : 0;
+            x[i] = has ? qn_load_typed(a.queries, tile.first_value + column * tile.head_stride + dim, a.dtype) : 0;
             mean[i] = QN_PAGES && means && has ? means[dim] : 0;
         }
     }

@@ -31,7 +31,7 @@ enum {
     ACTS_SCALE_BYTES = 4 * QN_TILE_N,
     ACTS_STAGES = QN_FEW_ACTS_STAGES(QN_TILE_N),
     ACTS_BYTES = ACTS_STAGES * (STEP_BYTES + ACTS_SCALE_BYTES), /* the scales of all stages follow the stages */
-    SPANS = QN_SCALES / UNIT_STEPS,                             /* of a step; a span is the columns of a weight scale */
+    SPANS = QN_SCALES / UNIT_STEPS, /* of a step; a span is the columns of a weight scale */
     SPAN_GROUPS = QN_TILE_GROUPS / QN_SCALES,
     ACCUMULATORS = QN_TILE_N, /* int32, per lane: of hi and lo */
     SUMS = QN_TILE_N / 2,     /* float, per lane */
@@ -492,8 +492,8 @@ QN_DEVICE void multiply_span(int (&acc)[ACCUMULATORS], const uint32_t (&codes)[S
 // changes operands of wgmma waits for the products. For 32 tokens registers are lacking.
 enum { OVERLAPS = QN_TILE_N < QN_FEW_TILE_N };
 
-// The next unit's weights are loaded while a unit's last span is multiplied. Spans are added in their order; before the first of
-// a segment zeros are.
+// The next unit's weights are loaded as soon as the codes of this one are shifted. Spans are added in their order; before the
+// first of a segment zeros are.
 QN_DEVICE void consume(const qn_matmul_few_args &a, const block_work &w, ring weights, ring acts)
 {
     // The compiler cannot prove that it is a constant, nor that all lanes have it, and keeps it in a register that LOP3 takes.

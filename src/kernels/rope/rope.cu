@@ -4,9 +4,8 @@
 #include "kernels/rope/rope_cuda.h"
 
 #include "kernels/kv_pages.cuh"
+#include "kernels/qk_norm_rope.cuh"
 #include "kernels/typed_rows.cuh"
-
-#define F16_MAX 65504.0f
 
 extern "C" __global__ void __launch_bounds__(64) qn_rope_angles(const __grid_constant__ qn_rope_angles_args a)
 {
@@ -114,13 +113,6 @@ QN_DEVICE void rotate(values &v, const qn_aura_gpu_rotation &r, const values &si
 #endif
 }
 
-// Stores x rounded to f16, saturated to +-F16_MAX. NaN is stored as 0, and the result is true.
-QN_DEVICE bool store_f16(uint16_t *to, float x)
-{
-    *to = x != x ? 0 : qn_f32_to_f16(fminf(fmaxf(x, -F16_MAX), F16_MAX));
-    return x != x;
-}
-
 // Cosines and sines of a thread's elements.
 struct rope_angles {
     float cosine[VALUES], sine[VALUES];
@@ -154,8 +146,8 @@ QN_DEVICE void apply_rope(values &x, const qn_rope_qk_norm_store_args &a, const 
         if (p.has(i) && d < a.n_rot) {
             const bool second = a.interleaved ? d % 2 : d >= half;
             const float other = p.row[a.interleaved ? d ^ 1 : second ? d - half : d + half];
-            x.x[i] = second ? other * angles.sine[i] + x.x[i] * angles.cosine[i]
-                            : x.x[i] * angles.cosine[i] - other * angles.sine[i];
+            x.x[i] = second ? qn_rope_second(other, x.x[i], angles.cosine[i], angles.sine[i])
+                            : qn_rope_first(x.x[i], other, angles.cosine[i], angles.sine[i]);
         }
     }
     team_barrier();
@@ -192,21 +184,22 @@ QN_DEVICE row_place find_place(const qn_rope_qk_norm_store_args &a, uint32_t row
 QN_DEVICE void store_key_value(const row_place &place, const values &key, const values &value, int *has_nan,
                                const team_context &p)
 {
-    bool value_nan = false, key_nan[VALUES] = {};
+    bool value_nan = false;
 #pragma unroll
     for (int i = 0; i < VALUES; i++) {
         if (!place.key || !p.has(i))
             continue;
-        value_nan = store_f16(place.value + p.thread + i * STRIDE, value.x[i]) || value_nan;
-        key_nan[i] = store_f16(place.key + p.thread + i * STRIDE, key.x[i]);
+        place.value[p.thread + i * STRIDE] = qn_to_f16(value.x[i], 0);
+        place.key[p.thread + i * STRIDE] = qn_to_f16(key.x[i], QN_F16_NAN);
+        value_nan = value_nan || value.x[i] != value.x[i];
     }
     if (value_nan)
         atomicOr(has_nan, 1);
     team_barrier();
 #pragma unroll
     for (int i = 0; i < VALUES; i++)
-        if (place.key && p.has(i) && (key_nan[i] || *has_nan))
-            place.key[p.thread + i * STRIDE] = 0x7e00;
+        if (place.key && p.has(i) && *has_nan)
+            place.key[p.thread + i * STRIDE] = QN_F16_NAN;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -244,17 +237,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         add_values(x, bias);
     if (a.value_bias)
         add_values(value, value_bias);
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < VALUES; i++)
-        squares += x.x[i] * x.x[i];
-    const float mean = team_sum(squares, p) / DIM;
-    if (weight) {
-        const float scale = rsqrtf(mean + a.eps);
-#pragma unroll
-        for (int i = 0; i < VALUES; i++)
-            x.x[i] = x.x[i] * scale * weights.x[i];
-    }
+    const float mean = team_sum(qn_sum_of_squares(x.x), p) / DIM;
+    if (weight)
+        qn_apply_norm(x.x, weights.x, mean, a.eps);
     apply_rope(x, a, angles, half, p);
     rotate(x, a.key_rotation, signs, p);
 #pragma unroll

@@ -1,0 +1,254 @@
+/* Several models of quern serve: files of the command line and of a folder, which the server's registry loads when requests ask
+ * for them. */
+#include "cli/serve_model.h"
+
+#include "base/available.h"
+#include "base/status.h"
+#include "cli/cli.h"
+#include "gguf/gguf.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { PAUSE_SECONDS = 10 };
+
+struct qn_serve_files {
+    const qn_args *args;
+    const char *device;  /* a name */
+    char *chat_template; /* source; NULL: the files' */
+    bool has_scanned;    /* notes about files are printed once */
+};
+
+static void log_note(void *unused, const char *line)
+{
+    (void)unused;
+    qn_cli_error("note: %s", line);
+}
+
+/* ---- Loading ---- */
+
+static bool goes_on(void *registry, size_t done, size_t total)
+{
+    (void)done;
+    (void)total;
+    return !qn_registry_is_stopping(registry);
+}
+
+static qn_status load(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *out)
+{
+    const qn_serve_files *f = user;
+    const qn_model_params params = { .device = f->device,
+                                     .n_threads = (int)f->args->threads,
+                                     .memory = memory,
+                                     .chat_template = f->chat_template,
+                                     .deterministic = f->args->deterministic,
+                                     .on_progress = goes_on,
+                                     .on_log = f->args->quiet ? NULL : log_note,
+                                     .user = registry };
+    char size[32];
+    qn_model *model;
+    const double started = qn_seconds();
+    qn_status status = qn_model_load(path, &params, &model);
+    if (!status) {
+        status = qn_serve_prepare(f->args, path, model, out);
+        if (status)
+            qn_model_free(model);
+    }
+    if (f->args->quiet)
+        return status;
+    if (status)
+        qn_cli_error("note: %s is not loaded: %s", out->name, qn_error_text());
+    else
+        qn_cli_error("note: %s is loaded in %.1f s: %u tokens of context, %s with its contexts", out->name,
+                     qn_seconds() - started, (unsigned)out->served.n_ctx, qn_print_size(size, out->bytes));
+    return status;
+}
+
+static void free_model(void *user, const qn_registered *model)
+{
+    const qn_serve_files *f = user;
+    qn_scheduler_free(model->scheduler);
+    qn_model_free(model->served.model);
+    if (!f->args->quiet)
+        qn_cli_error("note: %s is freed", model->name);
+}
+
+/* ---- Files ---- */
+
+static uint64_t size_of(const char *path)
+{
+    struct stat file;
+    return stat(path, &file) || !S_ISREG(file.st_mode) ? 0 : (uint64_t)file.st_size;
+}
+
+/* Of a split model, of all its files. */
+static uint64_t size_of_all(const char *path)
+{
+    uint32_t number, count;
+    uint64_t sum = 0;
+    if (!qn_gguf_split_numbers(path, &number, &count))
+        return size_of(path);
+    char *part = strdup(path);
+    for (uint32_t i = 0; part && i < count; i++) {
+        qn_gguf_split_rename(part, i, count);
+        sum += size_of(part);
+    }
+    free(part);
+    return sum;
+}
+
+static void add_file(const qn_serve_files *f, qn_registry *registry, const char *name, const char *path)
+{
+    const uint64_t bytes = size_of_all(path);
+    if (bytes && qn_registry_add_file(registry, name, path, qn_serve_weight_bytes(bytes)) && !f->has_scanned)
+        qn_cli_error("note: %s: %s", path, qn_error_text());
+}
+
+static void add_arguments(const qn_serve_files *f, qn_registry *registry)
+{
+    const qn_args *args = f->args;
+    for (size_t i = 0; i < args->models.count; i++) {
+        char name[QN_REGISTRY_NAME_BYTES];
+        qn_serve_name(args->models.at[i], name);
+        add_file(f, registry, args->aliases.count ? args->aliases.at[i] : name, args->models.at[i]);
+    }
+}
+
+/* A file that is a model's, or the first of its. */
+static int is_model(const struct dirent *entry)
+{
+    const size_t length = strlen(entry->d_name);
+    uint32_t number, count;
+    if (*entry->d_name == '.' || length < 6 || strcmp(entry->d_name + length - 5, ".gguf") != 0)
+        return 0;
+    return !qn_gguf_split_numbers(entry->d_name, &number, &count) || number == 0;
+}
+
+static void add_entry(const qn_serve_files *f, qn_registry *registry, const char *file)
+{
+    char name[QN_REGISTRY_NAME_BYTES], *path;
+    if (asprintf(&path, "%s/%s", f->args->models_dir, file) < 0)
+        return; /* the next scan may find memory */
+    qn_serve_name(file, name);
+    add_file(f, registry, name, path);
+    free(path);
+}
+
+/* Models whose files are no longer there. */
+static void remove_missing(qn_registry *registry)
+{
+    const size_t n = qn_registry_count(registry);
+    for (size_t i = 0; i < n; i++) {
+        qn_registry_view view;
+        if (qn_registry_look(registry, i, &view) && view.path && !size_of(view.path))
+            qn_registry_remove_file(registry, view.name);
+    }
+}
+
+static void scan(void *user, qn_registry *registry)
+{
+    qn_serve_files *f = user;
+    struct dirent **entries = NULL;
+    add_arguments(f, registry);
+    const int n = f->args->models_dir ? scandir(f->args->models_dir, &entries, is_model, alphasort) : 0;
+    for (int i = 0; i < n; i++) {
+        add_entry(f, registry, entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    remove_missing(registry);
+    f->has_scanned = true;
+}
+
+/* ---- Begin and end ---- */
+
+/* All names become those of files. */
+static int resolve(qn_args *args)
+{
+    int status = QN_EXIT_DONE;
+    for (size_t i = 0; i < args->models.count && status == QN_EXIT_DONE; i++) {
+        status = qn_resolve_model(&args->models.at[i], args->quiet);
+        if (status == QN_EXIT_DONE && !size_of(args->models.at[i])) {
+            qn_cli_error("%s: there is no such file", args->models.at[i]);
+            status = QN_EXIT_FAILED;
+        }
+    }
+    if (status == QN_EXIT_DONE && args->models_dir) {
+        DIR *folder = opendir(args->models_dir);
+        if (!folder) {
+            qn_cli_error("--models-dir %s: %s", args->models_dir, strerror(errno));
+            return QN_EXIT_FAILED;
+        }
+        closedir(folder);
+    }
+    return status;
+}
+
+/* What all models may take together; 0: what each takes by itself. */
+static uint64_t choose_memory(const qn_args *args, bool is_cpu)
+{
+    const uint64_t available = is_cpu ? qn_available_memory() : UINT64_MAX;
+    if (args->memory)
+        return args->memory;
+    return available == UINT64_MAX ? 0 : available / 10 * 9;
+}
+
+static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
+{
+    const qn_args *args = f->args;
+    char memory[32], number[48] = "";
+    qn_registry_loader loader = { .load = load,
+                                  .free = free_model,
+                                  .scan = scan,
+                                  .user = f,
+                                  .memory = choose_memory(args, is_cpu),
+                                  .max_loaded = (size_t)args->models_max,
+                                  .max_queued = (uint32_t)args->max_queued,
+                                  .pause_seconds = PAUSE_SECONDS };
+    if (!loader.memory && args->models_max > 1) {
+        qn_cli_error("--models-max %lld: on a GPU several models need --memory, for the weights and contexts of all",
+                     (long long)args->models_max);
+        return QN_EXIT_USAGE;
+    }
+    if (!loader.memory)
+        loader.max_loaded = 1;
+    if (qn_server_add_files(server, &loader))
+        return qn_cli_fail();
+    if (loader.max_loaded)
+        snprintf(number, sizeof number, ", at most %zu at a time", loader.max_loaded);
+    printf("ready: models are loaded when they are asked for%s%s%s\n", number, loader.memory ? ", in " : "",
+           loader.memory ? qn_print_size(memory, loader.memory) : "");
+    return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
+}
+
+int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out)
+{
+    qn_serve_files *f = calloc(1, sizeof *f);
+    size_t length;
+    bool is_cpu;
+    *out = f;
+    if (!f) {
+        qn_cli_error("serve: no memory for models");
+        return QN_EXIT_FAILED;
+    }
+    f->args = args;
+    int status = qn_check_device(args, &f->device, &is_cpu);
+    if (status == QN_EXIT_DONE)
+        status = resolve(args);
+    if (status == QN_EXIT_DONE && args->chat_template &&
+        !qn_read_all(args->chat_template, UINT64_MAX, &f->chat_template, &length))
+        status = QN_EXIT_FAILED;
+    return status == QN_EXIT_DONE ? start(f, server, is_cpu) : status;
+}
+
+void qn_serve_files_free(qn_serve_files *f)
+{
+    if (!f)
+        return;
+    free(f->chat_template);
+    free(f);
+}

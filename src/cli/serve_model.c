@@ -1,0 +1,154 @@
+/* A model of quern serve: its name, context, sampling and scheduler. What the command line does not say is in the model's file, or
+ * the library's default. */
+#include "cli/serve_model.h"
+
+#include "base/status.h"
+#include "cache/sequence.h"
+#include "cli/cli.h"
+#include "gguf/gguf.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 8 << 20 };
+
+static float pick(float given, float otherwise)
+{
+    return isnan(given) ? otherwise : given;
+}
+
+static int32_t pick_integer(int32_t given, int32_t otherwise)
+{
+    return given < 0 ? otherwise : given;
+}
+
+/* What the file recommends. */
+static qn_status read_sampling(const char *path, qn_sampling *sampling)
+{
+    qn_gguf *file;
+    uint32_t top_k = (uint32_t)sampling->top_k, last_n = (uint32_t)sampling->repeat_last_n;
+    const qn_status status = qn_gguf_open_alone(path, &file);
+    if (status)
+        return status;
+    const bool is_read = !qn_gguf_get_f32(file, "general.sampling.temp", false, &sampling->temperature) &&
+                         !qn_gguf_get_u32(file, "general.sampling.top_k", false, &top_k) &&
+                         !qn_gguf_get_f32(file, "general.sampling.top_p", false, &sampling->top_p) &&
+                         !qn_gguf_get_f32(file, "general.sampling.min_p", false, &sampling->min_p) &&
+                         !qn_gguf_get_f32(file, "general.sampling.penalty_repeat", false, &sampling->repeat_penalty) &&
+                         !qn_gguf_get_u32(file, "general.sampling.penalty_last_n", false, &last_n);
+    qn_gguf_close(file);
+    sampling->top_k = top_k < INT32_MAX ? (int)top_k : 0;
+    sampling->repeat_last_n = last_n < INT32_MAX ? (int)last_n : INT32_MAX;
+    if (!is_read)
+        return QN_ERR_FORMAT;
+    const bool is_valid = sampling->temperature >= 0 && sampling->top_p > 0 && sampling->top_p <= 1 && sampling->min_p >= 0 &&
+                          sampling->min_p < 1 && sampling->repeat_penalty >= 1e-3F && sampling->repeat_penalty <= 1e3F;
+    return is_valid ? QN_OK : QN_ERR_INVALID;
+}
+
+/* A file's bad advice is left out. */
+static qn_sampling choose_sampling(const qn_args *args, const char *path)
+{
+    qn_sampling file = qn_sampling_defaults();
+    if (read_sampling(path, &file)) {
+        if (!args->quiet)
+            qn_cli_error("note: general.sampling of the model is not valid, and is ignored");
+        file = qn_sampling_defaults();
+    }
+    const qn_sampling *given = &args->sampling;
+    return (qn_sampling){ .temperature = pick(given->temperature, file.temperature),
+                          .top_k = pick_integer(given->top_k, file.top_k),
+                          .top_p = pick(given->top_p, file.top_p),
+                          .min_p = pick(given->min_p, file.min_p),
+                          .repeat_penalty = pick(given->repeat_penalty, file.repeat_penalty),
+                          .repeat_last_n = pick_integer(given->repeat_last_n, file.repeat_last_n),
+                          .frequency_penalty = pick(given->frequency_penalty, 0),
+                          .presence_penalty = pick(given->presence_penalty, 0) };
+}
+
+void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
+{
+    const char *const slash = strrchr(path, '/'), *const file = slash ? slash + 1 : path;
+    const size_t length = strlen(file);
+    uint32_t number, count;
+    snprintf(name, QN_REGISTRY_NAME_BYTES, "%s", file);
+    if (length >= QN_REGISTRY_NAME_BYTES || length < 6 || strcmp(file + length - 5, ".gguf") != 0)
+        return;
+    name[length - 5] = 0;
+    if (qn_gguf_split_numbers(file, &number, &count))
+        name[length - strlen("-00001-of-00001.gguf")] = 0;
+}
+
+/* The context of a request: what was given or trained, at most what the memory holds. */
+static uint32_t choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
+{
+    const uint32_t trained = qn_model_get_info(model).n_ctx_train;
+    const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
+    if (wanted > trained && !args->quiet)
+        qn_cli_error("note: -c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
+                     (unsigned)trained);
+    if (fits < wanted && !args->quiet)
+        qn_cli_error("note: %llu tokens of context do not fit in memory, %llu do; see --memory and --kv",
+                     (unsigned long long)wanted, (unsigned long long)fits);
+    return (uint32_t)(fits < wanted ? fits : wanted);
+}
+
+static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel, qn_scheduler **out)
+{
+    const qn_scheduler_params params = { .kv = args->kv,
+                                         .n_ctx = n_ctx,
+                                         .max_sequences = n_parallel,
+                                         .max_queued = (uint32_t)args->max_queued,
+                                         .max_rows = (uint32_t)args->batch,
+                                         .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
+                                         .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
+                                         .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
+                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
+    return qn_scheduler_create(model, &params, out);
+}
+
+static uint32_t choose_parallel(const qn_args *args, const qn_model *model)
+{
+    const uint32_t most = strcmp(qn_model_get_info(model).device, "cpu") ? GPU_SEQUENCES : CPU_SEQUENCES;
+    if (args->sequences)
+        return (uint32_t)args->sequences;
+    return args->batch && args->batch < most ? (uint32_t)args->batch : most;
+}
+
+uint64_t qn_serve_weight_bytes(uint64_t file_bytes)
+{
+    return file_bytes + file_bytes / 32 + OTHER_BYTES;
+}
+
+static char fingerprint[32]; /* of answers */
+
+static void make_fingerprint(void)
+{
+    snprintf(fingerprint, sizeof fingerprint, "quern-%s", qn_version());
+}
+
+qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *model, qn_registered *out)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    qn_capacity capacity;
+    pthread_once(&once, make_fingerprint);
+    const uint32_t n_parallel = choose_parallel(args, model);
+    QN_TRY(qn_model_get_capacity(model, args->kv, 1, &capacity));
+    if (!capacity.tokens_per_sequence)
+        return qn_fail(QN_ERR_MEMORY, "serve: the memory does not hold a request; see --memory");
+    const uint32_t n_ctx = choose_context(args, model, &capacity);
+    const uint64_t page_bytes = capacity.bytes_per_position * QN_PAGE;
+    QN_TRY(create_scheduler(args, model, n_ctx, n_parallel, &out->scheduler));
+    out->served = (qn_served){ .model = model,
+                               .fingerprint = fingerprint,
+                               .n_ctx = n_ctx,
+                               .max_tokens = args->max_tokens,
+                               .sampling = choose_sampling(args, path) };
+    out->n_parallel = n_parallel;
+    out->max_queued = (uint32_t)args->max_queued;
+    out->page_tokens = QN_PAGE;
+    out->n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0;
+    out->bytes = qn_serve_weight_bytes(qn_model_get_info(model).file_bytes) + capacity.memory_limit;
+    return QN_OK;
+}

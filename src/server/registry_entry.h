@@ -1,0 +1,40 @@
+/* Inside the registry: an entry, and what its thread shares with requests. All of it is of the registry's lock. */
+#ifndef QN_SERVER_REGISTRY_ENTRY_H
+#define QN_SERVER_REGISTRY_ENTRY_H
+
+#include "server/registry.h"
+
+struct qn_registry_entry {
+    qn_registered model; /* first: a pointer to it is one to the entry */
+    char name[QN_REGISTRY_NAME_BYTES];
+    char *path;            /* NULL: added loaded, and stays */
+    uint64_t weight_bytes; /* what it takes without contexts */
+    qn_model_state state;
+    bool is_draining; /* loaded, takes no new requests, and is freed when it has none */
+    bool is_missing;  /* its file has gone */
+    bool is_failed, was_loaded;
+    bool needs_all; /* of the memory, with its weights */
+    size_t n_users;
+    uint64_t used;   /* the tick of its last use */
+    uint64_t wanted; /* with waiters: the tick of the first that waits since it was loaded last */
+    double retry_at; /* qn_now, of a failed one */
+    char error[400]; /* why it has failed */
+    qn_waiter *first, *last;
+    size_t n_waiting;
+    qn_registry_view last_view; /* what was known when it was loaded; counters of the times before */
+    uint64_t n_loads;
+};
+
+/* qn_registry_serve - the thread: loads and frees, until the registry stops. */
+void *qn_registry_serve(void *registry);
+
+/* qn_registry_remember - a model was loaded: what views have of it. qn_registry_settle - it is about to be freed: its counters. */
+void qn_registry_remember(qn_registry_entry *entry);
+void qn_registry_settle(qn_registry_entry *entry);
+
+/* qn_registry_take_waiters - all that wait for a model, linked by `next`: with references, or, where refusal is not NULL, with
+ * it. qn_registry_wake - their calls, without the lock. */
+qn_waiter *qn_registry_take_waiters(qn_registry *registry, qn_registry_entry *entry, const qn_refusal *refusal);
+void qn_registry_wake(qn_waiter *first);
+
+#endif

@@ -1,0 +1,237 @@
+/* The registry's thread: loads the model that requests have waited for longest, and frees others before where the limits ask for
+ * it, those without requests first, then those that were used longest ago.
+ *
+ * Memory is planned by the sizes of files: as many of the largest models as fit at the same time, each with an eighth of its
+ * weights for contexts, share what their weights leave evenly. So two models of any pair fit if the two largest do. A model whose
+ * contexts need more than that gets all that its weights leave. */
+#include "server/registry_entry.h"
+
+#include "base/status.h"
+#include "server/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_CONTEXTS = 16 << 20, CONTEXTS_OF_WEIGHTS = 8 };
+
+/* ---- Memory ---- */
+
+static int descending(const void *a, const void *b)
+{
+    const uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
+    return (one < other) - (one > other);
+}
+
+static uint64_t at_least(uint64_t weights, size_t n_models)
+{
+    const uint64_t share = weights / CONTEXTS_OF_WEIGHTS, least = (uint64_t)n_models * LEAST_CONTEXTS;
+    return weights + (share > least ? share : least);
+}
+
+/* What contexts of a model may take; 0: the weights alone are too large. */
+static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry *entry)
+{
+    uint64_t sizes[QN_REGISTRY_MODELS], weights = 0, share = 0;
+    size_t n = 0;
+    const uint64_t limit = registry->loader.memory, left = entry->weight_bytes < limit ? limit - entry->weight_bytes : 0;
+    if (entry->needs_all)
+        return left;
+    for (size_t i = 0; i < registry->n_entries; i++)
+        if (!registry->entries[i]->is_missing && registry->entries[i]->path)
+            sizes[n++] = registry->entries[i]->weight_bytes;
+    qsort(sizes, n, sizeof *sizes, descending);
+    for (size_t i = 0; i < n && (!registry->loader.max_loaded || i < registry->loader.max_loaded); i++) {
+        weights += sizes[i];
+        if (i && at_least(weights, i + 1) > limit)
+            break;
+        share = weights < limit ? (limit - weights) / (i + 1) : 0;
+    }
+    share = share > LEAST_CONTEXTS ? share : LEAST_CONTEXTS;
+    return share < left ? share : left;
+}
+
+/* ---- Room ---- */
+
+static bool exceeds(const qn_registry *registry, size_t n_loaded, uint64_t bytes)
+{
+    return (registry->loader.max_loaded && n_loaded > registry->loader.max_loaded) ||
+           (registry->loader.memory && bytes > registry->loader.memory);
+}
+
+/* The next to be freed: without requests before with, then by last use. NULL: there is none. */
+static qn_registry_entry *next_victim(const qn_registry *registry, const bool *is_victim, size_t *index)
+{
+    qn_registry_entry *best = NULL;
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        qn_registry_entry *e = registry->entries[i];
+        if (!e->path || e->state != QN_MODEL_LOADED || is_victim[i])
+            continue;
+        if (best && (!best->n_users != !e->n_users ? e->n_users != 0 : e->used > best->used))
+            continue;
+        best = e;
+        *index = i;
+    }
+    return best;
+}
+
+/* Who has to go for a model of so many bytes. */
+static void choose_victims(const qn_registry *registry, uint64_t bytes, bool *is_victim)
+{
+    size_t n_loaded = 1, index;
+    memset(is_victim, 0, registry->n_entries * sizeof *is_victim);
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        const qn_registry_entry *e = registry->entries[i];
+        if (!e->path || e->state != QN_MODEL_LOADED)
+            continue;
+        n_loaded++;
+        bytes += e->model.bytes;
+    }
+    while (exceeds(registry, n_loaded, bytes)) {
+        const qn_registry_entry *victim = next_victim(registry, is_victim, &index);
+        if (!victim)
+            return;
+        is_victim[index] = true;
+        n_loaded--;
+        bytes -= victim->model.bytes;
+    }
+}
+
+/* The lock is given up while it is freed. */
+static void unload(qn_registry *registry, qn_registry_entry *entry)
+{
+    const qn_registered model = entry->model;
+    qn_registry_settle(entry);
+    entry->state = QN_MODEL_FREEING;
+    entry->is_draining = false;
+    pthread_mutex_unlock(&registry->lock);
+    registry->loader.free(registry->loader.user, &model);
+    pthread_mutex_lock(&registry->lock);
+    entry->state = QN_MODEL_UNLOADED;
+    entry->model.scheduler = NULL;
+    entry->model.served.model = entry->model.echoed.model = NULL;
+}
+
+/* One that is to stay after all. */
+static void undrain(qn_registry *registry, qn_registry_entry *entry)
+{
+    entry->is_draining = false;
+    qn_waiter *const first = qn_registry_take_waiters(registry, entry, NULL);
+    pthread_mutex_unlock(&registry->lock);
+    qn_registry_wake(first);
+    pthread_mutex_lock(&registry->lock);
+}
+
+/* AGAIN: the lock was given up, and all may be different now. LATER: nothing can be done before something changes. */
+typedef enum room { ROOM, AGAIN, LATER } room;
+
+/* Room for a model of so many bytes. */
+static room make_room(qn_registry *registry, uint64_t bytes)
+{
+    bool is_victim[QN_REGISTRY_MODELS];
+    room result = ROOM;
+    choose_victims(registry, bytes, is_victim);
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        qn_registry_entry *e = registry->entries[i];
+        if (e->is_draining && !is_victim[i]) {
+            undrain(registry, e);
+            return AGAIN;
+        }
+        if (is_victim[i] && !e->n_users) {
+            unload(registry, e);
+            return AGAIN;
+        }
+        e->is_draining = is_victim[i];
+        result = is_victim[i] ? LATER : result;
+    }
+    return result;
+}
+
+/* Nobody wants room any more. */
+static room keep_all(qn_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_entries; i++)
+        if (registry->entries[i]->is_draining) {
+            undrain(registry, registry->entries[i]);
+            return AGAIN;
+        }
+    return LATER;
+}
+
+/* ---- Loading ---- */
+
+static qn_registry_entry *longest_wanted(const qn_registry *registry)
+{
+    qn_registry_entry *best = NULL;
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        qn_registry_entry *e = registry->entries[i];
+        const bool can_load = e->n_waiting && (e->state == QN_MODEL_UNLOADED || e->state == QN_MODEL_FAILED);
+        if (can_load && (!best || e->wanted < best->wanted))
+            best = e;
+    }
+    return best;
+}
+
+/* Clients need not learn the folder. */
+static void keep_error(qn_registry_entry *entry)
+{
+    const char *text = qn_error_text();
+    const size_t folder = (size_t)(entry->model.file - entry->path);
+    const char *found = folder ? strstr(text, entry->path) : NULL;
+    const int before = found ? (int)(found - text) : 0;
+    snprintf(entry->error, sizeof entry->error, "%.*s%s", before, text, found ? found + folder : text);
+}
+
+static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memory)
+{
+    qn_registered fresh = entry->model;
+    qn_refusal refusal;
+    qn_status status;
+    entry->state = QN_MODEL_LOADING;
+    const bool is_too_large = registry->loader.memory && !memory;
+    pthread_mutex_unlock(&registry->lock);
+    if (is_too_large)
+        status = qn_fail(QN_ERR_MEMORY, "its weights and contexts do not fit in the memory of models, %.1f MiB",
+                         (double)registry->loader.memory / 1048576);
+    else
+        status = registry->loader.load(registry->loader.user, registry, entry->path, memory, &fresh);
+    pthread_mutex_lock(&registry->lock);
+    if (status == QN_ERR_MEMORY && memory && !entry->needs_all) {
+        entry->state = QN_MODEL_UNLOADED; /* what waits for it stays */
+        entry->needs_all = true;
+        return;
+    }
+    if (status) {
+        entry->state = QN_MODEL_FAILED;
+        entry->is_failed = true;
+        entry->retry_at = qn_now() + registry->loader.pause_seconds;
+        keep_error(entry);
+        qn_refuse(&refusal, 503, "model_unavailable", "model", "the model '%.200s' cannot be loaded: %s", entry->name,
+                  entry->error);
+    } else {
+        entry->model = fresh;
+        qn_registry_remember(entry);
+    }
+    qn_waiter *const first = qn_registry_take_waiters(registry, entry, status ? &refusal : NULL);
+    pthread_mutex_unlock(&registry->lock);
+    qn_registry_wake(first);
+    pthread_mutex_lock(&registry->lock);
+}
+
+void *qn_registry_serve(void *argument)
+{
+    qn_registry *registry = argument;
+    pthread_mutex_lock(&registry->lock);
+    while (!registry->is_stopping) {
+        qn_registry_entry *entry = longest_wanted(registry);
+        const uint64_t memory = entry && registry->loader.memory ? contexts_of(registry, entry) : 0;
+        const bool fits = memory || !registry->loader.memory;
+        const room found = !entry ? keep_all(registry) : fits ? make_room(registry, entry->weight_bytes + memory) : ROOM;
+        if (found == ROOM)
+            load(registry, entry, memory);
+        else if (found == LATER)
+            pthread_cond_wait(&registry->changed, &registry->lock);
+    }
+    pthread_mutex_unlock(&registry->lock);
+    return NULL;
+}

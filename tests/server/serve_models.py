@@ -1,0 +1,208 @@
+"""Several models behind one server, of which the memory holds two: none of many requests is lost, each is answered as by a server of
+that model alone, and the memory stays under the limit.
+
+    serve_models.py FOLDER OTHER [--requests 200]
+
+FOLDER has demo-q8_0.gguf, demo-q4_0.gguf, demo-q4_1.gguf and broken.gguf; it is changed. OTHER is a model that comes later. QN_BIN names
+the folder of quern.
+"""
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+
+from serve_process import LIMIT, SANITIZED, Connection, Server, ask, events_of
+
+NAMES = ["demo-q8_0", "demo-q4_0", "demo-q4_1"]
+CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+USER = [{"role": "user", "content": "Tell me about a fox and a lantern."}]
+OPTIONS = ["-c", "512", "-t", "2"]
+BODIES = [
+    (TEXT, {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}),
+    (TEXT, {"prompt": "The red ball", "max_tokens": 8, "temperature": 0.9, "seed": 3, "n": 2}),
+    (CHAT, {"messages": USER, "max_tokens": 16, "temperature": 0}),
+    (MESSAGES, {"messages": USER, "max_tokens": 12, "temperature": 0}),
+    (RESPONSES, {"input": "A fox", "max_output_tokens": 12, "temperature": 0}),
+    ("/tokenize", {"content": "It was raining, and"}),
+]
+
+
+def without_changing(body):
+    """The answer without ids, times, how much of the prompt was found, and, of choices, their order in a stream."""
+    body = re.sub(rb'"(id|created|created_at|item_id|cached_tokens|cache_read_input_tokens|input_tokens)":("[^"]*"|\d+)', rb'"\1":0', body)
+    return b"\n\n".join(sorted(body.split(b"\n\n"))) if b"data: " in body else body
+
+
+def draw(rng):
+    path, body = rng.choice(BODIES)
+    return path, {**body, "stream": rng.random() < 0.5} if path != "/tokenize" else body
+
+
+def key_of(name, path, body):
+    return name, path, json.dumps(body, sort_keys=True)
+
+
+def state_of(server):
+    models = json.loads(ask(server.port, "GET", "/v1/models")[2])["data"]
+    return {model["id"]: model["status"] for model in models}
+
+
+def answers_alone(folder):
+    """What each model answers by itself, to each body."""
+    answers = {}
+    for name in NAMES:
+        with Server(os.path.join(folder, name + ".gguf"), *OPTIONS) as server:
+            for path, body in BODIES:
+                for body in [body] if path == "/tokenize" else [{**body, "stream": stream} for stream in (False, True)]:
+                    status, _, found = ask(server.port, "POST", path, {**body, "model": name})
+                    assert status == 200, found
+                    answers[key_of(name, path, body)] = without_changing(found)
+    assert len({answer for (_, path, _), answer in answers.items() if path == CHAT}) == 2 * len(NAMES)  # else nothing is tested
+    return answers
+
+
+class Crowd:
+    def __init__(self, server, answers, n):
+        self.server, self.answers, self.n = server, answers, n
+        self.next = self.n_answered = self.n_cancelled = 0
+        self.resident = self.counted = self.n_loaded = 0
+
+    def measure(self):
+        self.resident = max(self.resident, self.server.resident())
+
+    async def answer(self, connection, rng):
+        name = rng.choice(NAMES)
+        path, body = draw(rng)
+        if rng.random() < 0.05:
+            await connection.send("POST", path, {**body, "model": name})
+            await asyncio.sleep(rng.random() * 0.05)
+            connection.close()
+            self.n_cancelled += 1
+            return
+        status, _, found = await connection.ask("POST", path, {**body, "model": name})
+        assert status == 200, (name, path, status, found)
+        expected = self.answers[key_of(name, path, body)]
+        assert without_changing(found) == expected, f"{name} {path} {body}:\n{found}\nalone:\n{expected}"
+        self.n_answered += 1
+
+    async def work(self):
+        connection = Connection(self.server.port)
+        while self.next < self.n:
+            number, self.next = self.next, self.next + 1
+            await asyncio.wait_for(self.answer(connection, random.Random(number)), LIMIT)
+            self.measure()
+        connection.close()
+
+    async def watch(self):
+        connection = Connection(self.server.port)
+        while self.next < self.n:
+            text = (await connection.ask("GET", "/metrics"))[2].decode()
+            self.counted = max(self.counted, sum(float(n) for n in re.findall(r"quern_model_memory_bytes\{[^}]*\} (\S+)", text)))
+            self.n_loaded = max(self.n_loaded, sum(int(n) for n in re.findall(r"quern_model_loaded\{[^}]*\} (\d)", text)))
+            await asyncio.sleep(0.02)
+        connection.close()
+
+    async def run(self):
+        await asyncio.gather(self.watch(), *(self.work() for _ in range(8)))
+
+
+def check_crowd(server, answers, n, limit):
+    crowd = Crowd(server, answers, n)
+    asyncio.run(crowd.run())
+    server.wait_idle()
+    loads = sum(value for name, value in server.metrics().items() if name.startswith("quern_model_loads_total"))
+    print(f"{crowd.n_answered} answered, {crowd.n_cancelled} cancelled, {loads:.0f} loads, {crowd.n_loaded} at a time, counted "
+          f"{crowd.counted / 2**20:.1f} MiB, resident {crowd.resident / 2**20:.1f} MiB, limit {limit / 2**20:.1f} MiB")
+    assert crowd.n_answered + crowd.n_cancelled == n and crowd.n_loaded == 2 and loads > 3
+    assert crowd.counted <= limit
+    assert SANITIZED or crowd.resident <= limit, "the process has more memory than the limit"
+
+
+def check_names(server, folder, other):
+    states = state_of(server)
+    assert sorted(states) == sorted([*NAMES, "broken"]), states
+    assert sum(states[name]["value"] == "loaded" for name in NAMES) == 2, states
+    for path, body in BODIES:
+        status, _, found = ask(server.port, "POST", path, {**body, "model": "demo"})
+        assert status == 404 and b"there is no model 'demo'" in found, found
+    loaded = next(name for name in NAMES if states[name]["value"] == "loaded")
+    assert json.loads(ask(server.port, "GET", f"/props?model={loaded}")[2])["model_alias"] == loaded
+    assert ask(server.port, "GET", "/props?model=demo")[0] == 404
+    assert ask(server.port, "GET", f"/v1/models/{loaded}")[0] == 200
+
+
+def check_files(server, folder, other, answers):
+    def complete(name, status):
+        found = ask(server.port, "POST", TEXT, {"model": name, "prompt": "Once", "max_tokens": 4})
+        assert found[0] == status, found
+        return found[2]
+
+    for _ in range(2):
+        found = complete("broken", 503)
+        assert b"model_unavailable" in found and b"broken.gguf" in found and folder.encode() not in found, found
+    assert state_of(server)["broken"] == {"value": "unloaded", "failed": True}
+    assert ask(server.port, "GET", "/health")[0] == 200
+    shutil.copy(other, os.path.join(folder, "later.gguf"))
+    complete("later", 200)
+    shutil.copy(other, os.path.join(folder, "new.gguf"))
+    os.rename(os.path.join(folder, "new.gguf"), os.path.join(folder, "broken.gguf"))
+    server.process.send_signal(signal.SIGHUP)
+    end = time.monotonic() + LIMIT
+    while ask(server.port, "POST", TEXT, {"model": "broken", "prompt": "Once", "max_tokens": 4})[0] != 200:
+        assert time.monotonic() < end, "a file that was mended is not loaded"
+        time.sleep(0.05)
+    os.remove(os.path.join(folder, "demo-q4_1.gguf"))
+    complete("nothing", 404)  # looks at the folder
+    if state_of(server).get("demo-q4_1", {}).get("value") != "loaded":
+        complete("demo-q4_1", 404)
+
+
+def check_long_wait(folder):
+    """A stream that waits for its model gets comments; what fails then fails in it."""
+    with Server(None, "--models-dir", folder, "--models-max", "1", "-c", "2048", "-t", "1") as server:
+        async def run():
+            first, second, third = (Connection(server.port) for _ in range(3))
+            long = {"model": "demo-q8_0", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "n": 64, "stream": True}
+            await first.send("POST", TEXT, long)
+            await first.reader.readuntil(b"data: ")
+            streams = [second.ask("POST", RESPONSES, {"model": "demo-q4_0", "input": "a", "max_output_tokens": 4, "stream": True}),
+                       third.ask("POST", TEXT, {"model": "broken2", "prompt": "a", "max_tokens": 4, "stream": True})]
+            streams = [asyncio.ensure_future(stream) for stream in streams]
+            await asyncio.sleep(13)  # comments begin after 10
+            first.close()
+            return [body for _, _, body in await asyncio.gather(*streams)]
+
+        shutil.copy(os.path.join(folder, "demo-q4_0.gguf"), os.path.join(folder, "broken2.gguf"))
+        os.truncate(os.path.join(folder, "broken2.gguf"), 100000)
+        begin = time.monotonic()
+        good, bad = asyncio.run(run())
+        print(f"waited for {time.monotonic() - begin:.1f} s")
+        assert good.startswith(b":") and b"event: response.created" in good and b"event: error" not in good, good
+        assert bad.startswith(b":") and b"model_unavailable" in bad, bad
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("other")
+    parser.add_argument("--requests", type=int, default=200)
+    args = parser.parse_args()
+    sizes = sorted(os.path.getsize(os.path.join(args.folder, name + ".gguf")) for name in NAMES)
+    limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (50 << 20)  # and what contexts and programs need; a third model does not fit
+    begin = time.monotonic()
+    answers = answers_alone(args.folder)
+    with Server(None, "--models-dir", args.folder, "--memory", str(limit), *OPTIONS) as server:
+        check_crowd(server, answers, args.requests, limit)
+        check_names(server, args.folder, args.other)
+        check_files(server, args.folder, args.other, answers)
+    if os.environ.get("QN_SOAK"):
+        check_long_wait(args.folder)
+    print(f"{time.monotonic() - begin:.1f} s")
+
+
+main()
