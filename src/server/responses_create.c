@@ -73,11 +73,11 @@ static void write_tool_choice(const qn_responses *x, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* What the request asked for. The tools are not repeated: agents send 100 KB of them, and each stream has the response three
+/* What the request asked for; one that fails while it waits for its model is not bound. The tools are not repeated: agents send 100 KB of them, and each stream has the response three
  * times. */
 static void write_settings(const qn_responses *x, qn_bytes *out)
 {
-    const qn_request_params *params = &x->base.base.requests[0];
+    const qn_request_params *params = x->base.base.n_requests ? &x->base.base.requests[0] : &x->base.params;
     write_null("instructions", out);
     qn_json_key(out, "max_output_tokens");
     if (params->max_tokens < 0)
