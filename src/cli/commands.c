@@ -20,13 +20,12 @@ const qn_command qn_commands[] = {
       "and a backslash at the end of a line continues it. In a full context the oldest turns are dropped.",
       0, 1, qn_chat_defaults, qn_cli_chat },
     { QN_CMD_SERVE, "serve", "answer requests over HTTP, as OpenAI's API does", "serve [MODEL] [options]",
-      "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions, /v1/models, "
-      "/health,\n"
-      "/metrics, and llama-server's /completion, /tokenize, /detokenize, /apply-template and /props. Without keys only this\n"
-      "machine can use it. Several models, of -m given more than once or of --models-dir, are each loaded when a request "
-      "names\n"
-      "them, and freed when others need their memory. SIGTERM and Ctrl-C let it finish what it has, a second one ends it at\n"
-      "once; SIGHUP reads keys, certificates and the folder of models again. Prompts and answers are never logged.",
+      "Serves a model at http://HOST:PORT, to many clients at a time: /v1/chat/completions, /v1/completions, /v1/responses,\n"
+      "/v1/messages, /v1/models, /health, /metrics, and llama-server's /completion, /tokenize, /detokenize, /apply-template\n"
+      "and /props. Without keys only this machine can use it. Several models, of -m given more than once or of --models-dir,\n"
+      "are each loaded when a request names them, and freed when others need their memory. SIGTERM and Ctrl-C let it finish\n"
+      "what it has, a second one ends it at once; SIGHUP reads keys, certificates and the folder of models again. Prompts and\n"
+      "answers are never logged.",
       0, 1, qn_serve_defaults, qn_cli_serve },
     { QN_CMD_BATCH, "batch", "answer the requests of a file, many at a time", "batch [-m MODEL] IN.jsonl OUT.jsonl [options]",
       "Each line of IN is a request in OpenAI's batch format: an object with custom_id, url (/v1/chat/completions or "

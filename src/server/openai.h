@@ -148,7 +148,7 @@ void qn_openai_no_event(qn_exchange *exchange, size_t request, const qn_exchange
 void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
 void qn_openai_refuse(const qn_refusal *refusal, qn_bytes *out);
 
-/* The name of the model in answers. */
+/* The name of the model in answers; before bind, that of the body or "". */
 const char *qn_openai_model(const qn_openai *x);
 
 /* ---- Parts of bodies; false: refused ---- */

@@ -115,9 +115,11 @@ bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
 
 const char *qn_openai_model(const qn_openai *x)
 {
-    if (x->served->name)
+    if (x->served && x->served->name)
         return x->served->name;
-    return x->base.model ? x->base.model : qn_model_get_info(x->served->model).name;
+    if (x->base.model)
+        return x->base.model;
+    return x->served ? qn_model_get_info(x->served->model).name : "";
 }
 
 /* ---- Answers ---- */

@@ -124,7 +124,7 @@ struct qn_protocol {
     /* Returns the status of the answer: 200, or with has_failed that of its error. */
     int (*end)(qn_exchange *exchange, qn_bytes *out);
 
-    /* An error in the middle of a stream, and its end, in place of `end`. */
+    /* An error in the middle of a stream, and its end, in place of `end`. A stream that waited may have it before bind. */
     void (*fail)(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
 
     /* The body of an answer that refuses. */

@@ -73,11 +73,11 @@ static void write_tool_choice(const qn_responses *x, qn_bytes *out)
     qn_json_close(out, '}');
 }
 
-/* What the request asked for. The tools are not repeated: agents send 100 KB of them, and each stream has the response three
+/* What the request asked for; one that fails while it waits for its model is not bound. The tools are not repeated: agents send 100 KB of them, and each stream has the response three
  * times. */
 static void write_settings(const qn_responses *x, qn_bytes *out)
 {
-    const qn_request_params *params = &x->base.base.requests[0];
+    const qn_request_params *params = x->base.base.n_requests ? &x->base.base.requests[0] : &x->base.params;
     write_null("instructions", out);
     qn_json_key(out, "max_output_tokens");
     if (params->max_tokens < 0)
@@ -190,24 +190,12 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     return 200;
 }
 
-/* Before there is a response. */
-static void send_error(qn_responses *x, const qn_refusal *refusal, qn_bytes *out)
-{
-    qn_responses_open_event(x, "error", out);
-    qn_json_member_string(out, "code", refusal->code);
-    qn_json_member_string(out, "message", refusal->message);
-    qn_json_member_string(out, "param", *refusal->param ? refusal->param : NULL);
-    qn_responses_close_event(out);
-}
-
 static void fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out)
 {
     qn_responses *x = (qn_responses *)exchange;
     exchange->has_failed = true;
     x->base.refusal = *refusal;
-    if (exchange->is_stream && !x->base.choices)
-        send_error(x, refusal, out);
-    else if (exchange->is_stream)
+    if (exchange->is_stream)
         send_response(x, "response.failed", "failed", refusal, false, out);
 }
 

@@ -2,7 +2,7 @@
 
     serve_load.py MODEL [--requests 300] [--parallel 64]
 
-Requests are drawn from a few bodies, at temperature 0 or with a seed, whole and streamed. One of ten is cancelled somewhere, one of
+Requests are drawn from a few bodies of all protocols, at temperature 0 or with a seed, whole and streamed. One of ten is cancelled somewhere, one of
 twenty is malformed. The memory of the server must not grow over the second half. QN_BIN names the folder of quern.
 """
 import argparse
@@ -14,7 +14,7 @@ import time
 
 from serve_process import LIMIT, SANITIZED, Connection, Server, events_of
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 WORDS = ["Once upon a time", "The red ball", "A fox and a lantern", "Zoë and 🤗", "It was raining, and", "The old miller said:"]
 
 # Body, headers, path, status.
@@ -32,6 +32,9 @@ MALFORMED = [
     ({"prompt": "a"}, {}, "/v1/nothing", 404),
     ({"prompt": "a"}, {"Host": "evil.example"}, TEXT, 403),
     ({"input": "a"}, {}, "/v1/embeddings", 501),
+    ({"max_tokens": 5, "messages": []}, {}, MESSAGES, 400),
+    ({"max_tokens": 5, "messages": [{"role": "user", "content": "word " * 3000}], "stream": True}, {}, MESSAGES, 400),
+    ({"input": "a", "previous_response_id": "resp_1", "stream": True}, {}, RESPONSES, 400),
 ]
 
 
@@ -40,6 +43,14 @@ def draw_bodies(rng, n):
     for i in range(n):
         text = f"{rng.choice(WORDS)} {i}"
         body = {"max_tokens": rng.randint(1, 24), **rng.choice([{"temperature": 0}, {"temperature": 0.9, "seed": i}])}
+        if rng.random() < 0.4:
+            path = rng.choice([MESSAGES, RESPONSES])
+            if path == MESSAGES:
+                body.update(rng.choice([{}, {"stop_sequences": ["."]}]), messages=[{"role": "user", "content": text}])
+            else:
+                body.update(input=text, max_output_tokens=body.pop("max_tokens"))
+            bodies.append((path, body))
+            continue
         body.update(rng.choice([{}, {}, {"n": 2, "seed": 9}, {"stop": ["."]}, {"frequency_penalty": 0.5}]))
         if rng.random() < 0.5:
             path, body["messages"] = CHAT, [{"role": "user", "content": text}]
@@ -52,16 +63,20 @@ def draw_bodies(rng, n):
 
 
 def without_changing(body):
-    """The answer without what differs from request to request: id, time, how much of the prompt was found, and in a stream the order of
-    events of different choices."""
-    body = re.sub(rb'"(id|created|cached_tokens)":("[^"]*"|\d+)', rb'"\1":0', body)
-    if not body.startswith(b"data: "):
+    """The answer without what differs from request to request: ids, time, how much of the prompt was found, what keeps a silent stream
+    open, and in a stream the order of events of different choices."""
+    body = re.sub(rb'"(id|item_id|created|created_at|cached_tokens|cache_read_input_tokens|input_tokens)":("[^"]*"|\d+)', rb'"\1":0', body)
+    if not body.startswith((b"data: ", b"event: ", b":")):
         return body
-    events = body.split(b"\n\n")
+    events = [event for event in body.split(b"\n\n") if not event.startswith((b":", b"event: ping"))]
     return b"\n\n".join(sorted(events, key=lambda event: int((re.search(rb'"choices":\[\{"index":(\d+)', event) or [0, 99])[1])))
 
 
-def check_stream(body):
+def check_stream(path, body):
+    if path in (MESSAGES, RESPONSES):
+        last = body.split(b"\n\n")[-2].split(b"\n")[0]
+        assert last in (b"event: message_stop", b"event: response.completed", b"event: response.incomplete"), body[-1000:]
+        return
     events = events_of(body)
     assert events.pop() == "[DONE]"
     assert events and not any("error" in json.loads(event) for event in events), events
@@ -93,7 +108,7 @@ class Load:
         status, headers, found = await connection.ask("POST", path, {**body, "stream": stream})
         assert status == 200 and headers.get("x-request-id"), (status, headers, found)
         if stream:
-            check_stream(found)
+            check_stream(path, found)
         expected = self.alone[index, stream]
         assert without_changing(found) == expected, f"{path} {body}, stream {stream}:\n{without_changing(found)}\nalone:\n{expected}"
         self.counts["answered"] += 1
@@ -108,7 +123,8 @@ class Load:
     async def cancel(self, rng):
         connection = Connection(self.server.port)
         path, body = self.bodies[rng.randrange(len(self.bodies))]
-        await connection.send("POST", path, {**body, "max_tokens": 400, "stream": rng.random() < 0.7})
+        length = "max_output_tokens" if path == RESPONSES else "max_tokens"
+        await connection.send("POST", path, {**body, length: 400, "stream": rng.random() < 0.7})
         if rng.random() < 0.5:
             await connection.reader.read(rng.randint(1, 2000))
         else:
@@ -127,7 +143,7 @@ class Load:
                 connection.close()
             kind = rng.randrange(20)
             step = self.cancel(rng) if kind < 2 else self.refuse(connection, rng) if kind < 3 else self.answer(connection, rng)
-            await asyncio.wait_for(step, LIMIT)
+            await asyncio.wait_for(step, 4 * LIMIT)  # 64 wait for each other
         connection.close()
 
     async def run(self, parallel):

@@ -182,7 +182,7 @@ def check_long_wait(folder):
         begin = time.monotonic()
         good, bad = asyncio.run(run())
         print(f"waited for {time.monotonic() - begin:.1f} s")
-        assert good.startswith(b":") and b"event: response.created" in good and b"event: error" not in good, good
+        assert good.startswith(b":") and b"event: response.created" in good and b"event: response.failed" not in good, good
         assert bad.startswith(b":") and b"model_unavailable" in bad, bad
 
 

@@ -320,20 +320,48 @@ static void whole_completions(void **unused)
     close_exchange();
 }
 
+/* ---- Streams that wait for their model ---- */
+
+static void streams_fail_before_bind(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *body;
+    } cases[] = { { "/v1/chat/completions", "{'stream':true,'messages':[{'role':'user','content':'a'}]}" },
+                  { "/v1/completions", "{'stream':true,'prompt':'a'}" },
+                  { "/completion", "{'stream':true,'prompt':'a'}" },
+                  { "/v1/messages", "{'stream':true,'max_tokens':5,'messages':[{'role':'user','content':'a'}]}" },
+                  { "/v1/responses", "{'stream':true,'input':'a','model':'o'}" },
+                  { "/v1/responses", "{'stream':true,'input':'a'}" } };
+    const qn_origin origin = { .id = "1", .secret = "s" };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].path);
+        const qn_protocol *protocol = qn_protocol_find(cases[i].path);
+        const char *body = quoted(cases[i].body);
+        qn_refusal refusal;
+        qn_bytes text = { 0 };
+        qn_exchange *exchange = qn_exchange_parse(protocol, body, strlen(body), NULL, &origin, &refusal);
+        assert_non_null(exchange);
+        qn_refuse(&refusal, 500, "failed", NULL, "it broke");
+        (protocol->fail)(exchange, &refusal, &text);
+        qn_bytes_add(&text, "", 1);
+        assert_false(text.has_failed);
+        assert_non_null(strstr(text.data, "it broke"));
+        assert_string_equal(text.data + text.length - 3, "\n\n");
+        qn_bytes_free(&text);
+        qn_exchange_free(exchange);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(choices_begin_in_order),
-        cmocka_unit_test(reasoning_and_calls_stream),
-        cmocka_unit_test(usage_is_the_last_chunk),
-        cmocka_unit_test(reasoning_can_be_content),
-        cmocka_unit_test(an_error_ends_a_stream),
-        cmocka_unit_test(an_error_is_a_whole_answer),
-        cmocka_unit_test(whole_chats),
-        cmocka_unit_test(tokens_come_with_their_text),
-        cmocka_unit_test(lists_of_completions),
-        cmocka_unit_test(completions_stream),
-        cmocka_unit_test(whole_completions),
+        cmocka_unit_test(streams_fail_before_bind),    cmocka_unit_test(choices_begin_in_order),
+        cmocka_unit_test(reasoning_and_calls_stream),  cmocka_unit_test(usage_is_the_last_chunk),
+        cmocka_unit_test(reasoning_can_be_content),    cmocka_unit_test(an_error_ends_a_stream),
+        cmocka_unit_test(an_error_is_a_whole_answer),  cmocka_unit_test(whole_chats),
+        cmocka_unit_test(tokens_come_with_their_text), cmocka_unit_test(lists_of_completions),
+        cmocka_unit_test(completions_stream),          cmocka_unit_test(whole_completions),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }
