@@ -23,11 +23,11 @@ CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v
 USER = [{"role": "user", "content": "Tell me about a fox and a lantern."}]
 OPTIONS = ["-c", "512", "-t", "2"]
 BODIES = [
-    (TEXT, {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}),
+    (TEXT, {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}),
     (TEXT, {"prompt": "The red ball", "max_tokens": 8, "temperature": 0.9, "seed": 3, "n": 2}),
-    (CHAT, {"messages": USER, "max_tokens": 16, "temperature": 0}),
-    (MESSAGES, {"messages": USER, "max_tokens": 12, "temperature": 0}),
-    (RESPONSES, {"input": "A fox", "max_output_tokens": 12, "temperature": 0}),
+    (CHAT, {"messages": USER, "max_tokens": 10, "temperature": 0}),
+    (MESSAGES, {"messages": USER, "max_tokens": 8, "temperature": 0}),
+    (RESPONSES, {"input": "A fox", "max_output_tokens": 8, "temperature": 0}),
     ("/tokenize", {"content": "It was raining, and"}),
 ]
 
