@@ -193,7 +193,7 @@ def main():
     parser.add_argument("--requests", type=int, default=200)
     args = parser.parse_args()
     sizes = sorted(os.path.getsize(os.path.join(args.folder, name + ".gguf")) for name in NAMES)
-    limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (50 << 20)  # and what contexts and programs need; a third model does not fit
+    limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (58 << 20)  # and what contexts and programs need; a third model does not fit
     begin = time.monotonic()
     answers = answers_alone(args.folder)
     with Server(None, "--models-dir", args.folder, "--memory", str(limit), *OPTIONS) as server:
