@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 8 << 20 };
+enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 12 << 20 };
 
 static float pick(float given, float otherwise)
 {

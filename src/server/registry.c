@@ -194,7 +194,7 @@ void qn_registry_stop(qn_registry *registry)
     if (registry->has_thread)
         pthread_join(registry->thread, NULL);
     registry->has_thread = false;
-    for (size_t i = 0; i < registry->n_entries; i++) {
+    for (size_t i = 0; i < qn_registry_count(registry); i++) {
         pthread_mutex_lock(&registry->lock);
         qn_waiter *const first = qn_registry_take_waiters(registry, registry->entries[i], &refusal);
         pthread_mutex_unlock(&registry->lock);

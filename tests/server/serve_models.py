@@ -23,11 +23,11 @@ CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v
 USER = [{"role": "user", "content": "Tell me about a fox and a lantern."}]
 OPTIONS = ["-c", "512", "-t", "2"]
 BODIES = [
-    (TEXT, {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0}),
+    (TEXT, {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}),
     (TEXT, {"prompt": "The red ball", "max_tokens": 8, "temperature": 0.9, "seed": 3, "n": 2}),
-    (CHAT, {"messages": USER, "max_tokens": 16, "temperature": 0}),
-    (MESSAGES, {"messages": USER, "max_tokens": 12, "temperature": 0}),
-    (RESPONSES, {"input": "A fox", "max_output_tokens": 12, "temperature": 0}),
+    (CHAT, {"messages": USER, "max_tokens": 10, "temperature": 0}),
+    (MESSAGES, {"messages": USER, "max_tokens": 8, "temperature": 0}),
+    (RESPONSES, {"input": "A fox", "max_output_tokens": 8, "temperature": 0}),
     ("/tokenize", {"content": "It was raining, and"}),
 ]
 
@@ -193,7 +193,7 @@ def main():
     parser.add_argument("--requests", type=int, default=200)
     args = parser.parse_args()
     sizes = sorted(os.path.getsize(os.path.join(args.folder, name + ".gguf")) for name in NAMES)
-    limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (50 << 20)  # and what contexts and programs need; a third model does not fit
+    limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (58 << 20)  # and what contexts and programs need; a third model does not fit
     begin = time.monotonic()
     answers = answers_alone(args.folder)
     with Server(None, "--models-dir", args.folder, "--memory", str(limit), *OPTIONS) as server:
