@@ -21,7 +21,7 @@ except ImportError as missing:
     sys.exit(2)
 
 import agent_requests
-from serve_process import LIMIT, Connection, Server, ask
+from serve_process import LIMIT, SANITIZED, Connection, Server, ask
 
 ALICE, BOB = "key-of-alice", "key-of-bob"
 QUESTION, ANSWER, REASONING = "What is it?", "é 世🙂!", "I look it up."
@@ -255,7 +255,7 @@ def check_claude_code(server):
     thinking, use = message["content"]
     assert thinking["thinking"] == REASONING and use["input"] == INPUT and message["stop_reason"] == "tool_use"
     size = total(message["usage"])
-    assert 20000 <= size <= 32000, size
+    assert SANITIZED or 20000 <= size <= 32000, size
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use["id"], "content": "A mill."},
                                           {"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"}]}
 
@@ -286,7 +286,7 @@ def check_codex(server):
     reasoning, call = response["output"]
     assert reasoning["content"][0]["text"] == REASONING and json.loads(call["arguments"]) == INPUT
     size = response["usage"]["input_tokens"]
-    assert 20000 <= size <= 32000, size
+    assert SANITIZED or 20000 <= size <= 32000, size
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "A mill."}
 
     def turn(key, *items):
