@@ -9,6 +9,8 @@ import argparse
 import asyncio
 import contextlib
 import json
+import multiprocessing
+import os
 import resource
 import statistics
 import time
@@ -183,34 +185,42 @@ async def half_open(port):
     assert closed == 60, f"{60 - closed} of 60 half requests are still waited for"
 
 
-async def flood(port, data, n=4):
-    """Requests over and over, by n connections at a time. wait_for may swallow a cancellation, so they look for the end, too."""
-    ended = asyncio.Event()
-
+async def flood(port, data, n):
+    """Requests over and over, by n connections at a time, until the process is ended."""
     async def once():
-        while not ended.is_set():
+        while True:
             with contextlib.suppress(ConnectionError):
                 await raw(port, data)
 
-    tasks = [asyncio.ensure_future(once()) for _ in range(n)]
+    await asyncio.gather(*[once() for _ in range(n)])
+
+
+def run_flood(port, data, n):
+    os.nice(19)
+    asyncio.run(flood(port, data, n))
+
+
+async def flooded(port, data, n=4):
+    """The attacker is a process of its own that takes only the time that others leave, as one on another machine takes none."""
+    attacker = multiprocessing.get_context("spawn").Process(target=run_flood, args=(port, data, n), daemon=True)
+    attacker.start()
+    await asyncio.sleep(0.5)
     yield
-    ended.set()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    attacker.kill()
+    attacker.join()
 
 
 def huge_headers(port):
-    return flood(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (1 << 20))
+    return flooded(port, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (1 << 20))
 
 
 def huge_bodies(port):
-    return flood(port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" +
+    return flooded(port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" +
                  (b"10000\r\n" + b"[" * 65536 + b"\r\n") * 24)
 
 
 def deep_bodies(port):
-    return flood(port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 900000\r\n\r\n" + b"[" * 900000, 2)
+    return flooded(port, b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 900000\r\n\r\n" + b"[" * 900000, 2)
 
 
 async def idle(port, n):
@@ -232,26 +242,26 @@ async def unread_streams(port):
     close_all(pairs)
 
 
-async def check_attack(server, name, attack, alone):
+async def time_under(port, attack):
+    """Seconds of a request alone and under an attack. Other work on the machine may come between the two."""
+    alone = await times_of(port, 9)
     await attack.__anext__()
-    limit = 2 * alone + 0.05
-    for _ in range(3):
-        under = await times_of(server.port, 7)
-        if under <= limit:
-            break
+    under = await times_of(port, 9)
     with contextlib.suppress(StopAsyncIteration):
         await attack.__anext__()
-    print(f"{name}: {alone * 1e3:.1f} ms alone, {under * 1e3:.1f} ms under attack")
-    assert under <= limit, f"{name}: {under * 1e3:.0f} ms, alone {alone * 1e3:.0f} ms"
+    return alone, under
 
 
-async def check_attacks(server, n_idle):
-    port = server.port
-    alone = await times_of(port, 15)
-    for name, attack in (("slow headers", slow_headers(port)), ("slow bodies", slow_bodies(port)), ("half open", half_open(port)),
-                         ("huge headers", huge_headers(port)), ("huge bodies", huge_bodies(port)), ("deep bodies", deep_bodies(port)),
-                         (f"{n_idle} idle connections", idle(port, n_idle))):
-        await check_attack(server, name, attack, alone)
+async def check_attacks(port, n_idle):
+    attacks = (("slow headers", slow_headers), ("slow bodies", slow_bodies), ("half open", half_open), ("huge headers", huge_headers),
+               ("huge bodies", huge_bodies), ("deep bodies", deep_bodies), (f"{n_idle} idle connections", lambda port: idle(port, n_idle)))
+    for name, attack in attacks:
+        for _ in range(4):
+            alone, under = await time_under(port, attack(port))
+            if under <= 2 * alone:
+                break
+        print(f"{name}: {alone * 1e3:.1f} ms alone, {under * 1e3:.1f} ms under attack")
+        assert under <= 2 * alone, f"{name}: {under * 1e3:.0f} ms, alone {alone * 1e3:.0f} ms"
 
 
 async def check_unread(server):
@@ -273,13 +283,15 @@ def main():
     args = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, args.idle + 2000), most))
-    with Server(args.model, "-c", "512", "--header-timeout", str(HEADER_SECONDS), "--body-timeout", str(BODY_SECONDS), "--max-body", "1000000",
+    # One thread of two cores evaluates: the time of a step on both is that of whatever else runs on one of them.
+    with Server(args.model, "-t", "1", "-c", "512", "--header-timeout", str(HEADER_SECONDS), "--body-timeout", str(BODY_SECONDS), "--max-body", "1000000",
                 "--max-connections", str(MAX_CONNECTIONS)) as server:
         check_refusals(server.port)
-        asyncio.run(check_attacks(server, args.idle))
+        asyncio.run(check_attacks(server.port, args.idle))
         asyncio.run(check_unread(server))
         server.wait_idle()
     print("all refused")
 
 
-main()
+if __name__ == "__main__":
+    main()
