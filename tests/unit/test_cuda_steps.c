@@ -217,8 +217,8 @@ static bool expect_prepared_rows(const struct fixture *x, const qn_attention_dec
     const qn_op *op = attention_of(x) - 1;
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const struct fake_launch *other = NULL;
-    const bool prepares =
-        qn_attention_gpu_prepares_rows(&x->model->pieces[0].memory->format->attention, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
+    const bool prepares = qn_attention_gpu_prepares_rows(&x->model->pieces[0].memory->format->attention, args->n_rows, h->n_rot,
+                                                         h->rope == QN_ROPE_TYPE_NORM);
     const int from = prepares ? op->qk_norm_rope_store.queries : op->qk_norm_rope_store.out;
     assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers(x));
     assert_int_equal(args->queries, x->model->buffers[from].address);

@@ -103,7 +103,7 @@ static bool is_prepared_by_attention(const qn_cuda_rows_step *s, const qn_op *op
 {
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     return s->is_decode && op[1].kind == QN_OP_ATTENTION &&
-           qn_attention_gpu_prepares_rows(&format_of(s)->attention, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
+           qn_attention_gpu_prepares_rows(&format_of(s)->attention, s->n_few, h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
 }
 
 static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op *op)

@@ -148,11 +148,11 @@ qn_status qn_attention_gpu_decode(const qn_attention_gpu *gpu, size_t n_rows, co
     return QN_OK;
 }
 
-bool qn_attention_gpu_prepares_rows(const qn_attention_gpu *gpu, size_t n_rot, bool interleaved)
+bool qn_attention_gpu_prepares_rows(const qn_attention_gpu *gpu, size_t n_rows, size_t n_rot, bool interleaved)
 {
     const size_t apart = n_rot / 2; /* a lane has dimensions that are multiples of 32 apart */
-    return is_f16(gpu) && gpu->head_dim <= QN_ATTENTION_NEW_ROWS_DIM && n_rot > 0 && n_rot % 2 == 0 && n_rot <= gpu->head_dim &&
-           (interleaved || (apart >= 32 && (apart & (apart - 1)) == 0));
+    return is_f16(gpu) && warps_of(gpu, n_rows) > 1 && gpu->head_dim <= QN_ATTENTION_NEW_ROWS_DIM && n_rot > 0 &&
+           n_rot % 2 == 0 && n_rot <= gpu->head_dim && (interleaved || (apart >= 32 && (apart & (apart - 1)) == 0));
 }
 
 enum { STATIC_BYTES = 2304 }; /* more than the static shared memory of the prefill kernel */

@@ -92,7 +92,7 @@ QN_DEVICE void prefetch_weights(const float *weights, int lane)
 // Whether the launch has new rows.
 QN_DEVICE bool has_new_rows(const qn_attention_decode_args &a)
 {
-    return DIM <= QN_ATTENTION_NEW_ROWS_DIM && a.new_rows.keys;
+    return NEW_ROWS && a.new_rows.keys;
 }
 
 // What a warp prepares of a row beside its queries. All functions are called by full warps. Without new rows they do nothing.

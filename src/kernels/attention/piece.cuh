@@ -8,6 +8,9 @@
 #include "kernels/attention/work.cuh"
 #include "kernels/typed_rows.cuh"
 
+// Whether launches with new rows are possible (qn_attention_gpu_prepares_rows).
+#define NEW_ROWS (!CODES && QN_WARPS > 1 && DIM <= QN_ATTENTION_NEW_ROWS_DIM)
+
 // The query heads of a piece of work (the columns of its MMAs): of key-value head `head`, n_columns from first_query on, an
 // index among the query heads of all rows.
 struct query_tile {
@@ -22,7 +25,7 @@ struct query_tile {
         session = a.mask.sessions ? a.mask.sessions[row] : 0;
         n_columns = min(group - first_column, (uint32_t)TILE_Q);
         first_query = row * a.n_heads + head * group + first_column;
-        head_stride = !CODES && DIM <= QN_ATTENTION_NEW_ROWS_DIM && a.query_head_stride ? a.query_head_stride : DIM;
+        head_stride = NEW_ROWS && a.query_head_stride ? a.query_head_stride : DIM;
         first_value = (uint64_t)row * a.query_stride + (head * group + first_column) * head_stride;
     }
 };
