@@ -388,11 +388,23 @@ static qn_scheduled *launch_ahead(qn_scheduler *s)
     return next;
 }
 
-/* Finishes the step in flight. Meanwhile the next one is launched, and what is left of the one before is done. */
+static bool has_prompts(const qn_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (qn_request_rows_left(s->running[i]) > 1)
+            return true;
+    return false;
+}
+
+/* Finishes the step in flight. Meanwhile the next one is launched, and what is left of the one before is done. Its tokens come
+ * first where the next one may have rows of prompts: such a step is many launches, and the driver's queue may be full of those
+ * in flight, so that launching it takes as long as these do. */
 static qn_status finish(qn_scheduler *s, qn_scheduled **next)
 {
     qn_device *device = s->model->device;
     qn_scheduler_end_late(s);
+    if (has_prompts(s))
+        emit_outputs(s);
     *next = launch_ahead(s);
     work_beside(s);
     const qn_status status = device->vtable->finish(device);
