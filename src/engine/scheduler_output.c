@@ -164,12 +164,15 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
     }
     r->result.stop_string = r->result.is_stop_string ? qn_stop_found(r->stop) : 0;
     r->result.error = r->result.finish == QN_FINISH_ERROR ? r->error : "";
+    /* Counted before its last callback, from which others learn that it has ended. */
+    pthread_mutex_lock(&s->lock);
+    s->counters.finished++;
+    pthread_mutex_unlock(&s->lock);
     if (r->params.on_end)
         r->params.on_end(r->params.user, &r->result);
     qn_request_free(r);
     pthread_mutex_lock(&s->lock);
     s->n_alive--;
-    s->counters.finished++;
     pthread_cond_broadcast(&s->ended);
     pthread_mutex_unlock(&s->lock);
 }
