@@ -6,7 +6,7 @@ command -v python3 >/dev/null && command -v haproxy >/dev/null || {
     echo "skipped: no python3 or no haproxy"
     exit 77
 }
-requests=150 conversations=12
+requests=150 conversations=16
 [ -z "$QN_SANITIZE" ] || requests=80 conversations=8
 [ -z "${QN_SOAK:-}" ] || requests=1000 conversations=100
 export QN_BIN QN_SANITIZE

