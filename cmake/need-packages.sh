@@ -23,8 +23,8 @@ for purpose in "$@"; do
     case $purpose in
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
-    # Chromium is for the test of the page of quern serve, which is skipped without it.
-    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" extra+=" chromium chromium-driver" ;;
+    # Chromium is for the test of the page of quern serve, HAProxy for that of docs/haproxy.cfg; they are skipped without.
+    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" extra+=" chromium chromium-driver haproxy" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
     esac
 done
