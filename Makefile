@@ -6,7 +6,7 @@ JOBS   ?= $(shell nproc)
 # Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
 export BUILD PREFIX DESTDIR JOBS
 
-.PHONY: all configure demo test soak install clean format check-format
+.PHONY: all configure demo test soak install dist deb clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
@@ -43,6 +43,15 @@ soak: all
 
 install: all
 	@cmake --install "$$BUILD"
+
+# The source tarball of this commit, and Debian packages built from it.
+dist:
+	@cmake/need-packages.sh dist
+	@tools/make_dist.sh "$$BUILD"
+
+deb:
+	@cmake/need-packages.sh build dist deb
+	@tools/make_deb.sh "$$BUILD"
 
 clean:
 	@rm -rf -- "$$BUILD"
