@@ -203,6 +203,7 @@ static void refuse(qn_answer *a, const qn_refusal *refusal)
         a->n_taken = 0;
         a->request.protocol->refuse(&named, &a->out);
         a->view.status = refusal->status;
+        a->view.retry_after = refusal->retry_after;
         a->view.is_stream = false;
     }
     a->view.is_accepted = a->view.is_done = true;

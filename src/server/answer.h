@@ -49,6 +49,7 @@ typedef struct qn_answer_view {
     bool is_done;     /* nothing more comes */
     bool has_ended;   /* nothing of it is in a scheduler, nor will be: `usage` is all that it had */
     int status;
+    unsigned retry_after; /* of a refusal */
     qn_answer_usage usage;
 } qn_answer_view;
 

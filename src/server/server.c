@@ -76,7 +76,7 @@ static void reload(qn_http *http)
         note(http, "the certificate stays as it was");
     if (http->params.log && qn_access_log_reopen(http->params.log))
         note(http, "the access log stays as it was");
-    qn_registry_scan(&http->registry);
+    qn_registry_scan_soon(&http->registry);
     qn_notify(qn_registry_count(&http->registry) ? "READY=1" : "STATUS=loading");
 }
 
