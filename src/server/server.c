@@ -239,7 +239,7 @@ static void log_nothing(void *unused, const char *format, va_list arguments)
     (void)arguments;
 }
 
-/* libmicrohttpd has a table of the headers beside their text. Of what is not used nothing is taken from the machine. */
+/* libmicrohttpd has a table of the headers beside their text. It clears all of it after the first request. */
 static size_t connection_memory(const qn_http *http)
 {
     const size_t wanted = 2 * http->params.max_header + OTHER_MEMORY;

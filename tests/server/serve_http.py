@@ -139,6 +139,12 @@ async def check_stop(server):
         writer.transport.abort()
 
 
+def check_options(model):
+    program = os.path.join(os.environ["QN_BIN"], "quern")
+    found = subprocess.run([program, "serve", "-m", model, "--max-header", "257K"], capture_output=True, timeout=LIMIT)
+    assert found.returncode == 2 and b"at most 262144" in found.stderr, found
+
+
 def check_stop_while_loading(model):
     """A template that does not come keeps the server from being ready."""
     with tempfile.TemporaryDirectory() as folder:
@@ -168,6 +174,7 @@ def main():
             begin = time.monotonic()
             asyncio.run(check_stop(server))
             assert server.process.wait(LIMIT) == 0 and time.monotonic() - begin < 15
+    check_options(args.model)
     check_stop_while_loading(args.model)
 
 
