@@ -105,8 +105,8 @@ void qn_requests_end(qn_http *http)
     http->ending = NULL;
 }
 
-/* What libmicrohttpd refuses it answers itself, and tells of it with an error or with none; so it does of a client that went away
- * and of what the server has dropped. */
+/* libmicrohttpd answers what it refuses by itself, and then ends the request with an error or without one. A request whose client
+ * went away or which the server dropped ends with an error, too. */
 static void judge(qn_http_request *r, enum MHD_RequestTerminationCode code)
 {
     const bool is_refused = !r->status && !r->is_dropped && !r->connection->is_gone && !r->connection->is_shut &&
