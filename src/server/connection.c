@@ -103,7 +103,7 @@ static void set_address(qn_connection *c)
 /* ---- Opened and closed ---- */
 
 /* Too many: the one that has waited longest for its client is closed, or the new one, where all are being answered. */
-static void make_room(qn_connection *c)
+static void evict_for(qn_connection *c)
 {
     qn_http *http = c->http;
     const bool is_crowd = !c->is_loopback && count_of_client(c) > http->params.max_per_address;
@@ -130,7 +130,7 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
     qn_metrics_connected(http->metrics);
     qn_connection_enter(c, QN_CONNECTION_NEW);
     if (is_watched)
-        make_room(c);
+        evict_for(c);
     else
         qn_connection_shut(c);
 }

@@ -51,7 +51,7 @@ static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry
     return share < left ? share : left;
 }
 
-/* ---- Room ---- */
+/* ---- Memory ---- */
 
 static bool exceeds(const qn_registry *registry, size_t n_loaded, uint64_t bytes)
 {
@@ -122,14 +122,15 @@ static void undrain(qn_registry *registry, qn_registry_entry *entry)
     pthread_mutex_lock(&registry->lock);
 }
 
-/* AGAIN: the lock was given up, and all may be different now. LATER: nothing can be done before something changes. */
-typedef enum room { ROOM, AGAIN, LATER } room;
+/* FITS: its memory is free. AGAIN: the lock was given up, and all may be different now. LATER: nothing can be done before something
+ * changes. */
+typedef enum fit { FITS, AGAIN, LATER } fit;
 
-/* Room for a model of so many bytes. */
-static room make_room(qn_registry *registry, uint64_t bytes)
+/* Frees models until one of so many bytes fits. */
+static fit free_memory_for(qn_registry *registry, uint64_t bytes)
 {
     bool is_victim[QN_REGISTRY_MODELS];
-    room result = ROOM;
+    fit result = FITS;
     choose_victims(registry, bytes, is_victim);
     for (size_t i = 0; i < registry->n_entries; i++) {
         qn_registry_entry *e = registry->entries[i];
@@ -147,8 +148,8 @@ static room make_room(qn_registry *registry, uint64_t bytes)
     return result;
 }
 
-/* Nobody wants room any more. */
-static room keep_all(qn_registry *registry)
+/* No model waits for memory any more. */
+static fit keep_all(qn_registry *registry)
 {
     for (size_t i = 0; i < registry->n_entries; i++)
         if (registry->entries[i]->is_draining) {
@@ -267,8 +268,8 @@ static bool go_on(qn_registry *registry)
         return true;
     const uint64_t memory = registry->loader.memory ? contexts_of(registry, entry) : 0;
     const bool fits = memory || !registry->loader.memory;
-    const room found = fits ? make_room(registry, entry->weight_bytes + memory) : ROOM;
-    if (found == ROOM)
+    const fit found = fits ? free_memory_for(registry, entry->weight_bytes + memory) : FITS;
+    if (found == FITS)
         load(registry, entry, memory);
     return found != LATER;
 }
