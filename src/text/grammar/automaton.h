@@ -185,10 +185,16 @@ qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const
 /* qn_dfa_count - make a DFA of JSON strings accept only those of min to max characters. Unchanged after an error. */
 qn_status qn_dfa_count(qn_dfa *dfa, uint32_t min, uint32_t max, const char *what, uint64_t *steps);
 
-/* qn_expr_number - the expression of JSON's numbers from min to max. */
+/* qn_expr_number - the expression of JSON's numbers from min to max. With bounds a number other than 0 that has an exponent has
+ * one digit from 1 to 9 before the point, and is one that a double can hold. */
+enum { QN_BOUND_DIGITS = 360 };
+typedef struct qn_decimal { /* a magnitude: digits without leading, and without trailing zeros */
+    bool exclusive;
+    char integer[QN_BOUND_DIGITS], fraction[QN_BOUND_DIGITS];
+} qn_decimal;
 typedef struct qn_bound {
-    bool present, exclusive, negative;
-    char integer[24], fraction[40]; /* digits without leading, and without trailing zeros; "0" and "" */
+    bool present, negative;
+    qn_decimal plain, scientific; /* the bound of numbers without exponent, and of those with one */
 } qn_bound;
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id);
 

@@ -107,38 +107,61 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
 
 /* ---- Numbers ---- */
 
-static qn_status set_bound(const qn_schema_compiler *c, json_t *value, const char *key, qn_bound *bound)
+/* The shortest digits that name a magnitude. */
+static void set_decimal(double number, qn_decimal *decimal)
 {
-    char text[512];
-    if (json_is_integer(value)) {
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    char text[40], digits[40];
+    int precision = 0;
+    do
+        snprintf(text, sizeof text, "%.*e", precision, number);
+    while (strtod(text, NULL) != number && ++precision < 17);
+    const int exponent = atoi(strchr(text, 'e') + 1), n = 1 + precision;
+    snprintf(digits, sizeof digits, "%c%.*s", text[0], precision, precision ? text + 2 : "");
+    memset(decimal->integer, 0, sizeof decimal->integer);
+    memset(decimal->fraction, 0, sizeof decimal->fraction);
+    if (exponent < 0) {
+        decimal->integer[0] = '0';
+        memset(decimal->fraction, '0', (size_t)(-exponent - 1));
+        memcpy(decimal->fraction - exponent - 1, digits, (size_t)n);
     } else {
-        const double number = json_real_value(value);
-        int precision = 0;
-        if (!(fabs(number) < 1e18)) { /* no number that JSON writes without an exponent is beyond */
-            bound->present = false;
-            return QN_OK;
-        }
-        do
-            snprintf(text, sizeof text, "%.*f", precision, number);
-        while (strtod(text, NULL) != number && ++precision < 39);
+        memset(decimal->integer, '0', (size_t)exponent + 1);
+        memcpy(decimal->integer, digits, (size_t)(n <= exponent ? n : exponent + 1));
+        if (n > exponent + 1)
+            memcpy(decimal->fraction, digits + exponent + 1, (size_t)(n - exponent - 1));
     }
-    const char *digits = text + (*text == '-'), *point = strchr(digits, '.');
-    const size_t n = point ? (size_t)(point - digits) : strlen(digits);
-    if (n >= sizeof bound->integer)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: a bound of %zu digits", qn_schema_path(c), key, n);
-    memcpy(bound->integer, digits, n);
-    bound->integer[n] = 0;
-    snprintf(bound->fraction, sizeof bound->fraction, "%s", point ? point + 1 : "");
-    for (size_t k = strlen(bound->fraction); k > 0 && bound->fraction[k - 1] == '0'; k--)
-        bound->fraction[k - 1] = 0;
-    bound->present = true;
-    bound->negative = *text == '-' && (strcmp(bound->integer, "0") != 0 || *bound->fraction);
-    return QN_OK;
+    for (size_t k = strlen(decimal->fraction); k > 0 && decimal->fraction[k - 1] == '0'; k--)
+        decimal->fraction[k - 1] = 0;
+}
+
+/* A number with a fraction or an exponent is read to a double, so that many decimals are equal to a bound. Beyond an exclusive
+ * bound is what is not nearer to 0, or not farther, than the shortest digits of the next double. 0 is exact. */
+static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, qn_bound *bound)
+{
+    const double number = json_number_value(value), infinite = is_min ? HUGE_VAL : -HUGE_VAL;
+    const __int128 exact = json_integer_value(value);
+    const bool is_exact = json_is_real(value) || (__int128)number == exact;
+    const bool is_beyond = !is_exact && ((__int128)number > exact) == is_min;
+    double beyond = (is_exact ? exclusive : !is_beyond) ? nextafter(number, infinite) : number;
+    beyond = number == 0 || isinf(beyond) ? number : beyond;
+    *bound = (qn_bound){ .present = true, .negative = number < 0 };
+    set_decimal(fabs(beyond), &bound->scientific);
+    bound->scientific.exclusive = exclusive && is_exact && beyond == number;
+    if (!integer && fabs(number) < 0x1p53) {
+        bound->plain = bound->scientific;
+        return;
+    }
+    /* Integers are exact, and so are their bounds. */
+    bound->plain.exclusive = exclusive;
+    if (json_is_integer(value))
+        snprintf(bound->plain.integer, sizeof bound->plain.integer, "%llu", (unsigned long long)(exact < 0 ? -exact : exact));
+    else if (fabs(number) >= 0x1p53)
+        snprintf(bound->plain.integer, sizeof bound->plain.integer, "%.0f", fabs(number));
+    else
+        set_decimal(fabs(number), &bound->plain);
 }
 
 /* The stricter of the inclusive bound and the exclusive one, which may also be a boolean. */
-static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_min, qn_bound *bound)
+static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_min, bool integer, qn_bound *bound)
 {
     const char *key = is_min ? "minimum" : "maximum", *exclusive_key = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
     json_t *value = json_object_get(schema, key), *exclusive = json_object_get(schema, exclusive_key);
@@ -148,20 +171,21 @@ static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_
     if (json_is_number(exclusive)) {
         const double x = json_number_value(exclusive), y = json_number_value(value);
         if (!value || (is_min ? x >= y : x <= y)) {
-            bound->exclusive = true;
-            return set_bound(c, exclusive, exclusive_key, bound);
+            set_bound(exclusive, true, is_min, integer, bound);
+            return QN_OK;
         }
     }
-    bound->exclusive = json_is_true(exclusive);
-    return value ? set_bound(c, value, key, bound) : QN_OK;
+    if (value)
+        set_bound(value, json_is_true(exclusive), is_min, integer, bound);
+    return QN_OK;
 }
 
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry)
 {
     qn_bound min, max;
     uint32_t expr, dfa;
-    QN_TRY(get_bound(c, schema, true, &min));
-    QN_TRY(get_bound(c, schema, false, &max));
+    QN_TRY(get_bound(c, schema, true, integer, &min));
+    QN_TRY(get_bound(c, schema, false, integer, &max));
     QN_TRY(qn_expr_number(&c->exprs, integer, &min, &max, &expr));
     QN_TRY(qn_schema_dfa(c, expr, &dfa));
     return qn_schema_node(c, QN_DFA, dfa, c->end, entry);
