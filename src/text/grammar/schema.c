@@ -155,7 +155,7 @@ static const char *const supported[] = { "type",
                                          "nullable",
                                          NULL };
 
-static bool is_note(const char *key)
+bool qn_schema_is_note(const char *key)
 {
     return is_in(key, notes) || !strncmp(key, "x-", 2);
 }
@@ -167,7 +167,7 @@ static qn_status check_keywords(const qn_schema_compiler *c, json_t *schema)
     json_object_foreach(schema, key, value)
     {
         (void)value;
-        if (!is_in(key, supported) && !is_note(key) && c->options.strict)
+        if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
     }
     return QN_OK;
@@ -180,13 +180,13 @@ static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !is_note(key)) json_object_set(rest, key, value);
+    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key)) json_object_set(rest, key, value);
     *is_empty = !json_object_size(rest);
     return rest;
 }
 
 /* The error of another function, with the place. */
-static qn_status at_place(const qn_schema_compiler *c, qn_status status)
+qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
     if (status == QN_OK)
@@ -200,7 +200,7 @@ static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, 
                              uint32_t *entry)
 {
     json_t *merged;
-    QN_TRY(at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
+    QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
     QN_TRY(qn_schema_own(c, merged));
     return call(c, merged, keyword, key, entry);
 }
@@ -240,7 +240,7 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_array_foreach(parts, i, part)
     {
         json_t *next;
-        QN_TRY(at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
         QN_TRY(qn_schema_own(c, next));
         merged = next;
     }
@@ -259,7 +259,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
         return qn_fail(QN_ERR_INVALID, "%s/$ref: not a string", qn_schema_path(c));
     json_t *rest = without(schema, "$ref", &is_empty);
     QN_TRY(qn_schema_own(c, rest));
-    QN_TRY(at_place(c, qn_schema_resolve(c->root, reference, &target)));
+    QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &target)));
     if (!is_empty)
         return call_merged(c, target, rest, NULL, NULL, entry);
     snprintf(path, sizeof path, "%.80s: %.160s", c->what, reference);
@@ -302,6 +302,11 @@ static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *t
     return qn_fail(QN_ERR_INVALID, "%s/type: '%s' is not a type", qn_schema_path(c), name ? name : "(no string)");
 }
 
+static bool has_constants(json_t *schema)
+{
+    return json_object_get(schema, "enum") || json_object_get(schema, "const");
+}
+
 static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
 {
     json_t *type = json_object_get(schema, "type"), *each;
@@ -312,11 +317,11 @@ static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigne
     } else if (type) {
         QN_TRY(add_type(c, type, types));
     } else {
-        *types = json_object_get(schema, "enum") || json_object_get(schema, "const") ? QN_IS_ANY : implied_types(schema);
+        *types = has_constants(schema) ? QN_IS_ANY : implied_types(schema);
     }
     if (json_is_true(json_object_get(schema, "nullable")))
         *types |= QN_IS_NULL;
-    if (*types & QN_IS_NUMBER)
+    if (*types & QN_IS_NUMBER && !has_constants(schema))
         *types &= ~(unsigned)QN_IS_INTEGER;
     return QN_OK;
 }
@@ -326,7 +331,7 @@ static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *
     unsigned types;
     uint32_t node;
     QN_TRY(find_types(c, schema, &types));
-    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
+    if (has_constants(schema))
         return qn_schema_enum(c, schema, types, entry);
     if (types & QN_IS_STRING) {
         QN_TRY(qn_schema_string(c, schema, &node));

@@ -59,6 +59,15 @@ qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
 
+/* The error of another function, with the place. */
+qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);
+
+/* qn_schema_is_note - whether a keyword is an annotation, which says nothing of what fits. */
+bool qn_schema_is_note(const char *key);
+
+/* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
+qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
+
 /* The node at which a value of a type begins. */
 qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry);

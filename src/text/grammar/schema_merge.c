@@ -36,6 +36,28 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out)
     return at && !*p ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
 }
 
+bool qn_schema_is_equal(json_t *a, json_t *b)
+{
+    json_t *item;
+    const char *key;
+    size_t i;
+    if (json_is_number(a) && json_is_number(b) && !(json_is_integer(a) && json_is_integer(b)))
+        return json_number_value(a) == json_number_value(b);
+    if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
+        json_object_size(a) != json_object_size(b))
+        return false;
+    if (!json_is_array(a) && !json_is_object(a))
+        return json_equal(a, b);
+    json_array_foreach(a, i, item) if (!qn_schema_is_equal(item, json_array_get(b, i))) return false;
+    json_object_foreach(a, key, item)
+    {
+        json_t *other = json_object_get(b, key);
+        if (!other || !qn_schema_is_equal(item, other))
+            return false;
+    }
+    return true;
+}
+
 static json_t *all_of(json_t *a, json_t *b)
 {
     if (json_is_true(a) || json_equal(a, b))
@@ -73,7 +95,7 @@ static json_t *intersect(json_t *a, json_t *b)
 {
     size_t i, k;
     json_t *x, *y, *both = json_array();
-    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (json_equal(x, y)) json_array_append(both, x);
+    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (qn_schema_is_equal(x, y)) json_array_append(both, x);
     return both;
 }
 

@@ -12,6 +12,9 @@
 /* qn_schema_resolve - the schema that "#/a/b" names in `root`; NULL with QN_ERR_INVALID if there is none. Borrowed. */
 qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out);
 
+/* qn_schema_is_equal - whether two values are equal to a JSON schema: numbers by value. */
+bool qn_schema_is_equal(json_t *a, json_t *b);
+
 /* qn_schema_merge - the schema of the values that fit both `a` and `b`. References in them are resolved in `root`.
  *
  *   steps   counted up; QN_ERR_UNSUPPORTED above a bound
