@@ -228,9 +228,10 @@ static bool is_name(const char *name)
 
 static json_t *find_properties(json_t *root, json_t **required)
 {
+    uint64_t steps = 0;
     json_t *schema = root;
     for (int i = 0; i < MAX_REFERENCES && json_is_string(json_object_get(schema, "$ref")); i++)
-        if (qn_schema_resolve(root, json_string_value(json_object_get(schema, "$ref")), &schema) != QN_OK)
+        if (qn_schema_resolve(root, json_string_value(json_object_get(schema, "$ref")), &steps, &schema) != QN_OK)
             return NULL;
     *required = json_object_get(schema, "required");
     return json_object_get(schema, "properties");

@@ -166,9 +166,11 @@ static qn_status check_keywords(const qn_schema_compiler *c, json_t *schema)
     json_t *value;
     json_object_foreach(schema, key, value)
     {
-        (void)value;
         if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
+        if (!strcmp(key, "nullable") && json_is_true(value) && c->options.strict)
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'nullable' is no keyword of JSON Schema: \"null\" in a list of types is",
+                           qn_schema_path(c));
     }
     return QN_OK;
 }
@@ -180,7 +182,8 @@ static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key)) json_object_set(rest, key, value);
+    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key))
+        json_object_set(rest, key, value);
     *is_empty = !json_object_size(rest);
     return rest;
 }
@@ -205,6 +208,26 @@ static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, 
     return call(c, merged, keyword, key, entry);
 }
 
+/* oneOf is a union if its alternatives, each with what stands beside them, exclude each other. Without strict it always is. */
+static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *rest)
+{
+    json_t *whole = json_array(), *branch, *merged;
+    uint64_t steps = 0;
+    size_t i;
+    QN_TRY(qn_schema_own(c, whole));
+    json_array_foreach(branches, i, branch)
+    {
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, &c->merges, &merged)));
+        if (json_array_append_new(whole, merged) != 0)
+            return no_memory();
+        for (size_t k = 0; k < i; k++)
+            if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &steps))
+                return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
+                               qn_schema_path(c), k, i);
+    }
+    return QN_OK;
+}
+
 static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const char *keyword, uint32_t *entry)
 {
     json_t *branches = json_object_get(schema, keyword), *branch;
@@ -217,6 +240,8 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
                        json_array_size(branches), MAX_BRANCHES);
     json_t *rest = without(schema, keyword, &is_empty);
     QN_TRY(qn_schema_own(c, rest));
+    if (c->options.strict && !strcmp(keyword, "oneOf"))
+        QN_TRY(check_one_of(c, branches, rest));
     json_array_foreach(branches, i, branch)
     {
         char key[32];
@@ -259,7 +284,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
         return qn_fail(QN_ERR_INVALID, "%s/$ref: not a string", qn_schema_path(c));
     json_t *rest = without(schema, "$ref", &is_empty);
     QN_TRY(qn_schema_own(c, rest));
-    QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &target)));
+    QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &target)));
     if (!is_empty)
         return call_merged(c, target, rest, NULL, NULL, entry);
     snprintf(path, sizeof path, "%.80s: %.160s", c->what, reference);

@@ -68,6 +68,9 @@ bool qn_schema_is_note(const char *key);
 /* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
 
+/* qn_schema_format - the regular expression of a format; NULL: none is known. */
+const char *qn_schema_format(const char *name);
+
 /* The node at which a value of a type begins. */
 qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry);

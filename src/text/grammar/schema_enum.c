@@ -21,7 +21,8 @@ static unsigned type_of(json_t *value)
     case JSON_TRUE:
     case JSON_FALSE: return QN_IS_BOOLEAN;
     case JSON_INTEGER: return QN_IS_INTEGER | QN_IS_NUMBER;
-    case JSON_REAL: return json_real_value(value) == floor(json_real_value(value)) ? QN_IS_INTEGER | QN_IS_NUMBER : QN_IS_NUMBER;
+    case JSON_REAL:
+        return json_real_value(value) == floor(json_real_value(value)) ? QN_IS_INTEGER | QN_IS_NUMBER : QN_IS_NUMBER;
     case JSON_STRING: return QN_IS_STRING;
     case JSON_ARRAY: return QN_IS_ARRAY;
     case JSON_OBJECT: return QN_IS_OBJECT;
@@ -255,8 +256,7 @@ qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, 
     QN_TRY(qn_schema_constants(c, schema, types, &constants));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
-    json_array_foreach(constants, i, value)
-        QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
+    json_array_foreach(constants, i, value) QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
     if (last_string) {
         QN_TRY(qn_dfa_compile(&c->exprs, strings, true, qn_schema_path(c), &c->grammar->steps, &dfa));
         QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &node));

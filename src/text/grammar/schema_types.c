@@ -31,29 +31,6 @@ static qn_status get_count(const qn_schema_compiler *c, json_t *schema, const ch
 
 /* ---- Strings ---- */
 
-static const char *find_format(const char *name)
-{
-#define DATE                                                                                                                   \
-    "[0-9]{4}-(0[13578]-(0[1-9]|[12][0-9]|3[01])|1[02]-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|" \
-    "1[0-9]|2[0-8]))"
-#define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-    static const struct {
-        const char *name, *regex;
-    } formats[] = {
-        { "date", "^" DATE "$" },
-        { "time", "^" TIME "$" },
-        { "date-time", "^" DATE "T" TIME "$" },
-        { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
-        { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+$" },
-        { "ipv4", "^" BYTE "(\\." BYTE "){3}$" }
-    };
-    for (size_t i = 0; name && i < sizeof formats / sizeof *formats; i++)
-        if (!strcmp(name, formats[i].name))
-            return formats[i].regex;
-    return NULL;
-}
-
 /* The DFA of pattern or format, in which the lengths are. */
 static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
 {
@@ -77,9 +54,12 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_str
 static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
 {
     json_t *pattern = json_object_get(schema, "pattern");
-    const char *format = find_format(json_string_value(json_object_get(schema, "format"))), *text = json_string_value(pattern);
+    const char *name = json_string_value(json_object_get(schema, "format")), *text = json_string_value(pattern);
+    const char *format = name ? qn_schema_format(name) : NULL;
     if (pattern && !text)
         return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
+    if (name && !format && c->options.strict)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/format: '%s' is not supported", qn_schema_path(c), name);
     if (pattern && format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format", qn_schema_path(c));
     text = text ? text : format;
@@ -402,6 +382,10 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     o->end = '"';
     QN_TRY(get_count(c, schema, "minProperties", 0, &o->min));
     QN_TRY(get_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
+    /* Required names are different, and one more member is another; of additional names two may be the same. */
+    if (c->options.strict && o->additional && o->min > o->n_required + 1)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
+                       qn_schema_path(c), o->min);
     QN_TRY(qn_schema_byte(c, '}', c->end, &o->close));
     QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &key));
     QN_TRY(qn_schema_byte(c, '"', key, &o->first));
