@@ -256,12 +256,64 @@ static void test_refused(void **unused)
     }
 }
 
+/* ---- Tool calls ---- */
+
+/* The grammar of calls of a tool `f` in the form xml. */
+static qn_status compile_call(const char *parameters, bool strict, qn_grammar **out)
+{
+    json_t *schema = json_loads(parameters, 0, NULL);
+    json_t *tools = json_pack("[{s:{s:s,s:o,s:b}}]", "function", "name", "f", "parameters", schema, "strict", (int)strict);
+    const qn_output_params output = { .form = QN_OUTPUT_XML,
+                                      .call_open = { .text = "<tool_call>", .token = -1 },
+                                      .call_close = { .text = "</tool_call>", .token = -1 } };
+    assert_non_null(tools);
+    const qn_status status = qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, out);
+    json_decref(tools);
+    return status;
+}
+
+static bool call_fits(const qn_grammar *grammar, const char *key, const char *value)
+{
+    char text[400];
+    snprintf(text, sizeof text, "<tool_call>\n<function=f>\n<parameter=%s>\n%s\n</parameter>\n</function>\n</tool_call>", key,
+             value);
+    return fits(grammar, text);
+}
+
+static void test_calls(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *parameters, *key, *fit[4], *not [4];
+    } cases[] = {
+        { "{\"properties\":{\"a\":{\"enum\":[\"a\",\"bb\"],\"minLength\":2}}}", "a", { "bb" }, { "a" } },
+        { "{\"properties\":{\"a\":{\"enum\":[1,2,\"x\"],\"const\":2.0}}}", "a", { "2" }, { "1", "x" } },
+        { "{\"properties\":{\"a\":{\"type\":\"string\",\"maxLength\":2.0}}}", "a", { "bb" }, { "ccc" } },
+        { "{\"allOf\":[{\"$ref\":\"#/$defs/d\"},{\"properties\":{\"b\":{\"type\":\"string\"}}}],\"$defs\":{\"d\":{"
+          "\"properties\":{\"a\":{\"type\":\"integer\"}}}}}",
+          "a",
+          { "1" },
+          { "x" } },
+        { "{\"properties\":{\"a\":{\"type\":[\"string\",\"null\"]}}}", "a", { "null", "x" }, { NULL } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar *grammar;
+        label("%s", cases[i].parameters);
+        assert_ok(compile_call(cases[i].parameters, true, &grammar));
+        for (size_t k = 0; k < 4 && cases[i].fit[k]; k++)
+            assert_true(call_fits(grammar, cases[i].key, cases[i].fit[k]));
+        for (size_t k = 0; k < 4 && cases[i].not [k]; k++)
+            assert_false(call_fits(grammar, cases[i].key, cases[i].not [k]));
+        qn_grammar_free(grammar);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constants), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_formats),
         cmocka_unit_test(test_one_of),    cmocka_unit_test(test_references), cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

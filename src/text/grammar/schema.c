@@ -332,7 +332,7 @@ static bool has_constants(json_t *schema)
     return json_object_get(schema, "enum") || json_object_get(schema, "const");
 }
 
-static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
+qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
 {
     json_t *type = json_object_get(schema, "type"), *each;
     size_t i;
@@ -355,7 +355,7 @@ static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *
 {
     unsigned types;
     uint32_t node;
-    QN_TRY(find_types(c, schema, &types));
+    QN_TRY(qn_schema_types(c, schema, &types));
     if (has_constants(schema))
         return qn_schema_enum(c, schema, types, entry);
     if (types & QN_IS_STRING) {

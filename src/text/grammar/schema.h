@@ -65,6 +65,9 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);
 /* qn_schema_is_note - whether a keyword is an annotation, which says nothing of what fits. */
 bool qn_schema_is_note(const char *key);
 
+/* qn_schema_types - the types of a schema, as QN_IS_...: those it names, or those that its keywords are about. */
+qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types);
+
 /* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
 
