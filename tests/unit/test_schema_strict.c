@@ -308,12 +308,84 @@ static void test_calls(void **unused)
     }
 }
 
+/* ---- Bounds ---- */
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* `n` times `each` between `head` and `tail`: # is the number, + the next one, ~ a comma but for the last. */
+static char *repeat(const char *head, const char *each, const char *tail, int n)
+{
+    const size_t size = strlen(head) + strlen(tail) + (strlen(each) + 40) * (size_t)n + 1;
+    char *text = malloc(size);
+    assert_non_null(text);
+    size_t length = (size_t)snprintf(text, size, "%s", head);
+    for (int i = 0; i < n; i++)
+        for (const char *c = each; *c; c++) {
+            if (*c == '#')
+                length += (size_t)snprintf(text + length, size - length, "%d", i);
+            else if (*c == '+')
+                length += (size_t)snprintf(text + length, size - length, "%d", i + 1);
+            else if (*c != '~')
+                text[length++] = *c;
+            else if (i + 1 < n)
+                text[length++] = ',';
+        }
+    snprintf(text + length, size - length, "%s", tail);
+    return text;
+}
+
+/* What is too large is refused before it costs, and does not count against what stands beside. A second is for sanitizers. */
+static void test_bounds(void **unused)
+{
+    (void)unused;
+    char *const many = repeat("{\"prefixItems\":[", "{\"type\":\"integer\"}~", "]}", 32000);
+    char *const some = repeat("{\"prefixItems\":[", "{\"type\":\"integer\"}~", "]}", 1000);
+    char *const patterns = repeat("{\"properties\":{", "\"p#\":{\"pattern\":\".{0,100000}#\"}~", "}}", 250);
+    char *const nested = repeat("{\"properties\":{", "\"p#\":{\"pattern\":\"((((a{1,99}){1,99}){1,99}){1,99})#\"}~", "}}", 200);
+    char *const numbers = repeat("{\"prefixItems\":[", "{\"type\":\"number\",\"minimum\":#}~", "]}", 200);
+    const struct {
+        const char *schema;
+        bool strict;
+        qn_status status;
+    } cases[] = {
+        { many, true, QN_ERR_UNSUPPORTED },     { some, true, QN_OK },    { patterns, false, QN_OK },
+        { patterns, true, QN_ERR_UNSUPPORTED }, { nested, false, QN_OK }, { numbers, true, QN_OK },
+    };
+    qn_grammar *grammar;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%.40s", cases[i].schema);
+        json_t *json = json_loads(cases[i].schema, 0, NULL);
+        const double begin = cpu_seconds();
+        assert_int_equal(qn_grammar_from_schema(json, &(qn_grammar_options){ .strict = cases[i].strict }, &grammar),
+                         cases[i].status);
+        assert_true(cpu_seconds() - begin < 1);
+        qn_grammar_free(grammar);
+        json_decref(json);
+    }
+    char *const chain = repeat("root ::= r0\n", "r# ::= \"a\" r+ | \"b\" r+\n", "r20000 ::= \"x\"", 20000);
+    const double begin = cpu_seconds();
+    assert_ok(qn_grammar_from_gbnf(chain, strlen(chain), &grammar));
+    assert_true(cpu_seconds() - begin < 1);
+    qn_grammar_free(grammar);
+    free(chain);
+    free(many);
+    free(some);
+    free(patterns);
+    free(nested);
+    free(numbers);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constants), cmocka_unit_test(test_numbers),    cmocka_unit_test(test_formats),
         cmocka_unit_test(test_one_of),    cmocka_unit_test(test_references), cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_refused),   cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_calls),      cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,11 +16,13 @@ enum {
     QN_GRAMMAR_RULES = 1 << 15,     /* most rules */
     QN_GRAMMAR_PROPERTIES = 256,    /* most properties of an object */
     QN_GRAMMAR_SPELLED = 1024,      /* most bytes of a property's name, as JSON spells it */
-    QN_GRAMMAR_STEPS = 1 << 23,     /* most steps of a compilation, and of a mask */
-    QN_GRAMMAR_DFA_STEPS = 1 << 21, /* most steps of a DFA */
-    QN_GRAMMAR_NESTED = 64,         /* most nested groups of a regular expression or GBNF rule */
-    QN_NODE_NEVER = 0,              /* node 0: nothing follows */
-    QN_NODE_FINAL = 1               /* node 1: the output may end */
+    QN_GRAMMAR_ITEMS = 1024,        /* most items of an array that have schemas of their own */
+    QN_GRAMMAR_STEPS = 3 << 20,     /* most steps of a compilation: some ns each */
+    QN_GRAMMAR_DFA_STEPS = 1 << 20, /* most steps of a DFA */
+    QN_GRAMMAR_MASK_STEPS = 1 << 23,
+    QN_GRAMMAR_NESTED = 64, /* most nested groups of a regular expression or GBNF rule */
+    QN_NODE_NEVER = 0,      /* node 0: nothing follows */
+    QN_NODE_FINAL = 1       /* node 1: the output may end */
 };
 
 typedef enum qn_node_kind {
@@ -169,6 +171,9 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
 /* Appends `child` to the children of a CAT or ALT; *last is the last child, 0 at first. */
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
+
+/* About how many NFA states an expression has, at most `most` + 1. */
+uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most);
 
 /* qn_expr_regex - read a regular expression.
  *

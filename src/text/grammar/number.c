@@ -212,7 +212,7 @@ static qn_status exponents(qn_exprs *x, int lo, int hi, uint32_t *id)
     QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
     for (int negative = 0; negative < 2; negative++) {
         char low[16], high[16];
-        const char *const sign = negative ? "[eE]-0{0,2}" : "[eE]\\+?0{0,2}";
+        const char *const sign = negative ? "[eE]-0?" : "[eE]\\+?0?";
         const int from = negative ? (hi < -1 ? -hi : 1) : lo > 0 ? lo : 0, to = negative ? -lo : hi;
         if (from > to)
             continue;

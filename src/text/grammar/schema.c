@@ -212,7 +212,6 @@ static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, 
 static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *rest)
 {
     json_t *whole = json_array(), *branch, *merged;
-    uint64_t steps = 0;
     size_t i;
     QN_TRY(qn_schema_own(c, whole));
     json_array_foreach(branches, i, branch)
@@ -221,7 +220,7 @@ static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *r
         if (json_array_append_new(whole, merged) != 0)
             return no_memory();
         for (size_t k = 0; k < i; k++)
-            if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &steps))
+            if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
                 return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
                                qn_schema_path(c), k, i);
     }
@@ -377,10 +376,14 @@ static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *
     static const char *const words[] = { "null", "true|false", "true|false|null" };
     const unsigned word = types & (QN_IS_NULL | QN_IS_BOOLEAN);
     if (word) {
-        const char *text = words[word == QN_IS_NULL ? 0 : word == QN_IS_BOOLEAN ? 1 : 2];
+        const int which = word == QN_IS_NULL ? 0 : word == QN_IS_BOOLEAN ? 1 : 2;
         uint32_t expr, dfa;
-        QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), false, "word", &expr));
-        QN_TRY(qn_schema_dfa(c, expr, &dfa));
+        if (!c->words[which]) {
+            QN_TRY(qn_expr_regex(&c->exprs, words[which], strlen(words[which]), false, "word", &expr));
+            QN_TRY(qn_schema_dfa(c, expr, &dfa));
+            c->words[which] = dfa + 1;
+        }
+        dfa = c->words[which] - 1;
         QN_TRY(qn_schema_node(c, QN_DFA, dfa, c->end, &node));
         QN_TRY(qn_schema_or(c, node, entry));
     }
@@ -460,11 +463,9 @@ qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options 
 {
     qn_schema_compiler c;
     uint32_t rule;
-    json_t *root = json_deep_copy(schema);
+    json_t *root = json_incref((json_t *)schema);
     *out = NULL;
     qn_status status = qn_schema_begin(&c, options);
-    if (status == QN_OK && !root)
-        status = no_memory();
     if (status == QN_OK)
         status = qn_schema_compile(&c, "schema", root, root, NULL, &rule);
     if (status == QN_OK)

@@ -16,7 +16,8 @@ enum {
     QN_IS_ARRAY = 32,
     QN_IS_OBJECT = 64,
     QN_IS_ANY = 127 - QN_IS_INTEGER,
-    QN_SCHEMA_SLOTS = 2 * QN_GRAMMAR_RULES
+    QN_SCHEMA_SLOTS = 2 * QN_GRAMMAR_RULES,
+    QN_SCHEMA_NUMBERS = 256
 };
 
 typedef struct qn_schema_compiler {
@@ -30,7 +31,12 @@ typedef struct qn_schema_compiler {
     uint32_t *slots; /* rules by schema, + 1 */
     uint32_t rule;   /* being compiled */
     uint32_t end, space;
-    uint64_t merges;
+    struct {
+        uint64_t low, high; /* of the hash of the bounds */
+        uint32_t dfa;       /* + 1; 0: none */
+    } numbers[QN_SCHEMA_NUMBERS];
+    uint32_t words[3]; /* DFAs, + 1 */
+    uint64_t merges, comparisons;
 } qn_schema_compiler;
 
 /* qn_schema_begin, qn_schema_compile, qn_schema_end - compile schemas to rules of one grammar: begin, each schema, end, also after

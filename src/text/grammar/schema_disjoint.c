@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 12, MAX_STEPS = 1 << 18 };
+enum { MAX_DEPTH = 12, MAX_STEPS = 1 << 17 };
 
 typedef struct search {
     json_t *root;

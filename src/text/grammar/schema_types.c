@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static qn_status no_memory(void)
 {
@@ -113,6 +114,21 @@ static void set_decimal(double number, qn_decimal *decimal)
         decimal->fraction[k - 1] = 0;
 }
 
+/* Keeps 40 digits of a fraction. They are rounded away from numbers that the bound refuses: `up` if it is the lower one. */
+static void shorten(qn_decimal *decimal, bool up)
+{
+    enum { MOST = 40 };
+    if (strlen(decimal->fraction) <= MOST)
+        return;
+    memset(decimal->fraction + MOST, 0, sizeof decimal->fraction - MOST);
+    for (size_t k = MOST; k-- > 0 && up;) {
+        up = decimal->fraction[k] == '9';
+        decimal->fraction[k] = up ? '0' : (char)(decimal->fraction[k] + 1);
+    }
+    for (size_t k = MOST; k-- > 0 && decimal->fraction[k] == '0';)
+        decimal->fraction[k] = 0;
+}
+
 /* A number with a fraction or an exponent is read to a double, so that many decimals are equal to a bound. Beyond an exclusive
  * bound is what is not nearer to 0, or not farther, than the shortest digits of the next double. 0 is exact. */
 static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, qn_bound *bound)
@@ -128,6 +144,7 @@ static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, 
     bound->scientific.exclusive = exclusive && is_exact && beyond == number;
     if (!integer && fabs(number) < 0x1p53) {
         bound->plain = bound->scientific;
+        shorten(&bound->plain, is_min != bound->negative);
         return;
     }
     /* Integers are exact, and so are their bounds. */
@@ -160,15 +177,23 @@ static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_
     return QN_OK;
 }
 
+/* A DFA of numbers is made once for the same bounds. */
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry)
 {
-    qn_bound min, max;
+    qn_bound bounds[2];
     uint32_t expr, dfa;
-    QN_TRY(get_bound(c, schema, true, integer, &min));
-    QN_TRY(get_bound(c, schema, false, integer, &max));
-    QN_TRY(qn_expr_number(&c->exprs, integer, &min, &max, &expr));
-    QN_TRY(qn_schema_dfa(c, expr, &dfa));
-    return qn_schema_node(c, QN_DFA, dfa, c->end, entry);
+    QN_TRY(get_bound(c, schema, true, integer, &bounds[0]));
+    QN_TRY(get_bound(c, schema, false, integer, &bounds[1]));
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(bounds, sizeof bounds, integer);
+    const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
+    if (!c->numbers[slot].dfa || c->numbers[slot].low != hash.low64 || c->numbers[slot].high != hash.high64) {
+        QN_TRY(qn_expr_number(&c->exprs, integer, &bounds[0], &bounds[1], &expr));
+        QN_TRY(qn_schema_dfa(c, expr, &dfa));
+        c->numbers[slot].low = hash.low64;
+        c->numbers[slot].high = hash.high64;
+        c->numbers[slot].dfa = dfa + 1;
+    }
+    return qn_schema_node(c, QN_DFA, c->numbers[slot].dfa - 1, c->end, entry);
 }
 
 /* ---- Arrays ---- */
@@ -191,6 +216,9 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
         items = json_object_get(schema, "additionalItems");
     }
     uint32_t id, first, between, after, more, node;
+    if (json_array_size(prefix) > QN_GRAMMAR_ITEMS)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu items with schemas of their own, at most %d are supported",
+                       qn_schema_path(c), json_array_size(prefix), QN_GRAMMAR_ITEMS);
     QN_TRY(qn_grammar_add_array(c->grammar, &id));
     qn_array_rule array = { .n_prefix = (uint32_t)json_array_size(prefix) };
     QN_TRY(get_count(c, schema, "minItems", 0, &array.min));
