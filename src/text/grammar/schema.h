@@ -32,9 +32,9 @@ typedef struct qn_schema_compiler {
     uint32_t rule;   /* being compiled */
     uint32_t end, space;
     struct {
-        uint64_t low, high; /* of the hash of the bounds */
+        uint64_t low, high; /* of the hash of the bounds, or of the pattern and the lengths */
         uint32_t dfa;       /* + 1; 0: none */
-    } numbers[QN_SCHEMA_NUMBERS];
+    } numbers[QN_SCHEMA_NUMBERS], patterns[QN_SCHEMA_NUMBERS];
     uint32_t words[3]; /* DFAs, + 1 */
     uint64_t merges, comparisons;
 } qn_schema_compiler;

@@ -32,11 +32,11 @@ static qn_status get_count(const qn_schema_compiler *c, json_t *schema, const ch
 
 /* ---- Strings ---- */
 
-/* The DFA of pattern or format, in which the lengths are. */
-static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+/* The DFA of a pattern or format, in which the lengths are. */
+static qn_status compile_pattern(qn_schema_compiler *c, const char *text, const qn_string_rule *rule, uint32_t *id)
 {
     uint64_t *steps = &c->grammar->steps;
-    uint32_t expr, id;
+    uint32_t expr;
     qn_dfa dfa;
     QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), true, qn_schema_path(c), &expr));
     QN_TRY(qn_dfa_compile(&c->exprs, expr, true, qn_schema_path(c), steps, &dfa));
@@ -47,8 +47,23 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_str
             return status;
         }
     }
-    QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &id));
-    *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)id };
+    return qn_grammar_add_dfa(c->grammar, &dfa, id);
+}
+
+/* Equal patterns are one DFA: alternatives in the same state of it are walked as one. */
+static qn_status find_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+{
+    const uint64_t lengths = (uint64_t)rule->min << 32 | rule->max;
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(text, strlen(text), lengths);
+    const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
+    if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low64 || c->patterns[slot].high != hash.high64) {
+        uint32_t id;
+        QN_TRY(compile_pattern(c, text, rule, &id));
+        c->patterns[slot].low = hash.low64;
+        c->patterns[slot].high = hash.high64;
+        c->patterns[slot].dfa = id + 1;
+    }
+    *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)c->patterns[slot].dfa - 1 };
     return QN_OK;
 }
 
@@ -66,7 +81,7 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     text = text ? text : format;
     if (!text)
         return QN_OK;
-    const qn_status status = compile_pattern(c, text, rule);
+    const qn_status status = find_pattern(c, text, rule);
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
 }
 
@@ -81,6 +96,11 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
         return QN_OK;
     }
     QN_TRY(add_pattern(c, schema, &rule));
+    if (rule.dfa >= 0) { /* it has the spellings of a string */
+        QN_TRY(qn_schema_byte(c, '"', c->end, &id));
+        QN_TRY(qn_schema_node(c, QN_DFA, (uint32_t)rule.dfa, id, &id));
+        return qn_schema_byte(c, '"', id, entry);
+    }
     QN_TRY(qn_grammar_add_string(c->grammar, rule, &id));
     QN_TRY(qn_schema_node(c, QN_STRING, id, c->end, &id));
     return qn_schema_byte(c, '"', id, entry);
