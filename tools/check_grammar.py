@@ -97,7 +97,7 @@ class Maker:
         if self.r.random() < .7:
             schema["maximum" if self.r.random() < .7 else "exclusiveMaximum"] = high + scale / 2
         return schema, lambda: self.r.choice([high + scale / 4, round(self.r.uniform(low + .001 * scale, high + .4 * scale), self.r.randrange(3, 12)),
-                                              low + scale * 1e-5, -0.0, low, self.r.uniform(low, high)])
+                                              low + scale * 1e-5, -0.0 if low < 0 < high else high + scale / 4, self.r.uniform(low, high)])
 
     def filtered(self, depth):
         values = [self.any_value(1) for _ in range(self.r.randint(3, 6))]
