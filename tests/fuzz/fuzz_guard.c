@@ -48,9 +48,11 @@ static void check_host(const char *host)
 static void check_origin(const char *origin, const char *host)
 {
     const char *const all = "*";
-    require(qn_guard_origin(origin, host, &all, 1), "all origins are allowed");
-    require(qn_guard_origin(NULL, host, NULL, 0), "no origin is allowed");
-    if (qn_guard_origin(origin, host, NULL, 0)) {
+    require(qn_guard_origin(origin, host, QN_GUARD_HTTPS, &all, 1), "all origins are allowed");
+    require(qn_guard_origin(NULL, host, QN_GUARD_HTTPS, NULL, 0), "no origin is allowed");
+    require(!qn_guard_origin(origin, host, QN_GUARD_HTTP, NULL, 0) || !strncasecmp(origin, "http://", 7),
+            "it has the scheme of the server");
+    if (qn_guard_origin(origin, host, QN_GUARD_HTTP | QN_GUARD_HTTPS, NULL, 0)) {
         const size_t n = strcspn(host, ":]");
         require(!strncasecmp(origin, "http", 4) && strcasestr(origin, "://"), "it has a scheme");
         require(!strncasecmp(strstr(origin, "://") + 3, host, n), "it is the host");
