@@ -215,7 +215,8 @@ static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusa
 
 static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tools, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
+    const json_t *type = json_object_get(choice, "type");
+    json_t *name = json_object_get(choice, "name");
     const bool is_tool = qn_json_is(type, "tool");
     bool is_single = false;
     if (!qn_field_bool(choice, "disable_parallel_tool_use", &is_single, refusal))
@@ -227,8 +228,9 @@ static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tool
     if (json_array_size(tools) && !qn_json_is(type, "none"))
         x->base.tools.list = json_incref(tools);
     x->base.tools.is_single = is_single;
-    x->base.tools.is_required = is_tool || qn_json_is(type, "any");
-    x->base.tools.name = is_tool ? json_string_value(name) : NULL;
+    x->base.tools.is_required = qn_json_is(type, "any");
+    if (is_tool)
+        qn_openai_call(&x->base, name);
     return true;
 }
 

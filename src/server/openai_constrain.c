@@ -6,20 +6,21 @@
 
 /* ---- The format of content ---- */
 
-bool qn_openai_take_schema(qn_openai *x, const json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
+bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return qn_refuse_type(refusal, field, schema, "a JSON schema");
-    x->format = (qn_format){
-        .is_given = true, .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA, .schema = schema, .field = field
-    };
+    x->format = (qn_format){ .is_given = true,
+                             .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA,
+                             .source = json_incref(schema),
+                             .field = field };
     return true;
 }
 
 static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema"),
-                 *schema = qn_field(given, "schema");
+    const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema");
+    json_t *schema = qn_field(given, "schema");
     bool is_strict = false;
     if (!json_is_object(given))
         return qn_refuse_type(refusal, "response_format", given, "an object");
@@ -42,8 +43,8 @@ static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *
 
 static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *response = qn_field(body, "response_format"), *schema = qn_field(body, "json_schema"),
-                 *grammar = qn_field(body, "grammar");
+    const json_t *response = qn_field(body, "response_format");
+    json_t *schema = qn_field(body, "json_schema"), *grammar = qn_field(body, "grammar");
     if (response && !take_response_format(x, response, refusal))
         return false;
     if (x->format.is_given + !!schema + (grammar && (!json_is_string(grammar) || json_string_length(grammar))) > 1)
@@ -56,18 +57,20 @@ static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (!json_is_string(grammar))
         return qn_refuse_type(refusal, "grammar", grammar, "a string");
     if (json_string_length(grammar))
-        x->format = (qn_format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .text = grammar, .field = "grammar" };
+        x->format =
+            (qn_format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .source = json_incref(grammar), .field = "grammar" };
     return true;
 }
 
 static bool compile_format(qn_openai *x, qn_refusal *refusal)
 {
     const qn_format *f = &x->format;
-    char *schema = f->schema ? json_dumps(f->schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    if (f->schema && !schema)
+    const bool is_text = f->kind == QN_GRAMMAR_GBNF;
+    char *schema = f->source && !is_text ? json_dumps(f->source, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    if (f->source && !is_text && !schema)
         return qn_refuse_memory(refusal);
-    const char *text = schema ? schema : json_string_value(f->text);
-    const size_t length = schema ? strlen(schema) : json_string_length(f->text);
+    const char *text = schema ? schema : json_string_value(f->source);
+    const size_t length = schema ? strlen(schema) : json_string_length(f->source);
     const qn_status status = qn_grammar_create(x->served->model, f->kind, text, length, &x->params.grammar);
     free(schema);
     if (status == QN_ERR_MEMORY)
@@ -86,10 +89,17 @@ static bool has_tool(const json_t *tools, const char *name)
     return false;
 }
 
+void qn_openai_call(qn_openai *x, json_t *name)
+{
+    x->tools.is_required = true;
+    x->tools.called = json_incref(name);
+    x->tools.name = json_is_string(name) ? json_string_value(name) : "";
+}
+
 static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *choice = qn_field(body, "tool_choice"), *name = json_object_get(json_object_get(choice, "function"), "name");
-    json_t *tools = qn_field(body, "tools");
+    const json_t *choice = qn_field(body, "tool_choice");
+    json_t *tools = qn_field(body, "tools"), *name = json_object_get(json_object_get(choice, "function"), "name");
     bool is_parallel = true;
     if (!qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal))
         return false;
@@ -103,7 +113,8 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
         return qn_refuse_type(refusal, "tool_choice", choice,
                               "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     x->tools.is_required = true;
-    x->tools.name = json_is_string(choice) ? NULL : json_is_string(name) ? json_string_value(name) : "";
+    if (json_is_object(choice))
+        qn_openai_call(x, name);
     return true;
 }
 

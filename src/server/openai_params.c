@@ -202,7 +202,7 @@ static bool take_lengths(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_refusal *refusal)
 {
-    const json_t *value = qn_field(body, name);
+    json_t *value = qn_field(body, name);
     const size_t n = json_is_array(value) ? json_array_size(value)
                      : value              ? 1
                                           : 0,
@@ -221,6 +221,7 @@ bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_
                              most_bytes);
         x->stop[i] = json_string_value(text);
     }
+    x->stops = json_incref(value);
     x->params.stop = x->stop;
     x->params.n_stop = n;
     return true;
@@ -251,9 +252,10 @@ static bool take_stream_options(qn_openai *x, const json_t *body, qn_refusal *re
 
 bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *model = qn_field(body, "model");
+    json_t *model = qn_field(body, "model");
     if (model && !json_is_string(model))
         return qn_refuse_type(refusal, "model", model, "a string");
+    x->model = json_incref(model);
     x->base.model = json_string_value(model);
     return qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
 }

@@ -236,7 +236,7 @@ static void open_item(qn_responses *x, qn_item item, qn_bytes *out)
 static void open_call(qn_responses *x, size_t call, qn_bytes *out)
 {
     const qn_bytes *name = &x->base.choices[0].name;
-    const bool is_custom = name->length && qn_responses_is_custom(x->base.base.body, name->data, name->length);
+    const bool is_custom = name->length && qn_responses_is_custom(x, name->data, name->length);
     x->call = call;
     open_item(x, is_custom ? QN_ITEM_CUSTOM_CALL : QN_ITEM_CALL, out);
 }

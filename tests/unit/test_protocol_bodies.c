@@ -2,6 +2,7 @@
  * name. */
 #include "helper_protocol.h"
 
+#include <malloc.h>
 #include <math.h>
 
 #define CHAT "/v1/chat/completions"
@@ -371,10 +372,74 @@ static void limits_are_held(void **unused)
         { TEXT, "{" PROMPT ",\"logit_bias\":{\"1\":1,\"2\":1}}", "logit_bias", { .biases = 1 } },
         { LLAMA, "{" PROMPT ",\"logit_bias\":[[1,1],[2,1]]}", "logit_bias", { .biases = 1 } },
         { CHAT, "{" ASK ",\"a\":[[[]]]}", "", { .depth = 3 } },
+        { CHAT, "{" ASK ",\"a\":[{},\"[,,\\\"\",1]}", "", { .values = 9 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_refused(cases[i].path, cases[i].body, &cases[i].limits, cases[i].param, "");
         qn_exchange_free(must_take(cases[i].path, cases[i].body));
+    }
+}
+
+/* A body whose field has as many empty objects. */
+static char *body_of(const char *before, size_t n, const char *after)
+{
+    char *body = malloc(strlen(before) + 3 * n + strlen(after) + 1), *to = body + sprintf(body, "%s", before);
+    for (size_t i = 0; i < n; i++, to += 3)
+        memcpy(to, "{},", 3);
+    strcpy(to - (n > 0), after);
+    return body;
+}
+
+/* Values of JSON take 80 times the size of their text: neither what is not read stays, nor what only bind needs. */
+static void values_of_bodies_are_not_kept(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *before, *after;
+        size_t most; /* bytes of an exchange with 50,000 objects, which take 12 MB */
+    } cases[] = {
+        { CHAT, "{" ASK ",\"a\":[", "]}", 100000 },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"\",\"a\":[", "]}]}", 400000 },
+        { TEXT, "{" PROMPT ",\"a\":[", "]}", 100000 },
+        { LLAMA, "{" PROMPT ",\"a\":[", "]}", 100000 },
+        { "/tokenize", "{\"content\":\"\",\"a\":[", "]}", 100000 },
+        { "/v1/messages", "{\"max_tokens\":5,\"metadata\":[", "]," ASK "}", 100000 },
+        { "/v1/messages/count_tokens", "{\"metadata\":[", "]," ASK "}", 100000 },
+        { "/v1/responses", "{\"metadata\":[", "],\"input\":\"\"}", 100000 },
+        { "/v1/responses/input_tokens", "{\"metadata\":[", "],\"input\":\"\"}", 100000 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s %s", cases[i].path, cases[i].before);
+        char *body = body_of(cases[i].before, 50000, cases[i].after);
+        qn_exchange_free(must_take(cases[i].path, body));
+        const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+        qn_exchange *x = must_take(cases[i].path, body);
+        const size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+        assert_true(after < before + cases[i].most);
+        qn_exchange_free(x);
+        free(body);
+    }
+    char *body = body_of("{" ASK ",\"a\":[", 150000, "]}");
+    assert_refused(CHAT, body, NULL, "", "at most 300000 are allowed");
+    free(body);
+}
+
+/* Before anything is written: an echo would be as long as all prompts together. */
+static void prompts_fit_into_the_context(void **unused)
+{
+    (void)unused;
+    char body[400], prompt[102] = "";
+    memset(prompt, 'a', 101);
+    for (size_t i = 0; i < 2; i++) {
+        qn_refusal refusal;
+        snprintf(body, sizeof body, "{\"prompt\":[\"a\",\"%s\"],\"n\":64,\"echo\":true}", prompt + i);
+        qn_exchange *x = exchange_of(TEXT, body, NULL, &refusal);
+        assert_true(!x == !i);
+        if (!i) {
+            assert_string_equal(refusal.code, "context_length_exceeded");
+            assert_true(refusal.status == 400 && refusal.n_prompt == 101 && refusal.n_ctx == 100);
+        }
+        qn_exchange_free(x);
     }
 }
 
@@ -409,7 +474,8 @@ int main(void)
         cmocka_unit_test(other_names_and_ends_of_ranges), cmocka_unit_test(prompts_become_tokens),
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
-        cmocka_unit_test(refusals_of_the_scheduler),
+        cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
+        cmocka_unit_test(prompts_fit_into_the_context),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

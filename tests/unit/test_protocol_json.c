@@ -151,8 +151,12 @@ static void what_is_no_body_is_refused(void **unused)
     }
     assert_reads(" {\"a\":1,\"a\":2} \n", "{\"a\":2}");
     json_t *json = read_body("{\"seed\":18446744073709551615,\"n\":2}", NULL);
-    assert_true(json_is_real(json_object_get(json, "n")));
+    assert_true(json_is_integer(json_object_get(json, "n")));
+    assert_true(json_real_value(json_object_get(json, "seed")) == 0x1p64);
     json_decref(json);
+    assert_reads(
+        "{\"a\":[9223372036854775808,-9223372036854775808, -9223372036854775809 ,2,\"99999999999999999999\\\"\",1e30]}",
+        "{\"a\":[9223372036854775808.0,-9223372036854775808,-9223372036854775809.0,2,\"99999999999999999999\\\"\",1e30]}");
 }
 
 static void depth_is_limited(void **unused)

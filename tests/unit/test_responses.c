@@ -281,7 +281,7 @@ static void a_text_streams(void **unused)
     for (int i = 0; i < 2; i++) {
         const char *whole = i ? MESSAGE("msg_1_0", "incomplete", PART("ab")) : MESSAGE("msg_1_0", "completed", PART("ab"));
         char rest[2000], head[1000];
-        open_stream("", "none");
+        open_stream("", "auto");
         content(0, "a");
         content(0, "b");
         finish(0, i ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
@@ -289,7 +289,7 @@ static void a_text_streams(void **unused)
         assert_wanted();
         assert_int_equal(x->protocol->end(x, &out), 200);
         snprintf(head, sizeof head,
-                 i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"), "none");
+                 i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"), "auto");
         snprintf(rest, sizeof rest, "'response':%s{%s}" USAGE, head, whole);
         want(i ? "response.incomplete" : "response.completed", rest);
         assert_wanted();
@@ -383,13 +383,38 @@ static void whole_responses(void **unused)
     close_exchange();
 }
 
+/* As the body has them. */
+static void settings_are_repeated(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *fields, *part;
+    } cases[] = {
+        { "'instructions':'Be\\n\\u00e9.'", "'instructions':'Be\\né.','" },
+        { "'tool_choice':'none'", "'tool_choice':'none','" },
+        { TOOLS ",'tool_choice':'required'", "'tool_choice':'required','" },
+        { TOOLS ",'tool_choice':{'name':'patch','type':'custom'}", "'tool_choice':{'name':'patch','type':'custom'},'" },
+        { TOOLS ",'tool_choice':{'type':'web_search_preview'}", "'tool_choice':{'type':'web_search_preview'},'" },
+        { TOOLS ",'tool_choice':null", "'tool_choice':'auto','" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[1000];
+        snprintf(body, sizeof body, "{" ASK ",'stream':true,%s}", cases[i].fields);
+        open_exchange(RESPONSES, quoted(body));
+        qn_bytes_add(&out, "", 1);
+        label("%s", out.data);
+        assert_non_null(strstr(out.data, quoted(cases[i].part)));
+        close_exchange();
+    }
+}
+
 static void errors_fail_the_response(void **unused)
 {
     (void)unused;
     char head[1000], rest[2000];
-    open_stream("", "none");
+    open_stream("", "auto");
     finish(0, QN_FINISH_ERROR, false);
-    snprintf(head, sizeof head, HEAD("failed", "{'code':'server_error','message':'it broke'}", "null"), "none");
+    snprintf(head, sizeof head, HEAD("failed", "{'code':'server_error','message':'it broke'}", "null"), "auto");
     snprintf(rest, sizeof rest, "'response':%s" NO_USAGE, head);
     want("response.failed", rest);
     assert_wanted();
@@ -417,6 +442,7 @@ int main(void)
         cmocka_unit_test(a_text_streams),
         cmocka_unit_test(reasoning_and_calls_stream),
         cmocka_unit_test(whole_responses),
+        cmocka_unit_test(settings_are_repeated),
         cmocka_unit_test(errors_fail_the_response),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
