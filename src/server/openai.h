@@ -25,7 +25,7 @@ typedef struct qn_choice_token {
 typedef struct qn_choice {
     qn_bytes text, reasoning; /* of chats, text is the content */
     qn_bytes name, arguments; /* of the call that comes */
-    qn_bytes calls;           /* complete ones, values of JSON */
+    qn_bytes calls;           /* that have ended, values of JSON */
     size_t n_calls;           /* complete ones */
     bool has_calls;           /* one has begun */
     bool is_thinking;         /* the last event was reasoning */
@@ -165,6 +165,10 @@ bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal);
 
 /* openai_messages.c: the conversation of a chat. NULL: refused. */
 json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+
+/* qn_openai_arguments - the object that arguments of a call are, which may be its text; NULL without memory. What is no object, as of
+ * a call that was cut, is an argument of its own: the conversation goes on. */
+json_t *qn_openai_arguments(json_t *given);
 
 /* Its parts: a function of the tool of an index; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */

@@ -41,10 +41,10 @@ bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t leng
 
 /* ---- responses_input.c ---- */
 
-/* qn_custom_input_feed - append the input of a piece of arguments to a text. qn_custom_input_is_other - whether arguments, which
- * are all there, are not of that form: they are the input then. */
+/* qn_custom_input_feed - append the input of a piece of arguments to a text. qn_custom_input_is_other - whether arguments
+ * that have ended, complete or cut, are not of that form: they are the input then. */
 void qn_custom_input_feed(qn_custom_input *input, const char *arguments, size_t length, qn_bytes *text);
-bool qn_custom_input_is_other(const qn_custom_input *input);
+bool qn_custom_input_is_other(const qn_custom_input *input, bool is_complete);
 
 /* ---- responses_items.c ---- */
 

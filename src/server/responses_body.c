@@ -56,17 +56,6 @@ static bool take_message(qn_turns *turns, const json_t *item, const char *where,
     return qn_refuse_type(refusal, field, role, "\"user\", \"assistant\", \"system\" or \"developer\"");
 }
 
-/* Arguments that are not the text of an object, of a call that was cut, are an argument of their own: the conversation goes on. */
-static json_t *arguments_of(const json_t *text)
-{
-    const size_t length = json_string_length(text);
-    json_t *arguments = length ? json_loadb(json_string_value(text), length, JSON_ALLOW_NUL, NULL) : json_object();
-    if (json_is_object(arguments))
-        return arguments;
-    json_decref(arguments);
-    return json_pack("{s:O}", "arguments", text);
-}
-
 static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const char *where, qn_refusal *refusal)
 {
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
@@ -75,7 +64,7 @@ static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const
         return qn_refuse(refusal, 400, NULL, where, "%s: it has no call_id, no name or no %s, expected strings", where,
                          is_custom ? "input" : "arguments");
     qn_turns_call(turns, json_string_value(id), json_string_value(name),
-                  is_custom ? json_pack("{s:O}", "input", text) : arguments_of(text));
+                  is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text));
     return true;
 }
 

@@ -466,7 +466,7 @@ static void whole_messages(void **unused)
         output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
         content(0, "a");
         output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, "{\"b\": ", 0, QN_OUTPUT_COMPLETE);
+        output(0, QN_OUTPUT_ARGUMENTS, "{\"a\": [\",\\\"]\", 2], \"b\": ", 0, QN_OUTPUT_COMPLETE);
         if (i == 0)
             output(0, QN_OUTPUT_ARGUMENTS, "[1.50]}", 0, QN_OUTPUT_COMPLETE);
         output(0, QN_OUTPUT_CALL_END, "<raw>", 0, i == 0 ? QN_OUTPUT_COMPLETE : i == 1 ? QN_OUTPUT_CUT : QN_OUTPUT_BROKEN);
@@ -476,9 +476,10 @@ static void whole_messages(void **unused)
         qn_exchange_reasoning_id(x, 0, 0, signature);
         qn_exchange_call_id(x, 0, 0, id);
         snprintf(blocks, sizeof blocks, "{'type':'thinking','thinking':'Hm.','signature':'%s'},%s", signature,
-                 i == 1   ? "{'type':'text','text':'a<raw>'}"
-                 : i == 2 ? "{'type':'text','text':'a<raw>c'}"
-                          : "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'b': [1.50]}}");
+                 i == 2 ? "{'type':'text','text':'a<raw>c'}"
+                 : i    ? "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2]}}"
+                        : "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2], "
+                          "'b': [1.50]}}");
         char *at = strstr(blocks, "'ID'");
         if (at) {
             char rest[200];

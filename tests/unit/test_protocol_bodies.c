@@ -175,6 +175,23 @@ static void chats_become_conversations(void **unused)
         "\"a\\u0000\"}]},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
         "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}]}");
+    /* What was cut is an argument of its own. */
+    static const char *const arguments[][2] = {
+        { "\"{\\\"a\\\": [1\"", "{\"arguments\":\"{\\\"a\\\": [1\"}" },
+        { "\"[]\"", "{\"arguments\":\"[]\"}" },
+        { "5", "{\"arguments\":5}" },
+        { "{\"a\":18446744073709551615,\"b\":2}", "{\"a\":18446744073709551616.0,\"b\":2}" },
+        { "null", "{}" },
+    };
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        char body[300], wanted[300];
+        static const char form[] =
+            "{%s\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+            "\"arguments\":%s}}]},{\"role\":\"user\",\"content\":\"\"}]}";
+        snprintf(body, sizeof body, form, "", arguments[i][0]);
+        snprintf(wanted, sizeof wanted, form, "\"add_generation_prompt\":true,", arguments[i][1]);
+        assert_conversation(CHAT, body, wanted);
+    }
 }
 
 /* ---- Refusals ---- */
@@ -252,9 +269,6 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", "modalities" },
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}", "messages[0].tool_calls" },
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", "messages[0].tool_calls" },
-        { CHAT,
-          "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"[\"}}]}]}",
-          "messages[0].tool_calls" },
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
           "messages" },
         { CHAT, "{" ASK ",\"max_tokens\":0}", "max_tokens" },

@@ -177,7 +177,9 @@ static void has_input(const char *arguments, const char *expected)
         qn_bytes text = { 0 };
         for (size_t at = 0; at < n; at += step)
             qn_custom_input_feed(&input, arguments + at, n - at < step ? n - at : step, &text);
-        assert_true(qn_custom_input_is_other(&input) == !expected);
+        assert_true(qn_custom_input_is_other(&input, true) == !expected);
+        if (expected || input.state == QN_CUSTOM_PREFIX)
+            assert_false(qn_custom_input_is_other(&input, false));
         assert_bytes(&text, expected ? expected : "");
         qn_bytes_free(&text);
     }
@@ -355,7 +357,7 @@ static void reasoning_and_calls_stream(void **unused)
     close_stream();
 }
 
-/* Without a stream a call that is cut is text; arguments without an input are the input of a custom tool. */
+/* Without a stream a call that does not parse is text; arguments without an input are the input of a custom tool. */
 static void whole_responses(void **unused)
 {
     (void)unused;
@@ -368,7 +370,7 @@ static void whole_responses(void **unused)
     content(0, "b");
     output(0, QN_OUTPUT_CALL_BEGIN, "f", 1, QN_OUTPUT_COMPLETE);
     output(0, QN_OUTPUT_ARGUMENTS, "{", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_CUT);
+    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_BROKEN);
     finish(0, QN_FINISH_LENGTH, false);
     assert_int_equal(x->protocol->end(x, &out), 200);
     qn_exchange_call_id(x, 0, 0, id);
@@ -381,6 +383,45 @@ static void whole_responses(void **unused)
              head, id);
     assert_bytes(&out, quoted(expected));
     close_exchange();
+}
+
+/* The same with a stream and without one: the arguments so far, the input so far of a custom tool. */
+static void cut_calls_are_incomplete(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *name, *arguments, *item;
+    } cases[] = {
+        { "f", "{\"a\":",
+          "'type':'function_call','id':'fc_1_0','status':'incomplete','call_id':'ID','name':'f','arguments':'{\\'a\\':'" },
+        { "patch", "{\"inp",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':''" },
+        { "patch", "{ \"input\": ",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':''" },
+        { "patch", "{\"input\":\"ab",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'ab'" },
+        { "patch", "{\"text\":",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'{\\'text\\':"
+          "'" },
+    };
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        char id[QN_CALL_ID_BYTES], item[600], expected[700];
+        const char *const given = cases[i / 2].item, *const at = strstr(given, "ID");
+        label("%s %s", cases[i / 2].arguments, i % 2 ? "in a stream" : "");
+        open_exchange(RESPONSES, quoted(i % 2 ? "{" ASK "," TOOLS ",'stream':true}" : "{" ASK "," TOOLS "}"));
+        output(0, QN_OUTPUT_CALL_BEGIN, cases[i / 2].name, 0, QN_OUTPUT_COMPLETE);
+        output(0, QN_OUTPUT_ARGUMENTS, cases[i / 2].arguments, 0, QN_OUTPUT_COMPLETE);
+        output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_CUT);
+        finish(0, QN_FINISH_LENGTH, false);
+        assert_int_equal(x->protocol->end(x, &out), 200);
+        qn_exchange_call_id(x, 0, 0, id);
+        snprintf(item, sizeof item, "%.*s%s%s", (int)(at - given), given, id, at + 2);
+        snprintf(expected, sizeof expected, "'output':[{%s}],'usage':{", item);
+        qn_bytes_add(&out, "", 1);
+        if (!strstr(out.data, quoted(expected)))
+            fail_msg("%s", out.data);
+        close_exchange();
+    }
 }
 
 /* As the body has them. */
@@ -442,6 +483,7 @@ int main(void)
         cmocka_unit_test(a_text_streams),
         cmocka_unit_test(reasoning_and_calls_stream),
         cmocka_unit_test(whole_responses),
+        cmocka_unit_test(cut_calls_are_incomplete),
         cmocka_unit_test(settings_are_repeated),
         cmocka_unit_test(errors_fail_the_response),
     };
