@@ -350,6 +350,8 @@ static void collect(qn_anthropic *x, const qn_output_event *event, qn_bytes *out
 
 static void take_output(qn_anthropic *x, const qn_output_event *event, qn_bytes *out)
 {
+    if (event->kind == QN_OUTPUT_REASONING && x->hides_thinking)
+        return;
     if (event->kind == QN_OUTPUT_REASONING || event->kind == QN_OUTPUT_CONTENT)
         add_text(x, event->kind == QN_OUTPUT_REASONING ? QN_BLOCK_THINKING : QN_BLOCK_TEXT, event, out);
     else if (!x->base.base.is_stream)

@@ -208,8 +208,8 @@ bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t leng
     return false;
 }
 
-/* A choice among tools that are skipped is one of the model's. */
-static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tools, qn_refusal *refusal)
+/* A choice among tools that are skipped is one of the model's. is_skipped: all are. */
+static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(choice, "type");
     const bool is_named = qn_json_is(type, "function") || qn_json_is(type, "custom");
@@ -222,7 +222,7 @@ static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tool
                               "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}");
     if (json_array_size(tools) && !qn_json_is(choice, "none"))
         x->base.tools.list = json_incref(tools);
-    x->base.tools.is_required = qn_json_is(choice, "required");
+    x->base.tools.is_required = qn_json_is(choice, "required") && !is_skipped;
     if (is_named)
         qn_openai_call(&x->base, json_object_get(choice, "name"));
     x->choice = json_dumps(choice, JSON_COMPACT | JSON_ENCODE_ANY);
@@ -242,8 +242,10 @@ static bool take_tools(qn_responses *x, const json_t *body, const qn_protocol_li
     for (size_t i = 0; i < json_array_size(given); i++)
         if (!take_tool(x, json_array_get(given, i), i, tools, refusal))
             return false;
+    const bool is_skipped = json_array_size(given) && !json_array_size(tools);
     x->base.tools.is_single = !is_parallel;
-    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, refusal) && qn_openai_check_tools(&x->base, refusal);
+    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, is_skipped, refusal) &&
+           qn_openai_check_tools(&x->base, refusal);
 }
 
 /* ---- Format, effort ---- */

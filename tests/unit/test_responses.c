@@ -92,6 +92,7 @@ static void tools_reach_the_template(void **unused)
         qn_exchange_free(x);
     }
     converts(ASK ",'tools':[{'type':'web_search'}]", "'messages':[" HM "]");
+    converts(ASK ",'tools':[{'type':'web_search'}],'tool_choice':'required'", "'messages':[" HM "]");
 }
 
 static void values_reach_the_request(void **unused)
