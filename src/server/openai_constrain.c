@@ -125,7 +125,7 @@ bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
     if (tools->name && !has_tool(tools->list, tools->name))
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
-    return !x->format.is_given || !tools->list ||
+    return !x->format.is_given || x->format.kind != QN_GRAMMAR_GBNF || !tools->list ||
            qn_refuse(refusal, 400, "unsupported", x->format.field, "'%s' is given with tools that may be called",
                      x->format.field);
 }
@@ -138,22 +138,32 @@ static bool has_strict_tool(const json_t *tools)
     return false;
 }
 
-/* A call that is not required has a grammar from its opening on. Where there is none, as for schemas that are too large, it has
- * none, unless a tool is strict. */
+/* The schema of content that may come in place of calls. NULL without memory. */
+static char *dump_format(const qn_format *f)
+{
+    return f->source ? json_dumps(f->source, JSON_COMPACT | JSON_ENCODE_ANY) : strdup("{\"type\":\"object\"}");
+}
+
+/* A call that is not required has a grammar from its opening on; with a format the answer has one from its beginning on. Where
+ * there is none, as for schemas that are too large, it has none, unless a tool is strict. */
 static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 {
     const qn_tools *tools = &x->tools;
-    char *text = json_dumps(tools->list, JSON_COMPACT);
-    if (!text)
-        return qn_refuse_memory(refusal);
+    const bool has_format = x->format.is_given && !tools->is_required;
+    char *text = json_dumps(tools->list, JSON_COMPACT), *format = has_format ? dump_format(&x->format) : NULL;
     const qn_call_params calls = { .tools = text,
-                                   .length = strlen(text),
+                                   .length = text ? strlen(text) : 0,
                                    .name = tools->name,
                                    .is_required = tools->is_required,
-                                   .is_single = tools->is_single };
-    const qn_status status = qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar);
+                                   .is_single = tools->is_single,
+                                   .format = format,
+                                   .format_length = format ? strlen(format) : 0,
+                                   .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT };
+    const bool has_memory = text && (format || !has_format);
+    const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     free(text);
-    x->params.grammar_trigger.when = tools->is_required ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
+    free(format);
+    x->params.grammar_trigger.when = tools->is_required || has_format ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
     return status == QN_OK || (!tools->is_required && !has_strict_tool(tools->list)) ||
@@ -171,6 +181,12 @@ bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *re
 
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal)
 {
+    if (x->tools.list && x->format.is_given) { /* what is wrong with the format is said as if it were alone */
+        if (!compile_format(x, refusal))
+            return false;
+        qn_grammar_free(x->params.grammar);
+        x->params.grammar = NULL;
+    }
     if (x->tools.list)
         return compile_calls(x, refusal);
     x->params.grammar_trigger.when = x->kind == QN_OPENAI_CHAT ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;

@@ -159,6 +159,9 @@ static void tools_reach_the_template(void **unused)
     x = must_take(MESSAGES, quoted("{" ASK ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
     assert_non_null(x->requests->grammar);
     qn_exchange_free(x);
+    x = must_take(MESSAGES, quoted("{" ASK "," TOOLS ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
+    assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AFTER_REASONING);
+    qn_exchange_free(x);
 }
 
 static void values_reach_the_request(void **unused)
@@ -230,8 +233,6 @@ static void wrong_values_name_their_field(void **unused)
         { "{" ASK ",'output_config':{'format':{'type':'json_schema'}}}", "output_config.format.schema", "" },
         { "{" ASK ",'output_config':{'format':{'type':'json_schema','schema':{'type':'hiccup'}}}}",
           "output_config.format.schema", "" },
-        { "{" ASK "," TOOLS ",'output_config':{'format':{'type':'json_schema','schema':{}}}}", "output_config.format.schema",
-          "with tools" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_refused(MESSAGES, quoted(cases[i].body), NULL, cases[i].param, cases[i].part);

@@ -2,6 +2,8 @@
  * name. */
 #include "helper_protocol.h"
 
+#include "text/grammar/grammar.h"
+
 #include <malloc.h>
 #include <math.h>
 
@@ -285,7 +287,9 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":5}", "tool_choice" },
         { CHAT, "{" ASK ",\"tool_choice\":\"required\"}", "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "tool_choice" },
-        { CHAT, "{" ASK "," TOOLS ",\"response_format\":{\"type\":\"json_object\"}}", "response_format" },
+        { CHAT, "{" ASK "," TOOLS ",\"grammar\":\"root ::= \\\"a\\\"\"}", "grammar" },
+        { CHAT, "{" ASK "," TOOLS ",\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"hiccup\"}}}",
+          "response_format.schema" },
         { CHAT,
           "{" ASK
           ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"not\":{}}}}]}",
@@ -361,6 +365,43 @@ static void constraints_become_grammars(void **unused)
     qn_exchange *x = with(TEXT, "\"json_schema\":{\"enum\":[\"a\"]}");
     assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AT_ONCE);
     qn_exchange_free(x);
+}
+
+/* Texts that begin an answer, and whether they fit. */
+static void answer_is(const char *fields, bool calls, bool object, bool integer)
+{
+    const struct {
+        const char *text;
+        bool fits;
+    } cases[] = { { "\xf8", calls }, { "\n\n\xf8", calls }, { "{\"a\":", object }, { "\n{", object },
+                  { "5", integer },  { "\n\n5", integer },  { "<", false },        { "a", false } };
+    qn_exchange *x = with(CHAT, fields);
+    label("%s", fields);
+    assert_int_equal(x->requests->grammar_trigger.when, QN_GRAMMAR_AFTER_REASONING);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar_state *state;
+        assert_ok(qn_grammar_state_create(x->requests->grammar, &state));
+        if (qn_grammar_state_advance(state, cases[i].text, strlen(cases[i].text)) != cases[i].fits)
+            fail_msg("'%s' %s", cases[i].text, cases[i].fits ? "does not fit" : "fits");
+        qn_grammar_state_free(state);
+    }
+    qn_exchange_free(x);
+}
+
+/* Agents send both: the answer is calls, or content of the format. */
+static void formats_go_with_tools(void **unused)
+{
+    (void)unused;
+#define INTEGER                                                                                                                \
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"integer\"}}}"
+    answer_is(TOOLS "," INTEGER, true, false, true);
+    answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":false", true, false, true);
+    answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"required\"", true, false, false);
+    answer_is(TOOLS ",\"json_schema\":{\"type\":[\"object\",\"integer\"]}", true, true, true);
+    answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"}", true, true, false);
+    answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":{\"type\":\"function\",\"function\":{"
+                    "\"name\":\"f\"}}",
+              true, false, false);
 }
 
 static void limits_are_held(void **unused)
@@ -489,7 +530,7 @@ int main(void)
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
         cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

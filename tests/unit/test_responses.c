@@ -108,6 +108,9 @@ static void values_reach_the_request(void **unused)
     assert_true(p->sampling.temperature == 0.5f && p->sampling.top_p == 0.75f && p->max_tokens == 5 && p->n_stop == 0);
     assert_true(x->is_stream && x->has_events && x->n_requests == 1 && p->grammar && !strcmp(x->model, "o"));
     qn_exchange_free(x);
+    x = must_take(RESPONSES, quoted("{" ASK "," TOOLS ",'text':{'format':{'type':'json_object'}}}"));
+    assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AFTER_REASONING);
+    qn_exchange_free(x);
     x = must_take(RESPONSES, quoted("{" ASK ",'text':{'format':{'type':'json_object'}}}"));
     assert_true(x->requests->grammar && x->requests->max_tokens == -1);
     qn_exchange_free(x);
@@ -153,7 +156,6 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'text':{'format':{'type':'sound'}}", "text.format.type", "" },
         { ASK ",'text':{'format':{'type':'json_schema','name':'n'}}", "text.format.schema", "" },
         { ASK ",'text':{'format':{'type':'json_schema','schema':{'not':{}},'strict':true}}", "text.format.schema", "" },
-        { ASK "," TOOLS ",'text':{'format':{'type':'json_object'}}", "text.format", "with tools" },
         { ASK ",'reasoning':5", "reasoning", "" },
         { ASK ",'reasoning':{'effort':'huge'}", "reasoning.effort", "" },
     };
