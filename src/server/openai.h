@@ -181,6 +181,7 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
 bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal);
 bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
 void qn_openai_call(qn_openai *x, json_t *name); /* the function of this name must be called; NULL: of none */
+bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal); /* of the tools only these may be called */
 bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal);
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal);
 

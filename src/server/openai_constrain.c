@@ -6,10 +6,80 @@
 
 /* ---- The format of content ---- */
 
+static bool has_type(const json_t *schema, const char *name)
+{
+    const json_t *type = json_object_get(schema, "type");
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (qn_json_is(json_array_get(type, i), name))
+            return true;
+    return qn_json_is(type, name);
+}
+
+/* Whether all properties are required; else *missing is one that is not. By a set: both may be many. */
+static bool has_all(const json_t *schema, const char **missing)
+{
+    const json_t *list = json_object_get(schema, "required");
+    json_t *properties = json_object_get(schema, "properties"), *required = json_object(), *value;
+    const char *key;
+    *missing = NULL;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *name = json_array_get(list, i);
+        if (json_is_string(name))
+            (void)json_object_set_new(required, json_string_value(name), json_true());
+    }
+    json_object_foreach(properties, key, value)
+    {
+        if (!json_object_get(required, key))
+            *missing = key;
+    }
+    json_decref(required);
+    return !*missing;
+}
+
+/* What OpenAI's servers ask of strict schemas: objects have no more than their properties, and all of them. `name` is that of the
+ * property or definition. */
+static bool check_object(const json_t *schema, const char *name, const char *field, qn_refusal *refusal)
+{
+    const char *missing;
+    if (!json_is_object(json_object_get(schema, "properties")) && !has_type(schema, "object"))
+        return true;
+    if (!json_is_false(json_object_get(schema, "additionalProperties")))
+        return qn_refuse(refusal, 400, NULL, field,
+                         "'%s': \"additionalProperties\" of '%.60s' is not false, which 'strict' needs", field, name);
+    return has_all(schema, &missing) ||
+           qn_refuse(refusal, 400, NULL, field, "'%s': \"required\" of '%.60s' lacks '%.60s', which 'strict' needs", field,
+                     name, missing);
+}
+
+/* As deep as bodies may be. */
+static bool check_strict(const json_t *schema, const char *name, const char *field, qn_refusal *refusal)
+{
+    static const char *const named[] = { "properties", "$defs", "definitions" }, *const lists[] = { "prefixItems", "anyOf",
+                                                                                                    "oneOf", "allOf" };
+    const json_t *items = json_object_get(schema, "items");
+    bool done = check_object(schema, name, field, refusal) && (!items || check_strict(items, name, field, refusal));
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        json_t *parts = json_object_get(schema, named[i]), *part;
+        const char *key;
+        json_object_foreach(parts, key, part)
+        {
+            done = done && check_strict(part, key, field, refusal);
+        }
+    }
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const json_t *parts = json_object_get(schema, lists[i]);
+        for (size_t k = 0; done && k < json_array_size(parts); k++)
+            done = check_strict(json_array_get(parts, k), name, field, refusal);
+    }
+    return done;
+}
+
 bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return qn_refuse_type(refusal, field, schema, "a JSON schema");
+    if (is_strict && !check_strict(schema, "the schema", field, refusal))
+        return false;
     x->format = (qn_format){ .is_given = true,
                              .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA,
                              .source = json_incref(schema),
@@ -81,12 +151,36 @@ static bool compile_format(qn_openai *x, qn_refusal *refusal)
 
 /* ---- Calls ---- */
 
-static bool has_tool(const json_t *tools, const char *name)
+static json_t *find_tool(const json_t *tools, const char *name)
 {
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (qn_json_is(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"), name))
-            return true;
-    return false;
+            return json_array_get(tools, i);
+    return NULL;
+}
+
+bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal)
+{
+    const json_t *mode = json_object_get(allowed, "mode"), *named = json_object_get(allowed, "tools");
+    json_t *all = x->tools.list, *list = json_array();
+    if (!json_is_array(named) || (!qn_json_is(mode, "auto") && !qn_json_is(mode, "required"))) {
+        json_decref(list);
+        return qn_refuse(refusal, 400, NULL, "tool_choice",
+                         "'tool_choice' needs 'tools' and a 'mode', \"auto\" or \"required\"");
+    }
+    bool done = qn_openai_check_count(json_array_size(named), "tools", &x->limits, refusal) &&
+                qn_openai_check_count(json_array_size(all), "tools", &x->limits, refusal);
+    for (size_t i = 0; done && i < json_array_size(named); i++) {
+        const json_t *entry = json_array_get(named, i), *function = json_object_get(entry, "function");
+        const char *name = json_string_value(json_object_get(function ? function : entry, "name"));
+        json_t *tool = name ? find_tool(all, name) : NULL;
+        done = !tool || json_array_append(list, tool) == 0 || qn_refuse_memory(refusal);
+    }
+    x->tools.is_required = qn_json_is(mode, "required");
+    x->tools.list = list;
+    json_decref(all);
+    return done && (json_array_size(list) ||
+                    qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names no function that is among the tools"));
 }
 
 void qn_openai_call(qn_openai *x, json_t *name)
@@ -109,6 +203,8 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
     x->tools.list = json_array_size(tools) ? json_incref(tools) : NULL;
     if (!choice || qn_json_is(choice, "auto"))
         return true;
+    if (qn_json_is(json_object_get(choice, "type"), "allowed_tools"))
+        return qn_openai_allow(x, json_object_get(choice, "allowed_tools"), refusal);
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
         return qn_refuse_type(refusal, "tool_choice", choice,
                               "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
@@ -123,7 +219,7 @@ bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
     const qn_tools *tools = &x->tools;
     if (tools->is_required && !tools->list)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
-    if (tools->name && !has_tool(tools->list, tools->name))
+    if (tools->name && !find_tool(tools->list, tools->name))
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
     return !x->format.is_given || x->format.kind != QN_GRAMMAR_GBNF || !tools->list ||
            qn_refuse(refusal, 400, "unsupported", x->format.field, "'%s' is given with tools that may be called",

@@ -23,10 +23,14 @@ static place place_of(const char *list, size_t index, const char *field)
 
 /* ---- Messages ---- */
 
-static bool check_parts(const json_t *parts, size_t index, qn_refusal *refusal)
+/* A refusal of an earlier answer is its text. */
+static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
 {
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i);
+        json_t *part = json_array_get(parts, i), *refused = json_object_get(part, "refusal");
+        if (qn_json_is(json_object_get(part, "type"), "refusal") && json_is_string(refused) &&
+            (json_object_set(part, "text", refused) || json_object_set_new(part, "type", json_string("text"))))
+            return qn_refuse_memory(refusal);
         if (!qn_json_is(json_object_get(part, "type"), "text") || !json_is_string(json_object_get(part, "text")))
             return qn_refuse(refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
                              "message %zu: part %zu is not a text, which is all that is supported", index, i);
@@ -76,8 +80,11 @@ static bool take_calls(json_t *message, size_t index, qn_refusal *refusal)
 static bool take_content(json_t *message, size_t index, qn_refusal *refusal)
 {
     const json_t *content = qn_field(message, "content");
+    json_t *refused = qn_field(message, "refusal");
     if (json_is_array(content))
-        return check_parts(content, index, refusal);
+        return take_parts(content, index, refusal);
+    if (!content && json_is_string(refused))
+        return json_object_set(message, "content", refused) == 0 || qn_refuse_memory(refusal);
     if (!content && json_array_size(json_object_get(message, "tool_calls")))
         return json_object_set_new(message, "content", json_string("")) == 0 || qn_refuse_memory(refusal);
     return json_is_string(content) || qn_refuse_type(refusal, "content", content, "a string or an array of texts");

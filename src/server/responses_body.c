@@ -213,9 +213,6 @@ static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tool
 {
     const json_t *type = json_object_get(choice, "type");
     const bool is_named = qn_json_is(type, "function") || qn_json_is(type, "custom");
-    if (qn_json_is(type, "allowed_tools"))
-        return qn_refuse(refusal, 400, "unsupported", "tool_choice",
-                         "'tool_choice' of the type 'allowed_tools' is not supported");
     if (choice && !json_is_object(choice) && !qn_json_is(choice, "none") && !qn_json_is(choice, "auto") &&
         !qn_json_is(choice, "required"))
         return qn_refuse_type(refusal, "tool_choice", choice,
@@ -226,7 +223,9 @@ static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tool
     if (is_named)
         qn_openai_call(&x->base, json_object_get(choice, "name"));
     x->choice = json_dumps(choice, JSON_COMPACT | JSON_ENCODE_ANY);
-    return !choice || x->choice || qn_refuse_memory(refusal);
+    if (choice && !x->choice)
+        return qn_refuse_memory(refusal);
+    return !qn_json_is(type, "allowed_tools") || qn_openai_allow(&x->base, choice, refusal);
 }
 
 static bool take_tools(qn_responses *x, const json_t *body, const qn_protocol_limits *limits, json_t *tools,
@@ -300,7 +299,7 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, const qn_pro
     const bool done = check_state(body, refusal) && take_input(x, &turns, body, limits, refusal) &&
                       take_format(x, qn_field(body, "text"), refusal) && take_tools(x, body, limits, tools, refusal) &&
                       take_effort(body, conversation, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_refuse_memory(refusal));
+                      (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, conversation) || qn_refuse_memory(refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

@@ -93,6 +93,21 @@ static void other_names_and_ends_of_ranges(void **unused)
     assert_int_not_equal(x->requests[1].sampling.seed, 11);
     qn_exchange_free(x);
 
+    static const struct {
+        const char *text;
+        uint64_t seed;
+    } seeds[] = { { "9223372036854775807", INT64_MAX },
+                  { "9223372036854775808", UINT64_C(1) << 63 },
+                  { "18446744073709549568", UINT64_MAX - 2047 },
+                  { "18446744073709551615", UINT64_MAX },
+                  { "-9223372036854775808", UINT64_C(1) << 63 } };
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        char field[60];
+        snprintf(field, sizeof field, "\"seed\":%s", seeds[i].text);
+        x = with(CHAT, field);
+        assert_true(x->requests->sampling.seed == seeds[i].seed);
+        qn_exchange_free(x);
+    }
     x = with(CHAT, "\"logprobs\":true");
     assert_int_equal(x->requests->n_logprobs, 0);
     qn_exchange_free(x);
@@ -177,6 +192,12 @@ static void chats_become_conversations(void **unused)
         "\"a\\u0000\"}]},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
         "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}]}");
+    assert_conversation(CHAT,
+                        "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"No.\"}]},"
+                        "{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":null,\"refusal\":\"No.\"}]}",
+                        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
+                        "\"refusal\":\"No.\",\"text\":\"No.\"}]},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
+                        "\"content\":\"No.\",\"refusal\":\"No.\"}]}");
     /* What was cut is an argument of its own. */
     static const char *const arguments[][2] = {
         { "\"{\\\"a\\\": [1\"", "{\"arguments\":\"{\\\"a\\\": [1\"}" },
@@ -216,6 +237,9 @@ static void wrong_values_name_their_field(void **unused)
         { "\"seed\":1.5", "seed" },
         { "\"seed\":\"1\"", "seed" },
         { "\"seed\":1e300", "seed" },
+        { "\"seed\":-9223372036854775809", "seed" },
+        { "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"object\"}}}",
+          "response_format.json_schema.schema" },
         { "\"frequency_penalty\":2.5", "frequency_penalty" },
         { "\"presence_penalty\":-3", "presence_penalty" },
         { "\"repetition_penalty\":0", "repetition_penalty" },
@@ -285,6 +309,11 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":5}}]}", "tools[0]" },
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":5}}]}", "tools[0]" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":5}", "tool_choice" },
+        { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice" },
+        { CHAT,
+          "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{"
+          "\"type\":\"function\",\"function\":{\"name\":\"g\"}}]}}}",
+          "tool_choice" },
         { CHAT, "{" ASK ",\"tool_choice\":\"required\"}", "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"grammar\":\"root ::= \\\"a\\\"\"}", "grammar" },
@@ -367,6 +396,40 @@ static void constraints_become_grammars(void **unused)
     qn_exchange_free(x);
 }
 
+/* What OpenAI's servers ask of strict schemas; the message has the place. */
+static void strict_schemas_are_closed(void **unused)
+{
+    (void)unused;
+#define CLOSED ",'additionalProperties':false}"
+    static const struct {
+        const char *schema, *part; /* NULL: it is taken */
+    } cases[] = {
+        { "{'type':'object','properties':{'a':{}},'required':['a']" CLOSED, NULL },
+        { "{'properties':{'c':{},'a':{'type':['object','null']" CLOSED "},'required':['c','a']" CLOSED, NULL },
+        { "{'type':'array','items':{'type':'string'}}", NULL },
+        { "{'type':'object','properties':{'a':{}},'required':['a']}", "\"additionalProperties\" of 'the schema'" },
+        { "{'type':'object','additionalProperties':true}", "\"additionalProperties\" of 'the schema'" },
+        { "{'properties':{'a':{},'b':{}},'required':['a']" CLOSED, "\"required\" of 'the schema' lacks 'b'" },
+        { "{'properties':{'a':{}}" CLOSED, "lacks 'a'" },
+        { "{'properties':{'a':{'items':{'anyOf':[{},{'type':'object'}]}}},'required':['a']" CLOSED, "of 'a'" },
+        { "{'$defs':{'d':{'type':['null','object']}}}", "of 'd'" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[500];
+        for (int is_strict = 0; is_strict < 2; is_strict++) {
+            snprintf(
+                body, sizeof body,
+                "{'messages':[{'role':'user','content':''}],'response_format':{'type':'json_schema','json_schema':{'strict':"
+                "%s,'schema':%s}}}",
+                is_strict ? "true" : "false", cases[i].schema);
+            if (is_strict && cases[i].part)
+                assert_refused(CHAT, quoted(body), NULL, "response_format.json_schema.schema", cases[i].part);
+            else
+                qn_exchange_free(must_take(CHAT, quoted(body)));
+        }
+    }
+}
+
 /* Texts that begin an answer, and whether they fit. */
 static void answer_is(const char *fields, bool calls, bool object, bool integer)
 {
@@ -397,6 +460,10 @@ static void formats_go_with_tools(void **unused)
     answer_is(TOOLS "," INTEGER, true, false, true);
     answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":false", true, false, true);
     answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"required\"", true, false, false);
+    answer_is(TOOLS "," INTEGER
+                    ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[{"
+                    "\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}",
+              true, false, false);
     answer_is(TOOLS ",\"json_schema\":{\"type\":[\"object\",\"integer\"]}", true, true, true);
     answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"}", true, true, false);
     answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":{\"type\":\"function\",\"function\":{"
@@ -530,7 +597,8 @@ int main(void)
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
         cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(strict_schemas_are_closed),
+        cmocka_unit_test(prompts_fit_into_the_context),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

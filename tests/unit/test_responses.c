@@ -71,6 +71,9 @@ static void tools_reach_the_template(void **unused)
         { "'required','parallel_tool_calls':false", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'function','name':'f'}", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'custom','name':'patch'}", true, QN_GRAMMAR_AFTER_REASONING },
+        { "{'type':'allowed_tools','mode':'auto','tools':[{'type':'custom','name':'patch'}]}", true, QN_GRAMMAR_AT_CALL },
+        { "{'type':'allowed_tools','mode':'required','tools':[{'type':'function','name':'f'}]}", true,
+          QN_GRAMMAR_AFTER_REASONING },
         { "'none'", false, QN_GRAMMAR_AFTER_REASONING },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -149,7 +152,11 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'tools':[{'type':'custom'}]", "tools[0]", "name" },
         { ASK "," TOOLS ",'tool_choice':'any'", "tool_choice", "" },
         { ASK "," TOOLS ",'tool_choice':{'type':'function','name':'g'}", "tool_choice", "not among" },
-        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "not supported" },
+        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },
+        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools','mode':'auto','tools':[{'type':'function','name':'g'}]}",
+          "tool_choice", "among the tools" },
+        { ASK ",'text':{'format':{'type':'json_schema','schema':{'type':'object'},'strict':true}}", "text.format.schema",
+          "additionalProperties" },
         { ASK ",'tool_choice':'required'", "tool_choice", "expected tools" },
         { ASK ",'parallel_tool_calls':5", "parallel_tool_calls", "" },
         { ASK ",'text':5", "text", "" },
