@@ -18,7 +18,7 @@
 #endif
 
 /* The values of a body take up to 80 times its size. After a larger one than this, memory goes back to the system. */
-enum { LARGE_BODY = 256 << 10 };
+enum { LARGE_BODY = 256 << 10, KEPT_MEMORY = 4 << 20 };
 
 /* One of the requests. */
 typedef struct slot {
@@ -358,12 +358,18 @@ static void cancel(qn_answer *a)
         qn_registry_release(a->request.registry, model);
 }
 
-/* Values of the body were freed. */
+/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, which grows to 64 MiB
+ * unless it is set, and looks at it when a block of more than 64 KiB is freed. */
 static void trim(const qn_answer *a)
 {
 #ifdef __GLIBC__
-    if (a->n_body > LARGE_BODY)
-        (void)malloc_trim(0);
+    if (a->n_body <= LARGE_BODY)
+        return;
+    (void)mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
+    (void)malloc_trim(0);
+    void *volatile block = malloc(128 << 10);
+    free(block);
 #else
     (void)a;
 #endif
