@@ -221,7 +221,7 @@ def random_common(rng, body):
     return body
 
 
-def random_chat(rng, has_tools):
+def random_chat(rng, has_tools=False):
     messages = [{"role": rng.choice(["system", "developer"]), "content": rng.choice(WORDS)}] if rng.random() < 0.3 else []
     for _ in range(rng.randint(0, 2)):
         messages += [{"role": "user", "content": rng.choice(WORDS)}, {"role": "assistant", "content": rng.choice(WORDS)}]
@@ -239,7 +239,7 @@ def random_chat(rng, has_tools):
     return body
 
 
-def random_completion(rng, _):
+def random_completion(rng, _=False):
     prompts = [rng.choice(WORDS), [rng.choice(WORDS) for _ in range(2)], [65, 66, 67], [[65, 66], [67]]]
     body = random_common(rng, {"prompt": rng.choice(prompts)})
     maybe(rng, body, 0.8, max_tokens=lambda: rng.randint(0, 12))
@@ -284,7 +284,7 @@ def spoil(rng, text):
     return json.dumps(body)
 
 
-def run_random(lines, n, seed, has_tools):
+def run_random(lines, n, seed, has_tools=False):
     rng = random.Random(seed)
     kinds = [("/v1/chat/completions", random_chat, (CHAT, CHAT_CHUNK)), ("/v1/completions", random_completion, (COMPLETION, COMPLETION_CHUNK))]
     refused = 0
@@ -467,7 +467,7 @@ def main():
     check_formats_with_tools(caller)
     check_client_texts(demo)
     check_client_chats(caller, demo)
-    run_random(demo, args.random, args.seed, False)
+    run_random(demo, args.random, args.seed)
     run_random(caller, args.random, args.seed + 1, True)
     for lines in (demo, caller):
         lines.process.stdin.close()
