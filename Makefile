@@ -6,7 +6,7 @@ JOBS   ?= $(shell nproc)
 # Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
 export BUILD PREFIX DESTDIR JOBS
 
-.PHONY: all configure demo test soak install clean format check-format
+.PHONY: all configure demo test soak install dist deb clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
@@ -27,8 +27,8 @@ test:
 # A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores. Then ten thousand through
 # quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's.
 # A hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes. Ten
-# thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. And all GPU kernels for
-# the oldest architecture.
+# thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. A thousand through
+# HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
@@ -38,10 +38,20 @@ soak: all
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/protocol.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" QN_SANITIZE= bash tests/e2e/page.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" bash tests/test_python.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/haproxy.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_gpu_architectures.sh
 
 install: all
 	@cmake --install "$$BUILD"
+
+# The source tarball of this commit, and Debian packages built from it.
+dist:
+	@cmake/need-packages.sh dist
+	@tools/make_dist.sh "$$BUILD"
+
+deb:
+	@cmake/need-packages.sh build dist deb
+	@tools/make_deb.sh "$$BUILD"
 
 clean:
 	@rm -rf -- "$$BUILD"

@@ -12,7 +12,7 @@ foreach(program quern quern-check)
 endforeach()
 # Where src/cli/demo_model.c looks for it.
 install(FILES ${PROJECT_SOURCE_DIR}/models/quern-demo.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/quern)
-install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${PROJECT_SOURCE_DIR}/docs/quern.1 ${PROJECT_SOURCE_DIR}/docs/quern-check.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 # Completion for shells is printed by the program from its table of options.
 if(TARGET quern AND NOT CMAKE_CROSSCOMPILING)
     set(places bash share/bash-completion/completions/quern zsh share/zsh/site-functions/_quern

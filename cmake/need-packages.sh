@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes sure that the Debian packages for the named purposes (build, test) are there: installs what is missing when it may
+# Makes sure that the Debian packages for the named purposes (build, test, dist, deb) are there: installs what is missing when it may
 # (root, or sudo without a password), else prints the one command that would and stops.
 set -eu
 
@@ -23,8 +23,11 @@ for purpose in "$@"; do
     case $purpose in
     build) wanted+=" $build" extra+=" $optional" ;;
     # clang's own run-time libraries (sanitizers, libFuzzer) are a package that carries clang's version; it is found below.
-    # Chromium is for the test of the page of quern serve, which is skipped without it.
-    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" extra+=" chromium chromium-driver" ;;
+    # Chromium is for the test of the page of quern serve, HAProxy for that of docs/haproxy.cfg; they are skipped without.
+    test) wanted+=" git binutils clang libcmocka-dev mandoc python3-venv $cross" extra+=" chromium chromium-driver haproxy" ;;
+    dist) wanted+=" git" ;;
+    # Build-Depends of debian/control, libcurl by either of its packages, and lintian.
+    deb) wanted+=" $optional debhelper dpkg-dev libcmocka-dev lintian" ;;
     *) echo "need-packages: unknown purpose '$purpose'" >&2 && exit 2 ;;
     esac
 done

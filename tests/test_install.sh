@@ -15,7 +15,7 @@ die() {
 quiet() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; die "$1 failed"; }; }
 
 quiet cmake --install "$QN_BIN" --prefix "$prefix"
-for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1 share/quern/quern-demo.gguf \
+for file in bin/quern include/quern/quern.h include/quern/status.h share/man/man1/quern.1 share/man/man1/quern-check.1 share/quern/quern-demo.gguf \
     lib/systemd/system/quern.service; do
     [ -s "$prefix/$file" ] || die "$file was not installed"
 done
@@ -52,10 +52,10 @@ quiet "$CC" "$work/main.c" -o "$work/static" "${flags[@]}"
 
 mkdir "$work/project"
 cp "$work/main.c" "$work/project"
-cat >"$work/project/CMakeLists.txt" <<'CMAKE'
+cat >"$work/project/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.22)
 project(user LANGUAGES C)
-find_package(quern 0.1 REQUIRED)
+find_package(quern $(pkg-config --modversion quern) REQUIRED)
 add_executable(with-shared main.c)
 target_link_libraries(with-shared quern::quern)
 add_executable(with-static main.c)
@@ -73,6 +73,9 @@ foreign=$(nm -D --defined-only "$libdir/libquern.so" | awk '$3 !~ /^qn_/ {print 
 nm -D --defined-only "$libdir/libquern.so" | awk '{print $3}' | sort >"$work/exported"
 cat "$prefix"/include/quern/*.h | grep -o '^QN_API [^(]*(' | grep -o 'qn_[a-z0-9_]*($' | tr -d '(' | sort >"$work/declared"
 diff "$work/declared" "$work/exported" || die "declared (<) and exported (>) names differ"
+# So do those of the Debian package, each with the version that brought it.
+sed -n 's/^ \([a-z0-9_]*\)@Base [0-9.]*$/\1/p' "$QN_SOURCE_DIR"/debian/libquern*.symbols | LC_ALL=C sort >"$work/packaged"
+LC_ALL=C sort "$work/declared" | diff - "$work/packaged" || die "names of the headers (<) and of debian/libquern*.symbols (>) differ"
 
 for cxx in "clang -x c++" "$CC -x c++"; do
     echo 'int main() {}' | $cxx -fsyntax-only - 2>/dev/null || continue # this compiler has no C++
@@ -85,7 +88,7 @@ done
 "$prefix/bin/quern" run --temp 0 -n 8 -p 'Once upon a time' >"$work/out" 2>"$work/err" || die "the installed program finds no model of its own"
 grep -qF "demo model, $prefix/" "$work/err" || die "the installed program does not say which model it took: $(cat "$work/err")"
 if command -v mandoc >/dev/null; then
-    mandoc -T lint -W warning "$prefix/share/man/man1/quern.1" || die "the manual page has mistakes"
+    mandoc -T lint -W warning "$prefix"/share/man/man1/*.1 || die "a manual page has mistakes"
 fi
 
 # The Makefile in a folder with a space, with such a BUILD, PREFIX and DESTDIR. A project of one file stands in for quern, whose

@@ -21,7 +21,7 @@ pip=("$work/venv/bin/python" -m pip --disable-pip-version-check)
 
 # The files that git knows, where there is git; a released archive has no others.
 mkdir "$work/clone"
-if git -C "$QN_SOURCE_DIR" rev-parse --git-dir >/dev/null 2>&1; then
+if [ -e "$QN_SOURCE_DIR/.git" ] && git -C "$QN_SOURCE_DIR" rev-parse --git-dir >/dev/null 2>&1; then
     git -C "$QN_SOURCE_DIR" ls-files -z --cached --others --exclude-standard | tar -C "$QN_SOURCE_DIR" --null -T - -c | tar -C "$work/clone" -x
 else
     tar -C "$QN_SOURCE_DIR" --exclude=./build -c . | tar -C "$work/clone" -x

@@ -22,7 +22,8 @@ WORDS = ["path", "query", "name", "id", "mode", "count", "tags", "limit", "user"
 TEXT = "abc XYZ,.é世😀\"\\/\n\t-_0"
 PATTERNS = {"^[a-z]{1,8}$": "abc", "^[A-Z]{2}-\\d{1,4}$": "AB-12", "^#[0-9a-f]{6}$": "#00ff7a", "^\\d{1,3}(\\.\\d{1,3}){3}$": "10.0.0.1"}
 FORMATS = {"date": "2026-11-23", "time": "10:20:30Z", "date-time": "2026-11-23T10:20:30.5+01:00", "email": "a.b@example.org",
-           "uuid": "01234567-89ab-cdef-0123-456789abcdef", "ipv4": "192.168.0.1"}
+           "uuid": "01234567-89ab-cdef-0123-456789abcdef", "ipv4": "192.168.0.1", "ipv6": "fe80::1", "hostname": "a-b.example.org",
+           "uri": "https://example.org/a?b=c", "duration": "P1DT2H"}
 TOOLS = ["read_file", "write_file", "edit_file", "run_command", "search_files", "list_directory", "apply_patch", "fetch_url"]
 
 
@@ -46,7 +47,7 @@ class Corpus:
     def form(self, _):
         f = self.r.choice(list(FORMATS))
         schema = {"type": "string", "format": f}
-        return ({**schema, "maxLength": 30} if f == "email" else schema), lambda: FORMATS[f]
+        return ({**schema, "maxLength": 30} if f in ("email", "uri", "duration") else schema), lambda: FORMATS[f]
 
     def number(self, _):
         low = self.r.randint(-50, 50)
@@ -152,7 +153,8 @@ class Lines:
 
 def validates(schema, text):
     try:
-        return jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
+        checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+        return jsonschema.Draft202012Validator(schema, format_checker=checker).is_valid(json.loads(text))
     except ValueError:
         return False
 

@@ -21,6 +21,11 @@ EXAMPLES = {"^[a-z]{1,5}$": ["ab", "z"], "^\\d+-\\d+$": ["1-22"], "a|b": ["xa", 
             "[^x]": ["xy", "\""], "^.{2,4}$": ["ab\\", "😀😀", "\"\"\""], "z$": ["z", "\nz"], "^\\S+ \\S+$": ["a b"],
             "^[\\w.]+@\\w+$": ["a.b@c"], "^é*$": ["", "éé"]}
 
+CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
+FORMATS = {"date": ["2024-02-29", "0001-01-01"], "time": ["10:20:30Z"], "date-time": ["2023-02-28T10:20:30.5+01:00"], "uuid": [
+    "01234567-89ab-cdef-0123-456789abcdef"], "ipv4": ["192.168.0.1"], "ipv6": ["::1", "fe80::1:2"], "hostname": ["a-b.example.org"],
+    "uri": ["https://a.b/c?d=e#f", "mailto:a@b.org"], "duration": ["P1DT2H", "P3W"], "json-pointer": ["/a/~0", ""], "email": ["a.b@example.org"]}
+
 
 class Maker:
     def __init__(self, seed):
@@ -48,9 +53,9 @@ class Maker:
     # Each returns (schema, function that makes a valid value).
     def schema(self, depth=0):
         r = self.r
-        kinds = [self.string, self.integer, self.number, self.boolean, self.null, self.enum, self.const, self.pattern]
+        kinds = [self.string, self.integer, self.number, self.boolean, self.null, self.enum, self.const, self.pattern, self.filtered, self.form]
         if depth < 3:
-            kinds += [self.object] * 4 + [self.array] * 2 + [self.any_of, self.types, self.all_of]
+            kinds += [self.object] * 4 + [self.array] * 2 + [self.any_of, self.types, self.all_of, self.one_of]
         if depth == 0:
             kinds = [self.object] * 3 + [self.array, self.any_of, self.recursive]
         return r.choice(kinds)(depth)
@@ -84,12 +89,33 @@ class Maker:
 
     def number(self, depth):
         schema = {"type": "number"}
-        low, high = sorted((round(self.r.uniform(-20, 20), self.r.randrange(4)), round(self.r.uniform(-20, 20), self.r.randrange(4))))
+        scale = self.r.choice([1, 1, 1e-3, 1e-7, 1e10, 1e19])
+        low, high = sorted((round(self.r.uniform(-20, 20), self.r.randrange(4)) * scale, round(self.r.uniform(-20, 20), self.r.randrange(4)) * scale))
+        low = self.r.choice([low, low, 0]) if high > 0 else low
         if self.r.random() < .7:
             schema["minimum" if self.r.random() < .7 else "exclusiveMinimum"] = low
         if self.r.random() < .7:
-            schema["maximum" if self.r.random() < .7 else "exclusiveMaximum"] = high + 0.5
-        return schema, lambda: self.r.choice([high + 0.25, round(self.r.uniform(low + .001, high + .4), self.r.randrange(3, 8))])
+            schema["maximum" if self.r.random() < .7 else "exclusiveMaximum"] = high + scale / 2
+        return schema, lambda: self.r.choice([high + scale / 4, round(self.r.uniform(low + .001 * scale, high + .4 * scale), self.r.randrange(3, 12)),
+                                              low + scale * 1e-5, -0.0 if low < 0 < high else high + scale / 4, self.r.uniform(low, high)])
+
+    def filtered(self, depth):
+        values = [self.any_value(1) for _ in range(self.r.randint(3, 6))]
+        schema = {"enum": values + ["abc", 7], **self.r.choice([{"minimum": 0}, {"minLength": 2, "pattern": "a|b"}, {"minItems": 1}, {"maximum": 7.0},
+                                                                {"type": ["string", "integer"]}])}
+        return schema, lambda: self.r.choice(schema["enum"])
+
+    def one_of(self, depth):
+        parts = [self.string(depth), self.r.choice([self.integer, self.number])(depth), self.null(depth)]
+        if self.r.random() < .5:
+            tag = self.r.choice(["kind", "é"])
+            parts = [({"type": "object", "properties": {tag: {"const": i}, "v": self.schema(depth + 2)[0]}, "required": [tag]}, lambda i=i: {tag: i})
+                     for i in range(self.r.randint(1, 4))]
+        return {"oneOf": [p[0] for p in parts]}, lambda: self.r.choice(parts)[1]()
+
+    def form(self, depth):
+        f = self.r.choice(list(FORMATS))
+        return {"type": "string", "format": f}, lambda: self.r.choice(FORMATS[f])
 
     def boolean(self, depth):
         return {"type": "boolean"}, lambda: self.r.random() < .5
@@ -208,7 +234,7 @@ def validates(schema, text):
     except ValueError:
         return False
     try:
-        return jsonschema.Draft202012Validator(schema).is_valid(value)
+        return jsonschema.Draft202012Validator(schema, format_checker=CHECKER).is_valid(value)
     except RecursionError:
         return True
 

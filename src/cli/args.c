@@ -219,6 +219,10 @@ static bool set_bytes(const qn_option *option, const char *name, const char *val
         qn_cli_error("%s: %s is out of range: at least %.0f bytes", name, value, option->min);
         return false;
     }
+    if (option->max > 0 && bytes > option->max) {
+        qn_cli_error("%s: %s is out of range: at most %.0f bytes", name, value, option->max);
+        return false;
+    }
     *out = (uint64_t)bytes;
     return true;
 }

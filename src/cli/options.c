@@ -53,6 +53,10 @@ enum {
     {                                                                                                                          \
         commands, name, alias, accepted, QN_OPTION_BYTES, AT(field), value, help, more, min, 0, NULL                           \
     }
+#define BYTES_TO(commands, name, alias, accepted, field, value, min, max, help, more)                                          \
+    {                                                                                                                          \
+        commands, name, alias, accepted, QN_OPTION_BYTES, AT(field), value, help, more, min, max, NULL                         \
+    }
 #define NUMBER(commands, name, alias, accepted, field, value, min, max, help, more)                                            \
     {                                                                                                                          \
         commands, name, alias, accepted, QN_OPTION_NUMBER, AT(field), value, help, more, min, max, NULL                        \
@@ -257,7 +261,9 @@ const qn_option qn_options[] = {
     TEXT(SERVE, "--tls-key", NULL, "--ssl-key-file", tls_key, "FILE", "its key, in PEM", NULL),
     BYTES(SERVE, "--max-body", NULL, NULL, max_body, "SIZE", 1024, "bytes of a body (default 16M)",
           "Longer ones are answered with 413."),
-    BYTES(SERVE, "--max-header", NULL, NULL, max_header, "SIZE", 1024, "bytes of all headers of a request (default 16K)", NULL),
+    BYTES_TO(SERVE, "--max-header", NULL, NULL, max_header, "SIZE", 1024, 256 << 10,
+             "bytes of all headers of a request (default 16K, at most 256K)",
+             "Longer ones are answered with 431. A connection has memory for twice as many."),
     INT(SERVE, "--max-connections", NULL, NULL, max_connections, "N", 1, 1 << 20, "connections (default 1024)",
         "With more, the one that has waited longest for its client is closed."),
     INT(SERVE, "--max-per-address", NULL, NULL, max_per_address, "N", 1, 1 << 20,

@@ -19,7 +19,7 @@ struct download {
     qn_progress progress;
     bool quiet, known; /* known: the fields below are of the current file */
     uint32_t part;
-    char label[64];
+    char label[80];
     double measured, rate; /* when; bytes a second */
     uint64_t measured_at;  /* bytes */
     double next_line, interval;

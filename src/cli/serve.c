@@ -81,14 +81,17 @@ static void catch (int number, void (*handler)(int))
         sigaction(number, &action, NULL);
 }
 
-/* Up to here Ctrl-C stops loading. */
-static void catch_stops(const serve *s)
+/* Up to here Ctrl-C and SIGTERM stop loading. Whether there was one of them. */
+static bool catch_stops(const serve *s)
 {
     catch (SIGTERM, on_signal);
     catch (SIGINT, on_signal);
     catch (SIGQUIT, SIG_DFL);
-    if (qn_signals_stop_requested())
-        qn_server_stop(s->server);
+    if (!qn_signals_take_stop())
+        return false;
+    n_stops = 1;
+    qn_server_stop(s->server);
+    return true;
 }
 
 static void forget_signals(void)
@@ -168,17 +171,14 @@ static int open_log(serve *s)
 static int open_server(serve *s)
 {
     const qn_args *args = s->args;
-    static const char *hosts[QN_TEXTS_MAX + 1];
-    memcpy(hosts, args->allowed_hosts.at, args->allowed_hosts.count * sizeof *hosts);
-    hosts[args->allowed_hosts.count] = args->host;
     const qn_server_params params = { .host = args->host,
                                       .port = (uint16_t)args->port,
                                       .tls_cert = args->tls_cert,
                                       .tls_key = args->tls_key,
                                       .keys = s->keys,
                                       .allows_anyone = args->allow_unauthenticated,
-                                      .hosts = hosts,
-                                      .n_hosts = args->allowed_hosts.count + 1,
+                                      .hosts = args->allowed_hosts.at,
+                                      .n_hosts = args->allowed_hosts.count,
                                       .origins = args->cors_origins.at,
                                       .n_origins = args->cors_origins.count,
                                       .max_header = args->max_header,
@@ -235,6 +235,15 @@ static int load_model(serve *s)
     return status == QN_EXIT_DONE ? add_model(s) : status;
 }
 
+/* Loading ends soon after a signal; that is no failure, as it is none later. */
+static int end_early(const serve *s, int status)
+{
+    const int end = catch_stops(s) ? QN_EXIT_DONE : status;
+    qn_server_stop(s->server);
+    qn_server_wait(s->server);
+    return end;
+}
+
 int qn_cli_serve(qn_args *args)
 {
     serve s = { .args = args };
@@ -248,12 +257,11 @@ int qn_cli_serve(qn_args *args)
     if (status == QN_EXIT_DONE)
         status = load_model(&s);
     if (status == QN_EXIT_DONE) {
-        catch_stops(&s);
+        (void)catch_stops(&s);
         qn_notify("READY=1");
         qn_server_wait(s.server);
     } else if (s.server) {
-        qn_server_stop(s.server);
-        qn_server_wait(s.server);
+        status = end_early(&s, status);
     }
     forget_signals();
     qn_scheduler_free(s.scheduler);

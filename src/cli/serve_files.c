@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "cli/cli.h"
 #include "gguf/gguf.h"
+#include "model/model.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { PAUSE_SECONDS = 10 };
+enum { PAUSE_SECONDS = 10, SCAN_SECONDS = 1 };
 
 struct qn_serve_files {
     const qn_args *args;
@@ -65,6 +66,25 @@ static qn_status load(void *user, qn_registry *registry, const char *path, uint6
     else
         qn_cli_error("note: %s is loaded in %.1f s: %u tokens of context, %s with its contexts", out->name,
                      qn_seconds() - started, (unsigned)out->served.n_ctx, qn_print_size(size, out->bytes));
+    return status;
+}
+
+/* The keys and tensors of a file, not what tensors have. */
+static qn_status check(void *user, const char *path)
+{
+    const qn_serve_files *f = user;
+    qn_gguf *file = NULL;
+    qn_hparams hparams;
+    qn_plan plan;
+    qn_status status = qn_gguf_open(path, &file);
+    if (!status) {
+        status = qn_model_build(file, &hparams, &plan);
+        if (!status)
+            qn_plan_free(&plan);
+        qn_gguf_close(file);
+    }
+    if (status && !f->args->quiet)
+        qn_cli_error("note: not loaded: %s", qn_error_text());
     return status;
 }
 
@@ -203,12 +223,14 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
     char memory[32], number[48] = "";
     qn_registry_loader loader = { .load = load,
                                   .free = free_model,
+                                  .check = check,
                                   .scan = scan,
                                   .user = f,
                                   .memory = choose_memory(args, is_cpu),
                                   .max_loaded = (size_t)args->models_max,
                                   .max_queued = (uint32_t)args->max_queued,
-                                  .pause_seconds = PAUSE_SECONDS };
+                                  .pause_seconds = PAUSE_SECONDS,
+                                  .scan_seconds = SCAN_SECONDS };
     if (!loader.memory && args->models_max > 1) {
         qn_cli_error("--models-max %lld: on a GPU several models need --memory, for the weights and contexts of all",
                      (long long)args->models_max);

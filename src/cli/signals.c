@@ -74,6 +74,14 @@ bool qn_signals_stop_requested(void)
     return caught != 0;
 }
 
+bool qn_signals_take_stop(void)
+{
+    if (caught != SIGINT && caught != SIGTERM)
+        return false;
+    caught = 0;
+    return true;
+}
+
 void qn_signals_clear(void)
 {
     char bytes[16];

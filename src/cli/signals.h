@@ -15,6 +15,10 @@ void qn_signals_session(qn_session *session);
 /* qn_signals_stop_requested - whether a signal has requested a stop. */
 bool qn_signals_stop_requested(void);
 
+/* qn_signals_take_stop - whether SIGINT or SIGTERM has requested a stop, which the caller does in its own way: the program does not
+ * end by the signal. */
+bool qn_signals_take_stop(void);
+
 /* qn_signals_clear - clear a SIGINT: a conversation continues after Ctrl-C. Other signals stay set. */
 void qn_signals_clear(void);
 

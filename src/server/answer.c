@@ -33,8 +33,8 @@ struct qn_answer {
     qn_answer_request request;
     char scope[QN_KEY_SCOPE_BYTES];
     qn_bytes body;
-    size_t n_body;    /* its bytes, also when it is freed */
-    void *connection; /* of the I/O thread */
+    size_t n_body; /* its bytes, also when it is freed */
+    void *user;    /* of the I/O thread */
     atomic_uint references;
     qn_answer *next_job; /* of the worker pool's lock */
     /* Of the outbox's lock. */
@@ -136,7 +136,7 @@ void qn_outbox_end(qn_outbox *outbox)
 
 /* ---- Life ---- */
 
-qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *connection)
+qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *user)
 {
     qn_answer *a = calloc(1, sizeof *a);
     if (!a || pthread_mutex_init(&a->lock, NULL)) {
@@ -149,7 +149,7 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
     snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
     a->body = *body;
     *body = (qn_bytes){ 0 };
-    a->connection = connection;
+    a->user = user;
     atomic_init(&a->references, 1);
     return a;
 }
@@ -210,6 +210,7 @@ static void refuse(qn_answer *a, const qn_refusal *refusal)
         a->n_taken = 0;
         a->request.protocol->refuse(&named, &a->out);
         a->view.status = refusal->status;
+        a->view.retry_after = refusal->retry_after;
         a->view.is_stream = false;
     }
     a->view.is_accepted = a->view.is_done = true;
@@ -234,7 +235,8 @@ static void finish(qn_answer *a)
         a->view.status = status;
     a->is_abandoned = a->out.has_failed;
     a->view.is_accepted = a->view.is_done = true;
-    qn_metrics_latency(a->model->metrics, qn_now() - a->request.arrived);
+    if (a->exchange->n_requests) /* others, as counts of tokens, take no time of the model */
+        qn_metrics_latency(a->model->metrics, qn_now() - a->request.arrived);
 }
 
 /* n requests have ended, or were not submitted, or the worker has done its work. */
@@ -245,6 +247,7 @@ static void leave(qn_answer *a, size_t n)
     const bool is_last = !a->n_left;
     if (is_last)
         finish(a);
+    a->view.has_ended = is_last;
     pthread_mutex_unlock(&a->lock);
     if (is_last) {
         leave_model(a);
@@ -259,6 +262,7 @@ void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
     a->may_open = false;
     if (!a->is_abandoned)
         refuse(a, refusal);
+    a->view.has_ended = true;
     pthread_mutex_unlock(&a->lock);
     leave_model(a);
     notify(a);
@@ -322,6 +326,12 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
 
+/* Choices of a prompt have its tokens; a conversation is one prompt. */
+static bool is_first_choice(const qn_exchange *exchange, size_t i)
+{
+    return !i || exchange->requests[i].tokens != exchange->requests[i - 1].tokens;
+}
+
 static void on_end(void *user, const qn_request_result *result)
 {
     slot *s = user;
@@ -331,7 +341,7 @@ static void on_end(void *user, const qn_request_result *result)
     if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH)
         qn_recall_keep(a->model->recall, a->scope, a->exchange, s->index, &s->recalled);
     pthread_mutex_lock(&a->lock);
-    if (s->index == 0) {
+    if (is_first_choice(a->exchange, s->index)) {
         a->view.usage.n_prompt += result->n_prompt;
         a->view.usage.n_cached += result->n_reused;
     }
@@ -542,7 +552,7 @@ void qn_answer_start(qn_answer *a)
     refusal = a->refusal;
     pthread_mutex_unlock(&a->lock);
     if (is_abandoned) {
-        leave_model(a);
+        qn_answer_refuse(a, &refusal); /* nobody reads it */
         return;
     }
     qn_acquired result = QN_ACQUIRE_REFUSED;
@@ -565,9 +575,14 @@ void qn_answer_start(qn_answer *a)
 
 /* ---- The connection ---- */
 
-void *qn_answer_connection(const qn_answer *a)
+void *qn_answer_user(const qn_answer *a)
 {
-    return a->connection;
+    return a->user;
+}
+
+void qn_answer_forget(qn_answer *a)
+{
+    a->user = NULL;
 }
 
 qn_answer_view qn_answer_look(qn_answer *a)
@@ -621,7 +636,6 @@ void qn_answer_abandon(qn_answer *a)
     const bool is_new = !a->is_abandoned && !a->view.is_done;
     a->is_abandoned = true;
     pthread_mutex_unlock(&a->lock);
-    a->connection = NULL;
     if (is_new) {
         leave_queue(a);
         cancel(a);

@@ -47,7 +47,9 @@ typedef struct qn_answer_view {
     bool is_stream;
     bool is_accepted; /* the status is known: of a stream, when all requests were submitted */
     bool is_done;     /* nothing more comes */
+    bool has_ended;   /* nothing of it is in a scheduler, nor will be: `usage` is all that it had */
     int status;
+    unsigned retry_after; /* of a refusal */
     qn_answer_usage usage;
 } qn_answer_view;
 
@@ -61,9 +63,9 @@ void qn_outbox_begin(qn_outbox *outbox);
 qn_answer *qn_outbox_take(qn_outbox *outbox);
 void qn_outbox_end(qn_outbox *outbox);
 
-/* qn_answer_create - an answer, with one reference, to a body, which it takes. `connection` is what qn_answer_connection
- * returns until the answer is abandoned. NULL without memory; the body is freed. */
-qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *connection);
+/* qn_answer_create - an answer, with one reference, to a body, which it takes. `user` is what qn_answer_user returns until
+ * qn_answer_forget. NULL without memory; the body is freed. */
+qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *user);
 
 /* qn_answer_hold - take a reference. qn_answer_release - give one back; NULL is allowed. */
 void qn_answer_hold(qn_answer *answer);
@@ -83,7 +85,8 @@ qn_answer *qn_answer_linked(const qn_answer *answer);
 
 /* ---- For the I/O thread ---- */
 
-void *qn_answer_connection(const qn_answer *answer);
+void *qn_answer_user(const qn_answer *answer);
+void qn_answer_forget(qn_answer *answer);
 
 qn_answer_view qn_answer_look(qn_answer *answer);
 
@@ -99,7 +102,7 @@ qn_bytes qn_answer_body(qn_answer *answer);
  * or is no stream. */
 bool qn_answer_open(qn_answer *answer);
 
-/* qn_answer_abandon - the connection has gone: cancel what is left. qn_answer_stop - end it soon, with a refusal, which a stream
+/* qn_answer_abandon - the connection has gone: cancel what is left. The outbox has it once more when that has ended. qn_answer_stop - end it soon, with a refusal, which a stream
  * that has begun has as an error. */
 void qn_answer_abandon(qn_answer *answer);
 void qn_answer_stop(qn_answer *answer, const qn_refusal *refusal);

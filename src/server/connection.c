@@ -1,8 +1,9 @@
 /* Connections: how many there may be, how long they may take, and what happens when a client goes away.
  *
  * libmicrohttpd neither times out nor watches a suspended connection. So each is in the I/O thread's own epoll set as well,
- * edge-triggered, for the end of its client; and deadlines are the server's own. They are absolute: bytes that come do not move
- * them. A connection is closed by shutting its socket down, which libmicrohttpd sees. */
+ * edge-triggered, for the end of its client and for the first byte of a request, which libmicrohttpd tells of only when a line is
+ * complete; and deadlines are the server's own. They are absolute: bytes that come do not move them. A connection is closed by
+ * shutting its socket down, which libmicrohttpd sees. */
 #include "server/http.h"
 
 #include "server/clock.h"
@@ -102,7 +103,7 @@ static void set_address(qn_connection *c)
 /* ---- Opened and closed ---- */
 
 /* Too many: the one that has waited longest for its client is closed, or the new one, where all are being answered. */
-static void make_room(qn_connection *c)
+static void evict_for(qn_connection *c)
 {
     qn_http *http = c->http;
     const bool is_crowd = !c->is_loopback && count_of_client(c) > http->params.max_per_address;
@@ -123,20 +124,26 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
     c->mhd = mhd;
     c->fd = info->connect_fd;
     set_address(c);
-    struct epoll_event event = { .events = EPOLLRDHUP | EPOLLET, .data.ptr = c };
+    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = c };
     const bool is_watched = !epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, c->fd, &event);
     add_all(&http->all, c);
     qn_metrics_connected(http->metrics);
     qn_connection_enter(c, QN_CONNECTION_NEW);
     if (is_watched)
-        make_room(c);
+        evict_for(c);
     else
         qn_connection_shut(c);
+}
+
+static bool is_busy(const qn_connection *c)
+{
+    return c->state != QN_CONNECTION_NEW && c->state != QN_CONNECTION_IDLE;
 }
 
 static void close_connection(qn_http *http, qn_connection *c)
 {
     epoll_ctl(http->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    http->n_busy -= is_busy(c);
     remove_all(&http->all, c);
     remove_waiting(&http->waiting, c);
     qn_metrics_disconnected(http->metrics);
@@ -159,6 +166,13 @@ qn_connection *qn_connection_of(struct MHD_Connection *mhd)
 
 /* ---- States ---- */
 
+/* Of a request that came before the end of the one before it. */
+static bool has_bytes(const qn_connection *c)
+{
+    char byte;
+    return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+}
+
 void qn_connection_enter(qn_connection *c, qn_connection_state state)
 {
     const qn_server_params *params = &c->http->params;
@@ -167,12 +181,27 @@ void qn_connection_enter(qn_connection *c, qn_connection_state state)
                                [QN_CONNECTION_HEADERS] = params->header_seconds,
                                [QN_CONNECTION_BODY] = params->body_seconds,
                                [QN_CONNECTION_ANSWERING] = 0 };
+    c->http->n_busy -= is_busy(c);
     c->state = state;
+    c->http->n_busy += is_busy(c);
     c->deadline = seconds[state] > 0 ? qn_now() + seconds[state] : 0;
     if (state == QN_CONNECTION_ANSWERING)
         remove_waiting(&c->http->waiting, c);
     else if (!c->is_waiting && !c->is_shut)
         add_waiting(&c->http->waiting, c);
+    if (state == QN_CONNECTION_IDLE && has_bytes(c))
+        qn_connection_begin(c);
+}
+
+/* Of the first request of a connection the time runs from the beginning of the connection. */
+void qn_connection_begin(qn_connection *c)
+{
+    const double deadline = c->deadline;
+    const bool is_first = c->state == QN_CONNECTION_NEW;
+    if (is_busy(c))
+        return;
+    qn_connection_enter(c, QN_CONNECTION_HEADERS);
+    c->deadline = is_first ? deadline : c->deadline;
 }
 
 void qn_connection_suspend(qn_connection *c)
@@ -196,8 +225,12 @@ void qn_connection_shut(qn_connection *c)
     shutdown(c->fd, SHUT_RDWR);
 }
 
-void qn_connection_gone(qn_connection *c)
+void qn_connection_take(qn_connection *c, uint32_t events)
 {
+    if (!(events & ~(uint32_t)EPOLLIN)) {
+        qn_connection_begin(c);
+        return;
+    }
     c->is_gone = true;
     if (!c->is_suspended)
         return;

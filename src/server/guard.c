@@ -59,6 +59,17 @@ static bool is_address(const host *h)
     return inet_pton(h->is_ipv6 ? AF_INET6 : AF_INET, text, bytes) == 1;
 }
 
+bool qn_guard_listed_host(const char *host_header, const char *const *allowed, size_t n_allowed)
+{
+    host h;
+    if (!host_header || !split_host(host_header, &h))
+        return false;
+    for (size_t i = 0; i < n_allowed; i++)
+        if (is_name(&h, allowed[i]))
+            return true;
+    return false;
+}
+
 bool qn_guard_host(const char *host_header, const char *const *allowed, size_t n_allowed)
 {
     host h;
@@ -66,12 +77,7 @@ bool qn_guard_host(const char *host_header, const char *const *allowed, size_t n
         return false;
     if (is_address(&h))
         return true;
-    if (h.is_ipv6)
-        return false;
-    for (size_t i = 0; i < n_allowed; i++)
-        if (is_name(&h, allowed[i]))
-            return true;
-    return is_name(&h, "localhost");
+    return !h.is_ipv6 && (is_name(&h, "localhost") || qn_guard_listed_host(host_header, allowed, n_allowed));
 }
 
 /* ---- Origins ---- */
@@ -84,14 +90,15 @@ bool qn_guard_listed_origin(const char *origin, const char *const *allowed, size
     return false;
 }
 
-bool qn_guard_origin(const char *origin, const char *host_header, const char *const *allowed, size_t n_allowed)
+bool qn_guard_origin(const char *origin, const char *host_header, unsigned schemes, const char *const *allowed,
+                     size_t n_allowed)
 {
     host page, server;
     if (!origin || qn_guard_listed_origin(origin, allowed, n_allowed))
         return true;
     const bool is_https = !strncasecmp(origin, "https://", 8);
-    if ((!is_https && strncasecmp(origin, "http://", 7) != 0) || !host_header || !split_host(origin + 7 + is_https, &page) ||
-        !split_host(host_header, &server))
+    if (!(schemes & (is_https ? QN_GUARD_HTTPS : QN_GUARD_HTTP)) || (!is_https && strncasecmp(origin, "http://", 7) != 0) ||
+        !host_header || !split_host(origin + 7 + is_https, &page) || !split_host(host_header, &server))
         return false;
     const int standard = is_https ? 443 : 80;
     return page.is_ipv6 == server.is_ipv6 && page.length == server.length &&

@@ -9,13 +9,16 @@
 
 /* qn_guard_host - whether the value of a Host header names this server: an address of IPv4, one of IPv6 in brackets, localhost
  * or a name of `allowed` [n_allowed], in any case of letters, with or without a port. A name that resolves here but is none of
- * these is what DNS rebinding uses. NULL and "" are refused. */
+ * these is what DNS rebinding uses. NULL and "" are refused. qn_guard_listed_host - whether it is one of `allowed`, which may be
+ * addresses, without brackets, too. */
 bool qn_guard_host(const char *host, const char *const *allowed, size_t n_allowed);
+bool qn_guard_listed_host(const char *host, const char *const *allowed, size_t n_allowed);
 
 /* qn_guard_origin - whether a page of this origin may make requests: there is none (NULL: no browser), it is that of Host
- * (name and port; a missing port is that of the scheme), or it is one of `allowed` [n_allowed], as "https://name:port"; "*"
- * there allows all. "null", the origin of files and sandboxes, only if it is listed. */
-bool qn_guard_origin(const char *origin, const char *host, const char *const *allowed, size_t n_allowed);
+ * (name and port; a missing port is that of the origin's scheme) with one of `schemes`, or it is one of `allowed` [n_allowed], as
+ * "https://name:port"; "*" there allows all. "null", the origin of files and sandboxes, only if it is listed. */
+enum { QN_GUARD_HTTP = 1, QN_GUARD_HTTPS = 2 };
+bool qn_guard_origin(const char *origin, const char *host, unsigned schemes, const char *const *allowed, size_t n_allowed);
 
 /* qn_guard_listed_origin - whether `allowed` has it: what CORS headers are sent for. */
 bool qn_guard_listed_origin(const char *origin, const char *const *allowed, size_t n_allowed);

@@ -22,16 +22,22 @@ enum {
 typedef struct qn_http qn_http;
 typedef struct qn_connection qn_connection;
 
-/* A request, from its first line to the end of its answer. */
-typedef struct qn_http_request {
-    qn_connection *connection;
+typedef struct qn_http_request qn_http_request;
+
+/* A request, from its first line to the line of the access log: to the end of its answer, or, where its client went away before,
+ * until what it has in a scheduler has ended. */
+struct qn_http_request {
+    qn_http *http;
+    qn_connection *connection; /* NULL: the client went away */
     char id[QN_HTTP_ID_BYTES];
+    char address[QN_HTTP_ADDRESS_BYTES];
     double started, time; /* qn_now, qn_time */
+    double seconds;       /* that it took; once it is complete */
     char method[16];
     char path[QN_HTTP_PATH_BYTES]; /* decoded; "" where it is invalid */
     const qn_route *route;         /* NULL: none */
     const qn_protocol *protocol;   /* whose form errors have; from the headers on */
-    bool has_headers, is_complete;
+    bool has_headers;
     bool has_key;
     qn_key key;
     char origin[256]; /* a listed one, else "" */
@@ -46,14 +52,16 @@ typedef struct qn_http_request {
     double last_sent;   /* of a stream */
     int status;         /* 0: nothing was answered */
     uint64_t n_sent;
-    bool is_lost; /* the client went away */
-} qn_http_request;
+    bool is_dropped;                  /* the server closes the connection without an answer */
+    bool is_lost;                     /* the client went away */
+    qn_http_request *previous, *next; /* of qn_http.ending */
+};
 
 /* What a connection is doing. */
 typedef enum qn_connection_state {
     QN_CONNECTION_NEW,       /* nothing came yet */
     QN_CONNECTION_IDLE,      /* between requests */
-    QN_CONNECTION_HEADERS,   /* a first line came */
+    QN_CONNECTION_HEADERS,   /* the beginning of a request came */
     QN_CONNECTION_BODY,      /* all headers came */
     QN_CONNECTION_ANSWERING, /* the request is complete */
 } qn_connection_state;
@@ -95,8 +103,9 @@ struct qn_http {
     qn_metrics *metrics;
     qn_tls *tls;
     qn_connections all, waiting;
-    size_t n_answering;  /* requests with an answer that is not complete */
-    size_t n_body_bytes; /* of all requests */
+    size_t n_busy;           /* connections with a request: from its first byte to the end of its answer */
+    qn_http_request *ending; /* without connections */
+    size_t n_body_bytes;     /* of all requests */
     bool is_draining, is_cut, is_closing;
     double drain_until;
     atomic_int stops, reloads; /* requests of signal handlers */
@@ -113,6 +122,9 @@ qn_connection *qn_connection_of(struct MHD_Connection *mhd);
 /* qn_connection_enter - a new state, with its deadline. */
 void qn_connection_enter(qn_connection *connection, qn_connection_state state);
 
+/* qn_connection_begin - bytes of a request came, or its first line: the time for its headers begins, unless it has. */
+void qn_connection_begin(qn_connection *connection);
+
 /* qn_connection_suspend, qn_connection_resume - libmicrohttpd leaves it alone, or looks at it again. */
 void qn_connection_suspend(qn_connection *connection);
 void qn_connection_resume(qn_connection *connection);
@@ -120,8 +132,8 @@ void qn_connection_resume(qn_connection *connection);
 /* qn_connection_shut - close it soon. */
 void qn_connection_shut(qn_connection *connection);
 
-/* qn_connection_gone - the client has closed its end. */
-void qn_connection_gone(qn_connection *connection);
+/* qn_connection_take - what epoll says of its socket: bytes came, or the client has closed its end. */
+void qn_connection_take(qn_connection *connection, uint32_t events);
 
 /* qn_connections_tick - now and then: deadlines, comments of silent streams. */
 void qn_connections_tick(qn_http *http);
@@ -132,6 +144,12 @@ void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd);
 enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
                                   const char *version, const char *data, size_t *length, void **context);
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
+
+/* qn_request_news - its answer has something new. May free it. */
+void qn_request_news(qn_http_request *request);
+
+/* qn_requests_end - log what is left of requests without connections; nothing is in a scheduler any more. */
+void qn_requests_end(qn_http *http);
 
 /* ---- Answers, respond.c ---- */
 

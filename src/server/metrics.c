@@ -373,6 +373,8 @@ static void write_histogram(const struct model_histogram *h, bool is_vllm, const
     const char *const name = is_vllm ? h->vllm : h->name, *const key = is_vllm ? "model_name" : "model";
     head(out, name, "histogram", h->help);
     for (size_t i = 0; i < n_models; i++) {
+        if (models[i].is_unused)
+            continue;
         const histogram *values = (const histogram *)((const char *)models[i].metrics + h->offset);
         uint64_t sum = 0;
         for (size_t b = 0; b <= N_BUCKETS; b++) {
@@ -398,6 +400,8 @@ static void write_cache(const qn_metrics_model *models, size_t n_models, qn_byte
         head(out, names[k], gauge, "The KV cache: tokens of a page, and pages that its memory has.");
         for (size_t i = 0; i < n_models; i++) {
             char size[24], count[24];
+            if (models[i].is_unused)
+                continue;
             snprintf(size, sizeof size, "%u", (unsigned)models[i].page_tokens);
             snprintf(count, sizeof count, "%llu", (unsigned long long)models[i].n_pages);
             open_sample(out, names[k], "", keys[k], models[i].name);
@@ -409,6 +413,19 @@ static void write_cache(const qn_metrics_model *models, size_t n_models, qn_byte
 }
 
 /* ---- Numbers of the server ---- */
+
+/* Of adapters, which quern does not have; gateways for vLLM choose servers by it. */
+static void write_adapters(qn_bytes *out)
+{
+    static const char name[] = "vllm:lora_requests_info";
+    head(out, name, gauge, "Adapters of requests: there are none.");
+    text(out, name);
+    text(out, "{");
+    label(out, "max_lora", "0");
+    label(out, "running_lora_adapters", "");
+    label(out, "waiting_lora_adapters", "");
+    close_sample(out, 1.0);
+}
 
 static void write_requests(const qn_metrics *metrics, qn_bytes *out)
 {
@@ -451,4 +468,5 @@ void qn_metrics_write(const qn_metrics *metrics, const qn_metrics_model *models,
         for (int is_vllm = 0; is_vllm < 2; is_vllm++)
             write_histogram(&model_histograms[i], is_vllm, models, n_models, out);
     write_cache(models, n_models, out);
+    write_adapters(out);
 }

@@ -44,6 +44,7 @@ typedef struct qn_metrics_model {
     uint32_t page_tokens; /* tokens of a page of the KV cache, and how many pages its memory has */
     uint64_t n_pages;
     bool is_loaded;
+    bool is_unused; /* never asked for: it has numbers, which are 0, but no histograms, and no cache that is known */
     uint64_t n_loads;
     uint64_t bytes; /* of memory: weights, and what contexts may take */
 } qn_metrics_model;

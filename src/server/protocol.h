@@ -33,6 +33,7 @@ typedef struct qn_refusal {
     char message[512];      /* UTF-8, on one line */
     const char *id;         /* the origin's, for errors that have one; set before protocol->refuse. NULL: none */
     size_t n_prompt, n_ctx; /* of the code "context_length_exceeded", else 0 */
+    unsigned retry_after;   /* seconds, of 429 and 503; 0: 1 */
 } qn_refusal;
 
 /* qn_refuse - set a refusal; param may be NULL. Returns false. */

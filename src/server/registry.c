@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "server/clock.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,19 +156,48 @@ void qn_registry_remove_file(qn_registry *registry, const char *name)
 
 void qn_registry_scan(qn_registry *registry)
 {
-    if (!registry->has_loader || !registry->loader.scan)
+    pthread_mutex_lock(&registry->lock);
+    const bool can_scan = registry->has_loader && registry->loader.scan;
+    registry->scanned_at = qn_now();
+    pthread_mutex_unlock(&registry->lock);
+    if (!can_scan)
         return;
     pthread_mutex_lock(&registry->scanning);
     registry->loader.scan(registry->loader.user, registry);
     pthread_mutex_unlock(&registry->scanning);
 }
 
+void qn_registry_scan_soon(qn_registry *registry)
+{
+    pthread_mutex_lock(&registry->lock);
+    registry->wants_scan = true;
+    pthread_cond_signal(&registry->changed);
+    pthread_mutex_unlock(&registry->lock);
+}
+
+/* Folders are not read for each of many requests. The caller holds the lock. */
+static bool is_scan_due(const qn_registry *registry)
+{
+    return registry->has_loader && qn_now() - registry->scanned_at >= registry->loader.scan_seconds;
+}
+
+void qn_registry_refresh(qn_registry *registry)
+{
+    pthread_mutex_lock(&registry->lock);
+    const bool is_due = is_scan_due(registry);
+    pthread_mutex_unlock(&registry->lock);
+    if (is_due)
+        qn_registry_scan_soon(registry);
+}
+
 /* ---- The thread ---- */
 
 qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loader)
 {
+    pthread_mutex_lock(&registry->lock);
     registry->loader = *loader;
     registry->has_loader = true;
+    pthread_mutex_unlock(&registry->lock);
     qn_registry_scan(registry);
     if (pthread_create(&registry->thread, NULL, qn_registry_serve, registry))
         return qn_fail(QN_ERR_MEMORY, "no thread that loads models");
@@ -217,8 +247,10 @@ void qn_registry_unload(qn_registry *registry)
 
 static void add_waiter(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter)
 {
-    if (!entry->n_waiting++)
+    if (!entry->n_waiting++) {
         entry->wanted = ++registry->ticks;
+        entry->is_checked = false;
+    }
     waiter->entry = entry;
     waiter->next = NULL;
     waiter->previous = entry->last;
@@ -298,9 +330,16 @@ static qn_registry_entry *choose(const qn_registry *registry, const char *name)
     return found && !is_hidden(found) ? found : NULL;
 }
 
-static void refuse_failed(const qn_registry_entry *entry, qn_refusal *refusal)
+void qn_registry_refuse_failed(const qn_registry_entry *entry, qn_refusal *refusal)
 {
+    const double left = entry->retry_at - qn_now();
     qn_refuse(refusal, 503, "model_unavailable", "model", "the model '%.200s' cannot be loaded: %s", entry->name, entry->error);
+    refusal->retry_after = left > 1 ? (unsigned)ceil(left) : 1;
+}
+
+void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
+{
+    qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name ? name : "");
 }
 
 /* The caller holds the lock. */
@@ -316,7 +355,7 @@ static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_w
     if (registry->is_stopping)
         qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
     else if (entry->state == QN_MODEL_FAILED && qn_now() < entry->retry_at)
-        refuse_failed(entry, refusal);
+        qn_registry_refuse_failed(entry, refusal);
     else if (entry->n_waiting >= registry->loader.max_queued)
         qn_refuse(refusal, 429, "overloaded", NULL, "%zu requests wait for the model, at most %u may", entry->n_waiting,
                   (unsigned)registry->loader.max_queued);
@@ -333,8 +372,9 @@ static qn_registry_entry *lock_entry(qn_registry *registry, const char *name)
 {
     pthread_mutex_lock(&registry->lock);
     qn_registry_entry *entry = choose(registry, name);
-    if (entry || !registry->has_loader)
+    if (entry || !is_scan_due(registry))
         return entry;
+    registry->scanned_at = qn_now(); /* of many requests one looks */
     pthread_mutex_unlock(&registry->lock);
     qn_registry_scan(registry);
     pthread_mutex_lock(&registry->lock);
@@ -354,7 +394,7 @@ qn_acquired qn_registry_acquire(qn_registry *registry, const char *name, qn_wait
     if (!entry && is_empty)
         qn_refuse(refusal, 503, "loading", NULL, "the model is being loaded");
     else if (!entry)
-        qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name ? name : "");
+        qn_registry_refuse_unknown(name, refusal);
     return result;
 }
 

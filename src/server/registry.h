@@ -40,6 +40,9 @@ typedef struct qn_registry qn_registry;
 
 /* What loads and frees models of files. Called by the registry's thread, one at a time, but for `scan`. */
 typedef struct qn_registry_loader {
+    /* Looks at the file of a model that is to be loaded, without its weights: one that is broken costs no other model its memory.
+     * NULL: files are not looked at. */
+    qn_status (*check)(void *user, const char *path);
     /* Fills served, scheduler, n_parallel, page_tokens, n_pages and bytes. `memory` is what contexts may take, 0 the default. It
      * ends with QN_ERR_CANCELLED soon after qn_registry_is_stopping. */
     qn_status (*load)(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *model);
@@ -51,6 +54,7 @@ typedef struct qn_registry_loader {
     size_t max_loaded;    /* 0: no limit */
     uint32_t max_queued;  /* requests that may wait for a model */
     double pause_seconds; /* after a model that failed to load, until the next attempt */
+    double scan_seconds;  /* at least, between two scans that requests are the reason of */
 } qn_registry_loader;
 
 typedef enum qn_model_state {
@@ -81,7 +85,9 @@ struct qn_registry {
     qn_registry_loader loader;
     pthread_t thread;
     bool has_loader, has_thread, is_stopping;
-    uint64_t ticks; /* counts uses, which says what was used longest ago */
+    bool wants_scan;   /* by the thread */
+    double scanned_at; /* qn_now; 0: never */
+    uint64_t ticks;    /* counts uses, which says what was used longest ago */
 };
 
 qn_status qn_registry_init(qn_registry *registry);
@@ -102,8 +108,9 @@ qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loa
 qn_status qn_registry_add_file(qn_registry *registry, const char *name, const char *path, uint64_t bytes);
 void qn_registry_remove_file(qn_registry *registry, const char *name);
 
-/* qn_registry_scan - the loader's, where it has one. */
+/* qn_registry_scan - the loader's, where it has one. qn_registry_scan_soon - by the thread, without waiting for it. */
 void qn_registry_scan(qn_registry *registry);
+void qn_registry_scan_soon(qn_registry *registry);
 
 /* qn_registry_stop - refuse requests that wait, and end the thread. No model is loaded afterwards. qn_registry_unload - then:
  * free all models of files, with the requests that they have. */
@@ -120,7 +127,7 @@ typedef enum qn_acquired {
 } qn_acquired;
 
 /* qn_registry_acquire - the model of a request. A single one that was added loaded has any name; name NULL: the first that
- * is loaded, or can be. May look for new files. */
+ * is loaded, or can be. May look for new files, once in scan_seconds. */
 qn_acquired qn_registry_acquire(qn_registry *registry, const char *name, qn_waiter *waiter, const qn_registered **model,
                                 qn_refusal *refusal);
 
@@ -152,6 +159,9 @@ typedef struct qn_registry_view {
     const qn_model_metrics *metrics;
     qn_scheduler_counters counters; /* sums are of all the times that it was loaded */
 } qn_registry_view;
+
+/* qn_registry_refresh - what follows is to be up to date soon: scan, at most once in scan_seconds. */
+void qn_registry_refresh(qn_registry *registry);
 
 /* qn_registry_count - entries of qn_registry_look; they never become fewer. qn_registry_look - one of them, in the order in which
  * they were added. False: its file has gone. qn_registry_look_for - by name. */

@@ -12,6 +12,7 @@ struct qn_registry_entry {
     qn_model_state state;
     bool is_draining; /* loaded, takes no new requests, and is freed when it has none */
     bool is_missing;  /* its file has gone */
+    bool is_checked;  /* since requests wait for it: its file can be that of a model */
     bool is_failed, was_loaded;
     bool needs_all; /* of the memory, with its weights */
     size_t n_users;
@@ -31,6 +32,11 @@ void *qn_registry_serve(void *registry);
 /* qn_registry_remember - a model was loaded: what views have of it. qn_registry_settle - it is about to be freed: its counters. */
 void qn_registry_remember(qn_registry_entry *entry);
 void qn_registry_settle(qn_registry_entry *entry);
+
+/* qn_registry_refuse_failed - what requests get for a model that cannot be loaded. qn_registry_refuse_unknown - for one that is not
+ * there. */
+void qn_registry_refuse_failed(const qn_registry_entry *entry, qn_refusal *refusal);
+void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal);
 
 /* qn_registry_take_waiters - all that wait for a model, linked by `next`: with references, or, where refusal is not NULL, with
  * it. qn_registry_wake - their calls, without the lock. */

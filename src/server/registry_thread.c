@@ -51,7 +51,7 @@ static uint64_t contexts_of(const qn_registry *registry, const qn_registry_entry
     return share < left ? share : left;
 }
 
-/* ---- Room ---- */
+/* ---- Memory ---- */
 
 static bool exceeds(const qn_registry *registry, size_t n_loaded, uint64_t bytes)
 {
@@ -122,14 +122,15 @@ static void undrain(qn_registry *registry, qn_registry_entry *entry)
     pthread_mutex_lock(&registry->lock);
 }
 
-/* AGAIN: the lock was given up, and all may be different now. LATER: nothing can be done before something changes. */
-typedef enum room { ROOM, AGAIN, LATER } room;
+/* FITS: its memory is free. AGAIN: the lock was given up, and all may be different now. LATER: nothing can be done before something
+ * changes. */
+typedef enum fit { FITS, AGAIN, LATER } fit;
 
-/* Room for a model of so many bytes. */
-static room make_room(qn_registry *registry, uint64_t bytes)
+/* Frees models until one of so many bytes fits. */
+static fit free_memory_for(qn_registry *registry, uint64_t bytes)
 {
     bool is_victim[QN_REGISTRY_MODELS];
-    room result = ROOM;
+    fit result = FITS;
     choose_victims(registry, bytes, is_victim);
     for (size_t i = 0; i < registry->n_entries; i++) {
         qn_registry_entry *e = registry->entries[i];
@@ -147,8 +148,8 @@ static room make_room(qn_registry *registry, uint64_t bytes)
     return result;
 }
 
-/* Nobody wants room any more. */
-static room keep_all(qn_registry *registry)
+/* No model waits for memory any more. */
+static fit keep_all(qn_registry *registry)
 {
     for (size_t i = 0; i < registry->n_entries; i++)
         if (registry->entries[i]->is_draining) {
@@ -182,10 +183,50 @@ static void keep_error(qn_registry_entry *entry)
     snprintf(entry->error, sizeof entry->error, "%.*s%s", before, text, found ? found + folder : text);
 }
 
+/* Refuses what waits for it, or lets it have the model. */
+static void wake_waiters(qn_registry *registry, qn_registry_entry *entry, const qn_refusal *refusal)
+{
+    qn_waiter *const first = qn_registry_take_waiters(registry, entry, refusal);
+    pthread_mutex_unlock(&registry->lock);
+    qn_registry_wake(first);
+    pthread_mutex_lock(&registry->lock);
+}
+
+/* It cannot be loaded, by the error of this thread; perhaps its file has gone. */
+static void fail(qn_registry *registry, qn_registry_entry *entry)
+{
+    qn_refusal refusal;
+    keep_error(entry);
+    pthread_mutex_unlock(&registry->lock);
+    qn_registry_scan(registry);
+    pthread_mutex_lock(&registry->lock);
+    entry->state = entry->is_missing ? QN_MODEL_UNLOADED : QN_MODEL_FAILED;
+    entry->is_failed = !entry->is_missing;
+    entry->retry_at = qn_now() + registry->loader.pause_seconds;
+    if (entry->is_missing)
+        qn_registry_refuse_unknown(entry->name, &refusal);
+    else
+        qn_registry_refuse_failed(entry, &refusal);
+    wake_waiters(registry, entry, &refusal);
+}
+
+/* Whether it was looked at before; else that is done now, and all may be different. */
+static bool was_checked(qn_registry *registry, qn_registry_entry *entry)
+{
+    if (entry->is_checked || !registry->loader.check)
+        return true;
+    pthread_mutex_unlock(&registry->lock);
+    const qn_status status = registry->loader.check(registry->loader.user, entry->path);
+    pthread_mutex_lock(&registry->lock);
+    entry->is_checked = true;
+    if (status)
+        fail(registry, entry);
+    return false;
+}
+
 static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memory)
 {
     qn_registered fresh = entry->model;
-    qn_refusal refusal;
     qn_status status;
     entry->state = QN_MODEL_LOADING;
     const bool is_too_large = registry->loader.memory && !memory;
@@ -202,36 +243,44 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
         return;
     }
     if (status) {
-        entry->state = QN_MODEL_FAILED;
-        entry->is_failed = true;
-        entry->retry_at = qn_now() + registry->loader.pause_seconds;
-        keep_error(entry);
-        qn_refuse(&refusal, 503, "model_unavailable", "model", "the model '%.200s' cannot be loaded: %s", entry->name,
-                  entry->error);
-    } else {
-        entry->model = fresh;
-        qn_registry_remember(entry);
+        fail(registry, entry);
+        return;
     }
-    qn_waiter *const first = qn_registry_take_waiters(registry, entry, status ? &refusal : NULL);
-    pthread_mutex_unlock(&registry->lock);
-    qn_registry_wake(first);
-    pthread_mutex_lock(&registry->lock);
+    entry->model = fresh;
+    qn_registry_remember(entry);
+    wake_waiters(registry, entry, NULL);
+}
+
+/* What the loop of the thread does next; false: it waits. */
+static bool go_on(qn_registry *registry)
+{
+    if (registry->wants_scan) {
+        registry->wants_scan = false;
+        pthread_mutex_unlock(&registry->lock);
+        qn_registry_scan(registry);
+        pthread_mutex_lock(&registry->lock);
+        return true;
+    }
+    qn_registry_entry *entry = longest_wanted(registry);
+    if (!entry)
+        return keep_all(registry) != LATER;
+    if (!was_checked(registry, entry))
+        return true;
+    const uint64_t memory = registry->loader.memory ? contexts_of(registry, entry) : 0;
+    const bool fits = memory || !registry->loader.memory;
+    const fit found = fits ? free_memory_for(registry, entry->weight_bytes + memory) : FITS;
+    if (found == FITS)
+        load(registry, entry, memory);
+    return found != LATER;
 }
 
 void *qn_registry_serve(void *argument)
 {
     qn_registry *registry = argument;
     pthread_mutex_lock(&registry->lock);
-    while (!registry->is_stopping) {
-        qn_registry_entry *entry = longest_wanted(registry);
-        const uint64_t memory = entry && registry->loader.memory ? contexts_of(registry, entry) : 0;
-        const bool fits = memory || !registry->loader.memory;
-        const room found = !entry ? keep_all(registry) : fits ? make_room(registry, entry->weight_bytes + memory) : ROOM;
-        if (found == ROOM)
-            load(registry, entry, memory);
-        else if (found == LATER)
+    while (!registry->is_stopping)
+        if (!go_on(registry))
             pthread_cond_wait(&registry->changed, &registry->lock);
-    }
     pthread_mutex_unlock(&registry->lock);
     return NULL;
 }

@@ -25,10 +25,11 @@ void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
 {
     qn_connection *c = qn_connection_of(mhd);
     qn_http_request *r = c ? calloc(1, sizeof *r) : NULL;
-    (void)http;
     if (!r)
         return NULL;
+    r->http = http;
     r->connection = c;
+    snprintf(r->address, sizeof r->address, "%s", c->address_text);
     r->started = qn_now();
     r->time = qn_time();
     make_id(r->id);
@@ -37,32 +38,81 @@ void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
     r->route = qn_route_find(r->path);
     r->protocol = qn_protocol_above(r->path);
     c->request = r;
-    qn_connection_enter(c, QN_CONNECTION_HEADERS);
+    qn_connection_begin(c);
     return r;
 }
 
 static void log_request(const qn_http_request *r)
 {
-    const qn_http *http = r->connection->http;
-    const int status = r->is_lost || !r->status ? 499 : r->status;
-    qn_metrics_request(http->metrics, qn_route_index(r->route), status);
-    if (!http->params.log)
+    qn_access_log *log = r->http->params.log;
+    if (!log)
         return;
     const qn_answer_usage usage = r->answer ? qn_answer_look(r->answer).usage : (qn_answer_usage){ 0 };
     const qn_access access = { .time = r->time,
                                .id = r->id,
-                               .address = r->connection->address_text,
+                               .address = r->address,
                                .key = r->has_key ? r->key.name : NULL,
                                .method = r->method,
                                .path = r->path,
-                               .status = status,
+                               .status = r->status,
                                .bytes = r->n_sent,
                                .n_prompt = usage.n_prompt,
                                .n_cached = usage.n_cached,
                                .n_generated = usage.n_generated,
-                               .seconds = qn_now() - r->started,
+                               .seconds = r->seconds,
                                .is_cancelled = r->is_lost };
-    qn_access_log_write(http->params.log, &access);
+    qn_access_log_write(log, &access);
+}
+
+static void end_request(qn_http_request *r)
+{
+    log_request(r);
+    if (r->answer) {
+        qn_answer_forget(r->answer);
+        qn_answer_release(r->answer);
+    }
+    free(r);
+}
+
+/* Tokens of the requests that a scheduler still has are known when they have ended. */
+static void end_later(qn_http_request *r)
+{
+    qn_http *http = r->http;
+    r->next = http->ending;
+    if (http->ending)
+        http->ending->previous = r;
+    http->ending = r;
+}
+
+void qn_request_news(qn_http_request *r)
+{
+    if (r->connection) {
+        qn_connection_resume(r->connection);
+    } else if (qn_answer_look(r->answer).has_ended) {
+        *(r->previous ? &r->previous->next : &r->http->ending) = r->next;
+        if (r->next)
+            r->next->previous = r->previous;
+        end_request(r);
+    }
+}
+
+void qn_requests_end(qn_http *http)
+{
+    for (qn_http_request *r = http->ending, *next; r; r = next) {
+        next = r->next;
+        end_request(r);
+    }
+    http->ending = NULL;
+}
+
+/* libmicrohttpd answers what it refuses by itself, and then ends the request with an error or without one. A request whose client
+ * went away or which the server dropped ends with an error, too. */
+static void judge(qn_http_request *r, enum MHD_RequestTerminationCode code)
+{
+    const bool is_refused = !r->status && !r->is_dropped && !r->connection->is_gone && !r->connection->is_shut &&
+                            (code == MHD_REQUEST_TERMINATED_COMPLETED_OK || code == MHD_REQUEST_TERMINATED_WITH_ERROR);
+    r->is_lost = !is_refused && (!r->status || code != MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    r->status = is_refused ? 400 : r->is_lost ? 499 : r->status;
 }
 
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code)
@@ -73,18 +123,20 @@ void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context
     if (!r)
         return;
     *context = NULL;
-    r->is_lost |= code != MHD_REQUEST_TERMINATED_COMPLETED_OK;
-    log_request(r);
-    if (r->answer) {
-        qn_answer_abandon(r->answer);
-        qn_answer_release(r->answer);
-        h->n_answering--;
-    }
+    judge(r, code);
+    r->seconds = qn_now() - r->started;
+    qn_metrics_request(h->metrics, qn_route_index(r->route), r->status);
     h->n_body_bytes -= r->n_counted;
     qn_bytes_free(&r->body);
     r->connection->request = NULL;
     qn_connection_enter(r->connection, QN_CONNECTION_IDLE);
-    free(r);
+    r->connection = NULL;
+    if (r->answer)
+        qn_answer_abandon(r->answer);
+    if (r->is_lost && r->answer && !qn_answer_look(r->answer).has_ended)
+        end_later(r);
+    else
+        end_request(r);
 }
 
 /* ---- Headers ---- */
@@ -127,13 +179,15 @@ static enum MHD_Result count_header(void *counts, enum MHD_ValueKind kind, const
 }
 
 /* False: where the body ends is in doubt, and nothing on the connection can be believed any more. */
-static bool check_framing(qn_http_request *r, struct MHD_Connection *mhd)
+static bool check_framing(qn_http_request *r, struct MHD_Connection *mhd, const char *version)
 {
     framing f = { 0 };
     const char *encoding = header(mhd, "Transfer-Encoding"), *length = header(mhd, "Content-Length");
     MHD_get_connection_values(mhd, MHD_HEADER_KIND, count_header, &f);
     if (f.n_hosts > 1)
         return refuse(r, 400, "bad_request", "the header Host is there more than once");
+    if (!f.n_hosts && strcmp(version, MHD_HTTP_VERSION_1_0) != 0)
+        return refuse(r, 400, "bad_request", "the header Host is missing");
     if (f.n_lengths > 1 || f.n_encodings > 1 || (f.n_lengths && f.n_encodings))
         return refuse(r, 400, "bad_request", "Content-Length and Transfer-Encoding say different things");
     if (encoding && strcasecmp(encoding, "chunked") != 0)
@@ -143,16 +197,24 @@ static bool check_framing(qn_http_request *r, struct MHD_Connection *mhd)
     return true;
 }
 
+/* A name that had to be listed may be that of a proxy, which speaks TLS before a server without it. */
+static unsigned schemes_of(const qn_http *http, const char *host)
+{
+    if (qn_guard_listed_host(host, http->params.hosts, http->params.n_hosts))
+        return QN_GUARD_HTTP | QN_GUARD_HTTPS;
+    return http->tls ? QN_GUARD_HTTPS : QN_GUARD_HTTP;
+}
+
 /* Who asks, from where. */
 static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
 {
-    const qn_server_params *params = &r->connection->http->params;
+    const qn_server_params *params = &r->http->params;
     const char *origin = header(mhd, "Origin"), *host = header(mhd, "Host");
     if (!*r->path)
         return refuse(r, 400, "bad_request", "the path is invalid");
-    if (!qn_guard_host(host, params->hosts, params->n_hosts))
+    if (!qn_guard_host(host, params->hosts, params->n_hosts) && !qn_guard_host(host, &params->host, 1))
         return refuse(r, 403, "forbidden_host", "the Host header names another server; see --allowed-host");
-    if (!qn_guard_origin(origin, host, params->origins, params->n_origins))
+    if (!qn_guard_origin(origin, host, schemes_of(r->http, host), params->origins, params->n_origins))
         return refuse(r, 403, "forbidden_origin", "pages of this origin may not use the server; see --cors-origin");
     if (qn_guard_listed_origin(origin, params->origins, params->n_origins))
         snprintf(r->origin, sizeof r->origin, "%s", origin);
@@ -161,7 +223,7 @@ static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
 
 static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
 {
-    const qn_server_params *params = &r->connection->http->params;
+    const qn_server_params *params = &r->http->params;
     if (!params->keys)
         return true;
     r->has_key = qn_keys_find(params->keys, header(mhd, "Authorization"), header(mhd, "X-Api-Key"), &r->key);
@@ -189,23 +251,23 @@ static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
         return refuse(r, 415, "unsupported_media_type", "the Content-Type is not application/json");
     if (encoding && strcasecmp(encoding, "identity") != 0)
         return refuse(r, 415, "unsupported_media_type", "the body has a Content-Encoding");
-    if (length && strtoull(length, NULL, 10) > r->connection->http->params.max_body)
+    if (length && strtoull(length, NULL, 10) > r->http->params.max_body)
         return refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
-    if (r->connection->http->is_draining)
+    if (r->http->is_draining)
         return refuse(r, 503, "stopping", "the server is stopping");
     return true;
 }
 
 /* Answers before the body only where that is asked for, or the body is in doubt or too long to be thrown away. */
-static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method)
+static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *mhd, const char *method, const char *version)
 {
-    const qn_http *http = r->connection->http;
+    const qn_http *http = r->http;
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     const char *length = header(mhd, "Content-Length");
     snprintf(r->method, sizeof r->method, "%s", method);
     choose_protocol(r, mhd);
     qn_connection_enter(r->connection, QN_CONNECTION_BODY);
-    if (!check_framing(r, mhd))
+    if (!check_framing(r, mhd, version))
         return qn_respond_refusal(r, true);
     if (size && size->header_size > http->params.max_header)
         (void)refuse(r, 431, "headers_too_large", "the headers are too long; see --max-header");
@@ -223,7 +285,7 @@ enum { BODIES_AT_ONCE = 16 };
 
 static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t length)
 {
-    qn_http *http = r->connection->http;
+    qn_http *http = r->http;
     const size_t most = http->params.max_body;
     if (!r->is_refused && r->route && r->route->protocol) {
         if (length > most - r->body.length)
@@ -256,7 +318,7 @@ static void restart(void *workers, qn_answer *answer)
 
 static enum MHD_Result start_answer(qn_http_request *r)
 {
-    qn_http *http = r->connection->http;
+    qn_http *http = r->http;
     qn_answer_request request = { .protocol = r->route->protocol,
                                   .limits = &http->limits,
                                   .registry = &http->registry,
@@ -268,12 +330,11 @@ static enum MHD_Result start_answer(qn_http_request *r)
                                   .restart = restart,
                                   .restart_user = http->workers };
     memcpy(request.id, r->id, sizeof request.id);
-    r->answer = qn_answer_create(&http->outbox, &request, &r->body, r->connection);
+    r->answer = qn_answer_create(&http->outbox, &request, &r->body, r);
     if (!r->answer) {
         (void)refuse(r, 500, "out_of_memory", "no memory for the request");
         return qn_respond_refusal(r, false);
     }
-    http->n_answering++;
     qn_workers_add(http->workers, r->answer);
     qn_connection_suspend(r->connection);
     return MHD_YES;
@@ -289,14 +350,14 @@ static enum MHD_Result answer(qn_http_request *r)
         return qn_respond_options(r);
     if (!r->route->protocol)
         return qn_respond_page(r);
-    return r->connection->is_gone ? MHD_NO : start_answer(r);
+    return r->connection->is_gone || r->http->is_closing ? MHD_NO : start_answer(r);
 }
 
 /* The connection was resumed. */
 static enum MHD_Result resume_answer(qn_http_request *r)
 {
     const qn_answer_view view = qn_answer_look(r->answer);
-    if (r->connection->is_gone || r->connection->http->is_closing || (view.is_done && !view.is_accepted))
+    if (r->connection->is_gone || r->http->is_closing || (view.is_done && !view.is_accepted))
         return MHD_NO;
     if (view.is_done || (view.is_stream && view.is_accepted))
         return qn_respond_answer(r);
@@ -304,18 +365,12 @@ static enum MHD_Result resume_answer(qn_http_request *r)
     return MHD_YES;
 }
 
-enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
-                                  const char *version, const char *data, size_t *length, void **context)
+static enum MHD_Result handle(qn_http_request *r, struct MHD_Connection *mhd, const char *method, const char *version,
+                              const char *data, size_t *length)
 {
-    qn_http_request *r = *context;
-    (void)http;
-    (void)url;
-    (void)version;
-    if (!r)
-        return MHD_NO;
     if (!r->has_headers) {
         r->has_headers = true;
-        return take_headers(r, mhd, method);
+        return take_headers(r, mhd, method, version);
     }
     if (*length) {
         const size_t n = *length;
@@ -325,4 +380,17 @@ enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const 
     if (r->answer)
         return resume_answer(r);
     return answer(r);
+}
+
+enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *length, void **context)
+{
+    qn_http_request *r = *context;
+    (void)http;
+    (void)url;
+    if (!r)
+        return MHD_NO;
+    const enum MHD_Result result = handle(r, mhd, method, version, data, length);
+    r->is_dropped |= result != MHD_YES;
+    return result;
 }

@@ -40,8 +40,11 @@ static void set_of_status(const qn_http_request *r, int status, struct MHD_Respo
         set(response, "WWW-Authenticate", "Bearer");
     if (status == 405 && r->route)
         set(response, "Allow", r->route->allow);
-    if (status == 429 || status == 503)
-        set(response, "Retry-After", "1");
+    if (status == 429 || status == 503) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%u", r->refusal.retry_after ? r->refusal.retry_after : 1);
+        set(response, "Retry-After", seconds);
+    }
 }
 
 /* Takes the response. */
@@ -187,6 +190,7 @@ enum MHD_Result qn_respond_answer(qn_http_request *r)
     const qn_answer_view view = qn_answer_look(r->answer);
     if (!view.is_stream) {
         qn_bytes body = qn_answer_body(r->answer);
+        r->refusal.retry_after = view.retry_after;
         return queue(r, view.status, of_bytes(r, &body, "application/json"), false);
     }
     struct MHD_Response *response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);

@@ -33,7 +33,6 @@ static bool page_health(qn_http *http, const char *rest, qn_page *page, qn_refus
     return true;
 }
 
-/* Models that were never asked for have no numbers. */
 static bool page_metrics(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
 {
     const size_t n = qn_registry_count(&http->registry);
@@ -44,13 +43,14 @@ static bool page_metrics(qn_http *http, const char *rest, qn_page *page, qn_refu
         return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the metrics");
     for (size_t i = 0; i < n; i++) {
         qn_registry_view view;
-        if (qn_registry_look(&http->registry, i, &view) && (view.was_loaded || view.n_waiting || view.is_failed))
+        if (qn_registry_look(&http->registry, i, &view))
             models[n_models++] = (qn_metrics_model){ .name = view.name,
                                                      .metrics = view.metrics,
                                                      .counters = view.counters,
                                                      .page_tokens = view.page_tokens,
                                                      .n_pages = view.n_pages,
                                                      .is_loaded = view.state == QN_MODEL_LOADED,
+                                                     .is_unused = !view.was_loaded && !view.n_waiting && !view.is_failed,
                                                      .n_loads = view.n_loads,
                                                      .bytes = view.bytes };
     }
@@ -124,6 +124,7 @@ static bool page_models(qn_http *http, const char *rest, qn_page *page, qn_refus
     const char *first = NULL, *last = NULL;
     (void)rest;
     (void)refusal;
+    qn_registry_refresh(&http->registry); /* for those who look again */
     qn_json_open(&page->body, '{');
     qn_json_member_string(&page->body, "object", "list");
     qn_json_key(&page->body, "data");

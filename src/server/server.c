@@ -22,7 +22,8 @@ enum {
     EVENTS = 256,
     RESUMED_AT_ONCE = 1024,
     SPARE_CONNECTIONS = 64, /* that libmicrohttpd takes while older ones are being closed */
-    CONNECTION_MEMORY = 64 << 10,
+    LEAST_MEMORY = 64 << 10 /* of a connection */,
+    OTHER_MEMORY = 32 << 10 /* of one, beside headers: those of the answer, a piece of it */,
     FLUSH_SECONDS = 2 /* for what streams have as their last event */
 };
 
@@ -75,7 +76,7 @@ static void reload(qn_http *http)
         note(http, "the certificate stays as it was");
     if (http->params.log && qn_access_log_reopen(http->params.log))
         note(http, "the access log stays as it was");
-    qn_registry_scan(&http->registry);
+    qn_registry_scan_soon(&http->registry);
     qn_notify(qn_registry_count(&http->registry) ? "READY=1" : "STATUS=loading");
 }
 
@@ -92,7 +93,7 @@ static void begin_drain(qn_http *http)
     http->listen_fd = -1;
 }
 
-/* What has not ended by now ends with an error, and has some time to be sent. */
+/* What has not ended by now ends with an error, and has some time to be sent. What has not come by now is not waited for. */
 static void cut_answers(qn_http *http)
 {
     qn_refusal refusal;
@@ -100,6 +101,8 @@ static void cut_answers(qn_http *http)
     for (qn_connection *c = http->all.first; c; c = c->next)
         if (c->request && c->request->answer)
             qn_answer_stop(c->request->answer, &refusal);
+        else if (c->state != QN_CONNECTION_ANSWERING)
+            qn_connection_shut(c);
     http->is_cut = true;
     http->drain_until = qn_now() + FLUSH_SECONDS;
 }
@@ -109,7 +112,7 @@ static bool drain(qn_http *http)
 {
     if (!http->is_draining)
         return false;
-    if (!http->n_answering)
+    if (!http->n_busy)
         return true;
     if (qn_now() < http->drain_until)
         return false;
@@ -128,9 +131,9 @@ static void take_answers(qn_http *http)
         qn_answer *answer = qn_outbox_take(&http->outbox);
         if (!answer)
             return;
-        qn_connection *c = qn_answer_connection(answer);
-        if (c)
-            qn_connection_resume(c);
+        qn_http_request *r = qn_answer_user(answer);
+        if (r)
+            qn_request_news(r);
         qn_answer_release(answer);
     }
     qn_outbox_end(&http->outbox);
@@ -159,7 +162,7 @@ static void take_tick(qn_http *http)
 }
 
 /* Data of an event: NULL is libmicrohttpd's, the addresses of descriptors are their own, others are connections. */
-static void take_event(qn_http *http, void *data)
+static void take_event(qn_http *http, void *data, uint32_t events)
 {
     if (data == &http->outbox)
         take_answers(http);
@@ -168,7 +171,7 @@ static void take_event(qn_http *http, void *data)
     else if (data == &http->control_fd)
         take_control(http);
     else if (data)
-        qn_connection_gone(data);
+        qn_connection_take(data, events);
 }
 
 static int timeout_of(struct MHD_Daemon *daemon)
@@ -197,7 +200,7 @@ static void *run(void *argument)
     while (!drain(http)) {
         const int n = epoll_wait(http->epoll_fd, events, EVENTS, timeout_of(http->daemon));
         for (int i = 0; i < n; i++)
-            take_event(http, events[i].data.ptr);
+            take_event(http, events[i].data.ptr, events[i].events);
         MHD_run(http->daemon);
     }
     end_connections(http);
@@ -236,6 +239,13 @@ static void log_nothing(void *unused, const char *format, va_list arguments)
     (void)arguments;
 }
 
+/* libmicrohttpd has a table of the headers beside their text. It clears all of it after the first request. */
+static size_t connection_memory(const qn_http *http)
+{
+    const size_t wanted = 2 * http->params.max_header + OTHER_MEMORY;
+    return wanted > LEAST_MEMORY ? wanted : LEAST_MEMORY;
+}
+
 static qn_status start_daemon(qn_http *http)
 {
     const unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (http->tls ? MHD_USE_TLS : 0);
@@ -243,7 +253,7 @@ static qn_status start_daemon(qn_http *http)
     size_t n = 0;
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_LIMIT,
                                             (intptr_t)(http->params.max_connections + SPARE_CONNECTIONS), NULL };
-    options[n++] = (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, NULL };
+    options[n++] = (struct MHD_OptionItem){ MHD_OPTION_CONNECTION_MEMORY_LIMIT, (intptr_t)connection_memory(http), NULL };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)qn_connection_notify, http };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)qn_request_completed, http };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)qn_request_begin, http };
@@ -392,6 +402,7 @@ static void empty_outbox(qn_http *http)
 {
     for (qn_answer *answer; (answer = qn_outbox_take(&http->outbox));)
         qn_answer_release(answer);
+    qn_requests_end(http);
 }
 
 void qn_server_free(qn_server *server)

@@ -21,14 +21,16 @@ typedef struct qn_server_params {
     const char *tls_cert, *tls_key; /* files in PEM; NULL: no TLS */
     qn_keys *keys;                  /* NULL: none are needed */
     bool allows_anyone;             /* to be reached from other machines without keys */
-    const char *const *hosts;       /* [n_hosts] names besides localhost that a Host header may have */
+    /* [n_hosts] names besides localhost and `host` that a Host header may have. Pages of them may come by http and https: a proxy
+     * that speaks TLS may stand before the server. */
+    const char *const *hosts;
     size_t n_hosts;
     const char *const *origins; /* [n_origins] whose pages may use the server; "*": any */
     size_t n_origins;
     size_t max_header, max_body; /* bytes */
     size_t max_connections;
     size_t max_per_address; /* connections, but from loopback */
-    /* Seconds: from the first line of a request, or from the beginning of a connection, to the end of the headers; from there
+    /* Seconds: from the first byte of a request, or from the beginning of a connection, to the end of the headers; from there
      * to the end of the body; between requests; of requests after qn_server_stop. */
     double header_seconds, body_seconds, idle_seconds, drain_seconds;
     size_t n_workers;

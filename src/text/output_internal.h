@@ -63,6 +63,7 @@ typedef struct qn_xml_call {
     size_t cursor; /* the first symbol of the value that is not decided */
     size_t n_arguments;
     qn_value_types types;
+    bool may_be_null;     /* the value is a string or null, and what came of it is the beginning of null: none of it went out */
     const json_t *schema; /* of the arguments, or NULL */
 } qn_xml_call;
 
@@ -160,6 +161,9 @@ const json_t *qn_output_tool_schema(const json_t *tool);
 
 /* The types of an argument by the schema of all arguments, which may be NULL. */
 void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types);
+
+/* Whether a value's text is null, or with `partly` the beginning of it, in JSON's spelling or Python's. */
+bool qn_output_is_null(const char *text, size_t n, bool partly);
 
 /* Appends a value as JSON: as the first of its types that it is an instance of, else as a string. */
 void qn_output_value(qn_output_parser *p, qn_symbols *to, const qn_value_types *types, const char *text, size_t n);

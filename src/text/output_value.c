@@ -1,12 +1,15 @@
 /* Values of the XML form of tool calls: the types that a tool's JSON schema gives an argument, and the value's text as
  * JSON. */
+#include "text/grammar/schema_merge.h"
 #include "text/output_internal.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Schemas come with requests: references may form cycles. */
-enum { MAX_VISITS = 256, MAX_POINTER = 256 };
+enum { MAX_VISITS = 256 };
 
 static const char *const type_names[N_VALUE_TYPES] = {
     [VALUE_STRING] = "string", [VALUE_INTEGER] = "integer", [VALUE_NUMBER] = "number", [VALUE_BOOLEAN] = "boolean",
@@ -50,50 +53,24 @@ static void add_type(struct walk *walk, qn_value_type type)
     types->types[types->n++] = type;
 }
 
-/* A member of an object, or an element of an array, by one step of a JSON pointer. */
-static const json_t *child(const json_t *value, const char *step, size_t length)
+/* What a reference leads to, or NULL. */
+static const json_t *resolve(struct walk *walk, const json_t *reference)
 {
-    char key[MAX_POINTER];
-    size_t n = 0, index = 0;
-    if (length >= sizeof key)
+    json_t *target;
+    uint64_t steps = 0;
+    if (!json_is_string(reference) || ++walk->n_visits > MAX_VISITS ||
+        qn_schema_resolve((json_t *)walk->root, json_string_value(reference), &steps, &target) != QN_OK)
         return NULL;
-    for (size_t i = 0; i < length; i++) {
-        const bool escape = step[i] == '~' && i + 1 < length;
-        key[n++] = escape ? step[i + 1] == '1' ? '/' : '~' : step[i];
-        i += escape;
-    }
-    key[n] = '\0';
-    if (json_is_object(value))
-        return json_object_get(value, key);
-    for (size_t i = 0; i < n; i++) {
-        if (key[i] < '0' || key[i] > '9' || index > json_array_size(value))
-            return NULL;
-        index = index * 10 + (size_t)(key[i] - '0');
-    }
-    return n ? json_array_get(value, index) : NULL;
-}
-
-static const json_t *resolve(const json_t *root, const char *reference)
-{
-    if (*reference++ != '#')
-        return NULL;
-    while (root && *reference == '/') {
-        const size_t length = strcspn(++reference, "/");
-        root = child(root, reference, length);
-        reference += length;
-    }
-    return *reference ? NULL : root;
+    walk->n_visits += (int)(steps < MAX_VISITS ? steps : MAX_VISITS);
+    return target;
 }
 
 /* The schema that references lead to, or NULL. */
 static const json_t *dereference(struct walk *walk, const json_t *schema)
 {
     const json_t *reference;
-    while (schema && (reference = json_object_get(schema, "$ref"))) {
-        if (!json_is_string(reference) || ++walk->n_visits > MAX_VISITS)
-            return NULL;
-        schema = resolve(walk->root, json_string_value(reference));
-    }
+    while (schema && (reference = json_object_get(schema, "$ref")))
+        schema = resolve(walk, reference);
     return schema;
 }
 
@@ -118,9 +95,11 @@ static void add_named(struct walk *walk, const json_t *name)
             add_type(walk, type);
 }
 
+static const char *const unions[] = { "anyOf", "oneOf", "allOf" };
+enum { N_UNIONS = sizeof unions / sizeof *unions };
+
 static void collect(struct walk *walk, const json_t *schema)
 {
-    static const char *const unions[] = { "anyOf", "oneOf", "allOf" };
     const json_t *list, *element;
     size_t i;
     if (++walk->n_visits > MAX_VISITS)
@@ -129,13 +108,15 @@ static void collect(struct walk *walk, const json_t *schema)
     if ((list = json_object_get(schema, "type"))) {
         add_named(walk, list);
         json_array_foreach(list, i, element) add_named(walk, element);
+        if (json_is_true(json_object_get(schema, "nullable")))
+            add_type(walk, VALUE_NULL);
         return;
     }
     if ((element = json_object_get(schema, "const")))
         add_type_of(walk, element);
     list = json_object_get(schema, "enum");
     json_array_foreach(list, i, element) add_type_of(walk, element);
-    for (size_t u = 0; u < sizeof unions / sizeof *unions; u++) {
+    for (size_t u = 0; u < N_UNIONS; u++) {
         list = json_object_get(schema, unions[u]);
         json_array_foreach(list, i, element) collect(walk, element);
     }
@@ -145,19 +126,37 @@ static void collect(struct walk *walk, const json_t *schema)
         add_type(walk, VALUE_ARRAY);
 }
 
+/* The types of a property of objects, in what their schema says itself, refers to or joins. True if one names the property. */
+static bool collect_property(struct walk *walk, const json_t *schema, const char *name)
+{
+    const json_t *property = json_object_get(json_object_get(schema, "properties"), name), *element;
+    const json_t *reference = json_object_get(schema, "$ref");
+    bool is_named = property != NULL;
+    size_t i;
+    if (!json_is_object(schema) || ++walk->n_visits > MAX_VISITS)
+        return false;
+    if (property)
+        collect(walk, property);
+    if (reference)
+        is_named |= collect_property(walk, resolve(walk, reference), name);
+    for (size_t u = 0; u < N_UNIONS; u++)
+        json_array_foreach(json_object_get(schema, unions[u]), i, element) is_named |= collect_property(walk, element, name);
+    return is_named;
+}
+
 void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types)
 {
     struct walk walk = { .root = schema, .types = types };
     char name[MAX_NAME + 1];
+    bool is_named = false;
     *types = (qn_value_types){ .n = 0 };
-    schema = dereference(&walk, schema);
-    const json_t *property = NULL;
     if (length <= MAX_NAME) {
         memcpy(name, key, length);
         name[length] = '\0';
-        property = json_object_get(json_object_get(schema, "properties"), name);
+        is_named = collect_property(&walk, schema, name);
     }
-    collect(&walk, property ? property : json_object_get(schema, "additionalProperties"));
+    if (!is_named)
+        collect(&walk, json_object_get(dereference(&walk, schema), "additionalProperties"));
     /* A value of any type is JSON if it can be read as JSON. */
     if (!types->n)
         for (qn_value_type type = VALUE_INTEGER; type < N_VALUE_TYPES; type++)
@@ -182,6 +181,31 @@ void qn_output_escape(qn_output_parser *p, qn_symbols *to, const char *text, siz
     }
 }
 
+bool qn_output_is_null(const char *text, size_t n, bool partly)
+{
+    return (partly ? n <= 4 : n == 4) && (!memcmp(text, "null", n) || !memcmp(text, "None", n));
+}
+
+/* The JSON of a number that is an integer, or NULL: 1.0 is 1, and 1e3 stays. */
+static const char *integer(const char *text, size_t n, size_t *length)
+{
+    char copy[64];
+    if (*text != '-' && (*text < '0' || *text > '9'))
+        return NULL;
+    if (!memchr(text, '.', n) && !memchr(text, 'e', n) && !memchr(text, 'E', n))
+        return text;
+    if (n >= sizeof copy)
+        return NULL;
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    const double number = strtod(copy, NULL);
+    const size_t whole = strcspn(copy, ".eE");
+    if (!isfinite(number) || number != floor(number))
+        return NULL;
+    *length = strspn(copy + whole, ".0") == n - whole ? whole : n;
+    return text;
+}
+
 /* The JSON of a value that is an instance of the type, or NULL. Templates of Qwen3.5 print Python's names of constants. */
 static const char *instance(qn_value_type type, const char *text, size_t n, size_t *length)
 {
@@ -201,12 +225,10 @@ static const char *instance(qn_value_type type, const char *text, size_t n, size
     if (!qn_json_is_value(text, n))
         return NULL;
     *length = n;
-    bool is = false, integer = true;
-    for (size_t i = 0; i < n; i++)
-        integer = integer && text[i] != '.' && text[i] != 'e' && text[i] != 'E';
+    bool is = false;
     const bool number = *text == '-' || (*text >= '0' && *text <= '9');
     switch (type) {
-    case VALUE_INTEGER: is = number && integer; break;
+    case VALUE_INTEGER: return integer(text, n, length);
     case VALUE_NUMBER: is = number; break;
     case VALUE_BOOLEAN: is = *text == 't' || *text == 'f'; break;
     case VALUE_NULL: is = *text == 'n'; break;

@@ -119,6 +119,17 @@ static bool is_streamed(const qn_output_parser *p)
     return p->call.xml.types.types[0] == VALUE_STRING;
 }
 
+/* The key, a quote, and the first symbols of the value. */
+static void begin_string(qn_output_parser *p, size_t n)
+{
+    append_key(p);
+    qn_output_append(p, &p->scratch, "\"", 1);
+    if (n)
+        qn_output_escape(p, &p->scratch, p->held.data + p->call.xml.begin, n);
+    qn_output_arguments(p, p->scratch.data, p->scratch.n);
+    p->call.xml.may_be_null = false;
+}
+
 static void key_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
@@ -129,11 +140,12 @@ static void key_step(qn_output_parser *p)
     qn_output_value_types(xml->schema, key, length, &xml->types);
     p->arguments.n = 0;
     qn_output_escape(p, &p->arguments, key, length);
-    if (is_streamed(p)) {
-        append_key(p);
-        qn_output_append(p, &p->scratch, "\"", 1);
-        qn_output_arguments(p, p->scratch.data, p->scratch.n);
-    }
+    xml->may_be_null = false;
+    for (size_t i = 0; i < xml->types.n; i++)
+        xml->may_be_null |= xml->types.types[i] == VALUE_NULL;
+    xml->may_be_null &= is_streamed(p);
+    if (is_streamed(p) && !xml->may_be_null)
+        begin_string(p, 0);
     begin_text(p, XML_VALUE_BEGIN);
 }
 
@@ -162,11 +174,18 @@ static qn_match match_end(const qn_output_parser *p, const char *symbols, size_t
 static void end_value(qn_output_parser *p, size_t length)
 {
     qn_xml_call *xml = &p->call.xml;
-    if (is_streamed(p)) {
+    const size_t n = xml->cursor - xml->begin;
+    if (xml->may_be_null && qn_output_is_null(p->held.data + xml->begin, n, false)) {
+        append_key(p);
+        qn_output_append(p, &p->scratch, "null", 4);
+        qn_output_arguments(p, p->scratch.data, p->scratch.n);
+    } else if (is_streamed(p)) {
+        if (xml->may_be_null)
+            begin_string(p, n);
         qn_output_arguments(p, "\"", 1);
     } else {
         p->name.n = 0;
-        qn_output_expand(p, &p->name, p->held.data + xml->begin, xml->cursor - xml->begin);
+        qn_output_expand(p, &p->name, p->held.data + xml->begin, n);
         append_key(p);
         if (p->status == QN_OK)
             qn_output_value(p, &p->scratch, &xml->types, p->name.n ? p->name.data : "", p->name.n);
@@ -187,7 +206,11 @@ static void value_step(qn_output_parser *p)
         case MATCH_PARTIAL: return;
         case MATCH_FULL: end_value(p, length); return;
         case MATCH_NO:
-            if (is_streamed(p)) {
+            if (xml->may_be_null) {
+                const size_t n = xml->cursor + 1 - xml->begin;
+                if (!qn_output_is_null(p->held.data + xml->begin, n, true))
+                    begin_string(p, n);
+            } else if (is_streamed(p)) {
                 p->scratch.n = 0;
                 qn_output_escape(p, &p->scratch, symbols, 1);
                 qn_output_arguments(p, p->scratch.data, p->scratch.n);

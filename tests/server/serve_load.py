@@ -177,4 +177,5 @@ def main():
         print(f"{args.requests} requests in {time.monotonic() - begin:.1f} s")
 
 
-main()
+if __name__ == "__main__":
+    main()

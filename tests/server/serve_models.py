@@ -123,6 +123,14 @@ def check_crowd(server, answers, n, limit):
     assert SANITIZED or crowd.resident <= limit, "the process has more memory than the limit"
 
 
+def check_metrics(server):
+    """Before any model was asked for."""
+    metrics = server.metrics()
+    for name in NAMES:
+        assert metrics[f'vllm:num_requests_waiting{{model_name="{name}"}}'] == metrics[f'vllm:num_requests_running{{model_name="{name}"}}'] == 0
+    assert metrics['vllm:lora_requests_info{max_lora="0",running_lora_adapters="",waiting_lora_adapters=""}'] == 1
+
+
 def check_names(server, folder, other):
     states = state_of(server)
     assert sorted(states) == sorted([*NAMES, "broken"]), states
@@ -142,24 +150,36 @@ def check_files(server, folder, other, answers):
         assert found[0] == status, found
         return found[2]
 
+    def wait_status(name, status):
+        """The folder is looked at once a second."""
+        end = time.monotonic() + LIMIT
+        while (found := ask(server.port, "POST", TEXT, {"model": name, "prompt": "Once", "max_tokens": 4}))[0] != status:
+            assert time.monotonic() < end, found
+            time.sleep(0.05)
+
+    loaded = {name: state for name, state in state_of(server).items() if state["value"] == "loaded"}
     for _ in range(2):
-        found = complete("broken", 503)
+        status, headers, found = ask(server.port, "POST", TEXT, {"model": "broken", "prompt": "Once", "max_tokens": 4})
+        assert status == 503 and 2 <= int(headers["retry-after"]) <= 10, (status, headers)
         assert b"model_unavailable" in found and b"broken.gguf" in found and folder.encode() not in found, found
+    assert loaded == {name: state for name, state in state_of(server).items() if state["value"] == "loaded"}, "a broken file cost a model its memory"
     assert state_of(server)["broken"] == {"value": "unloaded", "failed": True}
     assert ask(server.port, "GET", "/health")[0] == 200
     shutil.copy(other, os.path.join(folder, "later.gguf"))
-    complete("later", 200)
+    wait_status("later", 200)
     shutil.copy(other, os.path.join(folder, "new.gguf"))
     os.rename(os.path.join(folder, "new.gguf"), os.path.join(folder, "broken.gguf"))
     server.process.send_signal(signal.SIGHUP)
+    wait_status("broken", 200)  # it was mended
+    gone = next(name for name, state in state_of(server).items() if state["value"] == "unloaded")
+    os.remove(os.path.join(folder, gone + ".gguf"))
+    complete(gone, 404)
+    assert gone not in state_of(server)
+    shutil.copy(other, os.path.join(folder, "last.gguf"))
     end = time.monotonic() + LIMIT
-    while ask(server.port, "POST", TEXT, {"model": "broken", "prompt": "Once", "max_tokens": 4})[0] != 200:
-        assert time.monotonic() < end, "a file that was mended is not loaded"
+    while "last" not in state_of(server):  # which has the folder looked at
+        assert time.monotonic() < end
         time.sleep(0.05)
-    os.remove(os.path.join(folder, "demo-q4_1.gguf"))
-    complete("nothing", 404)  # looks at the folder
-    if state_of(server).get("demo-q4_1", {}).get("value") != "loaded":
-        complete("demo-q4_1", 404)
 
 
 def check_long_wait(folder):
@@ -197,6 +217,7 @@ def main():
     begin = time.monotonic()
     answers = answers_alone(args.folder)
     with Server(None, "--models-dir", args.folder, "--memory", str(limit), *OPTIONS) as server:
+        check_metrics(server)
         check_crowd(server, answers, args.requests, limit)
         check_names(server, args.folder, args.other)
         check_files(server, args.folder, args.other, answers)

@@ -111,11 +111,13 @@ class Connection:
 
     def __init__(self, port, source="127.0.0.1"):
         self.port, self.source, self.writer = port, source, None
+        self.head = None  # status and headers of the answer that has begun
 
     async def open(self):
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24, local_addr=(self.source, 0))
 
     async def send(self, method, path, body=None, headers=()):
+        self.head = None
         if not self.writer or self.reader.at_eof():
             self.close()
             await self.open()
@@ -133,6 +135,7 @@ class Connection:
         headers = {line.split(":", 1)[0].lower(): line.split(":", 1)[1].strip() for line in head[1:] if line}
         if status == 100:
             return await self.receive(method)
+        self.head = status, headers
         body = b""
         if method == "HEAD" or status in (204, 304):
             pass

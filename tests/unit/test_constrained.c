@@ -713,6 +713,27 @@ static void threads_share_grammars(void **unused)
     }
 }
 
+/* Integers beyond 64 bits, in schemas as text. */
+static void test_big_integers(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *text;
+        bool fits;
+    } cases[] = { { "9007199254740993", true }, { "18446744073709551615", true }, { "28446744073709551615", false } };
+    qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_SCHEMA_STRICT,
+                                     "{\"title\":\"\\\"1234567890123456789012\",\"type\":\"integer\",\"minimum\":"
+                                     "9007199254740993,\"maximum\":18446744073709551615}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar_state *state;
+        label("%s", cases[i].text);
+        assert_ok(qn_grammar_state_create(grammar, &state));
+        assert_int_equal(qn_grammar_state_advance(state, cases[i].text, strlen(cases[i].text)), cases[i].fits);
+        qn_grammar_state_free(state);
+    }
+    qn_grammar_free(grammar);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -725,6 +746,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(grammars_are_kept),
         cmocka_unit_test(threads_share_grammars),
+        cmocka_unit_test(test_big_integers),
     };
     return cmocka_run_group_tests(tests, load_models, free_models);
 }

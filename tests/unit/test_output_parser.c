@@ -15,8 +15,12 @@ static const char tools_text[] =
     "\"either\": {\"type\": [\"integer\", \"string\"]}, \"first\": {\"type\": [\"string\", \"integer\"]},"
     "\"maybe\": {\"anyOf\": [{\"type\": \"null\"}, {\"$ref\": \"#/$defs/place~1or\"}, {\"type\": \"string\"}]},"
     "\"unit\": {\"enum\": [\"c\", \"f\"]}, \"level\": {\"enum\": [1, 2, \"off\"]}, \"fixed\": {\"const\": true},"
-    "\"any\": {}, \"size\": {\"enum\": [\"1\"]}, \"word\": {\"const\": \"true\"}, \"list\": {\"items\": {}}},"
-    "\"$defs\": {\"place/or\": {\"type\": \"object\"}, \"loop\": {\"$ref\": \"#/$defs/loop\"}}}}},"
+    "\"any\": {}, \"size\": {\"enum\": [\"1\"]}, \"word\": {\"const\": \"true\"}, \"list\": {\"items\": {}},"
+    "\"note\": {\"type\": [\"string\", \"null\"]}, \"memo\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]},"
+    "\"hint\": {\"type\": \"string\", \"nullable\": true}},"
+    "\"allOf\": [{\"$ref\": \"#/$defs/more\"}, {\"anyOf\": [{\"properties\": {\"one\": {\"type\": \"boolean\"}}}]}],"
+    "\"$defs\": {\"more\": {\"properties\": {\"extra\": {\"type\": \"integer\"}}}, \"place/or\": {\"type\": \"object\"}, "
+    "\"loop\": {\"$ref\": \"#/$defs/loop\"}}}}},"
     "{\"name\": \"now\", \"input_schema\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}}]";
 
 static const struct golden {
@@ -117,6 +121,19 @@ static const struct golden {
       "[get_weather|{\"either\": 5, \"first\": \"5\", \"maybe\": {}, \"days\": \"1.5\", \"limit\": 1.5, \"unit\": \"c\", "
       "\"level\": 2, "
       "\"level\": \"off\", \"fixed\": false, \"any\": \"\\\"q\\\"\", \"size\": \"1\", \"word\": \"true\", \"list\": [1]}]=" },
+    /* A string or null, integers, and properties of parts of the schema. */
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=get_weather>\n<parameter=note>\nnull\n</parameter>\n<parameter=memo>\nNone\n</parameter>\n"
+      "<parameter=hint>\nnull\n</parameter>\n<parameter=note>\nnul\n</parameter>\n<parameter=memo>\nnull.\n</parameter>\n"
+      "<parameter=hint>\nNo \"x\"\n</parameter>\n<parameter=note>\n\n</parameter>\n<parameter=city>\nnull\n</parameter>\n"
+      "</function>\n</tool_call>",
+      "[get_weather|{\"note\": null, \"memo\": null, \"hint\": null, \"note\": \"nul\", \"memo\": \"null.\", "
+      "\"hint\": \"No \\\"x\\\"\", \"note\": \"\", \"city\": \"null\"}]=" },
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=get_weather>\n<parameter=days>\n1.0\n</parameter>\n<parameter=days>\n-2.00\n</parameter>\n"
+      "<parameter=days>\n1e3\n</parameter>\n<parameter=extra>\n7\n</parameter>\n<parameter=one>\nTrue\n</parameter>\n"
+      "<parameter=days>\n1.5e0\n</parameter>\n</function>\n</tool_call>",
+      "[get_weather|{\"days\": 1, \"days\": -2, \"days\": 1e3, \"extra\": 7, \"one\": true, \"days\": \"1.5e0\"}]=" },
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=now>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n\n</parameter>\n</function>\n</tool_call>",
       "[now|{\"a\": \"1\", \"b\": \"\"}]=" },

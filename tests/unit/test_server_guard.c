@@ -63,7 +63,12 @@ static void hosts(void **state)
     }
     assert_false(qn_guard_host(NULL, allowed, COUNT(allowed)));
     assert_false(qn_guard_host("quern.example", NULL, 0));
+    assert_true(qn_guard_listed_host(allowed[0], allowed, COUNT(allowed)));
+    assert_false(qn_guard_listed_host("localhost", allowed, COUNT(allowed)));
+    assert_false(qn_guard_listed_host("127.0.0.1:80", allowed, COUNT(allowed)));
 }
+
+enum { BOTH = QN_GUARD_HTTP | QN_GUARD_HTTPS };
 
 static void origins(void **state)
 {
@@ -71,7 +76,7 @@ static void origins(void **state)
     static const char *const listed[] = { "https://chat.example", "http://localhost:3000" }, *const all[] = { "*" };
     static const struct {
         const char *origin, *host;
-        bool is_allowed;
+        bool is_allowed; /* where the server may have both schemes */
     } cases[] = { { NULL, "localhost:8080", true },
                   { NULL, NULL, true },
                   { "http://localhost:8080", "localhost:8080", true },
@@ -102,9 +107,14 @@ static void origins(void **state)
                   { "file://localhost:8080", "localhost:8080", false } };
     for (size_t i = 0; i < COUNT(cases); i++) {
         label("Origin: %s, Host: %s", cases[i].origin ? cases[i].origin : "-", cases[i].host ? cases[i].host : "-");
-        assert_int_equal(qn_guard_origin(cases[i].origin, cases[i].host, listed, COUNT(listed)), cases[i].is_allowed);
-        assert_true(qn_guard_origin(cases[i].origin, cases[i].host, all, 1));
+        assert_int_equal(qn_guard_origin(cases[i].origin, cases[i].host, BOTH, listed, COUNT(listed)), cases[i].is_allowed);
+        assert_true(qn_guard_origin(cases[i].origin, cases[i].host, BOTH, all, 1));
     }
+    assert_true(qn_guard_origin("https://box", "box", QN_GUARD_HTTPS, listed, COUNT(listed)));
+    assert_false(qn_guard_origin("http://box", "box", QN_GUARD_HTTPS, listed, COUNT(listed)));
+    assert_true(qn_guard_origin("http://box", "box", QN_GUARD_HTTP, listed, COUNT(listed)));
+    assert_false(qn_guard_origin("https://box", "box", QN_GUARD_HTTP, listed, COUNT(listed)));
+    assert_true(qn_guard_origin("https://chat.example", "box", QN_GUARD_HTTP, listed, COUNT(listed)));
     assert_true(qn_guard_listed_origin("https://chat.example", listed, COUNT(listed)));
     assert_false(qn_guard_listed_origin("http://localhost:8080", listed, COUNT(listed)));
     assert_false(qn_guard_listed_origin(NULL, all, 1));

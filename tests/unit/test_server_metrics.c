@@ -152,12 +152,19 @@ static void models_share_metrics(void **state)
     qn_model_metrics *other;
     assert_ok(qn_model_metrics_create(&other));
     qn_metrics_latency(other, 0.01);
-    const qn_metrics_model two[] = { { .name = "a", .metrics = model }, { .name = "b", .metrics = other } };
-    char *text = text_of(two, 2);
+    const qn_metrics_model two[] = { { .name = "a", .metrics = model },
+                                     { .name = "b", .metrics = other },
+                                     { .name = "unused", .metrics = model, .is_unused = true } };
+    char *text = text_of(two, 3);
     check_form(text);
     assert_line(text, "quern_request_latency_seconds_count{model=\"a\"} 0");
     assert_line(text, "quern_request_latency_seconds_count{model=\"b\"} 1");
     assert_line(text, "quern_kv_cache_usage_ratio{model=\"b\"} 0");
+    assert_line(text, "vllm:num_requests_waiting{model_name=\"unused\"} 0");
+    assert_line(text, "vllm:num_requests_running{model_name=\"unused\"} 0");
+    assert_null(strstr(text, "quern_request_latency_seconds_count{model=\"unused\"}"));
+    assert_null(strstr(text, "vllm:cache_config_info{model_name=\"unused\""));
+    assert_line(text, "vllm:lora_requests_info{max_lora=\"0\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1");
     free(text);
     text = text_of(NULL, 0);
     check_form(text);

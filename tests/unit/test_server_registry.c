@@ -25,6 +25,8 @@ typedef struct fake {
     qn_status failure;
     bool is_slow;             /* loading ends when the registry stops */
     const char *const *files; /* "name=MiB", NULL at the end */
+    const char *broken;       /* the name of a file whose header is */
+    size_t n_scans;
     bool keeps_events;
 } fake;
 
@@ -67,6 +69,25 @@ static qn_status load(void *user, qn_registry *registry, const char *path, uint6
     return model->served.fingerprint ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory");
 }
 
+static bool has_file(const fake *f, const char *name)
+{
+    for (const char *const *file = f->files; *file; file++)
+        if (!strncmp(*file, name, strlen(name)))
+            return true;
+    return false;
+}
+
+static qn_status check(void *user, const char *path)
+{
+    fake *f = user;
+    char name[32] = "";
+    sscanf(path, "/secret/folder/%31[^.]", name);
+    pthread_mutex_lock(&f->lock);
+    const bool is_good = has_file(f, name) && (!f->broken || strcmp(f->broken, name) != 0);
+    pthread_mutex_unlock(&f->lock);
+    return is_good ? QN_OK : qn_fail(QN_ERR_FORMAT, "%s: it is no model", path);
+}
+
 static void free_model(void *user, const qn_registered *model)
 {
     fake *f = user;
@@ -79,18 +100,17 @@ static void free_model(void *user, const qn_registered *model)
 
 static void scan(void *user, qn_registry *registry)
 {
-    const fake *f = user;
+    fake *f = user;
     const size_t n = qn_registry_count(registry);
     for (size_t i = 0; i < n; i++) {
         qn_registry_view view;
-        bool is_there = false;
-        if (!qn_registry_look(registry, i, &view))
-            continue;
-        for (const char *const *file = f->files; *file; file++)
-            is_there = is_there || !strncmp(*file, view.name, strlen(view.name));
-        if (!is_there)
+        if (qn_registry_look(registry, i, &view) && !has_file(f, view.name))
             qn_registry_remove_file(registry, view.name);
     }
+    pthread_mutex_lock(&f->lock);
+    f->n_scans++;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->lock);
     for (const char *const *file = f->files; *file; file++) {
         char name[32], path[64];
         unsigned size;
@@ -106,7 +126,8 @@ static void begin(fake *f, qn_registry *registry, const char *const *files, size
     *f = (fake){ .files = files, .keeps_events = true, .failure = QN_ERR_FORMAT };
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
-    const qn_registry_loader loader = { .load = load,
+    const qn_registry_loader loader = { .check = check,
+                                        .load = load,
                                         .free = free_model,
                                         .scan = scan,
                                         .user = f,
@@ -363,6 +384,106 @@ static void failures_are_told_and_tried_again(void **unused)
     end(&f, &registry);
 }
 
+static void a_broken_file_costs_no_other_its_memory(void **unused)
+{
+    (void)unused;
+    qn_registry registry;
+    fake f;
+    request r;
+    begin(&f, &registry, three, 1, 0);
+    use(&registry, "a");
+    f.broken = "b";
+    ask(&registry, &r, "b");
+    assert_null(get(&r));
+    assert_int_equal(r.refusal.status, 503);
+    assert_int_equal(r.refusal.retry_after, 1);
+    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: b.gguf: it is no model");
+    use(&registry, "a");
+    f.broken = NULL;
+    sleep_milliseconds(60);
+    use(&registry, "b");
+    wait_events(&f, "+a -a +b ");
+    end(&f, &registry);
+}
+
+static void failures_last_as_long_as_they_say(void **unused)
+{
+    (void)unused;
+    qn_registry registry;
+    fake f;
+    request r;
+    begin(&f, &registry, three, 0, 0);
+    pthread_mutex_lock(&registry.lock);
+    registry.loader.pause_seconds = 9.5;
+    pthread_mutex_unlock(&registry.lock);
+    f.broken = "b";
+    for (int i = 0; i < 2; i++) {
+        ask(&registry, &r, "b");
+        assert_null(get(&r));
+        assert_in_range(r.refusal.retry_after, 2, 10);
+    }
+    end(&f, &registry);
+}
+
+static void a_file_that_has_gone_is_no_model(void **unused)
+{
+    (void)unused;
+    static const char *const fewer[] = { "a=10", "c=10", NULL };
+    qn_registry registry;
+    qn_registry_view view;
+    fake f;
+    request r;
+    begin(&f, &registry, three, 1, 0);
+    use(&registry, "a");
+    f.files = fewer;
+    assert_true(qn_registry_look_for(&registry, "b", &view)); /* nobody has looked */
+    ask(&registry, &r, "b");
+    assert_null(get(&r));
+    assert_int_equal(r.refusal.status, 404);
+    assert_string_equal(r.refusal.message, "there is no model 'b'");
+    assert_false(qn_registry_look_for(&registry, "b", &view));
+    wait_events(&f, "+a ");
+    end(&f, &registry);
+}
+
+static void wait_scans(fake *f, size_t n)
+{
+    pthread_mutex_lock(&f->lock);
+    while (f->n_scans < n)
+        pthread_cond_wait(&f->changed, &f->lock);
+    assert_int_equal(f->n_scans, n);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* What requests name makes no more of them. */
+static void scans_are_few(void **unused)
+{
+    (void)unused;
+    qn_registry registry;
+    fake f;
+    request r;
+    begin(&f, &registry, three, 0, 0);
+    pthread_mutex_lock(&registry.lock);
+    registry.loader.scan_seconds = 3600;
+    pthread_mutex_unlock(&registry.lock);
+    for (int i = 0; i < 5; i++) {
+        ask(&registry, &r, "d");
+        assert_int_equal(r.refusal.status, 404);
+        qn_registry_refresh(&registry);
+    }
+    wait_scans(&f, 1);
+    qn_registry_scan_soon(&registry);
+    wait_scans(&f, 2);
+    pthread_mutex_lock(&registry.lock);
+    registry.loader.scan_seconds = 0;
+    pthread_mutex_unlock(&registry.lock);
+    ask(&registry, &r, "d");
+    wait_scans(&f, 3);
+    qn_registry_refresh(&registry);
+    wait_scans(&f, 4);
+    end(&f, &registry);
+}
+
 static void queues_are_bounded_and_end(void **unused)
 {
     (void)unused;
@@ -522,6 +643,10 @@ int main(void)
         cmocka_unit_test(a_busy_model_is_drained),
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
         cmocka_unit_test(failures_are_told_and_tried_again),
+        cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
+        cmocka_unit_test(failures_last_as_long_as_they_say),
+        cmocka_unit_test(a_file_that_has_gone_is_no_model),
+        cmocka_unit_test(scans_are_few),
         cmocka_unit_test(queues_are_bounded_and_end),
         cmocka_unit_test(memory_is_shared),
         cmocka_unit_test(a_model_may_need_all),

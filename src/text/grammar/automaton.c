@@ -314,16 +314,45 @@ static bool is_productive(const qn_grammar *g, const qn_node *n)
     return false;
 }
 
+/* Nodes of a rule are made one after the other, each behind those it leads to and its entry last; rules call those made behind
+ * them. In this order most nodes follow from others at once. */
+static void find_most_productive(qn_grammar *g)
+{
+    uint32_t end = 0;
+    for (size_t rule = 0; rule < g->n_rules; rule++) {
+        const uint32_t entry = g->rules[rule].entry;
+        if (entry != QN_NODE_NEVER && entry < end)
+            return; /* not in this order */
+        end = entry != QN_NODE_NEVER ? entry : end;
+    }
+    for (size_t i = 0; i < g->n_nodes; i++)
+        g->nodes[i].productive = g->nodes[i].kind == QN_FINAL || g->nodes[i].kind == QN_RETURN;
+    for (size_t rule = g->n_rules; rule-- > 0;) {
+        const uint32_t entry = g->rules[rule].entry;
+        size_t before = rule;
+        if (entry == QN_NODE_NEVER) /* inlined where it is called */
+            continue;
+        while (before > 0 && g->rules[before - 1].entry == QN_NODE_NEVER)
+            before--;
+        for (uint32_t i = before ? g->rules[before - 1].entry + 1 : 0; i <= entry; i++)
+            g->nodes[i].productive = g->nodes[i].productive || is_productive(g, &g->nodes[i]);
+        rule = before;
+    }
+    g->steps += g->n_nodes;
+}
+
 static qn_status find_productive(qn_grammar *g)
 {
-    for (bool is_changed = true; is_changed;) {
+    find_most_productive(g);
+    bool forward = false; /* nodes follow from those before or behind them: both ways in turn */
+    for (bool is_changed = true; is_changed; forward = !forward) {
         is_changed = false;
-        for (size_t i = g->n_nodes; i-- > 0;) {
-            qn_node *n = &g->nodes[i];
+        for (size_t i = 0; i < g->n_nodes; i++) {
+            qn_node *n = &g->nodes[forward ? i : g->n_nodes - 1 - i];
             if (!n->productive && is_productive(g, n))
                 n->productive = is_changed = true;
         }
-        g->steps += g->n_nodes;
+        g->steps += g->n_nodes / 4;
         if (g->steps > QN_GRAMMAR_STEPS)
             return qn_fail(QN_ERR_UNSUPPORTED, "grammar: rules are nested too deeply");
     }

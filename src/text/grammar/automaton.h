@@ -16,11 +16,13 @@ enum {
     QN_GRAMMAR_RULES = 1 << 15,     /* most rules */
     QN_GRAMMAR_PROPERTIES = 256,    /* most properties of an object */
     QN_GRAMMAR_SPELLED = 1024,      /* most bytes of a property's name, as JSON spells it */
-    QN_GRAMMAR_STEPS = 1 << 23,     /* most steps of a compilation, and of a mask */
-    QN_GRAMMAR_DFA_STEPS = 1 << 21, /* most steps of a DFA */
-    QN_GRAMMAR_NESTED = 64,         /* most nested groups of a regular expression or GBNF rule */
-    QN_NODE_NEVER = 0,              /* node 0: nothing follows */
-    QN_NODE_FINAL = 1               /* node 1: the output may end */
+    QN_GRAMMAR_ITEMS = 1024,        /* most items of an array that have schemas of their own */
+    QN_GRAMMAR_STEPS = 3 << 20,     /* most steps of a compilation: some ns each */
+    QN_GRAMMAR_DFA_STEPS = 1 << 20, /* most steps of a DFA */
+    QN_GRAMMAR_MASK_STEPS = 1 << 23,
+    QN_GRAMMAR_NESTED = 64, /* most nested groups of a regular expression or GBNF rule */
+    QN_NODE_NEVER = 0,      /* node 0: nothing follows */
+    QN_NODE_FINAL = 1       /* node 1: the output may end */
 };
 
 typedef enum qn_node_kind {
@@ -170,6 +172,9 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
 
+/* About how many NFA states an expression has, at most `most` + 1. */
+uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most);
+
 /* qn_expr_regex - read a regular expression.
  *
  *   search   it may match anywhere unless ^ and $ say otherwise (a schema's pattern); else it matches the whole
@@ -185,10 +190,16 @@ qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const
 /* qn_dfa_count - make a DFA of JSON strings accept only those of min to max characters. Unchanged after an error. */
 qn_status qn_dfa_count(qn_dfa *dfa, uint32_t min, uint32_t max, const char *what, uint64_t *steps);
 
-/* qn_expr_number - the expression of JSON's numbers from min to max. */
+/* qn_expr_number - the expression of JSON's numbers from min to max. With bounds a number other than 0 that has an exponent has
+ * one digit from 1 to 9 before the point, and is one that a double can hold. */
+enum { QN_BOUND_DIGITS = 360 };
+typedef struct qn_decimal { /* a magnitude: digits without leading, and without trailing zeros */
+    bool exclusive;
+    char integer[QN_BOUND_DIGITS], fraction[QN_BOUND_DIGITS];
+} qn_decimal;
 typedef struct qn_bound {
-    bool present, exclusive, negative;
-    char integer[24], fraction[40]; /* digits without leading, and without trailing zeros; "0" and "" */
+    bool present, negative;
+    qn_decimal plain, scientific; /* the bound of numbers without exponent, and of those with one */
 } qn_bound;
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id);
 

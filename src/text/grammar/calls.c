@@ -113,15 +113,21 @@ static qn_status add_raw_dfa(qn_schema_compiler *c, uint32_t *id)
 }
 
 /* Enumerations: strings as they are. */
-static qn_status add_enum(qn_schema_compiler *c, json_t *values, json_t *constant, uint32_t next, uint32_t *node)
+static qn_status add_enum(qn_schema_compiler *c, json_t *schema, uint32_t next, uint32_t *node)
 {
     uint32_t alternatives, last = 0, part, dfa;
+    unsigned types;
     size_t i;
-    json_t *value;
+    json_t *constants, *value;
+    QN_TRY(qn_schema_types(c, schema, &types));
+    QN_TRY(qn_schema_constants(c, schema, types, &constants));
+    *node = QN_NODE_NEVER;
+    if (!json_array_size(constants))
+        return QN_OK;
     c->exprs.n = c->exprs.n_ranges = 0;
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &alternatives));
-    for (i = 0; i < (values ? json_array_size(values) : 1); i++) {
-        value = values ? json_array_get(values, i) : constant;
+    json_array_foreach(constants, i, value)
+    {
         char *text = json_is_string(value) ? strdup(json_string_value(value)) : json_dumps(value, JSON_ENCODE_ANY);
         if (!text)
             return no_memory();
@@ -144,14 +150,12 @@ static qn_status add_bounded(call_compiler *k, json_t *schema, uint32_t next, ui
     uint32_t expr, dfa;
     const char *text = json_string_value(pattern);
     *is_done = false;
-    if (!text && !json_is_integer(min) && !json_is_integer(max))
+    if (!text && !json_is_number(min) && !json_is_number(max))
         return QN_OK;
     c->exprs.n = c->exprs.n_ranges = 0;
     if (!text) {
-        const int n =
-            snprintf(lengths, sizeof lengths, "^(.|[\\n\\r\\u2028\\u2029]){%lld,", (long long)json_integer_value(min));
-        snprintf(lengths + n, sizeof lengths - (size_t)n, json_is_integer(max) ? "%lld}$" : "}$",
-                 (long long)json_integer_value(max));
+        const int n = snprintf(lengths, sizeof lengths, "^(.|[\\n\\r\\u2028\\u2029]){%.0f,", json_number_value(min));
+        snprintf(lengths + n, sizeof lengths - (size_t)n, json_is_number(max) ? "%.0f}$" : "}$", json_number_value(max));
     }
     qn_status status = qn_expr_regex(&c->exprs, text ? text : lengths, strlen(text ? text : lengths), true, c->what, &expr);
     if (status == QN_OK)
@@ -196,7 +200,7 @@ static qn_status add_value(call_compiler *k, const char *what, json_t *root, con
     QN_TRY(qn_schema_compile(c, what, root, schema, key, &json)); /* also what is raw: its errors are the same */
     QN_TRY(add_literal(c, "\n" PARAMETER_CLOSE, c->end, &close));
     if (json_is_array(json_object_get(schema, "enum")) || json_object_get(schema, "const")) {
-        QN_TRY(add_enum(c, json_object_get(schema, "enum"), json_object_get(schema, "const"), close, &node));
+        QN_TRY(add_enum(c, schema, close, &node));
     } else if (!types.n || has_type(&types, VALUE_STRING)) {
         QN_TRY(add_bounded(k, schema, close, &node, &is_done));
         uint32_t raw = (uint32_t)k->raw;
@@ -226,24 +230,41 @@ static bool is_name(const char *name)
     return *name != 0;
 }
 
-static json_t *find_properties(json_t *root, json_t **required)
+/* The schema of the arguments without references, and with allOf joined where that can be done. */
+static qn_status join_root(qn_schema_compiler *c, json_t *root, json_t **joined)
 {
-    json_t *schema = root;
-    for (int i = 0; i < MAX_REFERENCES && json_is_string(json_object_get(schema, "$ref")); i++)
-        if (qn_schema_resolve(root, json_string_value(json_object_get(schema, "$ref")), &schema) != QN_OK)
-            return NULL;
-    *required = json_object_get(schema, "required");
-    return json_object_get(schema, "properties");
+    json_t *parts, *part, *next, *nothing = json_true();
+    qn_status status = qn_schema_merge(root, nothing, root, &c->merges, joined);
+    QN_TRY(status);
+    QN_TRY(qn_schema_own(c, *joined));
+    for (int i = 0; i < MAX_REFERENCES && json_is_array(parts = json_object_get(*joined, "allOf")); i++) {
+        json_t *rest = json_copy(*joined);
+        size_t k;
+        QN_TRY(qn_schema_own(c, rest));
+        json_object_del(rest, "allOf");
+        json_array_foreach(parts, k, part)
+        {
+            status = qn_schema_merge(root, rest, part, &c->merges, &next);
+            if (status == QN_ERR_UNSUPPORTED && !c->options.strict)
+                return QN_OK;
+            QN_TRY(status);
+            QN_TRY(qn_schema_own(c, rest = next));
+        }
+        *joined = rest;
+    }
+    return QN_OK;
 }
 
 /* From behind `<function=NAME>` and its newline to `next`. */
 static qn_status add_parameters(call_compiler *k, const char *what, json_t *root, uint32_t next, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
-    json_t *required = NULL, *properties = find_properties(root, &required), *schema;
-    const size_t n = json_object_size(properties);
+    json_t *joined, *schema;
     const char *key;
     uint32_t id, between, first, rule, node;
+    QN_TRY(join_root(c, root, &joined));
+    json_t *required = json_object_get(joined, "required"), *properties = json_object_get(joined, "properties");
+    const size_t n = json_object_size(properties);
     if (n > QN_GRAMMAR_PROPERTIES)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", what, QN_GRAMMAR_PROPERTIES);
     QN_TRY(qn_grammar_add_object(c->grammar, &id));

@@ -10,7 +10,15 @@
 #include <xxhash.h>
 
 /* Single bytes of an expression are symbols behind the code points. */
-enum { MAX_NFA = 1 << 18, MAX_STATES = 1 << 15, MAX_TABLE = 1 << 22, NONE = -1, BYTE_SYMBOLS = 0x110000 };
+enum {
+    MAX_NFA = 1 << 16,
+    BASE_STEPS = 64,
+    FIRST_SLOTS = 64,
+    MAX_STATES = 1 << 15,
+    MAX_TABLE = 1 << 22,
+    NONE = -1,
+    BYTE_SYMBOLS = 0x110000
+};
 
 typedef struct edge {
     uint32_t target;
@@ -324,6 +332,30 @@ static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_
     return count_steps(m, *count + 1);
 }
 
+static size_t slot_of(const builder *b, const uint32_t *set, size_t count)
+{
+    return XXH3_64bits(set, count * sizeof *set) & b->slot_mask;
+}
+
+/* Twice the slots, half of which the states fill at most. */
+static qn_status grow_slots(builder *b)
+{
+    const size_t n = b->slots ? 2 * (b->slot_mask + 1) : FIRST_SLOTS;
+    uint32_t *slots = calloc(n, sizeof *slots);
+    if (!slots)
+        return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %zu states", n);
+    free(b->slots);
+    b->slots = slots;
+    b->slot_mask = n - 1;
+    for (uint32_t state = 1; state < b->dfa.n_states; state++) {
+        size_t slot = slot_of(b, b->sets + b->set_of[state], b->set_of[state + 1] - b->set_of[state]);
+        while (slots[slot])
+            slot = (slot + 1) & b->slot_mask;
+        slots[slot] = state;
+    }
+    return QN_OK;
+}
+
 /* The DFA state of the closure of NFA states; 0 for none. */
 static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *state)
 {
@@ -332,8 +364,10 @@ static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *
     *state = 0;
     if (!count)
         return QN_OK;
+    if (2 * (size_t)b->dfa.n_states > b->slot_mask)
+        QN_TRY(grow_slots(b));
     const uint32_t *set = b->sets + b->set_of[b->dfa.n_states];
-    size_t slot = XXH3_64bits(set, count * sizeof *set) & b->slot_mask;
+    size_t slot = slot_of(b, set, count);
     for (; b->slots[slot]; slot = (slot + 1) & b->slot_mask) {
         const uint32_t other = b->slots[slot], length = b->set_of[other + 1] - b->set_of[other];
         if (length == count && !memcmp(b->sets + b->set_of[other], set, count * sizeof *set)) {
@@ -386,9 +420,13 @@ static qn_status add_transitions(builder *b, uint32_t state)
             b->target_of[c + 1] += b->target_of[c];
         n = 0;
     }
+    uint32_t next = 0, before = 0, n_before = 0; /* neighbours often go on alike */
     for (uint32_t c = 0, begin = 0; c < n_classes; begin = b->target_of[c++]) {
-        uint32_t next;
-        QN_TRY(intern(b, b->targets + begin, b->target_of[c] - begin, &next));
+        const uint32_t count = b->target_of[c] - begin;
+        if (count != n_before || (count && memcmp(b->targets + begin, b->targets + before, count * sizeof *b->targets) != 0))
+            QN_TRY(intern(b, b->targets + begin, count, &next));
+        before = begin;
+        n_before = count;
         b->dfa.next[(size_t)state * n_classes + c] = next;
     }
     return QN_OK;
@@ -410,7 +448,7 @@ static qn_status trim(qn_dfa *d, const char *what, uint64_t *steps)
             is_changed |= lives != alive[s];
             alive[s] = lives;
         }
-        *steps += d->n_states;
+        *steps += (uint64_t)d->n_states * d->n_classes / 4;
         if (*steps > QN_GRAMMAR_STEPS)
             status = too_large(what);
     }
@@ -466,12 +504,10 @@ static qn_status determinize(builder *b, uint32_t start)
 {
     const size_t n = b->m->n;
     QN_TRY(set_classes(b));
-    b->slot_mask = 2 * MAX_STATES - 1;
-    b->slots = calloc(b->slot_mask + 1, sizeof *b->slots);
     b->marks = calloc(n, sizeof *b->marks);
     b->stack = malloc(n * sizeof *b->stack);
     b->target_of = calloc(b->dfa.n_classes + 1, sizeof *b->target_of);
-    if (!b->slots || !b->marks || !b->stack || !b->target_of)
+    if (!b->marks || !b->stack || !b->target_of)
         return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %zu states", n);
     QN_TRY(qn_realloc_array(&b->set_of, &b->set_of_capacity, 2, sizeof *b->set_of, "DFA"));
     QN_TRY(qn_realloc_array(&b->dfa.accept, &b->accept_capacity, 1, 1, "DFA"));
@@ -481,6 +517,7 @@ static qn_status determinize(builder *b, uint32_t start)
     b->dfa.accept[0] = false;
     b->dfa.n_states = 1;
     uint32_t state;
+    QN_TRY(grow_slots(b));
     QN_TRY(intern(b, &start, 1, &state));
     if (!state)
         return qn_fail(QN_ERR_INVALID, "%s: matches nothing", b->m->what);
@@ -532,6 +569,26 @@ static void set_class_of(builder *b)
         b->dfa.class_of[byte] = (uint8_t)class_of(b, byte);
 }
 
+/* Whether all that follows is ASCII, so that characters are bytes. */
+static bool is_ascii(const builder *b)
+{
+    const qn_dfa *d = &b->dfa;
+    for (uint32_t c = 0; c < d->n_classes; c++)
+        for (uint32_t s = 1; b->bounds[c + 1] > 0x80 && s < d->n_states; s++)
+            if (d->next[(size_t)s * d->n_classes + c])
+                return false;
+    return d->n_classes <= 256;
+}
+
+/* The DFA over bytes of one over characters that are ASCII; bytes above have the class of what never follows. */
+static void take_ascii(builder *b, qn_dfa *out)
+{
+    for (uint32_t byte = 0; byte < 256; byte++)
+        b->dfa.class_of[byte] = (uint8_t)class_of(b, byte < 0x80 ? byte : 0x80);
+    *out = b->dfa;
+    b->dfa = (qn_dfa){ 0 };
+}
+
 qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps, qn_dfa *out)
 {
     nfa m = { .x = x, .what = what, .steps = steps, .limit = *steps + QN_GRAMMAR_DFA_STEPS, .in_string = in_string };
@@ -539,18 +596,23 @@ qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const
     nfa bytes = m;
     builder characters = { .m = &m }, b = { .m = &bytes };
     uint32_t start;
-    qn_status status = new_state(&m, &start);
+    qn_status status = qn_expr_weigh(x, expr, MAX_NFA) > MAX_NFA ? too_large(what) : count_steps(&m, BASE_STEPS);
+    if (status == QN_OK)
+        status = new_state(&m, &start);
     if (status == QN_OK)
         status = new_state(&m, &characters.accept);
     if (status == QN_OK)
         status = add_expr(&m, expr, start, characters.accept);
     if (status == QN_OK)
         status = determinize(&characters, start);
-    if (status == QN_OK)
+    const bool is_done = status == QN_OK && !in_string && is_ascii(&characters);
+    if (is_done)
+        take_ascii(&characters, out);
+    if (status == QN_OK && !is_done)
         status = add_bytes(&bytes, &characters, &b.accept);
-    if (status == QN_OK)
+    if (status == QN_OK && !is_done)
         status = determinize(&b, 1);
-    if (status == QN_OK) {
+    if (status == QN_OK && !is_done) {
         set_class_of(&b);
         *out = b.dfa;
         b.dfa = (qn_dfa){ 0 };

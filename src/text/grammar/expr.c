@@ -91,3 +91,14 @@ qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t
     }
     return QN_OK;
 }
+
+uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most)
+{
+    const qn_expr *e = &x->items[id];
+    uint64_t sum = e->kind == QN_EXPR_CALL ? e->b : e->kind == QN_EXPR_CLASS ? 2 * (uint64_t)e->b + 1 : 1;
+    for (uint32_t c = e->kind == QN_EXPR_CALL ? 0 : e->child; c && sum <= most; c = x->items[c].sibling)
+        sum += qn_expr_weigh(x, c, most);
+    if (e->kind == QN_EXPR_REPEAT)
+        sum *= e->b != QN_UNLIMITED ? (uint64_t)e->b + 1 : (uint64_t)e->a + 1;
+    return sum <= most ? sum : most + 1;
+}

@@ -336,9 +336,11 @@ static qn_status inline_rules(reader *r)
     r->measures = calloc(n, sizeof *r->measures);
     if (!r->measures)
         return qn_fail(QN_ERR_MEMORY, "grammar: no memory for %zu rules", n);
-    for (bool is_changed = true; is_changed;) {
+    bool forward = false; /* rules call those before or behind them: both ways in turn */
+    for (bool is_changed = true; is_changed; forward = !forward) {
         is_changed = false;
-        for (size_t i = n; i-- > 0;) {
+        for (size_t k = 0; k < n; k++) {
+            const size_t i = forward ? k : n - 1 - k;
             if (r->measures[i].is_flat)
                 continue;
             r->measures[i] = measure_expr(r, r->bodies[i]);

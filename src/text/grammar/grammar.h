@@ -42,11 +42,14 @@ typedef struct qn_grammar_options {
  *   out       free it with qn_grammar_free (quern/grammar.h)
  *
  * Supported: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items, prefixItems,
- * minItems, maxItems, minLength, maxLength, pattern, format (date, time, date-time, uuid, email, ipv4), minimum, maximum,
- * exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), $ref, $defs,
- * definitions, nullable. Annotations are skipped. A schema without a type has those that its keywords are about, or all if it
- * has none. Beside enum and const only type counts. Numbers with bounds have no exponent, and bounds of at most 18 digits
- * before the point.
+ * minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format), minimum, maximum, exclusiveMinimum,
+ * exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), $ref, $defs, definitions, $anchor,
+ * nullable. Annotations are skipped. A schema without a type has those that its keywords are about, or all if it has none.
+ * Constants are those that fit all other keywords.
+ *
+ * strict refuses what could let through a value that does not validate: alternatives of oneOf that are not shown to exclude
+ * each other, nullable, formats that are not known, and minProperties beyond the required ones and one more where names are
+ * free.
  *
  * Each property occurs at most once; additional keys may repeat. In strings of enum, const, pattern and in the names of
  * properties an ASCII character has one spelling, its short escape where JSON needs one; others may be written as \uXXXX. In

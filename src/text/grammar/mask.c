@@ -159,7 +159,7 @@ static uint32_t look_up_way(const qn_grammar_state *s, const alternatives *a, ui
 static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256])
 {
     const qn_grammar_state *s = w->s;
-    w->s->failed |= s->steps > QN_GRAMMAR_STEPS;
+    w->s->failed |= s->steps > QN_GRAMMAR_MASK_STEPS;
     for (uint32_t i = first, next; i < last && !s->failed; i = next) {
         const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
         next = w->nodes[i].end;

@@ -7,32 +7,34 @@
 
 enum { MAX_WEIGHT = 1 << 14 };
 
-/* About how many NFA states an expression has, saturating. */
-static uint64_t weigh(const qn_exprs *x, uint32_t id)
-{
-    const qn_expr *e = &x->items[id];
-    uint64_t sum = e->kind == QN_EXPR_CALL ? e->b : e->kind == QN_EXPR_CLASS ? 2 * (uint64_t)e->b + 1 : 1;
-    for (uint32_t c = e->child; c && sum <= MAX_WEIGHT; c = x->items[c].sibling)
-        sum += weigh(x, c);
-    if (e->kind == QN_EXPR_REPEAT)
-        sum *= e->b != QN_UNLIMITED ? (uint64_t)e->b + 1 : (uint64_t)e->a + 1;
-    return sum <= MAX_WEIGHT ? sum : MAX_WEIGHT + 1;
-}
-
 static qn_status count_step(qn_grammar *g, const char *what)
 {
     return ++g->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", what) : QN_OK;
+}
+
+/* The range of an expression that is one character of ASCII, or NULL. */
+static const qn_range *find_byte(const qn_exprs *x, uint32_t expr)
+{
+    const qn_expr *e = &x->items[expr];
+    while ((e->kind == QN_EXPR_CAT || e->kind == QN_EXPR_ALT) && e->child && !x->items[e->child].sibling)
+        e = &x->items[e->child];
+    const bool is_one = e->kind == QN_EXPR_CLASS && e->b == 1 && x->ranges[e->a].hi < 0x80;
+    return is_one ? &x->ranges[e->a] : NULL;
 }
 
 /* Tries a DFA, one for all places of the expression; *is_done false if it is too large. */
 static qn_status try_dfa(qn_grammar *g, qn_exprs *x, uint32_t expr, const char *what, uint32_t next, uint32_t *entry,
                          bool *is_done)
 {
-    *is_done = false;
+    const qn_range *byte = find_byte(x, expr);
+    *is_done = byte != NULL;
+    if (byte)
+        return qn_grammar_add_node(
+            g, (qn_node){ .kind = QN_BYTE, .lo = (uint8_t)byte->lo, .hi = (uint8_t)byte->hi, .next = next }, entry);
     if (!x->items[expr].dfa) {
         qn_dfa dfa;
         uint32_t id;
-        if (weigh(x, expr) > MAX_WEIGHT)
+        if (qn_expr_weigh(x, expr, MAX_WEIGHT) > MAX_WEIGHT)
             return QN_OK;
         const qn_status status = qn_dfa_compile(x, expr, false, what, &g->steps, &dfa);
         if (status == QN_ERR_UNSUPPORTED && g->steps <= QN_GRAMMAR_STEPS)

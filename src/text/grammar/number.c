@@ -1,7 +1,11 @@
 /* Expressions of JSON's numbers between two bounds, digit by digit. */
 #include "text/grammar/automaton.h"
 
+#include <stdio.h>
 #include <string.h>
+
+/* A bound of more digits before the point is not compared: only numbers of fewer, or of more digits are on the right side. */
+enum { MAX_COMPARED = 24, MAX_ZEROS = 40 };
 
 /* Numbers are compared by magnitude: a negative number lies between the bounds if its magnitude lies between theirs. */
 typedef struct limit {
@@ -70,13 +74,15 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
         }
         if (!lo->exclusive) {
             QN_TRY(free_digits(x, any_yet ? 0 : 1, QN_UNLIMITED, &part));
-        } else {
+        } else { /* no more zeros than a double tells from 0; beside a greater number it tells no fraction from none */
             uint32_t more, rest, any_zeros;
+            if (strcmp(lo->integer, "0") != 0)
+                return QN_OK;
             QN_TRY(digits(x, '1', '9', &digit));
             QN_TRY(free_digits(x, 0, QN_UNLIMITED, &more));
             QN_TRY(pair(x, QN_EXPR_CAT, digit, more, &rest));
             QN_TRY(digits(x, '0', '0', &zero));
-            QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_REPEAT, .child = zero, .b = QN_UNLIMITED }, &any_zeros));
+            QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_REPEAT, .child = zero, .b = MAX_ZEROS }, &any_zeros));
             QN_TRY(pair(x, QN_EXPR_CAT, any_zeros, rest, &part));
         }
         qn_expr_append(x, *id, &last, part);
@@ -138,66 +144,175 @@ static qn_status integers(qn_exprs *x, bool integer, const limit *lo, const limi
     return QN_OK;
 }
 
-/* Magnitudes from lo to hi. */
+/* Appends to an ALT the numbers whose integer part has n_min to n_max digits, without bounds. */
+static qn_status append_free(qn_exprs *x, bool integer, uint32_t n_min, uint32_t n_max, uint32_t id, uint32_t *last)
+{
+    uint32_t first, more, rest, part;
+    QN_TRY(digits(x, '1', '9', &first));
+    QN_TRY(free_digits(x, n_min - 1, n_max == QN_UNLIMITED ? n_max : n_max - 1, &more));
+    QN_TRY(pair(x, QN_EXPR_CAT, first, more, &part));
+    QN_TRY(tail(x, integer, NULL, NULL, &rest));
+    QN_TRY(pair(x, QN_EXPR_CAT, part, rest, &part));
+    qn_expr_append(x, id, last, part);
+    return QN_OK;
+}
+
+/* Magnitudes from lo to hi, without exponents. */
 static qn_status magnitudes(qn_exprs *x, bool integer, const limit *lo, const limit *hi, uint32_t *id)
 {
-    const size_t n_lo = lo->present ? strlen(lo->integer) : 1, n_hi = hi->present ? strlen(hi->integer) : n_lo;
+    const uint32_t n_lo = lo->present ? (uint32_t)strlen(lo->integer) : 1;
+    const uint32_t n_hi = hi->present ? (uint32_t)strlen(hi->integer) : QN_UNLIMITED;
     uint32_t last = 0, part;
     QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
-    for (size_t n = n_lo; n <= n_hi; n++) {
-        uint32_t first, rest, more;
-        const limit *l = lo->present && n == n_lo ? lo : NULL, *h = hi->present && n == n_hi ? hi : NULL;
-        if (l || h || n == 1) {
-            QN_TRY(integers(x, integer, l, h, n, 0, &part));
-        } else {
-            QN_TRY(digits(x, '1', '9', &first));
-            QN_TRY(integers(x, integer, NULL, NULL, n, 1, &rest));
-            QN_TRY(pair(x, QN_EXPR_CAT, first, rest, &part));
-        }
+    if (n_lo > n_hi)
+        return QN_OK;
+    if (n_lo <= MAX_COMPARED) {
+        QN_TRY(integers(x, integer, lo->present ? lo : NULL, n_lo == n_hi ? hi : NULL, n_lo, 0, &part));
         qn_expr_append(x, *id, &last, part);
-        if (n < n_hi || hi->present)
+    }
+    if (n_hi - n_lo > 1)
+        QN_TRY(append_free(x, integer, n_lo + 1, hi->present ? n_hi - 1 : QN_UNLIMITED, *id, &last));
+    if (!hi->present || n_hi == n_lo || n_hi > MAX_COMPARED)
+        return QN_OK;
+    QN_TRY(integers(x, integer, NULL, hi, n_hi, 0, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
+}
+
+/* ---- Exponents ---- */
+
+/* A magnitude as JSON's writers have it with an exponent: a digit from 1 to 9, a fraction, and ten to the power. */
+typedef struct scientific {
+    char first[2], fraction[QN_BOUND_DIGITS];
+    int exponent;
+} scientific;
+
+/* The smallest and the greatest double above 0. What is beyond is read as 0 or as infinity. */
+static const scientific least = { "4", "9406564584124654", -324 }, most = { "1", "7976931348623157", 308 };
+
+/* False for 0. */
+static bool normalise(const limit *l, scientific *s)
+{
+    char all[2 * QN_BOUND_DIGITS];
+    const int n = snprintf(all, sizeof all, "%s%s", l->integer, l->fraction), zeros = (int)strspn(all, "0");
+    if (zeros == n)
+        return false;
+    s->exponent = (int)strlen(l->integer) - 1 - zeros;
+    snprintf(s->first, sizeof s->first, "%c", all[zeros]);
+    snprintf(s->fraction, sizeof s->fraction, "%.*s", QN_BOUND_DIGITS - 1, all + zeros + 1);
+    for (size_t k = strlen(s->fraction); k > 0 && s->fraction[k - 1] == '0'; k--)
+        s->fraction[k - 1] = 0;
+    return true;
+}
+
+/* Exponents from lo to hi: with a sign, and up to two zeros before. */
+static qn_status exponents(qn_exprs *x, int lo, int hi, uint32_t *id)
+{
+    uint32_t last = 0, part, prefix;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
+    for (int negative = 0; negative < 2; negative++) {
+        char low[16], high[16];
+        const char *const sign = negative ? "[eE]-0?" : "[eE]\\+?0?";
+        const int from = negative ? (hi < -1 ? -hi : 1) : lo > 0 ? lo : 0, to = negative ? -lo : hi;
+        if (from > to)
             continue;
-        QN_TRY(digits(x, '1', '9', &first));
-        QN_TRY(free_digits(x, (uint32_t)n, QN_UNLIMITED, &more));
-        QN_TRY(pair(x, QN_EXPR_CAT, first, more, &part));
-        QN_TRY(tail(x, integer, NULL, NULL, &rest));
-        QN_TRY(pair(x, QN_EXPR_CAT, part, rest, &part));
+        snprintf(low, sizeof low, "%d", from);
+        snprintf(high, sizeof high, "%d", to);
+        const limit least_digits = { true, false, low, "" }, most_digits = { true, false, high, "" };
+        QN_TRY(magnitudes(x, true, &least_digits, &most_digits, &part));
+        QN_TRY(qn_expr_regex(x, sign, strlen(sign), false, "exponent", &prefix));
+        QN_TRY(pair(x, QN_EXPR_CAT, prefix, part, &part));
         qn_expr_append(x, *id, &last, part);
     }
     return QN_OK;
 }
 
-static bool is_zero(const qn_bound *b)
+/* Appends to an ALT the mantissas from lo to hi with exponents from `from` to `to`. */
+static qn_status append_scientific(qn_exprs *x, const limit *lo, const limit *hi, int from, int to, uint32_t id, uint32_t *last)
 {
-    return !strcmp(b->integer, "0") && !*b->fraction;
+    uint32_t mantissa, exponent, part;
+    if (from > to)
+        return QN_OK;
+    QN_TRY(integers(x, false, lo, hi, 1, 0, &mantissa));
+    QN_TRY(exponents(x, from, to, &exponent));
+    QN_TRY(pair(x, QN_EXPR_CAT, mantissa, exponent, &part));
+    qn_expr_append(x, id, last, part);
+    return QN_OK;
+}
+
+/* Magnitudes from lo to hi, with exponents, but for 0: the mantissa is compared where the exponent is that of a limit. */
+static qn_status scientifics(qn_exprs *x, const limit *lo, const limit *hi, uint32_t *id)
+{
+    scientific low = least, high = most;
+    uint32_t last = 0;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
+    const bool has_low = lo->present && normalise(lo, &low);
+    if (hi->present && !normalise(hi, &high))
+        return QN_OK;
+    const limit one = { true, false, "1", "" };
+    const limit l = { true, has_low && lo->exclusive, low.first, low.fraction };
+    const limit h = { true, hi->present && hi->exclusive, high.first, high.fraction };
+    if (low.exponent == high.exponent)
+        return append_scientific(x, &l, &h, low.exponent, low.exponent, *id, &last);
+    if (low.exponent > high.exponent)
+        return QN_OK;
+    QN_TRY(append_scientific(x, &l, NULL, low.exponent, low.exponent, *id, &last));
+    QN_TRY(append_scientific(x, &one, NULL, low.exponent + 1, high.exponent - 1, *id, &last));
+    return append_scientific(x, &one, &h, high.exponent, high.exponent, *id, &last);
+}
+
+static limit limit_of(const qn_bound *bound, const qn_decimal *decimal)
+{
+    return (limit){ bound->present, decimal->exclusive, decimal->integer, decimal->fraction };
+}
+
+/* Numbers of one sign between the bounds by magnitude; NULL: from 0 on, or without end. */
+static qn_status append_signed(qn_exprs *x, bool integer, bool negative, const qn_bound *lo, const qn_bound *hi, uint32_t id,
+                               uint32_t *last)
+{
+    const limit none = { 0 }, above_zero = { true, true, "0", "" };
+    const limit from = lo ? limit_of(lo, &lo->plain) : negative ? above_zero : none, to = hi ? limit_of(hi, &hi->plain) : none;
+    uint32_t part, with_exponent, minus;
+    QN_TRY(magnitudes(x, integer, &from, &to, &part));
+    if (!integer) {
+        const limit l = lo ? limit_of(lo, &lo->scientific) : none, h = hi ? limit_of(hi, &hi->scientific) : none;
+        QN_TRY(scientifics(x, &l, &h, &with_exponent));
+        QN_TRY(pair(x, QN_EXPR_ALT, part, with_exponent, &part));
+    }
+    if (negative) {
+        QN_TRY(digits(x, '-', '-', &minus));
+        QN_TRY(pair(x, QN_EXPR_CAT, minus, part, &part));
+    }
+    qn_expr_append(x, id, last, part);
+    return QN_OK;
+}
+
+/* Whether 0 lies on the right side of a bound whose other numbers are those above, or below for a maximum. */
+static bool admits_zero(const qn_bound *b, bool is_min)
+{
+    const bool is_zero = !strcmp(b->plain.integer, "0") && !*b->plain.fraction;
+    return !b->present || (is_zero ? !b->plain.exclusive : b->negative == is_min);
 }
 
 qn_status qn_expr_number(qn_exprs *x, bool integer, const qn_bound *min, const qn_bound *max, uint32_t *id)
 {
-    static const char plain[] = "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?", plain_integer[] = "-?(0|[1-9][0-9]*)";
-    const limit none = { 0 }, zero = { true, false, "0", "" };
-    uint32_t last = 0, part, minus;
+    static const char plain[] = "-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?", plain_integer[] = "-?(0|[1-9][0-9]*)",
+                      minus_zero[] = "-0(\\.0+)?";
+    uint32_t last = 0, part;
     if (!min->present && !max->present) {
         const char *text = integer ? plain_integer : plain;
         return qn_expr_regex(x, text, strlen(text), false, "number", id);
     }
-    const limit low = { min->present, min->exclusive, min->integer, min->fraction },
-                high = { max->present, max->exclusive, max->integer, max->fraction };
     QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
-    if (!max->present || !max->negative || (is_zero(max) && !max->exclusive)) { /* 0 and above */
-        const bool above = min->present && !min->negative;
-        const limit top = max->negative ? zero : high;
-        QN_TRY(
-            magnitudes(x, integer, above || (min->present && is_zero(min)) ? &low : &none, max->present ? &top : &none, &part));
+    if (!max->present || !max->negative) /* 0 and above */
+        QN_TRY(append_signed(x, integer, false, min->present && !min->negative ? min : NULL, max->present ? max : NULL, *id,
+                             &last));
+    if (!integer && admits_zero(min, true) && admits_zero(max, false)) {
+        QN_TRY(qn_expr_regex(x, minus_zero, strlen(minus_zero), false, "number", &part));
         qn_expr_append(x, *id, &last, part);
     }
-    if (!min->present || min->negative) { /* below 0: magnitudes from that of max to that of min */
-        const limit bottom = { true, true, "0", "" };
-        const bool below = max->present && (max->negative || is_zero(max));
-        QN_TRY(magnitudes(x, integer, below ? &high : &bottom, min->present ? &low : &none, &part));
-        QN_TRY(digits(x, '-', '-', &minus));
-        QN_TRY(pair(x, QN_EXPR_CAT, minus, part, &part));
-        qn_expr_append(x, *id, &last, part);
-    }
-    return QN_OK;
+    if (min->present && !min->negative)
+        return QN_OK;
+    /* Below 0: magnitudes from that of max to that of min. */
+    return append_signed(x, integer, true, max->present && max->negative ? max : NULL, min->present ? min : NULL, *id, &last);
 }

@@ -155,7 +155,7 @@ static const char *const supported[] = { "type",
                                          "nullable",
                                          NULL };
 
-static bool is_note(const char *key)
+bool qn_schema_is_note(const char *key)
 {
     return is_in(key, notes) || !strncmp(key, "x-", 2);
 }
@@ -166,9 +166,11 @@ static qn_status check_keywords(const qn_schema_compiler *c, json_t *schema)
     json_t *value;
     json_object_foreach(schema, key, value)
     {
-        (void)value;
-        if (!is_in(key, supported) && !is_note(key) && c->options.strict)
+        if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
+        if (!strcmp(key, "nullable") && json_is_true(value) && c->options.strict)
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'nullable' is no keyword of JSON Schema: \"null\" in a list of types is",
+                           qn_schema_path(c));
     }
     return QN_OK;
 }
@@ -180,13 +182,14 @@ static json_t *without(json_t *schema, const char *keyword, bool *is_empty)
 {
     json_t *rest = json_object(), *value;
     const char *key;
-    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !is_note(key)) json_object_set(rest, key, value);
+    json_object_foreach(schema, key, value) if (strcmp(key, keyword) != 0 && !qn_schema_is_note(key))
+        json_object_set(rest, key, value);
     *is_empty = !json_object_size(rest);
     return rest;
 }
 
 /* The error of another function, with the place. */
-static qn_status at_place(const qn_schema_compiler *c, qn_status status)
+qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
 {
     char text[QN_ERROR_TEXT_MAX];
     if (status == QN_OK)
@@ -200,9 +203,28 @@ static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, 
                              uint32_t *entry)
 {
     json_t *merged;
-    QN_TRY(at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
+    QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
     QN_TRY(qn_schema_own(c, merged));
     return call(c, merged, keyword, key, entry);
+}
+
+/* oneOf is a union if its alternatives, each with what stands beside them, exclude each other. Without strict it always is. */
+static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *rest)
+{
+    json_t *whole = json_array(), *branch, *merged;
+    size_t i;
+    QN_TRY(qn_schema_own(c, whole));
+    json_array_foreach(branches, i, branch)
+    {
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, &c->merges, &merged)));
+        if (json_array_append_new(whole, merged) != 0)
+            return no_memory();
+        for (size_t k = 0; k < i; k++)
+            if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
+                return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
+                               qn_schema_path(c), k, i);
+    }
+    return QN_OK;
 }
 
 static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const char *keyword, uint32_t *entry)
@@ -217,6 +239,8 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
                        json_array_size(branches), MAX_BRANCHES);
     json_t *rest = without(schema, keyword, &is_empty);
     QN_TRY(qn_schema_own(c, rest));
+    if (c->options.strict && !strcmp(keyword, "oneOf"))
+        QN_TRY(check_one_of(c, branches, rest));
     json_array_foreach(branches, i, branch)
     {
         char key[32];
@@ -240,7 +264,7 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_array_foreach(parts, i, part)
     {
         json_t *next;
-        QN_TRY(at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
+        QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
         QN_TRY(qn_schema_own(c, next));
         merged = next;
     }
@@ -259,7 +283,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
         return qn_fail(QN_ERR_INVALID, "%s/$ref: not a string", qn_schema_path(c));
     json_t *rest = without(schema, "$ref", &is_empty);
     QN_TRY(qn_schema_own(c, rest));
-    QN_TRY(at_place(c, qn_schema_resolve(c->root, reference, &target)));
+    QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &target)));
     if (!is_empty)
         return call_merged(c, target, rest, NULL, NULL, entry);
     snprintf(path, sizeof path, "%.80s: %.160s", c->what, reference);
@@ -302,7 +326,12 @@ static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *t
     return qn_fail(QN_ERR_INVALID, "%s/type: '%s' is not a type", qn_schema_path(c), name ? name : "(no string)");
 }
 
-static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
+static bool has_constants(json_t *schema)
+{
+    return json_object_get(schema, "enum") || json_object_get(schema, "const");
+}
+
+qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types)
 {
     json_t *type = json_object_get(schema, "type"), *each;
     size_t i;
@@ -312,11 +341,11 @@ static qn_status find_types(const qn_schema_compiler *c, json_t *schema, unsigne
     } else if (type) {
         QN_TRY(add_type(c, type, types));
     } else {
-        *types = json_object_get(schema, "enum") || json_object_get(schema, "const") ? QN_IS_ANY : implied_types(schema);
+        *types = has_constants(schema) ? QN_IS_ANY : implied_types(schema);
     }
     if (json_is_true(json_object_get(schema, "nullable")))
         *types |= QN_IS_NULL;
-    if (*types & QN_IS_NUMBER)
+    if (*types & QN_IS_NUMBER && !has_constants(schema))
         *types &= ~(unsigned)QN_IS_INTEGER;
     return QN_OK;
 }
@@ -325,8 +354,8 @@ static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *
 {
     unsigned types;
     uint32_t node;
-    QN_TRY(find_types(c, schema, &types));
-    if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
+    QN_TRY(qn_schema_types(c, schema, &types));
+    if (has_constants(schema))
         return qn_schema_enum(c, schema, types, entry);
     if (types & QN_IS_STRING) {
         QN_TRY(qn_schema_string(c, schema, &node));
@@ -347,10 +376,14 @@ static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *
     static const char *const words[] = { "null", "true|false", "true|false|null" };
     const unsigned word = types & (QN_IS_NULL | QN_IS_BOOLEAN);
     if (word) {
-        const char *text = words[word == QN_IS_NULL ? 0 : word == QN_IS_BOOLEAN ? 1 : 2];
+        const int which = word == QN_IS_NULL ? 0 : word == QN_IS_BOOLEAN ? 1 : 2;
         uint32_t expr, dfa;
-        QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), false, "word", &expr));
-        QN_TRY(qn_schema_dfa(c, expr, &dfa));
+        if (!c->words[which]) {
+            QN_TRY(qn_expr_regex(&c->exprs, words[which], strlen(words[which]), false, "word", &expr));
+            QN_TRY(qn_schema_dfa(c, expr, &dfa));
+            c->words[which] = dfa + 1;
+        }
+        dfa = c->words[which] - 1;
         QN_TRY(qn_schema_node(c, QN_DFA, dfa, c->end, &node));
         QN_TRY(qn_schema_or(c, node, entry));
     }
@@ -430,11 +463,9 @@ qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options 
 {
     qn_schema_compiler c;
     uint32_t rule;
-    json_t *root = json_deep_copy(schema);
+    json_t *root = json_incref((json_t *)schema);
     *out = NULL;
     qn_status status = qn_schema_begin(&c, options);
-    if (status == QN_OK && !root)
-        status = no_memory();
     if (status == QN_OK)
         status = qn_schema_compile(&c, "schema", root, root, NULL, &rule);
     if (status == QN_OK)

@@ -16,7 +16,8 @@ enum {
     QN_IS_ARRAY = 32,
     QN_IS_OBJECT = 64,
     QN_IS_ANY = 127 - QN_IS_INTEGER,
-    QN_SCHEMA_SLOTS = 2 * QN_GRAMMAR_RULES
+    QN_SCHEMA_SLOTS = 2 * QN_GRAMMAR_RULES,
+    QN_SCHEMA_NUMBERS = 256
 };
 
 typedef struct qn_schema_compiler {
@@ -30,7 +31,12 @@ typedef struct qn_schema_compiler {
     uint32_t *slots; /* rules by schema, + 1 */
     uint32_t rule;   /* being compiled */
     uint32_t end, space;
-    uint64_t merges;
+    struct {
+        uint64_t low, high; /* of the hash of the bounds, or of the pattern and the lengths */
+        uint32_t dfa;       /* + 1; 0: none */
+    } numbers[QN_SCHEMA_NUMBERS], patterns[QN_SCHEMA_NUMBERS];
+    uint32_t words[3]; /* DFAs, + 1 */
+    uint64_t merges, comparisons;
 } qn_schema_compiler;
 
 /* qn_schema_begin, qn_schema_compile, qn_schema_end - compile schemas to rules of one grammar: begin, each schema, end, also after
@@ -58,6 +64,21 @@ qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32
 qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
+
+/* The error of another function, with the place. */
+qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);
+
+/* qn_schema_is_note - whether a keyword is an annotation, which says nothing of what fits. */
+bool qn_schema_is_note(const char *key);
+
+/* qn_schema_types - the types of a schema, as QN_IS_...: those it names, or those that its keywords are about. */
+qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types);
+
+/* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
+qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
+
+/* qn_schema_format - the regular expression of a format; NULL: none is known. */
+const char *qn_schema_format(const char *name);
 
 /* The node at which a value of a type begins. */
 qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry);

@@ -12,28 +12,115 @@ static qn_status no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "schema: no memory");
 }
 
-qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out)
+static int hex_digit(char c)
 {
-    json_t *at = root;
-    const char *p = reference;
-    if (*p++ != '#')
-        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s' is outside the schema", reference);
-    while (*p == '/' && at) {
-        char key[512];
-        size_t n = 0;
-        for (p++; *p && *p != '/' && n + 1 < sizeof key; p++) {
-            if (*p == '~' && (p[1] == '0' || p[1] == '1'))
-                key[n++] = *++p == '0' ? '~' : '/';
-            else if (*p == '%' && p[1] == '2' && p[2] == '5')
-                key[n++] = '%', p += 2;
-            else
-                key[n++] = *p;
-        }
-        key[n] = 0;
-        at = json_is_array(at) ? json_array_get(at, strtoul(key, NULL, 10)) : json_object_get(at, key);
+    return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+}
+
+/* The fragment of a URI without its percent signs, or false if it is too long. */
+static bool decode(const char *fragment, char *out, size_t size)
+{
+    size_t n = 0;
+    for (const char *p = fragment; *p; p++) {
+        const int high = *p == '%' ? hex_digit(p[1]) : -1, low = high >= 0 ? hex_digit(p[2]) : -1;
+        if (n + 1 >= size)
+            return false;
+        out[n++] = low >= 0 ? (char)(high << 4 | low) : *p;
+        p += low >= 0 ? 2 : 0;
     }
-    *out = at;
-    return at && !*p ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
+    out[n] = 0;
+    return true;
+}
+
+/* The schema with an $anchor of the name, below `value`. */
+static json_t *find_anchor(json_t *value, const char *name, uint64_t *visits)
+{
+    json_t *item, *found = NULL;
+    const char *key;
+    size_t i;
+    ++*visits;
+    const char *anchor = json_string_value(json_object_get(value, "$anchor"));
+    if (anchor && !strcmp(anchor, name))
+        return value;
+    json_object_foreach(value, key, item)
+    {
+        if (!found && (json_is_object(item) || json_is_array(item)))
+            found = find_anchor(item, name, visits);
+    }
+    json_array_foreach(value, i, item)
+    {
+        if (!found && (json_is_object(item) || json_is_array(item)))
+            found = find_anchor(item, name, visits);
+    }
+    return found;
+}
+
+/* What a JSON pointer leads to, or NULL. */
+static json_t *follow(json_t *at, char *pointer)
+{
+    bool is_step = *pointer == '/';
+    while (at && is_step) {
+        char *key = ++pointer, *to = pointer;
+        for (; *pointer && *pointer != '/'; pointer++) {
+            const bool is_escape = *pointer == '~' && (pointer[1] == '0' || pointer[1] == '1');
+            *to++ = !is_escape ? *pointer : pointer[1] == '0' ? '~' : '/';
+            pointer += is_escape;
+        }
+        is_step = *pointer == '/';
+        *to = 0;
+        if (json_is_array(at))
+            at = *key && strspn(key, "0123456789") == strlen(key) ? json_array_get(at, strtoul(key, NULL, 10)) : NULL;
+        else
+            at = json_object_get(at, key);
+    }
+    return at;
+}
+
+qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps, json_t **out)
+{
+    char fragment[1024];
+    const char *id = json_string_value(json_object_get(root, "$id")), *p = reference;
+    const size_t n_id = id ? strcspn(id, "#") : 0;
+    *out = NULL;
+    if (n_id && !strncmp(p, id, n_id) && (p[n_id] == '#' || !p[n_id]))
+        p += n_id;
+    if (*p != '#' && (*p || p == reference))
+        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s' is outside the schema", reference);
+    p += *p == '#';
+    if (!decode(p, fragment, sizeof fragment))
+        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%.80s...' is of %zu bytes", reference, strlen(reference));
+    if (*fragment && *fragment != '/') {
+        uint64_t visits = 0;
+        *out = find_anchor(root, fragment, &visits);
+        *steps += visits / 32;
+        if (*steps > MAX_STEPS)
+            return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s': too many references to anchors", reference);
+    } else {
+        *out = follow(root, fragment);
+    }
+    return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
+}
+
+bool qn_schema_is_equal(json_t *a, json_t *b)
+{
+    json_t *item;
+    const char *key;
+    size_t i;
+    if (json_is_number(a) && json_is_number(b) && !(json_is_integer(a) && json_is_integer(b)))
+        return json_number_value(a) == json_number_value(b);
+    if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
+        json_object_size(a) != json_object_size(b))
+        return false;
+    if (!json_is_array(a) && !json_is_object(a))
+        return json_equal(a, b);
+    json_array_foreach(a, i, item) if (!qn_schema_is_equal(item, json_array_get(b, i))) return false;
+    json_object_foreach(a, key, item)
+    {
+        json_t *other = json_object_get(b, key);
+        if (!other || !qn_schema_is_equal(item, other))
+            return false;
+    }
+    return true;
 }
 
 static json_t *all_of(json_t *a, json_t *b)
@@ -73,7 +160,7 @@ static json_t *intersect(json_t *a, json_t *b)
 {
     size_t i, k;
     json_t *x, *y, *both = json_array();
-    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (json_equal(x, y)) json_array_append(both, x);
+    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (qn_schema_is_equal(x, y)) json_array_append(both, x);
     return both;
 }
 
@@ -141,6 +228,8 @@ static json_t *merge_keyword(const char *key, json_t *x, json_t *y)
         return merge_types(x, y);
     if (!strcmp(key, "enum"))
         return intersect(x, y);
+    if (!strcmp(key, "const") && qn_schema_is_equal(x, y))
+        return json_incref(x);
     if (!strcmp(key, "required") || !strcmp(key, "allOf"))
         return unite(x, y);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf"))
@@ -159,7 +248,7 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         if (!reference)
             return QN_OK;
         json_t *target, *rest = json_copy(*out), *merged = NULL;
-        qn_status status = rest ? qn_schema_resolve(root, reference, &target) : no_memory();
+        qn_status status = rest ? qn_schema_resolve(root, reference, steps, &target) : no_memory();
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
@@ -175,6 +264,30 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
     json_decref(*out);
     *out = NULL;
     return qn_fail(QN_ERR_UNSUPPORTED, "more than %d references of references for one value", MAX_REFERENCES);
+}
+
+/* The schema with draft 4's booleans, which speak of the bound beside them, as exclusive bounds; and a constant as a list, where
+ * another schema has one too. A new reference. */
+static json_t *modernise(json_t *schema, json_t *other)
+{
+    static const char *const bounds[][2] = { { "minimum", "exclusiveMinimum" }, { "maximum", "exclusiveMaximum" } };
+    json_t *out = json_copy(schema), *constant = json_object_get(schema, "const");
+    for (int i = 0; i < 2; i++) {
+        json_t *is_exclusive = json_object_get(out, bounds[i][1]), *bound = json_object_get(out, bounds[i][0]);
+        if (!json_is_boolean(is_exclusive))
+            continue;
+        if (json_is_true(is_exclusive) && json_is_number(bound)) {
+            json_object_set(out, bounds[i][1], bound);
+            json_object_del(out, bounds[i][0]);
+        } else {
+            json_object_del(out, bounds[i][1]);
+        }
+    }
+    if (constant && json_object_get(other, "const") && !json_object_get(schema, "enum")) {
+        json_object_set_new(out, "enum", json_pack("[O]", constant));
+        json_object_del(out, "const");
+    }
+    return out;
 }
 
 static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **out)
@@ -204,6 +317,25 @@ static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **o
     return QN_OK;
 }
 
+/* Two schemas without references. */
+static qn_status merge_plain(json_t *x, json_t *y, uint64_t *steps, json_t **out)
+{
+    if (json_is_false(x) || json_is_false(y))
+        *out = json_false();
+    else if (json_is_true(x) || json_is_true(y))
+        *out = json_incref(json_is_true(x) ? y : x);
+    else if (!json_is_object(x) || !json_is_object(y))
+        return qn_fail(QN_ERR_INVALID, "neither an object nor a boolean");
+    else {
+        json_t *a = modernise(x, y), *b = modernise(y, x);
+        const qn_status status = a && b ? merge_objects(a, b, steps, out) : no_memory();
+        json_decref(a);
+        json_decref(b);
+        return status;
+    }
+    return QN_OK;
+}
+
 static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out)
 {
     json_t *x = NULL, *y = NULL;
@@ -214,16 +346,8 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
     qn_status status = flatten(root, a, depth, steps, &x);
     if (status == QN_OK)
         status = flatten(root, b, depth, steps, &y);
-    if (status == QN_OK) {
-        if (json_is_false(x) || json_is_false(y))
-            *out = json_false();
-        else if (json_is_true(x) || json_is_true(y))
-            *out = json_incref(json_is_true(x) ? y : x);
-        else if (json_is_object(x) && json_is_object(y))
-            status = merge_objects(x, y, steps, out);
-        else
-            status = qn_fail(QN_ERR_INVALID, "neither an object nor a boolean");
-    }
+    if (status == QN_OK)
+        status = merge_plain(x, y, steps, out);
     json_decref(x);
     json_decref(y);
     return status;

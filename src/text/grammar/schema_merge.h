@@ -9,8 +9,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* qn_schema_resolve - the schema that "#/a/b" names in `root`; NULL with QN_ERR_INVALID if there is none. Borrowed. */
-qn_status qn_schema_resolve(json_t *root, const char *reference, json_t **out);
+/* qn_schema_resolve - the schema that a reference names in `root`: "#/a/b", or "#name" of an $anchor, behind the root's own $id
+ * or alone. NULL with QN_ERR_INVALID if there is none. Borrowed.
+ *
+ *   steps   counted up by the search for an anchor */
+qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps, json_t **out);
+
+/* qn_schema_is_equal - whether two values are equal to a JSON schema: numbers by value. */
+bool qn_schema_is_equal(json_t *a, json_t *b);
+
+/* qn_schema_is_disjoint - whether it is shown that no value fits both schemas: by types, constants, bounds, or a required
+ * property that the other forbids or of which the same is shown.
+ *
+ *   steps   counted up; above a bound nothing is shown */
+bool qn_schema_is_disjoint(json_t *root, json_t *a, json_t *b, uint64_t *steps);
 
 /* qn_schema_merge - the schema of the values that fit both `a` and `b`. References in them are resolved in `root`.
  *

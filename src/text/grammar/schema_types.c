@@ -1,4 +1,4 @@
-/* Values of a schema by their types: strings, numbers, arrays, objects, and enumerations of any of them. */
+/* Values of a schema by their types: strings, numbers, arrays and objects. */
 #include "text/grammar/schema.h"
 
 #include "base/memory.h"
@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 static qn_status no_memory(void)
 {
@@ -31,34 +32,11 @@ static qn_status get_count(const qn_schema_compiler *c, json_t *schema, const ch
 
 /* ---- Strings ---- */
 
-static const char *find_format(const char *name)
-{
-#define DATE                                                                                                                   \
-    "[0-9]{4}-(0[13578]-(0[1-9]|[12][0-9]|3[01])|1[02]-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|" \
-    "1[0-9]|2[0-8]))"
-#define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-    static const struct {
-        const char *name, *regex;
-    } formats[] = {
-        { "date", "^" DATE "$" },
-        { "time", "^" TIME "$" },
-        { "date-time", "^" DATE "T" TIME "$" },
-        { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
-        { "email", "^[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9]+(-+[A-Za-z0-9]+)*(\\.[A-Za-z0-9]+(-+[A-Za-z0-9]+)*)+$" },
-        { "ipv4", "^" BYTE "(\\." BYTE "){3}$" }
-    };
-    for (size_t i = 0; name && i < sizeof formats / sizeof *formats; i++)
-        if (!strcmp(name, formats[i].name))
-            return formats[i].regex;
-    return NULL;
-}
-
-/* The DFA of pattern or format, in which the lengths are. */
-static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+/* The DFA of a pattern or format, in which the lengths are. */
+static qn_status compile_pattern(qn_schema_compiler *c, const char *text, const qn_string_rule *rule, uint32_t *id)
 {
     uint64_t *steps = &c->grammar->steps;
-    uint32_t expr, id;
+    uint32_t expr;
     qn_dfa dfa;
     QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), true, qn_schema_path(c), &expr));
     QN_TRY(qn_dfa_compile(&c->exprs, expr, true, qn_schema_path(c), steps, &dfa));
@@ -69,23 +47,41 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, qn_str
             return status;
         }
     }
-    QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &id));
-    *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)id };
+    return qn_grammar_add_dfa(c->grammar, &dfa, id);
+}
+
+/* Equal patterns are one DFA: alternatives in the same state of it are walked as one. */
+static qn_status find_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+{
+    const uint64_t lengths = (uint64_t)rule->min << 32 | rule->max;
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(text, strlen(text), lengths);
+    const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
+    if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low64 || c->patterns[slot].high != hash.high64) {
+        uint32_t id;
+        QN_TRY(compile_pattern(c, text, rule, &id));
+        c->patterns[slot].low = hash.low64;
+        c->patterns[slot].high = hash.high64;
+        c->patterns[slot].dfa = id + 1;
+    }
+    *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)c->patterns[slot].dfa - 1 };
     return QN_OK;
 }
 
 static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
 {
     json_t *pattern = json_object_get(schema, "pattern");
-    const char *format = find_format(json_string_value(json_object_get(schema, "format"))), *text = json_string_value(pattern);
+    const char *name = json_string_value(json_object_get(schema, "format")), *text = json_string_value(pattern);
+    const char *format = name ? qn_schema_format(name) : NULL;
     if (pattern && !text)
         return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
+    if (name && !format && c->options.strict)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/format: '%s' is not supported", qn_schema_path(c), name);
     if (pattern && format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format", qn_schema_path(c));
     text = text ? text : format;
     if (!text)
         return QN_OK;
-    const qn_status status = compile_pattern(c, text, rule);
+    const qn_status status = find_pattern(c, text, rule);
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
 }
 
@@ -100,6 +96,11 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
         return QN_OK;
     }
     QN_TRY(add_pattern(c, schema, &rule));
+    if (rule.dfa >= 0) { /* it has the spellings of a string */
+        QN_TRY(qn_schema_byte(c, '"', c->end, &id));
+        QN_TRY(qn_schema_node(c, QN_DFA, (uint32_t)rule.dfa, id, &id));
+        return qn_schema_byte(c, '"', id, entry);
+    }
     QN_TRY(qn_grammar_add_string(c->grammar, rule, &id));
     QN_TRY(qn_schema_node(c, QN_STRING, id, c->end, &id));
     return qn_schema_byte(c, '"', id, entry);
@@ -107,38 +108,77 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
 
 /* ---- Numbers ---- */
 
-static qn_status set_bound(const qn_schema_compiler *c, json_t *value, const char *key, qn_bound *bound)
+/* The shortest digits that name a magnitude. */
+static void set_decimal(double number, qn_decimal *decimal)
 {
-    char text[512];
-    if (json_is_integer(value)) {
-        snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+    char text[40], digits[40];
+    int precision = 0;
+    do
+        snprintf(text, sizeof text, "%.*e", precision, number);
+    while (strtod(text, NULL) != number && ++precision < 17);
+    const int exponent = atoi(strchr(text, 'e') + 1), n = 1 + precision;
+    snprintf(digits, sizeof digits, "%c%.*s", text[0], precision, precision ? text + 2 : "");
+    memset(decimal->integer, 0, sizeof decimal->integer);
+    memset(decimal->fraction, 0, sizeof decimal->fraction);
+    if (exponent < 0) {
+        decimal->integer[0] = '0';
+        memset(decimal->fraction, '0', (size_t)(-exponent - 1));
+        memcpy(decimal->fraction - exponent - 1, digits, (size_t)n);
     } else {
-        const double number = json_real_value(value);
-        int precision = 0;
-        if (!(fabs(number) < 1e18)) { /* no number that JSON writes without an exponent is beyond */
-            bound->present = false;
-            return QN_OK;
-        }
-        do
-            snprintf(text, sizeof text, "%.*f", precision, number);
-        while (strtod(text, NULL) != number && ++precision < 39);
+        memset(decimal->integer, '0', (size_t)exponent + 1);
+        memcpy(decimal->integer, digits, (size_t)(n <= exponent ? n : exponent + 1));
+        if (n > exponent + 1)
+            memcpy(decimal->fraction, digits + exponent + 1, (size_t)(n - exponent - 1));
     }
-    const char *digits = text + (*text == '-'), *point = strchr(digits, '.');
-    const size_t n = point ? (size_t)(point - digits) : strlen(digits);
-    if (n >= sizeof bound->integer)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: a bound of %zu digits", qn_schema_path(c), key, n);
-    memcpy(bound->integer, digits, n);
-    bound->integer[n] = 0;
-    snprintf(bound->fraction, sizeof bound->fraction, "%s", point ? point + 1 : "");
-    for (size_t k = strlen(bound->fraction); k > 0 && bound->fraction[k - 1] == '0'; k--)
-        bound->fraction[k - 1] = 0;
-    bound->present = true;
-    bound->negative = *text == '-' && (strcmp(bound->integer, "0") != 0 || *bound->fraction);
-    return QN_OK;
+    for (size_t k = strlen(decimal->fraction); k > 0 && decimal->fraction[k - 1] == '0'; k--)
+        decimal->fraction[k - 1] = 0;
+}
+
+/* Keeps 40 digits of a fraction. They are rounded away from numbers that the bound refuses: `up` if it is the lower one. */
+static void shorten(qn_decimal *decimal, bool up)
+{
+    enum { MOST = 40 };
+    if (strlen(decimal->fraction) <= MOST)
+        return;
+    memset(decimal->fraction + MOST, 0, sizeof decimal->fraction - MOST);
+    for (size_t k = MOST; k-- > 0 && up;) {
+        up = decimal->fraction[k] == '9';
+        decimal->fraction[k] = up ? '0' : (char)(decimal->fraction[k] + 1);
+    }
+    for (size_t k = MOST; k-- > 0 && decimal->fraction[k] == '0';)
+        decimal->fraction[k] = 0;
+}
+
+/* A number with a fraction or an exponent is read to a double, so that many decimals are equal to a bound. Beyond an exclusive
+ * bound is what is not nearer to 0, or not farther, than the shortest digits of the next double. 0 is exact. */
+static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, qn_bound *bound)
+{
+    const double number = json_number_value(value), infinite = is_min ? HUGE_VAL : -HUGE_VAL;
+    const __int128 exact = json_integer_value(value);
+    const bool is_exact = json_is_real(value) || (__int128)number == exact;
+    const bool is_beyond = !is_exact && ((__int128)number > exact) == is_min;
+    double beyond = (is_exact ? exclusive : !is_beyond) ? nextafter(number, infinite) : number;
+    beyond = number == 0 || isinf(beyond) ? number : beyond;
+    *bound = (qn_bound){ .present = true, .negative = number < 0 };
+    set_decimal(fabs(beyond), &bound->scientific);
+    bound->scientific.exclusive = exclusive && is_exact && beyond == number;
+    if (!integer && fabs(number) < 0x1p53) {
+        bound->plain = bound->scientific;
+        shorten(&bound->plain, is_min != bound->negative);
+        return;
+    }
+    /* Integers are exact, and so are their bounds. */
+    bound->plain.exclusive = exclusive;
+    if (json_is_integer(value))
+        snprintf(bound->plain.integer, sizeof bound->plain.integer, "%llu", (unsigned long long)(exact < 0 ? -exact : exact));
+    else if (fabs(number) >= 0x1p53)
+        snprintf(bound->plain.integer, sizeof bound->plain.integer, "%.0f", fabs(number));
+    else
+        set_decimal(fabs(number), &bound->plain);
 }
 
 /* The stricter of the inclusive bound and the exclusive one, which may also be a boolean. */
-static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_min, qn_bound *bound)
+static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_min, bool integer, qn_bound *bound)
 {
     const char *key = is_min ? "minimum" : "maximum", *exclusive_key = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
     json_t *value = json_object_get(schema, key), *exclusive = json_object_get(schema, exclusive_key);
@@ -148,23 +188,32 @@ static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_
     if (json_is_number(exclusive)) {
         const double x = json_number_value(exclusive), y = json_number_value(value);
         if (!value || (is_min ? x >= y : x <= y)) {
-            bound->exclusive = true;
-            return set_bound(c, exclusive, exclusive_key, bound);
+            set_bound(exclusive, true, is_min, integer, bound);
+            return QN_OK;
         }
     }
-    bound->exclusive = json_is_true(exclusive);
-    return value ? set_bound(c, value, key, bound) : QN_OK;
+    if (value)
+        set_bound(value, json_is_true(exclusive), is_min, integer, bound);
+    return QN_OK;
 }
 
+/* A DFA of numbers is made once for the same bounds. */
 qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, uint32_t *entry)
 {
-    qn_bound min, max;
+    qn_bound bounds[2];
     uint32_t expr, dfa;
-    QN_TRY(get_bound(c, schema, true, &min));
-    QN_TRY(get_bound(c, schema, false, &max));
-    QN_TRY(qn_expr_number(&c->exprs, integer, &min, &max, &expr));
-    QN_TRY(qn_schema_dfa(c, expr, &dfa));
-    return qn_schema_node(c, QN_DFA, dfa, c->end, entry);
+    QN_TRY(get_bound(c, schema, true, integer, &bounds[0]));
+    QN_TRY(get_bound(c, schema, false, integer, &bounds[1]));
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(bounds, sizeof bounds, integer);
+    const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
+    if (!c->numbers[slot].dfa || c->numbers[slot].low != hash.low64 || c->numbers[slot].high != hash.high64) {
+        QN_TRY(qn_expr_number(&c->exprs, integer, &bounds[0], &bounds[1], &expr));
+        QN_TRY(qn_schema_dfa(c, expr, &dfa));
+        c->numbers[slot].low = hash.low64;
+        c->numbers[slot].high = hash.high64;
+        c->numbers[slot].dfa = dfa + 1;
+    }
+    return qn_schema_node(c, QN_DFA, c->numbers[slot].dfa - 1, c->end, entry);
 }
 
 /* ---- Arrays ---- */
@@ -187,6 +236,9 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
         items = json_object_get(schema, "additionalItems");
     }
     uint32_t id, first, between, after, more, node;
+    if (json_array_size(prefix) > QN_GRAMMAR_ITEMS)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu items with schemas of their own, at most %d are supported",
+                       qn_schema_path(c), json_array_size(prefix), QN_GRAMMAR_ITEMS);
     QN_TRY(qn_grammar_add_array(c->grammar, &id));
     qn_array_rule array = { .n_prefix = (uint32_t)json_array_size(prefix) };
     QN_TRY(get_count(c, schema, "minItems", 0, &array.min));
@@ -378,6 +430,10 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     o->end = '"';
     QN_TRY(get_count(c, schema, "minProperties", 0, &o->min));
     QN_TRY(get_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
+    /* Required names are different, and one more member is another; of additional names two may be the same. */
+    if (c->options.strict && o->additional && o->min > o->n_required + 1)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
+                       qn_schema_path(c), o->min);
     QN_TRY(qn_schema_byte(c, '}', c->end, &o->close));
     QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &key));
     QN_TRY(qn_schema_byte(c, '"', key, &o->first));
@@ -385,155 +441,4 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     QN_TRY(qn_schema_byte(c, ',', node, &o->more));
     QN_TRY(qn_schema_space(c, first, &node));
     return qn_schema_byte(c, '{', node, entry);
-}
-
-/* ---- Enumerations ---- */
-
-static unsigned type_of(json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_NULL: return QN_IS_NULL;
-    case JSON_TRUE:
-    case JSON_FALSE: return QN_IS_BOOLEAN;
-    case JSON_INTEGER: return QN_IS_INTEGER | QN_IS_NUMBER;
-    case JSON_REAL: return QN_IS_NUMBER;
-    case JSON_STRING: return QN_IS_STRING;
-    case JSON_ARRAY: return QN_IS_ARRAY;
-    case JSON_OBJECT: return QN_IS_OBJECT;
-    }
-    return 0;
-}
-
-/* An array or object as a schema that it alone fits. A new reference. */
-static json_t *constant_schema(json_t *value)
-{
-    json_t *inner = json_is_array(value) ? json_array() : json_object(), *item, *schema;
-    const char *key;
-    size_t i;
-    if (json_is_array(value)) {
-        json_array_foreach(value, i, item) json_array_append_new(inner, json_pack("{s:O}", "const", item));
-        schema = json_pack("{s:s,s:O,s:b,s:i}", "type", "array", "prefixItems", inner, "items", 0, "minItems",
-                           (int)json_array_size(value));
-    } else {
-        json_t *required = json_array();
-        json_object_foreach(value, key, item)
-        {
-            json_object_set_new(inner, key, json_pack("{s:O}", "const", item));
-            json_array_append_new(required, json_string(key));
-        }
-        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0, "required",
-                           required);
-    }
-    json_decref(inner);
-    return schema;
-}
-
-/* Appends a string's characters in quotes, which JSON may spell differently. */
-static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
-{
-    const char *text = json_string_value(value);
-    const size_t length = json_string_length(value);
-    uint32_t cat, end = 0, part;
-    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_CAT }, &cat));
-    for (size_t i = 0, bytes; i < length; i += bytes) {
-        qn_range range;
-        qn_utf8_next(text + i, length - i, &bytes, &range.lo);
-        range.hi = range.lo;
-        QN_TRY(qn_expr_class(&c->exprs, &range, 1, false, &part));
-        qn_expr_append(&c->exprs, cat, &end, part);
-    }
-    QN_TRY(qn_expr_literal(&c->exprs, "\"", 1, &part));
-    qn_expr_append(&c->exprs, cat, &end, part);
-    qn_expr_append(&c->exprs, parent, last, cat);
-    return QN_OK;
-}
-
-/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
-static void spell_real(double number, char *regex, size_t size)
-{
-    char digits[40];
-    int precision = 0;
-    do
-        snprintf(digits, sizeof digits, "%.*e", precision, number);
-    while (strtod(digits, NULL) != number && ++precision < 17);
-    char *e = strchr(digits, 'e');
-    const int exponent = atoi(e + 1);
-    *e = 0;
-    const char *point = strchr(digits, '.');
-    const int whole = point ? (int)(point - digits) : (int)strlen(digits);
-    size_t n = (size_t)snprintf(regex, size, "%.*s%s%s[eE]%s0{0,2}%d", whole, digits, point ? "\\." : "",
-                                point ? point + 1 : "", exponent < 0 ? "-" : "\\+?", abs(exponent));
-    if (abs(exponent) > 20)
-        return;
-    const int decimals = precision > exponent ? precision - exponent : 0;
-    char text[64];
-    snprintf(text, sizeof text, "%.*f", decimals, number);
-    point = strchr(text, '.');
-    if (point)
-        snprintf(regex + n, size - n, "|%.*s\\.%s0*", (int)(point - text), text, point + 1);
-    else
-        snprintf(regex + n, size - n, "|%s(\\.0+)?", text);
-}
-
-static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
-{
-    char regex[256];
-    uint32_t part;
-    if (json_is_real(value)) {
-        spell_real(json_real_value(value), regex, sizeof regex);
-        QN_TRY(qn_expr_regex(&c->exprs, regex, strlen(regex), false, qn_schema_path(c), &part));
-    } else {
-        char *text = json_dumps(value, JSON_ENCODE_ANY);
-        if (!text)
-            return no_memory();
-        const qn_status status = qn_expr_literal(&c->exprs, text, strlen(text), &part);
-        free(text);
-        QN_TRY(status);
-    }
-    qn_expr_append(&c->exprs, parent, last, part);
-    return QN_OK;
-}
-
-static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string, uint32_t scalars,
-                           uint32_t *last_scalar, uint32_t *entry)
-{
-    uint32_t rule, node;
-    if (json_is_string(value))
-        return add_string(c, value, strings, last_string);
-    if (!json_is_array(value) && !json_is_object(value))
-        return add_scalar(c, value, scalars, last_scalar);
-    json_t *schema = constant_schema(value);
-    QN_TRY(qn_schema_own(c, schema));
-    QN_TRY(qn_schema_rule(c, schema, "const", NULL, &rule));
-    QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
-    return qn_schema_or(c, node, entry);
-}
-
-qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry)
-{
-    json_t *values = json_object_get(schema, "enum"), *constant = json_object_get(schema, "const"), *value;
-    uint32_t strings, scalars, last_string = 0, last_scalar = 0, node;
-    size_t i;
-    qn_dfa dfa;
-    if (values && !json_is_array(values))
-        return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
-    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
-    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
-    if (!values)
-        QN_TRY(add_value(c, constant, strings, &last_string, scalars, &last_scalar, entry));
-    json_array_foreach(values, i, value) if ((type_of(value) & types) && (!constant || json_equal(value, constant)))
-        QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
-    if (last_string) {
-        QN_TRY(qn_dfa_compile(&c->exprs, strings, true, qn_schema_path(c), &c->grammar->steps, &dfa));
-        QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &node));
-        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
-        QN_TRY(qn_schema_byte(c, '"', node, &node));
-        QN_TRY(qn_schema_or(c, node, entry));
-    }
-    if (last_scalar) {
-        QN_TRY(qn_schema_dfa(c, scalars, &node));
-        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
-        QN_TRY(qn_schema_or(c, node, entry));
-    }
-    return QN_OK;
 }

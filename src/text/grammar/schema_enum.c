@@ -1,0 +1,273 @@
+/* Enumerations and constants: which values of an enum or const fit what stands beside it, and how they are written. */
+#include "text/grammar/schema.h"
+
+#include "text/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILTER_STEPS = 1 << 14 }; /* what a filter costs beside its automaton */
+
+static qn_status no_memory(void)
+{
+    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
+}
+
+static unsigned type_of(json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_NULL: return QN_IS_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE: return QN_IS_BOOLEAN;
+    case JSON_INTEGER: return QN_IS_INTEGER | QN_IS_NUMBER;
+    case JSON_REAL:
+        return json_real_value(value) == floor(json_real_value(value)) ? QN_IS_INTEGER | QN_IS_NUMBER : QN_IS_NUMBER;
+    case JSON_STRING: return QN_IS_STRING;
+    case JSON_ARRAY: return QN_IS_ARRAY;
+    case JSON_OBJECT: return QN_IS_OBJECT;
+    }
+    return 0;
+}
+
+/* ---- What stands beside ---- */
+
+/* A value with integers in place of reals that are integers: as a schema of integers has them. A new reference. */
+static json_t *with_integers(json_t *value)
+{
+    json_t *out, *item;
+    const char *key;
+    size_t i;
+    const double number = json_real_value(value);
+    if (json_is_real(value) && number == floor(number) && fabs(number) < 0x1p53)
+        return json_integer((json_int_t)number);
+    if (json_is_array(value)) {
+        out = json_array();
+        json_array_foreach(value, i, item) json_array_append_new(out, with_integers(item));
+        return out;
+    }
+    if (!json_is_object(value))
+        return json_incref(value);
+    out = json_object();
+    json_object_foreach(value, key, item) json_object_set_new(out, key, with_integers(item));
+    return out;
+}
+
+/* Whether a value fits an automaton. */
+static qn_status check_value(const qn_grammar *grammar, json_t *value, bool *fits)
+{
+    qn_grammar_state *state;
+    json_t *plain = with_integers(value);
+    char *text = NULL;
+    for (int precision = 15; plain && precision <= 17; precision++) { /* the shortest digits, where the value is a number */
+        free(text);
+        text = json_dumps(plain, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(precision));
+        if (!json_is_real(plain) || !text || strtod(text, NULL) == json_real_value(plain))
+            break;
+    }
+    json_decref(plain);
+    if (!text)
+        return no_memory();
+    qn_status status = qn_grammar_state_create(grammar, &state);
+    if (status == QN_OK) {
+        *fits = qn_grammar_state_advance(state, text, strlen(text)) && qn_grammar_state_is_finished(state);
+        qn_grammar_state_free(state);
+    }
+    free(text);
+    return status;
+}
+
+/* The schema without its constants, for every type unless it names some. NULL: it says nothing else. */
+static json_t *beside(json_t *schema)
+{
+    static const char *const others[] = { "enum", "const", "type", "nullable" };
+    json_t *rest = json_object(), *value;
+    const char *key;
+    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set(rest, key, value);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        json_object_del(rest, others[i]);
+    if (!json_object_size(rest)) {
+        json_decref(rest);
+        return NULL;
+    }
+    json_object_set_new(rest, "type", json_pack("[s,s,s,s,s,s]", "null", "boolean", "number", "string", "array", "object"));
+    return rest;
+}
+
+/* Drops the constants that do not fit what stands beside them: the rest is a grammar of its own, in which each is looked up. */
+static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
+{
+    qn_schema_compiler other;
+    qn_grammar *grammar = NULL;
+    uint32_t rule;
+    qn_status status = qn_schema_begin(&other, &(qn_grammar_options){ .strict = c->options.strict });
+    if (status == QN_OK) {
+        other.grammar->steps = c->grammar->steps + FILTER_STEPS;
+        status = qn_schema_compile(&other, c->what, c->root, rest, NULL, &rule);
+    }
+    if (status == QN_OK)
+        status = qn_grammar_finish(other.grammar, rule);
+    c->grammar->steps = other.grammar ? other.grammar->steps : QN_GRAMMAR_STEPS;
+    status = qn_schema_end(&other, status, &grammar);
+    for (size_t i = json_array_size(constants); i-- > 0 && status == QN_OK;) {
+        bool fits = false;
+        status = check_value(grammar, json_array_get(constants, i), &fits);
+        if (!fits)
+            json_array_remove(constants, i);
+    }
+    if (grammar)
+        qn_grammar_free(grammar);
+    if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS)
+        return QN_OK;
+    return qn_schema_at_place(c, status);
+}
+
+qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants)
+{
+    json_t *values = json_object_get(schema, "enum"), *constant = json_object_get(schema, "const"), *value, *rest;
+    size_t i;
+    *constants = json_array();
+    QN_TRY(qn_schema_own(c, *constants));
+    if (values && !json_is_array(values))
+        return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
+    if (!values && (type_of(constant) & types))
+        json_array_append(*constants, constant);
+    json_array_foreach(values, i, value) if ((type_of(value) & types) && (!constant || qn_schema_is_equal(value, constant)))
+        json_array_append(*constants, value);
+    if (!json_array_size(*constants) || !(rest = beside(schema)))
+        return QN_OK;
+    QN_TRY(qn_schema_own(c, rest));
+    return filter(c, rest, *constants);
+}
+
+/* ---- How constants are written ---- */
+
+/* An array or object as a schema that it alone fits. A new reference. */
+static json_t *constant_schema(json_t *value)
+{
+    json_t *inner = json_is_array(value) ? json_array() : json_object(), *item, *schema;
+    const char *key;
+    size_t i;
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, item) json_array_append_new(inner, json_pack("{s:O}", "const", item));
+        schema = json_pack("{s:s,s:O,s:b,s:i}", "type", "array", "prefixItems", inner, "items", 0, "minItems",
+                           (int)json_array_size(value));
+    } else {
+        json_t *required = json_array();
+        json_object_foreach(value, key, item)
+        {
+            json_object_set_new(inner, key, json_pack("{s:O}", "const", item));
+            json_array_append_new(required, json_string(key));
+        }
+        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0, "required",
+                           required);
+    }
+    json_decref(inner);
+    return schema;
+}
+
+/* Appends a string's characters in quotes, which JSON may spell differently. */
+static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
+{
+    const char *text = json_string_value(value);
+    const size_t length = json_string_length(value);
+    uint32_t cat, end = 0, part;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_CAT }, &cat));
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        qn_range range;
+        qn_utf8_next(text + i, length - i, &bytes, &range.lo);
+        range.hi = range.lo;
+        QN_TRY(qn_expr_class(&c->exprs, &range, 1, false, &part));
+        qn_expr_append(&c->exprs, cat, &end, part);
+    }
+    QN_TRY(qn_expr_literal(&c->exprs, "\"", 1, &part));
+    qn_expr_append(&c->exprs, cat, &end, part);
+    qn_expr_append(&c->exprs, parent, last, cat);
+    return QN_OK;
+}
+
+/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
+static void spell_real(double number, char *regex, size_t size)
+{
+    char digits[40];
+    int precision = 0;
+    do
+        snprintf(digits, sizeof digits, "%.*e", precision, number);
+    while (strtod(digits, NULL) != number && ++precision < 17);
+    char *e = strchr(digits, 'e');
+    const int exponent = atoi(e + 1);
+    *e = 0;
+    const char *point = strchr(digits, '.');
+    const int whole = point ? (int)(point - digits) : (int)strlen(digits);
+    size_t n = (size_t)snprintf(regex, size, "%.*s%s%s[eE]%s0{0,2}%d", whole, digits, point ? "\\." : "",
+                                point ? point + 1 : "", exponent < 0 ? "-" : "\\+?", abs(exponent));
+    if (abs(exponent) > 20)
+        return;
+    const int decimals = precision > exponent ? precision - exponent : 0;
+    char text[64];
+    snprintf(text, sizeof text, "%.*f", decimals, number);
+    point = strchr(text, '.');
+    if (point)
+        snprintf(regex + n, size - n, "|%.*s\\.%s0*", (int)(point - text), text, point + 1);
+    else
+        snprintf(regex + n, size - n, "|%s(\\.0+)?", text);
+}
+
+static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
+{
+    char regex[256];
+    uint32_t part;
+    if (json_is_real(value)) {
+        spell_real(json_real_value(value), regex, sizeof regex);
+        QN_TRY(qn_expr_regex(&c->exprs, regex, strlen(regex), false, qn_schema_path(c), &part));
+    } else {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        if (!text)
+            return no_memory();
+        const qn_status status = qn_expr_literal(&c->exprs, text, strlen(text), &part);
+        free(text);
+        QN_TRY(status);
+    }
+    qn_expr_append(&c->exprs, parent, last, part);
+    return QN_OK;
+}
+
+static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string, uint32_t scalars,
+                           uint32_t *last_scalar, uint32_t *entry)
+{
+    uint32_t rule, node;
+    if (json_is_string(value))
+        return add_string(c, value, strings, last_string);
+    if (!json_is_array(value) && !json_is_object(value))
+        return add_scalar(c, value, scalars, last_scalar);
+    json_t *schema = constant_schema(value);
+    QN_TRY(qn_schema_own(c, schema));
+    QN_TRY(qn_schema_rule(c, schema, "const", NULL, &rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
+    return qn_schema_or(c, node, entry);
+}
+
+qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry)
+{
+    json_t *constants, *value;
+    uint32_t strings, scalars, last_string = 0, last_scalar = 0, node;
+    size_t i;
+    qn_dfa dfa;
+    QN_TRY(qn_schema_constants(c, schema, types, &constants));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
+    json_array_foreach(constants, i, value) QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
+    if (last_string) {
+        QN_TRY(qn_dfa_compile(&c->exprs, strings, true, qn_schema_path(c), &c->grammar->steps, &dfa));
+        QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
+        QN_TRY(qn_schema_byte(c, '"', node, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    if (last_scalar) {
+        QN_TRY(qn_schema_dfa(c, scalars, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    return QN_OK;
+}
