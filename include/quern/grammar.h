@@ -56,6 +56,11 @@ typedef struct qn_call_params {
         is_required; /* the answer is calls: use it with QN_GRAMMAR_AFTER_REASONING. Else it may be text, up to the first call if
                          one comes: use it with QN_GRAMMAR_AT_CALL */
     bool is_single;  /* at most one call; always so in the form llama3 */
+    const char *
+        format; /* [format_length] a JSON schema: the answer is calls, or content that fits it. NULL: none. Not with is_required;
+                           use it with QN_GRAMMAR_AFTER_REASONING */
+    size_t format_length;
+    bool is_format_strict; /* keywords of it that are not supported are QN_ERR_UNSUPPORTED */
 } qn_call_params;
 
 /* qn_grammar_create_calls - the same of tool calls in the form of the model's chat template (docs/tool-calls.md).

@@ -58,6 +58,7 @@ static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_batc
     if (!job->exchange)
         return qn_batch_refuse(error, job, &refusal);
     job->exchange->is_stream = false;
+    (void)json_object_del(job->json, "body");
     return true;
 }
 

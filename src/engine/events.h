@@ -34,7 +34,7 @@ qn_status qn_events_feed(qn_events *events, qn_token token, const char *bytes, s
 /* qn_events_finish - the answer has ended: emit what is held back, which may have a stop string. */
 qn_status qn_events_finish(qn_events *events);
 
-/* qn_events_words - the tokens that end reasoning, if its budget is spent; else none. Once: the caller feeds them, to the
+/* qn_events_words - the tokens that end reasoning, if its budget is spent; else none. Once for a block: the caller feeds them, to the
  * model and back to the events.
  *
  *   tokens   [*count] free with qn_free_tokens; NULL with a count of 0 */

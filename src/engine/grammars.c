@@ -19,7 +19,7 @@ enum { KEPT_MASKS = 1024 };
 /* What a grammar is made of. */
 typedef struct source {
     int kind;
-    const char *text; /* of choices: all, with their terminators; of calls: flags, the name and the tools */
+    const char *text; /* of choices: all, with their terminators; of calls: flags, the name, the format and the tools */
     size_t length;
     const char *const *choices;
     size_t n_choices;
@@ -222,31 +222,51 @@ qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices,
     return status;
 }
 
+/* What the grammar of calls is found by: no part but the last has a zero. */
+static qn_status describe_calls(const qn_call_params *params, char **text, size_t *length)
+{
+    const unsigned flags = params->is_required + 2u * params->is_single + 4u * (params->name != NULL) +
+                           8u * (params->format != NULL) + 16u * params->is_format_strict;
+    const size_t n_name = params->name ? strlen(params->name) : 0, n_format = params->format ? params->format_length : 0;
+    QN_TRY(qn_alloc(text, 1 + n_name + 1 + n_format + 1 + params->length, 1, "tools"));
+    char *to = *text;
+    *to++ = (char)('0' + flags);
+    memcpy(to, params->name ? params->name : "", n_name);
+    to += n_name + 1;
+    memcpy(to, params->format ? params->format : "", n_format);
+    to += n_format + 1;
+    memcpy(to, params->tools, params->length);
+    *length = (size_t)(to - *text) + params->length;
+    return QN_OK;
+}
+
 qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params, qn_grammar **out)
 {
     qn_output_params output;
-    json_t *tools;
-    size_t length = 0;
+    json_t *tools, *format = NULL;
+    size_t length;
     char *text = NULL;
     *out = NULL;
+    if (params->format && params->is_required)
+        return qn_fail(QN_ERR_INVALID, "tools: calls are required, and a format is given for other answers");
     QN_TRY(qn_model_calls(model, &output));
     QN_TRY(qn_load_json("tools", params->tools, params->length, JSON_DECODE_ANY, &tools));
-    const qn_grammar_calls calls = {
-        .output = &output, .tools = tools, .name = params->name, .is_lazy = !params->is_required, .is_single = params->is_single
-    };
-    const size_t n_name = params->name ? strlen(params->name) : 0;
     qn_status status = json_is_array(tools) ? QN_OK : qn_fail(QN_ERR_INVALID, "tools: they are not an array");
+    if (status == QN_OK && params->format)
+        status = qn_load_json("format", params->format, params->format_length, JSON_DECODE_ANY, &format);
+    const qn_grammar_calls calls = { .output = &output,
+                                     .tools = tools,
+                                     .name = params->name,
+                                     .is_lazy = !params->is_required && !format,
+                                     .is_single = params->is_single,
+                                     .format = format,
+                                     .is_format_strict = params->is_format_strict };
     if (status == QN_OK)
-        status = qn_alloc(&text, n_name + params->length + 3, 1, "tools");
-    if (status == QN_OK) {
-        text[length++] = (char)('0' + params->is_required + 2 * params->is_single + 4 * (params->name != NULL));
-        memcpy(text + length, params->name ? params->name : "", n_name);
-        length += n_name + 1;
-        memcpy(text + length, params->tools, params->length);
-        length += params->length;
+        status = describe_calls(params, &text, &length);
+    if (status == QN_OK)
         status = get(model->grammars, &(source){ .kind = CALLS, .text = text, .length = length, .calls = &calls }, out);
-    }
     qn_free(text);
     json_decref(tools);
+    json_decref(format);
     return status;
 }

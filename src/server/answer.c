@@ -13,6 +13,12 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+/* The values of a body take up to 80 times its size. After a larger one than this, memory goes back to the system. */
+enum { LARGE_BODY = 256 << 10, KEPT_MEMORY = 4 << 20 };
 
 /* One of the requests. */
 typedef struct slot {
@@ -27,7 +33,8 @@ struct qn_answer {
     qn_answer_request request;
     char scope[QN_KEY_SCOPE_BYTES];
     qn_bytes body;
-    void *user; /* of the I/O thread */
+    size_t n_body; /* its bytes, also when it is freed */
+    void *user;    /* of the I/O thread */
     atomic_uint references;
     qn_answer *next_job; /* of the worker pool's lock */
     /* Of the outbox's lock. */
@@ -361,6 +368,23 @@ static void cancel(qn_answer *a)
         qn_registry_release(a->request.registry, model);
 }
 
+/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, which grows to 64 MiB
+ * unless it is set, and looks at it when a block of more than 64 KiB is freed. */
+static void trim(const qn_answer *a)
+{
+#ifdef __GLIBC__
+    if (a->n_body <= LARGE_BODY)
+        return;
+    (void)mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
+    (void)malloc_trim(0);
+    void *volatile block = malloc(128 << 10);
+    free(block);
+#else
+    (void)a;
+#endif
+}
+
 /* The exchange of the body. False: refused. */
 static bool parse(qn_answer *a, qn_refusal *refusal)
 {
@@ -375,7 +399,9 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
         memcpy(&origin.seed, random, sizeof origin.seed);
     a->exchange = qn_exchange_parse(a->request.protocol, a->body.data ? a->body.data : "", a->body.length, a->request.limits,
                                     &origin, refusal);
+    a->n_body = a->body.length;
     qn_bytes_free(&a->body);
+    trim(a);
     return a->exchange != NULL;
 }
 
@@ -394,7 +420,7 @@ static const qn_served *served_of(const qn_answer *a)
 
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
-    if (!check_queue(a, refusal))
+    if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
     (void)qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation);
     if (!a->exchange->protocol->bind(a->exchange, served_of(a), refusal))
@@ -539,8 +565,10 @@ void qn_answer_start(qn_answer *a)
     }
     if (result == QN_ACQUIRE_REFUSED || !bind(a, &refusal)) {
         qn_answer_refuse(a, &refusal);
+        trim(a);
         return;
     }
+    trim(a);
     qn_answer_hold(a); /* of the requests */
     run(a);
 }

@@ -14,6 +14,7 @@ typedef enum qn_anthropic_block { QN_BLOCK_NONE, QN_BLOCK_THINKING, QN_BLOCK_TEX
 typedef struct qn_anthropic {
     qn_openai base;
     bool omits_thinking;      /* blocks of thinking have a signature alone */
+    bool hides_thinking;      /* there are none: the body did not ask for thinking */
     qn_anthropic_block block; /* the open one, always the last */
     size_t n_blocks, n_thinking;
     qn_bytes blocks; /* without a stream: the complete ones, values of JSON */

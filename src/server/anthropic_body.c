@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LEAST_BUDGET = 1024 }; /* of tokens of thinking */
+
 /* ---- Texts ---- */
 
 /* What Claude Code puts before its system text: a line that differs in each request. */
@@ -213,9 +215,11 @@ static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusa
     return done;
 }
 
-static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tools, qn_refusal *refusal)
+/* is_skipped: there are tools, but none that the model could call. */
+static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
+    const json_t *type = json_object_get(choice, "type");
+    json_t *name = json_object_get(choice, "name");
     const bool is_tool = qn_json_is(type, "tool");
     bool is_single = false;
     if (!qn_field_bool(choice, "disable_parallel_tool_use", &is_single, refusal))
@@ -227,8 +231,9 @@ static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tool
     if (json_array_size(tools) && !qn_json_is(type, "none"))
         x->base.tools.list = json_incref(tools);
     x->base.tools.is_single = is_single;
-    x->base.tools.is_required = is_tool || qn_json_is(type, "any");
-    x->base.tools.name = is_tool ? json_string_value(name) : NULL;
+    x->base.tools.is_required = qn_json_is(type, "any") && !is_skipped;
+    if (is_tool)
+        qn_openai_call(&x->base, name);
     return true;
 }
 
@@ -243,26 +248,41 @@ static bool take_tools(qn_anthropic *x, const json_t *body, const qn_protocol_li
     for (size_t i = 0; i < json_array_size(given); i++)
         if (!take_tool(json_array_get(given, i), i, tools, refusal))
             return false;
-    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, refusal) && qn_openai_check_tools(&x->base, refusal);
+    const bool is_skipped = json_array_size(given) && !json_array_size(tools);
+    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, is_skipped, refusal) &&
+           qn_openai_check_tools(&x->base, refusal);
 }
 
 /* ---- Thinking, effort, format ---- */
+
+/* As Anthropic's servers: at least LEAST_BUDGET, and less than the answer may have. Counts of tokens have no max_tokens. */
+static bool take_budget(qn_anthropic *x, const json_t *thinking, qn_refusal *refusal)
+{
+    static const char field[] = "thinking.budget_tokens";
+    const json_t *given = qn_field(thinking, "budget_tokens");
+    const int64_t most = x->base.params.max_tokens;
+    int64_t *budget = &x->base.params.reasoning_budget;
+    if (!qn_json_integer_of(given, budget))
+        return qn_refuse_type(refusal, field, given, "an integer");
+    if (*budget < LEAST_BUDGET || *budget > INT32_MAX)
+        return qn_refuse(refusal, 400, NULL, field, "'%s' is %lld, expected at least %d", field, (long long)*budget,
+                         LEAST_BUDGET);
+    return most < 0 || *budget < most ||
+           qn_refuse(refusal, 400, NULL, field, "'%s' is %lld, expected less than 'max_tokens', %lld", field,
+                     (long long)*budget, (long long)most);
+}
 
 /* A body that does not ask for thinking gets none. */
 static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *thinks, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(given, "type"), *display = qn_field(given, "display");
+    const bool is_enabled = qn_json_is(type, "enabled"), is_disabled = qn_json_is(type, "disabled");
     x->omits_thinking = qn_json_is(display, "omitted");
-    *thinks = given && !qn_json_is(type, "disabled");
-    if (!given || !*thinks)
-        return true;
-    if (!json_is_string(type))
+    *thinks = given && !is_disabled;
+    x->hides_thinking = !*thinks;
+    if (given && !is_enabled && !is_disabled && !qn_json_is(type, "adaptive"))
         return qn_refuse_type(refusal, "thinking.type", type, "\"enabled\", \"disabled\" or \"adaptive\"");
-    if (!qn_json_is(type, "enabled"))
-        return true;
-    if (!qn_field(given, "budget_tokens"))
-        return qn_refuse_type(refusal, "thinking.budget_tokens", NULL, "an integer");
-    return qn_field_integer(given, "budget_tokens", 1, INT32_MAX, &x->base.params.reasoning_budget, refusal);
+    return !is_enabled || take_budget(x, given, refusal);
 }
 
 static bool take_format(qn_anthropic *x, const json_t *format, qn_refusal *refusal)
@@ -282,6 +302,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversatio
     if (config && !json_is_object(config))
         return qn_refuse_type(refusal, "output_config", config, "an object");
     if (!take_thinking_mode(x, qn_field(body, "thinking"), &thinks, refusal) ||
+        !qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->base.params.reasoning_budget, refusal) ||
         !take_format(x, qn_field(config, "format"), refusal))
         return false;
     if (json_object_set_new(conversation, "enable_thinking", json_boolean(thinks)))

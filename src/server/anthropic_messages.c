@@ -296,13 +296,37 @@ static void add_text(qn_anthropic *x, qn_anthropic_block block, const qn_output_
         send_delta(x, "text_delta", "text", event->text, event->length, out);
 }
 
-/* A call that is no call in the end is text, as it would be in a stream that had not begun it. */
+/* Arguments that are cut become an object of the members that another one follows: they are complete. */
+static void complete_input(qn_bytes *arguments)
+{
+    size_t depth = 0, end = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < arguments->length; i++) {
+        const char c = arguments->data[i];
+        i += in_string && c == '\\';
+        in_string ^= c == '"';
+        if (in_string)
+            continue;
+        if (c == '{' || c == '[')
+            depth++;
+        else if (c == '}' || c == ']')
+            depth -= depth > 0;
+        else if (c == ',' && depth == 1)
+            end = i;
+    }
+    arguments->length = end;
+    qn_bytes_add(arguments, end ? "}" : "{}", end ? 1 : 2);
+}
+
+/* A call that does not parse is text, as it would be in a stream that had not begun it. */
 static void collect_call(qn_anthropic *x, const qn_output_event *event, qn_bytes *out)
 {
-    const qn_choice *choice = &x->base.choices[0];
+    qn_choice *choice = &x->base.choices[0];
+    if (event->call_end == QN_OUTPUT_CUT)
+        complete_input(&choice->arguments);
     json_t *input =
         json_loadb(choice->arguments.length ? choice->arguments.data : "", choice->arguments.length, JSON_ALLOW_NUL, NULL);
-    if (event->call_end == QN_OUTPUT_COMPLETE && json_is_object(input)) {
+    if (event->call_end != QN_OUTPUT_BROKEN && json_is_object(input)) {
         close_block(x, out);
         write_tool_block(x, event->call, choice->name.data, choice->name.length, choice->arguments.data,
                          choice->arguments.length, &x->blocks);
@@ -326,6 +350,8 @@ static void collect(qn_anthropic *x, const qn_output_event *event, qn_bytes *out
 
 static void take_output(qn_anthropic *x, const qn_output_event *event, qn_bytes *out)
 {
+    if (event->kind == QN_OUTPUT_REASONING && x->hides_thinking)
+        return;
     if (event->kind == QN_OUTPUT_REASONING || event->kind == QN_OUTPUT_CONTENT)
         add_text(x, event->kind == QN_OUTPUT_REASONING ? QN_BLOCK_THINKING : QN_BLOCK_TEXT, event, out);
     else if (!x->base.base.is_stream)

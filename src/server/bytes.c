@@ -139,7 +139,12 @@ void qn_json_number(qn_bytes *bytes, double value)
         qn_bytes_add(bytes, "null", 4);
         return;
     }
-    snprintf(text, sizeof text, "%.9g", value);
+    /* The shortest form of a float: six digits lose their zeros, nine are enough for each. */
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if ((double)(float)value == value && strtof(text, NULL) == (float)value)
+            break;
+    }
     qn_bytes_print(bytes, "%s%s", text, strpbrk(text, ".e") ? "" : ".0");
 }
 

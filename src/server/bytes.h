@@ -34,8 +34,8 @@ void qn_json_close(qn_bytes *bytes, char bracket);
 /* qn_json_key - the key of the member whose value is written next. */
 void qn_json_key(qn_bytes *bytes, const char *key);
 
-/* Values. Invalid UTF-8 in a string is replaced by U+FFFD. A NULL text is null. A number has the nine digits of a float;
- * one that is not finite is null. */
+/* Values. Invalid UTF-8 in a string is replaced by U+FFFD. A NULL text is null. A number that is a float
+ * has the fewest digits that read back as it, another one nine digits; one that is not finite is null. */
 void qn_json_string(qn_bytes *bytes, const char *text);
 void qn_json_text(qn_bytes *bytes, const char *text, size_t length);
 void qn_json_integer(qn_bytes *bytes, int64_t value);

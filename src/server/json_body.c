@@ -4,13 +4,15 @@
 #include "text/json_scan.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 128 };
+/* A value takes up to 250 bytes: a body of all that are allowed takes 40 MB. An agent's first request has 10,000. */
+enum { MAX_DEPTH = 128, MAX_VALUES = 300000 };
 
 /* ---- Refusals ---- */
 
@@ -71,13 +73,52 @@ static void replace_surrogates(char *text, size_t length)
     }
 }
 
-/* Integers of more than 64 bits make all numbers real ones. */
+/* Whether the number that a terminated text begins with is an integer of more than 64 bits. */
+static bool is_wide(const char *number, size_t length)
+{
+    char *end;
+    errno = 0;
+    (void)strtoll(number, &end, 10);
+    return errno == ERANGE && end == number + length;
+}
+
+/* Copies a terminated text, with a fraction for integers of more than 64 bits, which makes them real. */
+static void widen(const char *text, size_t length, qn_bytes *out)
+{
+    bool in_string = false;
+    for (size_t i = 0, n; i < length; i += n) {
+        n = in_string ? 1 : strspn(text + i, "+-.0123456789eE");
+        const bool is_number = n && !in_string;
+        n = in_string && text[i] == '\\' && i + 1 < length ? 2 : n + !n;
+        in_string ^= text[i] == '"';
+        qn_bytes_add(out, text + i, n);
+        if (is_number && is_wide(text + i, n))
+            qn_bytes_add(out, ".0", 2);
+    }
+}
+
+/* Jansson refuses integers of more than 64 bits. The text is terminated. */
 static json_t *load(const char *text, size_t length, json_error_t *why)
 {
+    qn_bytes wide = { 0 };
     json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, why);
-    if (!json && json_error_code(why) == json_error_numeric_overflow)
-        json = json_loadb(text, length, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, why);
+    if (json || json_error_code(why) != json_error_numeric_overflow)
+        return json;
+    widen(text, length, &wide);
+    json = wide.has_failed ? NULL : json_loadb(wide.data, wide.length, JSON_ALLOW_NUL, why);
+    qn_bytes_free(&wide);
     return json;
+}
+
+/* False: refused. */
+static bool check_size(const char *text, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
+{
+    const size_t depth = qn_limit(limits->depth, MAX_DEPTH), most = qn_limit(limits->values, MAX_VALUES);
+    if (qn_json_is_deeper(text, length, depth))
+        return qn_refuse(refusal, 400, "invalid_json", NULL, "the body is nested deeper than %zu", depth);
+    const size_t n = qn_json_count(text, length);
+    return n <= most ||
+           qn_refuse(refusal, 400, "invalid_json", NULL, "the body has %zu values, at most %zu are allowed", n, most);
 }
 
 json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
@@ -91,11 +132,9 @@ json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *
         return NULL;
     }
     memcpy(text, body, length);
+    text[length] = 0;
     replace_surrogates(text, length);
-    const size_t depth = qn_limit((limits ? limits : &defaults)->depth, MAX_DEPTH);
-    if (qn_json_is_deeper(text, length, depth)) {
-        qn_refuse(refusal, 400, "invalid_json", NULL, "the body is nested deeper than %zu", depth);
-    } else {
+    if (check_size(text, length, limits ? limits : &defaults, refusal)) {
         json = load(text, length, &why);
         if (!json)
             qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);

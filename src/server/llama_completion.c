@@ -7,9 +7,10 @@
 
 enum { MAX_FIELDS = 64 };
 
-static bool check_fields(const json_t *body, qn_refusal *refusal)
+static bool take_fields(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *fields = qn_field(body, "response_fields");
+    json_t *fields = qn_field(body, "response_fields");
+    x->fields = json_incref(fields);
     if (fields && !json_is_array(fields))
         return qn_refuse_type(refusal, "response_fields", fields, "an array of strings");
     if (json_array_size(fields) > MAX_FIELDS)
@@ -24,7 +25,7 @@ static bool check_fields(const json_t *body, qn_refusal *refusal)
 static bool check(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     bool is_after = false;
-    if (!qn_field_bool(body, "return_tokens", &x->has_tokens, refusal) || !check_fields(body, refusal) ||
+    if (!qn_field_bool(body, "return_tokens", &x->has_tokens, refusal) || !take_fields(x, body, refusal) ||
         !qn_field_bool(body, "post_sampling_probs", &is_after, refusal))
         return false;
     if (is_after)
@@ -227,9 +228,8 @@ static void write_chosen(const qn_openai *x, const json_t *fields, size_t index,
 
 static void write_answer(const qn_openai *x, size_t index, qn_bytes *out)
 {
-    const json_t *fields = qn_field(x->base.body, "response_fields");
-    if (json_array_size(fields))
-        write_chosen(x, fields, index, out);
+    if (json_array_size(x->fields))
+        write_chosen(x, x->fields, index, out);
     else
         write_result(x, index, out);
 }

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKENS = 1 << 20 };
-
 typedef struct text_exchange {
     qn_exchange base;
+    json_t *model, *given; /* references: what base.model points into; what bind reads, until then */
+    bool has_bos, has_special, has_pieces;
     qn_bytes answer;
 } text_exchange;
 
@@ -16,19 +16,23 @@ static void free_text(qn_exchange *exchange)
     text_exchange *x = (text_exchange *)exchange;
     qn_bytes_free(&x->answer);
     json_decref(x->base.conversation);
+    json_decref(x->model);
+    json_decref(x->given);
     free(x);
 }
 
 /* `model` is no field of llama-server's, but names one of several. */
-static qn_exchange *create(const json_t *body, qn_refusal *refusal)
+static text_exchange *create(const json_t *body, json_t *given, qn_refusal *refusal)
 {
     text_exchange *x = calloc(1, sizeof *x);
     if (!x) {
         qn_refuse_memory(refusal);
         return NULL;
     }
-    x->base.model = json_string_value(json_object_get(body, "model"));
-    return &x->base;
+    x->model = json_incref(json_object_get(body, "model"));
+    x->base.model = json_string_value(x->model);
+    x->given = json_incref(given);
+    return x;
 }
 
 static bool refuse_text(const char *field, qn_refusal *refusal)
@@ -49,17 +53,24 @@ static qn_bytes *open_answer(qn_exchange *exchange, const char *key)
 
 static qn_exchange *parse_tokenize(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
-    const json_t *content = json_object_get(body, "content");
-    bool value;
+    json_t *content = json_object_get(body, "content");
+    bool has_bos = false, has_special = true, has_pieces = false;
     (void)limits;
     if (!json_is_string(content)) {
         qn_refuse_type(refusal, "content", content, "a string");
         return NULL;
     }
-    if (!qn_field_bool(body, "add_special", &value, refusal) || !qn_field_bool(body, "parse_special", &value, refusal) ||
-        !qn_field_bool(body, "with_pieces", &value, refusal))
+    if (!qn_field_bool(body, "add_special", &has_bos, refusal) ||
+        !qn_field_bool(body, "parse_special", &has_special, refusal) ||
+        !qn_field_bool(body, "with_pieces", &has_pieces, refusal))
         return NULL;
-    return create(body, refusal);
+    text_exchange *x = create(body, content, refusal);
+    if (!x)
+        return NULL;
+    x->has_bos = has_bos;
+    x->has_special = has_special;
+    x->has_pieces = has_pieces;
+    return &x->base;
 }
 
 /* A piece that is no text is a list of its bytes. */
@@ -84,19 +95,16 @@ static void write_piece(const qn_model *model, qn_token token, qn_bytes *out)
 
 static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    const json_t *content = json_object_get(exchange->body, "content");
-    bool has_bos = false, has_special = true, has_pieces = false;
+    const text_exchange *x = (const text_exchange *)exchange;
     qn_token *tokens;
     size_t n;
-    (void)qn_field_bool(exchange->body, "add_special", &has_bos, refusal);
-    (void)qn_field_bool(exchange->body, "parse_special", &has_special, refusal);
-    (void)qn_field_bool(exchange->body, "with_pieces", &has_pieces, refusal);
-    if (qn_tokenize(served->model, json_string_value(content), json_string_length(content), has_special, has_bos, &tokens, &n))
+    if (qn_tokenize(served->model, json_string_value(x->given), json_string_length(x->given), x->has_special, x->has_bos,
+                    &tokens, &n))
         return refuse_text("content", refusal);
     qn_bytes *out = open_answer(exchange, "tokens");
     qn_json_open(out, '[');
     for (size_t i = 0; i < n; i++) {
-        if (has_pieces)
+        if (x->has_pieces)
             write_piece(served->model, tokens[i], out);
         else
             qn_json_integer(out, tokens[i]);
@@ -111,16 +119,14 @@ static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_ref
 
 static qn_exchange *parse_detokenize(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
-    const json_t *tokens = json_object_get(body, "tokens");
+    json_t *tokens = json_object_get(body, "tokens");
+    text_exchange *x = NULL;
     (void)limits;
     if (!json_is_array(tokens))
         qn_refuse_type(refusal, "tokens", tokens, "an array of token ids");
-    else if (json_array_size(tokens) > MAX_TOKENS)
-        qn_refuse(refusal, 400, NULL, "tokens", "'tokens' has %zu ids, at most %d are allowed", json_array_size(tokens),
-                  MAX_TOKENS);
     else
-        return create(body, refusal);
-    return NULL;
+        x = create(body, tokens, refusal);
+    return x ? &x->base : NULL;
 }
 
 static bool add_pieces(const qn_model *model, const json_t *tokens, qn_bytes *text, qn_refusal *refusal)
@@ -142,7 +148,7 @@ static bool add_pieces(const qn_model *model, const json_t *tokens, qn_bytes *te
 static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     qn_bytes text = { 0 };
-    const bool done = add_pieces(served->model, json_object_get(exchange->body, "tokens"), &text, refusal);
+    const bool done = add_pieces(served->model, ((const text_exchange *)exchange)->given, &text, refusal);
     if (done) {
         qn_bytes *out = open_answer(exchange, "content");
         qn_json_text(out, text.data, text.length);
@@ -157,12 +163,13 @@ static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_r
 static qn_exchange *parse_template(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
     json_t *conversation = qn_openai_conversation(body, limits, refusal);
-    qn_exchange *exchange = conversation ? create(body, refusal) : NULL;
-    if (exchange)
-        exchange->conversation = conversation;
-    else
+    text_exchange *x = conversation ? create(body, NULL, refusal) : NULL;
+    if (!x) {
         json_decref(conversation);
-    return exchange;
+        return NULL;
+    }
+    x->base.conversation = conversation;
+    return &x->base;
 }
 
 static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
@@ -201,7 +208,7 @@ static void fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out
 
 #define TEXT_PROTOCOL(paths_, parse_, bind_)                                                                                   \
     {                                                                                                                          \
-        .paths = paths_, .keep_alive = ":\n\n", .parse = parse_, .bind = bind_, .begin = qn_llama_begin,                       \
+        .paths = paths_, .keep_alive = ":\n\n", .is_direct = true, .parse = parse_, .bind = bind_, .begin = qn_llama_begin,    \
         .event = qn_openai_no_event, .end = end, .fail = fail, .refuse = qn_openai_refuse, .free = free_text                   \
     }
 

@@ -25,7 +25,7 @@ typedef struct qn_choice_token {
 typedef struct qn_choice {
     qn_bytes text, reasoning; /* of chats, text is the content */
     qn_bytes name, arguments; /* of the call that comes */
-    qn_bytes calls;           /* complete ones, values of JSON */
+    qn_bytes calls;           /* that have ended, values of JSON */
     size_t n_calls;           /* complete ones */
     bool has_calls;           /* one has begun */
     bool is_thinking;         /* the last event was reasoning */
@@ -65,14 +65,14 @@ const char *qn_finish_reason(const qn_choice *choice);
 typedef struct qn_format {
     bool is_given;
     qn_grammar_kind kind;
-    const json_t *schema; /* of schemas */
-    const json_t *text;   /* of grammars */
-    const char *field;    /* of the body, for refusals */
+    json_t *source;    /* a reference: the schema, or the text of a grammar; NULL: none */
+    const char *field; /* of the body, for refusals */
 } qn_format;
 
 /* The calls that a body allows. */
 typedef struct qn_tools {
     json_t *list;     /* a reference, an array as that of a conversation; NULL: none */
+    json_t *called;   /* a reference to what `name` points into, or NULL */
     const char *name; /* of the function that must be called, or NULL */
     bool is_required, is_single;
 } qn_tools;
@@ -89,11 +89,13 @@ typedef struct qn_openai {
     /* Of the body. What `params.sampling` does not have from it is NAN or -1. */
     qn_request_params params;
     bool has_seed;
-    size_t n_choices; /* for each prompt */
+    size_t n_choices;      /* for each prompt */
+    json_t *model, *stops; /* references to what base.model and stop point into */
     const char **stop;
     qn_logit_bias *bias;
     size_t cap_bias;
-    json_t *biases; /* as the body has them */
+    json_t *biases, *prompt; /* as the body has them, until bind */
+    json_t *fields;          /* of /completion: response_fields, or NULL */
     qn_format format;
     qn_tools tools;
     bool has_usage; /* a stream ends with usage */
@@ -164,6 +166,10 @@ bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal);
 /* openai_messages.c: the conversation of a chat. NULL: refused. */
 json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
 
+/* qn_openai_arguments - the object that arguments of a call are, which may be its text; NULL without memory. What is no object, as of
+ * a call that was cut, is an argument of its own: the conversation goes on. */
+json_t *qn_openai_arguments(json_t *given);
+
 /* Its parts: a function of the tool of an index; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */
 bool qn_openai_check_function(const json_t *function, size_t index, qn_refusal *refusal);
@@ -173,7 +179,9 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
 /* openai_constrain.c: what answers may be, by OpenAI's fields; by a schema in a field of any name; whether format and tools go
  * together. */
 bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal);
-bool qn_openai_take_schema(qn_openai *x, const json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
+bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
+void qn_openai_call(qn_openai *x, json_t *name); /* the function of this name must be called; NULL: of none */
+bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal); /* of the tools only these may be called */
 bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal);
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal);
 

@@ -149,11 +149,12 @@ static void add_tag(const qn_openai *x, size_t index, bool is_reasoning, qn_byte
     add_text(x, index, false, tag, strlen(tag), out);
 }
 
+/* A call that is cut has the arguments so far, as in a stream. What does not parse is text. */
 static void collect_call(const qn_openai *x, size_t index, const qn_output_event *event)
 {
     qn_choice *choice = &x->choices[index];
     char id[QN_CALL_ID_BYTES];
-    if (event->call_end != QN_OUTPUT_COMPLETE) {
+    if (event->call_end == QN_OUTPUT_BROKEN) {
         qn_bytes_add(&choice->text, event->text, event->length);
         return;
     }
@@ -216,7 +217,7 @@ static void write_message(const qn_choice *choice, qn_bytes *out)
     qn_json_open(out, '{');
     qn_json_member_string(out, "role", "assistant");
     qn_json_key(out, "content");
-    if (choice->n_calls && !choice->text.length)
+    if (choice->calls.length && !choice->text.length)
         qn_json_null(out);
     else
         qn_json_text(out, choice->text.data, choice->text.length);
@@ -224,7 +225,7 @@ static void write_message(const qn_choice *choice, qn_bytes *out)
         qn_json_key(out, "reasoning_content");
         qn_json_text(out, choice->reasoning.data, choice->reasoning.length);
     }
-    if (choice->n_calls) {
+    if (choice->calls.length) {
         qn_json_key(out, "tool_calls");
         qn_json_open(out, '[');
         qn_bytes_add(out, choice->calls.data, choice->calls.length);

@@ -6,20 +6,91 @@
 
 /* ---- The format of content ---- */
 
-bool qn_openai_take_schema(qn_openai *x, const json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
+static bool has_type(const json_t *schema, const char *name)
+{
+    const json_t *type = json_object_get(schema, "type");
+    for (size_t i = 0; i < json_array_size(type); i++)
+        if (qn_json_is(json_array_get(type, i), name))
+            return true;
+    return qn_json_is(type, name);
+}
+
+/* Whether all properties are required; else *missing is one that is not. By a set: both may be many. */
+static bool has_all(const json_t *schema, const char **missing)
+{
+    const json_t *list = json_object_get(schema, "required");
+    json_t *properties = json_object_get(schema, "properties"), *required = json_object(), *value;
+    const char *key;
+    *missing = NULL;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *name = json_array_get(list, i);
+        if (json_is_string(name))
+            (void)json_object_set_new(required, json_string_value(name), json_true());
+    }
+    json_object_foreach(properties, key, value)
+    {
+        if (!json_object_get(required, key))
+            *missing = key;
+    }
+    json_decref(required);
+    return !*missing;
+}
+
+/* What OpenAI's servers ask of strict schemas: objects have no more than their properties, and all of them. `name` is that of the
+ * property or definition. */
+static bool check_object(const json_t *schema, const char *name, const char *field, qn_refusal *refusal)
+{
+    const char *missing;
+    if (!json_is_object(json_object_get(schema, "properties")) && !has_type(schema, "object"))
+        return true;
+    if (!json_is_false(json_object_get(schema, "additionalProperties")))
+        return qn_refuse(refusal, 400, NULL, field,
+                         "'%s': \"additionalProperties\" of '%.60s' is not false, which 'strict' needs", field, name);
+    return has_all(schema, &missing) ||
+           qn_refuse(refusal, 400, NULL, field, "'%s': \"required\" of '%.60s' lacks '%.60s', which 'strict' needs", field,
+                     name, missing);
+}
+
+/* As deep as bodies may be. */
+static bool check_strict(const json_t *schema, const char *name, const char *field, qn_refusal *refusal)
+{
+    static const char *const named[] = { "properties", "$defs", "definitions" }, *const lists[] = { "prefixItems", "anyOf",
+                                                                                                    "oneOf", "allOf" };
+    const json_t *items = json_object_get(schema, "items");
+    bool done = check_object(schema, name, field, refusal) && (!items || check_strict(items, name, field, refusal));
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+        json_t *parts = json_object_get(schema, named[i]), *part;
+        const char *key;
+        json_object_foreach(parts, key, part)
+        {
+            done = done && check_strict(part, key, field, refusal);
+        }
+    }
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const json_t *parts = json_object_get(schema, lists[i]);
+        for (size_t k = 0; done && k < json_array_size(parts); k++)
+            done = check_strict(json_array_get(parts, k), name, field, refusal);
+    }
+    return done;
+}
+
+bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return qn_refuse_type(refusal, field, schema, "a JSON schema");
-    x->format = (qn_format){
-        .is_given = true, .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA, .schema = schema, .field = field
-    };
+    if (is_strict && !check_strict(schema, "the schema", field, refusal))
+        return false;
+    x->format = (qn_format){ .is_given = true,
+                             .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA,
+                             .source = json_incref(schema),
+                             .field = field };
     return true;
 }
 
 static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema"),
-                 *schema = qn_field(given, "schema");
+    const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema");
+    json_t *schema = qn_field(given, "schema");
     bool is_strict = false;
     if (!json_is_object(given))
         return qn_refuse_type(refusal, "response_format", given, "an object");
@@ -42,8 +113,8 @@ static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *
 
 static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *response = qn_field(body, "response_format"), *schema = qn_field(body, "json_schema"),
-                 *grammar = qn_field(body, "grammar");
+    const json_t *response = qn_field(body, "response_format");
+    json_t *schema = qn_field(body, "json_schema"), *grammar = qn_field(body, "grammar");
     if (response && !take_response_format(x, response, refusal))
         return false;
     if (x->format.is_given + !!schema + (grammar && (!json_is_string(grammar) || json_string_length(grammar))) > 1)
@@ -56,18 +127,20 @@ static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (!json_is_string(grammar))
         return qn_refuse_type(refusal, "grammar", grammar, "a string");
     if (json_string_length(grammar))
-        x->format = (qn_format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .text = grammar, .field = "grammar" };
+        x->format =
+            (qn_format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .source = json_incref(grammar), .field = "grammar" };
     return true;
 }
 
 static bool compile_format(qn_openai *x, qn_refusal *refusal)
 {
     const qn_format *f = &x->format;
-    char *schema = f->schema ? json_dumps(f->schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    if (f->schema && !schema)
+    const bool is_text = f->kind == QN_GRAMMAR_GBNF;
+    char *schema = f->source && !is_text ? json_dumps(f->source, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    if (f->source && !is_text && !schema)
         return qn_refuse_memory(refusal);
-    const char *text = schema ? schema : json_string_value(f->text);
-    const size_t length = schema ? strlen(schema) : json_string_length(f->text);
+    const char *text = schema ? schema : json_string_value(f->source);
+    const size_t length = schema ? strlen(schema) : json_string_length(f->source);
     const qn_status status = qn_grammar_create(x->served->model, f->kind, text, length, &x->params.grammar);
     free(schema);
     if (status == QN_ERR_MEMORY)
@@ -78,18 +151,49 @@ static bool compile_format(qn_openai *x, qn_refusal *refusal)
 
 /* ---- Calls ---- */
 
-static bool has_tool(const json_t *tools, const char *name)
+static json_t *find_tool(const json_t *tools, const char *name)
 {
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (qn_json_is(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"), name))
-            return true;
-    return false;
+            return json_array_get(tools, i);
+    return NULL;
+}
+
+bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal)
+{
+    const json_t *mode = json_object_get(allowed, "mode"), *named = json_object_get(allowed, "tools");
+    json_t *all = x->tools.list, *list = json_array();
+    if (!json_is_array(named) || (!qn_json_is(mode, "auto") && !qn_json_is(mode, "required"))) {
+        json_decref(list);
+        return qn_refuse(refusal, 400, NULL, "tool_choice",
+                         "'tool_choice' needs 'tools' and a 'mode', \"auto\" or \"required\"");
+    }
+    bool done = qn_openai_check_count(json_array_size(named), "tools", &x->limits, refusal) &&
+                qn_openai_check_count(json_array_size(all), "tools", &x->limits, refusal);
+    for (size_t i = 0; done && i < json_array_size(named); i++) {
+        const json_t *entry = json_array_get(named, i), *function = json_object_get(entry, "function");
+        const char *name = json_string_value(json_object_get(function ? function : entry, "name"));
+        json_t *tool = name ? find_tool(all, name) : NULL;
+        done = !tool || json_array_append(list, tool) == 0 || qn_refuse_memory(refusal);
+    }
+    x->tools.is_required = qn_json_is(mode, "required");
+    x->tools.list = list;
+    json_decref(all);
+    return done && (json_array_size(list) ||
+                    qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names no function that is among the tools"));
+}
+
+void qn_openai_call(qn_openai *x, json_t *name)
+{
+    x->tools.is_required = true;
+    x->tools.called = json_incref(name);
+    x->tools.name = json_is_string(name) ? json_string_value(name) : "";
 }
 
 static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *choice = qn_field(body, "tool_choice"), *name = json_object_get(json_object_get(choice, "function"), "name");
-    json_t *tools = qn_field(body, "tools");
+    const json_t *choice = qn_field(body, "tool_choice");
+    json_t *tools = qn_field(body, "tools"), *name = json_object_get(json_object_get(choice, "function"), "name");
     bool is_parallel = true;
     if (!qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal))
         return false;
@@ -99,11 +203,14 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
     x->tools.list = json_array_size(tools) ? json_incref(tools) : NULL;
     if (!choice || qn_json_is(choice, "auto"))
         return true;
+    if (qn_json_is(json_object_get(choice, "type"), "allowed_tools"))
+        return qn_openai_allow(x, json_object_get(choice, "allowed_tools"), refusal);
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
         return qn_refuse_type(refusal, "tool_choice", choice,
                               "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     x->tools.is_required = true;
-    x->tools.name = json_is_string(choice) ? NULL : json_is_string(name) ? json_string_value(name) : "";
+    if (json_is_object(choice))
+        qn_openai_call(x, name);
     return true;
 }
 
@@ -112,9 +219,9 @@ bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
     const qn_tools *tools = &x->tools;
     if (tools->is_required && !tools->list)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
-    if (tools->name && !has_tool(tools->list, tools->name))
+    if (tools->name && !find_tool(tools->list, tools->name))
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
-    return !x->format.is_given || !tools->list ||
+    return !x->format.is_given || x->format.kind != QN_GRAMMAR_GBNF || !tools->list ||
            qn_refuse(refusal, 400, "unsupported", x->format.field, "'%s' is given with tools that may be called",
                      x->format.field);
 }
@@ -127,22 +234,32 @@ static bool has_strict_tool(const json_t *tools)
     return false;
 }
 
-/* A call that is not required has a grammar from its opening on. Where there is none, as for schemas that are too large, it has
- * none, unless a tool is strict. */
+/* The schema of content that may come in place of calls. NULL without memory. */
+static char *dump_format(const qn_format *f)
+{
+    return f->source ? json_dumps(f->source, JSON_COMPACT | JSON_ENCODE_ANY) : strdup("{\"type\":\"object\"}");
+}
+
+/* A call that is not required has a grammar from its opening on; with a format the answer has one from its beginning on. Where
+ * there is none, as for schemas that are too large, it has none, unless a tool is strict. */
 static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 {
     const qn_tools *tools = &x->tools;
-    char *text = json_dumps(tools->list, JSON_COMPACT);
-    if (!text)
-        return qn_refuse_memory(refusal);
+    const bool has_format = x->format.is_given && !tools->is_required;
+    char *text = json_dumps(tools->list, JSON_COMPACT), *format = has_format ? dump_format(&x->format) : NULL;
     const qn_call_params calls = { .tools = text,
-                                   .length = strlen(text),
+                                   .length = text ? strlen(text) : 0,
                                    .name = tools->name,
                                    .is_required = tools->is_required,
-                                   .is_single = tools->is_single };
-    const qn_status status = qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar);
+                                   .is_single = tools->is_single,
+                                   .format = format,
+                                   .format_length = format ? strlen(format) : 0,
+                                   .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT };
+    const bool has_memory = text && (format || !has_format);
+    const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     free(text);
-    x->params.grammar_trigger.when = tools->is_required ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
+    free(format);
+    x->params.grammar_trigger.when = tools->is_required || has_format ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
     return status == QN_OK || (!tools->is_required && !has_strict_tool(tools->list)) ||
@@ -160,6 +277,12 @@ bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *re
 
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal)
 {
+    if (x->tools.list && x->format.is_given) { /* what is wrong with the format is said as if it were alone */
+        if (!compile_format(x, refusal))
+            return false;
+        qn_grammar_free(x->params.grammar);
+        x->params.grammar = NULL;
+    }
     if (x->tools.list)
         return compile_calls(x, refusal);
     x->params.grammar_trigger.when = x->kind == QN_OPENAI_CHAT ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;

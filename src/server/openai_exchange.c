@@ -30,13 +30,26 @@ qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_pr
     return NULL;
 }
 
+/* What only bind needs. The references would else be as large as the body for the life of the answer. */
+static void release_body(qn_openai *x)
+{
+    json_t **const parts[] = { &x->base.conversation, &x->biases, &x->prompt, &x->format.source, &x->tools.list };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        json_decref(*parts[i]);
+        *parts[i] = NULL;
+    }
+}
+
 void qn_openai_free(qn_exchange *exchange)
 {
     qn_openai *x = (qn_openai *)exchange;
     qn_grammar_free(x->params.grammar);
+    release_body(x);
     qn_free(x->stop);
-    json_decref(x->biases);
-    json_decref(x->tools.list);
+    json_decref(x->model);
+    json_decref(x->stops);
+    json_decref(x->fields);
+    json_decref(x->tools.called);
     free(x->bias);
     free(x->conversation);
     for (size_t i = 0; x->prompts && i < x->n_prompts; i++)
@@ -46,7 +59,6 @@ void qn_openai_free(qn_exchange *exchange)
         qn_choice_free(&x->choices[i]);
     qn_free(x->choices);
     qn_free(x->base.requests);
-    json_decref(x->base.conversation);
     qn_free(x);
 }
 
@@ -85,6 +97,7 @@ bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_ref
     x->served = served;
     if (!qn_openai_dump_conversation(x, refusal))
         return false;
+    release_body(x);
     const qn_status status = qn_openai_count_prompt(x);
     return status == QN_OK ||
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
@@ -92,11 +105,13 @@ bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_ref
 
 bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
 {
-    const size_t n_prompts = x->base.conversation ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
+    const bool is_chat = x->base.conversation;
+    const size_t n_prompts = is_chat ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
     x->served = served;
     if (!qn_openai_bind_params(x, refusal) || !qn_openai_constrain(x, refusal) ||
-        !(x->base.conversation ? qn_openai_dump_conversation : qn_openai_bind_prompts)(x, refusal))
+        !(is_chat ? qn_openai_dump_conversation : qn_openai_bind_prompts)(x, refusal))
         return false;
+    release_body(x);
     if (qn_alloc(&x->base.requests, n, sizeof *x->base.requests, "requests") ||
         qn_alloc(&x->choices, n, sizeof *x->choices, "choices"))
         return qn_refuse_memory(refusal);
@@ -105,7 +120,7 @@ bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
         qn_request_params *request = &x->base.requests[i];
         *request = x->params;
         request->sampling.seed = seed_of(x->params.sampling.seed, i % x->n_choices);
-        if (!x->base.conversation) {
+        if (!is_chat) {
             request->tokens = x->prompts[i / x->n_choices].tokens;
             request->n_tokens = x->prompts[i / x->n_choices].n;
         }

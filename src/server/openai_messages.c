@@ -23,10 +23,14 @@ static place place_of(const char *list, size_t index, const char *field)
 
 /* ---- Messages ---- */
 
-static bool check_parts(const json_t *parts, size_t index, qn_refusal *refusal)
+/* A refusal of an earlier answer is its text. */
+static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
 {
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i);
+        json_t *part = json_array_get(parts, i), *refused = json_object_get(part, "refusal");
+        if (qn_json_is(json_object_get(part, "type"), "refusal") && json_is_string(refused) &&
+            (json_object_set(part, "text", refused) || json_object_set_new(part, "type", json_string("text"))))
+            return qn_refuse_memory(refusal);
         if (!qn_json_is(json_object_get(part, "type"), "text") || !json_is_string(json_object_get(part, "text")))
             return qn_refuse(refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
                              "message %zu: part %zu is not a text, which is all that is supported", index, i);
@@ -34,25 +38,27 @@ static bool check_parts(const json_t *parts, size_t index, qn_refusal *refusal)
     return true;
 }
 
-/* Arguments as text become the object that it is. */
-static bool take_call(json_t *call, size_t index, size_t number, qn_refusal *refusal)
+json_t *qn_openai_arguments(json_t *given)
 {
-    json_t *function = json_object_get(call, "function"), *given = qn_field(function, "arguments");
-    const place where = place_of("messages", index, "tool_calls");
-    if (!json_is_string(json_object_get(function, "name")))
-        return qn_refuse(refusal, 400, NULL, where.name, "message %zu: tool call %zu has no function with a name", index,
-                         number);
     const char *text = json_is_string(given) ? json_string_value(given) : "";
     json_t *arguments = given && !json_is_string(given) ? json_incref(given)
                         : *text                         ? json_loadb(text, json_string_length(given), JSON_ALLOW_NUL, NULL)
                                                         : json_object();
-    const bool is_valid = json_is_object(arguments);
-    const bool done = is_valid && json_object_set(function, "arguments", arguments) == 0;
+    if (json_is_object(arguments) || !given)
+        return arguments;
     json_decref(arguments);
-    if (!is_valid)
-        return qn_refuse(refusal, 400, NULL, where.name,
-                         "message %zu: the arguments of tool call %zu are not an object, or the text of one", index, number);
-    return done || qn_refuse_memory(refusal);
+    return json_pack("{s:O}", "arguments", given);
+}
+
+static bool take_call(json_t *call, size_t index, size_t number, qn_refusal *refusal)
+{
+    json_t *function = json_object_get(call, "function");
+    const place where = place_of("messages", index, "tool_calls");
+    if (!json_is_string(json_object_get(function, "name")))
+        return qn_refuse(refusal, 400, NULL, where.name, "message %zu: tool call %zu has no function with a name", index,
+                         number);
+    return json_object_set_new(function, "arguments", qn_openai_arguments(qn_field(function, "arguments"))) == 0 ||
+           qn_refuse_memory(refusal);
 }
 
 static bool take_calls(json_t *message, size_t index, qn_refusal *refusal)
@@ -74,8 +80,11 @@ static bool take_calls(json_t *message, size_t index, qn_refusal *refusal)
 static bool take_content(json_t *message, size_t index, qn_refusal *refusal)
 {
     const json_t *content = qn_field(message, "content");
+    json_t *refused = qn_field(message, "refusal");
     if (json_is_array(content))
-        return check_parts(content, index, refusal);
+        return take_parts(content, index, refusal);
+    if (!content && json_is_string(refused))
+        return json_object_set(message, "content", refused) == 0 || qn_refuse_memory(refusal);
     if (!content && json_array_size(json_object_get(message, "tool_calls")))
         return json_object_set_new(message, "content", json_string("")) == 0 || qn_refuse_memory(refusal);
     return json_is_string(content) || qn_refuse_type(refusal, "content", content, "a string or an array of texts");

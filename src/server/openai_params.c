@@ -16,10 +16,28 @@ static const float LEAST_TOP_P = 1e-9f;
 
 /* ---- Sampling ---- */
 
+/* 64 bits, signed or not; JSON that was read has those from 2^63 on as the nearest real number. */
+static bool take_seed(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    const json_t *given = qn_field(body, "seed");
+    const double real = json_real_value(given);
+    int64_t seed = 0;
+    x->has_seed = given != NULL;
+    if (real >= 0x1p63 && real <= 0x1p64) {
+        x->params.sampling.seed = real < 0x1p64 ? (uint64_t)real : UINT64_MAX;
+        return true;
+    }
+    if (!qn_field_integer(body, "seed", INT64_MIN, INT64_MAX, &seed, refusal))
+        return false;
+    x->params.sampling.seed = (uint64_t)seed;
+    x->has_seed = x->has_seed && !(x->kind == QN_LLAMA_COMPLETION && seed == -1);
+    return true;
+}
+
 static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
-    int64_t top_k = -2, last_n = -1, seed = 0;
+    int64_t top_k = -2, last_n = -1;
     *s = (qn_sampling){
         .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .frequency_penalty = NAN, .presence_penalty = NAN
     };
@@ -31,14 +49,11 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
         !qn_field_number(body, "repeat_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
         !qn_field_integer(body, "repeat_last_n", 0, INT32_MAX, &last_n, refusal) ||
         !qn_field_number(body, "frequency_penalty", -2, 2, &s->frequency_penalty, refusal) ||
-        !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) ||
-        !qn_field_integer(body, "seed", INT64_MIN, INT64_MAX, &seed, refusal))
+        !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) || !take_seed(x, body, refusal))
         return false;
     s->top_p = s->top_p < LEAST_TOP_P ? LEAST_TOP_P : s->top_p;
     s->top_k = (int)(top_k == -1 ? 0 : top_k);
     s->repeat_last_n = (int)last_n;
-    s->seed = (uint64_t)seed;
-    x->has_seed = qn_field(body, "seed") && !(x->kind == QN_LLAMA_COMPLETION && seed == -1);
     return true;
 }
 
@@ -202,7 +217,7 @@ static bool take_lengths(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_refusal *refusal)
 {
-    const json_t *value = qn_field(body, name);
+    json_t *value = qn_field(body, name);
     const size_t n = json_is_array(value) ? json_array_size(value)
                      : value              ? 1
                                           : 0,
@@ -221,6 +236,7 @@ bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_
                              most_bytes);
         x->stop[i] = json_string_value(text);
     }
+    x->stops = json_incref(value);
     x->params.stop = x->stop;
     x->params.n_stop = n;
     return true;
@@ -251,9 +267,10 @@ static bool take_stream_options(qn_openai *x, const json_t *body, qn_refusal *re
 
 bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *model = qn_field(body, "model");
+    json_t *model = qn_field(body, "model");
     if (model && !json_is_string(model))
         return qn_refuse_type(refusal, "model", model, "a string");
+    x->model = json_incref(model);
     x->base.model = json_string_value(model);
     return qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
 }

@@ -47,7 +47,7 @@ static bool check_prompt(const qn_openai *x, const json_t *prompt, qn_refusal *r
 
 bool qn_openai_check_prompts(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    const json_t *prompt = json_object_get(body, "prompt");
+    json_t *prompt = json_object_get(body, "prompt");
     const bool is_many = is_list(prompt);
     const size_t n = is_many ? json_array_size(prompt) : 1, most = qn_limit(x->limits.requests, MAX_REQUESTS);
     if (!n)
@@ -59,6 +59,7 @@ bool qn_openai_check_prompts(qn_openai *x, const json_t *body, qn_refusal *refus
         if (!check_prompt(x, is_many ? json_array_get(prompt, i) : prompt, refusal))
             return false;
     x->n_prompts = n;
+    x->prompt = json_incref(prompt);
     return true;
 }
 
@@ -106,13 +107,14 @@ static bool bind_prompt(const qn_openai *x, const json_t *given, qn_prompt *prom
 
 bool qn_openai_bind_prompts(qn_openai *x, qn_refusal *refusal)
 {
-    const json_t *prompt = json_object_get(x->base.body, "prompt");
-    const bool is_many = is_list(prompt);
+    const bool is_many = is_list(x->prompt);
     if (qn_alloc(&x->prompts, x->n_prompts, sizeof *x->prompts, "prompts"))
         return qn_refuse_memory(refusal);
     for (size_t i = 0; i < x->n_prompts; i++)
-        if (!bind_prompt(x, is_many ? json_array_get(prompt, i) : prompt, &x->prompts[i], refusal))
+        if (!bind_prompt(x, is_many ? json_array_get(x->prompt, i) : x->prompt, &x->prompts[i], refusal))
             return false;
+        else if (x->prompts[i].n > x->served->n_ctx) /* answers may repeat it, each choice once */
+            return qn_exchange_refuse_length(x->prompts[i].n, x->served, refusal);
     return true;
 }
 

@@ -41,7 +41,6 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const
     if (!exchange)
         return NULL;
     exchange->protocol = protocol;
-    exchange->body = json_incref(body);
     exchange->created = origin->created;
     exchange->seed = origin->seed;
     exchange->id = strdup(origin->id);
@@ -66,7 +65,6 @@ void qn_exchange_free(qn_exchange *exchange)
 {
     if (!exchange)
         return;
-    json_decref(exchange->body);
     free(exchange->id);
     free(exchange->secret);
     exchange->protocol->free(exchange);
@@ -86,20 +84,23 @@ static size_t count_prompt(const qn_request_params *request, const qn_model *mod
     return n;
 }
 
+bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal)
+{
+    qn_refuse(refusal, 400, "context_length_exceeded", NULL,
+              "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n, (unsigned)served->n_ctx);
+    refusal->type = "exceed_context_size_error";
+    refusal->n_prompt = n;
+    refusal->n_ctx = served->n_ctx;
+    return false;
+}
+
 void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
                                qn_refusal *refusal)
 {
     switch (status) {
-    case QN_ERR_CONTEXT: {
-        const size_t n = count_prompt(&exchange->requests[request], served->model);
-        qn_refuse(refusal, 400, "context_length_exceeded", NULL,
-                  "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n,
-                  (unsigned)served->n_ctx);
-        refusal->type = "exceed_context_size_error";
-        refusal->n_prompt = n;
-        refusal->n_ctx = served->n_ctx;
+    case QN_ERR_CONTEXT:
+        qn_exchange_refuse_length(count_prompt(&exchange->requests[request], served->model), served, refusal);
         break;
-    }
     case QN_ERR_MEMORY: qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text()); break;
     case QN_ERR_UNSUPPORTED: qn_refuse(refusal, 400, "unsupported", NULL, "%s", qn_error_text()); break;
     default: qn_refuse(refusal, 400, NULL, NULL, "%s", qn_error_text()); break;

@@ -42,6 +42,7 @@ bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *pa
 /* What a body may have. 0: the default in brackets. */
 typedef struct qn_protocol_limits {
     uint32_t depth;    /* nesting of its JSON [128] */
+    uint32_t values;   /* values in its JSON [300000] */
     uint32_t messages; /* [4096] */
     uint32_t tools;    /* [512] */
     uint32_t stops;    /* stop strings [64], each of at most stop_bytes [1024] */
@@ -81,7 +82,6 @@ typedef struct qn_exchange {
      * which the caller sets; all need on_token and on_end. */
     qn_request_params *requests;
     /* Of qn_exchange_create, for protocols. */
-    json_t *body;
     char *id, *secret;
     int64_t created;
     uint64_t seed;
@@ -112,11 +112,13 @@ struct qn_protocol {
      * has the id with a prefix. */
     const char *request_header, *id_header, *id_prefix;
     bool has_reasoning_ids; /* answers have ids of their reasoning */
+    bool is_direct;         /* there are no requests: the answer is there after bind */
 
-    /* The body, an object, which the exchange keeps. NULL: refused. Needs no model: exchange->model says which. */
+    /* The body, an object, of which the exchange keeps what it needs. NULL: refused. Needs no model: exchange->model says which. */
     qn_exchange *(*parse)(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
 
-    /* Makes the requests: tokenises, compiles grammars; may take long. False: refused. */
+    /* Makes the requests: tokenises, compiles grammars; may take long. Frees what they alone needed, the conversation too. False:
+     * refused. */
     bool (*bind)(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
 
     void (*begin)(qn_exchange *exchange, qn_bytes *out);
@@ -156,6 +158,9 @@ void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
  * qn_error_text() of this thread. */
 void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
                                qn_refusal *refusal);
+
+/* qn_exchange_refuse_length - the refusal of a prompt of n tokens, which is longer than the context. Returns false. */
+bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal);
 
 /* qn_exchange_answer_id - what all ids of an answer end with, after a '_'. qn_exchange_call_id - the id of a tool call of an
  * answer. qn_exchange_reasoning_id - of the reasoning of an answer: 0 for the

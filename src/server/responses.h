@@ -23,6 +23,10 @@ typedef struct qn_responses {
     qn_bytes text;  /* of the open item: its text, arguments or input */
     qn_bytes items; /* the complete ones, values of JSON */
     size_t call;    /* of the open item */
+    json_t *custom; /* names of the tools that take raw input, or NULL */
+    /* What answers repeat: as the body has it, and tool_choice as JSON; NULL: none. */
+    json_t *instructions;
+    char *choice;
     qn_custom_input input;
 } qn_responses;
 
@@ -33,14 +37,14 @@ typedef struct qn_responses {
 bool qn_responses_conversation(qn_responses *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
 
 /* qn_responses_is_custom - whether a tool of the body takes raw input. */
-bool qn_responses_is_custom(const json_t *body, const char *name, size_t length);
+bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t length);
 
 /* ---- responses_input.c ---- */
 
-/* qn_custom_input_feed - append the input of a piece of arguments to a text. qn_custom_input_is_other - whether arguments, which
- * are all there, are not of that form: they are the input then. */
+/* qn_custom_input_feed - append the input of a piece of arguments to a text. qn_custom_input_is_other - whether arguments
+ * that have ended, complete or cut, are not of that form: they are the input then. */
 void qn_custom_input_feed(qn_custom_input *input, const char *arguments, size_t length, qn_bytes *text);
-bool qn_custom_input_is_other(const qn_custom_input *input);
+bool qn_custom_input_is_other(const qn_custom_input *input, bool is_complete);
 
 /* ---- responses_items.c ---- */
 

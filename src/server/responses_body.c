@@ -56,17 +56,6 @@ static bool take_message(qn_turns *turns, const json_t *item, const char *where,
     return qn_refuse_type(refusal, field, role, "\"user\", \"assistant\", \"system\" or \"developer\"");
 }
 
-/* Arguments that are not the text of an object, of a call that was cut, are an argument of their own: the conversation goes on. */
-static json_t *arguments_of(const json_t *text)
-{
-    const size_t length = json_string_length(text);
-    json_t *arguments = length ? json_loadb(json_string_value(text), length, JSON_ALLOW_NUL, NULL) : json_object();
-    if (json_is_object(arguments))
-        return arguments;
-    json_decref(arguments);
-    return json_pack("{s:O}", "arguments", text);
-}
-
 static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const char *where, qn_refusal *refusal)
 {
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
@@ -75,7 +64,7 @@ static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const
         return qn_refuse(refusal, 400, NULL, where, "%s: it has no call_id, no name or no %s, expected strings", where,
                          is_custom ? "input" : "arguments");
     qn_turns_call(turns, json_string_value(id), json_string_value(name),
-                  is_custom ? json_pack("{s:O}", "input", text) : arguments_of(text));
+                  is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text));
     return true;
 }
 
@@ -122,11 +111,14 @@ static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_refu
                      where);
 }
 
-static bool take_input(qn_turns *turns, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, const qn_protocol_limits *limits,
+                       qn_refusal *refusal)
 {
-    const json_t *instructions = qn_field(body, "instructions"), *input = qn_field(body, "input");
+    const json_t *input = qn_field(body, "input");
+    json_t *instructions = qn_field(body, "instructions");
     if (instructions && !json_is_string(instructions))
         return qn_refuse_type(refusal, "instructions", instructions, "a string");
+    x->instructions = json_incref(instructions);
     qn_turns_system(turns, json_string_value(instructions), json_string_length(instructions));
     if (json_is_string(input)) {
         qn_turns_user(turns, json_string_value(input), json_string_length(input));
@@ -185,7 +177,7 @@ static json_t *function_of(const json_t *tool)
 }
 
 /* Tools of other types are run by OpenAI's servers. */
-static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusal *refusal)
+static bool take_tool(qn_responses *x, const json_t *tool, size_t index, json_t *tools, qn_refusal *refusal)
 {
     const json_t *type = json_object_get(tool, "type");
     const bool is_custom = qn_json_is(type, "custom");
@@ -197,37 +189,43 @@ static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusa
     const bool done = function ? qn_openai_check_function(function, index, refusal) : qn_refuse_memory(refusal);
     json_t *wrapped = done ? json_pack("{s:s, s:O}", "type", "function", "function", function) : NULL;
     json_decref(function);
-    return done && (json_array_append_new(tools, wrapped) == 0 || qn_refuse_memory(refusal));
+    if (!done)
+        return false;
+    if (is_custom && !x->custom)
+        x->custom = json_array();
+    return (json_array_append_new(tools, wrapped) == 0 &&
+            (!is_custom || json_array_append(x->custom, json_object_get(tool, "name")) == 0)) ||
+           qn_refuse_memory(refusal);
 }
 
-bool qn_responses_is_custom(const json_t *body, const char *name, size_t length)
+bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t length)
 {
-    const json_t *tools = qn_field(body, "tools");
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i), *of = json_object_get(tool, "name");
-        if (json_string_length(of) == length && json_is_string(of) && !memcmp(json_string_value(of), name, length))
-            return qn_json_is(json_object_get(tool, "type"), "custom");
+    for (size_t i = 0; i < json_array_size(x->custom); i++) {
+        const json_t *of = json_array_get(x->custom, i);
+        if (json_string_length(of) == length && !memcmp(json_string_value(of), name, length))
+            return true;
     }
     return false;
 }
 
-/* A choice among tools that are skipped is one of the model's. */
-static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tools, qn_refusal *refusal)
+/* A choice among tools that are skipped is one of the model's. is_skipped: all are. */
+static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tools, bool is_skipped, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name");
+    const json_t *type = json_object_get(choice, "type");
     const bool is_named = qn_json_is(type, "function") || qn_json_is(type, "custom");
-    if (qn_json_is(type, "allowed_tools"))
-        return qn_refuse(refusal, 400, "unsupported", "tool_choice",
-                         "'tool_choice' of the type 'allowed_tools' is not supported");
     if (choice && !json_is_object(choice) && !qn_json_is(choice, "none") && !qn_json_is(choice, "auto") &&
         !qn_json_is(choice, "required"))
         return qn_refuse_type(refusal, "tool_choice", choice,
                               "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}");
     if (json_array_size(tools) && !qn_json_is(choice, "none"))
         x->base.tools.list = json_incref(tools);
-    x->base.tools.is_required = is_named || qn_json_is(choice, "required");
-    x->base.tools.name = !is_named ? NULL : json_is_string(name) ? json_string_value(name) : "";
-    return true;
+    x->base.tools.is_required = qn_json_is(choice, "required") && !is_skipped;
+    if (is_named)
+        qn_openai_call(&x->base, json_object_get(choice, "name"));
+    x->choice = json_dumps(choice, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (choice && !x->choice)
+        return qn_refuse_memory(refusal);
+    return !qn_json_is(type, "allowed_tools") || qn_openai_allow(&x->base, choice, refusal);
 }
 
 static bool take_tools(qn_responses *x, const json_t *body, const qn_protocol_limits *limits, json_t *tools,
@@ -241,10 +239,12 @@ static bool take_tools(qn_responses *x, const json_t *body, const qn_protocol_li
         !qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal))
         return false;
     for (size_t i = 0; i < json_array_size(given); i++)
-        if (!take_tool(json_array_get(given, i), i, tools, refusal))
+        if (!take_tool(x, json_array_get(given, i), i, tools, refusal))
             return false;
+    const bool is_skipped = json_array_size(given) && !json_array_size(tools);
     x->base.tools.is_single = !is_parallel;
-    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, refusal) && qn_openai_check_tools(&x->base, refusal);
+    return take_tool_choice(x, qn_field(body, "tool_choice"), tools, is_skipped, refusal) &&
+           qn_openai_check_tools(&x->base, refusal);
 }
 
 /* ---- Format, effort ---- */
@@ -296,10 +296,10 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, const qn_pro
 {
     qn_turns turns = { 0 };
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done = check_state(body, refusal) && take_input(&turns, body, limits, refusal) &&
+    const bool done = check_state(body, refusal) && take_input(x, &turns, body, limits, refusal) &&
                       take_format(x, qn_field(body, "text"), refusal) && take_tools(x, body, limits, tools, refusal) &&
                       take_effort(body, conversation, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_refuse_memory(refusal));
+                      (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, conversation) || qn_refuse_memory(refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

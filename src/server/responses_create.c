@@ -1,6 +1,7 @@
 /* /v1/responses: chats in OpenAI's newer form, answered at once or as a stream of numbered events. Nothing is stored. */
 #include "server/responses.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static void free_responses(qn_exchange *exchange)
@@ -8,6 +9,9 @@ static void free_responses(qn_exchange *exchange)
     qn_responses *x = (qn_responses *)exchange;
     qn_bytes_free(&x->text);
     qn_bytes_free(&x->items);
+    json_decref(x->custom);
+    json_decref(x->instructions);
+    free(x->choice);
     qn_openai_free(exchange);
 }
 
@@ -60,25 +64,21 @@ static void write_usage(const qn_choice *choice, qn_bytes *out)
 
 static void write_tool_choice(const qn_responses *x, qn_bytes *out)
 {
-    const qn_tools *tools = &x->base.tools;
+    const char *const choice = x->choice ? x->choice : "\"auto\"";
     qn_json_key(out, "tool_choice");
-    if (!tools->name) {
-        qn_json_string(out, tools->is_required ? "required" : tools->list ? "auto" : "none");
-        return;
-    }
-    qn_json_open(out, '{');
-    qn_json_member_string(out, "type",
-                          qn_responses_is_custom(x->base.base.body, tools->name, strlen(tools->name)) ? "custom" : "function");
-    qn_json_member_string(out, "name", tools->name);
-    qn_json_close(out, '}');
+    qn_bytes_add(out, choice, strlen(choice));
 }
 
-/* What the request asked for; one that fails while it waits for its model is not bound. The tools are not repeated: agents send 100 KB of them, and each stream has the response three
- * times. */
+/* What the request asked for; one that fails while it waits for its model is not bound. The tools are not repeated: agents send
+ * 100 KB of them, and each stream has the response three times. */
 static void write_settings(const qn_responses *x, qn_bytes *out)
 {
     const qn_request_params *params = x->base.base.n_requests ? &x->base.base.requests[0] : &x->base.params;
-    write_null("instructions", out);
+    qn_json_key(out, "instructions");
+    if (x->instructions)
+        qn_json_text(out, json_string_value(x->instructions), json_string_length(x->instructions));
+    else
+        qn_json_null(out);
     qn_json_key(out, "max_output_tokens");
     if (params->max_tokens < 0)
         qn_json_null(out);

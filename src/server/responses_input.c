@@ -82,7 +82,7 @@ void qn_custom_input_feed(qn_custom_input *input, const char *arguments, size_t 
     }
 }
 
-bool qn_custom_input_is_other(const qn_custom_input *input)
+bool qn_custom_input_is_other(const qn_custom_input *input, bool is_complete)
 {
-    return input->state == QN_CUSTOM_PREFIX || input->state == QN_CUSTOM_OTHER;
+    return (input->state == QN_CUSTOM_PREFIX && is_complete) || input->state == QN_CUSTOM_OTHER;
 }

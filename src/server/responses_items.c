@@ -193,11 +193,12 @@ static void add_text(qn_responses *x, const char *text, size_t length, qn_bytes 
         send_text(x, true, from, out);
 }
 
-/* Arguments of another form than {"input": "..."} are the input as they are. */
-static void complete_input(qn_responses *x, qn_bytes *out)
+/* Arguments of another form than {"input": "..."} are the input as they are. Those that are cut before the string could be of this
+ * form: there is no input yet. */
+static void complete_input(qn_responses *x, bool is_complete, qn_bytes *out)
 {
     const qn_bytes *arguments = &x->base.choices[0].arguments;
-    if (x->item != QN_ITEM_CUSTOM_CALL || !qn_custom_input_is_other(&x->input) || !arguments->length)
+    if (x->item != QN_ITEM_CUSTOM_CALL || !qn_custom_input_is_other(&x->input, is_complete) || !arguments->length)
         return;
     qn_bytes_add(&x->text, arguments->data, arguments->length);
     if (x->base.base.is_stream)
@@ -209,7 +210,7 @@ void qn_responses_close_item(qn_responses *x, bool is_complete, qn_bytes *out)
     const char *const status = is_complete ? "completed" : "incomplete";
     if (x->item == QN_ITEM_NONE)
         return;
-    complete_input(x, out);
+    complete_input(x, is_complete, out);
     write_item(x, false, status, &x->items);
     if (x->base.base.is_stream) {
         send_text(x, false, 0, out);
@@ -236,7 +237,7 @@ static void open_item(qn_responses *x, qn_item item, qn_bytes *out)
 static void open_call(qn_responses *x, size_t call, qn_bytes *out)
 {
     const qn_bytes *name = &x->base.choices[0].name;
-    const bool is_custom = name->length && qn_responses_is_custom(x->base.base.body, name->data, name->length);
+    const bool is_custom = name->length && qn_responses_is_custom(x, name->data, name->length);
     x->call = call;
     open_item(x, is_custom ? QN_ITEM_CUSTOM_CALL : QN_ITEM_CALL, out);
 }
@@ -246,7 +247,7 @@ static bool in_call(const qn_responses *x)
     return x->item == QN_ITEM_CALL || x->item == QN_ITEM_CUSTOM_CALL;
 }
 
-/* Without a stream a call that is no call in the end is text. */
+/* Without a stream a call that does not parse is text. One that is cut has the arguments so far. */
 static void end_call(qn_responses *x, const qn_output_event *event, qn_bytes *out)
 {
     const bool is_complete = event->call_end == QN_OUTPUT_COMPLETE;
@@ -254,10 +255,10 @@ static void end_call(qn_responses *x, const qn_output_event *event, qn_bytes *ou
     if (x->base.base.is_stream) {
         if (in_call(x))
             qn_responses_close_item(x, is_complete, out);
-    } else if (is_complete) {
+    } else if (event->call_end != QN_OUTPUT_BROKEN) {
         open_call(x, event->call, out);
         add_text(x, arguments->data, arguments->length, out);
-        qn_responses_close_item(x, true, out);
+        qn_responses_close_item(x, is_complete, out);
     } else {
         if (x->item != QN_ITEM_MESSAGE)
             open_item(x, QN_ITEM_MESSAGE, out);

@@ -238,3 +238,20 @@ bool qn_json_is_deeper(const char *text, size_t length, size_t most)
     }
     return false;
 }
+
+size_t qn_json_count(const char *text, size_t length)
+{
+    size_t n = 1;
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const char c = text[i];
+        if (in_string) {
+            i += c == '\\';
+            in_string = c != '"';
+        } else {
+            in_string = c == '"';
+            n += c == '[' || c == '{' || c == ',';
+        }
+    }
+    return n;
+}

@@ -111,8 +111,9 @@ struct qn_output_parser {
         qn_xml_call xml;
     } call;
 
-    size_t n_reasoning, reasoning_budget;
-    bool spent;
+    size_t n_reasoning, reasoning_budget; /* n_reasoning: of all blocks */
+    bool is_spent;                        /* the budget has ended a block */
+    bool is_ending;                       /* the words that end this one have been given */
     char *reasoning_end;
 };
 

@@ -186,7 +186,7 @@ static void delimiter(qn_output_parser *p, qn_delimiter which)
         begin_section(p, true);
         break;
     case THINK_CLOSE:
-        p->reasoning = p->reasoning_cut = false;
+        p->reasoning = p->reasoning_cut = p->is_ending = false;
         begin_section(p, true);
         break;
     default: open_call(p, which); break;
@@ -234,7 +234,7 @@ void qn_output_begin_call(qn_output_parser *p)
         return;
     p->begun = true;
     p->reasoning_cut = p->reasoning_cut || p->reasoning;
-    p->reasoning = false;
+    p->reasoning = p->is_ending = false;
     const qn_output_event event = {
         .kind = QN_OUTPUT_CALL_BEGIN, .text = p->name.data, .length = p->name.n, .call = p->n_calls++
     };
@@ -407,12 +407,13 @@ size_t qn_output_n_calls(const qn_output_parser *p)
 
 bool qn_output_reasoning_spent(qn_output_parser *p, const char **words, size_t *length)
 {
-    if (p->spent || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget || p->state != STATE_TEXT ||
+    if (p->is_ending || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget || p->state != STATE_TEXT ||
         p->candidate != p->held.n || p->utf8.n_tail)
         return false;
-    p->spent = true;
-    *words = p->reasoning_end;
-    *length = strlen(p->reasoning_end);
+    const char *again = p->is_spent ? strstr(p->reasoning_end, p->delimiters[THINK_CLOSE].text) : NULL;
+    p->is_ending = p->is_spent = true;
+    *words = again ? again : p->reasoning_end;
+    *length = strlen(*words);
     return true;
 }
 

@@ -108,8 +108,9 @@ bool qn_output_in_reasoning(const qn_output_parser *parser);
 /* qn_output_n_calls - the number of calls that began. */
 size_t qn_output_n_calls(const qn_output_parser *parser);
 
-/* qn_output_reasoning_spent - whether reasoning must end now because its budget is used up. True once: the caller then feeds
- * the words as tokens of their text, to the model and to the parser, and generation goes on.
+/* qn_output_reasoning_spent - whether reasoning must end now because its budget, that of all blocks together, is used up. True
+ * once for a block: the caller then feeds the words as tokens of their text, to the model and to the parser, and generation goes
+ * on. A block that is opened later ends at once, with the delimiter and what follows it.
  *
  *   words   [*length] what to inject, owned by the parser
  *

@@ -122,7 +122,7 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 6 "{$ask,\"reasoning_effort\":\"huge\"}" $chat
     line 7 "{$ask,\"chat_template_kwargs\":{\"bos_token\":\"x\"}}" $chat
     line 8 "{$ask,\"chat_template_kwargs\":{\"enable_thinking\":\"yes\"}}" $chat
-    line 9 "$(with_call '[{"function":{"name":"f","arguments":"[1]"}}]')" $chat
+    line 9 "{$ask,$(schema true '{"properties":{"a":{"type":"object"}},"additionalProperties":false}')}" $chat
     line 10 "$(with_call '[{"function":{}}]')" $chat
     line 11 "$(with_call '{}')" $chat
     line 12 "$(with_call '[]')" $chat
@@ -131,8 +131,8 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 15 '{"messages":["a"]}' $chat
     line 16 "{$ask,\"chat_template_kwargs\":[]}" $chat
     line 17 "{$ask,\"response_format\":{\"type\":\"yaml\"}}" $chat
-    line 18 "{$ask,$tools,\"response_format\":{\"type\":\"json_object\"}}" $chat
-    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"not":{}}}}}')}" $chat
+    line 18 "{$ask,$tools,\"grammar\":\"root ::= [a]\"}" $chat
+    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"not":{}}}},"required":["a"],"additionalProperties":false}')}" $chat
     line 20 "{$ask,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}" $chat
 } >"$work/bad.jsonl"
 quern batch -m "$caller" "$work/bad.jsonl" "$work/bad.out" --ordered
@@ -147,7 +147,7 @@ unsupported line 3: tool 0 is of the type 'web_search', expected "function"
 - line 6: 'reasoning_effort' is a string, expected "none", "minimal", "low", "medium", "high", "xhigh" or "max"
 unsupported line 7: 'chat_template_kwargs' has 'bos_token', expected enable_thinking, preserve_thinking or reasoning_effort
 - line 8: 'enable_thinking' is a string, expected true or false
-- line 9: message 1: the arguments of tool call 0 are not an object, or the text of one
+- line 9: 'response_format.json_schema.schema': "required" of 'the schema' lacks 'a', which 'strict' needs
 - line 10: message 1: tool call 0 has no function with a name
 - line 11: 'tool_calls' is an object, expected an array
 - line 12: 'content' is missing, expected a string or an array of texts
@@ -156,7 +156,7 @@ unsupported line 7: 'chat_template_kwargs' has 'bos_token', expected enable_thin
 - line 15: 'role' is missing, expected "system", "developer", "user", "assistant" or "tool"
 - line 16: 'chat_template_kwargs' is an array, expected an object
 - line 17: 'response_format.type' is a string, expected "text", "json_object" or "json_schema"
-unsupported line 18: 'response_format' is given with tools that may be called
+unsupported line 18: 'grammar' is given with tools that may be called
 unsupported line 19: schema: #/properties/a/items: keyword 'not' is not supported
 - line 20: 'response_format.json_schema.schema' is missing, expected a JSON schema
 TEXT

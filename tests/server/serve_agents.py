@@ -339,6 +339,21 @@ def check_refusals(server):
     fails(anthropic.AuthenticationError, lambda: client.messages.create(model="any", **hello))
 
 
+def check_memory(server):
+    """Values of JSON take 80 times the size of their text: what is not read is not kept, and its memory goes back."""
+    def send(n):
+        body = json.dumps({"messages": ASK, "max_tokens": 1, "unknown": [{}] * n}, separators=(",", ":")).encode()
+        return ask(server.port, "POST", "/v1/chat/completions", body, {"X-Api-Key": ALICE})
+
+    before = server.resident()
+    for _ in range(3):
+        assert send(140000)[0] == 200
+    after = server.resident()
+    assert SANITIZED or after - before < 12 << 20, (before, after)
+    refused = send(150000)
+    assert refused[0] == 400 and b"at most 300000" in refused[2], refused
+
+
 async def stream_until(connection, path, body, stop):
     """What a stream has sent when it has `stop`, or at its end."""
     await connection.send("POST", path, body)
@@ -364,6 +379,10 @@ async def check_queue(server):
     refused = await asyncio.to_thread(ask, server.port, "POST", "/v1/messages", hello)
     check_error(refused, 429, "rate_limit_error")
     assert refused[1]["retry-after"]
+    for path, body in (("/v1/messages/count_tokens", hello), ("/v1/responses/input_tokens", {"input": QUESTION}), ("/tokenize", {"content": "a"}),
+                       ("/v1/chat/completions/input_tokens", {"messages": ASK}), ("/detokenize", {"tokens": [65]}), ("/apply-template", {"messages": ASK})):
+        found = await asyncio.to_thread(ask, server.port, "POST", path, body)
+        assert found[0] == 200, (path, found)  # they wait for nothing
     begun = await asyncio.gather(*streams)
     stop = threading.Thread(target=server.stop)
     stop.start()
@@ -401,7 +420,7 @@ def main():
         check_texts(demo)
         check_structured(demo)
     with Server(agent_model, "-c", "32768", "--max-body", "500000", *keys) as agent:
-        for check in (check_messages, check_responses, check_claude_code, check_codex, check_refusals):
+        for check in (check_messages, check_responses, check_claude_code, check_codex, check_refusals, check_memory):
             check(agent)
     queue.join()
     if failures:

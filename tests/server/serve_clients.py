@@ -248,7 +248,8 @@ def main():
     parser.add_argument("models", nargs=3)
     parser.add_argument("--random", type=int, default=6)
     args = parser.parse_args()
-    with Server(args.models[0], "-c", "512", "--max-tokens", "64", "--alias", "demo") as demo, Server(args.models[1]) as caller:
+    seed = ("--seed", "1")  # of random bodies without one, whose answers with and without a stream are compared
+    with Server(args.models[0], "-c", "512", "--max-tokens", "64", "--alias", "demo", *seed) as demo, Server(args.models[1], *seed) as caller:
         one, two = Remote(demo), Remote(caller)
         check_models(one, "demo")
         protocol.check_llama(one)

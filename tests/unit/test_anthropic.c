@@ -103,7 +103,9 @@ static void thinking_and_effort_reach_the_template(void **unused)
         int64_t budget;
     } cases[] = {
         { "'thinking':{'type':'disabled'}", "'enable_thinking':false", -1 },
-        { "'thinking':{'type':'enabled','budget_tokens':2000}", "'enable_thinking':true", 2000 },
+        { "'max_tokens':2001,'thinking':{'type':'enabled','budget_tokens':2000}", "'enable_thinking':true", 2000 },
+        { "'max_tokens':1025,'thinking':{'type':'enabled','budget_tokens':1024}", "'enable_thinking':true", 1024 },
+        { "'thinking':{'type':'adaptive'},'thinking_budget_tokens':5", "'enable_thinking':true", 5 },
         { "'thinking':{'type':'adaptive'},'output_config':{'effort':'high'}",
           "'enable_thinking':true,'reasoning_effort':'high'", -1 },
         { "'output_config':{'effort':'high'}", "'enable_thinking':false", -1 },
@@ -148,8 +150,17 @@ static void tools_reach_the_template(void **unused)
         assert_int_equal(x->requests->grammar_trigger.when, cases[i].when);
         qn_exchange_free(x);
     }
+    /* Only tools that are skipped: none, and no choice. */
+    x = must_take(MESSAGES,
+                  quoted("{" ASK ",'tools':[{'type':'web_search_20250305','name':'web_search'}],'tool_choice':{'type':"
+                         "'any'}}"));
+    assert_null(x->requests->grammar);
+    qn_exchange_free(x);
     x = must_take(MESSAGES, quoted("{" ASK ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
     assert_non_null(x->requests->grammar);
+    qn_exchange_free(x);
+    x = must_take(MESSAGES, quoted("{" ASK "," TOOLS ",'output_config':{'format':{'type':'json_schema','schema':{}}}}"));
+    assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AFTER_REASONING);
     qn_exchange_free(x);
 }
 
@@ -208,15 +219,20 @@ static void wrong_values_name_their_field(void **unused)
         { "{" ASK ",'tool_choice':{'type':'any'}}", "tool_choice", "expected tools" },
         { "{" ASK ",'thinking':{}}", "thinking.type", "" },
         { "{" ASK ",'thinking':{'type':'enabled'}}", "thinking.budget_tokens", "" },
-        { "{" ASK ",'thinking':{'type':'enabled','budget_tokens':0}}", "budget_tokens", "" },
+        { "{" ASK ",'thinking':5}", "thinking.type", "missing" },
+        { "{" ASK ",'thinking':{'type':'deep'}}", "thinking.type", "" },
+        { "{" ASK ",'thinking':{'type':'enabled','budget_tokens':'2000'}}", "thinking.budget_tokens", "a string" },
+        { "{'max_tokens':5000,'messages':[" HM "],'thinking':{'type':'enabled','budget_tokens':1023}}",
+          "thinking.budget_tokens", "at least 1024" },
+        { "{'max_tokens':2000,'messages':[" HM "],'thinking':{'type':'enabled','budget_tokens':2000}}",
+          "thinking.budget_tokens", "less than 'max_tokens', 2000" },
+        { "{" ASK ",'thinking_budget_tokens':-2}", "thinking_budget_tokens", "" },
         { "{" ASK ",'output_config':5}", "output_config", "" },
         { "{" ASK ",'output_config':{'effort':'huge'}}", "output_config.effort", "" },
         { "{" ASK ",'output_config':{'format':{'type':'text'}}}", "output_config.format.type", "" },
         { "{" ASK ",'output_config':{'format':{'type':'json_schema'}}}", "output_config.format.schema", "" },
         { "{" ASK ",'output_config':{'format':{'type':'json_schema','schema':{'type':'hiccup'}}}}",
           "output_config.format.schema", "" },
-        { "{" ASK "," TOOLS ",'output_config':{'format':{'type':'json_schema','schema':{}}}}", "output_config.format.schema",
-          "with tools" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_refused(MESSAGES, quoted(cases[i].body), NULL, cases[i].param, cases[i].part);
@@ -286,7 +302,7 @@ static void blocks_close_before_the_next(void **unused)
 {
     (void)unused;
     char signature[QN_CALL_ID_BYTES], first[QN_CALL_ID_BYTES], second[QN_CALL_ID_BYTES], expected[6000];
-    open_stream(TOOLS);
+    open_stream(TOOLS ",'thinking':{'type':'adaptive'}");
     token(0, 'a');
     token(0, 'b');
     output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
@@ -460,13 +476,13 @@ static void whole_messages(void **unused)
     char signature[QN_CALL_ID_BYTES], id[QN_CALL_ID_BYTES], blocks[2000];
     for (int i = 0; i < 3; i++) { /* a call that is complete, cut or broken */
         label("end %d", i);
-        open_exchange(MESSAGES, quoted("{" ASK "," TOOLS "}"));
+        open_exchange(MESSAGES, quoted("{" ASK "," TOOLS ",'thinking':{'type':'adaptive'}}"));
         assert_bytes(&out, "");
         output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
         output(0, QN_OUTPUT_REASONING, ".", 0, QN_OUTPUT_COMPLETE);
         content(0, "a");
         output(0, QN_OUTPUT_CALL_BEGIN, "f", 0, QN_OUTPUT_COMPLETE);
-        output(0, QN_OUTPUT_ARGUMENTS, "{\"b\": ", 0, QN_OUTPUT_COMPLETE);
+        output(0, QN_OUTPUT_ARGUMENTS, "{\"a\": [\",\\\"]\", 2], \"b\": ", 0, QN_OUTPUT_COMPLETE);
         if (i == 0)
             output(0, QN_OUTPUT_ARGUMENTS, "[1.50]}", 0, QN_OUTPUT_COMPLETE);
         output(0, QN_OUTPUT_CALL_END, "<raw>", 0, i == 0 ? QN_OUTPUT_COMPLETE : i == 1 ? QN_OUTPUT_CUT : QN_OUTPUT_BROKEN);
@@ -476,9 +492,10 @@ static void whole_messages(void **unused)
         qn_exchange_reasoning_id(x, 0, 0, signature);
         qn_exchange_call_id(x, 0, 0, id);
         snprintf(blocks, sizeof blocks, "{'type':'thinking','thinking':'Hm.','signature':'%s'},%s", signature,
-                 i == 1   ? "{'type':'text','text':'a<raw>'}"
-                 : i == 2 ? "{'type':'text','text':'a<raw>c'}"
-                          : "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'b': [1.50]}}");
+                 i == 2 ? "{'type':'text','text':'a<raw>c'}"
+                 : i    ? "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2]}}"
+                        : "{'type':'text','text':'a'},{'type':'tool_use','id':'ID','name':'f','input':{'a': [',\\']', 2], "
+                          "'b': [1.50]}}");
         char *at = strstr(blocks, "'ID'");
         if (at) {
             char rest[200];
@@ -487,6 +504,24 @@ static void whole_messages(void **unused)
         }
         assert_message(blocks, i == 0 ? "tool_use" : i == 1 ? "max_tokens" : "end_turn");
     }
+}
+
+/* Clients that did not ask for blocks of thinking need not know them, whatever the model does. */
+static void thinking_that_was_not_asked_for_is_not_sent(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < 2; i++) {
+        open_stream(i ? "'thinking':{'type':'disabled'}" : "");
+        output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+        content(0, "a");
+        assert_stream(OPEN("0", "'type':'text','text':''") DELTA("0", "'type':'text_delta','text':'a'"));
+        close_exchange();
+    }
+    open_exchange(MESSAGES, quoted("{" ASK "}"));
+    output(0, QN_OUTPUT_REASONING, "Hm", 0, QN_OUTPUT_COMPLETE);
+    content(0, "a");
+    finish(0, QN_FINISH_STOP, false);
+    assert_message("{'type':'text','text':'a'}", "end_turn");
 }
 
 int main(void)
@@ -503,6 +538,7 @@ int main(void)
         cmocka_unit_test(tokens_are_counted),
         cmocka_unit_test(blocks_close_before_the_next),
         cmocka_unit_test(thinking_can_be_omitted),
+        cmocka_unit_test(thinking_that_was_not_asked_for_is_not_sent),
         cmocka_unit_test(a_broken_call_stays_in_a_stream),
         cmocka_unit_test(ends_have_their_reason),
         cmocka_unit_test(errors_have_types_and_ids),

@@ -531,6 +531,44 @@ static void test_budget(void **state)
     }
 }
 
+/* Models may reason again after a forced end: the budget is that of all blocks. */
+static void test_budget_of_blocks(void **state)
+{
+    (void)state;
+    const struct golden golden = { .form = QN_OUTPUT_JSON, .flags = THINKS };
+    struct transcript transcript = { .last_kind = -1 };
+    qn_output_params params = params_of(&golden, false, &transcript);
+    params.reasoning_budget = 5;
+    params.reasoning_end = "\nEnough.\n</think>\n\n";
+    qn_output_parser *parser;
+    const char *words = NULL;
+    size_t length = 0;
+    assert_ok(qn_output_parser_create(&params, &parser));
+    for (int block = 0; block < 5; block++) { /* 2 tokens and the end, 2, none, none, none */
+        label("block %d", block);
+        if (block)
+            assert_ok(qn_output_feed(parser, -1, "<think>", 7));
+        for (int i = 0; i < 2 && block < 2; i++) {
+            assert_false(qn_output_reasoning_spent(parser, &words, &length));
+            assert_ok(qn_output_feed(parser, -1, "a", 1));
+        }
+        const bool is_spent = qn_output_reasoning_spent(parser, &words, &length);
+        assert_true(is_spent == (block > 0));
+        assert_false(qn_output_reasoning_spent(parser, &words, &length));
+        if (is_spent)
+            assert_string_equal(words, block == 1 ? params.reasoning_end : "</think>\n\n");
+        assert_ok(qn_output_feed(parser, -1, is_spent ? words : "</think>", is_spent ? length : 8));
+        assert_false(qn_output_in_reasoning(parser));
+        assert_false(qn_output_reasoning_spent(parser, &words, &length));
+    }
+    assert_ok(qn_output_feed(parser, -1, "Yes", 3));
+    assert_ok(qn_output_finish(parser));
+    transcript_close(&transcript);
+    assert_string_equal(transcript.log.data, "R{aaaa\nEnough.}C{Yes}");
+    transcript_free(&transcript);
+    qn_output_parser_free(parser);
+}
+
 /* What a template prints between reasoning and content ends reasoning. */
 static void test_words(void **state)
 {
@@ -657,10 +695,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),  cmocka_unit_test(test_cut_off), cmocka_unit_test(test_random),
-        cmocka_unit_test(test_json),     cmocka_unit_test(test_streams), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_budget),   cmocka_unit_test(test_words),   cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cut_off),          cmocka_unit_test(test_random),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_streams),          cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_budget),  cmocka_unit_test(test_budget_of_blocks), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_forms),   cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

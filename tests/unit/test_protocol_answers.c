@@ -208,13 +208,13 @@ static void whole_chats(void **unused)
         int n = snprintf(calls, sizeof calls,
                          "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}", id);
         qn_exchange_call_id(x, 0, 1, id);
-        if (i == 0)
+        if (i < 2)
             snprintf(calls + n, sizeof calls - (size_t)n,
                      ",{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}", id);
         snprintf(expected, sizeof expected,
                  "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":[%s]},\"logprobs\":null,"
                  "\"finish_reason\":\"%s\"}",
-                 i ? "\"<raw>\"" : "null", calls, i == 1 ? "length" : "tool_calls");
+                 i == 2 ? "\"<raw>\"" : "null", calls, i == 1 ? "length" : "tool_calls");
         assert_choice(expected);
     }
 }

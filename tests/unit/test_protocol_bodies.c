@@ -2,6 +2,9 @@
  * name. */
 #include "helper_protocol.h"
 
+#include "text/grammar/grammar.h"
+
+#include <malloc.h>
 #include <math.h>
 
 #define CHAT "/v1/chat/completions"
@@ -90,6 +93,21 @@ static void other_names_and_ends_of_ranges(void **unused)
     assert_int_not_equal(x->requests[1].sampling.seed, 11);
     qn_exchange_free(x);
 
+    static const struct {
+        const char *text;
+        uint64_t seed;
+    } seeds[] = { { "9223372036854775807", INT64_MAX },
+                  { "9223372036854775808", UINT64_C(1) << 63 },
+                  { "18446744073709549568", UINT64_MAX - 2047 },
+                  { "18446744073709551615", UINT64_MAX },
+                  { "-9223372036854775808", UINT64_C(1) << 63 } };
+    for (size_t i = 0; i < sizeof seeds / sizeof *seeds; i++) {
+        char field[60];
+        snprintf(field, sizeof field, "\"seed\":%s", seeds[i].text);
+        x = with(CHAT, field);
+        assert_true(x->requests->sampling.seed == seeds[i].seed);
+        qn_exchange_free(x);
+    }
     x = with(CHAT, "\"logprobs\":true");
     assert_int_equal(x->requests->n_logprobs, 0);
     qn_exchange_free(x);
@@ -174,6 +192,29 @@ static void chats_become_conversations(void **unused)
         "\"a\\u0000\"}]},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
         "\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
         "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"b\"}]}");
+    assert_conversation(CHAT,
+                        "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"No.\"}]},"
+                        "{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":null,\"refusal\":\"No.\"}]}",
+                        "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
+                        "\"refusal\":\"No.\",\"text\":\"No.\"}]},{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\","
+                        "\"content\":\"No.\",\"refusal\":\"No.\"}]}");
+    /* What was cut is an argument of its own. */
+    static const char *const arguments[][2] = {
+        { "\"{\\\"a\\\": [1\"", "{\"arguments\":\"{\\\"a\\\": [1\"}" },
+        { "\"[]\"", "{\"arguments\":\"[]\"}" },
+        { "5", "{\"arguments\":5}" },
+        { "{\"a\":18446744073709551615,\"b\":2}", "{\"a\":18446744073709551616.0,\"b\":2}" },
+        { "null", "{}" },
+    };
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        char body[300], wanted[300];
+        static const char form[] =
+            "{%s\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+            "\"arguments\":%s}}]},{\"role\":\"user\",\"content\":\"\"}]}";
+        snprintf(body, sizeof body, form, "", arguments[i][0]);
+        snprintf(wanted, sizeof wanted, form, "\"add_generation_prompt\":true,", arguments[i][1]);
+        assert_conversation(CHAT, body, wanted);
+    }
 }
 
 /* ---- Refusals ---- */
@@ -196,6 +237,9 @@ static void wrong_values_name_their_field(void **unused)
         { "\"seed\":1.5", "seed" },
         { "\"seed\":\"1\"", "seed" },
         { "\"seed\":1e300", "seed" },
+        { "\"seed\":-9223372036854775809", "seed" },
+        { "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"object\"}}}",
+          "response_format.json_schema.schema" },
         { "\"frequency_penalty\":2.5", "frequency_penalty" },
         { "\"presence_penalty\":-3", "presence_penalty" },
         { "\"repetition_penalty\":0", "repetition_penalty" },
@@ -251,9 +295,6 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", "modalities" },
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}", "messages[0].tool_calls" },
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{}]}]}", "messages[0].tool_calls" },
-        { CHAT,
-          "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"[\"}}]}]}",
-          "messages[0].tool_calls" },
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
           "messages" },
         { CHAT, "{" ASK ",\"max_tokens\":0}", "max_tokens" },
@@ -268,9 +309,16 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":5}}]}", "tools[0]" },
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":5}}]}", "tools[0]" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":5}", "tool_choice" },
+        { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice" },
+        { CHAT,
+          "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[{"
+          "\"type\":\"function\",\"function\":{\"name\":\"g\"}}]}}}",
+          "tool_choice" },
         { CHAT, "{" ASK ",\"tool_choice\":\"required\"}", "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}", "tool_choice" },
-        { CHAT, "{" ASK "," TOOLS ",\"response_format\":{\"type\":\"json_object\"}}", "response_format" },
+        { CHAT, "{" ASK "," TOOLS ",\"grammar\":\"root ::= \\\"a\\\"\"}", "grammar" },
+        { CHAT, "{" ASK "," TOOLS ",\"response_format\":{\"type\":\"json_object\",\"schema\":{\"type\":\"hiccup\"}}}",
+          "response_format.schema" },
         { CHAT,
           "{" ASK
           ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"not\":{}}}}]}",
@@ -348,6 +396,81 @@ static void constraints_become_grammars(void **unused)
     qn_exchange_free(x);
 }
 
+/* What OpenAI's servers ask of strict schemas; the message has the place. */
+static void strict_schemas_are_closed(void **unused)
+{
+    (void)unused;
+#define CLOSED ",'additionalProperties':false}"
+    static const struct {
+        const char *schema, *part; /* NULL: it is taken */
+    } cases[] = {
+        { "{'type':'object','properties':{'a':{}},'required':['a']" CLOSED, NULL },
+        { "{'properties':{'c':{},'a':{'type':['object','null']" CLOSED "},'required':['c','a']" CLOSED, NULL },
+        { "{'type':'array','items':{'type':'string'}}", NULL },
+        { "{'type':'object','properties':{'a':{}},'required':['a']}", "\"additionalProperties\" of 'the schema'" },
+        { "{'type':'object','additionalProperties':true}", "\"additionalProperties\" of 'the schema'" },
+        { "{'properties':{'a':{},'b':{}},'required':['a']" CLOSED, "\"required\" of 'the schema' lacks 'b'" },
+        { "{'properties':{'a':{}}" CLOSED, "lacks 'a'" },
+        { "{'properties':{'a':{'items':{'anyOf':[{},{'type':'object'}]}}},'required':['a']" CLOSED, "of 'a'" },
+        { "{'$defs':{'d':{'type':['null','object']}}}", "of 'd'" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[500];
+        for (int is_strict = 0; is_strict < 2; is_strict++) {
+            snprintf(
+                body, sizeof body,
+                "{'messages':[{'role':'user','content':''}],'response_format':{'type':'json_schema','json_schema':{'strict':"
+                "%s,'schema':%s}}}",
+                is_strict ? "true" : "false", cases[i].schema);
+            if (is_strict && cases[i].part)
+                assert_refused(CHAT, quoted(body), NULL, "response_format.json_schema.schema", cases[i].part);
+            else
+                qn_exchange_free(must_take(CHAT, quoted(body)));
+        }
+    }
+}
+
+/* Texts that begin an answer, and whether they fit. */
+static void answer_is(const char *fields, bool calls, bool object, bool integer)
+{
+    const struct {
+        const char *text;
+        bool fits;
+    } cases[] = { { "\xf8", calls }, { "\n\n\xf8", calls }, { "{\"a\":", object }, { "\n{", object },
+                  { "5", integer },  { "\n\n5", integer },  { "<", false },        { "a", false } };
+    qn_exchange *x = with(CHAT, fields);
+    label("%s", fields);
+    assert_int_equal(x->requests->grammar_trigger.when, QN_GRAMMAR_AFTER_REASONING);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar_state *state;
+        assert_ok(qn_grammar_state_create(x->requests->grammar, &state));
+        if (qn_grammar_state_advance(state, cases[i].text, strlen(cases[i].text)) != cases[i].fits)
+            fail_msg("'%s' %s", cases[i].text, cases[i].fits ? "does not fit" : "fits");
+        qn_grammar_state_free(state);
+    }
+    qn_exchange_free(x);
+}
+
+/* Agents send both: the answer is calls, or content of the format. */
+static void formats_go_with_tools(void **unused)
+{
+    (void)unused;
+#define INTEGER                                                                                                                \
+    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"integer\"}}}"
+    answer_is(TOOLS "," INTEGER, true, false, true);
+    answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"auto\",\"parallel_tool_calls\":false", true, false, true);
+    answer_is(TOOLS "," INTEGER ",\"tool_choice\":\"required\"", true, false, false);
+    answer_is(TOOLS "," INTEGER
+                    ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"required\",\"tools\":[{"
+                    "\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}}",
+              true, false, false);
+    answer_is(TOOLS ",\"json_schema\":{\"type\":[\"object\",\"integer\"]}", true, true, true);
+    answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"}", true, true, false);
+    answer_is(TOOLS ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":{\"type\":\"function\",\"function\":{"
+                    "\"name\":\"f\"}}",
+              true, false, false);
+}
+
 static void limits_are_held(void **unused)
 {
     (void)unused;
@@ -371,10 +494,74 @@ static void limits_are_held(void **unused)
         { TEXT, "{" PROMPT ",\"logit_bias\":{\"1\":1,\"2\":1}}", "logit_bias", { .biases = 1 } },
         { LLAMA, "{" PROMPT ",\"logit_bias\":[[1,1],[2,1]]}", "logit_bias", { .biases = 1 } },
         { CHAT, "{" ASK ",\"a\":[[[]]]}", "", { .depth = 3 } },
+        { CHAT, "{" ASK ",\"a\":[{},\"[,,\\\"\",1]}", "", { .values = 9 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_refused(cases[i].path, cases[i].body, &cases[i].limits, cases[i].param, "");
         qn_exchange_free(must_take(cases[i].path, cases[i].body));
+    }
+}
+
+/* A body whose field has as many empty objects. */
+static char *body_of(const char *before, size_t n, const char *after)
+{
+    char *body = malloc(strlen(before) + 3 * n + strlen(after) + 1), *to = body + sprintf(body, "%s", before);
+    for (size_t i = 0; i < n; i++, to += 3)
+        memcpy(to, "{},", 3);
+    strcpy(to - (n > 0), after);
+    return body;
+}
+
+/* Values of JSON take 80 times the size of their text: neither what is not read stays, nor what only bind needs. */
+static void values_of_bodies_are_not_kept(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *before, *after;
+        size_t most; /* bytes of an exchange with 50,000 objects, which take 12 MB */
+    } cases[] = {
+        { CHAT, "{" ASK ",\"a\":[", "]}", 100000 },
+        { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"\",\"a\":[", "]}]}", 400000 },
+        { TEXT, "{" PROMPT ",\"a\":[", "]}", 100000 },
+        { LLAMA, "{" PROMPT ",\"a\":[", "]}", 100000 },
+        { "/tokenize", "{\"content\":\"\",\"a\":[", "]}", 100000 },
+        { "/v1/messages", "{\"max_tokens\":5,\"metadata\":[", "]," ASK "}", 100000 },
+        { "/v1/messages/count_tokens", "{\"metadata\":[", "]," ASK "}", 100000 },
+        { "/v1/responses", "{\"metadata\":[", "],\"input\":\"\"}", 100000 },
+        { "/v1/responses/input_tokens", "{\"metadata\":[", "],\"input\":\"\"}", 100000 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s %s", cases[i].path, cases[i].before);
+        char *body = body_of(cases[i].before, 50000, cases[i].after);
+        qn_exchange_free(must_take(cases[i].path, body));
+        const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+        qn_exchange *x = must_take(cases[i].path, body);
+        const size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+        assert_true(after < before + cases[i].most);
+        qn_exchange_free(x);
+        free(body);
+    }
+    char *body = body_of("{" ASK ",\"a\":[", 150000, "]}");
+    assert_refused(CHAT, body, NULL, "", "at most 300000 are allowed");
+    free(body);
+}
+
+/* Before anything is written: an echo would be as long as all prompts together. */
+static void prompts_fit_into_the_context(void **unused)
+{
+    (void)unused;
+    char body[400], prompt[102] = "";
+    memset(prompt, 'a', 101);
+    for (size_t i = 0; i < 2; i++) {
+        qn_refusal refusal;
+        snprintf(body, sizeof body, "{\"prompt\":[\"a\",\"%s\"],\"n\":64,\"echo\":true}", prompt + i);
+        qn_exchange *x = exchange_of(TEXT, body, NULL, &refusal);
+        assert_true(!x == !i);
+        if (!i) {
+            assert_string_equal(refusal.code, "context_length_exceeded");
+            assert_true(refusal.status == 400 && refusal.n_prompt == 101 && refusal.n_ctx == 100);
+        }
+        qn_exchange_free(x);
     }
 }
 
@@ -409,7 +596,9 @@ int main(void)
         cmocka_unit_test(other_names_and_ends_of_ranges), cmocka_unit_test(prompts_become_tokens),
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
-        cmocka_unit_test(refusals_of_the_scheduler),
+        cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
+        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(strict_schemas_are_closed),
+        cmocka_unit_test(prompts_fit_into_the_context),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

@@ -77,10 +77,21 @@ static void numbers_have_the_digits_of_a_float(void **unused)
     static const struct {
         double value;
         const char *json;
-    } cases[] = {
-        { 0, "0.0" },         { -1.5, "-1.5" },      { 0.1f, "0.100000001" }, { 1e-30, "1e-30" }, { 123456789, "123456789.0" },
-        { INFINITY, "null" }, { -INFINITY, "null" }, { NAN, "null" }
-    };
+    } cases[] = { { 0, "0.0" },
+                  { -1.5, "-1.5" },
+                  { 0.1f, "0.1" },
+                  { 0.7f, "0.7" },
+                  { 0.95f, "0.95" },
+                  { 1.0f / 3, "0.33333334" },
+                  { 16777216, "16777216.0" },
+                  { 0x1.fffffep-1f, "0.99999994" },
+                  { 1.0 / 3, "0.333333333" },
+                  { 3.4028235e38f, "3.4028235e+38" },
+                  { 1e-30, "1e-30" },
+                  { 123456789, "123456789.0" },
+                  { INFINITY, "null" },
+                  { -INFINITY, "null" },
+                  { NAN, "null" } };
     qn_bytes out = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_json_number(&out, cases[i].value);
@@ -151,8 +162,12 @@ static void what_is_no_body_is_refused(void **unused)
     }
     assert_reads(" {\"a\":1,\"a\":2} \n", "{\"a\":2}");
     json_t *json = read_body("{\"seed\":18446744073709551615,\"n\":2}", NULL);
-    assert_true(json_is_real(json_object_get(json, "n")));
+    assert_true(json_is_integer(json_object_get(json, "n")));
+    assert_true(json_real_value(json_object_get(json, "seed")) == 0x1p64);
     json_decref(json);
+    assert_reads(
+        "{\"a\":[9223372036854775808,-9223372036854775808, -9223372036854775809 ,2,\"99999999999999999999\\\"\",1e30]}",
+        "{\"a\":[9223372036854775808.0,-9223372036854775808,-9223372036854775809.0,2,\"99999999999999999999\\\"\",1e30]}");
 }
 
 static void depth_is_limited(void **unused)

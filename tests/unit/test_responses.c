@@ -71,6 +71,9 @@ static void tools_reach_the_template(void **unused)
         { "'required','parallel_tool_calls':false", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'function','name':'f'}", true, QN_GRAMMAR_AFTER_REASONING },
         { "{'type':'custom','name':'patch'}", true, QN_GRAMMAR_AFTER_REASONING },
+        { "{'type':'allowed_tools','mode':'auto','tools':[{'type':'custom','name':'patch'}]}", true, QN_GRAMMAR_AT_CALL },
+        { "{'type':'allowed_tools','mode':'required','tools':[{'type':'function','name':'f'}]}", true,
+          QN_GRAMMAR_AFTER_REASONING },
         { "'none'", false, QN_GRAMMAR_AFTER_REASONING },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -92,6 +95,7 @@ static void tools_reach_the_template(void **unused)
         qn_exchange_free(x);
     }
     converts(ASK ",'tools':[{'type':'web_search'}]", "'messages':[" HM "]");
+    converts(ASK ",'tools':[{'type':'web_search'}],'tool_choice':'required'", "'messages':[" HM "]");
 }
 
 static void values_reach_the_request(void **unused)
@@ -106,6 +110,9 @@ static void values_reach_the_request(void **unused)
     const qn_request_params *p = x->requests;
     assert_true(p->sampling.temperature == 0.5f && p->sampling.top_p == 0.75f && p->max_tokens == 5 && p->n_stop == 0);
     assert_true(x->is_stream && x->has_events && x->n_requests == 1 && p->grammar && !strcmp(x->model, "o"));
+    qn_exchange_free(x);
+    x = must_take(RESPONSES, quoted("{" ASK "," TOOLS ",'text':{'format':{'type':'json_object'}}}"));
+    assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AFTER_REASONING);
     qn_exchange_free(x);
     x = must_take(RESPONSES, quoted("{" ASK ",'text':{'format':{'type':'json_object'}}}"));
     assert_true(x->requests->grammar && x->requests->max_tokens == -1);
@@ -145,14 +152,17 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'tools':[{'type':'custom'}]", "tools[0]", "name" },
         { ASK "," TOOLS ",'tool_choice':'any'", "tool_choice", "" },
         { ASK "," TOOLS ",'tool_choice':{'type':'function','name':'g'}", "tool_choice", "not among" },
-        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "not supported" },
+        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },
+        { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools','mode':'auto','tools':[{'type':'function','name':'g'}]}",
+          "tool_choice", "among the tools" },
+        { ASK ",'text':{'format':{'type':'json_schema','schema':{'type':'object'},'strict':true}}", "text.format.schema",
+          "additionalProperties" },
         { ASK ",'tool_choice':'required'", "tool_choice", "expected tools" },
         { ASK ",'parallel_tool_calls':5", "parallel_tool_calls", "" },
         { ASK ",'text':5", "text", "" },
         { ASK ",'text':{'format':{'type':'sound'}}", "text.format.type", "" },
         { ASK ",'text':{'format':{'type':'json_schema','name':'n'}}", "text.format.schema", "" },
         { ASK ",'text':{'format':{'type':'json_schema','schema':{'not':{}},'strict':true}}", "text.format.schema", "" },
-        { ASK "," TOOLS ",'text':{'format':{'type':'json_object'}}", "text.format", "with tools" },
         { ASK ",'reasoning':5", "reasoning", "" },
         { ASK ",'reasoning':{'effort':'huge'}", "reasoning.effort", "" },
     };
@@ -177,7 +187,9 @@ static void has_input(const char *arguments, const char *expected)
         qn_bytes text = { 0 };
         for (size_t at = 0; at < n; at += step)
             qn_custom_input_feed(&input, arguments + at, n - at < step ? n - at : step, &text);
-        assert_true(qn_custom_input_is_other(&input) == !expected);
+        assert_true(qn_custom_input_is_other(&input, true) == !expected);
+        if (expected || input.state == QN_CUSTOM_PREFIX)
+            assert_false(qn_custom_input_is_other(&input, false));
         assert_bytes(&text, expected ? expected : "");
         qn_bytes_free(&text);
     }
@@ -281,7 +293,7 @@ static void a_text_streams(void **unused)
     for (int i = 0; i < 2; i++) {
         const char *whole = i ? MESSAGE("msg_1_0", "incomplete", PART("ab")) : MESSAGE("msg_1_0", "completed", PART("ab"));
         char rest[2000], head[1000];
-        open_stream("", "none");
+        open_stream("", "auto");
         content(0, "a");
         content(0, "b");
         finish(0, i ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
@@ -289,7 +301,7 @@ static void a_text_streams(void **unused)
         assert_wanted();
         assert_int_equal(x->protocol->end(x, &out), 200);
         snprintf(head, sizeof head,
-                 i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"), "none");
+                 i ? HEAD("incomplete", "null", "{'reason':'max_output_tokens'}") : HEAD("completed", "null", "null"), "auto");
         snprintf(rest, sizeof rest, "'response':%s{%s}" USAGE, head, whole);
         want(i ? "response.incomplete" : "response.completed", rest);
         assert_wanted();
@@ -355,7 +367,7 @@ static void reasoning_and_calls_stream(void **unused)
     close_stream();
 }
 
-/* Without a stream a call that is cut is text; arguments without an input are the input of a custom tool. */
+/* Without a stream a call that does not parse is text; arguments without an input are the input of a custom tool. */
 static void whole_responses(void **unused)
 {
     (void)unused;
@@ -368,7 +380,7 @@ static void whole_responses(void **unused)
     content(0, "b");
     output(0, QN_OUTPUT_CALL_BEGIN, "f", 1, QN_OUTPUT_COMPLETE);
     output(0, QN_OUTPUT_ARGUMENTS, "{", 1, QN_OUTPUT_COMPLETE);
-    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_CUT);
+    output(0, QN_OUTPUT_CALL_END, "<raw>", 1, QN_OUTPUT_BROKEN);
     finish(0, QN_FINISH_LENGTH, false);
     assert_int_equal(x->protocol->end(x, &out), 200);
     qn_exchange_call_id(x, 0, 0, id);
@@ -383,13 +395,77 @@ static void whole_responses(void **unused)
     close_exchange();
 }
 
+/* The same with a stream and without one: the arguments so far, the input so far of a custom tool. */
+static void cut_calls_are_incomplete(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *name, *arguments, *item;
+    } cases[] = {
+        { "f", "{\"a\":",
+          "'type':'function_call','id':'fc_1_0','status':'incomplete','call_id':'ID','name':'f','arguments':'{\\'a\\':'" },
+        { "patch", "{\"inp",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':''" },
+        { "patch", "{ \"input\": ",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':''" },
+        { "patch", "{\"input\":\"ab",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'ab'" },
+        { "patch", "{\"text\":",
+          "'type':'custom_tool_call','id':'ctc_1_0','status':'incomplete','call_id':'ID','name':'patch','input':'{\\'text\\':"
+          "'" },
+    };
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        char id[QN_CALL_ID_BYTES], item[600], expected[700];
+        const char *const given = cases[i / 2].item, *const at = strstr(given, "ID");
+        label("%s %s", cases[i / 2].arguments, i % 2 ? "in a stream" : "");
+        open_exchange(RESPONSES, quoted(i % 2 ? "{" ASK "," TOOLS ",'stream':true}" : "{" ASK "," TOOLS "}"));
+        output(0, QN_OUTPUT_CALL_BEGIN, cases[i / 2].name, 0, QN_OUTPUT_COMPLETE);
+        output(0, QN_OUTPUT_ARGUMENTS, cases[i / 2].arguments, 0, QN_OUTPUT_COMPLETE);
+        output(0, QN_OUTPUT_CALL_END, "<raw>", 0, QN_OUTPUT_CUT);
+        finish(0, QN_FINISH_LENGTH, false);
+        assert_int_equal(x->protocol->end(x, &out), 200);
+        qn_exchange_call_id(x, 0, 0, id);
+        snprintf(item, sizeof item, "%.*s%s%s", (int)(at - given), given, id, at + 2);
+        snprintf(expected, sizeof expected, "'output':[{%s}],'usage':{", item);
+        qn_bytes_add(&out, "", 1);
+        if (!strstr(out.data, quoted(expected)))
+            fail_msg("%s", out.data);
+        close_exchange();
+    }
+}
+
+/* As the body has them. */
+static void settings_are_repeated(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *fields, *part;
+    } cases[] = {
+        { "'instructions':'Be\\n\\u00e9.'", "'instructions':'Be\\né.','" },
+        { "'tool_choice':'none'", "'tool_choice':'none','" },
+        { TOOLS ",'tool_choice':'required'", "'tool_choice':'required','" },
+        { TOOLS ",'tool_choice':{'name':'patch','type':'custom'}", "'tool_choice':{'name':'patch','type':'custom'},'" },
+        { TOOLS ",'tool_choice':{'type':'web_search_preview'}", "'tool_choice':{'type':'web_search_preview'},'" },
+        { TOOLS ",'tool_choice':null", "'tool_choice':'auto','" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[1000];
+        snprintf(body, sizeof body, "{" ASK ",'stream':true,%s}", cases[i].fields);
+        open_exchange(RESPONSES, quoted(body));
+        qn_bytes_add(&out, "", 1);
+        label("%s", out.data);
+        assert_non_null(strstr(out.data, quoted(cases[i].part)));
+        close_exchange();
+    }
+}
+
 static void errors_fail_the_response(void **unused)
 {
     (void)unused;
     char head[1000], rest[2000];
-    open_stream("", "none");
+    open_stream("", "auto");
     finish(0, QN_FINISH_ERROR, false);
-    snprintf(head, sizeof head, HEAD("failed", "{'code':'server_error','message':'it broke'}", "null"), "none");
+    snprintf(head, sizeof head, HEAD("failed", "{'code':'server_error','message':'it broke'}", "null"), "auto");
     snprintf(rest, sizeof rest, "'response':%s" NO_USAGE, head);
     want("response.failed", rest);
     assert_wanted();
@@ -417,6 +493,8 @@ int main(void)
         cmocka_unit_test(a_text_streams),
         cmocka_unit_test(reasoning_and_calls_stream),
         cmocka_unit_test(whole_responses),
+        cmocka_unit_test(cut_calls_are_incomplete),
+        cmocka_unit_test(settings_are_repeated),
         cmocka_unit_test(errors_fail_the_response),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);

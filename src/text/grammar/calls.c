@@ -399,6 +399,18 @@ static qn_status add_llama3(call_compiler *k, uint32_t *entry)
     return qn_schema_or(c, node, entry);
 }
 
+/* Content in place of calls. Newlines may come first, as before calls: a model that has written one can still choose. */
+static qn_status add_format(call_compiler *k, uint32_t *entry)
+{
+    qn_schema_compiler *c = &k->c;
+    uint32_t rule, node;
+    c->options = (qn_grammar_options){ .strict = k->calls->is_format_strict };
+    QN_TRY(qn_schema_compile(c, "format", k->calls->format, k->calls->format, NULL, &rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
+    QN_TRY(add_regex(c, "\\n{0,2}", node, &node));
+    return qn_schema_or(c, node, entry);
+}
+
 static qn_status add_calls(call_compiler *k, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
@@ -427,6 +439,8 @@ qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out)
     qn_status status = qn_schema_begin(&k.c, &(qn_grammar_options){ .closed = true });
     if (status == QN_OK)
         status = add_calls(&k, &entry);
+    if (status == QN_OK && calls->format)
+        status = add_format(&k, &entry);
     if (status == QN_OK)
         status = qn_grammar_add_rule(k.c.grammar, "tool calls", &rule);
     if (status == QN_OK) {

@@ -86,6 +86,8 @@ typedef struct qn_grammar_calls {
     bool is_lazy;   /* text may come first. The grammar begins behind the first call_open, but in the form llama3,
                                        where it has the text: what begins with neither a brace nor space is no call */
     bool is_single; /* at most one call. Always in the form llama3 */
+    json_t *format; /* a schema: content that fits it may come in place of calls, which are not lazy then; NULL: none */
+    bool is_format_strict;
 } qn_grammar_calls;
 
 /* qn_grammar_from_calls - compile the tool calls of an answer: one or several, as chat templates print them.
