@@ -56,6 +56,11 @@ FILTER(filter_capitalize)
     return qn_change_case(r, &text, QN_CASE_CAPITALIZE, out);
 }
 
+static bool is_opening(char byte)
+{
+    return byte == '-' || byte == '(' || byte == '{' || byte == '[' || byte == '<';
+}
+
 /* Words begin after white space and after some opening signs. */
 FILTER(filter_title)
 {
@@ -64,16 +69,17 @@ FILTER(filter_title)
     UNUSED;
     QN_TRY(qn_str(r, self, &text));
     const qn_jinja_string *s = text.u.string;
+    QN_TRY(qn_run_work(r, s->length / QN_DECODED_PER_STEP));
     for (size_t at = 0, n; at < s->length; at += n) {
+        enum { STEPS_OF_WORD = 4 };
         const size_t begin = at;
-        while (at < s->length &&
-               (n = strchr("-({[<", s->data[at]) && s->data[at] ? 1 : qn_space_at(s->data, s->length, at)) > 0)
+        QN_TRY(qn_run_work(r, STEPS_OF_WORD));
+        while (at < s->length && (n = is_opening(s->data[at]) ? 1 : qn_space_at(s->data, s->length, at)) > 0)
             at += n;
         QN_TRY(qn_value_part(&r->arena, &text, begin, at, &part));
         QN_TRY(qn_builder_string(&b, &part));
         n = 0;
-        while (at + n < s->length && !(strchr("-({[<", s->data[at + n]) && s->data[at + n]) &&
-               !qn_space_at(s->data, s->length, at + n))
+        while (at + n < s->length && !is_opening(s->data[at + n]) && !qn_space_at(s->data, s->length, at + n))
             n++;
         const qn_jinja_string rest = { s->data + at, NULL, n };
         const size_t first = qn_code_point_at(&rest, 1);
@@ -134,7 +140,7 @@ FILTER(filter_indent)
     b = (qn_builder){ .arena = &r->arena };
     for (size_t i = 0; i < lines.u.list->n; i++) {
         const qn_value *line = &lines.u.list->items[i];
-        QN_TRY(qn_run_work(r, 1 + indent.u.string->length / 16));
+        QN_TRY(qn_run_work(r, 1 + indent.u.string->length / QN_COPIED_PER_STEP));
         if (i)
             QN_TRY(qn_builder_bytes(&b, "\n", 1, QN_FROM_TEMPLATE));
         if (i ? is_set(call->bound[2]) || line->u.string->length : is_set(call->bound[1]))
@@ -209,7 +215,7 @@ FILTER(filter_wordcount)
     UNUSED;
     QN_TRY(qn_str(r, self, &text));
     const qn_jinja_string *s = text.u.string;
-    QN_TRY(qn_run_work(r, s->length / 16));
+    QN_TRY(qn_run_work(r, s->length / QN_DECODED_PER_STEP));
     for (size_t at = 0, n; at < s->length; at += n) {
         uint32_t code;
         const bool is_word = qn_utf8_next(s->data + at, s->length - at, &n, &code) == QN_UTF8_COMPLETE &&
@@ -341,6 +347,7 @@ FILTER(filter_int)
         is_number = !isnan(self->u.real);
         QN_TRY(real_to_integer(r, self->u.real, &n));
     } else if (qn_is_string(self)) {
+        QN_TRY(qn_run_work(r, 2 * (QN_NUMBER_STEPS + self->u.string->length / QN_READ_PER_STEP)));
         is_number = read_integer(self->u.string, (int)base, &n);
         if (!is_number && read_real(self->u.string, &x) && isfinite(x)) {
             is_number = true;
@@ -356,6 +363,8 @@ FILTER(filter_float)
     double x = 0;
     if (self->type == QN_VALUE_UNDEFINED)
         return qn_fail_undefined(r, self);
+    if (qn_is_string(self))
+        QN_TRY(qn_run_work(r, QN_NUMBER_STEPS + self->u.string->length / QN_READ_PER_STEP));
     const bool is_number = qn_is_number(self) || (qn_is_string(self) && read_real(self->u.string, &x));
     if (qn_is_number(self))
         x = qn_real_of(self);
@@ -397,6 +406,7 @@ static double round_real(double x, int64_t precision)
 FILTER(filter_round)
 {
     int64_t precision = 0;
+    QN_TRY(qn_run_work(r, QN_FLOAT_STEPS));
     if (call->bound[0])
         QN_TRY(qn_want_integer(r, call->bound[0], "precision", &precision));
     if (!qn_is_number(self))

@@ -28,6 +28,7 @@ static qn_status get_attribute(qn_run *r, const qn_value *item, const qn_value *
     for (;;) {
         const char *dot = memchr(at, '.', (size_t)(end - at)), *stop = dot ? dot : end;
         const size_t n = (size_t)(stop - at);
+        QN_TRY(qn_run_work(r, 2 + n / QN_COPIED_PER_STEP));
         int64_t index = 0;
         bool is_number = n > 0 && n < 10;
         for (size_t i = 0; i < n && is_number; i++) {
@@ -62,7 +63,7 @@ FILTER(filter_length)
     switch (self->type) {
     case QN_VALUE_UNDEFINED: break;
     case QN_VALUE_STRING:
-        QN_TRY(qn_run_work(r, self->u.string->length / 64));
+        QN_TRY(qn_run_work(r, self->u.string->length / QN_COPIED_PER_STEP));
         n = qn_code_points(self->u.string);
         break;
     case QN_VALUE_LIST:
@@ -153,7 +154,7 @@ FILTER(filter_join)
         QN_TRY(qn_str(r, call->bound[0], &between));
     QN_TRY(qn_items_of(r, self, &items, &n));
     for (size_t i = 0; i < n; i++) {
-        QN_TRY(qn_run_work(r, 1));
+        QN_TRY(qn_run_work(r, 1 + qn_value_weight(&between)));
         if (i)
             QN_TRY(qn_builder_string(&b, &between));
         QN_TRY(get_attribute(r, &items[i], call->bound[1], NULL, &item));
@@ -235,6 +236,7 @@ FILTER(filter_map)
             return qn_run_fail(r, "map has an argument that it does not know");
         for (size_t i = 0; i < n; i++) {
             qn_value item;
+            QN_TRY(qn_run_work(r, 1));
             QN_TRY(get_attribute(r, &items[i], attribute, standard, &item));
             QN_TRY(qn_list_append(&r->arena, list.u.list, item));
         }
@@ -379,6 +381,7 @@ FILTER(filter_sort)
     QN_TRY(qn_arena_alloc(&r->arena, &v, n, sizeof *v));
     for (size_t i = 0; i < n; i++) {
         v[i].item = items[i];
+        QN_TRY(qn_run_work(r, 2));
         QN_TRY(keys_of(r, &items[i], call->bound[2], is_set(call->bound[1]), &v[i].key));
     }
     return sort_items(r, v, n, is_set(call->bound[0]), out);
@@ -400,6 +403,7 @@ FILTER(filter_dictsort)
     QN_TRY(qn_arena_alloc(&r->arena, &v, n, sizeof *v));
     for (size_t i = 0; i < n; i++) {
         v[i].item = pairs[i];
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(sort_key(r, &pairs[i].u.list->items[by_value], NULL, is_set(call->bound[0]), &v[i].key));
     }
     return sort_items(r, v, n, is_set(call->bound[2]), out);
@@ -468,6 +472,7 @@ FILTER(filter_sum)
     QN_TRY(qn_items_of(r, self, &items, &n));
     for (size_t i = 0; i < n; i++) {
         qn_value item;
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(get_attribute(r, &items[i], call->bound[0], NULL, &item));
         if (item.type == QN_VALUE_UNDEFINED)
             return qn_fail_undefined(r, &item);

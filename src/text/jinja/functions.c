@@ -35,14 +35,17 @@ FUNCTION(make_range)
 static qn_status add_pairs(qn_run *r, const qn_value *from, qn_dict *to)
 {
     if (from->type == QN_VALUE_DICT) {
-        for (size_t i = 0; i < from->u.dict->n; i++)
+        for (size_t i = 0; i < from->u.dict->n; i++) {
+            QN_TRY(qn_run_work(r, 1 + qn_value_weight(&from->u.dict->entries[i].key)));
             QN_TRY(qn_dict_set(&r->arena, to, from->u.dict->entries[i].key, from->u.dict->entries[i].value));
+        }
         return QN_OK;
     }
     const qn_value *pairs, *pair;
     size_t n, two;
     QN_TRY(qn_items_of(r, from, &pairs, &n));
     for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(qn_items_of(r, &pairs[i], &pair, &two));
         if (two != 2)
             return qn_run_fail(r, "item %zu is no pair of a key and a value", i);
@@ -95,7 +98,9 @@ FUNCTION(strftime_now)
     char format[256], text[1024];
     struct tm tm;
     UNUSED;
+    enum { DATE_STEPS = 40 };
     QN_TRY(qn_want_string(r, call->bound[0], "the format of a date"));
+    QN_TRY(qn_run_work(r, DATE_STEPS));
     const qn_jinja_string *s = call->bound[0]->u.string;
     const time_t now = (time_t)r->now;
     if (s->length >= sizeof format || !localtime_r(&now, &tm))

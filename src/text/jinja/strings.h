@@ -20,6 +20,8 @@ qn_status qn_split_lines(qn_run *r, const qn_value *self, bool keep_ends, qn_val
 /* qn_is_letter_or_digit - letters, and numbers of any kind: isalnum(). */
 bool qn_is_letter_or_digit(uint32_t code);
 
+/* qn_find_string_method - all methods; qn_find_search_method, which it calls, those that split, join, search and replace. */
 const qn_builtin *qn_find_string_method(const char *name, size_t length);
+const qn_builtin *qn_find_search_method(const char *name, size_t length);
 
 #endif

@@ -103,6 +103,25 @@ qn_status qn_builder_string(qn_builder *b, const qn_value *string)
     return append(b, s->data, s->marks, s->length, string->origin);
 }
 
+/* What is there is copied, twice as much each time: a short text repeated often takes the time of a long one. */
+qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times)
+{
+    const size_t n = string->u.string->length, begin = b->length;
+    size_t total;
+    if (!n || !times)
+        return QN_OK;
+    if (!qn_mul_size(n, times, &total))
+        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes %zu times does not fit in memory", n, times);
+    QN_TRY(builder_reserve(b, total));
+    QN_TRY(qn_builder_string(b, string));
+    for (size_t done = n; done < total;) {
+        const size_t more = done < total - done ? done : total - done;
+        QN_TRY(append(b, b->data + begin, b->mixed ? b->marks + begin : NULL, more, b->origin));
+        done += more;
+    }
+    return QN_OK;
+}
+
 qn_status qn_builder_finish(qn_builder *b, qn_value *out)
 {
     qn_jinja_string *string;

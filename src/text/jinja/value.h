@@ -218,6 +218,7 @@ typedef struct qn_builder {
 
 qn_status qn_builder_bytes(qn_builder *b, const char *data, size_t length, uint8_t origin);
 qn_status qn_builder_string(qn_builder *b, const qn_value *string);
+qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times);
 qn_status qn_builder_finish(qn_builder *b, qn_value *out);
 
 #endif
