@@ -1,6 +1,7 @@
 /* JSON that a caller gives as text. */
 #include "engine/internal.h"
 
+#include "text/json_decode.h"
 #include "text/json_scan.h"
 
 /* Deeper JSON is refused before it is parsed. */
@@ -12,7 +13,7 @@ qn_status qn_load_json(const char *what, const char *text, size_t length, size_t
     *out = NULL;
     if (qn_json_is_deeper(text, length, MAX_DEPTH))
         return qn_fail(QN_ERR_INVALID, "the %s is nested deeper than %d", what, MAX_DEPTH);
-    *out = json_loadb(text, length, flags | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+    *out = qn_json_decode(text, length, flags, &error);
     if (!*out)
         return qn_fail(QN_ERR_INVALID, "the %s is not JSON: line %d, column %d: %s", what, error.line, error.column,
                        error.text);

@@ -93,24 +93,41 @@ static void find_roles(const qn_jinja *jinja, qn_chat_traits *traits)
 
 /* ---- Calls ---- */
 
-#define CALL(content, arguments)                                                                                               \
+#define CALL_THEN(content, arguments, then)                                                                                    \
     "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": " content                               \
     ", \"tool_calls\": [{\"type\": \"function\", \"id\": \"abcdefghi\", \"function\": {\"name\": \"f\", "                      \
-    "\"arguments\": " arguments "}}]}]"
+    "\"arguments\": " arguments "}}]}" then "]"
+#define CALL(arguments) CALL_THEN("\"\"", arguments, "")
+#define REST                                                                                                                   \
+    ", {\"role\": \"tool\", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\", \"content\": \"b\"}," MESSAGE(                   \
+        "assistant", "c") "," MESSAGE("user", "d")
 #define OBJECT "{\"" PROBE "\": 1}"
 #define TEXT "\"{\\\"" PROBE "\\\": 1}\""
+
+/* A content that is null makes the template fail, or is printed, where an empty one does not. Some read it only of the last
+ * turns, or only of those before. */
+static bool refuses_null(const qn_jinja *jinja, bool as_text)
+{
+    static const char *const none[] = { "None", NULL };
+    static const char *const conversations[][2] = {
+        { CALL_THEN("\"\"", OBJECT, ""), CALL_THEN("null", OBJECT, "") },
+        { CALL_THEN("\"\"", OBJECT, REST), CALL_THEN("null", OBJECT, REST) },
+        { CALL_THEN("\"\"", TEXT, ""), CALL_THEN("null", TEXT, "") },
+        { CALL_THEN("\"\"", TEXT, REST), CALL_THEN("null", TEXT, REST) },
+    };
+    for (size_t i = as_text ? 2 : 0, end = i + 2; i < end; i++)
+        if (prints(jinja, conversations[i][0], NULL, none) && !prints(jinja, conversations[i][1], NULL, none))
+            return true;
+    return false;
+}
 
 /* Where both forms are accepted the object is right, which `tojson` does not put in quotes, unless it is printed as Python's. */
 static void find_calls(const qn_jinja *jinja, qn_chat_traits *traits)
 {
-    const bool reads_object = prints(jinja, CALL("\"\"", OBJECT), probe, python);
-    traits->reads_argument_text = accepts(jinja, CALL("\"\"", TEXT)) || !accepts(jinja, CALL("\"\"", OBJECT));
-    traits->wants_argument_text = !reads_object && prints(jinja, CALL("\"\"", TEXT), probe, NULL);
-    const char *const with_text = CALL("\"\"", TEXT), *const with_object = CALL("\"\"", OBJECT),
-                      *const null_text = CALL("null", TEXT), *const null_object = CALL("null", OBJECT);
-    static const char *const none[] = { "None", NULL };
-    traits->refuses_null = prints(jinja, traits->wants_argument_text ? with_text : with_object, NULL, none) &&
-                           !prints(jinja, traits->wants_argument_text ? null_text : null_object, NULL, none);
+    const bool reads_object = prints(jinja, CALL(OBJECT), probe, python);
+    traits->reads_argument_text = accepts(jinja, CALL(TEXT)) || !accepts(jinja, CALL(OBJECT));
+    traits->wants_argument_text = !reads_object && prints(jinja, CALL(TEXT), probe, NULL);
+    traits->refuses_null = refuses_null(jinja, traits->wants_argument_text);
 }
 
 /* ---- Effort ---- */

@@ -383,6 +383,9 @@ static void test_contents(void **state)
     check("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", NULL_CONTENT, false, "assistant");
     check("{% for m in messages %}{{ m.content }}{% endfor %}", NULL_CONTENT, false, "");
     check("{% for m in messages %}{{ 'null' if m.content is none else m.content }}{% endfor %}", NULL_CONTENT, false, "null");
+    /* Only before the user's last message. */
+    check("{% for m in messages %}{% if not loop.last %}{{ m.content.split('x')[0] }}{% endif %}{% endfor %}",
+          NULL_CONTENT "," M("user", "a"), false, "");
 #define REASONS "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"b\""
     check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS "}", false, "b");
     check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": null}", false, "b");
@@ -426,7 +429,7 @@ static void test_effort_levels(void **state)
     "}}{% endif %}"
     enum { N_GIVEN = 8 };
     static const char *const given[N_GIVEN] = { "\"none\"", "\"minimal\"", "\"low\"", "\"medium\"",
-                                              "\"high\"", "\"xhigh\"",   "\"max\"", "null" };
+                                                "\"high\"", "\"xhigh\"",   "\"max\"", "null" };
     static const struct {
         const char *template, *thinks, *printed[N_GIVEN];
     } cases[] = {
