@@ -223,12 +223,39 @@ static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_
     return QN_OK;
 }
 
-/* Attributes that are not keys: methods, and what a loop knows. */
+/* The name of a macro, and the names of its parameters. */
+static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out, bool *found)
+{
+    const bool is_name = length == strlen("name") && !memcmp(name, "name", length);
+    *found = is_name || (length == strlen("arguments") && !memcmp(name, "arguments", length));
+    if (!*found)
+        return QN_OK;
+    if (is_name)
+        return qn_value_text(&r->arena, macro->name, strlen(macro->name), QN_FROM_TEMPLATE, out);
+    QN_TRY(qn_run_work(r, macro->n_args));
+    QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, macro->n_args, out));
+    for (uint32_t i = 0; i < macro->n_args; i++) {
+        qn_value item;
+        QN_TRY(qn_value_text(&r->arena, macro->args[i].name, strlen(macro->args[i].name), QN_FROM_TEMPLATE, &item));
+        QN_TRY(qn_list_append(&r->arena, out->u.list, item));
+    }
+    return QN_OK;
+}
+
+/* Attributes that are not keys: methods, and what a loop or a macro knows. */
 static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out, bool *found)
 {
     *found = true;
     if (value->type == QN_VALUE_LOOP && loop_attribute(value->u.loop, name, length, out))
         return QN_OK;
+    if (value->type == QN_VALUE_MACRO)
+        return macro_attribute(r, value->u.macro->node, name, length, out, found);
+    if (value->type == QN_VALUE_TUPLE && value->u.list->is_group &&
+        ((length == strlen("grouper") && !memcmp(name, "grouper", length)) ||
+         (length == strlen("list") && !memcmp(name, "list", length)))) {
+        *out = value->u.list->items[*name == 'l'];
+        return QN_OK;
+    }
     if (value->type == QN_VALUE_NAMESPACE) {
         const qn_value *member = qn_dict_find_text(value->u.dict, name, length);
         *found = member != NULL;

@@ -227,6 +227,86 @@ FILTER(filter_wordcount)
     return QN_OK;
 }
 
+/* A text of at most `length` characters with `end`: without its last word, unless killwords is set. */
+FILTER(filter_truncate)
+{
+    int64_t most = 255, leeway = 5;
+    qn_value end;
+    qn_builder b = { .arena = &r->arena };
+    QN_TRY(qn_want_string(r, self, "what is truncated"));
+    QN_TRY(qn_value_text(&r->arena, "...", 3, QN_FROM_TEMPLATE, &end));
+    if (call->bound[0])
+        QN_TRY(qn_want_integer(r, call->bound[0], "length", &most));
+    if (call->bound[2])
+        end = *call->bound[2];
+    if (is_given(call->bound[3]))
+        QN_TRY(qn_want_integer(r, call->bound[3], "leeway", &leeway));
+    QN_TRY(qn_want_string(r, &end, "end"));
+    const qn_jinja_string *s = self->u.string;
+    QN_TRY(qn_run_work(r, s->length / QN_READ_PER_STEP + end.u.string->length / QN_READ_PER_STEP));
+    const int64_t n = (int64_t)qn_code_points(s), n_end = (int64_t)qn_code_points(end.u.string);
+    if (most < n_end || leeway < 0)
+        return qn_run_fail(r, leeway < 0 ? "a leeway below 0" : "a length below that of the end");
+    *out = *self;
+    if (n - leeway <= most)
+        return QN_OK;
+    size_t kept = qn_code_point_at(s, (size_t)(most - n_end));
+    const char *space = is_set(call->bound[1]) ? NULL : memrchr(s->data, ' ', kept);
+    kept = space ? (size_t)(space - s->data) : kept;
+    QN_TRY(qn_value_part(&r->arena, self, 0, kept, out));
+    QN_TRY(qn_builder_string(&b, out));
+    QN_TRY(qn_builder_string(&b, &end));
+    return qn_builder_finish(&b, out);
+}
+
+static qn_status put_quoted(qn_run *r, qn_builder *b, const qn_value *value, bool in_query)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    qn_value text;
+    QN_TRY(qn_str(r, value, &text));
+    const qn_jinja_string *s = text.u.string;
+    QN_TRY(qn_run_work(r, 1 + s->length / QN_DECODED_PER_STEP));
+    for (size_t i = 0; i < s->length; i++) {
+        const unsigned char c = (unsigned char)s->data[i];
+        const char escaped[] = { '%', hex[c >> 4], hex[c & 15] };
+        const bool is_kept = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_' || c == '.' ||
+                             c == '-' || c == '~' || (c == '/' && !in_query);
+        QN_TRY(is_kept                ? qn_builder_bytes(b, s->data + i, 1, QN_FROM_DATA)
+               : c == ' ' && in_query ? qn_builder_bytes(b, "+", 1, QN_FROM_DATA)
+                                      : qn_builder_bytes(b, escaped, sizeof escaped, QN_FROM_DATA));
+    }
+    return QN_OK;
+}
+
+/* A text, or pairs of keys and values as a query. */
+FILTER(filter_urlencode)
+{
+    const qn_value *pairs, *pair;
+    size_t n, two;
+    qn_value view = *self;
+    qn_builder b = { .arena = &r->arena };
+    UNUSED;
+    if (qn_is_string(self) || self->type < QN_VALUE_LIST) {
+        QN_TRY(put_quoted(r, &b, self, false));
+        return qn_builder_finish(&b, out);
+    }
+    if (self->type == QN_VALUE_DICT) {
+        const qn_call none = { 0 };
+        QN_TRY(qn_call_builtin(r, qn_find_method(self, "items", 5), self, &none, &view));
+    }
+    QN_TRY(qn_items_of(r, &view, &pairs, &n));
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_items_of(r, &pairs[i], &pair, &two));
+        if (two != 2)
+            return qn_run_fail(r, "item %zu is no pair of a key and a value", i);
+        QN_TRY(qn_builder_bytes(&b, "&", i > 0, QN_FROM_DATA));
+        QN_TRY(put_quoted(r, &b, &pair[0], true));
+        QN_TRY(qn_builder_bytes(&b, "=", 1, QN_FROM_DATA));
+        QN_TRY(put_quoted(r, &b, &pair[1], true));
+    }
+    return qn_builder_finish(&b, out);
+}
+
 FILTER(filter_tojson)
 {
     qn_json_style style = { .indent = call->bound[1],
@@ -270,7 +350,13 @@ static bool number_text(const qn_jinja_string *s, char *text, size_t size)
     while (end > begin && (n = qn_space_before(s->data, end)) > 0)
         end -= n;
     for (size_t i = begin; i < end; i++) {
-        const char c = s->data[i];
+        char c = s->data[i];
+        uint32_t code;
+        if ((unsigned char)c >= 0x80 && qn_utf8_next(s->data + i, end - i, &n, &code) == QN_UTF8_COMPLETE &&
+            qn_decimal_value(code) >= 0) {
+            c = (char)('0' + qn_decimal_value(code));
+            i += n - 1;
+        }
         const bool between = i > begin && i + 1 < end && s->data[i - 1] != '_' && s->data[i + 1] != '_';
         if (c == '_' && between)
             continue;
@@ -460,6 +546,8 @@ static const qn_builtin filters[] = {
     { .name = "center", .call = filter_center, .parameters = { "width" } },
     { .name = "format", .call = filter_format, .is_variadic = true },
     { .name = "wordcount", .call = filter_wordcount },
+    { .name = "truncate", .call = filter_truncate, .parameters = { "length", "killwords", "end", "leeway" } },
+    { .name = "urlencode", .call = filter_urlencode },
     { .name = "tojson", .call = filter_tojson, .parameters = { "ensure_ascii", "indent", "separators", "sort_keys" } },
     { .name = "from_json", .call = filter_from_json },
     { .name = "int", .call = filter_int, .parameters = { "default", "base" } },

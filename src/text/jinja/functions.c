@@ -2,6 +2,7 @@
 #include "base/status.h"
 #include "text/jinja/strings.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -93,6 +94,28 @@ FUNCTION(raise_exception)
                    text.u.string->data);
 }
 
+/* A format for strftime, [size]: Python's time has no zone, which prints as nothing, and its microseconds are 0. What does not fit
+ * is left out. */
+static void write_format(const qn_jinja_string *from, char *format, size_t size)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < from->length; i++) {
+        const char next = from->data[i] == '%' && i + 1 < from->length ? from->data[i + 1] : 0;
+        const char *text = next == 'f' ? "000000" : "";
+        if (next == 'f' || next == 'Z' || next == 'z') {
+            n += (size_t)snprintf(format + n, size - n, "%s", text);
+            i++;
+        } else {
+            format[n++] = from->data[i];
+            if (next && n + 1 < size)
+                format[n++] = from->data[++i];
+        }
+        if (n + 1 >= size)
+            break;
+    }
+    format[n < size ? n : size - 1] = 0;
+}
+
 FUNCTION(strftime_now)
 {
     char format[256], text[1024];
@@ -105,13 +128,23 @@ FUNCTION(strftime_now)
     const time_t now = (time_t)r->now;
     if (s->length >= sizeof format || !localtime_r(&now, &tm))
         return qn_run_fail(r, "the format of a date has %zu bytes, at most %zu are allowed", s->length, sizeof format - 1);
-    memcpy(format, s->data, s->length);
-    format[s->length] = 0;
+    write_format(s, format, sizeof format);
     const size_t n = strftime(text, sizeof text, format, &tm);
     return qn_value_copy_text(&r->arena, text, n, s->marks ? QN_FROM_DATA : call->bound[0]->origin, out);
 }
 
+/* Functions of jinja2 that no chat template uses: they are defined. */
+FUNCTION(unsupported)
+{
+    UNUSED;
+    (void)out;
+    return qn_run_fail(r, "lipsum, cycler and joiner are not supported");
+}
+
 static const qn_builtin globals[] = {
+    { .name = "lipsum", .call = unsupported, .is_variadic = true },
+    { .name = "cycler", .call = unsupported, .is_variadic = true },
+    { .name = "joiner", .call = unsupported, .is_variadic = true },
     { .name = "range", .call = make_range, .is_variadic = true },
     { .name = "dict", .call = dict, .is_variadic = true },
     { .name = "namespace", .call = namespace, .is_variadic = true },

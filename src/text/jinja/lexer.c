@@ -248,6 +248,10 @@ static qn_status lex_number(lexer *x)
         x->at += 2;
         skip_digits(x);
     }
+    if (kind == QN_TOKEN_INT && x->source[begin] == '0' && strspn(x->source + begin, "0_") < x->at - begin) {
+        x->at = begin;
+        return fail_at(x, "an integer begins with 0");
+    }
     return add(x, kind, begin, x->at);
 }
 

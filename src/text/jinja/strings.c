@@ -80,6 +80,16 @@ static bool is_cased(uint32_t code)
     }
 }
 
+/* The other case of a letter; one that is a capital and a small letter stays. */
+static qn_case_change other_case(uint32_t code)
+{
+    switch (utf8proc_category((utf8proc_int32_t)code)) {
+    case UTF8PROC_CATEGORY_LL: return QN_CASE_UPPER;
+    case UTF8PROC_CATEGORY_LT: return QN_CASE_TITLE;
+    default: return QN_CASE_LOWER;
+    }
+}
+
 static uint8_t origin_at(const qn_value *v, size_t at)
 {
     return v->u.string->marks ? v->u.string->marks[at] : v->origin;
@@ -133,7 +143,10 @@ qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change,
         if (qn_utf8_next(s->data + at, s->length - at, &n, &code) != QN_UTF8_COMPLETE)
             code = 0xFFFD;
         const bool begins_word = (change == QN_CASE_TITLE && !in_word) || (change == QN_CASE_CAPITALIZE && at == 0);
-        const qn_case_change to_case = change == QN_CASE_UPPER ? QN_CASE_UPPER : begins_word ? QN_CASE_TITLE : QN_CASE_LOWER;
+        const qn_case_change to_case = change == QN_CASE_SWAP    ? other_case(code)
+                                       : change == QN_CASE_UPPER ? QN_CASE_UPPER
+                                       : begins_word             ? QN_CASE_TITLE
+                                                                 : QN_CASE_LOWER;
         if (code == CAPITAL_SIGMA)
             QN_TRY(qn_run_work(r, 1));
         const size_t n_changed = to_case == QN_CASE_LOWER && code == CAPITAL_SIGMA && is_final_sigma(s, at)
@@ -163,6 +176,12 @@ METHOD(str_title)
 {
     UNUSED;
     return qn_change_case(r, self, QN_CASE_TITLE, out);
+}
+
+METHOD(str_swapcase)
+{
+    UNUSED;
+    return qn_change_case(r, self, QN_CASE_SWAP, out);
 }
 
 METHOD(str_capitalize)
@@ -346,6 +365,30 @@ METHOD(str_center)
     return pad(r, self, call, 1, 1, out);
 }
 
+/* Zeros between the sign and the digits. */
+METHOD(str_zfill)
+{
+    qn_value zero, sign, rest, width = *call->bound[0], arguments[2];
+    const qn_jinja_string *s = self->u.string;
+    const size_t n_sign = s->length && (*s->data == '+' || *s->data == '-');
+    int64_t n;
+    QN_TRY(qn_want_integer(r, &width, "the width", &n));
+    QN_TRY(qn_value_text(&r->arena, "0", 1, QN_FROM_TEMPLATE, &zero));
+    QN_TRY(qn_value_part(&r->arena, self, 0, n_sign, &sign));
+    QN_TRY(qn_value_part(&r->arena, self, n_sign, s->length, &rest));
+    arguments[0] = qn_value_int(n > 0 ? n - (int64_t)n_sign : 0);
+    arguments[1] = zero;
+    const qn_call right = { .bound = { &arguments[0], &arguments[1] } };
+    qn_builder b = { .arena = &r->arena };
+    QN_TRY(pad(r, &rest, &right, 1, 0, &rest));
+    QN_TRY(qn_run_work(r, s->length / QN_COPIED_PER_STEP));
+    QN_TRY(qn_builder_string(&b, &sign));
+    QN_TRY(qn_builder_string(&b, &rest));
+    QN_TRY(qn_builder_finish(&b, out));
+    out->safe = self->safe;
+    return QN_OK;
+}
+
 /* ---- Kinds of characters ---- */
 
 typedef bool (*code_test)(uint32_t code);
@@ -362,9 +405,32 @@ bool qn_is_letter_or_digit(uint32_t code)
     return is_letter(code) || (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO);
 }
 
-static bool is_digit(uint32_t code)
+static bool is_decimal(uint32_t code)
 {
     return utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_ND;
+}
+
+/* Digits in rings, with dots and so on, too: of them the ones in use. */
+static bool is_digit(uint32_t code)
+{
+    static const uint16_t ranges[][2] = { { 0xB2, 0xB3 },     { 0xB9, 0xB9 },     { 0x1369, 0x1371 }, { 0x19DA, 0x19DA },
+                                          { 0x2070, 0x2070 }, { 0x2074, 0x2079 }, { 0x2080, 0x2089 }, { 0x2460, 0x2468 },
+                                          { 0x2474, 0x247C }, { 0x2488, 0x2490 }, { 0x24EA, 0x24EA }, { 0x24F5, 0x24FD },
+                                          { 0x24FF, 0x24FF }, { 0x2776, 0x277E }, { 0x2780, 0x2788 }, { 0x278A, 0x2792 } };
+    for (size_t i = 0; code >= 0x80 && i < sizeof ranges / sizeof *ranges; i++)
+        if (code >= ranges[i][0] && code <= ranges[i][1])
+            return true;
+    return is_decimal(code);
+}
+
+int qn_decimal_value(uint32_t code)
+{
+    uint32_t first = code; /* digits come in tens, without gaps but for the first */
+    if (!is_decimal(code))
+        return -1;
+    while (is_decimal(first - 1))
+        first--;
+    return (int)((code - first) % 10);
 }
 
 static bool is_space(uint32_t code)
@@ -391,6 +457,12 @@ METHOD(str_isdigit)
 {
     UNUSED;
     return all_are(r, self, is_digit, out);
+}
+
+METHOD(str_isdecimal)
+{
+    UNUSED;
+    return all_are(r, self, is_decimal, out);
 }
 
 METHOD(str_isalpha)
@@ -436,13 +508,16 @@ static const qn_builtin methods[] = {
     { .name = "lower", .call = str_lower },
     { .name = "title", .call = str_title },
     { .name = "capitalize", .call = str_capitalize },
+    { .name = "swapcase", .call = str_swapcase },
     { .name = "format", .call = str_format, .is_variadic = true },
     { .name = "removeprefix", .call = str_removeprefix, .parameters = { "prefix" }, .required = 1 },
     { .name = "removesuffix", .call = str_removesuffix, .parameters = { "suffix" }, .required = 1 },
     { .name = "ljust", .call = str_ljust, .parameters = { "width", "fillchar" }, .required = 1 },
     { .name = "rjust", .call = str_rjust, .parameters = { "width", "fillchar" }, .required = 1 },
     { .name = "center", .call = str_center, .parameters = { "width", "fillchar" }, .required = 1 },
+    { .name = "zfill", .call = str_zfill, .parameters = { "width" }, .required = 1 },
     { .name = "isdigit", .call = str_isdigit },
+    { .name = "isdecimal", .call = str_isdecimal },
     { .name = "isalpha", .call = str_isalpha },
     { .name = "isalnum", .call = str_isalnum },
     { .name = "isspace", .call = str_isspace },

@@ -140,6 +140,7 @@ uint64_t qn_value_weight(const qn_value *v)
     case QN_VALUE_LIST:
     case QN_VALUE_TUPLE: return v->u.list->weight;
     case QN_VALUE_DICT: return v->u.dict->weight;
+    case QN_VALUE_VIEW: return v->u.view->dict->weight;
     default: return 0;
     }
 }
@@ -398,6 +399,19 @@ static bool equal_dicts(const qn_dict *a, const qn_dict *b)
     return true;
 }
 
+/* Views of keys and of items are sets, those of values only themselves. */
+static bool equal_views(const qn_dict_view *a, const qn_dict_view *b)
+{
+    if (a == b || a->kind != b->kind || a->kind == QN_VIEW_VALUES)
+        return a == b;
+    if (a->kind == QN_VIEW_ITEMS)
+        return equal_dicts(a->dict, b->dict);
+    bool equal = a->dict->n == b->dict->n;
+    for (size_t i = 0; equal && i < a->dict->n; i++)
+        equal = qn_dict_find(b->dict, &a->dict->entries[i].key) != NULL;
+    return equal;
+}
+
 static bool equal_lists(const qn_list *a, const qn_list *b)
 {
     if (a == b)
@@ -454,6 +468,7 @@ bool qn_value_equal(const qn_value *a, const qn_value *b)
     case QN_VALUE_LIST:
     case QN_VALUE_TUPLE: return equal_lists(a->u.list, b->u.list);
     case QN_VALUE_DICT: return a->u.dict == b->u.dict || equal_dicts(a->u.dict, b->u.dict);
+    case QN_VALUE_VIEW: return equal_views(a->u.view, b->u.view);
     case QN_VALUE_RANGE:
         return a->u.range->n == b->u.range->n &&
                (a->u.range->n == 0 ||

@@ -76,6 +76,7 @@ struct qn_list {
     size_t n, capacity;
     uint32_t depth;  /* containers within one another, this one included */
     uint64_t weight; /* qn_value_weight */
+    bool is_group;   /* a tuple of groupby: its items have names */
 };
 
 typedef struct qn_dict_entry {
