@@ -90,7 +90,8 @@ GRAMMAR = {
               "($string).ljust(8, '.')\n($string).rjust(6)\n($string).center(7, '*')\n', '.join($list|map('string')|list)\n"
               "$text.join($list|map('string'))\n$string|safe|replace($text, $text)\n($string|safe).replace($text, $text)\n$list|join($text|safe)\n"
               "($string|safe)[$slice]\n($string|safe).strip()\n$percent\n$percent\n$braces\n$braces\n$text|format($any, $any)\n"
-              "strftime_now('%Y-%m-%d %B')\nstrftime_now('%d %b %Y')",
+              "strftime_now('%Y-%m-%d %B')\nstrftime_now('%d %b %Y%Z%f')\n$string|truncate(7)\n$string|truncate($int0, true, $text, 0)\n"
+              "$any|urlencode\n$dict|urlencode\n($string).rpartition($text)|join('/')\n($string).zfill($int0)\n($string).swapcase()",
     "indent": "none\n2\n4\n0\n1",
     "separator": "\n','\n' '\nnone\n'l'",
     "percent": "'%s|%5s|%-4s|' % ($string, $any, $any)\n'%d %05.1f %x' % ($int, $number, $int)\n'%r %a' % ($any, $string)\n"
@@ -134,7 +135,8 @@ GRAMMAR = {
             "$list|reject('string')|list\n$list|reject('equalto', $any)|list\n$dict|dictsort\n$dict|dictsort(by='value')\n"
             "$dict|dictsort(true, reverse=true)\n$dict|items|list\n($dict).items()|list\n($dict).keys()|list\n($dict).values()|list\n"
             "$list|reverse|list\n$string|list\n$dict|list\nrange($int0)|list\nrange(1, 4)|list\nrange(5, $int0, -2)|list\n"
-            "$list|batch(2)|list\n$list|batch(3, '-')|list\n'[1, {\"a\": null}, 2.50, \"\\\\u00e9\"]'|from_json\n$list * 2\n"
+            "$list|slice(2)|list\n$list|slice(3, '-')|list\n$dicts|groupby('k')\n$dicts|groupby('v', default=$any)|map(attribute='list')|list\n"
+            "$dicts|groupby('v', case_sensitive=true)|map(attribute='grouper')|list\n$list|batch(2)|list\n$list|batch(3, '-')|list\n'[1, {\"a\": null}, 2.50, \"\\\\u00e9\"]'|from_json\n$list * 2\n"
             "($string).splitlines()\n$list|map('trim')|list\n[$number, $number, $int]|sort\n[$list, $list]|sort",
     "dicts": "[{'k': 2, 'v': 'x'}, {'k': 1, 'v': 'Y'}, {'v': 0}]\nmessages\n[{'k': 'B', 'v': 'x'}, {'k': 'a', 'v': 'X'}]\n"
              "[{'k': $any, 'v': $string}, {'k': $any, 'v': $string}]",
@@ -150,7 +152,7 @@ GRAMMAR = {
             "$any is boolean\n$any is number\n$any is integer\n$any is float\n$any is callable\n$int is odd\n$int is even\n"
             "$int is divisibleby 3\n$int is divisibleby($int0)\n$any is equalto $any0\n$any is eq(1)\n$any is ne('a')\n$any is sameas none\n"
             "$string is in $list\n$any is in($list)\n$string is lower\n$string is upper\n$any is escaped\n($string).startswith($text)\n"
-            "($string).endswith($text)\n($string).startswith(('a', 'H'))\n($string).isdigit()\n($string).isalpha()\n($string).isspace()\n"
+            "($string).endswith($text)\n($string).startswith(('a', 'H'))\n($string).isdigit()\n($string).isdecimal()\n($dict).keys() == ($dict).keys()\n($dict).items() == d.items()\n($string).isalpha()\n($string).isspace()\n"
             "($string).isupper()\n($string).islower()\n($string).isalnum()\nd.get($text, $any)\n($dict).get('k')\n$int is gt($int)\n"
             "$any is lt 2\n'upper' is filter\n'nope' is test\n$list|length > 1\nmessages[-1].role == 'user'\nmessages[0].role == 'system'",
 }

@@ -161,10 +161,10 @@ qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_t
 /* qn_pack_tensor - pack the rows of a tensor if a kernel for packed rows exists for its matmuls. */
 qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
 
-/* qn_load_json - parse JSON of untrusted text, nested at most 256 deep, no key twice in an object.
+/* qn_load_json - parse JSON of untrusted text, nested at most 256 deep, as qn_json_decode does.
  *
  *   what    "conversation": the errors' name for it
- *   flags   jansson's, beside JSON_REJECT_DUPLICATES and JSON_ALLOW_NUL
+ *   flags   jansson's, beside JSON_ALLOW_NUL
  *   out     free it with json_decref
  *
  * QN_ERR_INVALID, with line and column. */

@@ -1,10 +1,10 @@
 /* The JSON of a body, read with limits, and its fields. */
 #include "server/json_body.h"
 
+#include "text/json_decode.h"
 #include "text/json_scan.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,65 +51,6 @@ bool qn_refuse_memory(qn_refusal *refusal)
 
 /* ---- Reading ---- */
 
-/* An escape \udXxx whose X is one of these digits. */
-static bool is_escape(const char *text, size_t length, const char *digits)
-{
-    return length >= 6 && !memcmp(text, "\\u", 2) && (text[2] | 32) == 'd' && memchr(digits, text[3] | 32, 4) &&
-           isxdigit((unsigned char)text[4]) && isxdigit((unsigned char)text[5]);
-}
-
-/* Escapes of surrogates that are not in pairs, as JavaScript prints them, become U+FFFD. They have the same length. */
-static void replace_surrogates(char *text, size_t length)
-{
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] != '\\')
-            continue;
-        const bool is_high = is_escape(text + i, length - i, "89ab"), is_low = is_escape(text + i, length - i, "cdef");
-        if (is_high && is_escape(text + i + 6, length - i - 6, "cdef"))
-            i += 10;
-        else if (is_high || is_low)
-            memcpy(text + i + 2, "fffd", 4);
-        i++;
-    }
-}
-
-/* Whether the number that a terminated text begins with is an integer of more than 64 bits. */
-static bool is_wide(const char *number, size_t length)
-{
-    char *end;
-    errno = 0;
-    (void)strtoll(number, &end, 10);
-    return errno == ERANGE && end == number + length;
-}
-
-/* Copies a terminated text, with a fraction for integers of more than 64 bits, which makes them real. */
-static void widen(const char *text, size_t length, qn_bytes *out)
-{
-    bool in_string = false;
-    for (size_t i = 0, n; i < length; i += n) {
-        n = in_string ? 1 : strspn(text + i, "+-.0123456789eE");
-        const bool is_number = n && !in_string;
-        n = in_string && text[i] == '\\' && i + 1 < length ? 2 : n + !n;
-        in_string ^= text[i] == '"';
-        qn_bytes_add(out, text + i, n);
-        if (is_number && is_wide(text + i, n))
-            qn_bytes_add(out, ".0", 2);
-    }
-}
-
-/* Jansson refuses integers of more than 64 bits. The text is terminated. */
-static json_t *load(const char *text, size_t length, json_error_t *why)
-{
-    qn_bytes wide = { 0 };
-    json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, why);
-    if (json || json_error_code(why) != json_error_numeric_overflow)
-        return json;
-    widen(text, length, &wide);
-    json = wide.has_failed ? NULL : json_loadb(wide.data, wide.length, JSON_ALLOW_NUL, why);
-    qn_bytes_free(&wide);
-    return json;
-}
-
 /* False: refused. */
 static bool check_size(const char *text, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
@@ -123,25 +64,17 @@ static bool check_size(const char *text, size_t length, const qn_protocol_limits
 
 json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
 {
-    json_error_t why;
     static const qn_protocol_limits defaults;
-    char *text = malloc(length + 1);
-    json_t *json = NULL;
-    if (!text) {
-        qn_refuse_memory(refusal);
+    json_error_t why;
+    if (!check_size(body, length, limits ? limits : &defaults, refusal))
         return NULL;
-    }
-    memcpy(text, body, length);
-    text[length] = 0;
-    replace_surrogates(text, length);
-    if (check_size(text, length, limits ? limits : &defaults, refusal)) {
-        json = load(text, length, &why);
-        if (!json)
-            qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
-        else if (!json_is_object(json))
-            qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
-    }
-    free(text);
+    json_t *json = qn_json_decode(body, length, 0, &why);
+    if (!json && json_error_code(&why) == json_error_out_of_memory)
+        qn_refuse_memory(refusal);
+    else if (!json)
+        qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
+    else if (!json_is_object(json))
+        qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
     if (json_is_object(json))
         return json;
     json_decref(json);

@@ -293,8 +293,41 @@ static void test_roles(void **state)
           "{\"role\": \"user\", \"content\": \"c\"}",
           false, "s:a\n\nb;u:c;");
     check(KNOWS_DEVELOPER, "{\"role\": \"developer\", \"content\": \"a\"}", false, "Da;");
-    fails(STRICT, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"developer\", \"content\": \"b\"}]}",
-          QN_ERR_INVALID, "late");
+}
+
+#define M(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
+#define FOLDED(text) "<system-reminder>\n" text "\n</system-reminder>"
+#define FIRST_ONLY                                                                                                             \
+    "{% for m in messages %}{% if m.role != 'system' or loop.first %}{{ m.role[0] }}:{{ m.content }};{% endif %}{% endfor %}"
+
+/* System messages that are not the first: where the template fails on them, or leaves them out. */
+static void test_later_system(void **state)
+{
+    (void)state;
+    static const char *const templates[] = { STRICT, FIRST_ONLY };
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
+        const char *t = templates[i];
+        check(t, M("system", "a") "," M("user", "b") "," M("developer", "c") "," M("user", "d"), false,
+              "s:a;u:b\n\n" FOLDED("c") ";u:d;");
+        check(t, M("system", "a") "," M("system", "b") "," M("developer", "c") "," M("user", "d"), false, "s:a\n\nb\n\nc;u:d;");
+        check(t, M("user", "a") "," M("system", "b") "," M("user", "c"), false, "u:a\n\n" FOLDED("b") ";u:c;");
+        check(t, M("user", "a") "," M("assistant", "b") "," M("system", "c") "," M("system", "d") "," M("user", "e"), false,
+              "u:a;a:b;u:" FOLDED("c") "\n\n" FOLDED("d") "\n\ne;");
+        check(t, M("user", "a") "," M("assistant", "b") "," M("system", "c"), false, "u:a;a:b;u:" FOLDED("c") ";");
+        check(t,
+              M("user", "a") "," M("assistant", "b") "," M("system", "c") "," M("tool", "d") "," M("tool",
+                                                                                                   "e") "," M("assistant", "f"),
+              false, "u:a;a:b;t:d;t:e\n\n" FOLDED("c") ";a:f;");
+        check(t, M("user", "a") "," M("system", "<system-reminder>x"), false, "u:a\n\n<system-reminder>x;");
+        check(t, M("user", "a") "," M("system", ""), false, "u:a;");
+    }
+    check(ROLES, M("system", "a") "," M("system", "b") "," M("system", "c") "," M("user", "d") "," M("system", "e"), false,
+          "s:a;s:b;s:c;u:d;s:e;");
+    check("{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
+          "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %};"
+          "{% endfor %}",
+          "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}," M("system", "b"), false,
+          "[a][" FOLDED("b") "];");
 }
 
 static void test_parts(void **state)
@@ -313,6 +346,15 @@ static void test_parts(void **state)
     "%}{{ k }}={{ v }},{% endfor %}){% endfor %}{% endfor %}"
 #define AS_TEXT "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments }}{% endfor %}{% endfor %}"
 
+#define AS_JSON                                                                                                                \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}"
+#define JOINED                                                                                                                 \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + c.function.arguments }}{% endfor %}{% "      \
+    "endfor %}"
+#define EITHER                                                                                                                 \
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}{% set a = c.function.arguments %}"                               \
+    "{{ a if a is string else a|tojson }}{% endfor %}{% endfor %}"
+
 static void test_arguments(void **state)
 {
     (void)state;
@@ -324,6 +366,32 @@ static void test_arguments(void **state)
     check(AS_TEXT, CALLS("\"{\\\"a\\\":  1}\""), false, "{\"a\":  1}");
     fails(ITEMS, "{\"messages\": [" CALLS("\"{\\\"a\\\": \"") "]}", QN_ERR_INVALID, "message 0: the arguments of tool call 0");
     fails(ITEMS, "{\"messages\": [" CALLS("\"[]\"") "]}", QN_ERR_INVALID, "expected a JSON object");
+    /* Text in quotes is accepted, and is wrong; the object is wrong where it is not text. */
+    check(AS_JSON, CALLS("\"{\\\"a\\\": [1, \\\"\u00e4\\\"]}\""), false, "{\"a\": [1, \"\u00e4\"]}");
+    check(AS_JSON, CALLS("\"[]\""), false, "\"[]\"");
+    check(AS_TEXT, CALLS("{\"a\": [0.1, null]}"), false, "{\"a\": [0.1, null]}");
+    check(JOINED, CALLS("{\"a\": 1}"), false, "f{\"a\": 1}");
+    check(EITHER, CALLS("\"{\\\"a\\\":1}\""), false, "{\"a\": 1}");
+}
+
+/* What is null, or is under another name in newer clients. */
+static void test_contents(void **state)
+{
+    (void)state;
+#define NULL_CONTENT                                                                                                           \
+    "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]}"
+    check("{% for m in messages %}{{ m.role + m.content }}{% endfor %}", NULL_CONTENT, false, "assistant");
+    check("{% for m in messages %}{{ m.content }}{% endfor %}", NULL_CONTENT, false, "");
+    check("{% for m in messages %}{{ 'null' if m.content is none else m.content }}{% endfor %}", NULL_CONTENT, false, "null");
+    /* Only before the user's last message. */
+    check("{% for m in messages %}{% if not loop.last %}{{ m.content.split('x')[0] }}{% endif %}{% endfor %}",
+          NULL_CONTENT "," M("user", "a"), false, "");
+#define REASONS "{\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"b\""
+    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS "}", false, "b");
+    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": null}", false, "b");
+    check("{% for m in messages %}{{ m.reasoning_content }}{% endfor %}", REASONS ", \"reasoning_content\": \"c\"}", false,
+          "c");
+    check("{% for m in messages %}{{ m.reasoning }}{{ m.reasoning_content }}{% endfor %}", REASONS "}", false, "b");
 }
 
 #define EFFORTS                                                                                                                \
@@ -352,10 +420,57 @@ static void test_efforts(void **state)
     check_json("{{ 'off' if reasoning_effort == 'none' }}", "file", "{\"reasoning_effort\": \"none\"}", "off");
 }
 
+/* Levels are found by rendering: each template with what it prints for none, minimal, low, medium, high, xhigh, max and null. */
+static void test_effort_levels(void **state)
+{
+    (void)state;
+#define IF_REFUSED                                                                                                             \
+    "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'medium', 'xhigh'] %}{{ raise_exception('effort') " \
+    "}}{% endif %}"
+    enum { N_GIVEN = 8 };
+    static const char *const given[N_GIVEN] = { "\"none\"", "\"minimal\"", "\"low\"", "\"medium\"",
+                                                "\"high\"", "\"xhigh\"",   "\"max\"", "null" };
+    static const struct {
+        const char *template, *thinks, *printed[N_GIVEN];
+    } cases[] = {
+        /* Another use of a level's word. */
+        { IF_REFUSED "{{ reasoning_effort }}{% for m in messages if m.detail == 'high' %}{% endfor %}",
+          "",
+          { "low", "low", "low", "medium", "xhigh", "xhigh", "xhigh", "" } },
+        /* Strict only where the model thinks. */
+        { "{% if enable_thinking %}" IF_REFUSED "{{ reasoning_effort }}{% endif %}",
+          ", \"enable_thinking\": true",
+          { "", "low", "low", "medium", "xhigh", "xhigh", "xhigh", "" } },
+        { "{% if reasoning_effort == 'low' %}LOW{% elif reasoning_effort == 'medium' %}MED{% else %}XHIGH{% endif %}",
+          "",
+          { "XHIGH", "LOW", "LOW", "MED", "XHIGH", "XHIGH", "XHIGH", "XHIGH" } },
+        { "{% set m = {'low': 'L', 'medium': 'M', 'xhigh': 'X'} %}{% if reasoning_effort %}{{ m[reasoning_effort] ~ '' }}{% "
+          "endif %}",
+          "",
+          { "", "L", "L", "M", "X", "X", "X", "" } },
+        { "{% set m = {'low': 'L', 'high': 'H'} %}{% if reasoning_effort %}{{ m[reasoning_effort] + '' }}{% endif %}",
+          "",
+          { "L", "L", "L", "H", "H", "H", "H", "" } },
+        { "{{ 'Effort: ' ~ reasoning_effort|default('medium') }}",
+          "",
+          { "Effort: none", "Effort: minimal", "Effort: low", "Effort: medium", "Effort: high", "Effort: xhigh", "Effort: max",
+            "Effort: medium" } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < N_GIVEN; k++) {
+            char conversation[200];
+            label("%s with %s", cases[i].template, given[k]);
+            snprintf(conversation, sizeof conversation, "{\"messages\": [%s], \"reasoning_effort\": %s%s}", M("user", "q"),
+                     given[k], k == 0 && *cases[i].thinks ? "" : cases[i].thinks);
+            check_json(cases[i].template, "file", conversation, cases[i].printed[k]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roles),          cmocka_unit_test(test_parts),         cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_roles),          cmocka_unit_test(test_later_system),  cmocka_unit_test(test_contents),
+        cmocka_unit_test(test_effort_levels),  cmocka_unit_test(test_parts),         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_efforts),        cmocka_unit_test(test_conversations), cmocka_unit_test(test_no_template),
         cmocka_unit_test(test_given_template), cmocka_unit_test(test_variables),     cmocka_unit_test(test_contents_are_text),
         cmocka_unit_test(test_failures),

@@ -152,6 +152,48 @@ static void test_spans(void **state)
     assert_template_spans("{{ '<' ~ s | length ~ '>' }}", v, "<5>|");
 }
 
+/* ---- What templates seldom do: texts that jinja2 gives ---- */
+
+static void test_rare(void **state)
+{
+    static const struct {
+        const char *source, *text;
+    } cases[] = {
+        { "{{ strftime_now('%Y|%Z|%z|%f|%%f') }}", "2023|||000000|%f" },
+        { "{{ '\u00b2'.isdigit() }} {{ '\u00b2'.isdecimal() }} {{ '\u0664\u0662'|int }} {{ '\u0661.\u0665'|float }}",
+          "True False 42 1.5" },
+        { "{{ lipsum is defined }} {{ joiner is defined }} {{ cycler is defined }}", "True True True" },
+        { "{{ d.keys() == {'b': 0, 'a': 1}.keys() }} {{ d.items() == {'a': 1, 'b': 2}.items() }} {{ d.keys() == d.values() }}",
+          "True True False" },
+        { "{% macro f(x, y=1) %}{% endmacro %}{{ f.name }} {{ f.arguments }}", "f ('x', 'y')" },
+        { "{{ 'a-b-c'.rpartition('-') }} {{ 'abc'.rpartition('-') }}", "('a-b', '-', 'c') ('', '', 'abc')" },
+        { "{{ '-7'.zfill(4) }} {{ '7'.zfill(3) }} {{ 'abc'.zfill(2) }} {{ '+'.zfill(3) }}", "-007 007 abc +00" },
+        { "{{ 'aB \u00c4\u00df'.swapcase() }}", "Ab \u00e4SS" },
+        { "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|"
+          "{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}",
+          "foo...|foo ba...|foo bar baz qux|foo bar.." },
+        { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }}",
+          "a%20b/%C3%A4%26 a+b=%2Fx&c=1 5" },
+        { "{{ range(7)|slice(3)|list }} {{ range(7)|slice(3, 'x')|list }}",
+          "[[0, 1, 2], [3, 4], [5, 6]] [[0, 1, 2], [3, 4, 'x'], [5, 6, 'x']]" },
+        { "{% for g in l|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='v')|join(',') }};{% endfor %}{% for k, v in "
+          "l|groupby('k', case_sensitive=true) %}{{ k }}{{ v|length }}{% endfor %}",
+          "A:1,3;b:2;A1a1b1" },
+        { "{{ l|groupby('x', default=0)|length }} {{ l[:1]|groupby('k') }}", "1 [('A', [{'k': 'A', 'v': 1}])]" },
+        { "{{ 0 }} {{ 00_0 }} {{ 01.5 }} {{ [7].0 }}", "0 0 1.5 7" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_jinja_output output;
+        label("%s", cases[i].source);
+        assert_ok(render(cases[i].source,
+                         "{'d': {'a': 1, 'b': 2}, 'l': [{'k': 'A', 'v': 1}, {'k': 'b', 'v': 2}, {'k': 'a', 'v': 3}]}",
+                         &output));
+        assert_string_equal(output.text, cases[i].text);
+        qn_jinja_output_free(&output);
+    }
+}
+
 /* ---- Errors ---- */
 
 static void test_errors(void **state)
@@ -173,6 +215,9 @@ static void test_errors(void **state)
         { "a {# b", "line 1: a comment has no end" },
         { "{{ 9223372036854775807 + 1 }}", "more than 64 bits" },
         { "{{ 99999999999999999999 }}", "64 bits" },
+        { "{{ 017 }}", "line 1: an integer begins with 0" },
+        { "{{ 0_1 }}", "line 1: an integer begins with 0" },
+        { "{{ cycler(1) }}", "are not supported" },
         { "\xff", "not valid UTF-8" },
         { "{% break %}", "line 1" },
     };
@@ -317,8 +362,8 @@ static void test_nesting(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_spans),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_limits), cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_spans),  cmocka_unit_test(test_rare),
+        cmocka_unit_test(test_errors), cmocka_unit_test(test_limits), cmocka_unit_test(test_nesting),
     };
     setenv("TZ", "UTC", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,6 +62,8 @@ typedef struct arguments {
 
 static qn_status add_named(qn_run *r, arguments *a, const char *name, qn_value value)
 {
+    enum { NAMES_PER_STEP = 8 };
+    QN_TRY(qn_run_work(r, a->n_names * (1 + strlen(name) / QN_COPIED_PER_STEP) / NAMES_PER_STEP));
     for (size_t i = 0; i < a->n_names; i++)
         if (!strcmp(a->names[i], name))
             return qn_run_fail(r, "the argument '%s' is given twice", name);
@@ -85,6 +87,7 @@ static qn_status add_unpacked(qn_run *r, arguments *a, const qn_value *value, ui
         const qn_value *items;
         size_t n;
         QN_TRY(qn_items_of(r, value, &items, &n));
+        QN_TRY(qn_run_work(r, n));
         for (size_t i = 0; i < n; i++)
             QN_TRY(qn_list_append(&r->arena, a->values.u.list, items[i]));
         return QN_OK;
@@ -95,6 +98,7 @@ static qn_status add_unpacked(qn_run *r, arguments *a, const qn_value *value, ui
         const qn_value *key = &value->u.dict->entries[i].key;
         char *name;
         QN_TRY(qn_want_string(r, key, "a key of the argument after **"));
+        QN_TRY(qn_run_work(r, 1 + qn_value_weight(key)));
         QN_TRY(qn_arena_alloc(&r->arena, &name, key->u.string->length + 1, 1));
         memcpy(name, key->u.string->data, key->u.string->length);
         QN_TRY(add_named(r, a, name, value->u.dict->entries[i].value));

@@ -115,14 +115,17 @@ static qn_status make_function(qn_run *r, const qn_builtin *builtin, const qn_va
 
 static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, qn_value *out)
 {
+    enum { NAMES_OF_SCOPE = 8 }; /* that are compared in the time of going to the next scope */
+    uint64_t compared = 0;
     for (const qn_scope *s = scope; s; s = s->parent) {
-        QN_TRY(qn_run_work(r, s->n / NAMES_PER_STEP));
+        compared += NAMES_OF_SCOPE + s->n;
         for (uint32_t i = 0; i < s->n; i++)
             if (s->names[i] == name) {
                 *out = s->values[i];
-                return QN_OK;
+                return qn_run_work(r, compared / NAMES_PER_STEP);
             }
     }
+    QN_TRY(qn_run_work(r, compared / NAMES_PER_STEP));
     const qn_builtin *global = qn_find_global(name, strlen(name));
     if (global)
         return make_function(r, global, NULL, out);
@@ -132,19 +135,41 @@ static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, q
 
 /* ---- Code points ---- */
 
+/* Of 8 bytes those that begin a code point, which 10xxxxxx do not. */
+static size_t starts_in_word(const char *data)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101);
+    uint64_t word;
+    memcpy(&word, data, sizeof word);
+    return sizeof word - ((((word >> 7) & ~(word >> 6) & ones) * ones) >> 56);
+}
+
+static bool is_start(char byte)
+{
+    return ((unsigned char)byte & 0xC0) != 0x80;
+}
+
 size_t qn_code_points(const qn_jinja_string *string)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < string->length; i++)
-        n += ((unsigned char)string->data[i] & 0xC0) != 0x80;
+    size_t n = 0, at = 0;
+    for (; string->length - at >= sizeof(uint64_t); at += sizeof(uint64_t))
+        n += starts_in_word(string->data + at);
+    for (; at < string->length; at++)
+        n += is_start(string->data[at]);
     return n;
 }
 
 size_t qn_code_point_at(const qn_jinja_string *string, size_t i)
 {
     size_t at = 0;
+    for (; string->length - at >= sizeof(uint64_t); at += sizeof(uint64_t)) {
+        const size_t n = starts_in_word(string->data + at);
+        if (n > i)
+            break;
+        i -= n;
+    }
     for (; at < string->length; at++)
-        if (((unsigned char)string->data[at] & 0xC0) != 0x80 && i-- == 0)
+        if (is_start(string->data[at]) && i-- == 0)
             break;
     return at;
 }
@@ -198,12 +223,39 @@ static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_
     return QN_OK;
 }
 
-/* Attributes that are not keys: methods, and what a loop knows. */
+/* The name of a macro, and the names of its parameters. */
+static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out, bool *found)
+{
+    const bool is_name = length == strlen("name") && !memcmp(name, "name", length);
+    *found = is_name || (length == strlen("arguments") && !memcmp(name, "arguments", length));
+    if (!*found)
+        return QN_OK;
+    if (is_name)
+        return qn_value_text(&r->arena, macro->name, strlen(macro->name), QN_FROM_TEMPLATE, out);
+    QN_TRY(qn_run_work(r, macro->n_args));
+    QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, macro->n_args, out));
+    for (uint32_t i = 0; i < macro->n_args; i++) {
+        qn_value item;
+        QN_TRY(qn_value_text(&r->arena, macro->args[i].name, strlen(macro->args[i].name), QN_FROM_TEMPLATE, &item));
+        QN_TRY(qn_list_append(&r->arena, out->u.list, item));
+    }
+    return QN_OK;
+}
+
+/* Attributes that are not keys: methods, and what a loop or a macro knows. */
 static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out, bool *found)
 {
     *found = true;
     if (value->type == QN_VALUE_LOOP && loop_attribute(value->u.loop, name, length, out))
         return QN_OK;
+    if (value->type == QN_VALUE_MACRO)
+        return macro_attribute(r, value->u.macro->node, name, length, out, found);
+    if (value->type == QN_VALUE_TUPLE && value->u.list->is_group &&
+        ((length == strlen("grouper") && !memcmp(name, "grouper", length)) ||
+         (length == strlen("list") && !memcmp(name, "list", length)))) {
+        *out = value->u.list->items[*name == 'l'];
+        return QN_OK;
+    }
     if (value->type == QN_VALUE_NAMESPACE) {
         const qn_value *member = qn_dict_find_text(value->u.dict, name, length);
         *found = member != NULL;
@@ -221,7 +273,7 @@ qn_status qn_attribute_of(qn_run *r, const qn_value *value, const char *name, si
     bool found;
     if (value->type == QN_VALUE_UNDEFINED)
         return qn_fail_undefined(r, value);
-    QN_TRY(qn_run_work(r, length / 64));
+    QN_TRY(qn_run_work(r, length / QN_COPIED_PER_STEP));
     QN_TRY(own_attribute(r, value, name, length, out, &found));
     if (found)
         return QN_OK;
@@ -239,7 +291,6 @@ static qn_status string_item(qn_run *r, const qn_value *string, size_t i, qn_val
 {
     const size_t begin = qn_code_point_at(string->u.string, i);
     const qn_jinja_string rest = { string->u.string->data + begin, NULL, string->u.string->length - begin };
-    QN_TRY(qn_run_work(r, begin / 64));
     return qn_value_part(&r->arena, string, begin, begin + qn_code_point_at(&rest, 1), out);
 }
 
@@ -249,7 +300,7 @@ static qn_status sequence_item(qn_run *r, const qn_value *value, int64_t index, 
     size_t n = 0;
     switch (value->type) {
     case QN_VALUE_STRING:
-        QN_TRY(qn_run_work(r, value->u.string->length / 64));
+        QN_TRY(qn_run_work(r, 2 * (value->u.string->length / QN_COPIED_PER_STEP)));
         n = qn_code_points(value->u.string);
         break;
     case QN_VALUE_LIST:
@@ -325,7 +376,7 @@ static void clamp_slice(int64_t n, int64_t *start, bool has_start, int64_t *stop
 
 static qn_status slice_string(qn_run *r, const qn_value *string, int64_t start, int64_t step, size_t n, qn_value *out)
 {
-    QN_TRY(qn_run_work(r, string->u.string->length / 64));
+    QN_TRY(qn_run_work(r, 2 * (string->u.string->length / QN_COPIED_PER_STEP)));
     if (step == 1) {
         const size_t begin = qn_code_point_at(string->u.string, (size_t)start);
         const qn_jinja_string rest = { string->u.string->data + begin, NULL, string->u.string->length - begin };
@@ -374,6 +425,7 @@ static qn_status eval_slice(qn_run *r, qn_scope *scope, const qn_node *node, qn_
     if (!is_list && !qn_is_string(&of))
         return qn_run_fail(r, "%s cannot be sliced", qn_value_type_name(&of));
     const qn_value *items = NULL;
+    QN_TRY(qn_run_work(r, qn_is_string(&of) ? of.u.string->length / QN_COPIED_PER_STEP : 0));
     size_t n_items = qn_is_string(&of) ? qn_code_points(of.u.string) : 0;
     if (of.type == QN_VALUE_RANGE)
         n_items = of.u.range->n;
@@ -402,6 +454,7 @@ static qn_status string_items(qn_run *r, const qn_value *string, const qn_value 
 {
     const qn_jinja_string *s = string->u.string;
     qn_value *characters;
+    QN_TRY(qn_run_work(r, s->length / QN_COPIED_PER_STEP));
     *n = qn_code_points(s);
     QN_TRY(qn_run_work(r, *n));
     QN_TRY(qn_arena_alloc(&r->arena, &characters, *n, sizeof *characters));
@@ -421,7 +474,7 @@ static qn_status dict_items(qn_run *r, const qn_dict *dict, qn_view_kind kind, c
 {
     qn_value *members;
     *n = dict->n;
-    QN_TRY(qn_run_work(r, *n));
+    QN_TRY(qn_run_work(r, kind == QN_VIEW_ITEMS ? 2 * *n : *n));
     QN_TRY(qn_arena_alloc(&r->arena, &members, *n, sizeof *members));
     for (size_t i = 0; i < *n; i++) {
         members[i] = kind == QN_VIEW_VALUES ? dict->entries[i].value : dict->entries[i].key;

@@ -56,6 +56,11 @@ FILTER(filter_capitalize)
     return qn_change_case(r, &text, QN_CASE_CAPITALIZE, out);
 }
 
+static bool is_opening(char byte)
+{
+    return byte == '-' || byte == '(' || byte == '{' || byte == '[' || byte == '<';
+}
+
 /* Words begin after white space and after some opening signs. */
 FILTER(filter_title)
 {
@@ -64,16 +69,17 @@ FILTER(filter_title)
     UNUSED;
     QN_TRY(qn_str(r, self, &text));
     const qn_jinja_string *s = text.u.string;
+    QN_TRY(qn_run_work(r, s->length / QN_DECODED_PER_STEP));
     for (size_t at = 0, n; at < s->length; at += n) {
+        enum { STEPS_OF_WORD = 4 };
         const size_t begin = at;
-        while (at < s->length &&
-               (n = strchr("-({[<", s->data[at]) && s->data[at] ? 1 : qn_space_at(s->data, s->length, at)) > 0)
+        QN_TRY(qn_run_work(r, STEPS_OF_WORD));
+        while (at < s->length && (n = is_opening(s->data[at]) ? 1 : qn_space_at(s->data, s->length, at)) > 0)
             at += n;
         QN_TRY(qn_value_part(&r->arena, &text, begin, at, &part));
         QN_TRY(qn_builder_string(&b, &part));
         n = 0;
-        while (at + n < s->length && !(strchr("-({[<", s->data[at + n]) && s->data[at + n]) &&
-               !qn_space_at(s->data, s->length, at + n))
+        while (at + n < s->length && !is_opening(s->data[at + n]) && !qn_space_at(s->data, s->length, at + n))
             n++;
         const qn_jinja_string rest = { s->data + at, NULL, n };
         const size_t first = qn_code_point_at(&rest, 1);
@@ -134,7 +140,7 @@ FILTER(filter_indent)
     b = (qn_builder){ .arena = &r->arena };
     for (size_t i = 0; i < lines.u.list->n; i++) {
         const qn_value *line = &lines.u.list->items[i];
-        QN_TRY(qn_run_work(r, 1 + indent.u.string->length / 16));
+        QN_TRY(qn_run_work(r, 1 + indent.u.string->length / QN_COPIED_PER_STEP));
         if (i)
             QN_TRY(qn_builder_bytes(&b, "\n", 1, QN_FROM_TEMPLATE));
         if (i ? is_set(call->bound[2]) || line->u.string->length : is_set(call->bound[1]))
@@ -209,7 +215,7 @@ FILTER(filter_wordcount)
     UNUSED;
     QN_TRY(qn_str(r, self, &text));
     const qn_jinja_string *s = text.u.string;
-    QN_TRY(qn_run_work(r, s->length / 16));
+    QN_TRY(qn_run_work(r, s->length / QN_DECODED_PER_STEP));
     for (size_t at = 0, n; at < s->length; at += n) {
         uint32_t code;
         const bool is_word = qn_utf8_next(s->data + at, s->length - at, &n, &code) == QN_UTF8_COMPLETE &&
@@ -219,6 +225,86 @@ FILTER(filter_wordcount)
     }
     *out = qn_value_int(n_words);
     return QN_OK;
+}
+
+/* A text of at most `length` characters with `end`: without its last word, unless killwords is set. */
+FILTER(filter_truncate)
+{
+    int64_t most = 255, leeway = 5;
+    qn_value end;
+    qn_builder b = { .arena = &r->arena };
+    QN_TRY(qn_want_string(r, self, "what is truncated"));
+    QN_TRY(qn_value_text(&r->arena, "...", 3, QN_FROM_TEMPLATE, &end));
+    if (call->bound[0])
+        QN_TRY(qn_want_integer(r, call->bound[0], "length", &most));
+    if (call->bound[2])
+        end = *call->bound[2];
+    if (is_given(call->bound[3]))
+        QN_TRY(qn_want_integer(r, call->bound[3], "leeway", &leeway));
+    QN_TRY(qn_want_string(r, &end, "end"));
+    const qn_jinja_string *s = self->u.string;
+    QN_TRY(qn_run_work(r, s->length / QN_READ_PER_STEP + end.u.string->length / QN_READ_PER_STEP));
+    const int64_t n = (int64_t)qn_code_points(s), n_end = (int64_t)qn_code_points(end.u.string);
+    if (most < n_end || leeway < 0)
+        return qn_run_fail(r, leeway < 0 ? "a leeway below 0" : "a length below that of the end");
+    *out = *self;
+    if (n - leeway <= most)
+        return QN_OK;
+    size_t kept = qn_code_point_at(s, (size_t)(most - n_end));
+    const char *space = is_set(call->bound[1]) ? NULL : memrchr(s->data, ' ', kept);
+    kept = space ? (size_t)(space - s->data) : kept;
+    QN_TRY(qn_value_part(&r->arena, self, 0, kept, out));
+    QN_TRY(qn_builder_string(&b, out));
+    QN_TRY(qn_builder_string(&b, &end));
+    return qn_builder_finish(&b, out);
+}
+
+static qn_status put_quoted(qn_run *r, qn_builder *b, const qn_value *value, bool in_query)
+{
+    static const char hex[] = "0123456789ABCDEF";
+    qn_value text;
+    QN_TRY(qn_str(r, value, &text));
+    const qn_jinja_string *s = text.u.string;
+    QN_TRY(qn_run_work(r, 1 + s->length / QN_DECODED_PER_STEP));
+    for (size_t i = 0; i < s->length; i++) {
+        const unsigned char c = (unsigned char)s->data[i];
+        const char escaped[] = { '%', hex[c >> 4], hex[c & 15] };
+        const bool is_kept = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_' || c == '.' ||
+                             c == '-' || c == '~' || (c == '/' && !in_query);
+        QN_TRY(is_kept                ? qn_builder_bytes(b, s->data + i, 1, QN_FROM_DATA)
+               : c == ' ' && in_query ? qn_builder_bytes(b, "+", 1, QN_FROM_DATA)
+                                      : qn_builder_bytes(b, escaped, sizeof escaped, QN_FROM_DATA));
+    }
+    return QN_OK;
+}
+
+/* A text, or pairs of keys and values as a query. */
+FILTER(filter_urlencode)
+{
+    const qn_value *pairs, *pair;
+    size_t n, two;
+    qn_value view = *self;
+    qn_builder b = { .arena = &r->arena };
+    UNUSED;
+    if (qn_is_string(self) || self->type < QN_VALUE_LIST) {
+        QN_TRY(put_quoted(r, &b, self, false));
+        return qn_builder_finish(&b, out);
+    }
+    if (self->type == QN_VALUE_DICT) {
+        const qn_call none = { 0 };
+        QN_TRY(qn_call_builtin(r, qn_find_method(self, "items", 5), self, &none, &view));
+    }
+    QN_TRY(qn_items_of(r, &view, &pairs, &n));
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_items_of(r, &pairs[i], &pair, &two));
+        if (two != 2)
+            return qn_run_fail(r, "item %zu is no pair of a key and a value", i);
+        QN_TRY(qn_builder_bytes(&b, "&", i > 0, QN_FROM_DATA));
+        QN_TRY(put_quoted(r, &b, &pair[0], true));
+        QN_TRY(qn_builder_bytes(&b, "=", 1, QN_FROM_DATA));
+        QN_TRY(put_quoted(r, &b, &pair[1], true));
+    }
+    return qn_builder_finish(&b, out);
 }
 
 FILTER(filter_tojson)
@@ -264,7 +350,13 @@ static bool number_text(const qn_jinja_string *s, char *text, size_t size)
     while (end > begin && (n = qn_space_before(s->data, end)) > 0)
         end -= n;
     for (size_t i = begin; i < end; i++) {
-        const char c = s->data[i];
+        char c = s->data[i];
+        uint32_t code;
+        if ((unsigned char)c >= 0x80 && qn_utf8_next(s->data + i, end - i, &n, &code) == QN_UTF8_COMPLETE &&
+            qn_decimal_value(code) >= 0) {
+            c = (char)('0' + qn_decimal_value(code));
+            i += n - 1;
+        }
         const bool between = i > begin && i + 1 < end && s->data[i - 1] != '_' && s->data[i + 1] != '_';
         if (c == '_' && between)
             continue;
@@ -341,6 +433,7 @@ FILTER(filter_int)
         is_number = !isnan(self->u.real);
         QN_TRY(real_to_integer(r, self->u.real, &n));
     } else if (qn_is_string(self)) {
+        QN_TRY(qn_run_work(r, 2 * (QN_NUMBER_STEPS + self->u.string->length / QN_READ_PER_STEP)));
         is_number = read_integer(self->u.string, (int)base, &n);
         if (!is_number && read_real(self->u.string, &x) && isfinite(x)) {
             is_number = true;
@@ -356,6 +449,8 @@ FILTER(filter_float)
     double x = 0;
     if (self->type == QN_VALUE_UNDEFINED)
         return qn_fail_undefined(r, self);
+    if (qn_is_string(self))
+        QN_TRY(qn_run_work(r, QN_NUMBER_STEPS + self->u.string->length / QN_READ_PER_STEP));
     const bool is_number = qn_is_number(self) || (qn_is_string(self) && read_real(self->u.string, &x));
     if (qn_is_number(self))
         x = qn_real_of(self);
@@ -397,6 +492,7 @@ static double round_real(double x, int64_t precision)
 FILTER(filter_round)
 {
     int64_t precision = 0;
+    QN_TRY(qn_run_work(r, QN_FLOAT_STEPS));
     if (call->bound[0])
         QN_TRY(qn_want_integer(r, call->bound[0], "precision", &precision));
     if (!qn_is_number(self))
@@ -450,6 +546,8 @@ static const qn_builtin filters[] = {
     { .name = "center", .call = filter_center, .parameters = { "width" } },
     { .name = "format", .call = filter_format, .is_variadic = true },
     { .name = "wordcount", .call = filter_wordcount },
+    { .name = "truncate", .call = filter_truncate, .parameters = { "length", "killwords", "end", "leeway" } },
+    { .name = "urlencode", .call = filter_urlencode },
     { .name = "tojson", .call = filter_tojson, .parameters = { "ensure_ascii", "indent", "separators", "sort_keys" } },
     { .name = "from_json", .call = filter_from_json },
     { .name = "int", .call = filter_int, .parameters = { "default", "base" } },

@@ -28,6 +28,7 @@ static qn_status get_attribute(qn_run *r, const qn_value *item, const qn_value *
     for (;;) {
         const char *dot = memchr(at, '.', (size_t)(end - at)), *stop = dot ? dot : end;
         const size_t n = (size_t)(stop - at);
+        QN_TRY(qn_run_work(r, 2 + n / QN_COPIED_PER_STEP));
         int64_t index = 0;
         bool is_number = n > 0 && n < 10;
         for (size_t i = 0; i < n && is_number; i++) {
@@ -62,7 +63,7 @@ FILTER(filter_length)
     switch (self->type) {
     case QN_VALUE_UNDEFINED: break;
     case QN_VALUE_STRING:
-        QN_TRY(qn_run_work(r, self->u.string->length / 64));
+        QN_TRY(qn_run_work(r, self->u.string->length / QN_COPIED_PER_STEP));
         n = qn_code_points(self->u.string);
         break;
     case QN_VALUE_LIST:
@@ -153,7 +154,7 @@ FILTER(filter_join)
         QN_TRY(qn_str(r, call->bound[0], &between));
     QN_TRY(qn_items_of(r, self, &items, &n));
     for (size_t i = 0; i < n; i++) {
-        QN_TRY(qn_run_work(r, 1));
+        QN_TRY(qn_run_work(r, 1 + qn_value_weight(&between)));
         if (i)
             QN_TRY(qn_builder_string(&b, &between));
         QN_TRY(get_attribute(r, &items[i], call->bound[1], NULL, &item));
@@ -235,6 +236,7 @@ FILTER(filter_map)
             return qn_run_fail(r, "map has an argument that it does not know");
         for (size_t i = 0; i < n; i++) {
             qn_value item;
+            QN_TRY(qn_run_work(r, 1));
             QN_TRY(get_attribute(r, &items[i], attribute, standard, &item));
             QN_TRY(qn_list_append(&r->arena, list.u.list, item));
         }
@@ -379,6 +381,7 @@ FILTER(filter_sort)
     QN_TRY(qn_arena_alloc(&r->arena, &v, n, sizeof *v));
     for (size_t i = 0; i < n; i++) {
         v[i].item = items[i];
+        QN_TRY(qn_run_work(r, 2));
         QN_TRY(keys_of(r, &items[i], call->bound[2], is_set(call->bound[1]), &v[i].key));
     }
     return sort_items(r, v, n, is_set(call->bound[0]), out);
@@ -400,6 +403,7 @@ FILTER(filter_dictsort)
     QN_TRY(qn_arena_alloc(&r->arena, &v, n, sizeof *v));
     for (size_t i = 0; i < n; i++) {
         v[i].item = pairs[i];
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(sort_key(r, &pairs[i].u.list->items[by_value], NULL, is_set(call->bound[0]), &v[i].key));
     }
     return sort_items(r, v, n, is_set(call->bound[2]), out);
@@ -468,6 +472,7 @@ FILTER(filter_sum)
     QN_TRY(qn_items_of(r, self, &items, &n));
     for (size_t i = 0; i < n; i++) {
         qn_value item;
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(get_attribute(r, &items[i], call->bound[0], NULL, &item));
         if (item.type == QN_VALUE_UNDEFINED)
             return qn_fail_undefined(r, &item);
@@ -504,6 +509,80 @@ FILTER(filter_batch)
     return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
 }
 
+/* `slices` lists of about as many items; the shorter ones have fill_with at their end. */
+FILTER(filter_slice)
+{
+    const qn_value *items, *fill = call->bound[1];
+    size_t n, at = 0;
+    int64_t slices;
+    qn_value list;
+    QN_TRY(qn_want_integer(r, call->bound[0], "slices", &slices));
+    QN_TRY(qn_items_of(r, self, &items, &n));
+    if (slices < 1 || slices > 100000)
+        return qn_run_fail(r, "slices is not 1 to 100000");
+    QN_TRY(qn_run_work(r, n + 2 * (uint64_t)slices));
+    QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, (size_t)slices, &list));
+    const size_t each = n / (size_t)slices, longer = n % (size_t)slices;
+    for (size_t i = 0; i < (size_t)slices; i++) {
+        qn_value slice;
+        QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, each + 1, &slice));
+        for (const size_t end = at + each + (i < longer); at < end; at++)
+            QN_TRY(qn_list_append(&r->arena, slice.u.list, items[at]));
+        if (fill && fill->type != QN_VALUE_NONE && i >= longer)
+            QN_TRY(qn_list_append(&r->arena, slice.u.list, *fill));
+        QN_TRY(qn_list_append(&r->arena, list.u.list, slice));
+    }
+    return qn_value_iterator(&r->arena, list.u.list->items, list.u.list->n, out);
+}
+
+/* A pair of the attribute and the `n` items that have it; its attributes are `grouper` and `list`. */
+static qn_status make_group(qn_run *r, const sortable *v, size_t n, const qn_call *call, qn_value *out)
+{
+    qn_value key, members;
+    QN_TRY(get_attribute(r, &v->item, call->bound[0], call->bound[1], &key));
+    QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, n, &members));
+    for (size_t i = 0; i < n; i++)
+        QN_TRY(qn_list_append(&r->arena, members.u.list, v[i].item));
+    QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, 2, out));
+    out->u.list->is_group = true;
+    QN_TRY(qn_list_append(&r->arena, out->u.list, key));
+    return qn_list_append(&r->arena, out->u.list, members);
+}
+
+/* Items in order of an attribute, those of one attribute in one group. */
+FILTER(filter_groupby)
+{
+    const qn_value *items, *standard = call->bound[1] && call->bound[1]->type != QN_VALUE_NONE ? call->bound[1] : NULL;
+    size_t n;
+    sortable *v, *scratch;
+    QN_TRY(qn_items_of(r, self, &items, &n));
+    QN_TRY(qn_arena_alloc(&r->arena, &v, n, sizeof *v));
+    QN_TRY(qn_arena_alloc(&r->arena, &scratch, n, sizeof *scratch));
+    for (size_t i = 0; i < n; i++) {
+        qn_value *key = &v[i].key;
+        v[i].item = items[i];
+        QN_TRY(qn_run_work(r, 4));
+        QN_TRY(get_attribute(r, &items[i], call->bound[0], standard, key));
+        if (key->type == QN_VALUE_UNDEFINED && n > 1)
+            return qn_fail_undefined(r, key);
+        if (qn_is_string(key) && !is_set(call->bound[2]))
+            QN_TRY(qn_change_case(r, key, QN_CASE_LOWER, key));
+    }
+    QN_TRY(merge_sort(r, v, scratch, n, false));
+    QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_LIST, 4, out));
+    for (size_t i = 0, end; i < n; i = end) {
+        qn_value group;
+        for (end = i + 1; end < n; end++) {
+            QN_TRY(qn_run_compare(r, &v[i].key, &v[end].key));
+            if (!qn_value_equal(&v[i].key, &v[end].key))
+                break;
+        }
+        QN_TRY(make_group(r, v + i, end - i, call, &group));
+        QN_TRY(qn_list_append(&r->arena, out->u.list, group));
+    }
+    return QN_OK;
+}
+
 FILTER(filter_attr)
 {
     QN_TRY(qn_want_string(r, call->bound[0], "the name of an attribute"));
@@ -538,6 +617,8 @@ static const qn_builtin filters[] = {
     { .name = "unique", .call = filter_unique, .parameters = { "case_sensitive", "attribute" } },
     { .name = "sum", .call = filter_sum, .parameters = { "attribute", "start" } },
     { .name = "batch", .call = filter_batch, .parameters = { "linecount", "fill_with" }, .required = 1 },
+    { .name = "slice", .call = filter_slice, .parameters = { "slices", "fill_with" }, .required = 1 },
+    { .name = "groupby", .call = filter_groupby, .parameters = { "attribute", "default", "case_sensitive" }, .required = 1 },
     { .name = "attr", .call = filter_attr, .parameters = { "name" }, .required = 1 },
 };
 

@@ -36,16 +36,18 @@ static int read_number(const char **at, const char *end, int most)
 
 /* ---- Padding ---- */
 
-static qn_status put_fill(qn_builder *b, const spec *s, size_t n)
+static qn_status put_fill(qn_run *r, qn_builder *b, const spec *s, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        QN_TRY(qn_builder_bytes(b, s->fill, strlen(s->fill), QN_FROM_TEMPLATE));
-    return QN_OK;
+    const qn_jinja_string fill = { s->fill, NULL, strlen(s->fill) };
+    const qn_value value = { .type = QN_VALUE_STRING, .origin = QN_FROM_TEMPLATE, .u.string = &fill };
+    QN_TRY(qn_run_work(r, n / QN_READ_PER_STEP));
+    return qn_builder_repeat(b, &value, n);
 }
 
 /* The first `sign` bytes of a number stay before the padding of '='. */
-static qn_status put_padded(qn_builder *b, const spec *s, const qn_value *text, size_t sign, char default_align)
+static qn_status put_padded(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, size_t sign, char default_align)
 {
+    QN_TRY(qn_run_work(r, text->u.string->length / QN_READ_PER_STEP));
     const size_t n = qn_code_points(text->u.string), width = s->width > 0 ? (size_t)s->width : 0,
                  padding = width > n ? width - n : 0;
     const char align = s->align ? s->align : default_align;
@@ -55,16 +57,16 @@ static qn_status put_padded(qn_builder *b, const spec *s, const qn_value *text, 
     QN_TRY(qn_value_part(b->arena, text, 0, split, &head));
     QN_TRY(qn_value_part(b->arena, text, split, text->u.string->length, &tail));
     QN_TRY(qn_builder_string(b, &head));
-    QN_TRY(put_fill(b, s, before));
+    QN_TRY(put_fill(r, b, s, before));
     QN_TRY(qn_builder_string(b, &tail));
-    return put_fill(b, s, padding - before);
+    return put_fill(r, b, s, padding - before);
 }
 
-static qn_status put_number_text(qn_builder *b, const spec *s, const char *text)
+static qn_status put_number_text(qn_run *r, qn_builder *b, const spec *s, const char *text)
 {
     qn_value value;
     QN_TRY(qn_value_copy_text(b->arena, text, strlen(text), QN_FROM_TEMPLATE, &value));
-    return put_padded(b, s, &value, strspn(text, "+- "), '>');
+    return put_padded(r, b, s, &value, strspn(text, "+- "), '>');
 }
 
 /* ---- Numbers ---- */
@@ -88,7 +90,7 @@ static void add_commas(char *digits, size_t size)
     }
 }
 
-static qn_status put_integer(qn_builder *b, const spec *s, int64_t v)
+static qn_status put_integer(qn_run *r, qn_builder *b, const spec *s, int64_t v)
 {
     char digits[128], text[160];
     const uint64_t magnitude = v < 0 ? -(uint64_t)v : (uint64_t)v;
@@ -120,14 +122,15 @@ static qn_status put_integer(qn_builder *b, const spec *s, int64_t v)
     if (s->comma)
         add_commas(digits, sizeof digits);
     snprintf(text, sizeof text, "%s%s%s", sign_text(s, v < 0), s->alternate ? prefix : "", digits);
-    return put_number_text(b, s, text);
+    return put_number_text(r, b, s, text);
 }
 
-static qn_status put_real(qn_builder *b, const spec *s, double v)
+static qn_status put_real(qn_run *r, qn_builder *b, const spec *s, double v)
 {
     char digits[NUMBER_BYTES], text[NUMBER_BYTES + 8], format[16];
     const bool percent = s->type == '%', negative = __builtin_signbit(v) && v == v;
     const double magnitude = negative ? -v : v;
+    QN_TRY(qn_run_work(r, 2 * QN_FLOAT_STEPS + (s->precision > 0 ? (uint64_t)s->precision : 0)));
     if (!s->type && s->precision < 0) {
         qn_float_text(magnitude, digits);
     } else {
@@ -137,16 +140,17 @@ static qn_status put_real(qn_builder *b, const spec *s, double v)
     if (s->comma)
         add_commas(digits, sizeof digits);
     snprintf(text, sizeof text, "%s%s%s", sign_text(s, negative), digits, percent ? "%" : "");
-    return put_number_text(b, s, text);
+    return put_number_text(r, b, s, text);
 }
 
 /* A string, of at most `precision` characters. */
-static qn_status put_text(qn_builder *b, const spec *s, const qn_value *text, char default_align)
+static qn_status put_text(qn_run *r, qn_builder *b, const spec *s, const qn_value *text, char default_align)
 {
     qn_value shown = *text;
+    QN_TRY(qn_run_work(r, text->u.string->length / QN_COPIED_PER_STEP));
     if (s->precision >= 0)
         QN_TRY(qn_value_part(b->arena, text, 0, qn_code_point_at(text->u.string, (size_t)s->precision), &shown));
-    return put_padded(b, s, &shown, 0, default_align);
+    return put_padded(r, b, s, &shown, 0, default_align);
 }
 
 /* ---- format % values ---- */
@@ -208,7 +212,7 @@ static qn_status put_code_point(percent *p, const spec *s, int64_t code)
         return qn_run_fail(p->r, "%%c of an integer that is no code point");
     const size_t n = (size_t)utf8proc_encode_char((utf8proc_int32_t)code, bytes);
     QN_TRY(qn_value_copy_text(p->b.arena, (const char *)bytes, n, QN_FROM_DATA, &text));
-    return put_text(&p->b, s, &text, '>');
+    return put_text(p->r, &p->b, s, &text, '>');
 }
 
 static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
@@ -222,10 +226,10 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
         text.safe = text.safe && s->type == 's';
         if (p->is_safe)
             QN_TRY(qn_escape_html(p->r, &text, &text));
-        return put_text(&p->b, s, &text, '>');
+        return put_text(p->r, &p->b, s, &text, '>');
     case 'c':
         if (!p->is_safe && qn_is_string(v) && qn_code_points(v->u.string) == 1)
-            return put_text(&p->b, s, v, '>');
+            return put_text(p->r, &p->b, s, v, '>');
         if (!p->is_safe && qn_is_integer(v))
             return put_code_point(p, s, qn_integer_of(v));
         return qn_run_fail(p->r, "%%c needs one character");
@@ -240,7 +244,7 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
             return qn_run_fail(p->r, "%%%c needs a number, found %s", s->type, qn_value_type_name(v));
         if (v->type == QN_VALUE_FLOAT && !(v->u.real > -9.2e18 && v->u.real < 9.2e18))
             return qn_run_fail(p->r, "the result has more than 64 bits");
-        return put_integer(&p->b, s, v->type == QN_VALUE_FLOAT ? (int64_t)v->u.real : qn_integer_of(v));
+        return put_integer(p->r, &p->b, s, v->type == QN_VALUE_FLOAT ? (int64_t)v->u.real : qn_integer_of(v));
     }
     case 'e':
     case 'E':
@@ -250,7 +254,7 @@ static qn_status put_percent_value(percent *p, spec *s, const qn_value *v)
     case 'G':
         if (!qn_is_number(v))
             return qn_run_fail(p->r, "%%%c needs a number, found %s", s->type, qn_value_type_name(v));
-        return put_real(&p->b, s, qn_real_of(v));
+        return put_real(p->r, &p->b, s, qn_real_of(v));
     default: return qn_run_fail(p->r, "the format '%%%c' is not supported", s->type);
     }
 }
@@ -311,6 +315,7 @@ qn_status qn_format_percent(qn_run *r, const qn_value *format, const qn_value *v
                   .is_safe = format->safe,
                   .b = { .arena = &r->arena } };
     const bool is_tuple = values->type == QN_VALUE_TUPLE;
+    QN_TRY(qn_run_work(r, f->length / QN_COPIED_PER_STEP));
     p.items = is_tuple ? values->u.list->items : values;
     p.n = is_tuple ? values->u.list->n : 1;
     while (p.at < p.end) {
@@ -389,14 +394,14 @@ static qn_status put_formatted(braces *f, const spec *s, const qn_value *v, bool
         const bool as_integer = qn_is_integer(v) && (!s->type || strchr("dboxX", s->type));
         if (s->type == 's' || (!as_integer && s->type && strchr("dboxX", s->type)))
             return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type, qn_value_type_name(v));
-        return as_integer ? put_integer(&f->b, s, qn_integer_of(v)) : put_real(&f->b, s, qn_real_of(v));
+        return as_integer ? put_integer(f->r, &f->b, s, qn_integer_of(v)) : put_real(f->r, &f->b, s, qn_real_of(v));
     }
     if (has_spec && !qn_is_string(v))
         return qn_run_fail(f->r, "%s has no formats", qn_value_type_name(v));
     if ((s->type && s->type != 's') || s->align == '=')
         return qn_run_fail(f->r, "the format '%c' is not one of %s", s->type ? s->type : s->align, qn_value_type_name(v));
     QN_TRY(qn_str(f->r, v, &text));
-    return put_text(&f->b, s, &text, '<');
+    return put_text(f->r, &f->b, s, &text, '<');
 }
 
 static qn_status field_root(braces *f, const char *name, size_t n, qn_value *out)
@@ -415,6 +420,8 @@ static qn_status field_root(braces *f, const char *name, size_t n, qn_value *out
         *out = f->call->values[index];
         return QN_OK;
     }
+    enum { NAMES_PER_STEP = 8 };
+    QN_TRY(qn_run_work(f->r, f->call->n_named / NAMES_PER_STEP));
     for (size_t i = 0; i < f->call->n_named; i++)
         if (strlen(f->call->names[i]) == n && !memcmp(f->call->names[i], name, n)) {
             *out = f->call->named[i];
@@ -484,6 +491,7 @@ qn_status qn_format_braces(qn_run *r, const qn_value *format, const qn_call *cal
 {
     braces f = { .r = r, .format = format, .call = call, .b = { .arena = &r->arena } };
     const char *at = format->u.string->data, *end = at + format->u.string->length;
+    QN_TRY(qn_run_work(r, format->u.string->length / QN_READ_PER_STEP));
     while (at < end) {
         const char *begin = at;
         while (at < end && *at != '{' && *at != '}')

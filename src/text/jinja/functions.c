@@ -2,6 +2,7 @@
 #include "base/status.h"
 #include "text/jinja/strings.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -35,14 +36,17 @@ FUNCTION(make_range)
 static qn_status add_pairs(qn_run *r, const qn_value *from, qn_dict *to)
 {
     if (from->type == QN_VALUE_DICT) {
-        for (size_t i = 0; i < from->u.dict->n; i++)
+        for (size_t i = 0; i < from->u.dict->n; i++) {
+            QN_TRY(qn_run_work(r, 1 + qn_value_weight(&from->u.dict->entries[i].key)));
             QN_TRY(qn_dict_set(&r->arena, to, from->u.dict->entries[i].key, from->u.dict->entries[i].value));
+        }
         return QN_OK;
     }
     const qn_value *pairs, *pair;
     size_t n, two;
     QN_TRY(qn_items_of(r, from, &pairs, &n));
     for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(qn_items_of(r, &pairs[i], &pair, &two));
         if (two != 2)
             return qn_run_fail(r, "item %zu is no pair of a key and a value", i);
@@ -90,23 +94,57 @@ FUNCTION(raise_exception)
                    text.u.string->data);
 }
 
+/* A format for strftime, [size]: Python's time has no zone, which prints as nothing, and its microseconds are 0. What does not fit
+ * is left out. */
+static void write_format(const qn_jinja_string *from, char *format, size_t size)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < from->length; i++) {
+        const char next = from->data[i] == '%' && i + 1 < from->length ? from->data[i + 1] : 0;
+        const char *text = next == 'f' ? "000000" : "";
+        if (next == 'f' || next == 'Z' || next == 'z') {
+            n += (size_t)snprintf(format + n, size - n, "%s", text);
+            i++;
+        } else {
+            format[n++] = from->data[i];
+            if (next && n + 1 < size)
+                format[n++] = from->data[++i];
+        }
+        if (n + 1 >= size)
+            break;
+    }
+    format[n < size ? n : size - 1] = 0;
+}
+
 FUNCTION(strftime_now)
 {
     char format[256], text[1024];
     struct tm tm;
     UNUSED;
+    enum { DATE_STEPS = 40 };
     QN_TRY(qn_want_string(r, call->bound[0], "the format of a date"));
+    QN_TRY(qn_run_work(r, DATE_STEPS));
     const qn_jinja_string *s = call->bound[0]->u.string;
     const time_t now = (time_t)r->now;
     if (s->length >= sizeof format || !localtime_r(&now, &tm))
         return qn_run_fail(r, "the format of a date has %zu bytes, at most %zu are allowed", s->length, sizeof format - 1);
-    memcpy(format, s->data, s->length);
-    format[s->length] = 0;
+    write_format(s, format, sizeof format);
     const size_t n = strftime(text, sizeof text, format, &tm);
     return qn_value_copy_text(&r->arena, text, n, s->marks ? QN_FROM_DATA : call->bound[0]->origin, out);
 }
 
+/* Functions of jinja2 that no chat template uses: they are defined. */
+FUNCTION(unsupported)
+{
+    UNUSED;
+    (void)out;
+    return qn_run_fail(r, "lipsum, cycler and joiner are not supported");
+}
+
 static const qn_builtin globals[] = {
+    { .name = "lipsum", .call = unsupported, .is_variadic = true },
+    { .name = "cycler", .call = unsupported, .is_variadic = true },
+    { .name = "joiner", .call = unsupported, .is_variadic = true },
     { .name = "range", .call = make_range, .is_variadic = true },
     { .name = "dict", .call = dict, .is_variadic = true },
     { .name = "namespace", .call = namespace, .is_variadic = true },

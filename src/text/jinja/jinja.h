@@ -31,7 +31,7 @@ void qn_jinja_free(qn_jinja *jinja);
 
 /* Limits of one rendering. Zeros stand for the defaults. */
 typedef struct qn_jinja_limits {
-    uint64_t steps; /* of evaluation: about one for an expression, and one for 64 bytes that are copied; default 20 million */
+    uint64_t steps; /* about one for an expression, and for 64 bytes copied or 16 searched; default 20 million: seconds */
     size_t memory;  /* bytes of values; default 512 MiB */
     size_t output;  /* bytes printed; default 64 MiB */
 } qn_jinja_limits;

@@ -48,7 +48,9 @@ size_t qn_space_at(const char *data, size_t length, size_t at)
 
 size_t qn_space_before(const char *data, size_t at)
 {
-    for (size_t n = 1; n <= 3 && n <= at; n++)
+    if (at && (unsigned char)data[at - 1] < 0x80)
+        return qn_space_at(data, at, at - 1);
+    for (size_t n = 2; n <= 3 && n <= at; n++)
         if (qn_space_at(data, at, at - n) == n)
             return n;
     return 0;
@@ -245,6 +247,10 @@ static qn_status lex_number(lexer *x)
         kind = QN_TOKEN_FLOAT;
         x->at += 2;
         skip_digits(x);
+    }
+    if (kind == QN_TOKEN_INT && x->source[begin] == '0' && strspn(x->source + begin, "0_") < x->at - begin) {
+        x->at = begin;
+        return fail_at(x, "an integer begins with 0");
     }
     return add(x, kind, begin, x->at);
 }

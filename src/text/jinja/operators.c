@@ -1,10 +1,9 @@
 /* Python's binary operators. Integers have 64 bits: what does not fit is an error. */
 #include "base/memory.h"
 #include "base/status.h"
-#include "text/jinja/run.h"
+#include "text/jinja/search.h"
 
 #include <math.h>
-#include <string.h>
 
 static const char *symbol_of(qn_operator op)
 {
@@ -123,7 +122,7 @@ static qn_status add_strings(qn_run *r, const qn_value *a, const qn_value *b, qn
         QN_TRY(qn_escape_html(r, a, &left));
         QN_TRY(qn_escape_html(r, b, &right));
     }
-    QN_TRY(qn_run_work(r, (left.u.string->length + right.u.string->length) / 64));
+    QN_TRY(qn_run_work(r, (left.u.string->length + right.u.string->length) / QN_COPIED_PER_STEP));
     QN_TRY(qn_builder_string(&builder, &left));
     QN_TRY(qn_builder_string(&builder, &right));
     QN_TRY(qn_builder_finish(&builder, out));
@@ -148,11 +147,10 @@ static qn_status repeat(qn_run *r, const qn_value *v, int64_t times, qn_value *o
     size_t total;
     if (!qn_mul_size(n ? n : 1, count, &total))
         return qn_run_fail(r, "a sequence of %zu times %zu is too long", count, n);
-    QN_TRY(qn_run_work(r, qn_is_string(v) ? total / 64 : total));
+    QN_TRY(qn_run_work(r, qn_is_string(v) ? total / QN_COPIED_PER_STEP : total));
     if (qn_is_string(v)) {
         qn_builder builder = { .arena = &r->arena };
-        for (size_t i = 0; i < count && n; i++)
-            QN_TRY(qn_builder_string(&builder, v));
+        QN_TRY(qn_builder_repeat(&builder, v, count));
         QN_TRY(qn_builder_finish(&builder, out));
         out->safe = v->safe;
         return QN_OK;
@@ -188,13 +186,14 @@ qn_status qn_apply_operator(qn_run *r, qn_operator op, const qn_value *a, const 
 
 qn_status qn_contains(qn_run *r, const qn_value *container, const qn_value *item, bool *out)
 {
+    qn_search search;
     *out = false;
     switch (container->type) {
     case QN_VALUE_STRING:
         QN_TRY(qn_want_string(r, item, "what is searched in a string"));
-        QN_TRY(qn_run_work(r, container->u.string->length / 64));
-        *out = item->u.string->length == 0 || memmem(container->u.string->data, container->u.string->length,
-                                                     item->u.string->data, item->u.string->length) != NULL;
+        QN_TRY(qn_run_work(r, container->u.string->length / QN_READ_PER_STEP));
+        QN_TRY(qn_search_init(r, item->u.string, false, &search));
+        *out = qn_search_first(&search, container->u.string->data, container->u.string->length) != QN_NOWHERE;
         return QN_OK;
     case QN_VALUE_DICT:
         QN_TRY(qn_want_key(r, item));

@@ -38,7 +38,7 @@ static qn_status put_escape(writer *w, uint32_t code)
 
 static qn_status put_string(writer *w, const qn_jinja_string *s)
 {
-    QN_TRY(qn_run_work(w->r, s->length / 16));
+    QN_TRY(qn_run_work(w->r, s->length / QN_READ_PER_STEP));
     QN_TRY(put(w, "\"", 1));
     size_t begin = 0, n;
     for (size_t at = 0; at < s->length; at += n) {
@@ -48,6 +48,7 @@ static qn_status put_string(writer *w, const qn_jinja_string *s)
             code = 0xFFFD;
         if (code != '"' && code != '\\' && code >= 0x20 && (code < 0x7F || !w->style->ascii))
             continue;
+        QN_TRY(qn_run_work(w->r, 1));
         QN_TRY(put(w, s->data + begin, at - begin));
         QN_TRY(put_escape(w, code));
         begin = at + n;
@@ -59,6 +60,7 @@ static qn_status put_string(writer *w, const qn_jinja_string *s)
 static qn_status put_number(writer *w, const qn_value *v)
 {
     char text[QN_FLOAT_TEXT];
+    QN_TRY(qn_run_work(w->r, v->type == QN_VALUE_FLOAT ? QN_FLOAT_STEPS : 0));
     if (v->type == QN_VALUE_NONE)
         return put(w, "null", 4);
     if (v->type == QN_VALUE_BOOL)
@@ -78,10 +80,18 @@ static qn_status put_line(writer *w)
 {
     if (w->indent.type == QN_VALUE_NONE)
         return QN_OK;
+    enum { INDENTS_PER_STEP = 8 };
+    QN_TRY(qn_run_work(w->r, w->level * (1 + qn_value_weight(&w->indent)) / INDENTS_PER_STEP));
     QN_TRY(put(w, "\n", 1));
     for (unsigned i = 0; i < w->level; i++)
         QN_TRY(put(w, w->indent.u.string->data, w->indent.u.string->length));
     return QN_OK;
+}
+
+static qn_status put_separator(writer *w, const char *text, size_t n)
+{
+    QN_TRY(qn_run_work(w->r, n / QN_COPIED_PER_STEP));
+    return put(w, text, n);
 }
 
 static qn_status put_value(writer *w, const qn_value *v);
@@ -92,7 +102,7 @@ static qn_status put_list(writer *w, const qn_list *list)
     w->level++;
     for (size_t i = 0; i < list->n; i++) {
         if (i)
-            QN_TRY(put(w, w->style->item_separator, w->style->n_item_separator));
+            QN_TRY(put_separator(w, w->style->item_separator, w->style->n_item_separator));
         QN_TRY(put_line(w));
         QN_TRY(put_value(w, &list->items[i]));
     }
@@ -125,6 +135,11 @@ static int order_of_entries(const void *a, const void *b)
 /* Keys are compared by sorting a copy; keys of different types have no order. */
 static qn_status sorted_entries(writer *w, const qn_dict *dict, const qn_dict_entry ***out)
 {
+    uint64_t compared = 0;
+    for (size_t i = 0; i < dict->n; i++)
+        compared += 1 + qn_value_weight(&dict->entries[i].key);
+    for (size_t n = dict->n; w->style->sort_keys && n; n /= 2)
+        QN_TRY(qn_run_work(w->r, compared));
     QN_TRY(qn_arena_alloc(&w->r->arena, out, dict->n, sizeof **out));
     for (size_t i = 0; i < dict->n; i++) {
         int order;
@@ -145,10 +160,10 @@ static qn_status put_dict(writer *w, const qn_dict *dict)
     w->level++;
     for (size_t i = 0; i < dict->n; i++) {
         if (i)
-            QN_TRY(put(w, w->style->item_separator, w->style->n_item_separator));
+            QN_TRY(put_separator(w, w->style->item_separator, w->style->n_item_separator));
         QN_TRY(put_line(w));
         QN_TRY(put_key(w, &entries[i]->key));
-        QN_TRY(put(w, w->style->key_separator, w->style->n_key_separator));
+        QN_TRY(put_separator(w, w->style->key_separator, w->style->n_key_separator));
         QN_TRY(put_value(w, &entries[i]->value));
     }
     w->level--;
@@ -198,7 +213,7 @@ qn_status qn_to_json(qn_run *r, const qn_value *value, const qn_json_style *styl
 qn_status qn_from_json(qn_run *r, const qn_value *text, qn_value *out)
 {
     json_error_t error;
-    QN_TRY(qn_run_work(r, text->u.string->length / 16));
+    QN_TRY(qn_run_work(r, text->u.string->length)); /* a value may have two bytes */
     json_t *json = json_loadb(text->u.string->data, text->u.string->length, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     if (!json)
         return qn_run_fail(r, "not JSON: %s", error.text);

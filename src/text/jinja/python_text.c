@@ -3,6 +3,7 @@
 #include "text/jinja/run.h"
 #include "text/utf8.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,14 +13,27 @@
 
 /* ---- Floats ---- */
 
-/* The shortest digits that read back as x, at most 17: "d.ddde+XX". */
+/* Zeros at the end of the digits of "d.ddde+XX" go. */
+static void drop_zeros(char *text)
+{
+    char *e = strchr(text, 'e'), *end = e;
+    while (end > text + 1 && end[-1] == '0')
+        end--;
+    end -= end[-1] == '.';
+    memmove(end, e, strlen(e) + 1);
+}
+
+/* The shortest digits that read back as x, at most 17: "d.ddde+XX". All doubles keep 15 digits, but for those near zero. */
 static void shortest_digits(double x, char *text, size_t size)
 {
-    for (int precision = 0; precision <= 16; precision++) {
+    const bool is_normal = x >= DBL_MIN || x == 0;
+    for (int precision = is_normal ? DBL_DIG - 1 : 0; precision <= 16; precision++) {
         snprintf(text, size, "%.*e", precision, x);
         if (strtod(text, NULL) == x)
-            return;
+            break;
     }
+    if (is_normal)
+        drop_zeros(text);
 }
 
 size_t qn_float_text(double x, char *text)
@@ -87,8 +101,8 @@ static qn_status append_character(qn_builder *b, const char *bytes, size_t n, ui
 static qn_status append_string_repr(qn_run *r, qn_builder *b, const qn_value *v)
 {
     const qn_jinja_string *s = v->u.string;
+    QN_TRY(qn_run_work(r, s->length / QN_DECODED_PER_STEP));
     const char quote = memchr(s->data, '\'', s->length) && !memchr(s->data, '"', s->length) ? '"' : '\'';
-    QN_TRY(qn_run_work(r, s->length / 16));
     if (v->safe)
         QN_TRY(qn_builder_bytes(b, "Markup(", 7, QN_FROM_DATA));
     QN_TRY(qn_builder_bytes(b, &quote, 1, QN_FROM_DATA));
@@ -186,6 +200,7 @@ static qn_status append_repr(qn_run *r, qn_builder *b, const qn_value *v)
 {
     char text[QN_FLOAT_TEXT];
     QN_TRY(qn_run_enter(r));
+    QN_TRY(qn_run_work(r, v->type == QN_VALUE_FLOAT ? QN_FLOAT_STEPS : 0));
     qn_status status = QN_OK;
     if (scalar_text(v, text, sizeof text))
         status = append_text(b, text);
@@ -223,7 +238,7 @@ qn_status qn_ascii(qn_run *r, const qn_value *value, qn_value *out)
     char escaped[12];
     QN_TRY(qn_repr(r, value, &text));
     const qn_jinja_string *s = text.u.string;
-    QN_TRY(qn_run_work(r, s->length / 16));
+    QN_TRY(qn_run_work(r, s->length / QN_DECODED_PER_STEP));
     for (size_t at = 0, n; at < s->length; at += n) {
         uint32_t code;
         (void)qn_utf8_next(s->data + at, s->length - at, &n, &code);
@@ -241,11 +256,12 @@ qn_status qn_append_str(qn_run *r, qn_builder *b, const qn_value *value)
 {
     char text[QN_FLOAT_TEXT];
     if (qn_is_string(value)) {
-        QN_TRY(qn_run_work(r, value->u.string->length / 64));
+        QN_TRY(qn_run_work(r, value->u.string->length / QN_COPIED_PER_STEP));
         return qn_builder_string(b, value);
     }
     if (value->type == QN_VALUE_UNDEFINED)
         return QN_OK;
+    QN_TRY(qn_run_work(r, value->type == QN_VALUE_FLOAT ? QN_FLOAT_STEPS : 0));
     if (scalar_text(value, text, sizeof text))
         return qn_builder_bytes(b, text, strlen(text), QN_FROM_TEMPLATE);
     return append_repr(r, b, value);
@@ -263,24 +279,36 @@ qn_status qn_str(qn_run *r, const qn_value *value, qn_value *out)
 
 /* ---- HTML ---- */
 
+static const char *entity_of(char byte)
+{
+    switch (byte) {
+    case '&': return "&amp;";
+    case '<': return "&lt;";
+    case '>': return "&gt;";
+    case '\'': return "&#39;";
+    case '"': return "&#34;";
+    default: return NULL;
+    }
+}
+
 qn_status qn_escape_html(qn_run *r, const qn_value *string, qn_value *out)
 {
-    static const char specials[] = "&<>'\"", *const entities[] = { "&amp;", "&lt;", "&gt;", "&#39;", "&#34;" };
     const qn_jinja_string *s = string->u.string;
     *out = *string;
     if (string->safe)
         return QN_OK;
     qn_builder b = { .arena = &r->arena };
-    QN_TRY(qn_run_work(r, s->length / 16));
+    QN_TRY(qn_run_work(r, s->length / QN_READ_PER_STEP));
     for (size_t begin = 0, at = 0; at <= s->length; at++) {
-        const char *special = at < s->length && s->data[at] ? strchr(specials, s->data[at]) : NULL;
-        if (at < s->length && !special)
+        const char *entity = at < s->length ? entity_of(s->data[at]) : NULL;
+        if (at < s->length && !entity)
             continue;
         qn_value part;
+        QN_TRY(qn_run_work(r, 1));
         QN_TRY(qn_value_part(&r->arena, string, begin, at, &part));
         QN_TRY(qn_builder_string(&b, &part));
-        if (special)
-            QN_TRY(qn_builder_bytes(&b, entities[special - specials], strlen(entities[special - specials]), QN_FROM_DATA));
+        if (entity)
+            QN_TRY(qn_builder_bytes(&b, entity, strlen(entity), QN_FROM_DATA));
         begin = at + 1;
     }
     QN_TRY(qn_builder_finish(&b, out));

@@ -217,7 +217,9 @@ static const qn_value *parameter_value(const qn_node *node, const qn_call *call,
 /* Keyword arguments that are no parameters. */
 static qn_status bind_kwargs(qn_run *r, qn_scope *scope, const qn_node *node, const qn_call *call)
 {
+    enum { NAMES_PER_STEP = 8 };
     qn_value rest, caller = qn_value_undefined("caller");
+    QN_TRY(qn_run_work(r, (uint64_t)call->n_named * (1 + node->n_args) / NAMES_PER_STEP)); /* parameter_value's too */
     QN_TRY(qn_value_dict(&r->arena, QN_VALUE_DICT, &rest));
     for (size_t j = 0; j < call->n_named; j++) {
         qn_value key;
@@ -310,7 +312,9 @@ static qn_status render_set(qn_run *r, qn_scope *scope, const qn_node *node)
 static qn_status render_node(qn_run *r, qn_scope *scope, const qn_node *node, qn_builder *b, jump *flow)
 {
     switch (node->kind) {
-    case QN_NODE_TEXT: QN_TRY(qn_run_work(r, node->value.u.string->length / 64)); return qn_builder_string(b, &node->value);
+    case QN_NODE_TEXT:
+        QN_TRY(qn_run_work(r, node->value.u.string->length / QN_COPIED_PER_STEP));
+        return qn_builder_string(b, &node->value);
     case QN_NODE_PRINT: return render_print(r, scope, node, b);
     case QN_NODE_IF: return render_if(r, scope, node, b, flow);
     case QN_NODE_FOR: return render_for(r, scope, node, b, flow);

@@ -67,6 +67,13 @@ struct qn_function {
 /* qn_run_fail - QN_ERR_INVALID with the line and the expression. */
 qn_status qn_run_fail(const qn_run *r, const char *format, ...) QN_PRINTF(2, 3);
 
+/* Bytes that are handled in the time of a step: copied or compared, searched one by one, decoded to characters. Work is counted
+ * before it is done. */
+enum { QN_COPIED_PER_STEP = 64, QN_READ_PER_STEP = 16, QN_DECODED_PER_STEP = 4 };
+
+/* Steps of writing a float, or of reading a number. */
+enum { QN_FLOAT_STEPS = 16, QN_NUMBER_STEPS = 8 };
+
 /* qn_run_work - count steps; fails above the limit. */
 qn_status qn_run_work(qn_run *r, uint64_t steps);
 

@@ -4,7 +4,7 @@
 
 #include "text/jinja/run.h"
 
-typedef enum qn_case_change { QN_CASE_UPPER, QN_CASE_LOWER, QN_CASE_TITLE, QN_CASE_CAPITALIZE } qn_case_change;
+typedef enum qn_case_change { QN_CASE_UPPER, QN_CASE_LOWER, QN_CASE_TITLE, QN_CASE_CAPITALIZE, QN_CASE_SWAP } qn_case_change;
 
 /* All work on a string; the results keep the origins of its bytes. */
 qn_status qn_change_case(qn_run *r, const qn_value *self, qn_case_change change, qn_value *out);
@@ -20,6 +20,11 @@ qn_status qn_split_lines(qn_run *r, const qn_value *self, bool keep_ends, qn_val
 /* qn_is_letter_or_digit - letters, and numbers of any kind: isalnum(). */
 bool qn_is_letter_or_digit(uint32_t code);
 
+/* qn_decimal_value - the value of a decimal digit of any script, or -1. */
+int qn_decimal_value(uint32_t code);
+
+/* qn_find_string_method - all methods; qn_find_search_method, which it calls, those that split, join, search and replace. */
 const qn_builtin *qn_find_string_method(const char *name, size_t length);
+const qn_builtin *qn_find_search_method(const char *name, size_t length);
 
 #endif

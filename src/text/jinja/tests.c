@@ -215,6 +215,7 @@ static qn_status case_is(qn_run *r, const qn_value *self, bool upper, qn_value *
     qn_value text;
     bool any = false, all = true;
     QN_TRY(qn_str(r, self, &text));
+    QN_TRY(qn_run_work(r, text.u.string->length / QN_DECODED_PER_STEP));
     for (size_t at = 0, n; at < text.u.string->length; at += n) {
         uint32_t code;
         if (qn_utf8_next(text.u.string->data + at, text.u.string->length - at, &n, &code) != QN_UTF8_COMPLETE)

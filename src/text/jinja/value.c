@@ -103,6 +103,25 @@ qn_status qn_builder_string(qn_builder *b, const qn_value *string)
     return append(b, s->data, s->marks, s->length, string->origin);
 }
 
+/* What is there is copied, twice as much each time: a short text repeated often takes the time of a long one. */
+qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times)
+{
+    const size_t n = string->u.string->length, begin = b->length;
+    size_t total;
+    if (!n || !times)
+        return QN_OK;
+    if (!qn_mul_size(n, times, &total))
+        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes %zu times does not fit in memory", n, times);
+    QN_TRY(builder_reserve(b, total));
+    QN_TRY(qn_builder_string(b, string));
+    for (size_t done = n; done < total;) {
+        const size_t more = done < total - done ? done : total - done;
+        QN_TRY(append(b, b->data + begin, b->mixed ? b->marks + begin : NULL, more, b->origin));
+        done += more;
+    }
+    return QN_OK;
+}
+
 qn_status qn_builder_finish(qn_builder *b, qn_value *out)
 {
     qn_jinja_string *string;
@@ -121,6 +140,7 @@ uint64_t qn_value_weight(const qn_value *v)
     case QN_VALUE_LIST:
     case QN_VALUE_TUPLE: return v->u.list->weight;
     case QN_VALUE_DICT: return v->u.dict->weight;
+    case QN_VALUE_VIEW: return v->u.view->dict->weight;
     default: return 0;
     }
 }
@@ -379,6 +399,19 @@ static bool equal_dicts(const qn_dict *a, const qn_dict *b)
     return true;
 }
 
+/* Views of keys and of items are sets, those of values only themselves. */
+static bool equal_views(const qn_dict_view *a, const qn_dict_view *b)
+{
+    if (a == b || a->kind != b->kind || a->kind == QN_VIEW_VALUES)
+        return a == b;
+    if (a->kind == QN_VIEW_ITEMS)
+        return equal_dicts(a->dict, b->dict);
+    bool equal = a->dict->n == b->dict->n;
+    for (size_t i = 0; equal && i < a->dict->n; i++)
+        equal = qn_dict_find(b->dict, &a->dict->entries[i].key) != NULL;
+    return equal;
+}
+
 static bool equal_lists(const qn_list *a, const qn_list *b)
 {
     if (a == b)
@@ -435,6 +468,7 @@ bool qn_value_equal(const qn_value *a, const qn_value *b)
     case QN_VALUE_LIST:
     case QN_VALUE_TUPLE: return equal_lists(a->u.list, b->u.list);
     case QN_VALUE_DICT: return a->u.dict == b->u.dict || equal_dicts(a->u.dict, b->u.dict);
+    case QN_VALUE_VIEW: return equal_views(a->u.view, b->u.view);
     case QN_VALUE_RANGE:
         return a->u.range->n == b->u.range->n &&
                (a->u.range->n == 0 ||

@@ -76,6 +76,7 @@ struct qn_list {
     size_t n, capacity;
     uint32_t depth;  /* containers within one another, this one included */
     uint64_t weight; /* qn_value_weight */
+    bool is_group;   /* a tuple of groupby: its items have names */
 };
 
 typedef struct qn_dict_entry {
@@ -218,6 +219,7 @@ typedef struct qn_builder {
 
 qn_status qn_builder_bytes(qn_builder *b, const char *data, size_t length, uint8_t origin);
 qn_status qn_builder_string(qn_builder *b, const qn_value *string);
+qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times);
 qn_status qn_builder_finish(qn_builder *b, qn_value *out);
 
 #endif
