@@ -1,10 +1,12 @@
 /* Conversations from parts. */
 #include "server/turns.h"
 
+#include "text/chat_adapt.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-static const char tag[] = "<system-reminder>", end_tag[] = "</system-reminder>";
+static const char tag[] = QN_REMINDER_OPEN, end_tag[] = QN_REMINDER_CLOSE;
 
 void qn_turns_free(qn_turns *turns)
 {

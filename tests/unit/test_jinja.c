@@ -172,8 +172,9 @@ static void test_rare(void **state)
         { "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|"
           "{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}",
           "foo...|foo ba...|foo bar baz qux|foo bar.." },
-        { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }}",
-          "a%20b/%C3%A4%26 a+b=%2Fx&c=1 5" },
+        { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }} {{ namespace(a=1)|urlencode "
+          "}}",
+          "a%20b/%C3%A4%26 a+b=%2Fx&c=1 5 %3CNamespace%20%7B%27a%27%3A%201%7D%3E" },
         { "{{ range(7)|slice(3)|list }} {{ range(7)|slice(3, 'x')|list }}",
           "[[0, 1, 2], [3, 4], [5, 6]] [[0, 1, 2], [3, 4, 'x'], [5, 6, 'x']]" },
         { "{% for g in l|groupby('k') %}{{ g.grouper }}:{{ g.list|map(attribute='v')|join(',') }};{% endfor %}{% for k, v in "

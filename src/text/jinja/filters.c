@@ -286,7 +286,7 @@ FILTER(filter_urlencode)
     qn_value view = *self;
     qn_builder b = { .arena = &r->arena };
     UNUSED;
-    if (qn_is_string(self) || self->type < QN_VALUE_LIST) {
+    if (self->type < QN_VALUE_LIST || self->type > QN_VALUE_ITERATOR) {
         QN_TRY(put_quoted(r, &b, self, false));
         return qn_builder_finish(&b, out);
     }
