@@ -19,17 +19,14 @@ static bool is_escape(const char *text, size_t length, const char *digits)
 /* Calls `replace` for each escape of a surrogate that is not in a pair; stops where it returns false. */
 static bool each_surrogate(const char *text, size_t length, bool (*replace)(size_t at, void *user), void *user)
 {
-    for (size_t i = 0; i < length; i++) {
-        const char *next = memchr(text + i, '\\', length - i);
-        if (!next)
-            break;
+    const char *next;
+    for (size_t i = 0; i < length && (next = memchr(text + i, '\\', length - i));) {
         i = (size_t)(next - text);
         const bool is_high = is_escape(text + i, length - i, "89ab"), is_low = is_escape(text + i, length - i, "cdef");
-        if (is_high && is_escape(text + i + 6, length - i - 6, "cdef"))
-            i += 10;
-        else if ((is_high || is_low) && !replace(i, user))
+        const bool is_pair = is_high && is_escape(text + i + 6, length - i - 6, "cdef");
+        if (!is_pair && (is_high || is_low) && !replace(i, user))
             return false;
-        i++;
+        i += is_pair ? 12 : 2;
     }
     return true;
 }
