@@ -170,8 +170,8 @@ static void test_rare(void **state)
         { "{{ '-7'.zfill(4) }} {{ '7'.zfill(3) }} {{ 'abc'.zfill(2) }} {{ '+'.zfill(3) }}", "-007 007 abc +00" },
         { "{{ 'aB \u00c4\u00df'.swapcase() }}", "Ab \u00e4SS" },
         { "{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|{{ 'foo bar baz qux'|truncate(11) }}|"
-          "{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}",
-          "foo...|foo ba...|foo bar baz qux|foo bar.." },
+          "{{ 'foo bar baz qux'|truncate(11, false, '..', 0) }}|{{ (1, 2)|truncate(7, true) }}",
+          "foo...|foo ba...|foo bar baz qux|foo bar..|(1, 2)" },
         { "{{ 'a b/\u00e4&'|urlencode }} {{ {'a b': '/x', 'c': 1}|urlencode }} {{ 5|urlencode }} {{ namespace(a=1)|urlencode "
           "}}",
           "a%20b/%C3%A4%26 a+b=%2Fx&c=1 5 %3CNamespace%20%7B%27a%27%3A%201%7D%3E" },

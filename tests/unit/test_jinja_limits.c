@@ -328,8 +328,8 @@ static void test_statements(void **state)
     enum { FEW = 500000, NESTED = 140 };
     static const char *const sources[] = {
         "{% macro m(a, b, c) %}{{ a }}{% endmacro %}{% for i in range(90000) %}{{ m(1, 2, c=3) }}{% endfor %}",
-        "{% macro m() %}{{ kwargs|length }}{% endmacro %}{% set d = namespace(d={}) %}{% for i in range(3000) %}"
-        "{% set d.d = dict(d.d, **{'k' ~ i: i}) %}{% endfor %}{% for i in range(90000) %}{{ m(**d.d) }}{% endfor %}",
+        ("{% macro m() %}{{ kwargs|length }}{% endmacro %}{% set d = namespace(d={}) %}{% for i in range(3000) %}"
+         "{% set d.d = dict(d.d, **{'k' ~ i: i}) %}{% endfor %}{% for i in range(90000) %}{{ m(**d.d) }}{% endfor %}"),
         "{% set d = dict(range(3000)|map('string')|map('center', 1000)|map('batch', 1, 'x')|map('list')) %}{{ m(**d) }}",
         "{% for i in range(90000) %}{% for j in range(90000) %}{{ 0.1 + 0.2 }}{% endfor %}{% endfor %}",
         "{% set s = 'a' * 1000000 %}{% for i in range(90000) %}{% set x %}{{ s }}{% endset %}{% endfor %}",

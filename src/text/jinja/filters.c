@@ -227,13 +227,13 @@ FILTER(filter_wordcount)
     return QN_OK;
 }
 
-/* A text of at most `length` characters with `end`: without its last word, unless killwords is set. */
+/* A text of at most `length` characters with `end`: without its last word, unless killwords is set. A sequence that is short enough
+ * stays as it is. */
 FILTER(filter_truncate)
 {
-    int64_t most = 255, leeway = 5;
+    int64_t most = 255, leeway = 5, n;
     qn_value end;
     qn_builder b = { .arena = &r->arena };
-    QN_TRY(qn_want_string(r, self, "what is truncated"));
     QN_TRY(qn_value_text(&r->arena, "...", 3, QN_FROM_TEMPLATE, &end));
     if (call->bound[0])
         QN_TRY(qn_want_integer(r, call->bound[0], "length", &most));
@@ -242,14 +242,16 @@ FILTER(filter_truncate)
     if (is_given(call->bound[3]))
         QN_TRY(qn_want_integer(r, call->bound[3], "leeway", &leeway));
     QN_TRY(qn_want_string(r, &end, "end"));
-    const qn_jinja_string *s = self->u.string;
-    QN_TRY(qn_run_work(r, s->length / QN_READ_PER_STEP + end.u.string->length / QN_READ_PER_STEP));
-    const int64_t n = (int64_t)qn_code_points(s), n_end = (int64_t)qn_code_points(end.u.string);
+    QN_TRY(qn_run_work(r, end.u.string->length / QN_READ_PER_STEP));
+    const int64_t n_end = (int64_t)qn_code_points(end.u.string);
     if (most < n_end || leeway < 0)
         return qn_run_fail(r, leeway < 0 ? "a leeway below 0" : "a length below that of the end");
+    QN_TRY(qn_value_count(r, self, &n));
     *out = *self;
     if (n - leeway <= most)
         return QN_OK;
+    QN_TRY(qn_want_string(r, self, "what is truncated"));
+    const qn_jinja_string *s = self->u.string;
     size_t kept = qn_code_point_at(s, (size_t)(most - n_end));
     const char *space = is_set(call->bound[1]) ? NULL : memrchr(s->data, ' ', kept);
     kept = space ? (size_t)(space - s->data) : kept;

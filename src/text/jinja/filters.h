@@ -6,4 +6,7 @@
 
 const qn_builtin *qn_find_sequence_filter(const char *name, size_t length);
 
+/* qn_value_count - characters of a string, items of a sequence, as the filter length counts them. */
+qn_status qn_value_count(qn_run *r, const qn_value *value, int64_t *n);
+
 #endif

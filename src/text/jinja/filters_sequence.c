@@ -56,25 +56,30 @@ static qn_status sort_key(qn_run *r, const qn_value *item, const qn_value *attri
 
 /* ---- Length, first, last, list, join ---- */
 
+qn_status qn_value_count(qn_run *r, const qn_value *value, int64_t *n)
+{
+    switch (value->type) {
+    case QN_VALUE_UNDEFINED: *n = 0; return QN_OK;
+    case QN_VALUE_STRING:
+        QN_TRY(qn_run_work(r, value->u.string->length / QN_COPIED_PER_STEP));
+        *n = (int64_t)qn_code_points(value->u.string);
+        return QN_OK;
+    case QN_VALUE_LIST:
+    case QN_VALUE_TUPLE: *n = (int64_t)value->u.list->n; return QN_OK;
+    case QN_VALUE_DICT: *n = (int64_t)value->u.dict->n; return QN_OK;
+    case QN_VALUE_VIEW: *n = (int64_t)value->u.view->dict->n; return QN_OK;
+    case QN_VALUE_RANGE: *n = (int64_t)value->u.range->n; return QN_OK;
+    case QN_VALUE_LOOP: *n = (int64_t)value->u.loop->n; return QN_OK;
+    default: return qn_run_fail(r, "%s has no length", qn_value_type_name(value));
+    }
+}
+
 FILTER(filter_length)
 {
-    size_t n = 0;
+    int64_t n = 0;
     UNUSED;
-    switch (self->type) {
-    case QN_VALUE_UNDEFINED: break;
-    case QN_VALUE_STRING:
-        QN_TRY(qn_run_work(r, self->u.string->length / QN_COPIED_PER_STEP));
-        n = qn_code_points(self->u.string);
-        break;
-    case QN_VALUE_LIST:
-    case QN_VALUE_TUPLE: n = self->u.list->n; break;
-    case QN_VALUE_DICT: n = self->u.dict->n; break;
-    case QN_VALUE_VIEW: n = self->u.view->dict->n; break;
-    case QN_VALUE_RANGE: n = self->u.range->n; break;
-    case QN_VALUE_LOOP: n = self->u.loop->n; break;
-    default: return qn_run_fail(r, "%s has no length", qn_value_type_name(self));
-    }
-    *out = qn_value_int((int64_t)n);
+    QN_TRY(qn_value_count(r, self, &n));
+    *out = qn_value_int(n);
     return QN_OK;
 }
 
