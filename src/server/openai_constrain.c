@@ -6,80 +6,10 @@
 
 /* ---- The format of content ---- */
 
-static bool has_type(const json_t *schema, const char *name)
-{
-    const json_t *type = json_object_get(schema, "type");
-    for (size_t i = 0; i < json_array_size(type); i++)
-        if (qn_json_is(json_array_get(type, i), name))
-            return true;
-    return qn_json_is(type, name);
-}
-
-/* Whether all properties are required; else *missing is one that is not. By a set: both may be many. */
-static bool has_all(const json_t *schema, const char **missing)
-{
-    const json_t *list = json_object_get(schema, "required");
-    json_t *properties = json_object_get(schema, "properties"), *required = json_object(), *value;
-    const char *key;
-    *missing = NULL;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *name = json_array_get(list, i);
-        if (json_is_string(name))
-            (void)json_object_set_new(required, json_string_value(name), json_true());
-    }
-    json_object_foreach(properties, key, value)
-    {
-        if (!json_object_get(required, key))
-            *missing = key;
-    }
-    json_decref(required);
-    return !*missing;
-}
-
-/* What OpenAI's servers ask of strict schemas: objects have no more than their properties, and all of them. `name` is that of the
- * property or definition. */
-static bool check_object(const json_t *schema, const char *name, const char *field, qn_refusal *refusal)
-{
-    const char *missing;
-    if (!json_is_object(json_object_get(schema, "properties")) && !has_type(schema, "object"))
-        return true;
-    if (!json_is_false(json_object_get(schema, "additionalProperties")))
-        return qn_refuse(refusal, 400, NULL, field,
-                         "'%s': \"additionalProperties\" of '%.60s' is not false, which 'strict' needs", field, name);
-    return has_all(schema, &missing) ||
-           qn_refuse(refusal, 400, NULL, field, "'%s': \"required\" of '%.60s' lacks '%.60s', which 'strict' needs", field,
-                     name, missing);
-}
-
-/* As deep as bodies may be. */
-static bool check_strict(const json_t *schema, const char *name, const char *field, qn_refusal *refusal)
-{
-    static const char *const named[] = { "properties", "$defs", "definitions" }, *const lists[] = { "prefixItems", "anyOf",
-                                                                                                    "oneOf", "allOf" };
-    const json_t *items = json_object_get(schema, "items");
-    bool done = check_object(schema, name, field, refusal) && (!items || check_strict(items, name, field, refusal));
-    for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
-        json_t *parts = json_object_get(schema, named[i]), *part;
-        const char *key;
-        json_object_foreach(parts, key, part)
-        {
-            done = done && check_strict(part, key, field, refusal);
-        }
-    }
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        const json_t *parts = json_object_get(schema, lists[i]);
-        for (size_t k = 0; done && k < json_array_size(parts); k++)
-            done = check_strict(json_array_get(parts, k), name, field, refusal);
-    }
-    return done;
-}
-
 bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
 {
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return qn_refuse_type(refusal, field, schema, "a JSON schema");
-    if (is_strict && !check_strict(schema, "the schema", field, refusal))
-        return false;
     x->format = (qn_format){ .is_given = true,
                              .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA,
                              .source = json_incref(schema),

@@ -152,20 +152,25 @@ struct efforts {
     bool is_strict;
 };
 
-/* Adds what the template does with each level in one mode. */
+/* Adds what the template does with each level in one mode, unless it prints nothing there at all. */
 static void add_efforts(const qn_jinja *jinja, bool thinks, struct efforts *found)
 {
     static const char question[] = "[" MESSAGE("user", "a") "]";
     char *without = text_of(jinja, question, NULL, thinks), *invented = text_of(jinja, question, PROBE, thinks);
-    for (int i = 0; without && i < QN_EFFORT_LEVELS; i++) {
+    unsigned refused = 0, known = 0;
+    for (int i = 0; i < QN_EFFORT_LEVELS; i++) {
         char *text = text_of(jinja, question, qn_effort_levels[i], thinks);
         if (!text)
-            found->refused |= 1u << i;
+            refused |= 1u << i;
         else if (invented ? !equal_but(text, invented, qn_effort_levels[i]) : true)
-            found->known |= 1u << i;
+            known |= 1u << i;
         free(text);
     }
-    found->is_strict |= without && !invented;
+    if (without || known) {
+        found->refused |= refused;
+        found->known |= known;
+        found->is_strict |= !invented;
+    }
     free(without);
     free(invented);
 }

@@ -122,7 +122,7 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 6 "{$ask,\"reasoning_effort\":\"huge\"}" $chat
     line 7 "{$ask,\"chat_template_kwargs\":{\"bos_token\":\"x\"}}" $chat
     line 8 "{$ask,\"chat_template_kwargs\":{\"enable_thinking\":\"yes\"}}" $chat
-    line 9 "{$ask,$(schema true '{"properties":{"a":{"type":"object"}},"additionalProperties":false}')}" $chat
+    line 9 "{$ask,\"parallel_tool_calls\":5}" $chat
     line 10 "$(with_call '[{"function":{}}]')" $chat
     line 11 "$(with_call '{}')" $chat
     line 12 "$(with_call '[]')" $chat
@@ -132,7 +132,7 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 16 "{$ask,\"chat_template_kwargs\":[]}" $chat
     line 17 "{$ask,\"response_format\":{\"type\":\"yaml\"}}" $chat
     line 18 "{$ask,$tools,\"grammar\":\"root ::= [a]\"}" $chat
-    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"not":{}}}},"required":["a"],"additionalProperties":false}')}" $chat
+    line 19 "{$ask,$(schema true '{"properties":{"a":{"items":{"not":{}}}}}')}" $chat
     line 20 "{$ask,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}" $chat
 } >"$work/bad.jsonl"
 quern batch -m "$caller" "$work/bad.jsonl" "$work/bad.out" --ordered
@@ -147,7 +147,7 @@ unsupported line 3: tool 0 is of the type 'web_search', expected "function"
 - line 6: 'reasoning_effort' is a string, expected "none", "minimal", "low", "medium", "high", "xhigh" or "max"
 unsupported line 7: 'chat_template_kwargs' has 'bos_token', expected enable_thinking, preserve_thinking or reasoning_effort
 - line 8: 'enable_thinking' is a string, expected true or false
-- line 9: 'response_format.json_schema.schema': "required" of 'the schema' lacks 'a', which 'strict' needs
+- line 9: 'parallel_tool_calls' is an integer, expected true or false
 - line 10: message 1: tool call 0 has no function with a name
 - line 11: 'tool_calls' is an object, expected an array
 - line 12: 'content' is missing, expected a string or an array of texts

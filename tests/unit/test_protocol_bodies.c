@@ -238,8 +238,6 @@ static void wrong_values_name_their_field(void **unused)
         { "\"seed\":\"1\"", "seed" },
         { "\"seed\":1e300", "seed" },
         { "\"seed\":-9223372036854775809", "seed" },
-        { "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"strict\":true,\"schema\":{\"type\":\"object\"}}}",
-          "response_format.json_schema.schema" },
         { "\"frequency_penalty\":2.5", "frequency_penalty" },
         { "\"presence_penalty\":-3", "presence_penalty" },
         { "\"repetition_penalty\":0", "repetition_penalty" },
@@ -394,40 +392,6 @@ static void constraints_become_grammars(void **unused)
     qn_exchange *x = with(TEXT, "\"json_schema\":{\"enum\":[\"a\"]}");
     assert_true(x->requests->grammar && x->requests->grammar_trigger.when == QN_GRAMMAR_AT_ONCE);
     qn_exchange_free(x);
-}
-
-/* What OpenAI's servers ask of strict schemas; the message has the place. */
-static void strict_schemas_are_closed(void **unused)
-{
-    (void)unused;
-#define CLOSED ",'additionalProperties':false}"
-    static const struct {
-        const char *schema, *part; /* NULL: it is taken */
-    } cases[] = {
-        { "{'type':'object','properties':{'a':{}},'required':['a']" CLOSED, NULL },
-        { "{'properties':{'c':{},'a':{'type':['object','null']" CLOSED "},'required':['c','a']" CLOSED, NULL },
-        { "{'type':'array','items':{'type':'string'}}", NULL },
-        { "{'type':'object','properties':{'a':{}},'required':['a']}", "\"additionalProperties\" of 'the schema'" },
-        { "{'type':'object','additionalProperties':true}", "\"additionalProperties\" of 'the schema'" },
-        { "{'properties':{'a':{},'b':{}},'required':['a']" CLOSED, "\"required\" of 'the schema' lacks 'b'" },
-        { "{'properties':{'a':{}}" CLOSED, "lacks 'a'" },
-        { "{'properties':{'a':{'items':{'anyOf':[{},{'type':'object'}]}}},'required':['a']" CLOSED, "of 'a'" },
-        { "{'$defs':{'d':{'type':['null','object']}}}", "of 'd'" },
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char body[500];
-        for (int is_strict = 0; is_strict < 2; is_strict++) {
-            snprintf(
-                body, sizeof body,
-                "{'messages':[{'role':'user','content':''}],'response_format':{'type':'json_schema','json_schema':{'strict':"
-                "%s,'schema':%s}}}",
-                is_strict ? "true" : "false", cases[i].schema);
-            if (is_strict && cases[i].part)
-                assert_refused(CHAT, quoted(body), NULL, "response_format.json_schema.schema", cases[i].part);
-            else
-                qn_exchange_free(must_take(CHAT, quoted(body)));
-        }
-    }
 }
 
 /* Texts that begin an answer, and whether they fit. */
@@ -597,8 +561,7 @@ int main(void)
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
         cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(strict_schemas_are_closed),
-        cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

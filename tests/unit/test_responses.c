@@ -155,8 +155,6 @@ static void wrong_values_name_their_field(void **unused)
         { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },
         { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools','mode':'auto','tools':[{'type':'function','name':'g'}]}",
           "tool_choice", "among the tools" },
-        { ASK ",'text':{'format':{'type':'json_schema','schema':{'type':'object'},'strict':true}}", "text.format.schema",
-          "additionalProperties" },
         { ASK ",'tool_choice':'required'", "tool_choice", "expected tools" },
         { ASK ",'parallel_tool_calls':5", "parallel_tool_calls", "" },
         { ASK ",'text':5", "text", "" },
