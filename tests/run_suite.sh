@@ -61,9 +61,9 @@ run() {
 begin=$SECONDS
 build gcc "$build" -DCMAKE_C_COMPILER=gcc && run gcc "$build"
 
-# test_scheduler_random covers the code of the scheduler's tests, and they run with TSan. test_gpu_code runs the installed compilers,
-# which no sanitizer checks; test_pipeline has the code that calls them.
-long_with_asan='^test_(scheduler(_params)?|gpu_code)$'
+# test_scheduler_random covers the code of the scheduler's tests, and they run with TSan; serve_load, serve_agents and protocol that of
+# serve_clients. test_gpu_code runs the installed compilers, which no sanitizer checks; test_pipeline has the code that calls them.
+long_with_asan='^(test_(scheduler(_params)?|gpu_code)|e2e_serve_clients)$'
 # -O1 keeps the checked builds quick to compile and their traces readable.
 build clang-asan-ubsan "$build/asan" -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
     -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON && run clang-asan-ubsan "$build/asan" -LE install -E "$long_with_asan"

@@ -169,7 +169,8 @@ async def check_affinity(proxy, n_conversations):
     await asyncio.gather(*(work() for _ in range(TOGETHER)))
     used = [n - m for n, m in zip(await asyncio.to_thread(proxy.counts), begin)]
     print(f"affinity: {sum(found)} of {len(found)} follow-up turns of {n_conversations} conversations found their beginning; requests of the replicas: {used}")
-    assert sum(found) >= (0.9 if len(found) >= 100 else 0.8) * len(found)
+    # Of few conversations the bound moves a larger part by chance; without affinity it is half of the turns.
+    assert sum(found) >= (0.9 if len(found) >= 100 else 0.7) * len(found)
     assert min(used) >= sum(used) / 5
 
 

@@ -16,10 +16,10 @@ import shutil
 import signal
 import time
 
+from serve_load import CHAT, MESSAGES, RESPONSES, TEXT, without_changing
 from serve_process import LIMIT, SANITIZED, Connection, Server, ask, events_of
 
 NAMES = ["demo-q8_0", "demo-q4_0", "demo-q4_1"]
-CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 USER = [{"role": "user", "content": "Tell me about a fox and a lantern."}]
 OPTIONS = ["-c", "512", "-t", "2"]
 BODIES = [
@@ -30,12 +30,6 @@ BODIES = [
     (RESPONSES, {"input": "A fox", "max_output_tokens": 8, "temperature": 0}),
     ("/tokenize", {"content": "It was raining, and"}),
 ]
-
-
-def without_changing(body):
-    """The answer without ids, times, how much of the prompt was found, and, of choices, their order in a stream."""
-    body = re.sub(rb'"(id|created|created_at|item_id|cached_tokens|cache_read_input_tokens|input_tokens)":("[^"]*"|\d+)', rb'"\1":0', body)
-    return b"\n\n".join(sorted(body.split(b"\n\n"))) if b"data: " in body else body
 
 
 def draw(rng):
