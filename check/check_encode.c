@@ -113,24 +113,45 @@ static void check_bf16(const qn_quant_kernels *reference, const qn_quant_kernels
     }
 }
 
+/* Packs weights of 16 bits that are mostly those of a binary or ternary block, and compares with the reference. */
+static void check_pack(const qn_quant_kernels *reference, const qn_quant_kernels *kernels, qn_type source, qn_type id,
+                       const float *x, size_t n_blocks)
+{
+    const qn_type_info *from = qn_type_find((uint32_t)source), *to = qn_type_find((uint32_t)id);
+    uint8_t weights[2 * MAX_BLOCKS * BLOCK + 1], blocks[MAX_BLOCKS * QN_PTQ1_0_BYTES];
+    from->from_float(x, n_blocks * BLOCK, weights + 1);
+    if (qn_random() % 4 == 0) { /* one weight that may not belong to the others, or is not finite */
+        const uint16_t other = (uint16_t)(qn_random() % 3 ? qn_random() : 0x7f80 + 0x8000 * qn_random_below(2));
+        memcpy(weights + 1 + 2 * qn_random_below((uint32_t)(n_blocks * BLOCK)), &other, sizeof other);
+    }
+    const bool is_q1_0 = id == QN_TYPE_Q1_0;
+    const size_t expected = (is_q1_0 ? reference->pack_q1_0 : reference->pack_ptq1_0)(source, weights + 1, n_blocks, blocks);
+    qn_guarded out = qn_guarded_new(n_blocks * to->block_bytes, 1 + qn_random_below(15));
+    const size_t found = (is_q1_0 ? kernels->pack_q1_0 : kernels->pack_ptq1_0)(source, weights + 1, n_blocks, out.data);
+    qn_expect(found == expected, "%s to %s: %zu blocks are exact, expected %zu", from->name, to->name, found, expected);
+    memcpy(out.data + expected * to->block_bytes, blocks + expected * to->block_bytes, (n_blocks - expected) * to->block_bytes);
+    expect_bytes(&out, blocks, "packed blocks");
+    qn_guarded_free(&out);
+}
+
+static void check_packs(const qn_quant_kernels *reference, const qn_quant_kernels *kernels, const float *x, size_t n_blocks)
+{
+    static const qn_type sources[] = { QN_TYPE_BF16, QN_TYPE_F16 }, types[] = { QN_TYPE_Q1_0, QN_TYPE_PTQ1_0 };
+    for (size_t s = 0; s < 2; s++)
+        for (size_t t = 0; t < 2; t++)
+            check_pack(reference, kernels, sources[s], types[t], x, n_blocks);
+}
+
 struct timed_encode {
-    qn_type_info type;
-    const qn_quant_kernels *kernels;
-    float x[BENCH_BLOCKS * BLOCK], scales[BENCH_BLOCKS * BLOCK / QN_QUANT_GROUP];
-    uint8_t raw[BENCH_BLOCKS * BLOCK * 2], blocks[BENCH_BLOCKS * QN_PTQ1_0_BYTES], codes[BENCH_BLOCKS * BLOCK];
+    qn_pack_fn *pack;
+    uint8_t raw[BENCH_BLOCKS * BLOCK * 2], blocks[BENCH_BLOCKS * QN_PTQ1_0_BYTES];
 };
 
 /* What conversion does with bf16 weights that are stored without loss. */
 static void timed_blocks(void *context)
 {
     struct timed_encode *t = context;
-    const size_t n = BENCH_BLOCKS * BLOCK;
-    if (t->kernels->find_nonfinite_bf16(t->raw, n) < n)
-        abort();
-    t->kernels->dequantize_bf16(t->raw, n, t->x);
-    t->type.from_float(t->x, BENCH_BLOCKS, t->blocks);
-    t->type.unpack(t->blocks, BENCH_BLOCKS, t->codes, t->scales, NULL, NULL);
-    if (t->kernels->largest_difference(t->x, t->codes, t->scales, t->type.zero_point, n))
+    if (t->pack(QN_TYPE_BF16, t->raw, BENCH_BLOCKS, t->blocks) < BENCH_BLOCKS)
         abort();
 }
 
@@ -138,18 +159,18 @@ static void bench_type(const qn_cpu_level *level, qn_type id)
 {
     static struct timed_encode t;
     qn_quant_kernels kernels;
+    float x[BLOCK];
     char shape[64];
     qn_quant_kernels_init(&kernels, level->features);
-    t.kernels = &kernels;
-    t.type = qn_quant_type(&kernels, qn_type_find((uint32_t)id));
+    t.pack = id == QN_TYPE_Q1_0 ? kernels.pack_q1_0 : kernels.pack_ptq1_0;
     qn_random_seed(1);
     for (size_t b = 0; b < BENCH_BLOCKS; b++) {
-        random_block(t.x, id == QN_TYPE_Q1_0 ? BINARY : TRITS);
+        random_block(x, id == QN_TYPE_Q1_0 ? BINARY : TRITS);
         for (size_t i = 0; i < BLOCK; i++)
-            t.x[i] = t.x[i] > 0 ? 0.015625f : t.x[i] < 0 ? -0.015625f : 0;
-        qn_quantize_bf16(t.x, BLOCK, t.raw + 2 * b * BLOCK);
+            x[i] = x[i] > 0 ? 0.015625f : x[i] < 0 ? -0.015625f : 0;
+        qn_quantize_bf16(x, BLOCK, t.raw + 2 * b * BLOCK);
     }
-    snprintf(shape, sizeof shape, "bf16 to %s, compared", t.type.name);
+    snprintf(shape, sizeof shape, "bf16 to %s, exact", qn_type_find((uint32_t)id)->name);
     qn_bench("encode", level->name, shape, BENCH_BLOCKS * BLOCK, "weight", timed_blocks, &t);
 }
 
@@ -172,6 +193,9 @@ void qn_check_encode(bool bench)
                 check_type(&reference, &kernels, QN_TYPE_Q1_0, w.x + shift, n_blocks);
                 check_type(&reference, &kernels, QN_TYPE_PTQ1_0, w.x + shift, n_blocks);
                 check_bf16(&reference, &kernels, qn_random_below(400));
+                for (size_t b = 2; b < n_blocks; b += 3)
+                    random_block(w.x + shift + b * BLOCK, kind);
+                check_packs(&reference, &kernels, w.x + shift, n_blocks);
             }
     for (size_t i = 0; bench && i < n_levels; i++) {
         bench_type(&levels[i], QN_TYPE_Q1_0);

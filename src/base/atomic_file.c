@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { WRITEBACK_BYTES = 16 << 20 }; /* written to the disk while more is made, so that fsync has little left to do */
+
 /* Symbolic links are resolved, so that rename replaces the file and not the link. */
 static char *resolve(const char *path)
 {
@@ -98,6 +100,12 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
             return qn_fail(QN_ERR_IO, "%s: cannot write: %m", file->target);
         at += n;
         size -= (size_t)n;
+        file->written += (uint64_t)n;
+    }
+    if (file->written - file->written_back >= WRITEBACK_BYTES) {
+        (void)sync_file_range(file->fd, (off_t)file->written_back, (off_t)(file->written - file->written_back),
+                              SYNC_FILE_RANGE_WRITE);
+        file->written_back = file->written;
     }
     return QN_OK;
 }

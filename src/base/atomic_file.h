@@ -7,11 +7,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct qn_atomic_file {
     char *target;    /* with symbolic links resolved */
     char *temporary; /* .NAME.XXXXXX.part in the target's directory */
     int fd;
+    uint64_t written, written_back; /* bytes; those whose writing to the disk was begun */
     bool committed;
 } qn_atomic_file;
 

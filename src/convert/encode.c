@@ -36,6 +36,7 @@ struct pass {
     qn_encoder *encoder;
     const qn_target *target;
     qn_type_info from, to;      /* the target's, with the CPU's variants; to: only where it is encoded */
+    qn_pack_fn *pack;           /* for blocks that need no conversion; NULL: there are none */
     qn_gguf_writer *writer;     /* where the previous piece goes; NULL: nothing is pending */
     uint8_t *out;               /* NULL: only classify */
     uint64_t first_row, n_rows; /* of the piece */
@@ -221,6 +222,13 @@ static void encode_block(struct pass *p, const float *x, size_t n, uint8_t *out)
         raise_to(&p->difference, largest_difference(p, out, x, n));
 }
 
+/* Where weight i behind the beginning of a row is stored. */
+static uint8_t *out_at(const struct pass *p, uint64_t row, size_t i)
+{
+    const qn_target *t = p->target;
+    return p->out + ((row - p->first_row) * t->columns + i) / t->to->block_weights * t->to->block_bytes;
+}
+
 static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t row, uint64_t n_rows)
 {
     const qn_target *t = p->target;
@@ -236,6 +244,8 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
     for (size_t i = 0; i < n && !atomic_load(&p->failure); i += BLOCK_WEIGHTS) {
         float x[BLOCK_WEIGHTS];
         const size_t now = n - i < BLOCK_WEIGHTS ? n - i : BLOCK_WEIGHTS;
+        if (p->pack && p->pack(from->type, raw + i * from->block_bytes, now / GROUP, out_at(p, row, i)) == now / GROUP)
+            continue;
         const size_t bad = from->find_nonfinite(raw + i * from->block_bytes, now);
         if (bad < now) {
             fail_at(p, NONFINITE_WEIGHT, 0, row + (i + bad) / t->columns);
@@ -244,8 +254,7 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
         from->to_float(raw + i * from->block_bytes, now, x);
         change_values(t->change, x, now);
         if (p->out)
-            encode_block(p, x, now,
-                         p->out + ((row - p->first_row) * t->columns + i) / t->to->block_weights * t->to->block_bytes);
+            encode_block(p, x, now, out_at(p, row, i));
         else
             classify_block(p, x, now);
     }
@@ -300,6 +309,14 @@ qn_status qn_encoder_classify(qn_encoder *e, const qn_target *t, bool whole, qn_
     return QN_OK;
 }
 
+/* The function that stores blocks of a lossless target as they are, without a conversion to f32; NULL if there is none. */
+static qn_pack_fn *find_pack(const qn_encoder *e, const qn_target *t)
+{
+    if (!t->lossless || t->change != QN_TARGET_KEEP || (t->from->type != QN_TYPE_BF16 && t->from->type != QN_TYPE_F16))
+        return NULL;
+    return t->to->type == QN_TYPE_Q1_0 ? e->kernels.pack_q1_0 : t->to->type == QN_TYPE_PTQ1_0 ? e->kernels.pack_ptq1_0 : NULL;
+}
+
 static qn_status write_values(qn_encoder *e, const qn_target *t, qn_gguf_writer *writer)
 {
     QN_TRY(qn_encoder_flush(e, writer));
@@ -320,6 +337,7 @@ qn_status qn_encoder_write(qn_encoder *e, const qn_target *t, qn_gguf_writer *wr
         struct pass p = { .encoder = e, .target = t, .first_row = row, .n_rows = n, .chunk_rows = chunk, .stride = chunk };
         p.from = qn_quant_type(&e->kernels, t->from);
         p.to = qn_quant_type(&e->kernels, t->to);
+        p.pack = find_pack(e, t);
         p.writer = e->pending ? writer : NULL;
         p.out = e->pieces[e->current];
         p.n_chunks = (size_t)((n + chunk - 1) / chunk);

@@ -2,6 +2,10 @@
 #include "quant/quant_kernels.h"
 
 #include "base/cpu.h"
+#include "quant/layout.h"
+
+enum { PACKED_WEIGHTS = QN_Q1_0_WEIGHTS }; /* of a block of Q1_0 and of PTQ1_0, whose zero points are 1, too */
+_Static_assert(QN_PTQ1_0_WEIGHTS == QN_Q1_0_WEIGHTS && QN_Q1_0_ZERO == 1 && QN_PTQ1_0_ZERO == 1, "blocks of packed types");
 
 /* Magnitudes of floats compare as their bits do; several maxima hide the latency, and loops over integers are vectorised. */
 static uint32_t largest_difference_ref(const float *weights, const uint8_t *codes, const float *scales, int zero_point,
@@ -20,6 +24,35 @@ static uint32_t largest_difference_ref(const float *weights, const uint8_t *code
     return (uint32_t)largest[0];
 }
 
+/* Called with constants. */
+static inline size_t pack(qn_quantize_fn *quantize, qn_unpack_fn *unpack, size_t block_bytes, qn_type source,
+                          const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    const qn_type_info *from = qn_type_find((uint32_t)source);
+    for (size_t b = 0; b < n_blocks; b++, weights += PACKED_WEIGHTS * from->block_bytes, blocks += block_bytes) {
+        float x[PACKED_WEIGHTS], scales[PACKED_WEIGHTS / QN_QUANT_GROUP];
+        uint8_t codes[PACKED_WEIGHTS];
+        if (from->find_nonfinite(weights, PACKED_WEIGHTS) < PACKED_WEIGHTS)
+            return b;
+        from->to_float(weights, PACKED_WEIGHTS, x);
+        quantize(x, 1, blocks);
+        unpack(blocks, 1, codes, scales, NULL, NULL);
+        if (largest_difference_ref(x, codes, scales, 1, PACKED_WEIGHTS))
+            return b;
+    }
+    return n_blocks;
+}
+
+static size_t pack_q1_0_ref(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    return pack(qn_quantize_q1_0, qn_unpack_q1_0, QN_Q1_0_BYTES, source, weights, n_blocks, blocks);
+}
+
+static size_t pack_ptq1_0_ref(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    return pack(qn_quantize_ptq1_0, qn_unpack_ptq1_0, QN_PTQ1_0_BYTES, source, weights, n_blocks, blocks);
+}
+
 void qn_quant_kernels_init(qn_quant_kernels *kernels, unsigned cpu)
 {
     *kernels = (qn_quant_kernels){
@@ -30,6 +63,8 @@ void qn_quant_kernels_init(qn_quant_kernels *kernels, unsigned cpu)
         .unpack_q1_0 = qn_unpack_q1_0,
         .unpack_ptq1_0 = qn_unpack_ptq1_0,
         .largest_difference = largest_difference_ref,
+        .pack_q1_0 = pack_q1_0_ref,
+        .pack_ptq1_0 = pack_ptq1_0_ref,
     };
 #if QN_X86
     if (cpu & QN_CPU_AVX2)

@@ -7,6 +7,10 @@
 
 #include <math.h>
 
+/* Blocks of bf16 or f16 weights (`source`) that the format holds exactly, with the bytes that its quantiser gives. Returns how
+ * many there are before the first that it does not hold; `blocks` is unspecified from there on. */
+typedef size_t qn_pack_fn(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks);
+
 typedef struct qn_quant_kernels {
     qn_dequantize_fn *dequantize_bf16;
     qn_find_nonfinite_fn *find_nonfinite_bf16;
@@ -15,6 +19,7 @@ typedef struct qn_quant_kernels {
     /* The bits of the largest |weights[i] - scales[i / QN_QUANT_GROUP] * (codes[i] - zero_point)| of finite weights and finite
      * products, with codes up to 7; n is a multiple of QN_QUANT_GROUP. Bits of magnitudes are ordered as the magnitudes. */
     uint32_t (*largest_difference)(const float *weights, const uint8_t *codes, const float *scales, int zero_point, size_t n);
+    qn_pack_fn *pack_q1_0, *pack_ptq1_0;
 } qn_quant_kernels;
 
 /* qn_quant_kernels_init - fills the table for `cpu` (QN_CPU_* bits); 0: the reference. */
@@ -30,6 +35,18 @@ void qn_quant_init_avx512(qn_quant_kernels *kernels);
 
 /* qn_quantize_mixed_q1_0 - Q1_0 blocks whose weights have several magnitudes: the sums are sequential. */
 qn_quantize_fn qn_quantize_mixed_q1_0;
+
+/* qn_exact_scale - whether a magnitude that the weights of a block have is a finite fp16 value: its bits. */
+static inline bool qn_exact_scale(qn_type source, uint16_t magnitude, uint16_t *scale)
+{
+    if (source == QN_TYPE_F16) {
+        *scale = magnitude;
+        return magnitude < 0x7c00;
+    }
+    const float d = qn_bf16_to_f32(magnitude);
+    *scale = qn_f32_to_f16_satfinite(d);
+    return qn_f16_to_f32(*scale) == d;
+}
 
 /* qn_ternary_bound - from where on the magnitude of a weight rounds to the scale d: x/d rounds to 1 from 0.5 on. Comparing with
  * the exact 0.5 d needs no division; d = 0 gives infinity, so that all codes are 1. */

@@ -77,51 +77,6 @@ static inline __m256i ternary_codes(const float *weights, float bound)
     return _mm256_add_epi32(_mm256_sub_epi32(_mm256_set1_epi32(1), ge), le);
 }
 
-static inline __m128i load_digits(const uint8_t *codes, size_t width)
-{
-    int32_t two = 0;
-    if (width == 16)
-        return _mm_loadu_si128((const __m128i *)(const void *)codes);
-    if (width == 8)
-        return _mm_loadl_epi64((const __m128i *)(const void *)codes);
-    memcpy(&two, codes, 2);
-    return _mm_cvtsi32_si128(two);
-}
-
-/* 81 t0 + 27 t1 + 9 t2 + 3 t3 + t4 of each byte; at most 242. Called with constants. */
-static inline __m128i join_digits(const uint8_t *codes, size_t width, size_t n_digits)
-{
-    __m128i value = load_digits(codes, width);
-    for (size_t digit = 1; digit < 5; digit++) {
-        value = _mm_add_epi8(value, _mm_add_epi8(value, value));
-        if (digit < n_digits)
-            value = _mm_add_epi8(value, load_digits(codes + digit * width, width));
-    }
-    return value;
-}
-
-/* ceil(256 v / 243) = v + ceil(13 v / 243). The multiplication and shift divide by 243 exactly up to 3388 = 13 * 242 + 242. */
-static inline __m128i fractions(__m128i values)
-{
-    const __m256i v = _mm256_cvtepu8_epi16(values);
-    const __m256i dividend = _mm256_add_epi16(_mm256_mullo_epi16(v, _mm256_set1_epi16(13)), _mm256_set1_epi16(242));
-    const __m256i quotient = _mm256_srli_epi16(_mm256_mulhi_epu16(dividend, _mm256_set1_epi16(17261)), 6);
-    const __m256i sum = _mm256_add_epi16(v, quotient); /* at most 255 */
-    return _mm_packus_epi16(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-}
-
-static inline void store_ptq1_0(const uint8_t *codes, uint16_t scale, uint8_t *block)
-{
-    const __m128i low = fractions(join_digits(codes, 16, 5));
-    const __m128i middle = join_digits(codes + PTQ1_0_RANGE2, 8, 5), last = join_digits(codes + PTQ1_0_RANGE3, 2, 4);
-    const __m128i high = fractions(_mm_unpacklo_epi64(middle, last));
-    const uint16_t tail = (uint16_t)_mm_extract_epi16(high, 4);
-    _mm_storeu_si128((__m128i *)(void *)block, low);
-    _mm_storel_epi64((__m128i *)(void *)(block + 16), high);
-    memcpy(block + 24, &tail, sizeof tail);
-    qn_store_f16(block + QN_PTQ1_0_SCALE, scale);
-}
-
 static void quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *blocks)
 {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7); /* packing works in lanes of 128 bits */
@@ -142,7 +97,7 @@ static void quantize_ptq1_0(const float *weights, size_t n_blocks, uint8_t *bloc
             _mm256_storeu_si256((__m256i *)(void *)(codes + i),
                                 _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
         }
-        store_ptq1_0(codes, scale, blocks);
+        store_ptq1_0_codes(codes, scale, blocks);
     }
 }
 
@@ -169,6 +124,76 @@ static uint32_t largest_difference(const float *weights, const uint8_t *codes, c
     return qn_f32_bits(all);
 }
 
+static inline __m256i load_16(const uint8_t *weights, size_t i)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)(weights + 2 * i));
+}
+
+/* Two vectors of 16-bit values as bytes, in order: packing works in lanes of 128 bits. */
+static inline __m256i join_bytes(__m256i low, __m256i high)
+{
+    return _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
+}
+
+static size_t pack_q1_0(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    const __m256i magnitude_bits = _mm256_set1_epi16(0x7fff);
+    for (size_t b = 0; b < n_blocks; b++, weights += 2 * QN_Q1_0_WEIGHTS, blocks += QN_Q1_0_BYTES) {
+        const uint16_t magnitude = (uint16_t)_mm256_extract_epi16(_mm256_and_si256(load_16(weights, 0), magnitude_bits), 0);
+        const __m256i all = _mm256_set1_epi16((int16_t)magnitude);
+        __m256i differ = _mm256_setzero_si256();
+        uint16_t scale;
+        for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i += 32) {
+            const __m256i low = load_16(weights, i), high = load_16(weights, i + 16);
+            differ = _mm256_or_si256(differ, _mm256_xor_si256(_mm256_and_si256(low, magnitude_bits), all));
+            differ = _mm256_or_si256(differ, _mm256_xor_si256(_mm256_and_si256(high, magnitude_bits), all));
+            const uint32_t negative = (uint32_t)_mm256_movemask_epi8(join_bytes(low, high)),
+                           codes = magnitude ? ~negative : ~0u;
+            memcpy(blocks + QN_Q1_0_CODES + i / 8, &codes, sizeof codes);
+        }
+        if (!_mm256_testz_si256(differ, differ) || !qn_exact_scale(source, magnitude, &scale))
+            return b;
+        qn_store_f16(blocks + QN_Q1_0_SCALE, scale);
+    }
+    return n_blocks;
+}
+
+/* 1 plus the signs of 32 weights of the magnitude `all`, 1 for others, which leave their bits in *other unless they are 0. */
+static inline __m256i sign_codes(const uint8_t *weights, __m256i all, __m256i *other)
+{
+    const __m256i magnitude_bits = _mm256_set1_epi16(0x7fff);
+    __m256i x[2], known[2];
+    for (size_t j = 0; j < 2; j++) {
+        x[j] = load_16(weights, 16 * j);
+        const __m256i magnitude = _mm256_and_si256(x[j], magnitude_bits);
+        known[j] = _mm256_cmpeq_epi16(magnitude, all);
+        *other = _mm256_or_si256(*other, _mm256_andnot_si256(known[j], magnitude));
+    }
+    const __m256i minus_sign = _mm256_sign_epi8(join_bytes(known[0], known[1]), join_bytes(x[0], x[1]));
+    return _mm256_sub_epi8(_mm256_set1_epi8(1), minus_sign);
+}
+
+static size_t pack_ptq1_0(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    const __m256i magnitude_bits = _mm256_set1_epi16(0x7fff);
+    for (size_t b = 0; b < n_blocks; b++, weights += 2 * QN_PTQ1_0_WEIGHTS, blocks += QN_PTQ1_0_BYTES) {
+        uint8_t codes[QN_PTQ1_0_WEIGHTS];
+        uint16_t scale;
+        __m256i largest = _mm256_setzero_si256(), other = largest;
+        for (size_t i = 0; i < QN_PTQ1_0_WEIGHTS; i += 16)
+            largest = _mm256_max_epu16(largest, _mm256_and_si256(load_16(weights, i), magnitude_bits));
+        const uint16_t magnitude =
+            largest_of_8(_mm_max_epu16(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1)));
+        const __m256i all = _mm256_set1_epi16(magnitude ? (int16_t)magnitude : -1); /* zeros have no sign */
+        for (size_t i = 0; i < QN_PTQ1_0_WEIGHTS; i += 32)
+            _mm256_storeu_si256((__m256i *)(void *)(codes + i), sign_codes(weights + 2 * i, all, &other));
+        if (!_mm256_testz_si256(other, other) || !qn_exact_scale(source, magnitude, &scale))
+            return b;
+        store_ptq1_0_codes(codes, scale, blocks);
+    }
+    return n_blocks;
+}
+
 void qn_quant_init_avx2(qn_quant_kernels *kernels)
 {
     *kernels = (qn_quant_kernels){
@@ -179,5 +204,7 @@ void qn_quant_init_avx2(qn_quant_kernels *kernels)
         .unpack_q1_0 = unpack_q1_0,
         .unpack_ptq1_0 = unpack_ptq1_0,
         .largest_difference = largest_difference,
+        .pack_q1_0 = pack_q1_0,
+        .pack_ptq1_0 = pack_ptq1_0,
     };
 }

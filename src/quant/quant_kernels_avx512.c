@@ -148,6 +148,67 @@ static uint32_t largest_difference(const float *weights, const uint8_t *codes, c
     return qn_f32_bits(_mm512_reduce_max_ps(larger_magnitude(largest[0], largest[1])));
 }
 
+static size_t pack_q1_0(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++, weights += 2 * QN_Q1_0_WEIGHTS, blocks += QN_Q1_0_BYTES) {
+        uint16_t first, scale;
+        memcpy(&first, weights, sizeof first);
+        const uint16_t magnitude = first & 0x7fff;
+        const __m512i all = _mm512_set1_epi16((int16_t)magnitude), magnitude_bits = _mm512_set1_epi16(0x7fff);
+        __mmask32 differ = 0;
+        for (size_t i = 0; i < QN_Q1_0_WEIGHTS; i += 32) {
+            const __m512i x = _mm512_loadu_si512(weights + 2 * i);
+            const uint32_t codes = magnitude ? ~_mm512_movepi16_mask(x) : ~0u;
+            differ |= _mm512_cmpneq_epi16_mask(_mm512_and_si512(x, magnitude_bits), all);
+            memcpy(blocks + QN_Q1_0_CODES + i / 8, &codes, sizeof codes);
+        }
+        if (differ || !qn_exact_scale(source, magnitude, &scale))
+            return b;
+        qn_store_f16(blocks + QN_Q1_0_SCALE, scale);
+    }
+    return n_blocks;
+}
+
+static inline uint16_t largest_of_32(__m512i magnitudes)
+{
+    const __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(magnitudes), _mm512_extracti64x4_epi64(magnitudes, 1));
+    return largest_of_8(_mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
+
+static size_t pack_ptq1_0(qn_type source, const uint8_t *weights, size_t n_blocks, uint8_t *blocks)
+{
+    const __m512i magnitude_bits = _mm512_set1_epi16(0x7fff), ones = _mm512_set1_epi8(1);
+    for (size_t b = 0; b < n_blocks; b++, weights += 2 * QN_PTQ1_0_WEIGHTS, blocks += QN_PTQ1_0_BYTES) {
+        uint8_t codes[QN_PTQ1_0_WEIGHTS];
+        uint16_t scale;
+        __m512i x[4], largest = _mm512_setzero_si512();
+        for (size_t i = 0; i < 4; i++) {
+            x[i] = _mm512_loadu_si512(weights + 64 * i);
+            largest = _mm512_max_epu16(largest, _mm512_and_si512(x[i], magnitude_bits));
+        }
+        const uint16_t magnitude = largest_of_32(largest);
+        /* In a block of zeros a zero is both, which gives its code 1 again. */
+        const __m512i plus = _mm512_set1_epi16((int16_t)magnitude);
+        const __m512i minus = _mm512_set1_epi16((int16_t)(magnitude ? magnitude | 0x8000 : 0));
+        __mmask64 known = ~(__mmask64)0;
+        for (size_t i = 0; i < 4; i += 2) {
+            const __mmask64 is_plus = _mm512_cmpeq_epi16_mask(x[i], plus) | (__mmask64)_mm512_cmpeq_epi16_mask(x[i + 1], plus)
+                                                                                << 32;
+            const __mmask64 is_minus =
+                _mm512_cmpeq_epi16_mask(x[i], minus) | (__mmask64)_mm512_cmpeq_epi16_mask(x[i + 1], minus) << 32;
+            const __mmask64 is_zero = _mm512_testn_epi16_mask(x[i], magnitude_bits) |
+                                      (__mmask64)_mm512_testn_epi16_mask(x[i + 1], magnitude_bits) << 32;
+            const __m512i code = _mm512_mask_add_epi8(ones, is_plus, ones, ones);
+            known &= is_plus | is_minus | is_zero;
+            _mm512_storeu_si512(codes + 32 * i, _mm512_mask_sub_epi8(code, is_minus, code, ones));
+        }
+        if (~known || !qn_exact_scale(source, magnitude, &scale))
+            return b;
+        store_ptq1_0_codes(codes, scale, blocks);
+    }
+    return n_blocks;
+}
+
 void qn_quant_init_avx512(qn_quant_kernels *kernels)
 {
     *kernels = (qn_quant_kernels){
@@ -158,5 +219,7 @@ void qn_quant_init_avx512(qn_quant_kernels *kernels)
         .unpack_q1_0 = unpack_q1_0,
         .unpack_ptq1_0 = unpack_ptq1_0,
         .largest_difference = largest_difference,
+        .pack_q1_0 = pack_q1_0,
+        .pack_ptq1_0 = pack_ptq1_0,
     };
 }
