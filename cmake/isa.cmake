@@ -2,6 +2,14 @@
 # only where the processor has it. A file for another architecture is left out.
 
 set(QN_FLAGS_avx2 -mavx2 -mfma -mf16c)
+# Sanitizers: the reference kernels, which do the same, are checked for undefined behaviour; here that would cost most of the
+# suite's time. Accesses to memory are checked everywhere. The flags come behind those of CMakeLists.txt.
+if(QN_SANITIZE MATCHES "undefined")
+    list(APPEND QN_FLAGS_avx2 -O2 -fno-sanitize=undefined)
+    if(QN_FUZZ)
+        list(APPEND QN_FLAGS_avx2 -fno-sanitize=fuzzer-no-link)
+    endif()
+endif()
 set(QN_FLAGS_avx512 ${QN_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi -mgfni
                     -mprefer-vector-width=512)
 set(QN_FLAGS_avxvnni ${QN_FLAGS_avx2} -mavxvnni)

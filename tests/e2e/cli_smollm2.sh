@@ -45,10 +45,11 @@ quern run -m "$model" --temp 0 -n 35 --ignore-eos -q --load "$work/s" -t 1 -p ''
 cat "$work/out" >>"$work/parts"
 cmp -s "$work/parts" "$work/whole" || fail "run --load: not the text of one run: $(diff "$work/parts" "$work/whole")"
 
-# Peak memory at most 1.15 times the file and the cache of the positions in use: 30 layers x 3 heads x 64 x 2 x 2 bytes each.
+# Peak memory at most 1.15 times the file and the cache of the positions in use, 30 layers x 3 heads x 64 x 2 x 2 bytes each, and 8 MiB
+# for the program and its libraries.
 quern run -m "$model" --temp 0 -n 100 --ignore-eos -p 'Once upon a time'
 peak=$(sed -n 's/.*peak memory \([0-9.]*\) MiB.*/\1/p' "$work/err")
-awk -v peak="$peak" -v file="$(stat -c %s "$model")" 'BEGIN { exit !(peak > 0 && peak * 1048576 <= 1.15 * (file + 104 * 30 * 3 * 64 * 4)) }' ||
+awk -v peak="$peak" -v file="$(stat -c %s "$model")" 'BEGIN { exit !(peak > 0 && (peak - 8) * 1048576 <= 1.15 * (file + 104 * 30 * 3 * 64 * 4)) }' ||
     fail "run: peak memory of $peak MiB"
 
 # Q8_0 is nearly what it was made from. The bar is half a percent on a long text; on this short one, which is always there, rounding the
@@ -64,12 +65,12 @@ awk 'NR == 1 { a = $1 } NR == 2 { b = $1 } END { exit !(NR == 2 && a > 1 && b / 
 
 # Stopped, quantising leaves the target as it was, and nothing beside it.
 mkdir "$work/stopped"
-echo before >"$work/stopped/q8.gguf"
+cp "$QN_SOURCE_DIR/models/quern-demo.gguf" "$work/stopped/q8.gguf"
 timeout --foreground --preserve-status -s INT 0.2 "$QN_BIN/quern" quantize "$model" "$work/stopped/q8.gguf" q8_0 >/dev/null 2>&1
 status=$?
 if [ $status -ne 0 ]; then # on a fast machine it may be over by then
     [ $status -eq 130 ] || fail "quantize: status $status after Ctrl-C"
-    [ "$(cat "$work/stopped/q8.gguf")" = before ] || fail "quantize: Ctrl-C changed the target"
+    cmp -s "$work/stopped/q8.gguf" "$QN_SOURCE_DIR/models/quern-demo.gguf" || fail "quantize: Ctrl-C changed the target"
     [ "$(ls -A "$work/stopped")" = q8.gguf ] || fail "quantize: Ctrl-C left $(ls -A "$work/stopped")"
 fi
 finish

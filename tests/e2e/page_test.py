@@ -7,9 +7,8 @@ from page_browser import Page, check
 from page_server import XSS, PageServer
 
 MAX_BYTES = 200_000
-MAX_FIRST_PAINT_MS = 300
-# Frames a second. Beside other tests two threads of a core share its time, and a frame takes up to twice as much of it.
-MIN_FRAMES = 30 if os.environ.get("QN_SOAK") else 15
+# The first paint, and frames a second. Beside other tests two threads of a core share its time: both take up to twice as much of it.
+MAX_FIRST_PAINT_MS, MIN_FRAMES = (300, 30) if os.environ.get("QN_SOAK") else (600, 15)
 N_MESSAGES = 2000
 
 folder, browser, driver = sys.argv[1:4]
