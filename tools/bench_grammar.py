@@ -84,6 +84,8 @@ def grammars():
     yield "patterns", {"schema": patterned("^[A-Z][a-z]+( [A-Z][a-z]+)*$", "^[a-z0-9-]{3,40}$", "^\\d{4}-\\d{2}-\\d{2}$", "^#[0-9a-f]{6}$")}
     yield "pattern .*x.{20}", {"schema": patterned("^.*x.{1,20}$")}
     yield "pattern [^<>]*", {"schema": patterned("^[^<>]*$", "\\S")}
+    yield "pattern x@y.z", {"schema": patterned("^[^@\\s]+@[^@\\s]+\\.[^@\\s]+$")}
+    yield "pattern a/b/c", {"schema": patterned("^[^/]+(/[^/]+)*$")}
     yield "formats", {"schema": {"type": "object", "properties": {f: {"type": "string", "format": f} for f in
                                  ("date-time", "uuid", "email", "ipv4")}, "required": ["date-time", "uuid", "email", "ipv4"]}}
     yield "numbers, enums", {"schema": {"type": "array", "minItems": 20, "maxItems": 20, "items": {"anyOf": [

@@ -24,9 +24,12 @@ static struct vocabulary made, demo;
 /* Random pieces of what grammars are about, some of them twice, others no UTF-8. */
 static void make_vocabulary(void)
 {
-    static const char *const parts[] = { "\"",    "\\",      "{",    "}",    "[",        "]", ",", ":", " ", "\n", "\t",
-                                         "a",     "b",       "name", "true", "null",     "1", "0", ".", "-", "e",  "u",
-                                         "\\u00", "\\ud83d", "\xc3", "\xa9", "\xc3\xa9", "x", "+", "(", ")" };
+    static const char *const parts[] = {
+        "\"",       "\\",       "{",    "}",    "[",        "]", ",", ":", " ", "\n", "\t",
+        "a",        "b",        "name", "true", "null",     "1", "0", ".", "-", "e",  "u",
+        "\\u00",    "\\ud83d",  "\xc3", "\xa9", "\xc3\xa9", "x", "+", "(", ")", "@",  "\xe3\x80\x80",
+        "\xc2\xa0", "\xe3\x80", "Z"
+    };
     static struct added_token added[N_MADE];
     static char texts[N_MADE][256];
     added[0] = (struct added_token){ "<|end|>", 3 };
@@ -115,9 +118,23 @@ static const char *const schemas[] = {
     "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"string\",\"minLength\":9},{\"type\":\"string\",\"maxLength\":4}]}",
     "{\"type\":\"string\",\"pattern\":\"^[^<>]*$\"}",
     "{\"type\":\"string\",\"pattern\":\"^( ?[a-z]{1,6})+[.!]?$\",\"maxLength\":14}",
+    "{\"type\":\"string\",\"pattern\":\"^[^@\\\\s]+@[^@\\\\s]+$\"}",
+    "{\"type\":\"string\",\"pattern\":\"^[^:,]{1,6}(,[^:,]{1,6})*$\"}",
+    "{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[^()]*$\"},{\"type\":\"string\",\"pattern\":\"^\\\\S{2,}$\"},{\"type\":"
+    "\"array\"}]}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":40}}",
 };
-static const char *const regexes[] = { "(a|b)*name[^x]*",        ".{3,6}", "[a-b]+|\"\\\\*|true", "[a-z]{2,4}",
-                                       "( ?[A-Za-z]{1,5}){1,4}", ".*",     ".{1,20}\"\n",         "[^a-f\\u0080-\\u07ff]+" };
+static const char *const regexes[] = { "(a|b)*name[^x]*",
+                                       ".{3,6}",
+                                       "[a-b]+|\"\\\\*|true",
+                                       "[a-z]{2,4}",
+                                       "( ?[A-Za-z]{1,5}){1,4}",
+                                       ".*",
+                                       ".{1,20}\"\n",
+                                       "[^a-f\\u0080-\\u07ff]+",
+                                       "[^{}\\s]+|[^:\"]*\"",
+                                       "([^+]{1,4}\\+?)*",
+                                       "[^-]*-|[^,@]+@" };
 static const char *const gbnfs[] = {
     "root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9]+ | \"(\" e \")\" | \"\\\"\" ([^\"\\\\] | \"\\\\\" .)* \"\\\"\"",
     "root ::= id (\" \" id)* \"=\" id\nid ::= [a-z]+ rest\nrest ::= \"\" | \"[\" id \"]\"",

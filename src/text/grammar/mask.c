@@ -9,17 +9,39 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* Where an alphabet leaves out more characters, most tokens are walked sooner than found. */
+enum { PIECE_WORDS = 256, MAX_OTHERS = 12 };
+
 typedef struct walker {
     const qn_grammar_vocab *v;
     qn_grammar_state *s;
     const qn_trie_node *nodes;
+    const qn_closers *closers; /* that nodes are of; NULL: of tokens */
     uint32_t *allowed;
+    /* Tokens without bytes of these kinds are allowed already, in the tries with a bit in loop_tries: what is below a node is
+     * left out where neither it nor the path to it, which is_plain then says, has one. */
+    uint64_t loop_ends;
+    unsigned loop_tries;
+    const uint64_t *kinds;
+    bool is_plain;
+    uint32_t added_inside[QN_STRING_FORMS]; /* tokens inside a JSON string are allowed up to so many characters */
     uint32_t states[QN_TOKEN_BYTES + 1], counts[QN_TOKEN_BYTES + 1]; /* by depth, of the table that is walked */
     uint8_t characters[QN_TOKEN_BYTES + 1];                          /* states of the JSON string */
 } walker;
 
+static void allow_group(const walker *w, int32_t group)
+{
+    const qn_closers *closers = w->closers;
+    for (uint32_t i = closers->begins[group]; i < closers->begins[group + 1]; i++)
+        qn_mask_set(w->allowed, closers->tokens[i]);
+}
+
 static void allow(const walker *w, int32_t token)
 {
+    if (w->closers && token >= 0) {
+        allow_group(w, token);
+        return;
+    }
     for (; token >= 0; token = w->v->same[token])
         qn_mask_set(w->allowed, (uint32_t)token);
 }
@@ -127,6 +149,18 @@ static uint32_t find_way(const qn_grammar_state *s, const alternatives *a, uint8
 
 /* ---- Walks ---- */
 
+/* Whether node i and what is below it are allowed already. */
+static bool is_known(const walker *w, uint32_t i)
+{
+    return w->is_plain && !(w->kinds[i] & w->loop_ends);
+}
+
+/* Whether a path is plain behind a node: it is before. */
+static bool stays_plain(const walker *w, bool is_plain, uint32_t i)
+{
+    return is_plain && !(w->v->kind_of[w->nodes[i].byte] & w->loop_ends);
+}
+
 static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 
@@ -137,11 +171,14 @@ static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t a
 {
     const qn_trie_node *n = &w->nodes[i];
     const size_t n_frames = w->s->n_frames, next = qn_state_step(w->s, begin, end, at, n->byte);
+    const bool was_plain = w->is_plain;
     if (next > at)
         allow(w, n->token);
     if (next > at && i + 1 < n->end) {
         const alternatives a = find_alternatives(w, at, next);
+        w->is_plain = stays_plain(w, was_plain, i);
         walk(w, i + 1, n->end, &a, NULL);
+        w->is_plain = was_plain;
     }
     w->s->n_frames = n_frames;
 }
@@ -161,8 +198,10 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
     const qn_grammar_state *s = w->s;
     w->s->failed |= s->steps > QN_GRAMMAR_MASK_STEPS;
     for (uint32_t i = first, next; i < last && !s->failed; i = next) {
-        const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
         next = w->nodes[i].end;
+        if (is_known(w, i))
+            continue;
+        const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
         if (way == DFAS || way == STRINGS) { /* tables are walked for all neighbours at once */
             while (next < last && look_up_way(s, a, w->nodes[next].byte, ways) == way)
                 next = w->nodes[next].end;
@@ -191,6 +230,8 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
     const qn_dfa *dfa = &s->grammar->dfas[s->grammar->nodes[s->configs[begin].node].a];
     const uint32_t depth = w->nodes[first].depth - 1u;
     const size_t n_frames = s->n_frames, ends = at + (end - begin);
+    const bool was_plain = w->is_plain;
+    uint32_t plain_from = was_plain ? first : last; /* the path to nodes from here on is plain */
     uint8_t exits[256] = { 0 };
     if (reserve(s, ends) != QN_OK)
         return;
@@ -200,6 +241,13 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
     s->steps += (last - first) / 8;
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
+        w->is_plain = i >= plain_from;
+        if (is_known(w, i)) {
+            i = n->end;
+            continue;
+        }
+        if (w->is_plain && !stays_plain(w, true, i))
+            plain_from = n->end;
         const uint32_t before = w->states[n->depth - 1];
         const uint32_t state = dfa->next[(size_t)before * dfa->n_classes + dfa->class_of[n->byte]];
         const bool may_exit = n->depth > depth + 1 && dfa->accept[before];
@@ -218,6 +266,7 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
             i++;
         }
     }
+    w->is_plain = was_plain;
     s->n_frames = n_frames;
 }
 
@@ -262,6 +311,7 @@ static void walk_closed(walker *w, uint32_t i, closing *c, uint32_t sub, uint32_
     if (!c->follows)
         return;
     allow(w, w->nodes[i].token);
+    w->is_plain = stays_plain(w, w->is_plain, i);
     if (i + 1 < w->nodes[i].end)
         walk(w, i + 1, w->nodes[i].end, &c->a, c->is_constant ? c->ways : NULL);
 }
@@ -275,6 +325,8 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     const qn_string_table *table = qn_string_machine(rule->form);
     const qn_dfa *dfa = rule->dfa >= 0 ? &s->grammar->dfas[rule->dfa] : NULL;
     const uint32_t depth = w->nodes[first].depth - 1u;
+    const bool was_plain = w->is_plain;
+    uint32_t plain_from = was_plain ? first : last;
     closing c = { .begin = begin, .end = end, .at = at, .is_constant = is_constant(s, begin, end), .n_frames = s->n_frames };
     if (reserve(s, at + (end - begin)) != QN_OK)
         return;
@@ -284,6 +336,13 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     s->steps += (last - first) / 8;
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
+        w->is_plain = i >= plain_from;
+        if (is_known(w, i)) {
+            i = n->end;
+            continue;
+        }
+        if (w->is_plain && !stays_plain(w, true, i))
+            plain_from = n->end;
         const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte], count = w->counts[above];
         uint32_t state = w->states[above];
         if (character == QN_STRING_END) {
@@ -304,6 +363,7 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
         allow(w, n->token);
         i++;
     }
+    w->is_plain = was_plain;
     s->n_frames = c.n_frames;
 }
 
@@ -320,8 +380,87 @@ static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
         w->allowed[i] |= tokens[i];
 }
 
+/* The sets of tokens with a character outside an alphabet. Returns how many. */
+static size_t find_containing_others(const qn_grammar_vocab *v, const qn_text_alphabet *a, const uint32_t *sets[QN_TEXT_BYTES])
+{
+    size_t n = 0;
+    bool is_range_out[2] = { true, true };
+    for (int byte = '0'; byte <= 'Z'; byte++)
+        if (byte <= '9' || byte >= 'A')
+            is_range_out[byte >= 'A'] &= !qn_text_has(a, (uint8_t)byte);
+    for (int byte = ' '; byte <= '~'; byte++) {
+        const bool is_digit = byte >= '0' && byte <= '9', is_upper = byte >= 'A' && byte <= 'Z';
+        if (!qn_text_has(a, (uint8_t)byte) && !(is_digit && is_range_out[0]) && !(is_upper && is_range_out[1]))
+            sets[n++] = v->containing + (size_t)(byte - ' ') * v->n_words;
+    }
+    for (int range = 0; range < 2; range++)
+        if (is_range_out[range])
+            sets[n++] = v->containing + (size_t)(range ? QN_CONTAINS_UPPER : QN_CONTAINS_DIGIT) * v->n_words;
+    return n;
+}
+
+/* As add_set, without the tokens of other sets. */
+static void add_difference(const walker *w, const qn_token_set *set, uint32_t most, const uint32_t *const *others,
+                           size_t n_others)
+{
+    const qn_grammar_vocab *v = w->v;
+    const bool is_few = most < QN_SHORT_TEXTS;
+    const uint32_t *tokens = most == QN_UNLIMITED ? set->all : set->few[is_few ? most : QN_SHORT_TEXTS - 1];
+    for (size_t begin = 0; begin < v->n_words; begin += PIECE_WORDS) {
+        const size_t n = v->n_words - begin < PIECE_WORDS ? v->n_words - begin : PIECE_WORDS;
+        uint32_t has_other[PIECE_WORDS] = { 0 };
+        for (size_t k = 0; k < n_others; k++)
+            for (size_t i = 0; i < n; i++)
+                has_other[i] |= others[k][begin + i];
+        for (size_t i = 0; i < n; i++)
+            w->allowed[begin + i] |= tokens[begin + i] & ~has_other[i];
+    }
+    for (size_t i = 0; !is_few && most != QN_UNLIMITED && i < set->n_longer && set->characters[i] <= most; i++) {
+        bool has_other = false;
+        for (size_t k = 0; k < n_others && !has_other; k++)
+            has_other = others[k][set->longer[i] / 32] >> (set->longer[i] % 32) & 1;
+        if (!has_other)
+            qn_mask_set(w->allowed, set->longer[i]);
+    }
+}
+
+/* Adds the texts of an alphabet that a DFA takes whole. tries: those to walk so far. Returns the tries of the others. */
+static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on,
+                                   unsigned tries)
+{
+    qn_text_alphabet a;
+    if (!(tries >> QN_TEXT_ASCII & 1))
+        return tries;
+    const qn_text_fit fit = qn_text_find_alphabet(dfa, state, &a);
+    const uint32_t *others[QN_TEXT_BYTES];
+    const size_t n_others = fit.characters ? find_containing_others(w->v, &a, others) : 0;
+    if (!fit.characters || n_others > MAX_OTHERS)
+        return tries;
+    const qn_text_class kind = a.has_foreign ? last : QN_TEXT_ASCII;
+    const unsigned parts = qn_text_contains(kind);
+    add_difference(w, &w->v->texts[kind], fit.characters, others, n_others);
+    if ((fit.characters == QN_UNLIMITED || fit.is_closed) && a.others_end && !(goes_on && fit.ends_within))
+        return tries & ~parts;
+    if (fit.characters != QN_UNLIMITED || w->loop_tries)
+        return tries;
+    w->loop_tries = parts;
+    w->loop_ends = 0;
+    for (int byte = ' '; byte <= '~'; byte++)
+        if (!qn_text_has(&a, (uint8_t)byte))
+            w->loop_ends |= w->v->kind_of[byte];
+    return tries;
+}
+
+static void add_inside(walker *w, qn_string_form form, uint32_t most)
+{
+    if (most <= w->added_inside[form])
+        return;
+    add_set(w, &w->v->inside[form], most);
+    w->added_inside[form] = most;
+}
+
 /* Adds the texts of classes up to `last` that a DFA takes whole. Returns the tries of the others. */
-static unsigned add_texts(const walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on)
+static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on)
 {
     unsigned tries = QN_TRIES_ALL;
     uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, characters of what was added */
@@ -338,7 +477,7 @@ static unsigned add_texts(const walker *w, const qn_dfa *dfa, uint32_t state, qn
         if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(goes_on && fit.ends_within)))
             tries &= ~parts;
     }
-    return tries;
+    return add_alphabet_texts(w, dfa, state, last, goes_on, tries);
 }
 
 /* Whether something may follow the text of a DFA's configuration. */
@@ -353,8 +492,17 @@ static bool goes_on(qn_grammar_state *s, size_t config)
     return follows;
 }
 
+/* Bits behind those of tries: closers of each form. */
+enum { FIRST_CLOSERS = QN_TRIES };
+
+/* Whether all tokens that close a string may do so where `count` characters were read. */
+static bool may_close_anywhere(const walker *w, const qn_string_rule *rule, uint32_t count)
+{
+    return count >= rule->min && (rule->max == QN_UNLIMITED || rule->max - count >= w->v->closers[rule->form].most_characters);
+}
+
 /* The tries to walk for a configuration; adds what is known beforehand. */
-static unsigned prepare(const walker *w, size_t config)
+static unsigned prepare(walker *w, size_t config)
 {
     const qn_grammar *g = w->s->grammar;
     const qn_config c = w->s->configs[config];
@@ -367,13 +515,13 @@ static unsigned prepare(const walker *w, size_t config)
             return QN_TRIES_ALL;
         if (rule->dfa >= 0)
             return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY, false);
-        add_set(w, &w->v->inside[rule->form], rule->max != QN_UNLIMITED ? rule->max - c.count : QN_UNLIMITED);
-        return 1 << QN_TRIE_CLOSING;
+        add_inside(w, rule->form, rule->max != QN_UNLIMITED ? rule->max - c.count : QN_UNLIMITED);
+        return may_close_anywhere(w, rule, c.count) ? 1 << (FIRST_CLOSERS + rule->form) : 1 << QN_TRIE_CLOSING;
     }
     case QN_KEY:
         if ((c.sub & 255) || !qn_state_adds_key(w->s, &c))
             return QN_TRIES_ALL;
-        add_set(w, &w->v->inside[g->strings[g->nodes[g->objects[n->a].rest].a].form], QN_UNLIMITED);
+        add_inside(w, g->strings[g->nodes[g->objects[n->a].rest].a].form, QN_UNLIMITED);
         return 1 << QN_TRIE_CLOSING;
     default: return n->kind == QN_FINAL ? 0 : QN_TRIES_ALL;
     }
@@ -398,9 +546,36 @@ static void walk_tries(walker *w, const uint16_t *tries, size_t n)
             memset(ways, 0, sizeof ways);
         }
         w->nodes = w->v->tries[t].nodes;
+        w->kinds = w->v->tries[t].kinds;
+        w->is_plain = w->loop_tries >> t & 1;
         if (a.top > n)
             walk(w, 0, (uint32_t)w->v->tries[t].n, &a, ways);
     }
+}
+
+/* Walks what follows the quote of tokens that end a JSON string, from the configurations with the bit of the form. */
+static void walk_closers(walker *w, const uint16_t *tries, size_t n, int form)
+{
+    qn_grammar_state *s = w->s;
+    const qn_closers *closers = &w->v->closers[form];
+    size_t end = n;
+    for (size_t i = 0; i < n; i++)
+        if (tries[i] >> (FIRST_CLOSERS + form) & 1)
+            s->configs[end++] = s->configs[i];
+    if (end == n)
+        return;
+    const size_t next = qn_state_step(s, n, end, end, '"');
+    if (next == end)
+        return;
+    const alternatives a = find_alternatives(w, end, next);
+    uint32_t ways[256] = { UNKNOWN };
+    w->nodes = closers->trie.nodes;
+    w->closers = closers;
+    w->is_plain = false;
+    if (closers->has_bare)
+        allow_group(w, 0);
+    walk(w, 0, (uint32_t)closers->trie.n, &a, ways);
+    w->closers = NULL;
 }
 
 static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *allowed)
@@ -414,6 +589,8 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
     for (size_t i = 0; i < n; i++)
         tries[i] = (uint16_t)prepare(&w, i);
     walk_tries(&w, tries, n);
+    for (int form = 0; form < QN_STRING_FORMS; form++)
+        walk_closers(&w, tries, n, form);
     if (qn_state_has_final(s, 0, n))
         for (size_t i = 0; i < v->n_ends; i++)
             qn_mask_set(allowed, (uint32_t)v->ends[i]);

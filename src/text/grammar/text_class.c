@@ -1,6 +1,8 @@
 /* Classes of texts, and whether a DFA takes all texts of one: then the tokens of the class follow without a walk. */
 #include "text/grammar/vocab.h"
 
+#include <string.h>
+
 enum { MAX_STATES = 64, MAX_VISITS = 2048 };
 
 unsigned qn_text_contains(qn_text_class kind)
@@ -9,11 +11,34 @@ unsigned qn_text_contains(qn_text_class kind)
     return contains[kind];
 }
 
-/* Characters outside ASCII that are line ends or controls: U+0080 to U+009F, U+2028 and U+2029. */
-static bool is_control(const char *text, size_t length)
+uint64_t qn_text_kind(uint8_t byte)
+{
+    static const char others[] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+    enum { LOWER, UPPER, DIGIT, CONTROL, FOREIGN, OTHERS };
+    if (byte >= 0x80)
+        return UINT64_C(1) << FOREIGN;
+    if (byte < ' ' || byte == 0x7f)
+        return UINT64_C(1) << CONTROL;
+    if (byte >= 'a' && byte <= 'z')
+        return UINT64_C(1) << LOWER;
+    if (byte >= 'A' && byte <= 'Z')
+        return UINT64_C(1) << UPPER;
+    if (byte >= '0' && byte <= '9')
+        return UINT64_C(1) << DIGIT;
+    return UINT64_C(1) << (OTHERS + (strchr(others, byte) - others));
+}
+
+/* Characters outside ASCII that are line ends or white space of regular expressions, or the controls U+0080 to U+009F. */
+static bool is_space_or_control(const char *text, size_t length)
 {
     const uint8_t *b = (const uint8_t *)text;
-    return (length > 1 && b[0] == 0xc2 && b[1] < 0xa0) || (length > 2 && b[0] == 0xe2 && b[1] == 0x80 && (b[2] & 0xfe) == 0xa8);
+    if (length > 1 && b[0] == 0xc2)
+        return b[1] <= 0xa0;
+    if (length < 3)
+        return false;
+    const uint32_t c = (uint32_t)b[0] << 16 | (uint32_t)b[1] << 8 | b[2];
+    return c == 0xe19a80 || (c >= 0xe28080 && c <= 0xe2808a) || c == 0xe280a8 || c == 0xe280a9 || c == 0xe280af ||
+           c == 0xe2819f || c == 0xe38080 || c == 0xefbbbf;
 }
 
 qn_text_class qn_text_class_of(const char *text, size_t length, uint32_t *n_characters)
@@ -31,7 +56,7 @@ qn_text_class qn_text_class_of(const char *text, size_t length, uint32_t *n_char
         if (!is_quote)
             state = (*table)[state][byte];
         has_quote |= is_quote;
-        if (state >= QN_STRING_END || byte == 0x7f || is_control(text + i, length - i))
+        if (state >= QN_STRING_END || byte == 0x7f || is_space_or_control(text + i, length - i))
             return QN_TEXT_CLASSES;
         is_foreign |= byte >= 0x80;
         if (byte >= 0x80 || (byte >= 'a' && byte <= 'z'))
@@ -50,7 +75,27 @@ qn_text_class qn_text_class_of(const char *text, size_t length, uint32_t *n_char
 }
 
 /* States of the DFA that are reached with a number of bytes of a character left, by what these may be. */
-enum { BODY, NEED_1, AFTER_C2, AFTER_E280, AFTER_E2, AFTER_E0, AFTER_ED, NEED_2, AFTER_F0, AFTER_F4, NEED_3, PLACES };
+enum {
+    BODY,
+    NEED_1,
+    AFTER_C2,
+    AFTER_E19A,
+    AFTER_E280,
+    AFTER_E281,
+    AFTER_E380,
+    AFTER_EFBB,
+    AFTER_E0,
+    AFTER_E1,
+    AFTER_E2,
+    AFTER_E3,
+    AFTER_ED,
+    AFTER_EF,
+    NEED_2,
+    AFTER_F0,
+    AFTER_F4,
+    NEED_3,
+    PLACES
+};
 
 typedef struct state_set {
     uint32_t items[MAX_STATES];
@@ -113,38 +158,45 @@ static void take_ascii(level *l, const state_set *from, qn_text_class kind, bool
         take_range(l, from, ' ', ' ', BODY);
 }
 
-/* The states after one more character; true if the DFA takes all characters of the class. */
-static bool take_character(level *l, const state_set *from, qn_text_class kind, bool is_first)
+static void begin_character(level *l)
 {
     for (int i = 0; i < PLACES; i++)
         l->at[i].n = 0;
     l->lives = l->ends = false;
+}
+
+/* All characters outside ASCII that are in classes. */
+static void take_foreign(level *l, const state_set *from)
+{
+    static const struct {
+        uint8_t from, lo, hi, to; /* from BODY: the first byte */
+    } ranges[] = {
+        { BODY, 0xc2, 0xc2, AFTER_C2 },       { BODY, 0xc3, 0xdf, NEED_1 },         { BODY, 0xe0, 0xe0, AFTER_E0 },
+        { BODY, 0xe1, 0xe1, AFTER_E1 },       { BODY, 0xe2, 0xe2, AFTER_E2 },       { BODY, 0xe3, 0xe3, AFTER_E3 },
+        { BODY, 0xe4, 0xec, NEED_2 },         { BODY, 0xed, 0xed, AFTER_ED },       { BODY, 0xee, 0xee, NEED_2 },
+        { BODY, 0xef, 0xef, AFTER_EF },       { BODY, 0xf0, 0xf0, AFTER_F0 },       { BODY, 0xf1, 0xf3, NEED_3 },
+        { BODY, 0xf4, 0xf4, AFTER_F4 },       { NEED_3, 0x80, 0xbf, NEED_2 },       { AFTER_F0, 0x90, 0xbf, NEED_2 },
+        { AFTER_F4, 0x80, 0x8f, NEED_2 },     { NEED_2, 0x80, 0xbf, NEED_1 },       { AFTER_E0, 0xa0, 0xbf, NEED_1 },
+        { AFTER_E1, 0x80, 0x99, NEED_1 },     { AFTER_E1, 0x9a, 0x9a, AFTER_E19A }, { AFTER_E1, 0x9b, 0xbf, NEED_1 },
+        { AFTER_E2, 0x80, 0x80, AFTER_E280 }, { AFTER_E2, 0x81, 0x81, AFTER_E281 }, { AFTER_E2, 0x82, 0xbf, NEED_1 },
+        { AFTER_E3, 0x80, 0x80, AFTER_E380 }, { AFTER_E3, 0x81, 0xbf, NEED_1 },     { AFTER_ED, 0x80, 0x9f, NEED_1 },
+        { AFTER_EF, 0x80, 0xba, NEED_1 },     { AFTER_EF, 0xbb, 0xbb, AFTER_EFBB }, { AFTER_EF, 0xbc, 0xbf, NEED_1 },
+        { AFTER_C2, 0xa1, 0xbf, BODY },       { AFTER_E19A, 0x81, 0xbf, BODY },     { AFTER_E280, 0x8b, 0xa7, BODY },
+        { AFTER_E280, 0xaa, 0xae, BODY },     { AFTER_E280, 0xb0, 0xbf, BODY },     { AFTER_E281, 0x80, 0x9e, BODY },
+        { AFTER_E281, 0xa0, 0xbf, BODY },     { AFTER_E380, 0x81, 0xbf, BODY },     { AFTER_EFBB, 0x80, 0xbe, BODY },
+        { NEED_1, 0x80, 0xbf, BODY },
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        take_range(l, ranges[i].from == BODY ? from : &l->at[ranges[i].from], ranges[i].lo, ranges[i].hi, ranges[i].to);
+}
+
+/* The states after one more character; true if the DFA takes all characters of the class. */
+static bool take_character(level *l, const state_set *from, qn_text_class kind, bool is_first)
+{
+    begin_character(l);
     take_ascii(l, from, kind, is_first);
-    if (kind < QN_TEXT_FOREIGN || (l->lives && l->ends))
-        return !l->ends;
-    take_range(l, from, 0xc2, 0xc2, AFTER_C2);
-    take_range(l, from, 0xc3, 0xdf, NEED_1);
-    take_range(l, from, 0xe0, 0xe0, AFTER_E0);
-    take_range(l, from, 0xe1, 0xe1, NEED_2);
-    take_range(l, from, 0xe2, 0xe2, AFTER_E2);
-    take_range(l, from, 0xe3, 0xec, NEED_2);
-    take_range(l, from, 0xed, 0xed, AFTER_ED);
-    take_range(l, from, 0xee, 0xef, NEED_2);
-    take_range(l, from, 0xf0, 0xf0, AFTER_F0);
-    take_range(l, from, 0xf1, 0xf3, NEED_3);
-    take_range(l, from, 0xf4, 0xf4, AFTER_F4);
-    take_range(l, &l->at[NEED_3], 0x80, 0xbf, NEED_2);
-    take_range(l, &l->at[AFTER_F0], 0x90, 0xbf, NEED_2);
-    take_range(l, &l->at[AFTER_F4], 0x80, 0x8f, NEED_2);
-    take_range(l, &l->at[NEED_2], 0x80, 0xbf, NEED_1);
-    take_range(l, &l->at[AFTER_E0], 0xa0, 0xbf, NEED_1);
-    take_range(l, &l->at[AFTER_E2], 0x80, 0x80, AFTER_E280);
-    take_range(l, &l->at[AFTER_E2], 0x81, 0xbf, NEED_1);
-    take_range(l, &l->at[AFTER_ED], 0x80, 0x9f, NEED_1);
-    take_range(l, &l->at[AFTER_E280], 0x80, 0xa7, BODY);
-    take_range(l, &l->at[AFTER_E280], 0xaa, 0xbf, BODY);
-    take_range(l, &l->at[AFTER_C2], 0xa0, 0xbf, BODY);
-    take_range(l, &l->at[NEED_1], 0x80, 0xbf, BODY);
+    if (kind >= QN_TEXT_FOREIGN && !(l->lives && l->ends))
+        take_foreign(l, from);
     return !l->ends;
 }
 
@@ -157,16 +209,21 @@ static bool are_equal(const state_set *a, const state_set *b)
     return a->n == b->n && n_common == a->n;
 }
 
+static void find_runs(level *l)
+{
+    for (int byte = 255, end = 256; byte >= 0; byte--) {
+        if (byte < 255 && l->dfa->class_of[byte] != l->dfa->class_of[byte + 1])
+            end = byte + 1;
+        l->run_end[byte] = (uint16_t)end;
+    }
+}
+
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind)
 {
     level l = { .dfa = dfa };
     state_set from = { { state }, 1 };
     qn_text_fit fit = { 0 };
-    for (int byte = 255, end = 256; byte >= 0; byte--) {
-        if (byte < 255 && dfa->class_of[byte] != dfa->class_of[byte + 1])
-            end = byte + 1;
-        l.run_end[byte] = (uint16_t)end;
-    }
+    find_runs(&l);
     for (size_t n_visits = 0; n_visits < MAX_VISITS; n_visits += from.n) {
         const bool is_first = fit.characters == 0;
         if (!take_character(&l, &from, kind, is_first) || l.is_full) {
@@ -181,6 +238,93 @@ qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind)
         from = l.at[BODY];
         for (size_t i = 0; i < from.n; i++)
             fit.ends_within |= dfa->accept[from.items[i]] != 0;
+    }
+    return fit;
+}
+
+/* ---- Alphabets ---- */
+
+/* One byte for each class of a DFA that printable ASCII has, of those inside an alphabet and of the others. */
+typedef struct samples {
+    uint8_t inside[QN_TEXT_BYTES], outside[QN_TEXT_BYTES];
+    size_t n_inside, n_outside;
+} samples;
+
+/* Whether a state goes on with all characters outside ASCII as with the letter a. */
+static bool takes_foreign(level *l, const state_set *from, uint32_t next)
+{
+    begin_character(l);
+    take_foreign(l, from);
+    return !l->ends && !l->is_full && l->at[BODY].n == 1 && l->at[BODY].items[0] == next;
+}
+
+/* The characters with which the state goes on as with the letter a. */
+static samples find_alphabet(const qn_dfa *dfa, const uint32_t *row, qn_text_alphabet *a)
+{
+    samples s = { .n_inside = 0 };
+    bool is_met[256] = { false };
+    for (int byte = ' '; byte <= '~'; byte++) {
+        const uint8_t class = dfa->class_of[byte];
+        const bool inside = row[class] == row[dfa->class_of['a']];
+        if (inside)
+            a->ascii[byte / 64] |= UINT64_C(1) << (byte % 64);
+        if (!is_met[class] && inside)
+            s.inside[s.n_inside++] = (uint8_t)byte;
+        else if (!is_met[class])
+            s.outside[s.n_outside++] = (uint8_t)byte;
+        is_met[class] = true;
+    }
+    return s;
+}
+
+static bool has_lower_letters(const qn_text_alphabet *a)
+{
+    const uint64_t letters = UINT64_C(0x3ffffff) << ('a' - 64);
+    return (a->ascii[1] & letters) == letters;
+}
+
+static bool any_lives(const qn_dfa *dfa, const state_set *from, const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < from->n; i++)
+        for (size_t k = 0; k < n; k++)
+            if (dfa->next[(size_t)from->items[i] * dfa->n_classes + dfa->class_of[bytes[k]]])
+                return true;
+    return false;
+}
+
+qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, qn_text_alphabet *a)
+{
+    level l = { .dfa = dfa };
+    const uint32_t *row = &dfa->next[(size_t)state * dfa->n_classes], next = row[dfa->class_of['a']];
+    state_set from = { { state }, 1 };
+    qn_text_fit fit = { 0 };
+    *a = (qn_text_alphabet){ .others_end = true };
+    if (!next)
+        return fit;
+    const samples s = find_alphabet(dfa, row, a);
+    if (!has_lower_letters(a))
+        return fit;
+    find_runs(&l);
+    a->has_foreign = takes_foreign(&l, &from, next);
+    for (size_t n_visits = 0; n_visits < MAX_VISITS; n_visits += from.n) {
+        a->others_end = a->others_end && !any_lives(dfa, &from, s.outside, s.n_outside);
+        begin_character(&l);
+        for (size_t i = 0; i < s.n_inside; i++)
+            take_range(&l, &from, s.inside[i], s.inside[i], BODY);
+        if (a->has_foreign)
+            take_foreign(&l, &from);
+        if (l.ends || l.is_full) {
+            fit.is_closed = !l.lives && !l.is_full;
+            break;
+        }
+        fit.characters++;
+        for (size_t i = 0; i < l.at[BODY].n; i++)
+            fit.ends_within |= dfa->accept[l.at[BODY].items[i]] != 0;
+        if (fit.characters > QN_TOKEN_BYTES || are_equal(&from, &l.at[BODY])) {
+            fit.characters = QN_UNLIMITED;
+            break;
+        }
+        from = l.at[BODY];
     }
     return fit;
 }

@@ -20,7 +20,7 @@ const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *v, qn_token token, si
     return *length ? v->bytes + v->offsets[token] : NULL;
 }
 
-/* ---- Tries ---- */
+/* ---- The order of tokens ---- */
 
 static bool have_equal_bytes(const qn_grammar_vocab *v, int32_t a, int32_t b)
 {
@@ -38,54 +38,26 @@ static int compare_tokens(const void *a, const void *b, void *vocab)
     return order ? order : n_x != n_y ? (n_x > n_y) - (n_x < n_y) : (x > y) - (x < y);
 }
 
-/* The trie of tokens in the order of their bytes, all different. */
-static qn_status make_trie(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie *trie)
-{
-    uint32_t open[QN_TOKEN_BYTES + 1];
-    size_t capacity = 0, depth = 0;
-    const char *last = NULL;
-    for (size_t i = 0; i < n; i++) {
-        size_t length, shared = 0;
-        const char *text = qn_grammar_vocab_bytes(v, tokens[i], &length);
-        while (shared < depth && shared < length && last[shared] == text[shared])
-            shared++;
-        while (depth > shared)
-            trie->nodes[open[depth--]].end = (uint32_t)trie->n;
-        QN_TRY(qn_realloc_array(&trie->nodes, &capacity, trie->n + length - depth, sizeof *trie->nodes, "trie"));
-        while (depth < length) {
-            const uint8_t byte = (uint8_t)text[depth++];
-            open[depth] = (uint32_t)trie->n;
-            trie->nodes[trie->n++] = (qn_trie_node){ .token = -1, .byte = byte, .depth = (uint8_t)depth };
-        }
-        trie->nodes[open[depth]].token = tokens[i];
-        last = text;
-    }
-    for (; depth > 0; depth--)
-        trie->nodes[open[depth]].end = (uint32_t)trie->n;
-    return QN_OK;
-}
-
 /* ---- Inside a JSON string ---- */
 
-typedef enum inside { LEAVES, STAYS, CLOSES } inside;
-
-/* What a token does from between two characters on, and how many characters it begins. */
-static inside run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters)
+qn_in_string qn_vocab_run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters,
+                                 uint32_t *n_bytes)
 {
     const qn_string_table *table = qn_string_machine(form);
     size_t length;
     const char *text = qn_grammar_vocab_bytes(v, token, &length);
     uint8_t state = 0;
     *n_characters = 0;
-    for (size_t i = 0; i < length; i++) {
-        *n_characters += !state;
-        state = (*table)[state][(uint8_t)text[i]];
+    for (*n_bytes = 0; *n_bytes < length;) {
+        const uint8_t before = state;
+        state = (*table)[state][(uint8_t)text[(*n_bytes)++]];
         if (state == QN_STRING_REJECTED)
-            return LEAVES;
+            return QN_IN_STRING_LEAVES;
         if (state == QN_STRING_END)
-            return CLOSES;
+            return QN_IN_STRING_CLOSES;
+        *n_characters += !before;
     }
-    return STAYS;
+    return QN_IN_STRING_STAYS;
 }
 
 /* The smallest class of a token. */
@@ -149,12 +121,13 @@ static qn_status make_string_sets(qn_grammar_vocab *v, const int32_t *tokens, si
     for (int form = 0; form < QN_STRING_FORMS; form++) {
         memset(characters, 0, v->n_tokens * sizeof *characters);
         for (size_t i = 0; i < n; i++) {
-            uint32_t n_characters;
-            if (run_string(v, tokens[i], (qn_string_form)form, &n_characters) == STAYS)
+            uint32_t n_characters, n_bytes;
+            if (qn_vocab_run_string(v, tokens[i], (qn_string_form)form, &n_characters, &n_bytes) == QN_IN_STRING_STAYS)
                 for (int32_t t = tokens[i]; t >= 0; t = v->same[t])
                     characters[t] = (uint16_t)n_characters;
         }
         QN_TRY(make_set(v, characters, form == QN_STRING_VALUE, &v->inside[form]));
+        QN_TRY(qn_closers_make(v, tokens, n, (qn_string_form)form, &v->closers[form]));
     }
     return QN_OK;
 }
@@ -175,19 +148,46 @@ static qn_status make_text_sets(qn_grammar_vocab *v, const int32_t *tokens, size
     return QN_OK;
 }
 
-/* `tokens` in the order of their bytes, of equal ones the first. */
-static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, int32_t *some)
+/* `tokens` in the order of their bytes, of equal ones the first. some: [n] */
+static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
+{
+    uint32_t n_characters, n_bytes;
+    if (which == QN_TRIE_CLOSING)
+        return qn_vocab_run_string(v, token, QN_STRING_VALUE, &n_characters, &n_bytes) == QN_IN_STRING_CLOSES;
+    return which == (int)find_class(v, token, &n_characters);
+}
+
+static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie_text *some)
 {
     for (int which = 0; which < QN_TRIES; which++) {
         size_t n_some = 0;
         for (size_t i = 0; i < n; i++) {
-            uint32_t n_characters;
-            if (which == QN_TRIE_CLOSING ? run_string(v, tokens[i], QN_STRING_VALUE, &n_characters) == CLOSES
-                                         : which == (int)find_class(v, tokens[i], &n_characters))
-                some[n_some++] = tokens[i];
+            size_t length;
+            const char *text = qn_grammar_vocab_bytes(v, tokens[i], &length);
+            if (is_in_trie(v, tokens[i], which))
+                some[n_some++] = (qn_trie_text){ text, (uint32_t)length, tokens[i] };
         }
-        QN_TRY(make_trie(v, some, n_some, &v->tries[which]));
+        QN_TRY(qn_trie_make(some, n_some, &v->tries[which]));
+        if (which < QN_TEXT_CLASSES)
+            QN_TRY(qn_trie_find_kinds(&v->tries[which]));
     }
+    return QN_OK;
+}
+
+static qn_status find_containing(qn_grammar_vocab *v)
+{
+    QN_TRY(qn_alloc(&v->containing, QN_CONTAINS * v->n_words, sizeof *v->containing, "grammar vocabulary"));
+    for (size_t t = 0; t < v->n_tokens; t++)
+        for (uint32_t i = v->offsets[t]; i < v->offsets[t + 1]; i++) {
+            const uint8_t byte = (uint8_t)v->bytes[i];
+            if (byte < ' ' || byte > '~')
+                continue;
+            qn_mask_set(v->containing + (size_t)(byte - ' ') * v->n_words, (uint32_t)t);
+            if (byte >= 'A' && byte <= 'Z')
+                qn_mask_set(v->containing + (size_t)QN_CONTAINS_UPPER * v->n_words, (uint32_t)t);
+            if (byte >= '0' && byte <= '9')
+                qn_mask_set(v->containing + (size_t)QN_CONTAINS_DIGIT * v->n_words, (uint32_t)t);
+        }
     return QN_OK;
 }
 
@@ -275,7 +275,8 @@ static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, con
     QN_TRY(qn_alloc(&v->cached, v->n_cached, sizeof *v->cached, "masks"));
     QN_TRY(qn_alloc(&v->cached_masks, v->n_cached * v->n_words, sizeof *v->cached_masks, "masks"));
     QN_TRY(copy_tokens(v, tokenizer, output));
-    int32_t *order = malloc((v->n_tokens + 1) * sizeof *order), *some = malloc((v->n_tokens + 1) * sizeof *some);
+    int32_t *order = malloc((v->n_tokens + 1) * sizeof *order);
+    qn_trie_text *some = malloc((v->n_tokens + 1) * sizeof *some);
     uint16_t *characters = malloc((v->n_tokens + 1) * sizeof *characters);
     qn_status status = order && some && characters ? QN_OK : no_memory();
     size_t n = 0;
@@ -283,6 +284,10 @@ static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, con
         n = find_order(v, order);
     if (status == QN_OK)
         status = make_tries(v, order, n, some);
+    if (status == QN_OK)
+        status = find_containing(v);
+    for (int byte = 0; byte < 256; byte++)
+        v->kind_of[byte] = qn_text_kind((uint8_t)byte);
     if (status == QN_OK)
         status = make_string_sets(v, order, n, characters);
     if (status == QN_OK)
@@ -322,7 +327,10 @@ void qn_grammar_vocab_free(qn_grammar_vocab *v)
     qn_free(v->same);
     qn_free(v->ends);
     for (int i = 0; i < QN_TRIES; i++)
-        free(v->tries[i].nodes);
+        qn_trie_free(&v->tries[i]);
+    for (int i = 0; i < QN_STRING_FORMS; i++)
+        qn_closers_free(&v->closers[i]);
+    qn_free(v->containing);
     for (int i = 0; i < QN_STRING_FORMS; i++)
         free_set(&v->inside[i]);
     for (int i = 0; i < QN_TEXT_CLASSES; i++)

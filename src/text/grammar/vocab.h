@@ -8,7 +8,7 @@
 
 enum { QN_TOKEN_BYTES = 255, QN_SHORT_TEXTS = 16, QN_CACHE_WAYS = 8 };
 
-/* Classes of texts, made of characters that DFAs often take alike. None has controls or line ends. Those of the classes up to
+/* Classes of texts, made of characters that DFAs often take alike. None has controls, line ends, or white space but U+0020. Those of the classes up to
  * QN_TEXT_ANY stay inside a JSON string. */
 typedef enum qn_text_class {
     QN_TEXT_LOWER,   /* a to z */
@@ -28,12 +28,19 @@ enum { QN_TRIE_OTHER = QN_TEXT_CLASSES, QN_TRIE_CLOSING, QN_TRIES, QN_TRIES_ALL 
 /* A node of a trie. Nodes are in preorder, without the root. */
 typedef struct qn_trie_node {
     uint32_t end;        /* the first node behind its subtree */
-    int32_t token;       /* the first token that ends here, or -1 */
+    int32_t token;       /* the first token that ends here, or -1; of qn_closers the group */
     uint8_t byte, depth; /* 1: the first byte of tokens */
 } qn_trie_node;
 
+typedef struct qn_trie_text {
+    const char *text;
+    uint32_t length;
+    int32_t value;
+} qn_trie_text;
+
 typedef struct qn_trie {
     qn_trie_node *nodes;
+    uint64_t *kinds; /* [n] qn_text_kind of the bytes of a node and of what is below it; tries of classes only */
     size_t n;
 } qn_trie;
 
@@ -45,6 +52,18 @@ typedef struct qn_token_set {
     uint16_t *characters;          /* [n_longer] */
     size_t n_longer;
 } qn_token_set;
+
+/* The tokens that end a JSON string from between two characters on, by what follows the quote. */
+typedef struct qn_closers {
+    qn_trie trie;
+    uint32_t *tokens, *begins; /* those of group i: tokens[begins[i]] to tokens[begins[i + 1] - 1] */
+    size_t n_groups;           /* in the order of what follows */
+    bool has_bare;             /* of group 0 nothing follows the quote */
+    uint32_t most_characters;  /* of a token before its quote */
+} qn_closers;
+
+/* Sets of tokens that contain a printable ASCII character, from space to ~, or any upper letter or digit. */
+enum { QN_TEXT_BYTES = '~' - ' ' + 1, QN_CONTAINS_UPPER = QN_TEXT_BYTES, QN_CONTAINS_DIGIT, QN_CONTAINS };
 
 typedef struct qn_cached_mask {
     uint64_t key[2];
@@ -60,7 +79,10 @@ struct qn_grammar_vocab {
     size_t n_ends;
     qn_trie tries[QN_TRIES];
     qn_token_set inside[QN_STRING_FORMS]; /* tokens that stay in a JSON string, from between two characters on */
-    qn_token_set texts[QN_TEXT_CLASSES];  /* tokens of a class */
+    qn_closers closers[QN_STRING_FORMS];
+    qn_token_set texts[QN_TEXT_CLASSES]; /* tokens of a class */
+    uint32_t *containing;                /* [QN_CONTAINS, n_words] */
+    uint64_t kind_of[256];               /* qn_text_kind */
     /* The cache: sets of QN_CACHE_WAYS masks. Of a set the longest unused is replaced. */
     pthread_mutex_t lock;
     qn_cached_mask *cached;
@@ -74,6 +96,25 @@ static inline void qn_mask_set(uint32_t *mask, uint32_t token)
     mask[token / 32] |= 1u << (token % 32);
 }
 
+/* qn_trie_make - a trie of texts that are not empty, all different, in the order of their bytes. Free it with qn_trie_free,
+ * whatever the status. */
+qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie);
+qn_status qn_trie_find_kinds(qn_trie *trie);
+void qn_trie_free(qn_trie *trie);
+
+/* qn_closers_make - the closers of a form. tokens: those with bytes, of equal ones the first. Free them with qn_closers_free,
+ * whatever the status. */
+qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers);
+void qn_closers_free(qn_closers *closers);
+
+/* What a token does in a JSON string. */
+typedef enum qn_in_string { QN_IN_STRING_LEAVES, QN_IN_STRING_STAYS, QN_IN_STRING_CLOSES } qn_in_string;
+
+/* qn_vocab_run_string - what a token does from between two characters on, how many characters it begins in the string, and how
+ * many of its bytes are in the string, a closing quote included. */
+qn_in_string qn_vocab_run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters,
+                                 uint32_t *n_bytes);
+
 /* How the texts of a class follow a state of a DFA. */
 typedef struct qn_text_fit {
     uint32_t characters; /* all texts of at most so many characters follow; or QN_UNLIMITED */
@@ -83,6 +124,26 @@ typedef struct qn_text_fit {
 
 /* qn_text_fits - whether the texts of a class follow a state of a DFA, by the sets of states that they lead to. */
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind);
+
+/* Printable ASCII characters, and perhaps all others that are in classes, that states of a DFA take alike. */
+typedef struct qn_text_alphabet {
+    uint64_t ascii[2];
+    bool has_foreign;
+    bool others_end; /* no other printable ASCII character follows texts of the alphabet */
+} qn_text_alphabet;
+
+static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
+{
+    return alphabet->ascii[byte / 64] >> (byte % 64) & 1;
+}
+
+/* qn_text_find_alphabet - the alphabet with which a state of a DFA goes on, and how texts of it follow, those included that end
+ * inside a character. No characters follow if the alphabet does not have the letters a to z. */
+qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, qn_text_alphabet *alphabet);
+
+/* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, control
+ * characters, bytes outside ASCII. */
+uint64_t qn_text_kind(uint8_t byte);
 
 /* qn_text_class_of - the smallest class of a text that may end inside a character; QN_TEXT_CLASSES for none. n_characters: how
  * many it begins. */

@@ -1,0 +1,50 @@
+/* Tries of texts in the order of their bytes. */
+#include "text/grammar/vocab.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie)
+{
+    uint32_t open[QN_TOKEN_BYTES + 1];
+    size_t capacity = 0, depth = 0;
+    const char *last = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const size_t length = texts[i].length;
+        const char *text = texts[i].text;
+        size_t shared = 0;
+        while (shared < depth && shared < length && last[shared] == text[shared])
+            shared++;
+        while (depth > shared)
+            trie->nodes[open[depth--]].end = (uint32_t)trie->n;
+        QN_TRY(qn_realloc_array(&trie->nodes, &capacity, trie->n + length - depth, sizeof *trie->nodes, "trie"));
+        while (depth < length) {
+            const uint8_t byte = (uint8_t)text[depth++];
+            open[depth] = (uint32_t)trie->n;
+            trie->nodes[trie->n++] = (qn_trie_node){ .token = -1, .byte = byte, .depth = (uint8_t)depth };
+        }
+        trie->nodes[open[depth]].token = texts[i].value;
+        last = text;
+    }
+    for (; depth > 0; depth--)
+        trie->nodes[open[depth]].end = (uint32_t)trie->n;
+    return QN_OK;
+}
+
+qn_status qn_trie_find_kinds(qn_trie *trie)
+{
+    QN_TRY(qn_alloc(&trie->kinds, trie->n, sizeof *trie->kinds, "trie"));
+    for (size_t i = trie->n; i-- > 0;) {
+        trie->kinds[i] = qn_text_kind(trie->nodes[i].byte);
+        for (size_t child = i + 1; child < trie->nodes[i].end; child = trie->nodes[child].end)
+            trie->kinds[i] |= trie->kinds[child];
+    }
+    return QN_OK;
+}
+
+void qn_trie_free(qn_trie *trie)
+{
+    free(trie->nodes);
+    qn_free(trie->kinds);
+}
