@@ -301,9 +301,9 @@ static qn_status parse_subscript(qn_parser *p, qn_node *of, qn_node **out)
     QN_TRY(qn_parse_expect(p, "["));
     QN_TRY(qn_parse_node(p, QN_NODE_ITEM, out));
     (*out)->a = of;
-    if (qn_parse_is(p, "]"))
-        return qn_parse_fail(p, "a subscript");
     QN_TRY(parse_part(p, &part));
+    if (!part && !qn_parse_is(p, ":"))
+        return qn_parse_fail(p, "a subscript");
     (*out)->b = part;
     if (qn_parse_skip(p, ":")) {
         (*out)->kind = QN_NODE_SLICE;
