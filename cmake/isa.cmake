@@ -2,10 +2,13 @@
 # only where the processor has it. A file for another architecture is left out.
 
 set(QN_FLAGS_avx2 -mavx2 -mfma -mf16c)
-# Sanitizers: the reference kernels, which do the same, are checked for undefined behaviour; here that would cost most of the
-# suite's time. Accesses to memory are checked everywhere. The flags come behind those of CMakeLists.txt.
-if(QN_SANITIZE MATCHES "undefined")
-    list(APPEND QN_FLAGS_avx2 -O2 -fno-sanitize=undefined)
+# Sanitizers: without optimisation the variants take most of the suite's time. Undefined behaviour is looked for in the reference
+# kernels, which do the same; accesses to memory are checked everywhere. The flags come behind those of CMakeLists.txt.
+if(QN_SANITIZE)
+    list(APPEND QN_FLAGS_avx2 -O2)
+    if(QN_SANITIZE MATCHES "undefined")
+        list(APPEND QN_FLAGS_avx2 -fno-sanitize=undefined)
+    endif()
     if(QN_FUZZ)
         list(APPEND QN_FLAGS_avx2 -fno-sanitize=fuzzer-no-link)
     endif()

@@ -219,10 +219,8 @@ static void test_errors(void **state)
         { "{{ 017 }}", "line 1: an integer begins with 0" },
         { "{{ 0_1 }}", "line 1: an integer begins with 0" },
         { "{{ cycler(1) }}", "are not supported" },
-        { "{{ s[] }}", "a subscript" },
         { "{{ s[,1] }}", "a subscript" },
         { "{{ s[1,] }}", "line 1" },
-        { "{{ s[1:,2] }}", "line 1" },
         { "\xff", "not valid UTF-8" },
         { "{% break %}", "line 1" },
     };

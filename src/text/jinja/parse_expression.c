@@ -294,28 +294,52 @@ static qn_status parse_part(qn_parser *p, qn_node **part)
     return qn_parse_is(p, ":") || qn_parse_is(p, "]") || qn_parse_is(p, ",") ? QN_OK : qn_parse_expression(p, true, part);
 }
 
-/* a[...], from the bracket on. */
+/* An index, or a slice of a node. */
+static qn_status parse_index(qn_parser *p, qn_node *of, qn_node **out)
+{
+    qn_node *first;
+    QN_TRY(parse_part(p, &first));
+    *out = first;
+    if (!first && !qn_parse_is(p, ":"))
+        return qn_parse_fail(p, "a subscript");
+    if (!qn_parse_skip(p, ":"))
+        return QN_OK;
+    QN_TRY(qn_parse_node(p, QN_NODE_SLICE, out));
+    (*out)->a = of;
+    (*out)->b = first;
+    QN_TRY(parse_part(p, &(*out)->c));
+    return qn_parse_skip(p, ":") ? parse_part(p, &(*out)->d) : QN_OK;
+}
+
+/* Adds an index to a tuple of them. No object has an item whose index has a slice: none stands for it. */
+static qn_status add_index(qn_parser *p, qn_node *tuple, qn_node *index)
+{
+    if (index->kind == QN_NODE_SLICE) {
+        QN_TRY(qn_parse_node(p, QN_NODE_CONST, &index));
+        index->value.type = QN_VALUE_NONE;
+    }
+    return add_item(p, tuple, index);
+}
+
+/* a[...], from the bracket on: one index, or none or several, which are a tuple. */
 static qn_status parse_subscript(qn_parser *p, qn_node *of, qn_node **out)
 {
-    qn_node *part;
+    qn_node *index = NULL;
     QN_TRY(qn_parse_expect(p, "["));
     QN_TRY(qn_parse_node(p, QN_NODE_ITEM, out));
     (*out)->a = of;
-    QN_TRY(parse_part(p, &part));
-    if (!part && !qn_parse_is(p, ":"))
-        return qn_parse_fail(p, "a subscript");
-    (*out)->b = part;
-    if (qn_parse_skip(p, ":")) {
-        (*out)->kind = QN_NODE_SLICE;
-        QN_TRY(parse_part(p, &(*out)->c));
-        if (qn_parse_skip(p, ":"))
-            QN_TRY(parse_part(p, &(*out)->d));
-    } else if (qn_parse_is(p, ",")) {
+    if (!qn_parse_is(p, "]"))
+        QN_TRY(parse_index(p, of, &index));
+    (*out)->b = index;
+    if (index && index->kind == QN_NODE_SLICE && qn_parse_is(p, "]"))
+        *out = index;
+    if (!index || qn_parse_is(p, ",")) {
         QN_TRY(qn_parse_node(p, QN_NODE_TUPLE, &(*out)->b));
-        QN_TRY(add_item(p, (*out)->b, part));
+        if (index)
+            QN_TRY(add_index(p, (*out)->b, index));
         while (qn_parse_skip(p, ",")) {
-            QN_TRY(qn_parse_expression(p, true, &part));
-            QN_TRY(add_item(p, (*out)->b, part));
+            QN_TRY(parse_index(p, of, &index));
+            QN_TRY(add_index(p, (*out)->b, index));
         }
     }
     QN_TRY(qn_parse_expect(p, "]"));
