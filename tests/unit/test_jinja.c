@@ -162,6 +162,8 @@ static void test_rare(void **state)
         { "{{ strftime_now('%Y|%Z|%z|%f|%%f') }}", "2023|||000000|%f" },
         { "{{ '\u00b2'.isdigit() }} {{ '\u00b2'.isdecimal() }} {{ '\u0664\u0662'|int }} {{ '\u0661.\u0665'|float }}",
           "True False 42 1.5" },
+        { "{{ {}[] is defined }} {{ {(): 1}[] }} {{ {(1, 2): 3}[1, 2] }} {{ d[1:, 'a'] }}|{{ 'abcdef'[1:][::2] }}",
+          "False 1 3 |bdf" },
         { "{{ lipsum is defined }} {{ joiner is defined }} {{ cycler is defined }}", "True True True" },
         { "{{ d.keys() == {'b': 0, 'a': 1}.keys() }} {{ d.items() == {'a': 1, 'b': 2}.items() }} {{ d.keys() == d.values() }}",
           "True True False" },
