@@ -160,11 +160,14 @@ def validates(schema, text):
 
 
 def is_bounded(schema):
-    """Whether documents have a greatest length: keys have none."""
+    """Whether documents have a greatest length: keys, recursion and the digits of fractions have none."""
     if isinstance(schema, list):
         return all(map(is_bounded, schema))
-    return not isinstance(schema, dict) or (not isinstance(schema.get("additionalProperties", False), dict) and
-                                            all(map(is_bounded, schema.values())))
+    if not isinstance(schema, dict):
+        return True
+    kinds = schema.get("type", ())
+    return not (isinstance(schema.get("additionalProperties", False), dict) or "$ref" in schema or "number" in ([kinds] if isinstance(kinds, str)
+                else kinds)) and all(map(is_bounded, schema.values()))
 
 
 def answers(build, model, schemas, tokens):

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_TEXT = 1 << 16, MAX_COMPLETION = 2000, FREE_TOKENS = 60, MAX_TOKENS = 600 };
+enum { MAX_TEXT = 1 << 16, MAX_COMPLETION = 1 << 15, N_PRINTABLE = 95, FREE_TOKENS = 60, MAX_TOKENS = 600 };
 
 static qn_grammar_vocab *vocab;
 static size_t n_vocab;
@@ -83,24 +83,37 @@ static bool is_inside(const char *text, size_t length, bool inside)
     return inside;
 }
 
-/* What ends a JSON text that fits: what closes a string or a value where it may follow, else other bytes in turn. Null if it
- * does not
- * end soon. */
-static json_t *complete(qn_grammar_state *state, bool inside)
+static bool ends_in_escape(const char *text, size_t length)
+{
+    size_t n = 0;
+    while (n < length && text[length - 1 - n] == '\\')
+        n++;
+    return n % 2;
+}
+
+/* What ends a JSON text that fits: what closes a string or a value where it may follow, else other printable bytes in turn, else
+ * bytes outside ASCII, else an escape. Null if it does not end soon. */
+static json_t *complete(qn_grammar_state *state, bool inside, bool is_escape)
 {
     char text[MAX_COMPLETION];
     size_t n = 0;
     while (n < sizeof text && !qn_grammar_state_is_finished(state)) {
         const char *closers = inside ? "\"" : "}]:,\"";
-        const size_t n_closers = strlen(closers);
+        const size_t n_closers = strlen(closers), n_ascii = n_closers + N_PRINTABLE;
         bool is_found = false;
-        for (size_t i = 0; i < n_closers + 95 && !is_found; i++) {
-            text[n] = i < n_closers ? closers[i] : (char)(' ' + (i + 29 * n) % 95);
-            is_found = (!inside || text[n] != '\\') && qn_grammar_state_advance(state, &text[n], 1);
+        for (size_t i = 0; i < n_ascii + 129 && !is_found; i++) {
+            text[n] = i < n_closers ? closers[i] : (char)(' ' + (i + 29 * n) % N_PRINTABLE);
+            if (i >= n_ascii)
+                text[n] = i < n_ascii + 128 ? (char)(0x80 + (i - n_ascii)) : '\\';
+            else if (inside && text[n] == '\\')
+                continue;
+            is_found = qn_grammar_state_advance(state, &text[n], 1);
         }
         if (!is_found)
             return json_null();
-        inside ^= text[n++] == '"';
+        inside ^= !is_escape && text[n] == '"';
+        is_escape = inside && !is_escape && text[n] == '\\';
+        n++;
     }
     return n < sizeof text ? json_stringn(text, n) : json_null();
 }
@@ -120,8 +133,9 @@ static json_t *force(const qn_grammar *grammar, const char *text, size_t length)
         abort();
     }
     const bool is_finished = n == length && qn_grammar_state_is_finished(state);
-    json_t *result = json_pack("[I,b,o]", (json_int_t)n, is_finished,
-                               n == length ? complete(state, is_inside(text, length, false)) : json_null());
+    json_t *result =
+        json_pack("[I,b,o]", (json_int_t)n, is_finished,
+                  n == length ? complete(state, is_inside(text, length, false), ends_in_escape(text, length)) : json_null());
     qn_grammar_state_free(state);
     qn_grammar_state_free(whole);
     return result;
