@@ -164,6 +164,7 @@ static void test_rare(void **state)
           "True False 42 1.5" },
         { "{{ {}[] is defined }} {{ {(): 1}[] }} {{ {(1, 2): 3}[1, 2] }} {{ d[1:, 'a'] }}|{{ 'abcdef'[1:][::2] }}",
           "False 1 3 |bdf" },
+        { "{{ {'b': 5}['ab'[1:]] }} {{ {('b', 2): 6}['ab'[1:], 2] }} {{ 'abc'['ab'|length:] }}", "5 6 c" },
         { "{{ lipsum is defined }} {{ joiner is defined }} {{ cycler is defined }}", "True True True" },
         { "{{ d.keys() == {'b': 0, 'a': 1}.keys() }} {{ d.items() == {'a': 1, 'b': 2}.items() }} {{ d.keys() == d.values() }}",
           "True True False" },

@@ -161,6 +161,17 @@ static bool stays_plain(const walker *w, bool is_plain, uint32_t i)
     return is_plain && !(w->v->kind_of[w->nodes[i].byte] & w->loop_ends);
 }
 
+/* is_known of the nodes of a subtree in turn. Paths to nodes from *plain_from on are plain. */
+static bool is_known_at(walker *w, uint32_t i, uint32_t *plain_from)
+{
+    w->is_plain = i >= *plain_from;
+    if (is_known(w, i))
+        return true;
+    if (w->is_plain && !stays_plain(w, true, i))
+        *plain_from = w->nodes[i].end;
+    return false;
+}
+
 static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 
@@ -241,13 +252,10 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
     s->steps += (last - first) / 8;
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        w->is_plain = i >= plain_from;
-        if (is_known(w, i)) {
+        if (is_known_at(w, i, &plain_from)) {
             i = n->end;
             continue;
         }
-        if (w->is_plain && !stays_plain(w, true, i))
-            plain_from = n->end;
         const uint32_t before = w->states[n->depth - 1];
         const uint32_t state = dfa->next[(size_t)before * dfa->n_classes + dfa->class_of[n->byte]];
         const bool may_exit = n->depth > depth + 1 && dfa->accept[before];
@@ -336,13 +344,10 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     s->steps += (last - first) / 8;
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        w->is_plain = i >= plain_from;
-        if (is_known(w, i)) {
+        if (is_known_at(w, i, &plain_from)) {
             i = n->end;
             continue;
         }
-        if (w->is_plain && !stays_plain(w, true, i))
-            plain_from = n->end;
         const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte], count = w->counts[above];
         uint32_t state = w->states[above];
         if (character == QN_STRING_END) {

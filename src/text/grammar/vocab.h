@@ -8,8 +8,8 @@
 
 enum { QN_TOKEN_BYTES = 255, QN_SHORT_TEXTS = 16, QN_CACHE_WAYS = 8 };
 
-/* Classes of texts, made of characters that DFAs often take alike. None has controls, line ends, or white space but U+0020. Those of the classes up to
- * QN_TEXT_ANY stay inside a JSON string. */
+/* Classes of texts, made of characters that DFAs often take alike. None has controls, line ends, or white space but U+0020.
+ * Those of the classes up to QN_TEXT_ANY stay inside a JSON string. */
 typedef enum qn_text_class {
     QN_TEXT_LOWER,   /* a to z */
     QN_TEXT_LETTERS, /* and A to Z */

@@ -295,11 +295,12 @@ static qn_status parse_part(qn_parser *p, qn_node **part)
 }
 
 /* An index, or a slice of a node. */
-static qn_status parse_index(qn_parser *p, qn_node *of, qn_node **out)
+static qn_status parse_index(qn_parser *p, qn_node *of, qn_node **out, bool *is_slice)
 {
     qn_node *first;
     QN_TRY(parse_part(p, &first));
     *out = first;
+    *is_slice = qn_parse_is(p, ":");
     if (!first && !qn_parse_is(p, ":"))
         return qn_parse_fail(p, "a subscript");
     if (!qn_parse_skip(p, ":"))
@@ -312,9 +313,9 @@ static qn_status parse_index(qn_parser *p, qn_node *of, qn_node **out)
 }
 
 /* Adds an index to a tuple of them. No object has an item whose index has a slice: none stands for it. */
-static qn_status add_index(qn_parser *p, qn_node *tuple, qn_node *index)
+static qn_status add_index(qn_parser *p, qn_node *tuple, qn_node *index, bool is_slice)
 {
-    if (index->kind == QN_NODE_SLICE) {
+    if (is_slice) {
         QN_TRY(qn_parse_node(p, QN_NODE_CONST, &index));
         index->value.type = QN_VALUE_NONE;
     }
@@ -325,21 +326,22 @@ static qn_status add_index(qn_parser *p, qn_node *tuple, qn_node *index)
 static qn_status parse_subscript(qn_parser *p, qn_node *of, qn_node **out)
 {
     qn_node *index = NULL;
+    bool is_slice = false;
     QN_TRY(qn_parse_expect(p, "["));
     QN_TRY(qn_parse_node(p, QN_NODE_ITEM, out));
     (*out)->a = of;
     if (!qn_parse_is(p, "]"))
-        QN_TRY(parse_index(p, of, &index));
+        QN_TRY(parse_index(p, of, &index, &is_slice));
     (*out)->b = index;
-    if (index && index->kind == QN_NODE_SLICE && qn_parse_is(p, "]"))
+    if (is_slice && qn_parse_is(p, "]"))
         *out = index;
     if (!index || qn_parse_is(p, ",")) {
         QN_TRY(qn_parse_node(p, QN_NODE_TUPLE, &(*out)->b));
         if (index)
-            QN_TRY(add_index(p, (*out)->b, index));
+            QN_TRY(add_index(p, (*out)->b, index, is_slice));
         while (qn_parse_skip(p, ",")) {
-            QN_TRY(parse_index(p, of, &index));
-            QN_TRY(add_index(p, (*out)->b, index));
+            QN_TRY(parse_index(p, of, &index, &is_slice));
+            QN_TRY(add_index(p, (*out)->b, index, is_slice));
         }
     }
     QN_TRY(qn_parse_expect(p, "]"));
