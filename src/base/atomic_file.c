@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WRITEBACK_BYTES = 16 << 20 }; /* written to the disk while more is made, so that fsync has little left to do */
+enum { WRITEBACK_BYTES = 16 << 20 };
 
 /* Symbolic links are resolved, so that rename replaces the file and not the link. */
 static char *resolve(const char *path)
@@ -89,6 +89,14 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path)
     return QN_OK;
 }
 
+void qn_file_write_back(int fd, uint64_t written, uint64_t *written_back)
+{
+    if (written - *written_back < WRITEBACK_BYTES)
+        return;
+    (void)sync_file_range(fd, (off_t)*written_back, (off_t)(written - *written_back), SYNC_FILE_RANGE_WRITE);
+    *written_back = written;
+}
+
 qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t size)
 {
     const uint8_t *at = data;
@@ -102,11 +110,7 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
         size -= (size_t)n;
         file->written += (uint64_t)n;
     }
-    if (file->written - file->written_back >= WRITEBACK_BYTES) {
-        (void)sync_file_range(file->fd, (off_t)file->written_back, (off_t)(file->written - file->written_back),
-                              SYNC_FILE_RANGE_WRITE);
-        file->written_back = file->written;
-    }
+    qn_file_write_back(file->fd, file->written, &file->written_back);
     return QN_OK;
 }
 

@@ -25,6 +25,10 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path);
 /* qn_atomic_file_write - append bytes. QN_ERR_IO, with the system's error text, if they cannot be written (disk full). */
 qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t size);
 
+/* qn_file_write_back - begin to write to the disk what a file got since the last call, once that is 16 MiB: the last fsync then
+ * has little to do. written: bytes that the file has; *written_back: of them those begun, 0 at first. */
+void qn_file_write_back(int fd, uint64_t written, uint64_t *written_back);
+
 /* qn_atomic_file_commit - fsync the temporary file and rename it onto the target. */
 qn_status qn_atomic_file_commit(qn_atomic_file *file);
 

@@ -1,6 +1,7 @@
 /* Downloading one file. */
 #include "hub/download.h"
 
+#include "base/atomic_file.h"
 #include "hub/cache.h"
 #include "hub/digest.h"
 
@@ -16,8 +17,7 @@
 
 enum {
     MAX_FAILURES = 5,
-    PROGRESS_BYTES = 1 << 20,  /* a request that received so much was no failure */
-    WRITEBACK_BYTES = 32 << 20 /* the last fsync has little to write */
+    PROGRESS_BYTES = 1 << 20 /* a request that received so much was no failure */
 };
 
 struct transfer {
@@ -95,10 +95,7 @@ static qn_status flush(struct transfer *t)
     if (size)
         qn_hub_digest_push(t->digest, size);
     t->block = NULL;
-    if (t->done - t->written_back >= WRITEBACK_BYTES) {
-        (void)sync_file_range(t->fd, (off_t)t->written_back, (off_t)(t->done - t->written_back), SYNC_FILE_RANGE_WRITE);
-        t->written_back = t->done;
-    }
+    qn_file_write_back(t->fd, t->done, &t->written_back);
     return QN_OK;
 }
 
