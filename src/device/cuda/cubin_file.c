@@ -228,7 +228,7 @@ qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char
     QN_TRY(make_folder(folder));
     QN_TRY(path_of(folder, key, &path));
     qn_atomic_file file;
-    qn_status status = qn_atomic_file_create(&file, path);
+    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
     if (!status)
         status = write_parts(&file, &h, data, bytes);
     qn_atomic_file_free(&file);

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Who can read the files that quern writes: those with text of users their owner alone, whatever the umask and whatever was there
+# before; products (models, logits, answers of a batch) everybody whom the umask allows.
+. "$(dirname "$0")/lib_cli.sh"
+
+# mode FILE EXPECTED
+mode() { [ "$(stat -c %a "$1")" = "$2" ] || fail "umask $mask: $(basename "$1") has mode $(stat -c %a "$1"), expected $2"; }
+
+cat >"$work/in.jsonl" <<'JSON'
+{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "one", "max_tokens": 2}}
+JSON
+for mask in 022 000; do
+    umask $mask
+    folder=$work/$mask
+    mkdir "$folder"
+    export XDG_STATE_HOME=$folder/state
+    product=$(printf '%o' $((0666 & ~0$mask)))
+    quern run -m "$parrot" -p one -n 4 --save "$folder/session"
+    mode "$folder/session" 600
+    chmod 666 "$folder/session"
+    quern run -m "$parrot" -p one -n 4 --load "$folder/session" --save "$folder/session"
+    mode "$folder/session" 600
+    : >"$folder/empty" # somebody may have made it, to read it later
+    chmod 666 "$folder/empty"
+    quern chat -m "$parrot" --save "$folder/empty" <<<$'one\n/save '"$folder/conversation.json"
+    mode "$folder/empty" 600
+    mode "$folder/conversation.json" 600
+    chmod 644 "$folder/conversation.json"
+    quern chat -m "$parrot" <<<$'/load '"$folder/conversation.json"$'\n/save '"$folder/conversation.json"
+    mode "$folder/conversation.json" 600
+    quern quantize "$parrot" "$folder/model.gguf" q8_0
+    mode "$folder/model.gguf" "$product"
+    quern logits -m "$parrot" --ids 1,2 -o "$folder/logits"
+    mode "$folder/logits" "$product"
+    quern batch -m "$parrot" "$work/in.jsonl" "$folder/out.jsonl"
+    mode "$folder/out.jsonl" "$product"
+    [ -z "$(find "$folder" -name '*.part')" ] || fail "umask $mask: a temporary file is left"
+done
+finish
