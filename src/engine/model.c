@@ -47,7 +47,7 @@ static qn_status copy_name(qn_model *model)
     qn_string name = { "", 0 };
     const qn_gguf_kv *kv = qn_gguf_find(model->file, "general.name");
     if (kv && kv->type == QN_GGUF_STRING)
-        name = kv->string;
+        QN_TRY(qn_gguf_get_string(model->file, "general.name", false, &name));
     QN_TRY(qn_alloc(&model->name, name.length + 1, 1, "model name"));
     memcpy(model->name, name.data, name.length);
     return QN_OK;

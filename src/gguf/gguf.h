@@ -81,7 +81,7 @@ void qn_gguf_split_rename(char *path, uint32_t no, uint32_t count);
  *   out    close it with qn_gguf_close; NULL on failure
  *
  * QN_ERR_IO            the file cannot be opened, read or mapped (a directory, an empty file, no permission)
- * QN_ERR_FORMAT        wrong magic or version; counts too large for the file; strings or arrays beyond the end; duplicate keys
+ * QN_ERR_FORMAT        wrong magic or version; names with a NUL character; counts too large for the file; strings or arrays beyond the end; duplicate keys
  * or
  *                      tensor names; an alignment that is not a power of two from 8 to 1 MiB (GGUF requires a multiple of 8);
  *                      dimensions that are 0 or overflow; a row length that is not a multiple of the type's block size; data
@@ -159,7 +159,7 @@ const qn_gguf_tensor *qn_gguf_find_tensor(const qn_gguf *file, const char *name)
 /* The value of a key, converted to a C type.
  *
  *   required   true: QN_ERR_FORMAT if the key is missing; false: QN_OK, and *out is not changed
- *   out        the value; strings live as long as the file
+ *   out        the value; strings live as long as the file, and have no NUL character
  *
  * An integer may have any integer type in the file, a float may be f32 or f64 and must be finite. QN_ERR_FORMAT, with the key,
  * the value found and the value expected, for another type or a value outside the range of the C type. */

@@ -99,6 +99,12 @@ static bool cursor_read_string(struct cursor *c, qn_string *s)
     return s->data != NULL;
 }
 
+/* Names are compared with C strings and printed as such: one with a NUL would be taken for another. */
+static bool has_nul(qn_string s)
+{
+    return s.length && memchr(s.data, '\0', s.length);
+}
+
 static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_tensors, uint64_t *n_kv)
 {
     const size_t n_magic = file->size < 4 ? file->size : 4;
@@ -161,6 +167,8 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     if (!cursor_read_string(c, &kv->key) || !cursor_read_u32(c, &type))
         return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu extends past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_kv);
+    if (has_nul(kv->key))
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has a NUL character", file->path, QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key), type);
     kv->type = (qn_gguf_type)type;
@@ -183,6 +191,8 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (!cursor_read_string(c, &t->name) || !cursor_read_u32(c, &t->n_dims))
         return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_tensors);
+    if (has_nul(t->name))
+        return qn_fail(QN_ERR_FORMAT, "%s: the name of tensor '%.*s' has a NUL character", file->path, QN_STRING_ARGS(t->name));
     if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path,
                        QN_STRING_ARGS(t->name), t->n_dims, QN_GGUF_MAX_DIMS);
