@@ -158,6 +158,19 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
     return true;
 }
 
+bool qn_read_text(const char *path, char **text)
+{
+    size_t length;
+    if (!qn_read_all(path, UINT64_MAX, text, &length))
+        return false;
+    if (strlen(*text) == length)
+        return true;
+    qn_cli_error("%s: has a NUL character", path);
+    free(*text);
+    *text = NULL;
+    return false;
+}
+
 bool qn_begins_as_gguf(const char *path)
 {
     char magic[4];

@@ -261,7 +261,6 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
 int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out)
 {
     qn_serve_files *f = calloc(1, sizeof *f);
-    size_t length;
     bool is_cpu;
     *out = f;
     if (!f) {
@@ -272,8 +271,7 @@ int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out)
     int status = qn_check_device(args, &f->device, &is_cpu);
     if (status == QN_EXIT_DONE)
         status = resolve(args);
-    if (status == QN_EXIT_DONE && args->chat_template &&
-        !qn_read_all(args->chat_template, UINT64_MAX, &f->chat_template, &length))
+    if (status == QN_EXIT_DONE && args->chat_template && !qn_read_text(args->chat_template, &f->chat_template))
         status = QN_EXIT_FAILED;
     return status == QN_EXIT_DONE ? start(f, server, is_cpu) : status;
 }

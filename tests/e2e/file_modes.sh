@@ -36,4 +36,26 @@ for mask in 022 000; do
     mode "$folder/out.jsonl" "$product"
     [ -z "$(find "$folder" -name '*.part')" ] || fail "umask $mask: a temporary file is left"
 done
+
+# A chat template is a C string: a NUL must not cut it.
+printf 'one\0two' >"$work/nul.jinja"
+refuses 1 "nul.jinja: has a NUL" tokenize -m "$parrot" --chat-template "$work/nul.jinja" one
+
+# The key of a certificate that all users can read.
+if command -v openssl >/dev/null && "$QN_BIN/quern" version | grep -q microhttpd; then
+    openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
+    for mode in 644 600; do
+        chmod $mode "$work/key.pem"
+        "$QN_BIN/quern" serve -m "$parrot" --port 0 --tls-cert "$work/cert.pem" --tls-key "$work/key.pem" >"$work/out" 2>"$work/err" &
+        server=$!
+        for _ in {1..300}; do
+            ! grep -q '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
+            sleep 0.1
+        done
+        kill $server
+        wait $server || fail "quern serve with TLS"
+        notes=$(grep -c 'key.pem: all users can read this private key (mode 644' "$work/err")
+        [ "$notes" -eq $((mode == 644)) ] || fail "a key of mode $mode: $notes notes"
+    done
+fi
 finish
