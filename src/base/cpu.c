@@ -125,7 +125,7 @@ int qn_cpu_cores(void)
         cores++;
         char path[96];
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-        FILE *file = fopen(path, "r");
+        FILE *file = fopen(path, "re");
         if (!file)
             continue;
         int first, last;

@@ -86,7 +86,7 @@ static void read_entries(FILE *file, struct entries *entries)
 static void cut_file(const char *path, const struct entries *entries)
 {
     qn_atomic_file file;
-    qn_status status = qn_atomic_file_create(&file, path);
+    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
     for (size_t i = entries->n - QN_HISTORY_ENTRIES; i < entries->n && status == QN_OK; i++) {
         const char *line = entries->lines[i % QN_HISTORY_ENTRIES];
         status = qn_atomic_file_write(&file, line, strlen(line));
@@ -102,7 +102,7 @@ void qn_history_load(void (*remember)(void *user, const char *text), void *user)
 {
     char path[PATH_MAX];
     struct entries entries = { .n = 0 };
-    FILE *file = find_path(path) ? fopen(path, "r") : NULL;
+    FILE *file = find_path(path) ? fopen(path, "re") : NULL;
     if (!file)
         return;
     read_entries(file, &entries);

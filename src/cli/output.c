@@ -119,7 +119,7 @@ int qn_out_finish(int status)
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
 {
     const char *name = path ? path : "standard input";
-    FILE *file = path ? fopen(path, "rb") : stdin;
+    FILE *file = path ? fopen(path, "rbe") : stdin;
     char *bytes = NULL;
     size_t capacity = 0, count = 0;
     bool ok = false;
@@ -158,10 +158,23 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
     return true;
 }
 
+bool qn_read_text(const char *path, char **text)
+{
+    size_t length;
+    if (!qn_read_all(path, UINT64_MAX, text, &length))
+        return false;
+    if (strlen(*text) == length)
+        return true;
+    qn_cli_error("%s: has a NUL character", path);
+    free(*text);
+    *text = NULL;
+    return false;
+}
+
 bool qn_begins_as_gguf(const char *path)
 {
     char magic[4];
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path, "rbe");
     const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
     if (file)
         fclose(file);

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { MAX_QUEUED = 512, WORKERS = 2 };
@@ -159,6 +160,15 @@ static int open_keys(serve *s)
                : QN_EXIT_DONE;
 }
 
+/* As for files of API keys. */
+static void check_key_mode(const char *path)
+{
+    struct stat key;
+    if (stat(path, &key) == 0 && S_ISREG(key.st_mode) && key.st_mode & S_IROTH)
+        qn_cli_error("note: %s: all users can read this private key (mode %03o, expected 600)", path,
+                     (unsigned)key.st_mode & 0777u);
+}
+
 static int open_log(serve *s)
 {
     if (s->args->quiet && !s->args->access_log)
@@ -198,6 +208,8 @@ static int open_server(serve *s)
                                       .note = print_note };
     if (qn_server_create(&params, &s->server))
         return qn_cli_fail();
+    if (args->tls_key && !args->quiet)
+        check_key_mode(args->tls_key);
     signalled = s->server;
     catch (SIGHUP, on_signal);
     printf("listening on %s\n", qn_server_url(s->server));

@@ -132,6 +132,13 @@ void qn_checkpoint_close(qn_checkpoint *c)
     *c = (qn_checkpoint){ 0 };
 }
 
+qn_status qn_checkpoint_check_unchanged(const qn_checkpoint *c)
+{
+    for (size_t f = 0; f < c->n_files; f++)
+        QN_TRY(qn_safetensors_check_unchanged(c->files[f]));
+    return QN_OK;
+}
+
 qn_source *qn_checkpoint_find(const qn_checkpoint *c, const char *name)
 {
     const qn_source key = { .name = name };

@@ -166,6 +166,7 @@ static qn_status write_file(struct conversion *c, qn_gguf_writer *writer, bool *
         return QN_OK;
     }
     QN_TRY(qn_encoder_flush(c->encoder, writer));
+    QN_TRY(qn_checkpoint_check_unchanged(&c->checkpoint));
     return qn_gguf_writer_finish(writer);
 }
 

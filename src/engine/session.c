@@ -282,6 +282,8 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     qn_status status = reserve(session);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
+    if (status == QN_OK)
+        status = qn_model_check(session->model);
     qn_model_unlock(session->model);
     if (status != QN_OK) {
         session->memory->vtable->on_append(session->memory, session->length);

@@ -141,7 +141,7 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
 {
     size_t total = 0, duplicate;
     for (size_t i = 0; i < whole->n_parts; i++)
-        total += whole->parts[i]->n_tensors; /* no overflow: each has a header in mapped memory */
+        total += whole->parts[i]->n_tensors; /* no overflow: each has a header in memory */
     if (total != expected)
         return qn_fail(QN_ERR_FORMAT, "%s: the %zu files of this model have %zu tensors, expected %u by the key '" TENSORS "'",
                        whole->path, whole->n_parts, total, expected);
@@ -215,6 +215,8 @@ qn_status qn_gguf_open(const char *path, qn_gguf **out)
     qn_status status = gather(&file);
     if (!status)
         status = qn_gguf_settle_type_42(file);
+    if (!status)
+        status = qn_gguf_check_unchanged(file);
     if (status) {
         qn_gguf_close(file);
         return status;

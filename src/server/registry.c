@@ -346,7 +346,7 @@ void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
 static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter, const qn_registered **model,
                            qn_refusal *refusal)
 {
-    if (entry->state == QN_MODEL_LOADED && !entry->is_draining) {
+    if (entry->state == QN_MODEL_LOADED && !entry->is_draining && !entry->is_lost) {
         entry->n_users++;
         entry->used = ++registry->ticks;
         *model = &entry->model;
@@ -415,6 +415,8 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model)
     qn_registry_entry *entry = entry_of(model);
     pthread_mutex_lock(&registry->lock);
     entry->used = ++registry->ticks;
+    if (entry->path && registry->loader.is_lost)
+        entry->is_lost = entry->is_lost || registry->loader.is_lost(registry->loader.user, model);
     if (!--entry->n_users)
         pthread_cond_signal(&registry->changed); /* it can be freed, in place of one that is being drained, too */
     pthread_mutex_unlock(&registry->lock);

@@ -11,6 +11,7 @@ struct qn_registry_entry {
     uint64_t weight_bytes; /* what it takes without contexts */
     qn_model_state state;
     bool is_draining; /* loaded, takes no new requests, and is freed when it has none */
+    bool is_lost;     /* loaded, and can no longer be used */
     bool is_missing;  /* its file has gone */
     bool is_checked;  /* since requests wait for it: its file can be that of a model */
     bool is_failed, was_loaded;

@@ -103,7 +103,7 @@ static void unload(qn_registry *registry, qn_registry_entry *entry)
     const qn_registered model = entry->model;
     qn_registry_settle(entry);
     entry->state = QN_MODEL_FREEING;
-    entry->is_draining = false;
+    entry->is_draining = entry->is_lost = false;
     pthread_mutex_unlock(&registry->lock);
     registry->loader.free(registry->loader.user, &model);
     pthread_mutex_lock(&registry->lock);
@@ -157,6 +157,19 @@ static fit keep_all(qn_registry *registry)
             return AGAIN;
         }
     return LATER;
+}
+
+/* Frees a model that can no longer be used. False: there is none without requests. */
+static bool free_lost(qn_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        qn_registry_entry *e = registry->entries[i];
+        if (!e->is_lost || e->n_users || e->state != QN_MODEL_LOADED)
+            continue;
+        unload(registry, e);
+        return true;
+    }
+    return false;
 }
 
 /* ---- Loading ---- */
@@ -261,6 +274,8 @@ static bool go_on(qn_registry *registry)
         pthread_mutex_lock(&registry->lock);
         return true;
     }
+    if (free_lost(registry))
+        return true;
     qn_registry_entry *entry = longest_wanted(registry);
     if (!entry)
         return keep_all(registry) != LATER;

@@ -22,6 +22,7 @@ typedef struct fake {
     uint64_t memory;  /* of the last load */
     size_t n_loaded, most_loaded, n_loads;
     size_t n_failing; /* loads that fail from now on */
+    const char *lost; /* the name of a model whose file is cut */
     qn_status failure;
     bool is_slow;             /* loading ends when the registry stops */
     const char *const *files; /* "name=MiB", NULL at the end */
@@ -98,6 +99,12 @@ static void free_model(void *user, const qn_registered *model)
     free((char *)(uintptr_t)model->served.fingerprint);
 }
 
+static bool is_lost(void *user, const qn_registered *model)
+{
+    const fake *f = user;
+    return f->lost && !strcmp(f->lost, model->name);
+}
+
 static void scan(void *user, qn_registry *registry)
 {
     fake *f = user;
@@ -129,6 +136,7 @@ static void begin(fake *f, qn_registry *registry, const char *const *files, size
     const qn_registry_loader loader = { .check = check,
                                         .load = load,
                                         .free = free_model,
+                                        .is_lost = is_lost,
                                         .scan = scan,
                                         .user = f,
                                         .memory = memory,
@@ -406,6 +414,35 @@ static void a_broken_file_costs_no_other_its_memory(void **unused)
     end(&f, &registry);
 }
 
+/* It is freed when its requests have ended; meanwhile others wait for it to be loaded again. */
+static void a_cut_file_is_loaded_again(void **unused)
+{
+    (void)unused;
+    fake f;
+    qn_registry registry;
+    request first, second, later;
+    begin(&f, &registry, three, 2, 0);
+    ask(&registry, &first, "a");
+    assert_non_null(get(&first));
+    ask(&registry, &second, "a");
+    assert_non_null(get(&second));
+    use(&registry, "b");
+    f.lost = "a";
+    qn_registry_release(&registry, first.model);
+    f.lost = NULL; /* noticed once */
+    ask(&registry, &later, "a");
+    assert_true(waits(&later));
+    use(&registry, "b");
+    sleep_milliseconds(20);
+    wait_events(&f, "+a +b ");
+    qn_registry_release(&registry, second.model);
+    assert_non_null(get(&later));
+    qn_registry_release(&registry, later.model);
+    use(&registry, "a");
+    wait_events(&f, "+a +b -a +a ");
+    end(&f, &registry);
+}
+
 static void failures_last_as_long_as_they_say(void **unused)
 {
     (void)unused;
@@ -644,6 +681,7 @@ int main(void)
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
         cmocka_unit_test(failures_are_told_and_tried_again),
         cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
+        cmocka_unit_test(a_cut_file_is_loaded_again),
         cmocka_unit_test(failures_last_as_long_as_they_say),
         cmocka_unit_test(a_file_that_has_gone_is_no_model),
         cmocka_unit_test(scans_are_few),
