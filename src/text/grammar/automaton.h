@@ -171,6 +171,12 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
 /* Appends `child` to the children of a CAT or ALT; *last is the last child, 0 at first. */
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
+/* One of two characters, which may be the same. */
+qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id);
+/* `child` from min to max times; QN_UNLIMITED: any number of times from min on. */
+qn_status qn_expr_repeat(qn_exprs *x, uint32_t child, uint32_t min, uint32_t max, uint32_t *id);
+/* Texts of min to max code points, line ends among them. */
+qn_status qn_expr_any(qn_exprs *x, uint32_t min, uint32_t max, uint32_t *id);
 
 /* About how many NFA states an expression has, at most `most` + 1. */
 uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most);

@@ -92,6 +92,25 @@ qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t
     return QN_OK;
 }
 
+qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id)
+{
+    qn_range ranges[] = { { (uint8_t)a, (uint8_t)a }, { (uint8_t)b, (uint8_t)b } };
+    return qn_expr_class(x, ranges, 2, false, id);
+}
+
+qn_status qn_expr_repeat(qn_exprs *x, uint32_t child, uint32_t min, uint32_t max, uint32_t *id)
+{
+    return qn_expr_add(
+        x, (qn_expr){ .kind = QN_EXPR_REPEAT, .calls = x->items[child].calls, .child = child, .a = min, .b = max }, id);
+}
+
+qn_status qn_expr_any(qn_exprs *x, uint32_t min, uint32_t max, uint32_t *id)
+{
+    uint32_t code_point = 0;
+    QN_TRY(qn_expr_class(x, NULL, 0, true, &code_point));
+    return qn_expr_repeat(x, code_point, min, max, id);
+}
+
 uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most)
 {
     const qn_expr *e = &x->items[id];

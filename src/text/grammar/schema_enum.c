@@ -186,10 +186,63 @@ static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t paren
     return QN_OK;
 }
 
-/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
-static void spell_real(double number, char *regex, size_t size)
+static qn_status append_literal(qn_exprs *x, const char *text, uint32_t parent, uint32_t *last)
 {
-    char digits[40];
+    uint32_t part;
+    QN_TRY(qn_expr_literal(x, text, strlen(text), &part));
+    qn_expr_append(x, parent, last, part);
+    return QN_OK;
+}
+
+/* Appends a character from min to max times. */
+static qn_status append_repeated(qn_exprs *x, char a, char b, uint32_t min, uint32_t max, uint32_t parent, uint32_t *last)
+{
+    uint32_t character, part;
+    QN_TRY(qn_expr_either(x, a, b, &character));
+    QN_TRY(qn_expr_repeat(x, character, min, max, &part));
+    qn_expr_append(x, parent, last, part);
+    return QN_OK;
+}
+
+/* Digits, e or E, a sign, up to two zeros, the exponent. */
+static qn_status add_scientific(qn_exprs *x, const char *digits, int exponent, uint32_t *id)
+{
+    char text[16];
+    uint32_t last = 0;
+    snprintf(text, sizeof text, "%d", abs(exponent));
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    QN_TRY(append_literal(x, digits, *id, &last));
+    QN_TRY(append_repeated(x, 'e', 'E', 1, 1, *id, &last));
+    if (exponent < 0)
+        QN_TRY(append_literal(x, "-", *id, &last));
+    else
+        QN_TRY(append_repeated(x, '+', '+', 0, 1, *id, &last));
+    QN_TRY(append_repeated(x, '0', '0', 0, 2, *id, &last));
+    return append_literal(x, text, *id, &last);
+}
+
+/* Digits, and zeros after a point. */
+static qn_status add_plain(qn_exprs *x, const char *digits, uint32_t *id)
+{
+    uint32_t last = 0, fraction, last_of_fraction = 0, part;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    QN_TRY(append_literal(x, digits, *id, &last));
+    if (strchr(digits, '.'))
+        return append_repeated(x, '0', '0', 0, QN_UNLIMITED, *id, &last);
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, &fraction));
+    QN_TRY(append_literal(x, ".", fraction, &last_of_fraction));
+    QN_TRY(append_repeated(x, '0', '0', 1, QN_UNLIMITED, fraction, &last_of_fraction));
+    QN_TRY(qn_expr_repeat(x, fraction, 0, 1, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
+}
+
+/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
+static qn_status add_real(qn_exprs *x, double number, uint32_t *id)
+{
+    enum { LONG = 20 };
+    char digits[40], text[64];
+    uint32_t last = 0, part;
     int precision = 0;
     do
         snprintf(digits, sizeof digits, "%.*e", precision, number);
@@ -197,29 +250,22 @@ static void spell_real(double number, char *regex, size_t size)
     char *e = strchr(digits, 'e');
     const int exponent = atoi(e + 1);
     *e = 0;
-    const char *point = strchr(digits, '.');
-    const int whole = point ? (int)(point - digits) : (int)strlen(digits);
-    size_t n = (size_t)snprintf(regex, size, "%.*s%s%s[eE]%s0{0,2}%d", whole, digits, point ? "\\." : "",
-                                point ? point + 1 : "", exponent < 0 ? "-" : "\\+?", abs(exponent));
-    if (abs(exponent) > 20)
-        return;
-    const int decimals = precision > exponent ? precision - exponent : 0;
-    char text[64];
-    snprintf(text, sizeof text, "%.*f", decimals, number);
-    point = strchr(text, '.');
-    if (point)
-        snprintf(regex + n, size - n, "|%.*s\\.%s0*", (int)(point - text), text, point + 1);
-    else
-        snprintf(regex + n, size - n, "|%s(\\.0+)?", text);
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
+    QN_TRY(add_scientific(x, digits, exponent, &part));
+    qn_expr_append(x, *id, &last, part);
+    if (abs(exponent) > LONG)
+        return QN_OK;
+    snprintf(text, sizeof text, "%.*f", precision > exponent ? precision - exponent : 0, number);
+    QN_TRY(add_plain(x, text, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
 }
 
 static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
 {
-    char regex[256];
     uint32_t part;
     if (json_is_real(value)) {
-        spell_real(json_real_value(value), regex, sizeof regex);
-        QN_TRY(qn_expr_regex(&c->exprs, regex, strlen(regex), false, qn_schema_path(c), &part));
+        QN_TRY(add_real(&c->exprs, json_real_value(value), &part));
     } else {
         char *text = json_dumps(value, JSON_ENCODE_ANY);
         if (!text)
