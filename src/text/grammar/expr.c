@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAST_CODE = 0x10ffff, MAX_EXPRS = 1 << 18 };
+enum { LAST_CODE = 0x10ffff, MAX_EXPRS = 1 << 18, MAX_RANGES = 1 << 18 };
 
 void qn_exprs_free(qn_exprs *x)
 {
@@ -55,6 +55,8 @@ static qn_status add_range(qn_exprs *x, uint32_t lo, uint32_t hi)
         return add_range(x, 0xe000, hi);
     if (hi >= 0xd800 && hi <= 0xdfff)
         return add_range(x, lo, 0xd7ff);
+    if (x->n_ranges >= MAX_RANGES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "grammar: more than %d ranges of characters", MAX_RANGES);
     QN_TRY(qn_realloc_array(&x->ranges, &x->range_capacity, x->n_ranges + 1, sizeof *x->ranges, "classes"));
     x->ranges[x->n_ranges++] = (qn_range){ lo, hi };
     return QN_OK;

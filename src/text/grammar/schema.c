@@ -91,6 +91,12 @@ qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa)
     return qn_grammar_add_dfa(c->grammar, &compiled, dfa);
 }
 
+qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps)
+{
+    c->grammar->steps += steps;
+    return c->grammar->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", qn_schema_path(c)) : QN_OK;
+}
+
 /* One more way to continue: *entry becomes a split of what it was and the node. */
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
 {
@@ -334,12 +340,14 @@ static unsigned implied_types(json_t *schema)
     return types ? types : QN_IS_ANY;
 }
 
+static const char *const type_names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
+enum { N_TYPES = sizeof type_names / sizeof *type_names };
+
 static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *types)
 {
-    static const char *const names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
     const char *name = json_string_value(type);
-    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) {
+    for (size_t i = 0; name && i < N_TYPES; i++)
+        if (!strcmp(name, type_names[i])) {
             *types |= 1u << i;
             return QN_OK;
         }
@@ -357,6 +365,9 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     size_t i;
     *types = 0;
     if (json_is_array(type)) {
+        if (json_array_size(type) > N_TYPES)
+            return qn_fail(QN_ERR_INVALID, "%s/type: %zu types, of which there are %d", qn_schema_path(c),
+                           json_array_size(type), N_TYPES);
         json_array_foreach(type, i, each) QN_TRY(add_type(c, each, types));
     } else if (type) {
         QN_TRY(add_type(c, type, types));

@@ -35,8 +35,8 @@ typedef struct qn_schema_compiler {
         uint64_t low, high; /* of the hash of the bounds, or of the pattern and the lengths */
         uint32_t dfa;       /* + 1; 0: none */
     } numbers[QN_SCHEMA_NUMBERS], patterns[QN_SCHEMA_NUMBERS];
-    uint32_t words[3]; /* DFAs, + 1 */
-    uint64_t merges, comparisons;
+    uint32_t words[3];            /* DFAs, + 1 */
+    uint64_t merges, comparisons; /* steps of schema_merge.h */
 } qn_schema_compiler;
 
 /* qn_schema_begin, qn_schema_compile, qn_schema_end - compile schemas to rules of one grammar: begin, each schema, end, also after
@@ -64,6 +64,9 @@ qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32
 qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
+
+/* qn_schema_charge - count work that is no node and no automaton; QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS. */
+qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps);
 
 /* The error of another function, with the place. */
 qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);

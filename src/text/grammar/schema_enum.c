@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILTER_STEPS = 1 << 14 }; /* what a filter costs beside its automaton */
+/* What a filter costs beside its automaton, and a value beside its text. */
+enum { FILTER_STEPS = 1 << 14, VALUE_STEPS = 64 };
 
 static qn_status no_memory(void)
 {
@@ -54,7 +55,7 @@ static json_t *with_integers(json_t *value)
 }
 
 /* Whether a value fits an automaton. */
-static qn_status check_value(const qn_grammar *grammar, json_t *value, bool *fits)
+static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, json_t *value, bool *fits)
 {
     qn_grammar_state *state;
     json_t *plain = with_integers(value);
@@ -68,9 +69,12 @@ static qn_status check_value(const qn_grammar *grammar, json_t *value, bool *fit
     json_decref(plain);
     if (!text)
         return no_memory();
-    qn_status status = qn_grammar_state_create(grammar, &state);
+    const size_t length = strlen(text);
+    qn_status status = qn_schema_charge(c, VALUE_STEPS + length);
+    if (status == QN_OK)
+        status = qn_grammar_state_create(grammar, &state);
     if (status == QN_OK) {
-        *fits = qn_grammar_state_advance(state, text, strlen(text)) && qn_grammar_state_is_finished(state);
+        *fits = qn_grammar_state_advance(state, text, length) && qn_grammar_state_is_finished(state);
         qn_grammar_state_free(state);
     }
     free(text);
@@ -108,10 +112,10 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     if (status == QN_OK)
         status = qn_grammar_finish(other.grammar, rule);
     c->grammar->steps = other.grammar ? other.grammar->steps : QN_GRAMMAR_STEPS;
-    status = qn_schema_end(&other, status, &grammar);
+    status = qn_schema_at_place(c, qn_schema_end(&other, status, &grammar));
     for (size_t i = json_array_size(constants); i-- > 0 && status == QN_OK;) {
         bool fits = false;
-        status = check_value(grammar, json_array_get(constants, i), &fits);
+        status = check_value(c, grammar, json_array_get(constants, i), &fits);
         if (!fits)
             json_array_remove(constants, i);
     }
@@ -119,7 +123,7 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
         qn_grammar_free(grammar);
     if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS)
         return QN_OK;
-    return qn_schema_at_place(c, status);
+    return status;
 }
 
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants)
@@ -130,9 +134,11 @@ qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned ty
     QN_TRY(qn_schema_own(c, *constants));
     if (values && !json_is_array(values))
         return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
+    QN_TRY(qn_schema_charge(c, json_array_size(values)));
     if (!values && (type_of(constant) & types))
         json_array_append(*constants, constant);
-    json_array_foreach(values, i, value) if ((type_of(value) & types) && (!constant || qn_schema_is_equal(value, constant)))
+    json_array_foreach(values, i, value) if ((type_of(value) & types) &&
+                                             (!constant || qn_schema_is_equal(value, constant, &c->comparisons)))
         json_array_append(*constants, value);
     if (!json_array_size(*constants) || !(rest = beside(schema)))
         return QN_OK;

@@ -34,12 +34,13 @@ qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const cha
 /* ---- Strings ---- */
 
 /* The DFA of a pattern or format, in which the lengths are. */
-static qn_status compile_pattern(qn_schema_compiler *c, const char *text, const qn_string_rule *rule, uint32_t *id)
+static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t length, const qn_string_rule *rule,
+                                 uint32_t *id)
 {
     uint64_t *steps = &c->grammar->steps;
     uint32_t expr;
     qn_dfa dfa;
-    QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), true, qn_schema_path(c), &expr));
+    QN_TRY(qn_expr_regex(&c->exprs, text, length, true, qn_schema_path(c), &expr));
     QN_TRY(qn_dfa_compile(&c->exprs, expr, true, qn_schema_path(c), steps, &dfa));
     if (rule->min || rule->max != QN_UNLIMITED) {
         const qn_status status = qn_dfa_count(&dfa, rule->min, rule->max, qn_schema_path(c), steps);
@@ -52,14 +53,14 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, const 
 }
 
 /* Equal patterns are one DFA: alternatives in the same state of it are walked as one. */
-static qn_status find_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
 {
     const uint64_t lengths = (uint64_t)rule->min << 32 | rule->max;
-    const XXH128_hash_t hash = XXH3_128bits_withSeed(text, strlen(text), lengths);
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(text, length, lengths);
     const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
     if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low64 || c->patterns[slot].high != hash.high64) {
         uint32_t id;
-        QN_TRY(compile_pattern(c, text, rule, &id));
+        QN_TRY(compile_pattern(c, text, length, rule, &id));
         c->patterns[slot].low = hash.low64;
         c->patterns[slot].high = hash.high64;
         c->patterns[slot].dfa = id + 1;
@@ -82,7 +83,7 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     text = text ? text : format;
     if (!text)
         return QN_OK;
-    const qn_status status = find_pattern(c, text, rule);
+    const qn_status status = find_pattern(c, text, pattern ? json_string_length(pattern) : strlen(text), rule);
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
 }
 
