@@ -1,6 +1,7 @@
 /* Reading and appending to the file of edited messages. */
 #include "cli/history.h"
 
+#include "base/append.h"
 #include "base/atomic_file.h"
 
 #include <errno.h>
@@ -36,12 +37,9 @@ static void create_folders(char *path)
 static bool find_path(char path[PATH_MAX])
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = -1;
     if (is_absolute(state))
-        n = snprintf(path, PATH_MAX, "%s/quern/chat_history", state);
-    else if (is_absolute(home))
-        n = snprintf(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
-    return n > 0 && n < PATH_MAX;
+        return qn_print(path, PATH_MAX, "%s/quern/chat_history", state);
+    return is_absolute(home) && qn_print(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
 }
 
 /* In place. */

@@ -1,6 +1,7 @@
 /* Opening the files of a checkpoint and merging their lists of tensors. */
 #include "convert/checkpoint.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "gguf/json.h"
 
@@ -12,8 +13,7 @@ enum { MAX_INDEX_BYTES = 64 << 20 };
 
 qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_CHECKPOINT_PATH_MAX])
 {
-    const int n = snprintf(path, QN_CHECKPOINT_PATH_MAX, "%s/%s", folder, name);
-    if (n < 0 || n >= QN_CHECKPOINT_PATH_MAX)
+    if (!qn_print(path, QN_CHECKPOINT_PATH_MAX, "%s/%s", folder, name))
         return qn_fail(QN_ERR_INVALID, "%.200s/%.200s: the path is too long", folder, name);
     return QN_OK;
 }

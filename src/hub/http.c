@@ -1,6 +1,7 @@
 /* One libcurl handle; redirects are followed here, so that each target is checked. */
 #include "hub/http.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "quern/quern.h"
 
@@ -101,18 +102,16 @@ static bool is_same(const struct address *a, const struct address *b)
 
 char *qn_hub_http_url(const qn_hub_http *http, const char *before, const char *after, const char *rest)
 {
-    const size_t length = strlen(after);
-    char *encoded = malloc(3 * length + 1), *url = NULL, *to = encoded;
-    for (const char *c = after; encoded && *c; c++) {
+    const size_t size = 3 * strlen(after) + 1;
+    char *encoded = malloc(size), *url = NULL;
+    qn_text_buffer to = qn_append_to(encoded, encoded ? size : 0);
+    for (const char *c = after; *c; c++) {
         const bool plain =
             (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("-._~/", *c);
-        to += plain ? snprintf(to, 2, "%c", *c) : snprintf(to, 4, "%%%02X", (unsigned char)*c);
+        qn_append(&to, plain ? "%c" : "%%%02X", (unsigned char)*c);
     }
-    if (encoded) {
-        *to = '\0';
-        if (asprintf(&url, "%s/%s%s%s", http->settings->endpoint, before, encoded, rest) < 0)
-            url = NULL;
-    }
+    if (!to.is_cut && asprintf(&url, "%s/%s%s%s", http->settings->endpoint, before, encoded, rest) < 0)
+        url = NULL;
     free(encoded);
     if (!url)
         (void)qn_fail(QN_ERR_MEMORY, "no memory for the address of a file");

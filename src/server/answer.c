@@ -1,6 +1,7 @@
 /* Answers: their life, the requests of an exchange submitted, callbacks that fill the queue. */
 #include "server/answer.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "server/clock.h"
 
@@ -393,8 +394,8 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
     qn_origin origin = { .id = a->request.id, .secret = secret, .created = (int64_t)qn_time(), .seed = a->request.seed };
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(secret + 2 * i, 3, "%02x", random[i]);
+    qn_text_buffer text = QN_APPEND_TO(secret);
+    qn_append_hex(&text, random, sizeof random);
     if (!a->request.has_seed)
         memcpy(&origin.seed, random, sizeof origin.seed);
     a->exchange = qn_exchange_parse(a->request.protocol, a->body.data ? a->body.data : "", a->body.length, a->request.limits,

@@ -1,6 +1,7 @@
 /* Bytes that grow, and JSON that is written into them. */
 #include "server/bytes.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "text/utf8.h"
 
@@ -37,14 +38,15 @@ void qn_bytes_add(qn_bytes *bytes, const char *data, size_t length)
 void qn_bytes_print(qn_bytes *bytes, const char *format, ...)
 {
     char text[256];
+    qn_text_buffer to = QN_APPEND_TO(text);
     va_list arguments;
     va_start(arguments, format);
-    const int n = vsnprintf(text, sizeof text, format, arguments);
+    qn_append_list(&to, format, arguments);
     va_end(arguments);
-    if (n < 0 || (size_t)n >= sizeof text)
+    if (to.is_cut)
         bytes->has_failed = true;
     else
-        qn_bytes_add(bytes, text, (size_t)n);
+        qn_bytes_add(bytes, text, to.length);
 }
 
 /* ---- JSON ---- */

@@ -2,6 +2,7 @@
  * that is still sending it reads the refusal. */
 #include "server/http.h"
 
+#include "base/append.h"
 #include "server/clock.h"
 #include "server/guard.h"
 
@@ -17,8 +18,8 @@ static void make_id(char id[QN_HTTP_ID_BYTES])
     unsigned char random[16] = { 0 };
     const ssize_t n = getrandom(random, sizeof random, 0);
     (void)n; /* so few bytes always come; ids name requests, and guard nothing */
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(id + 2 * i, 3, "%02x", random[i]);
+    qn_text_buffer text = qn_append_to(id, QN_HTTP_ID_BYTES);
+    qn_append_hex(&text, random, sizeof random);
 }
 
 void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)

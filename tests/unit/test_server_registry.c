@@ -2,6 +2,7 @@
  * and that no request has a model that was freed. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "base/status.h"
 #include "server/registry.h"
 
@@ -33,9 +34,9 @@ typedef struct fake {
 
 static void note(fake *f, char what, const char *name)
 {
-    const size_t used = strlen(f->events);
+    qn_text_buffer events = qn_append_after(f->events, sizeof f->events);
     if (f->keeps_events)
-        snprintf(f->events + used, sizeof f->events - used, "%c%s ", what, name);
+        qn_append(&events, "%c%s ", what, name);
     pthread_cond_broadcast(&f->changed);
 }
 

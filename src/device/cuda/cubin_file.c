@@ -6,6 +6,7 @@
  * The checksum is XXH3-64 of the payload, seeded with XXH3-64 of the header with its checksum field set to zero. */
 #include "device/cuda/cubin_file.h"
 
+#include "base/append.h"
 #include "base/atomic_file.h"
 
 #include <dirent.h>
@@ -59,9 +60,9 @@ qn_cubin_key qn_cubin_key_of(const char *arch, const char *defines, const qn_gpu
 
 void qn_cubin_name(const qn_cubin_key *key, char name[QN_CUBIN_NAME_MAX])
 {
-    for (size_t i = 0; i < sizeof key->bytes; i++)
-        snprintf(name + 2 * i, 3, "%02x", key->bytes[i]);
-    memcpy(name + HEX, suffix, sizeof suffix);
+    qn_text_buffer text = qn_append_to(name, QN_CUBIN_NAME_MAX);
+    qn_append_hex(&text, key->bytes, sizeof key->bytes);
+    qn_append(&text, "%s", suffix);
 }
 
 qn_status qn_cubin_folder(char **folder)
