@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_QUEUED = 512, WORKERS = 2 };
+enum { MAX_QUEUED = 512, WORKERS = 3 };
 
 #define NO_SEED UINT64_MAX
 

@@ -154,10 +154,9 @@ qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, si
                                const qn_origin *origin, qn_refusal *refusal);
 void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
 
-/* qn_exchange_refuse_status - the refusal of a request that qn_scheduler_submit did not take: its status, and
- * qn_error_text() of this thread. */
-void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
-                               qn_refusal *refusal);
+/* qn_exchange_refuse_status - the refusal of requests that qn_scheduler_submit_all did not take: its status, qn_error_text() of this
+ * thread, and the tokens of the prompt, as it says. */
+void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal);
 
 /* qn_exchange_refuse_length - the refusal of a prompt of n tokens, which is longer than the context. Returns false. */
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal);

@@ -427,6 +427,7 @@ static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters
     sum->submitted += before->submitted;
     sum->finished += before->finished;
     sum->set_aside += before->set_aside;
+    sum->yielded += before->yielded;
     sum->prompt_tokens += before->prompt_tokens;
     sum->reused_tokens += before->reused_tokens;
     sum->generated_tokens += before->generated_tokens;

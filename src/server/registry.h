@@ -27,7 +27,7 @@ typedef struct qn_registered {
     qn_served served; /* with the name */
     qn_served echoed; /* for requests that name it in another way: without a name, so that answers have theirs */
     qn_scheduler *scheduler;
-    uint32_t n_parallel, max_queued;
+    uint32_t n_parallel;
     uint32_t page_tokens; /* of the KV cache, and how many pages its memory has */
     uint64_t n_pages;
     uint64_t bytes;  /* of memory: weights, and what contexts may take */
