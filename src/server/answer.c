@@ -527,6 +527,7 @@ static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
         return a->model ? QN_ACQUIRED : QN_ACQUIRE_REFUSED;
     }
     a->waiter.wake = wake;
+    a->waiter.client = a->client;
     qn_answer_hold(a); /* of the waiter */
     pthread_mutex_lock(&a->lock);
     a->may_open = a->exchange->is_stream;
