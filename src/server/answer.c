@@ -423,11 +423,18 @@ static const qn_served *served_of(const qn_answer *a)
     return a->exchange->model ? &a->model->echoed : &a->model->served;
 }
 
+/* Of what is kept for further requests. */
+static const char *scope_of(const qn_answer *a)
+{
+    return a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+}
+
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
     (void)qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation);
+    a->exchange->scope = scope_of(a);
     if (!a->exchange->protocol->bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
@@ -445,7 +452,7 @@ static void prepare(qn_answer *a, size_t i)
     params->on_token = on_token;
     params->on_end = on_end;
     params->user = &a->slots[i];
-    params->scope = a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+    params->scope = scope_of(a);
     params->client = a->client;
 }
 

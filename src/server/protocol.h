@@ -77,6 +77,7 @@ typedef struct qn_exchange {
     bool has_events;      /* requests need on_event, else on_text */
     bool has_failed;      /* after an event: the answer ended with an error, other requests can be cancelled */
     json_t *conversation; /* from parse to bind: of a chat, for qn_request_params.conversation, or NULL. May be changed */
+    const char *scope;    /* set before bind: of the grammars that are kept for further requests; NULL: the scope "" */
     size_t n_requests;    /* from bind on. 0: end can be called at once */
     /* [n_requests] from bind on, valid until the exchange is freed. Without callbacks, user, scope, priority and deadline,
      * which the caller sets; all need on_token and on_end. */
