@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-enum { MAX_QUEUED = 512, WORKERS = 2 };
+enum { MAX_QUEUED = 512, WORKERS = 3, MODELS_STAY = 5 };
 
 #define NO_SEED UINT64_MAX
 
@@ -43,6 +43,7 @@ void qn_serve_defaults(qn_args *args)
     args->port = 8080;
     args->max_tokens = -1;
     args->max_queued = MAX_QUEUED;
+    args->models_stay = MODELS_STAY;
     args->max_body = 16 << 20;
     args->max_header = 16 << 10;
     args->max_connections = 1024;

@@ -240,6 +240,7 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
                                   .memory = choose_memory(args, is_cpu),
                                   .max_loaded = (size_t)args->models_max,
                                   .max_queued = (uint32_t)args->max_queued,
+                                  .stay_seconds = (double)args->models_stay,
                                   .pause_seconds = PAUSE_SECONDS,
                                   .scan_seconds = SCAN_SECONDS };
     if (!loader.memory && args->models_max > 1) {

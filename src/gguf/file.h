@@ -10,7 +10,6 @@
 struct qn_name_table {
     const void *items;
     size_t stride;
-    uint64_t seed;
     size_t *slots; /* index + 1, or 0 for an empty slot */
     size_t mask;
 };
@@ -49,12 +48,10 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file);
 /* qn_name_table_build - build the table of an array.
  *
  *   items       [count] structures of `stride` bytes
- *   seed        of the hash
  *   duplicate   the index of the first item whose name occurred before, or count. The later items are then not in the table
  *
  * Free table->slots with qn_free, whatever the status. */
-qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, uint64_t seed,
-                              size_t *duplicate);
+qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, size_t *duplicate);
 
 /* qn_name_table_find - the item with this name, or NULL. */
 const void *qn_name_table_find(const struct qn_name_table *table, const char *name, size_t length);

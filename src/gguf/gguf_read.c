@@ -296,9 +296,7 @@ static qn_status read_structure(qn_gguf *file, struct cursor *c)
         QN_TRY(qn_realloc_array(&file->kv, &file->kv_capacity, file->n_kv + 1, sizeof *file->kv, "keys"));
         QN_TRY(read_kv(file, c, file->n_kv, n_kv, &file->kv[file->n_kv]));
     }
-    /* The seed is an address, which differs between processes: names cannot be crafted to collide in the hash table. */
-    const uint64_t seed = (uintptr_t)file;
-    QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, seed, &duplicate));
+    QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, &duplicate));
     if (duplicate < file->n_kv)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' appears twice", file->path, QN_STRING_ARGS(file->kv[duplicate].key));
     QN_TRY(read_alignment(file));
@@ -307,7 +305,7 @@ static qn_status read_structure(qn_gguf *file, struct cursor *c)
             qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors, "tensors"));
         QN_TRY(read_tensor(file, c, file->n_tensors, n_tensors, &file->tensors[file->n_tensors]));
     }
-    QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, seed, &duplicate));
+    QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, &duplicate));
     if (duplicate < file->n_tensors)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' appears twice", file->path,
                        QN_STRING_ARGS(file->tensors[duplicate].name));

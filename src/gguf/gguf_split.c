@@ -153,8 +153,7 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
             whole->tensors[whole->n_tensors++] = part->tensors[t];
     }
     qn_free(whole->tensor_table.slots);
-    QN_TRY(qn_name_table_build(&whole->tensor_table, whole->tensors, total, sizeof *whole->tensors, whole->kv_table.seed,
-                               &duplicate));
+    QN_TRY(qn_name_table_build(&whole->tensor_table, whole->tensors, total, sizeof *whole->tensors, &duplicate));
     if (duplicate == total)
         return QN_OK;
     const qn_gguf_tensor *later = &whole->tensors[duplicate];

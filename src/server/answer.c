@@ -32,7 +32,7 @@ typedef struct slot {
 struct qn_answer {
     qn_outbox *outbox;
     qn_answer_request request;
-    char scope[QN_KEY_SCOPE_BYTES];
+    char scope[QN_KEY_SCOPE_BYTES], client[QN_ANSWER_CLIENT_BYTES];
     qn_bytes body;
     size_t n_body; /* its bytes, also when it is freed */
     void *user;    /* of the I/O thread */
@@ -148,6 +148,7 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
     a->outbox = outbox;
     a->request = *request;
     snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
+    snprintf(a->client, sizeof a->client, "%s", request->client);
     a->body = *body;
     *body = (qn_bytes){ 0 };
     a->user = user;
@@ -184,6 +185,11 @@ void qn_answer_release(qn_answer *a)
     qn_bytes_free(&a->out);
     pthread_mutex_destroy(&a->lock);
     free(a);
+}
+
+const char *qn_answer_client(const qn_answer *a)
+{
+    return a->client;
 }
 
 void qn_answer_link(qn_answer *a, qn_answer *next)
@@ -409,9 +415,8 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
 /* A body that would not be queued is not worth its tokens. */
 static bool check_queue(const qn_answer *a, qn_refusal *refusal)
 {
-    const uint32_t queued = qn_scheduler_get_counters(a->model->scheduler).queued;
-    return queued < a->model->max_queued || qn_refuse(refusal, 429, "overloaded", NULL, "%u requests wait, at most %u may",
-                                                      (unsigned)queued, (unsigned)a->model->max_queued);
+    return qn_scheduler_check_room(a->model->scheduler, a->client, 1) == QN_OK ||
+           qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text());
 }
 
 static const qn_served *served_of(const qn_answer *a)
@@ -419,11 +424,18 @@ static const qn_served *served_of(const qn_answer *a)
     return a->exchange->model ? &a->model->echoed : &a->model->served;
 }
 
+/* Of what is kept for further requests. */
+static const char *scope_of(const qn_answer *a)
+{
+    return a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+}
+
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
     (void)qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation);
+    a->exchange->scope = scope_of(a);
     if (!a->exchange->protocol->bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
@@ -432,8 +444,7 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
     return true;
 }
 
-/* False: refused. */
-static bool submit(qn_answer *a, size_t i, qn_refusal *refusal)
+static void prepare(qn_answer *a, size_t i)
 {
     qn_request_params *params = &a->exchange->requests[i];
     a->slots[i] = (slot){ .answer = a, .index = i };
@@ -442,27 +453,26 @@ static bool submit(qn_answer *a, size_t i, qn_refusal *refusal)
     params->on_token = on_token;
     params->on_end = on_end;
     params->user = &a->slots[i];
-    params->scope = a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
-    const qn_status status = qn_scheduler_submit(a->model->scheduler, params, &a->ids[i]);
-    if (status)
-        qn_exchange_refuse_status(a->exchange, i, served_of(a), status, refusal);
-    return !status;
+    params->scope = scope_of(a);
+    params->client = a->client;
 }
 
-/* How many were submitted. The stream begins in the queue, where nobody takes it before all were. */
-static size_t submit_all(qn_answer *a, qn_refusal *refusal)
+/* False: refused. The stream begins in the queue, where nobody takes it before. */
+static bool submit(qn_answer *a, qn_refusal *refusal)
 {
     const size_t n = a->exchange->n_requests;
-    bool go_on = true;
-    size_t i = 0;
-    while (go_on && i < n && submit(a, i, refusal)) {
-        i++;
-        pthread_mutex_lock(&a->lock);
-        a->n_submitted = i;
-        go_on = !a->is_abandoned && !a->is_stopped;
-        pthread_mutex_unlock(&a->lock);
+    qn_submit_refusal refused;
+    for (size_t i = 0; i < n; i++)
+        prepare(a, i);
+    const qn_status status = qn_scheduler_submit_all(a->model->scheduler, a->exchange->requests, n, a->ids, &refused);
+    if (status) {
+        qn_exchange_refuse_status(served_of(a), status, refused.n_prompt, refusal);
+        return false;
     }
-    return i;
+    pthread_mutex_lock(&a->lock);
+    a->n_submitted = n;
+    pthread_mutex_unlock(&a->lock);
+    return true;
 }
 
 /* The worker counts as a request until it has submitted all. */
@@ -478,22 +488,20 @@ static void run(qn_answer *a)
     a->exchange->protocol->begin(a->exchange, &a->out);
     pthread_mutex_unlock(&a->lock);
 
-    const size_t n_submitted = submit_all(a, &refusal);
+    const bool is_queued = submit(a, &refusal);
     pthread_mutex_lock(&a->lock);
-    const bool is_refused = refusal.status, is_useless = is_refused || a->is_abandoned || a->is_stopped;
-    if (is_refused && !a->is_abandoned && !a->view.is_done)
-        refuse(a, &refusal);
-    else if (n_submitted < n)
-        a->was_cancelled = true;
-    else
+    const bool is_useless = a->is_abandoned || a->is_stopped;
+    if (is_queued)
         a->view.is_accepted = true;
+    else if (!a->is_abandoned && !a->view.is_done)
+        refuse(a, &refusal);
     const bool is_new = has_news(a);
     pthread_mutex_unlock(&a->lock);
-    if (is_useless)
+    if (is_queued && is_useless)
         cancel(a);
     if (is_new)
         notify(a);
-    leave(a, n - n_submitted + 1);
+    leave(a, is_queued ? 1 : n + 1);
 }
 
 /* ---- The model ---- */
@@ -527,6 +535,7 @@ static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
         return a->model ? QN_ACQUIRED : QN_ACQUIRE_REFUSED;
     }
     a->waiter.wake = wake;
+    a->waiter.client = a->client;
     qn_answer_hold(a); /* of the waiter */
     pthread_mutex_lock(&a->lock);
     a->may_open = a->exchange->is_stream;

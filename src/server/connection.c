@@ -83,6 +83,17 @@ static size_t count_of_client(const qn_connection *c)
     return n;
 }
 
+static void set_client(qn_connection *c)
+{
+    struct in6_addr network = ((const struct sockaddr_in6 *)&c->address)->sin6_addr;
+    if (c->address.ss_family != AF_INET6 || IN6_IS_ADDR_V4MAPPED(&network)) {
+        memcpy(c->client_text, c->address_text, sizeof c->client_text);
+        return;
+    }
+    memset(&network.s6_addr[8], 0, 8);
+    inet_ntop(AF_INET6, &network, c->client_text, sizeof c->client_text);
+}
+
 static void set_address(qn_connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -98,6 +109,7 @@ static void set_address(qn_connection *c)
         inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, c->address_text, sizeof c->address_text);
     }
     c->is_loopback = qn_guard_is_loopback(address);
+    set_client(c);
 }
 
 /* ---- Opened and closed ---- */

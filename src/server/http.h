@@ -72,6 +72,7 @@ struct qn_connection {
     int fd;
     struct sockaddr_storage address;
     char address_text[QN_HTTP_ADDRESS_BYTES];
+    char client_text[QN_HTTP_ADDRESS_BYTES]; /* the same of a network of 64 bits for IPv6 */
     bool is_loopback;
     qn_connection_state state;
     double deadline;                                /* 0: none */

@@ -71,7 +71,7 @@ static bool compile_format(qn_openai *x, qn_refusal *refusal)
         return qn_refuse_memory(refusal);
     const char *text = schema ? schema : json_string_value(f->source);
     const size_t length = schema ? strlen(schema) : json_string_length(f->source);
-    const qn_status status = qn_grammar_create(x->served->model, f->kind, text, length, &x->params.grammar);
+    const qn_status status = qn_grammar_create_in(x->served->model, x->base.scope, f->kind, text, length, &x->params.grammar);
     free(schema);
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
@@ -184,7 +184,8 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
                                    .is_single = tools->is_single,
                                    .format = format,
                                    .format_length = format ? strlen(format) : 0,
-                                   .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT };
+                                   .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT,
+                                   .scope = x->base.scope };
     const bool has_memory = text && (format || !has_format);
     const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     free(text);

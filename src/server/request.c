@@ -324,6 +324,7 @@ static enum MHD_Result start_answer(qn_http_request *r)
                                   .limits = &http->limits,
                                   .registry = &http->registry,
                                   .scope = r->has_key ? r->key.scope : NULL,
+                                  .client = r->has_key ? r->key.scope : r->connection->client_text,
                                   .shares_prefixes = http->params.shares_prefixes,
                                   .has_seed = http->params.has_seed,
                                   .seed = http->params.seed,

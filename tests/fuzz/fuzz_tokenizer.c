@@ -208,8 +208,10 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
     }
     text = copy + at;
     n -= at;
+    qn_stop_strings *made;
     qn_stop *stop;
-    if (qn_stop_create((const char *const *)strings, n_strings, &stop) == QN_OK) {
+    if (qn_stop_strings_create((const char *const *)strings, n_strings, &made) == QN_OK) {
+        require(qn_stop_create(made, &stop) == QN_OK, "a search begins");
         size_t n_out = 0, length, end = 0, match = 0;
         for (end = 1; end <= n && !match; end++)
             for (size_t i = 0; i < n_strings; i++) {
@@ -231,6 +233,7 @@ static void check_stop(const char *text, size_t n, uint8_t cuts)
         memcpy(out + n_out, safe, length);
         require(same(out, n_out + length, text, expected), "all before the stop string comes out");
         qn_stop_free(stop);
+        qn_stop_strings_free(made);
     }
     free(copy);
     free(out);

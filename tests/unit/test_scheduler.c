@@ -474,7 +474,7 @@ static void waiting_raises_priority(void **unused)
         params.priority = i ? 5 : 0;
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     }
-    for (qn_request *r = scheduler->queue; r; r = r->next)
+    for (qn_request *r = scheduler->clients->queue; r; r = r->next)
         r->submitted -= r->params.priority ? 0 : 6;
     while (!a[0].n_ends)
         step(scheduler, false);

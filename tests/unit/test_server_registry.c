@@ -4,6 +4,7 @@
 
 #include "base/append.h"
 #include "base/status.h"
+#include "server/clock.h"
 #include "server/registry.h"
 
 #include <stdatomic.h>
@@ -190,12 +191,17 @@ static void wake(qn_waiter *waiter)
     pthread_mutex_unlock(&r->lock);
 }
 
-static void ask(qn_registry *registry, request *r, const char *name)
+static void ask_as(qn_registry *registry, request *r, const char *client, const char *name)
 {
-    *r = (request){ .waiter.wake = wake };
+    *r = (request){ .waiter = { .wake = wake, .client = client } };
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->woken, NULL);
     r->acquired = qn_registry_acquire(registry, name, &r->waiter, &r->model, &r->refusal);
+}
+
+static void ask(qn_registry *registry, request *r, const char *name)
+{
+    ask_as(registry, r, NULL, name);
 }
 
 /* NULL: refused. */
@@ -310,6 +316,78 @@ static void the_model_used_longest_ago_is_freed(void **unused)
     use(&registry, "a");
     use(&registry, "b");
     wait_events(&f, "+a +b -b +c -c +b ");
+    end(&f, &registry);
+}
+
+static void set_stay(qn_registry *registry, double seconds)
+{
+    pthread_mutex_lock(&registry->lock);
+    registry->loader.stay_seconds = seconds;
+    pthread_mutex_unlock(&registry->lock);
+}
+
+/* Requests for two models in turn, of which one fits: each load is used for as long as the model stays, by all requests for it. */
+static void models_in_turn_do_not_thrash(void **unused)
+{
+    (void)unused;
+    enum { STAY = 200 };
+    qn_registry registry;
+    qn_registry_view view;
+    fake f;
+    request a, b;
+    begin(&f, &registry, three, 1, 0);
+    set_stay(&registry, 1e-3 * STAY);
+    const double start = qn_now();
+    use(&registry, "a");
+    for (int i = 0; i < 3; i++) {
+        ask(&registry, &b, "b");
+        for (int k = 0; k < 5; k++) {
+            ask(&registry, &a, "a"); /* answered while b waits */
+            if (a.acquired == QN_ACQUIRED)
+                qn_registry_release(&registry, a.model);
+            assert_int_equal(a.acquired, QN_ACQUIRED);
+        }
+        assert_true(waits(&b));
+        assert_non_null(get(&b));
+        assert_true(qn_now() - start > 1e-3 * STAY * (2 * i + 1));
+        qn_registry_release(&registry, b.model);
+        use(&registry, "a");
+        assert_true(qn_now() - start > 1e-3 * STAY * (2 * i + 2));
+    }
+    assert_true(qn_registry_look_for(&registry, "a", &view));
+    assert_int_equal(view.n_loads, 4);
+    /* One that cannot be freed yet costs no other its memory. */
+    ask(&registry, &b, "b");
+    assert_true(qn_registry_cancel(&registry, &b.waiter));
+    use(&registry, "a");
+    assert_true(qn_registry_look_for(&registry, "a", &view));
+    assert_int_equal(view.n_loads, 4);
+    end(&f, &registry);
+}
+
+/* One client asks for many models before another asks for one: that is loaded second, not last. */
+static void clients_take_turns(void **unused)
+{
+    (void)unused;
+    static const char *const files[] = { "a=10", "b=10", "c=10", "d=10", "e=10", "f=10", NULL };
+    qn_registry registry;
+    fake f;
+    request first, many[4], one;
+    begin(&f, &registry, files, 1, 0);
+    ask_as(&registry, &first, "many", "a");
+    assert_non_null(get(&first));
+    for (int i = 0; i < 4; i++)
+        ask_as(&registry, &many[i], "many", (const char *[]){ "b", "c", "d", "e" }[i]);
+    ask_as(&registry, &one, "one", "f");
+    wait_draining(&registry, "a");
+    qn_registry_release(&registry, first.model);
+    assert_non_null(get(&one));
+    qn_registry_release(&registry, one.model);
+    for (int i = 0; i < 4; i++) {
+        assert_non_null(get(&many[i]));
+        qn_registry_release(&registry, many[i].model);
+    }
+    wait_events(&f, "+a -a +f -f +b -b +c -c +d -d +e ");
     end(&f, &registry);
 }
 
@@ -678,6 +756,8 @@ int main(void)
         cmocka_unit_test(a_single_model_has_any_name),
         cmocka_unit_test(names_are_exact_and_files_come_and_go),
         cmocka_unit_test(the_model_used_longest_ago_is_freed),
+        cmocka_unit_test(models_in_turn_do_not_thrash),
+        cmocka_unit_test(clients_take_turns),
         cmocka_unit_test(a_busy_model_is_drained),
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
         cmocka_unit_test(failures_are_told_and_tried_again),

@@ -2,13 +2,13 @@
 #include "text/grammar/schema.h"
 
 #include "base/append.h"
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 #include "text/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 static qn_status no_memory(void)
 {
@@ -55,14 +55,15 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t
 /* Equal patterns are one DFA: alternatives in the same state of it are walked as one. */
 static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
 {
-    const uint64_t lengths = (uint64_t)rule->min << 32 | rule->max;
-    const XXH128_hash_t hash = XXH3_128bits_withSeed(text, length, lengths);
-    const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
-    if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low64 || c->patterns[slot].high != hash.high64) {
+    const qn_hash128 pattern = qn_keyed_hash128(text, length);
+    const uint64_t parts[] = { pattern.low, pattern.high, rule->min, rule->max };
+    const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
+    const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
+    if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
         uint32_t id;
         QN_TRY(compile_pattern(c, text, length, rule, &id));
-        c->patterns[slot].low = hash.low64;
-        c->patterns[slot].high = hash.high64;
+        c->patterns[slot].low = hash.low;
+        c->patterns[slot].high = hash.high;
         c->patterns[slot].dfa = id + 1;
     }
     *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .max = QN_UNLIMITED, .dfa = (int32_t)c->patterns[slot].dfa - 1 };
@@ -203,13 +204,15 @@ qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, 
     uint32_t expr, dfa;
     get_bound(schema, true, integer, &bounds[0]);
     get_bound(schema, false, integer, &bounds[1]);
-    const XXH128_hash_t hash = XXH3_128bits_withSeed(bounds, sizeof bounds, integer);
-    const size_t slot = hash.low64 % QN_SCHEMA_NUMBERS;
-    if (!c->numbers[slot].dfa || c->numbers[slot].low != hash.low64 || c->numbers[slot].high != hash.high64) {
+    const qn_hash128 of_bounds = qn_keyed_hash128(bounds, sizeof bounds);
+    const uint64_t parts[] = { of_bounds.low, of_bounds.high, integer };
+    const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
+    const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
+    if (!c->numbers[slot].dfa || c->numbers[slot].low != hash.low || c->numbers[slot].high != hash.high) {
         QN_TRY(qn_expr_number(&c->exprs, integer, &bounds[0], &bounds[1], &expr));
         QN_TRY(qn_schema_dfa(c, expr, &dfa));
-        c->numbers[slot].low = hash.low64;
-        c->numbers[slot].high = hash.high64;
+        c->numbers[slot].low = hash.low;
+        c->numbers[slot].high = hash.high;
         c->numbers[slot].dfa = dfa + 1;
     }
     return qn_schema_node(c, QN_DFA, c->numbers[slot].dfa - 1, c->end, entry);
