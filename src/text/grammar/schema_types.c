@@ -2,7 +2,7 @@
 #include "text/grammar/schema.h"
 
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* str(value) and repr(value) as Python prints them. */
 #include "base/status.h"
 #include "text/jinja/run.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <float.h>
 #include <inttypes.h>
