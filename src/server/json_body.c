@@ -73,7 +73,7 @@ json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *
         qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
     else if (!json_is_object(json))
         qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
-    if (json_is_object(json))
+    if (json_is_object(json) && qn_body_check_zeros(json, refusal))
         return json;
     json_decref(json);
     return NULL;
