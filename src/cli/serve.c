@@ -223,7 +223,7 @@ static int add_model(serve *s)
 {
     char memory[32];
     const char *const path = s->args->model;
-    qn_registered model = { .name = s->name, .file = strrchr(path, '/') ? strrchr(path, '/') + 1 : path };
+    qn_registered model = { .name = s->name };
     if (s->args->aliases.count)
         snprintf(s->name, sizeof s->name, "%s", s->args->aliases.at[0]);
     else
@@ -234,7 +234,9 @@ static int add_model(serve *s)
     s->scheduler = model.scheduler;
     if (qn_server_add(s->server, &model))
         return qn_cli_fail();
-    printf("ready: %s, %u tokens of context, %u requests at a time, %s for contexts\n", s->name, (unsigned)model.served.n_ctx,
+    fputs("ready: ", stdout);
+    qn_print_escaped(stdout, s->name, strlen(s->name));
+    printf(", %u tokens of context, %u requests at a time, %s for contexts\n", (unsigned)model.served.n_ctx,
            (unsigned)model.n_parallel,
            qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model).file_bytes)));
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;

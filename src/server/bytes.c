@@ -3,7 +3,8 @@
 
 #include "base/append.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/printable.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -93,18 +94,27 @@ void qn_json_string(qn_bytes *bytes, const char *text)
         qn_json_null(bytes);
 }
 
-static void add_escape(qn_bytes *bytes, unsigned char c)
+static void add_escape(qn_bytes *bytes, uint32_t code)
 {
     static const char short_forms[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     for (const char *form = short_forms; *form; form += 2)
-        if ((unsigned char)*form == c) {
+        if ((uint32_t)*form == code) {
             qn_bytes_add(bytes, (const char[]){ '\\', form[1] }, 2);
             return;
         }
-    qn_bytes_print(bytes, "\\u%04X", c);
+    if (code < 0x10000)
+        qn_bytes_print(bytes, "\\u%04X", (unsigned)code);
+    else
+        qn_bytes_print(bytes, "\\u%04X\\u%04X", (unsigned)(0xd7c0 + (code >> 10)), (unsigned)(0xdc00 + (code & 0x3ff)));
 }
 
-void qn_json_text(qn_bytes *bytes, const char *text, size_t length)
+/* Whether JSON, or with is_line a line that a terminal shows, has the character as it is. */
+static bool is_plain(uint32_t code, bool is_line)
+{
+    return code >= ' ' && code != '"' && code != '\\' && !(is_line && (qn_is_control(code) || qn_is_deceptive(code)));
+}
+
+static void add_string(qn_bytes *bytes, const char *text, size_t length, bool is_line)
 {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t from = 0;
@@ -114,17 +124,27 @@ void qn_json_text(qn_bytes *bytes, const char *text, size_t length)
     for (size_t at = 0, n; at < length; at += n) {
         uint32_t code;
         const qn_utf8 found = qn_utf8_next(text + at, length - at, &n, &code);
-        if (found == QN_UTF8_COMPLETE && code >= ' ' && code != '"' && code != '\\')
+        if (found == QN_UTF8_COMPLETE && is_plain(code, is_line))
             continue;
         qn_bytes_add(bytes, text + from, at - from);
         if (found == QN_UTF8_COMPLETE)
-            add_escape(bytes, (unsigned char)code);
+            add_escape(bytes, code);
         else
             qn_bytes_add(bytes, replacement, sizeof replacement - 1);
         from = at + n;
     }
     qn_bytes_add(bytes, text + from, length - from);
     qn_bytes_add(bytes, "\"", 1);
+}
+
+void qn_json_text(qn_bytes *bytes, const char *text, size_t length)
+{
+    add_string(bytes, text, length, false);
+}
+
+void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length)
+{
+    add_string(bytes, text, length, true);
 }
 
 void qn_json_integer(qn_bytes *bytes, int64_t value)

@@ -59,12 +59,6 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static qn_status create_entry(const char *name, const char *path, qn_registry_entry **out)
 {
     qn_registry_entry *entry;
@@ -85,7 +79,6 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
         return status;
     }
     entry->model.name = entry->name;
-    entry->model.file = entry->path ? file_name(entry->path) : "";
     entry->model.created = (int64_t)time(NULL);
     *out = entry;
     return QN_OK;
@@ -547,7 +540,6 @@ static bool look(const qn_registry_entry *entry, qn_registry_view *view)
         return false;
     *view = entry->last_view;
     view->name = entry->name;
-    view->file = entry->model.file;
     view->path = entry->path;
     view->state = entry->state;
     view->is_draining = entry->is_draining;

@@ -21,11 +21,10 @@
 
 enum { QN_REGISTRY_MODELS = 256, QN_REGISTRY_NAME_BYTES = 256, QN_REGISTRY_TURNS = 64, QN_REGISTRY_CLIENT_BYTES = 64 };
 
-/* A loaded model. The registry has made name, file, metrics and recall, and keeps them as long as it lives; the rest is the
+/* A loaded model. The registry has made name, metrics and recall, and keeps them as long as it lives; the rest is the
  * loader's, valid as long as a reference is held. */
 typedef struct qn_registered {
     const char *name;
-    const char *file; /* the name of its file, without folders */
     qn_served served; /* with the name */
     qn_served echoed; /* for requests that name it in another way: without a name, so that answers have theirs */
     qn_scheduler *scheduler;
@@ -157,7 +156,7 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model);
 
 /* What a model is, or was when it was loaded last. Strings are the registry's, and live as long. */
 typedef struct qn_registry_view {
-    const char *name, *file;
+    const char *name;
     const char *path; /* NULL: it was added loaded */
     qn_model_state state;
     bool is_draining; /* loaded, but takes no new requests */

@@ -6,7 +6,7 @@
 #include "text/bpe.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/vocab.h"
 
 #include <stdio.h>

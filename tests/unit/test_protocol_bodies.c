@@ -284,7 +284,7 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{\"messages\":[]}", "messages" },
         { CHAT, "{\"messages\":[1]}", "messages[0].role" },
         { CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"\"}]}", "messages[0].role" },
-        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "role" },
         { CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}",

@@ -1,7 +1,7 @@
 /* Regular expressions of ECMAScript, read to expressions. */
 #include "text/grammar/automaton.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 

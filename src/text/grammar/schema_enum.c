@@ -1,7 +1,7 @@
 /* Enumerations and constants: which values of an enum or const fit what stands beside it, and how they are written. */
 #include "text/grammar/schema.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "base/append.h"
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

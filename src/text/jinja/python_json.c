@@ -1,7 +1,7 @@
 /* json.dumps and json.loads. */
 #include "base/status.h"
 #include "text/jinja/run.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>

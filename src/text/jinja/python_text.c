@@ -2,7 +2,7 @@
 #include "base/append.h"
 #include "base/status.h"
 #include "text/jinja/run.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <float.h>
 #include <inttypes.h>
