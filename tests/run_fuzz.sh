@@ -9,7 +9,8 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/new"
 folders=("$work/new")
 [ -d "$corpus" ] && folders+=("$corpus")
-if ! "$target" -max_total_time="${QN_FUZZ_SECONDS:-20}" -timeout=10 -rss_limit_mb=2000 -malloc_limit_mb=1000 \
+# The mask: what the program prints is thrown away.
+if ! "$target" -max_total_time="${QN_FUZZ_SECONDS:-20}" -timeout=10 -rss_limit_mb=2000 -malloc_limit_mb=1000 -close_fd_mask=3 \
     -artifact_prefix="$work/" "${folders[@]}" >"$work/log" 2>&1; then
     tail -n 60 "$work/log"
     for input in "$work"/crash-* "$work"/timeout-* "$work"/oom-* "$work"/leak-*; do

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,10 +15,18 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A copy of standard error, which libFuzzer closes for what the program prints. */
+static int report_fd;
+
+__attribute__((constructor)) static void keep_report_fd(void)
+{
+    report_fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+}
+
 static inline void require(bool condition, const char *what)
 {
     if (!condition) {
-        fprintf(stderr, "not so: %s (%s)\n", what, qn_error_text());
+        dprintf(report_fd, "not so: %s (%s)\n", what, qn_error_text());
         abort();
     }
 }
@@ -72,7 +81,7 @@ static inline uint8_t *read_source(const char *name, size_t *size)
     char path[4096];
     FILE *file = fopen(source_path(name, path), "rb");
     if (!file || fseek(file, 0, SEEK_END)) {
-        fprintf(stderr, "%s cannot be read: QN_SOURCE_DIR is the folder that it is in\n", path);
+        dprintf(report_fd, "%s cannot be read: QN_SOURCE_DIR is the folder that it is in\n", path);
         exit(1);
     }
     *size = (size_t)ftell(file);
