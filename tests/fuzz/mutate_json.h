@@ -110,8 +110,8 @@ static inline json_t *new_number(struct json_mutation *m)
 static inline json_t *new_string(struct json_mutation *m)
 {
     static const char *const texts[] = {
-        "",       " ",     "a",  "null", "1",    "é", "🤗",         "\n\n",     "\x01",         "{\"a\":1}",
-        "[",      "\\",    "\"", "%s%n", "../x", "Ġ", "<|im_start|>", "</think>", "</tool_call>", "\u2028",
+        "",       " ",       "a",  "null", "1",    "é", "🤗",         "\n\n",     "\x01",         "{\"a\":1}",
+        "[",      "\\",      "\"", "%s%n", "../x", "Ġ", "<|im_start|>", "</think>", "</tool_call>", "\u2028",
         "\u202e", "\xc2\x85"
     };
     if (draw(m, 3) == 0)
