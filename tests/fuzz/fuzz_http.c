@@ -55,7 +55,7 @@ static void set_up(void)
                                       .body_seconds = 4,
                                       .idle_seconds = 4,
                                       .n_workers = 1 };
-    qn_registered registered = { .name = "m", .file = "m.gguf" };
+    qn_registered registered = { .name = "m" };
     require(qn_model_load(path, &(qn_model_params){ .device = "cpu", .n_threads = 1, .memory = 64 << 20 }, &model) == QN_OK,
             "the model loads");
     require(qn_serve_prepare(&args, path, model, &registered) == QN_OK, "it has a scheduler");
