@@ -327,8 +327,15 @@ static void read_some(int fd, struct answers *a, const struct requests *r, int m
 static int open_connection(void)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    require(fd >= 0 && !connect(fd, (struct sockaddr *)&address, sizeof address), "the server accepts connections");
+    const struct linger none = { .l_onoff = 1 }; /* a port is free again when the connection is closed */
+    int failed = connect(fd, (struct sockaddr *)&address, sizeof address);
+    for (int i = 0; failed && errno == EADDRNOTAVAIL && i < 70; i++) { /* where it is not: other connections of this machine */
+        sleep(1);
+        failed = connect(fd, (struct sockaddr *)&address, sizeof address);
+    }
+    require(fd >= 0 && !failed, strerror(errno));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     return fd;
 }
 
