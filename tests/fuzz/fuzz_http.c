@@ -115,7 +115,7 @@ static bool parse_first_line(const char *line, size_t n, struct request *request
 {
     const char *space = memchr(line, ' ', n), *end = line + n, *last = memrchr(line, ' ', n);
     request->is_head = n > 5 && !memcmp(line, "HEAD", 4) && (line[4] == ' ' || line[4] == '\t');
-    f->is_old = n < 8 || memcmp(end - 8, "HTTP/1.1", 8) != 0;
+    f->is_old = n >= 8 && !memcmp(end - 8, "HTTP/1.0", 8);
     if (!space || last <= space + 1 || end - last != 9 || memcmp(last + 1, "HTTP/1.", 7) != 0 ||
         (end[-1] != '0' && end[-1] != '1') || !is_token(line, (size_t)(space - line)))
         f->is_strict = false;
