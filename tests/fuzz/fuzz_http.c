@@ -107,7 +107,10 @@ static size_t line_length(const char *at, const char *end, struct framing *f, co
     for (size_t i = 0; i < n; i++)
         if (((unsigned char)at[i] < ' ' && at[i] != '\t') || (unsigned char)at[i] >= 0x7f)
             f->is_strict = false;
-    return memchr(at, 0, n) || memchr(at, '\r', n) ? SIZE_MAX : n;
+    size_t n_text = n; /* libmicrohttpd does not tell of zeros at the end of the last line of a block */
+    while (n_text && !at[n_text - 1])
+        n_text--;
+    return memchr(at, 0, n_text) || memchr(at, '\r', n) ? SIZE_MAX : n;
 }
 
 /* METHOD SP TARGET SP HTTP/1.1 */
