@@ -59,7 +59,7 @@ static bool is_wide(const char *number, size_t length)
     return errno == ERANGE && end == number + length;
 }
 
-/* Copies a terminated text, with a fraction behind integers of more than 64 bits, which makes them real. */
+/* Copies a terminated text of [length], which has no zero byte, with a fraction behind integers of more than 64 bits, which makes them real. */
 static char *widen(const char *text, size_t length, size_t *n_out)
 {
     enum { SHORTEST = 19 };
@@ -84,8 +84,9 @@ static char *widen(const char *text, size_t length, size_t *n_out)
 static json_t *load_wide(const char *text, size_t length, size_t flags, json_error_t *why)
 {
     size_t n = 0;
-    char *copy = strndup(text, length), *wide = copy ? widen(copy, length, &n) : NULL;
-    json_t *json = wide && strlen(copy) == length ? json_loadb(wide, n, flags, why) : NULL;
+    char *copy = memchr(text, 0, length) ? NULL : strndup(text, length); /* JSON has no zero bytes */
+    char *wide = copy ? widen(copy, length, &n) : NULL;
+    json_t *json = wide ? json_loadb(wide, n, flags, why) : NULL;
     free(copy);
     free(wide);
     return json;
