@@ -1,6 +1,6 @@
-/* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each is taken
- * or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under sanitizers this is the test
- * that no schema overwrites memory. QN_SOAK: many more of them. */
+/* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each is
+ * taken or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under sanitizers this is
+ * the test that no schema overwrites memory. QN_SOAK: many more of them. */
 #include "helper_assert.h"
 #include "helper_schemas.h"
 #include "helper_vocab.h"
