@@ -529,6 +529,29 @@ static void prompts_fit_into_the_context(void **unused)
     }
 }
 
+/* A schema that was compiled for one scope is compiled again for another. */
+static void grammars_are_of_the_scope(void **unused)
+{
+    (void)unused;
+    static const char *const scopes[] = { "a", "b", "a" };
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
+    const qn_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
+    const qn_protocol *protocol = qn_protocol_find(CHAT);
+    qn_exchange *x[3];
+    qn_refusal refusal;
+    for (size_t i = 0; i < 3; i++) {
+        x[i] = qn_exchange_parse(protocol, body, strlen(body), NULL, &origin, &refusal);
+        assert_non_null(x[i]);
+        x[i]->scope = scopes[i];
+        assert_true(protocol->bind(x[i], &served, &refusal));
+    }
+    assert_non_null(x[0]->requests->grammar);
+    assert_ptr_equal(x[0]->requests->grammar, x[2]->requests->grammar);
+    assert_ptr_not_equal(x[0]->requests->grammar, x[1]->requests->grammar);
+    for (size_t i = 0; i < 3; i++)
+        qn_exchange_free(x[i]);
+}
+
 static void refusals_of_the_scheduler(void **unused)
 {
     (void)unused;
