@@ -66,6 +66,7 @@ bool qn_request_check_head(qn_http_request *r, struct MHD_Connection *mhd, const
 {
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     block b = { .why = r->why_invalid, .begin = address_of(method), .is_exact = size != NULL };
+    b.framing.is_http_1_0 = !strcmp(version, MHD_HTTP_VERSION_1_0);
     b.end = b.begin + (size ? size->header_size : 0);
     add_first_line(&b, r, method, version);
     if (!b.why)
@@ -73,7 +74,7 @@ bool qn_request_check_head(qn_http_request *r, struct MHD_Connection *mhd, const
     if (!b.why)
         MHD_get_connection_values(mhd, MHD_HEADER_KIND, add_header, &b);
     if (!b.why)
-        b.why = qn_framing_end(&b.framing, !strcmp(version, MHD_HTTP_VERSION_1_0));
+        b.why = qn_framing_end(&b.framing);
     if (!b.why)
         expect(&b, b.end, 4);
     if (!b.why && b.has_hidden)
