@@ -20,7 +20,7 @@ typedef struct block {
     uintptr_t begin, end;
     uintptr_t at; /* the end of what was found last, in the block */
     bool is_exact;
-    bool has_hidden; /* bytes that belong to nothing, and are no space */
+    bool has_hidden; /* bytes that belong to nothing: more zeros than libmicrohttpd puts there, or what is no space */
 } block;
 
 static uintptr_t address_of(const char *text)
@@ -36,8 +36,11 @@ static void expect(block *b, uintptr_t to, size_t distance)
         return;
     b->is_exact = false;
     const char *const gap = (const char *)b->at; /* within the block, which is libmicrohttpd's until the request has ended */
-    for (size_t i = 0; i < to - b->at; i++)
-        b->has_hidden = b->has_hidden || !memchr("\0\r\n\t ", gap[i], 5);
+    size_t n_zeros = 0;
+    for (size_t i = 0; i < to - b->at; i++) {
+        n_zeros += !gap[i];
+        b->has_hidden = b->has_hidden || n_zeros > distance || !memchr("\0\r\n\t ", gap[i], 5);
+    }
 }
 
 static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
