@@ -27,6 +27,7 @@ typedef struct qn_answer_request {
     const qn_protocol *protocol;
     const qn_protocol_limits *limits;
     qn_registry *registry;
+    qn_account *account;  /* NULL: none; the answer takes a reference */
     const char *scope;    /* of its key; lives as long as the answer's connection; NULL: no keys */
     bool shares_prefixes; /* with other scopes */
     bool has_seed;        /* seed, else a random one */

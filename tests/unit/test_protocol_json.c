@@ -105,7 +105,8 @@ static void numbers_have_the_digits_of_a_float(void **unused)
 static json_t *read_body(const char *text, const qn_protocol_limits *limits)
 {
     qn_refusal refusal = { 0 };
-    json_t *json = qn_body_read(text, strlen(text), limits, &refusal);
+    qn_reading reading = { .limits = limits };
+    json_t *json = qn_body_read(text, strlen(text), &reading, &refusal);
     if (!json)
         assert_int_equal(refusal.status, 400);
     if (!json)
