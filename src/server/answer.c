@@ -201,6 +201,21 @@ qn_answer *qn_answer_linked(const qn_answer *a)
 
 /* ---- The end ---- */
 
+/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, and looks at it
+ * when a block of more than 64 KiB is freed. */
+static void trim(const qn_answer *a)
+{
+#ifdef __GLIBC__
+    if (qn_account_peak(a->request.account) <= LARGE_REQUEST)
+        return;
+    (void)malloc_trim(0);
+    void *volatile block = malloc(128 << 10);
+    free(block);
+#else
+    (void)a;
+#endif
+}
+
 /* The answer is a refusal: what was written is dropped, unless it has been sent. The caller holds the lock. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
 {
@@ -260,10 +275,17 @@ static void leave(qn_answer *a, size_t n)
     }
 }
 
+/* What is large goes first: a text that stays would keep the heap that it was in. */
 void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
 {
     pthread_mutex_lock(&a->lock);
     a->may_open = false;
+    const bool has_begun = a->view.is_stream && a->view.is_accepted;
+    pthread_mutex_unlock(&a->lock);
+    if (!has_begun)
+        leave_model(a);
+    trim(a);
+    pthread_mutex_lock(&a->lock);
     if (!a->is_abandoned)
         refuse(a, refusal);
     a->view.has_ended = true;
@@ -372,21 +394,6 @@ static void cancel(qn_answer *a)
         qn_scheduler_cancel(model->scheduler, a->ids[i]);
     if (model)
         qn_registry_release(a->request.registry, model);
-}
-
-/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, and looks at it
- * when a block of more than 64 KiB is freed. */
-static void trim(const qn_answer *a)
-{
-#ifdef __GLIBC__
-    if (qn_account_peak(a->request.account) <= LARGE_REQUEST)
-        return;
-    (void)malloc_trim(0);
-    void *volatile block = malloc(128 << 10);
-    free(block);
-#else
-    (void)a;
-#endif
 }
 
 /* The exchange of the body. False: refused. */
@@ -571,7 +578,6 @@ void qn_answer_start(qn_answer *a)
     }
     if (result == QN_ACQUIRE_REFUSED || !bind(a, &refusal)) {
         qn_answer_refuse(a, &refusal);
-        trim(a);
         return;
     }
     trim(a);

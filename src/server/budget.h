@@ -21,7 +21,7 @@ typedef struct qn_budget qn_budget;
 typedef struct qn_account qn_account;
 
 /* A request may take QN_REQUEST_MEMORY, and for each byte of its body QN_REQUEST_FACTOR. */
-enum { QN_REQUEST_MEMORY = 48 << 20, QN_REQUEST_FACTOR = 3 };
+enum { QN_REQUEST_MEMORY = 32 << 20, QN_REQUEST_FACTOR = 3 };
 
 typedef struct qn_budget_limits {
     size_t client, server; /* bytes of all requests of a client, and of all */

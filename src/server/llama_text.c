@@ -151,8 +151,11 @@ static qn_exchange *parse_detokenize(json_t *body, qn_reading *reading, qn_refus
         return NULL;
     }
     text_exchange *x = create(body, NULL, reading->account, refusal);
-    if (!x || qn_openai_take_ids(tokens, "tokens", reading->account, &x->tokens, refusal))
-        return x ? &x->base : NULL;
+    if (!x)
+        return NULL;
+    x->base.is_read = true;
+    if (qn_openai_take_ids(tokens, "tokens", reading->account, &x->tokens, refusal))
+        return &x->base;
     free_text(&x->base);
     return NULL;
 }

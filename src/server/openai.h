@@ -138,7 +138,8 @@ qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading
 qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 void qn_openai_free(qn_exchange *exchange);
 
-/* qn_openai_bind - make the requests. qn_openai_dump_conversation - the conversation as text. False: refused. */
+/* qn_openai_bind - make the requests. qn_openai_dump_conversation - the conversation as text, after
+ * which nothing else of the body is there. False: refused. */
 bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal);
 bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal);
 

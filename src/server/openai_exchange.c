@@ -76,11 +76,13 @@ static uint64_t seed_of(uint64_t seed, size_t choice)
     return choice ? XXH64(&number, sizeof number, seed) : seed;
 }
 
-/* The scheduler has the text, too, and what the template makes of it; all choices share them. */
+/* The last use of the body's values. The scheduler has the text, too, and what the template makes of it; all choices share them. */
 bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
 {
     enum { COPIES = 2 };
     qn_json_dump(x->base.conversation, &x->conversation);
+    release_body(x);
+    qn_exchange_give_values(&x->base);
     if (x->conversation.has_failed || !qn_account_take(x->base.account, COPIES * x->conversation.length))
         return qn_refuse_over(x->base.account, refusal);
     x->params.conversation = x->conversation.data;
@@ -90,12 +92,7 @@ bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
 
 qn_status qn_openai_count_prompt(qn_openai *x)
 {
-    qn_token *tokens;
-    const qn_status status = qn_conversation_tokens(x->served->model, x->params.conversation, x->params.conversation_length, -1,
-                                                    &tokens, &x->n_prompt);
-    if (status == QN_OK)
-        qn_free_tokens(tokens);
-    return status;
+    return qn_conversation_count(x->served->model, x->params.conversation, x->params.conversation_length, -1, &x->n_prompt);
 }
 
 bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
@@ -104,7 +101,6 @@ bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_ref
     x->served = served;
     if (!qn_openai_dump_conversation(x, refusal))
         return false;
-    release_body(x);
     const qn_status status = qn_openai_count_prompt(x);
     return status == QN_OK ||
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());

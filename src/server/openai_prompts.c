@@ -112,6 +112,7 @@ static bool take_ids(qn_openai *x, json_t *prompt, bool is_many, qn_refusal *ref
             return false;
     }
     x->prompt = needs_model ? json_incref(prompt) : NULL;
+    x->base.is_read = !needs_model && !x->biases && !x->format.source;
     return true;
 }
 
@@ -144,6 +145,13 @@ static bool add_text(const qn_openai *x, qn_prompt *prompt, const json_t *text, 
     size_t n;
     if (qn_tokenize(x->served->model, json_string_value(text), json_string_length(text), true, is_first, &tokens, &n))
         return qn_refuse(refusal, 400, "unsupported", "prompt", "%s", qn_error_text());
+    if (!prompt->tokens) { /* a prompt of one text */
+        prompt->tokens = tokens;
+        if (!qn_account_take(x->base.account, n * sizeof *tokens))
+            return qn_refuse_over(x->base.account, refusal);
+        prompt->n = prompt->capacity = n;
+        return true;
+    }
     const bool done = reserve(prompt, n, x->base.account, refusal);
     if (done && n)
         memcpy(prompt->tokens + prompt->n, tokens, n * sizeof *tokens);

@@ -34,6 +34,12 @@ const qn_protocol *qn_protocol_above(const char *path)
     return NULL;
 }
 
+void qn_exchange_give_values(qn_exchange *exchange)
+{
+    qn_account_give(exchange->account, exchange->n_values);
+    exchange->n_values = 0;
+}
+
 qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_origin *origin,
                                 qn_refusal *refusal)
 {
@@ -48,6 +54,8 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
     exchange->protocol = protocol;
     exchange->account = reading->account;
     exchange->n_values = n_values;
+    if (exchange->is_read)
+        qn_exchange_give_values(exchange);
     exchange->created = origin->created;
     exchange->seed = origin->seed;
     exchange->id = strdup(origin->id);
@@ -69,17 +77,11 @@ qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, si
     return exchange;
 }
 
-static void give_values(qn_exchange *exchange)
-{
-    qn_account_give(exchange->account, exchange->n_values);
-    exchange->n_values = 0;
-}
-
 bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
     const bool done = exchange->protocol->bind(exchange, served, refusal);
     if (done)
-        give_values(exchange);
+        qn_exchange_give_values(exchange);
     return done;
 }
 
@@ -87,7 +89,7 @@ void qn_exchange_free(qn_exchange *exchange)
 {
     if (!exchange)
         return;
-    give_values(exchange);
+    qn_exchange_give_values(exchange);
     free(exchange->id);
     free(exchange->secret);
     exchange->protocol->free(exchange);
@@ -97,13 +99,11 @@ void qn_exchange_free(qn_exchange *exchange)
 
 static size_t count_prompt(const qn_request_params *request, const qn_model *model)
 {
-    qn_token *tokens;
     size_t n;
     if (!request->conversation)
         return request->n_tokens;
-    if (qn_conversation_tokens(model, request->conversation, request->conversation_length, -1, &tokens, &n))
+    if (qn_conversation_count(model, request->conversation, request->conversation_length, -1, &n))
         return 0;
-    qn_free_tokens(tokens);
     return n;
 }
 

@@ -92,7 +92,8 @@ typedef struct qn_exchange {
     /* Of qn_exchange_create, for protocols. */
     char *id, *secret;
     qn_account *account; /* of the request, or NULL */
-    size_t n_values;     /* bytes promised to values of the body, until bind has freed them */
+    size_t n_values;     /* bytes promised to values of the body, until they are freed: by bind at last */
+    bool is_read;        /* after parse: nothing of the body is needed any more */
     int64_t created;
     uint64_t seed;
 } qn_exchange;
@@ -167,7 +168,10 @@ qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, si
                                const qn_origin *origin, qn_refusal *refusal);
 void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
 
-/* qn_exchange_bind - protocol->bind, after which the values of the body count no more. False: refused. */
+/* qn_exchange_give_values - the values of the body were freed, and count no more. */
+void qn_exchange_give_values(qn_exchange *exchange);
+
+/* qn_exchange_bind - protocol->bind, and qn_exchange_give_values. False: refused. */
 bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
 
 /* qn_exchange_refuse_status - the refusal of a request that qn_scheduler_submit did not take: its status, and

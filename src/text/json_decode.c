@@ -39,9 +39,9 @@ typedef struct decoder {
 static bool fail(decoder *d, enum json_error_code code, const char *what)
 {
     json_error_t *why = d->why;
-    int line = 1, column = 0;
+    int line = 1, column = 1;
     for (size_t i = 0; i < d->at && i < d->length; i++) {
-        column = d->text[i] == '\n' ? 0 : column + 1;
+        column = d->text[i] == '\n' ? 1 : column + 1;
         line += d->text[i] == '\n';
     }
     *why = (json_error_t){ .line = line, .column = column, .position = d->at < INT32_MAX ? (int)d->at : INT32_MAX };

@@ -21,7 +21,7 @@ static void each_limit_is_held(void **unused)
 {
     (void)unused;
     enum { M = 1 << 20 };
-    qn_budget *budget = budget_of(100 * M, 150 * M);
+    qn_budget *budget = budget_of(100 * M, QN_REQUEST_MEMORY + 102 * M);
     qn_account *a = qn_account_open(budget, "a"), *b = qn_account_open(budget, "a"), *c = qn_account_open(budget, "c"),
                *d = qn_account_open(budget, "d");
     assert_true(qn_account_take(a, QN_REQUEST_MEMORY));

@@ -229,7 +229,7 @@ qn_status qn_from_json(qn_run *r, const qn_value *text, qn_value *out)
     json_t *json = qn_json_decode(text->u.string->data, text->u.string->length, JSON_DECODE_ANY, &limits, &error);
     if (!json)
         return qn_run_fail(r, "not JSON: %s", error.text);
-    const qn_status status = qn_value_from_json(&r->arena, json, false, out);
+    const qn_status status = qn_value_from_json(&r->arena, json, out);
     json_decref(json);
     return status;
 }
