@@ -231,6 +231,10 @@ QN_API void qn_free_text(char *text);
 QN_API qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now,
                                         qn_token **tokens, size_t *count);
 
+/* qn_conversation_count - how many they are, without the memory that they take. */
+QN_API qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now,
+                                       size_t *count);
+
 /* ---- Session ---- */
 
 typedef struct qn_session_params {

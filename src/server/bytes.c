@@ -16,15 +16,32 @@
 void qn_bytes_free(qn_bytes *bytes)
 {
     free(bytes->data);
-    *bytes = (qn_bytes){ 0 };
+    qn_account_give(bytes->account, bytes->capacity);
+    *bytes = (qn_bytes){ .account = bytes->account };
+}
+
+/* As qn_realloc_array, with the capacity promised before. Pages that are never written take no memory: half is added, for fewer. */
+static bool grow(qn_bytes *bytes, size_t need)
+{
+    enum { LEAST = 64 };
+    const size_t half = bytes->capacity + bytes->capacity / 2, wanted = half > need ? half : need > LEAST ? need : LEAST;
+    if (!qn_account_take(bytes->account, wanted - bytes->capacity))
+        return false;
+    char *data = realloc(bytes->data, wanted);
+    if (!data) {
+        qn_account_give(bytes->account, wanted - bytes->capacity);
+        return false;
+    }
+    bytes->data = data;
+    bytes->capacity = wanted;
+    return true;
 }
 
 static bool reserve(qn_bytes *bytes, size_t more)
 {
     size_t need;
     if (!bytes->has_failed)
-        bytes->has_failed = !qn_add_size(bytes->length, more, &need) ||
-                            qn_realloc_array(&bytes->data, &bytes->capacity, need, 1, "an answer") != QN_OK;
+        bytes->has_failed = !qn_add_size(bytes->length, more, &need) || (need > bytes->capacity && !grow(bytes, need));
     return !bytes->has_failed;
 }
 
@@ -114,13 +131,12 @@ static bool is_plain(uint32_t code, bool is_line)
     return code >= ' ' && code != '"' && code != '\\' && !(is_line && (qn_is_control(code) || qn_is_deceptive(code)));
 }
 
-static void add_string(qn_bytes *bytes, const char *text, size_t length, bool is_line)
+/* What is between the quotes of a string. */
+static void add_characters(qn_bytes *bytes, const char *text, size_t length, bool is_line)
 {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t from = 0;
     text = length ? text : "";
-    begin_value(bytes);
-    qn_bytes_add(bytes, "\"", 1);
     for (size_t at = 0, n; at < length; at += n) {
         uint32_t code;
         const qn_utf8 found = qn_utf8_next(text + at, length - at, &n, &code);
@@ -134,6 +150,18 @@ static void add_string(qn_bytes *bytes, const char *text, size_t length, bool is
         from = at + n;
     }
     qn_bytes_add(bytes, text + from, length - from);
+}
+
+void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length)
+{
+    add_characters(bytes, text, length, false);
+}
+
+static void add_string(qn_bytes *bytes, const char *text, size_t length, bool is_line)
+{
+    begin_value(bytes);
+    qn_bytes_add(bytes, "\"", 1);
+    add_characters(bytes, text, length, is_line);
     qn_bytes_add(bytes, "\"", 1);
 }
 

@@ -49,8 +49,8 @@ struct qn_http_request {
     char origin[256]; /* a listed one, else "" */
     bool is_refused;  /* the answer is `refusal` */
     qn_refusal refusal;
+    qn_account *account; /* from the first byte of a body on */
     qn_bytes body;
-    size_t n_counted;   /* bytes of the server's budget for bodies */
     size_t n_discarded; /* of a body that is not wanted */
     qn_answer *answer;
     bool is_streaming;
@@ -112,6 +112,7 @@ struct qn_http {
     qn_outbox outbox;
     qn_registry registry; /* of its own lock */
     qn_protocol_limits limits;
+    qn_budget *budget; /* of all requests */
     qn_workers *workers;
     qn_metrics *metrics;
     qn_tls *tls;
@@ -120,7 +121,6 @@ struct qn_http {
     char gate[QN_HTTP_GATE_BYTES]; /* bytes of a request that are looked at */
     size_t n_busy;                 /* connections with a request: from its first byte to the end of its answer */
     qn_http_request *ending;       /* without connections */
-    size_t n_body_bytes;           /* of all requests */
     bool is_draining, is_cut, is_closing;
     double drain_until;
     atomic_int stops, reloads; /* requests of signal handlers */

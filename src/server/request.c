@@ -6,6 +6,7 @@
 #include "server/clock.h"
 #include "server/framing.h"
 #include "server/guard.h"
+#include "server/json_body.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,6 +77,7 @@ static void end_request(qn_http_request *r)
         qn_answer_forget(r->answer);
         qn_answer_release(r->answer);
     }
+    qn_account_release(r->account);
     free(r);
 }
 
@@ -131,7 +133,6 @@ void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context
     judge(r, code);
     r->seconds = qn_now() - r->started;
     qn_metrics_request(h->metrics, qn_route_index(r->route), r->status);
-    h->n_body_bytes -= r->n_counted;
     qn_bytes_free(&r->body);
     r->connection->request = NULL;
     qn_connection_enter(r->connection, QN_CONNECTION_IDLE);
@@ -252,34 +253,38 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
 
 /* ---- The body ---- */
 
-/* Bodies of all requests together may have so many times the bytes that one may have. */
-enum { BODIES_AT_ONCE = 16 };
+/* The account of a request's client. False without memory. */
+static bool open_account(qn_http_request *r)
+{
+    char client[QN_HTTP_ADDRESS_BYTES + QN_KEY_SCOPE_BYTES];
+    snprintf(client, sizeof client, "%s %s", r->has_key ? "key" : "from", r->has_key ? r->key.scope : r->connection->client_text);
+    r->account = r->body.account = qn_account_open(r->http->budget, client);
+    return r->account || qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
+}
+
+static void add_body(qn_http_request *r, const char *data, size_t length)
+{
+    if (length > r->http->params.max_body - r->body.length) {
+        (void)qn_request_refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
+        return;
+    }
+    if (!r->account && !open_account(r))
+        return;
+    qn_account_raise(r->account, length);
+    qn_bytes_add(&r->body, data, length);
+    r->is_refused = r->body.has_failed && !qn_refuse_over(r->account, &r->refusal);
+}
 
 static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t length)
 {
-    qn_http *http = r->http;
-    const size_t most = http->params.max_body;
     r->connection->may_have_rest = true;
-    if (!r->is_refused && r->route && r->route->protocol) {
-        if (length > most - r->body.length)
-            (void)qn_request_refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
-        else if (http->n_body_bytes + length > BODIES_AT_ONCE * most)
-            (void)qn_request_refuse(r, 429, "overloaded", "there are too many long bodies");
-        else
-            qn_bytes_add(&r->body, data, length);
-        if (r->body.has_failed)
-            (void)qn_request_refuse(r, 500, "out_of_memory", "no memory for the body");
-    }
-    if (r->is_refused || !r->route || !r->route->protocol) {
-        qn_bytes_free(&r->body);
-        http->n_body_bytes -= r->n_counted;
-        r->n_counted = 0;
-        r->n_discarded += length;
-        return r->n_discarded <= QN_HTTP_MAX_DISCARDED ? MHD_YES : MHD_NO;
-    }
-    r->n_counted += length;
-    http->n_body_bytes += length;
-    return MHD_YES;
+    if (!r->is_refused && r->route && r->route->protocol)
+        add_body(r, data, length);
+    if (!r->is_refused && r->route && r->route->protocol)
+        return MHD_YES;
+    qn_bytes_free(&r->body);
+    r->n_discarded += length;
+    return r->n_discarded <= QN_HTTP_MAX_DISCARDED ? MHD_YES : MHD_NO;
 }
 
 /* ---- The answer ---- */
@@ -295,6 +300,7 @@ static enum MHD_Result start_answer(qn_http_request *r)
     qn_answer_request request = { .protocol = r->route->protocol,
                                   .limits = &http->limits,
                                   .registry = &http->registry,
+                                  .account = r->account,
                                   .scope = r->has_key ? r->key.scope : NULL,
                                   .client = r->has_key ? r->key.scope : r->connection->client_text,
                                   .shares_prefixes = http->params.shares_prefixes,

@@ -16,6 +16,9 @@
 #include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 enum {
     TICK_NANOSECONDS = 250000000,
@@ -318,12 +321,26 @@ static qn_status open_socket(qn_http *http)
                    params->host);
 }
 
+/* Large blocks are mapped, and go back to the system when they are freed; glibc would raise the threshold with the first of them,
+ * up to 32 MiB, and keep what is free at the end of its heaps. */
+static void keep_little_memory(void)
+{
+#ifdef __GLIBC__
+    enum { MAPPED = 256 << 10, KEPT = 4 << 20 };
+    (void)mallopt(M_MMAP_THRESHOLD, MAPPED);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT);
+#endif
+}
+
 static qn_status create(qn_server *server)
 {
     qn_http *http = &server->http;
     const char *const *names;
+    keep_little_memory();
     QN_TRY(qn_routes_init());
     const size_t n_names = qn_route_names(&names);
+    const qn_budget_limits memory = qn_budget_limits_for(http->params.max_body);
+    QN_TRY(qn_budget_create(&memory, &http->budget));
     QN_TRY(qn_metrics_create(names, n_names, &http->metrics));
     if (http->params.tls_cert)
         QN_TRY(qn_tls_create(http->params.tls_cert, http->params.tls_key, &http->tls));
@@ -432,5 +449,6 @@ void qn_server_free(qn_server *server)
     qn_metrics_free(http->metrics);
     qn_registry_free(&http->registry);
     qn_outbox_free(&http->outbox);
+    qn_budget_free(http->budget);
     free(server);
 }

@@ -4,7 +4,6 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "text/json_decode.h"
-#include "text/json_scan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -119,10 +118,8 @@ static qn_status text_of_object(json_t *object, json_t **out)
 static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text, size_t i, size_t index, json_t **out)
 {
     json_error_t error;
-    const bool is_deep = qn_json_is_deeper(json_string_value(text), json_string_length(text), QN_JSON_MAX_DEPTH);
-    *out = is_deep                    ? NULL
-           : json_string_length(text) ? qn_json_decode(json_string_value(text), json_string_length(text), 0, &error)
-                                      : json_object();
+    *out = json_string_length(text) ? qn_json_decode(json_string_value(text), json_string_length(text), 0, NULL, &error)
+                                    : json_object();
     if (json_is_object(*out))
         return QN_OK;
     json_decref(*out);

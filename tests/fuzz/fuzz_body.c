@@ -141,7 +141,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;
     qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)body, length, &limits, &origin, &refusal);
-    if (exchange && protocol->bind(exchange, &served, &refusal))
+    if (exchange && qn_exchange_bind(exchange, &served, &refusal))
         answer(exchange, zero ? zero + 1 : zero, zero ? size - 2 - length : 0);
     else
         refuse(protocol, &refusal);

@@ -49,7 +49,7 @@ static inline qn_exchange *exchange_of(const char *path, const char *body, const
     const qn_protocol *protocol = qn_protocol_find(path);
     assert_non_null(protocol);
     qn_exchange *exchange = qn_exchange_parse(protocol, body, strlen(body), limits, &origin, refusal);
-    if (!exchange || protocol->bind(exchange, &served, refusal))
+    if (!exchange || qn_exchange_bind(exchange, &served, refusal))
         return exchange;
     qn_exchange_free(exchange);
     return NULL;

@@ -105,7 +105,8 @@ static void numbers_have_the_digits_of_a_float(void **unused)
 static json_t *read_body(const char *text, const qn_protocol_limits *limits)
 {
     qn_refusal refusal = { 0 };
-    json_t *json = qn_body_read(text, strlen(text), limits, &refusal);
+    qn_reading reading = { .limits = limits };
+    json_t *json = qn_body_read(text, strlen(text), &reading, &refusal);
     if (!json)
         assert_int_equal(refusal.status, 400);
     if (!json)
@@ -212,7 +213,8 @@ static void zeros_are_in_texts_alone(void **unused)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         qn_refusal refusal;
         label("%s", names[i].body);
-        assert_null(qn_body_read(names[i].body, strlen(names[i].body), NULL, &refusal));
+        qn_reading reading = { 0 };
+        assert_null(qn_body_read(names[i].body, strlen(names[i].body), &reading, &refusal));
         assert_int_equal(refusal.status, 400);
         assert_string_equal(refusal.param, names[i].param);
     }

@@ -1,6 +1,7 @@
 /* Header blocks: which are complete, and which are not those of requests. tests/server/serve_framing.py has the same of a server. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "server/framing.h"
 
 #include <stdio.h>
@@ -73,13 +74,14 @@ static void values_are_counted(void **state)
     for (size_t i = 0; i < sizeof many / sizeof *many; i++)
         for (size_t n = QN_FRAMING_VALUES - 10; n < QN_FRAMING_VALUES + 10; n += 15) {
             char block[4096];
-            size_t length = (size_t)snprintf(block, sizeof block, "%s", many[i].before);
+            qn_text_buffer text = QN_APPEND_TO(block);
+            qn_append(&text, "%s", many[i].before);
             for (size_t k = 0; k < n; k++)
-                length += (size_t)snprintf(block + length, sizeof block - length, "%s", many[i].each);
-            length += (size_t)snprintf(block + length, sizeof block - length, "%s", many[i].after);
+                qn_append(&text, "%s", many[i].each);
+            qn_append(&text, "%s", many[i].after);
             const char *why;
             size_t at;
-            assert_int_equal(head_of(block, length, &at, &why), n > QN_FRAMING_VALUES ? QN_HEAD_LARGE : QN_HEAD_COMPLETE);
+            assert_int_equal(head_of(block, text.length, &at, &why), n > QN_FRAMING_VALUES ? QN_HEAD_LARGE : QN_HEAD_COMPLETE);
         }
 }
 

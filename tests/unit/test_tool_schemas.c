@@ -137,8 +137,9 @@ static qn_exchange *parse(way w, const char *text, size_t length, qn_refusal *re
     assert_non_null(protocol);
     if (w != BATCH)
         return qn_exchange_parse(protocol, text, length, NULL, &origin, refusal);
-    json_t *line = qn_body_read(text, length, NULL, refusal);
-    qn_exchange *exchange = line ? qn_exchange_create(protocol, json_object_get(line, "body"), NULL, &origin, refusal) : NULL;
+    qn_reading reading = { 0 };
+    json_t *line = qn_body_read(text, length, &reading, refusal);
+    qn_exchange *exchange = line ? qn_exchange_create(protocol, json_object_get(line, "body"), &reading, &origin, refusal) : NULL;
     json_decref(line);
     return exchange;
 }
@@ -148,7 +149,7 @@ static bool exchange(way w, const char *text, qn_served *to)
 {
     qn_refusal refusal = { 0 };
     qn_exchange *x = parse(w, text, strlen(text), &refusal);
-    const bool taken = x && x->protocol->bind(x, to, &refusal);
+    const bool taken = x && qn_exchange_bind(x, to, &refusal);
     if (!taken) {
         if (refusal.status != 400)
             fail_msg("%d: %s", refusal.status, refusal.message);
