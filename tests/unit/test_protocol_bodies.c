@@ -583,8 +583,9 @@ int main(void)
         cmocka_unit_test(other_names_and_ends_of_ranges), cmocka_unit_test(prompts_become_tokens),
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
-        cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(grammars_are_of_the_scope),      cmocka_unit_test(refusals_of_the_scheduler),
+        cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(formats_go_with_tools),
+        cmocka_unit_test(prompts_fit_into_the_context),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }
