@@ -702,11 +702,10 @@ int main(void)
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
         cmocka_unit_test(grammars_are_of_the_scope),      cmocka_unit_test(refusals_of_the_scheduler),
-        cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
-        cmocka_unit_test(memory_of_values_is_limited),    cmocka_unit_test(arguments_have_a_depth),
-        cmocka_unit_test(allowed_tools_are_there_once),   cmocka_unit_test(biases_are_those_of_tokens),
-        cmocka_unit_test(names_of_models_are_short),
+        cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(formats_go_with_tools),
+        cmocka_unit_test(prompts_fit_into_the_context),   cmocka_unit_test(memory_of_values_is_limited),
+        cmocka_unit_test(arguments_have_a_depth),         cmocka_unit_test(allowed_tools_are_there_once),
+        cmocka_unit_test(biases_are_those_of_tokens),     cmocka_unit_test(names_of_models_are_short),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }
