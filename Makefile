@@ -28,7 +28,8 @@ test:
 # quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's.
 # A hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes. Ten
 # thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. A thousand through
-# HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. And all GPU kernels for the oldest architecture.
+# HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of clients that cut connections while models,
+keys and certificates change. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
@@ -39,6 +40,7 @@ soak: all
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" QN_SANITIZE= bash tests/e2e/page.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" bash tests/test_python.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/haproxy.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/serve_soak.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_gpu_architectures.sh
 
 install: all

@@ -43,6 +43,12 @@ typedef enum qn_grammar_kind {
  * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out);
 
+/* qn_grammar_create_in - the same; kept grammars are those of a scope, as prefixes of qn_request_params.scope are. What one scope has
+ * compiled is compiled again for another: the time it takes tells nothing of what others use. NULL: the scope "", which
+ * qn_grammar_create and qn_grammar_create_choices have. */
+QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, qn_grammar_kind kind, const char *text, size_t length,
+                                      qn_grammar **out);
+
 /* qn_grammar_create_choices - the same of a list of texts, one of which is the output.
  *
  *   choices   [n_choices] zero-terminated UTF-8, n_choices >= 1 */
@@ -61,6 +67,7 @@ typedef struct qn_call_params {
                            use it with QN_GRAMMAR_AFTER_REASONING */
     size_t format_length;
     bool is_format_strict; /* keywords of it that are not supported are QN_ERR_UNSUPPORTED */
+    const char *scope;     /* as in qn_grammar_create_in */
 } qn_call_params;
 
 /* qn_grammar_create_calls - the same of tool calls in the form of the model's chat template (docs/tool-calls.md).

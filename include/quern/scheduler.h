@@ -39,8 +39,10 @@ typedef struct qn_scheduler_params {
     uint32_t n_ctx; /* most tokens of a request, prompt and answer; 0: the context length used in training */
     uint32_t
         max_sequences; /* most requests that are evaluated at the same time, at most max_rows; 0: 16 on the CPU, 64 on a GPU */
-    uint32_t max_queued; /* most requests that wait; 0: 1024 */
-    uint32_t max_rows;   /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
+    /* Most requests that wait; 0: 1024. When so many do, those of a client that has fewer waiting than an equal part of them are
+     * queued all the same, up to four times as many in all. */
+    uint32_t max_queued;
+    uint32_t max_rows; /* most rows of a step, up to 4096; 0: 128 on the CPU, 2048 on a GPU */
     /* A step that decodes takes at most about so long: prompts are evaluated in smaller pieces beside it. 0: about twice as
      * long as without prompts, or 8 ms. */
     double step_seconds;
@@ -95,7 +97,8 @@ typedef struct qn_request_result {
     size_t n_prompt;      /* tokens of the prompt */
     size_t n_reused;      /* of these, tokens that were not evaluated, because a prefix was found */
     size_t n_generated;   /* tokens generated, an end token included */
-    uint32_t n_set_aside; /* how often it gave up its memory for older requests; at most 2 */
+    uint32_t n_set_aside; /* how often it gave up its memory for other requests; at most 2 */
+    uint32_t n_yielded;   /* how often it gave up its place for a request of another client */
     double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token is sampled; the rest */
 } qn_request_result;
 
@@ -135,6 +138,11 @@ typedef struct qn_request_params {
     const uint32_t *marks; /* [n_marks], ascending, at most n_tokens */
     size_t n_marks;
     const char *scope; /* prefixes are shared within a scope only; NULL: the scope "" */
+
+    /* Who asks, such as a user or an address; NULL: the client "". Clients share the scheduler evenly: places among the sequences
+     * of a step, rows of prompts, and the queue. The requests of one delay those of another by the end of a step, however many they
+     * are; within a client they are admitted by priority. */
+    const char *client;
 
     int priority;    /* requests of higher priority are admitted first; waiting raises it by one each second */
     double deadline; /* seconds from now after which the request ends; 0: none */
@@ -181,9 +189,20 @@ typedef struct qn_request_params {
 /* qn_request_defaults - no prompt, qn_sampling_defaults, no log probabilities, no limits, no callbacks. */
 QN_API qn_request_params qn_request_defaults(void);
 
-/* qn_scheduler_submit - queue a request. Everything that params points to is copied, `user` aside. Does not wait for a step.
+/* What was refused. */
+typedef struct qn_submit_refusal {
+    size_t index;    /* of the request */
+    size_t n_prompt; /* with QN_ERR_CONTEXT: the tokens of its prompt */
+} qn_submit_refusal;
+
+/* qn_scheduler_submit_all - queue n requests of one client, such as the choices of an answer: all of them or none. Everything that
+ * params point to is copied, `user` aside. Does not wait for a step.
  *
- *   id   written before any callback: a number of the request for qn_scheduler_cancel, never used twice; NULL is allowed
+ *   params    [n] what one points to as the one before it does, with the same pointer and length, is checked, tokenised, compiled and
+ *             kept once: its prompt with its marks; its stop strings and tokens, bias and scope; and, with the same prompt, its
+ *             grammar and trigger
+ *   ids       [n] written before any callback: numbers of the requests for qn_scheduler_cancel, never used twice; NULL is allowed
+ *   refusal   of an error; NULL is allowed
  *
  * QN_ERR_INVALID       no prompt, more than one, an id outside the vocabulary, or a value outside its range; on_event with
  *                      on_text, or without a conversation
@@ -193,7 +212,14 @@ QN_API qn_request_params qn_request_defaults(void);
  * QN_ERR_MEMORY        the queue is full (the text says so), or not enough memory
  *
  * After an error no callback is called. */
+QN_API qn_status qn_scheduler_submit_all(qn_scheduler *scheduler, const qn_request_params *params, size_t n, uint64_t *ids,
+                                         qn_submit_refusal *refusal);
+
+/* qn_scheduler_submit - queue one request. */
 QN_API qn_status qn_scheduler_submit(qn_scheduler *scheduler, const qn_request_params *params, uint64_t *id);
+
+/* qn_scheduler_check_room - whether n more requests of a client could be queued now: QN_ERR_MEMORY if they could not. */
+QN_API qn_status qn_scheduler_check_room(qn_scheduler *scheduler, const char *client, size_t n);
 
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
 QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
@@ -214,7 +240,7 @@ typedef struct qn_scheduler_counters {
     uint64_t prefix_tokens, prefix_states; /* in kept prefixes */
     uint64_t prefix_host_bytes;            /* of these, in host memory */
     /* Since the scheduler was created. */
-    uint64_t submitted, finished, set_aside;
+    uint64_t submitted, finished, set_aside, yielded; /* yielded: how often a place was given up for another client's request */
     uint64_t prompt_tokens, reused_tokens, generated_tokens; /* of admitted requests; reused: not evaluated */
     uint64_t prefix_hits;                                    /* requests of which a prefix was found */
     uint64_t steps, rows;

@@ -1,11 +1,11 @@
 /* Nodes in a hash table by parent and tokens, their lists, and their items. */
 #include "cache/prefix_nodes.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* ---- Lists ---- */
 
@@ -39,12 +39,12 @@ uint32_t qn_nodes_oldest(const qn_prefix *p, int list)
 
 static uint64_t key_of(uint32_t parent, const int32_t *tokens)
 {
-    return XXH64(tokens, QN_PAGE * sizeof *tokens, parent);
+    return qn_keyed_hash_with(tokens, QN_PAGE * sizeof *tokens, parent);
 }
 
 static uint64_t key_of_scope(const char *scope)
 {
-    return XXH64(scope, strlen(scope), QN_NO_NODE);
+    return qn_keyed_hash_with(scope, strlen(scope), QN_NO_NODE);
 }
 
 static uint32_t *bucket_of(const qn_prefix *p, uint64_t key)

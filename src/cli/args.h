@@ -52,7 +52,7 @@ typedef struct qn_args {
     /* serve */
     const char *host, *models_dir, *tls_cert, *tls_key, *access_log, *prefix_scope;
     qn_texts models, aliases; /* take the place of model */
-    int64_t models_max;
+    int64_t models_max, models_stay;
     qn_texts api_keys, api_key_files, allowed_hosts, cors_origins;
     bool allow_unauthenticated;
     bool no_page;

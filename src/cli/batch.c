@@ -228,6 +228,8 @@ static void submit(qn_batch *b, qn_batch_job *job)
 {
     const size_t n = job->exchange->n_requests;
     qn_bytes none = { 0 };
+    qn_submit_refusal refused;
+    qn_refusal refusal;
     job->batch = b;
     job->n_left = n;
     pthread_mutex_lock(&b->lock);
@@ -242,15 +244,13 @@ static void submit(qn_batch *b, qn_batch_job *job)
         params->on_token = on_token;
         params->on_end = on_end;
         params->user = &job->slots[i];
-        const qn_status status = qn_scheduler_submit(b->scheduler, params, NULL);
-        if (status != QN_OK) {
-            qn_refusal refusal;
-            qn_exchange_refuse_status(job->exchange, i, &b->served, status, &refusal);
-            set_error(b, job, refusal.code ? refusal.code : "invalid_request", refusal.message);
-            end_requests(b, job, n - i);
-            return;
-        }
     }
+    const qn_status status = qn_scheduler_submit_all(b->scheduler, job->exchange->requests, n, NULL, &refused);
+    if (status == QN_OK)
+        return;
+    qn_exchange_refuse_status(&b->served, status, refused.n_prompt, &refusal);
+    set_error(b, job, refusal.code ? refusal.code : "invalid_request", refusal.message);
+    end_requests(b, job, n);
 }
 
 /* One line of the input. False if the job cannot go on. */
@@ -385,7 +385,7 @@ static int check_args(qn_args *args)
 static int open_files(qn_batch *b)
 {
     const qn_args *args = b->args;
-    b->in = fopen(args->operands[0], "rb");
+    b->in = fopen(args->operands[0], "rbe");
     if (!b->in) {
         qn_cli_error("%s: %s", args->operands[0], strerror(errno));
         return QN_EXIT_FAILED;

@@ -1,6 +1,7 @@
 /* The output of quern batch: its lines, reading back what an earlier run wrote, and appending. */
 #include "cli/batch.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -10,7 +11,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 /* Of an id: "batch_req_12" is line 12's. */
 #define ID_PREFIX "batch_req_"
@@ -19,7 +19,7 @@
 
 static char **slot_of(const qn_batch_set *set, const char *text)
 {
-    size_t at = XXH64(text, strlen(text), 0) & (set->capacity - 1);
+    size_t at = qn_keyed_hash(text, strlen(text)) & (set->capacity - 1);
     while (set->slots[at] && strcmp(set->slots[at], text) != 0)
         at = (at + 1) & (set->capacity - 1);
     return &set->slots[at];

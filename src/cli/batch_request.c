@@ -2,6 +2,7 @@
  * url reads the body. */
 #include "cli/batch.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <stdarg.h>
@@ -14,10 +15,11 @@
 bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...)
 {
     va_list arguments;
-    const int n = snprintf(error->message, sizeof error->message, "line %zu: ", job->line);
+    qn_text_buffer message = QN_APPEND_TO(error->message);
+    qn_append(&message, "line %zu: ", job->line);
     error->code = code;
     va_start(arguments, format);
-    vsnprintf(error->message + n, sizeof error->message - (size_t)n, format, arguments);
+    qn_append_list(&message, format, arguments);
     va_end(arguments);
     return false;
 }

@@ -91,6 +91,9 @@ const qn_option qn_options[] = {
     INT(SERVE, "--models-max", NULL, NULL, models_max, "N", 1, 256, "of several models, at most so many are loaded",
         "Default: as many as --memory holds, or 1 on a GPU without it. The one that was used longest ago is freed when another "
         "is wanted, after the requests that it has."),
+    INT(SERVE, "--models-stay", NULL, NULL, models_stay, "S", 0, 86400,
+        "seconds that a model stays loaded when another is wanted (default 5)",
+        "Requests for the other wait. Clients that take one model after the other cannot keep the server loading."),
     TEXT(BENCH | PERPLEXITY | TOKENIZE | LOGITS | INFO, "-m", "--model", "-hf", model, "FILE",
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 

@@ -146,7 +146,6 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
                                .max_tokens = args->max_tokens,
                                .sampling = choose_sampling(args, path) };
     out->n_parallel = n_parallel;
-    out->max_queued = (uint32_t)args->max_queued;
     out->page_tokens = QN_PAGE;
     out->n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0;
     out->bytes = qn_serve_weight_bytes(qn_model_get_info(model).file_bytes) + capacity.memory_limit;

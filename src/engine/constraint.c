@@ -59,6 +59,16 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
     return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d, expected 0 to %d", (int)trigger->when, QN_GRAMMAR_AT_CALL);
 }
 
+/* Takes the match. */
+static qn_constraint of_match(qn_grammar_match *match, qn_grammar *grammar, const qn_sampling *sampling)
+{
+    return (qn_constraint){ .accepts = qn_grammar_match_check_first(sampling) ? qn_grammar_match_accepts : NULL,
+                            .mask = qn_grammar_match_mask,
+                            .user = match,
+                            .grammar = qn_grammar_share(grammar),
+                            .match = match };
+}
+
 qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
                                size_t n, const qn_sampling *sampling, qn_constraint *out)
 {
@@ -75,11 +85,16 @@ qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_gr
     QN_TRY(find_start(model, &output, trigger, prompt, n, &start));
     QN_TRY(qn_grammars_vocab(model->grammars, tok, &output, &vocab));
     QN_TRY(qn_grammar_match_create(vocab, grammar, &start, &match));
-    *out = (qn_constraint){ .accepts = qn_grammar_match_check_first(sampling) ? qn_grammar_match_accepts : NULL,
-                            .mask = qn_grammar_match_mask,
-                            .user = match,
-                            .grammar = qn_grammar_share(grammar),
-                            .match = match };
+    *out = of_match(match, grammar, sampling);
+    return QN_OK;
+}
+
+qn_status qn_constraint_copy(const qn_constraint *of, const qn_sampling *sampling, qn_constraint *out)
+{
+    qn_grammar_match *match;
+    *out = (qn_constraint){ 0 };
+    QN_TRY(qn_grammar_match_clone(of->match, &match));
+    *out = of_match(match, of->grammar, sampling);
     return QN_OK;
 }
 

@@ -23,6 +23,10 @@ qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_gr
                                size_t n, const qn_sampling *sampling, qn_constraint *out);
 void qn_constraint_free(qn_constraint *constraint);
 
+/* qn_constraint_copy - the constraint of another answer to the same prompt, with the same grammar and trigger, that has not
+ * begun. */
+qn_status qn_constraint_copy(const qn_constraint *of, const qn_sampling *sampling, qn_constraint *out);
+
 /* qn_constraint_again - from the sample of a token that was rejected to that under the mask `allowed`, which need not be there
  * yet. */
 void qn_constraint_again(const qn_constraint *constraint, const uint32_t *allowed, qn_sample_request *request);

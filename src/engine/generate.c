@@ -13,6 +13,7 @@ struct generation {
     const qn_generate_params *params;
     qn_constraint constraint;
     qn_session_sampling sampling;
+    qn_stop_strings *stop_strings;
     qn_stop *stop;
     qn_utf8_stream utf8;
     qn_events events; /* with on_event or a budget of reasoning */
@@ -249,7 +250,8 @@ static qn_status begin(struct generation *g, const qn_token *tokens, size_t n)
     QN_TRY(qn_sampler_create(&params->sampling, model->hparams.n_vocab, &g->sampling.sampler));
     QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, tail, n_tail, &params->sampling,
                                 &g->constraint));
-    QN_TRY(qn_stop_create(params->stop, params->n_stop, &g->stop));
+    QN_TRY(qn_stop_strings_create(params->stop, params->n_stop, &g->stop_strings));
+    QN_TRY(qn_stop_create(g->stop_strings, &g->stop));
     return create_events(g, tail, n_tail);
 }
 
@@ -267,6 +269,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_events_free(&g.events);
     qn_free_tokens(g.words);
     qn_stop_free(g.stop);
+    qn_stop_strings_free(g.stop_strings);
     qn_sampler_free(g.sampling.sampler);
     qn_constraint_free(&g.constraint);
     qn_free(g.sampling.logits);

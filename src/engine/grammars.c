@@ -1,14 +1,15 @@
-/* Grammars that are kept. They are found by their kind and text. The least recently used are dropped; those in use live on
+/* Grammars that are kept. They are found by their scope, kind and text: what one scope has compiled takes another one as long as if
+ * it were the first, so that time tells nothing of others. The least recently used are dropped; those in use live on
  * by the references of their users. Two threads that compile the same text at the same time both do it, and share one result. */
 #include "engine/grammars.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 #include "engine/internal.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* Kinds of qn_grammar_kind, and: */
 enum { CHOICES = QN_GRAMMAR_GBNF + 1, CALLS };
@@ -18,6 +19,7 @@ enum { KEPT_MASKS = 1024 };
 
 /* What a grammar is made of. */
 typedef struct source {
+    const char *scope;
     int kind;
     const char *text; /* of choices: all, with their terminators; of calls: flags, the name, the format and the tools */
     size_t length;
@@ -28,7 +30,7 @@ typedef struct source {
 
 typedef struct kept_grammar {
     int kind;
-    char *text;
+    char *text, *scope;   /* the scope lies behind the text */
     size_t length, bytes; /* bytes: with the grammar */
     uint64_t hash, used;
     qn_grammar *grammar;
@@ -105,7 +107,8 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
 {
     for (size_t i = 0; i < g->counts.n; i++) {
         kept_grammar *k = &g->kept[i];
-        if (k->hash != hash || k->kind != s->kind || k->length != s->length || memcmp(k->text, s->text, s->length))
+        if (k->hash != hash || k->kind != s->kind || k->length != s->length || memcmp(k->text, s->text, s->length) ||
+            strcmp(k->scope, s->scope) != 0)
             continue;
         k->used = ++g->n_uses;
         return qn_grammar_share(k->grammar);
@@ -124,10 +127,11 @@ static void drop_oldest(qn_grammars *g)
 /* The caller holds the lock. `text` is a copy that is kept. */
 static void add(qn_grammars *g, const source *s, uint64_t hash, char *text, qn_grammar *grammar)
 {
-    const size_t bytes = sizeof(kept_grammar) + s->length + qn_grammar_bytes(grammar);
+    const size_t bytes = sizeof(kept_grammar) + s->length + strlen(s->scope) + qn_grammar_bytes(grammar);
     while (g->counts.n == QN_KEPT_GRAMMARS || g->counts.bytes + bytes > QN_KEPT_GRAMMAR_BYTES)
         drop_oldest(g);
-    g->kept[g->counts.n++] = (kept_grammar){ s->kind, text, s->length, bytes, hash, ++g->n_uses, qn_grammar_share(grammar) };
+    g->kept[g->counts.n++] =
+        (kept_grammar){ s->kind, text, text + s->length + 1, s->length, bytes, hash, ++g->n_uses, qn_grammar_share(grammar) };
     g->counts.bytes += bytes;
 }
 
@@ -159,7 +163,8 @@ static qn_status compile(const source *s, qn_grammar **out)
 
 static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
 {
-    const uint64_t hash = XXH3_64bits(s->text, s->length);
+    const size_t n_scope = strlen(s->scope) + 1;
+    const uint64_t hash = qn_keyed_hash_with(s->text, s->length, qn_keyed_hash(s->scope, n_scope));
     char *text = NULL;
     pthread_mutex_lock(&g->lock);
     *out = find(g, s, hash);
@@ -170,7 +175,7 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     qn_grammar *compiled;
     QN_TRY(compile(s, &compiled));
     const bool keeps = s->length + qn_grammar_bytes(compiled) <= QN_KEPT_GRAMMAR_BYTES / 8;
-    const qn_status status = keeps ? qn_alloc(&text, s->length + 1, 1, "grammar") : QN_OK;
+    const qn_status status = keeps ? qn_alloc(&text, s->length + 1 + n_scope, 1, "grammar") : QN_OK;
     if (status != QN_OK) {
         qn_grammar_free(compiled);
         return status;
@@ -180,6 +185,7 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     qn_grammar *other = find(g, s, hash);
     if (!other && keeps) {
         memcpy(text, s->text, s->length);
+        memcpy(text + s->length + 1, s->scope, n_scope);
         add(g, s, hash, text, compiled);
         text = NULL;
     }
@@ -191,14 +197,22 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     return QN_OK;
 }
 
-qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out)
+qn_status qn_grammar_create_in(qn_model *model, const char *scope, qn_grammar_kind kind, const char *text, size_t length,
+                               qn_grammar **out)
 {
     const bool has_text = kind != QN_GRAMMAR_JSON && length;
     *out = NULL;
     if ((int)kind < 0 || kind > QN_GRAMMAR_GBNF)
         return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", (int)kind, QN_GRAMMAR_GBNF);
-    return get(model->grammars, &(source){ .kind = (int)kind, .text = has_text ? text : "", .length = has_text ? length : 0 },
-               out);
+    const source s = {
+        .scope = scope ? scope : "", .kind = (int)kind, .text = has_text ? text : "", .length = has_text ? length : 0
+    };
+    return get(model->grammars, &s, out);
+}
+
+qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out)
+{
+    return qn_grammar_create_in(model, NULL, kind, text, length, out);
 }
 
 qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out)
@@ -217,7 +231,7 @@ qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices,
         length += n;
     }
     const qn_status status =
-        get(model->grammars, &(source){ CHOICES, text ? text : "", length, choices, n_choices, NULL }, out);
+        get(model->grammars, &(source){ "", CHOICES, text ? text : "", length, choices, n_choices, NULL }, out);
     free(text);
     return status;
 }
@@ -264,7 +278,11 @@ qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params,
     if (status == QN_OK)
         status = describe_calls(params, &text, &length);
     if (status == QN_OK)
-        status = get(model->grammars, &(source){ .kind = CALLS, .text = text, .length = length, .calls = &calls }, out);
+        status = get(
+            model->grammars,
+            &(source){
+                .scope = params->scope ? params->scope : "", .kind = CALLS, .text = text, .length = length, .calls = &calls },
+            out);
     qn_free(text);
     json_decref(tools);
     json_decref(format);

@@ -85,6 +85,10 @@ qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_me
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);
 
+/* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be used. After
+ * each step. It stays so: the model must be loaded again. */
+qn_status qn_model_check(const qn_model *model);
+
 /* qn_model_is_awaited - whether another thread waits for the lock, which the caller holds. */
 bool qn_model_is_awaited(qn_model *model);
 
@@ -98,10 +102,11 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
 
 /* qn_conversation_input - qn_conversation_tokens at the current time, and how the answer is parsed.
  *
+ *   most     tokens; with more, which are counted and take no memory, it is QN_ERR_CONTEXT
  *   output   parameters of a parser, without on_event; their tools are released with json_decref, also after an error
  *
  * QN_ERR_UNSUPPORTED also for tools with a chat template that has none, or whose calls cannot be parsed back. */
-qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
+qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
                                 size_t *count, qn_output_params *output);
 
 /* qn_model_open_device - create model->device by params->device, from the model's plan, kernels and team. Weights are not yet

@@ -107,6 +107,7 @@ static qn_status create(qn_scheduler *s)
     QN_TRY(create_locks(s));
     QN_TRY(find_cache(s));
     QN_TRY(qn_alloc(&s->running, n, sizeof(qn_request *), "scheduler"));
+    QN_TRY(qn_alloc(&s->sharing, n, sizeof(qn_client *), "scheduler"));
     for (size_t i = 0; i < 2; i++) {
         qn_scheduled *step = &s->steps[i];
         QN_TRY(qn_alloc(&step->pieces, n, sizeof *step->pieces, "scheduler"));
@@ -130,7 +131,6 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     s->model = model;
     s->params = *params;
     fill_params(model, &s->params);
-    s->last_event = &s->first_event;
     s->now = qn_now;
     s->overlaps = model->device->vtable->launch != NULL;
     const qn_status status = create(s);
@@ -149,8 +149,9 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
 /* The caller holds s->lock. */
 static void cancel_all(qn_scheduler *s)
 {
-    for (qn_request *r = s->queue; r; r = r->next)
-        atomic_store(&r->cancelled, true);
+    for (const qn_client *c = s->clients; c; c = c->next)
+        for (qn_request *r = c->queue; r; r = r->next)
+            atomic_store(&r->cancelled, true);
     for (uint32_t i = 0; i < s->n_running; i++)
         atomic_store(&s->running[i]->cancelled, true);
 }
@@ -195,6 +196,7 @@ void qn_scheduler_free(qn_scheduler *s)
         pthread_cond_destroy(&s->has_events);
     }
     qn_free(s->running);
+    qn_free(s->sharing);
     for (size_t i = 0; i < 2; i++) {
         qn_free(s->steps[i].pieces);
         qn_free(s->steps[i].logit_rows);
@@ -206,42 +208,75 @@ void qn_scheduler_free(qn_scheduler *s)
 
 /* ---- Requests ---- */
 
-static qn_status enqueue(qn_scheduler *s, qn_request *request, uint64_t *id)
+static void free_all(qn_request *first)
 {
-    pthread_mutex_lock(&s->lock);
-    const bool is_full = s->n_queued >= s->params.max_queued;
-    if (!is_full) {
-        request->id = ++s->last_id;
-        if (id)
-            *id = request->id;
-        request->next = s->queue;
-        s->queue = request;
-        s->n_queued++;
-        s->n_alive++;
-        s->counters.submitted++;
-        pthread_cond_signal(&s->work);
+    for (qn_request *r = first, *next; r; r = next) {
+        next = r->next;
+        qn_request_free(r);
     }
-    pthread_mutex_unlock(&s->lock);
-    return is_full ? qn_fail(QN_ERR_MEMORY, "queue: %u requests wait, no more are allowed", (unsigned)s->params.max_queued)
-                   : QN_OK;
+}
+
+/* The requests, linked by `next`; none after an error. */
+static qn_status create_all(qn_scheduler *s, const qn_request_params *params, size_t n, qn_request **first,
+                            qn_submit_refusal *refusal)
+{
+    qn_request *before = NULL, **link = first;
+    *first = NULL;
+    for (size_t i = 0; i < n; i++, link = &before->next) {
+        refusal->index = i;
+        const qn_status status = qn_request_new(s, &params[i], before, link, &refusal->n_prompt);
+        if (status != QN_OK) {
+            free_all(*first);
+            return status;
+        }
+        before = *link;
+    }
+    return QN_OK;
+}
+
+static qn_status check_clients(const qn_request_params *params, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(params[i].client ? params[i].client : "", params[0].client ? params[0].client : ""))
+            return qn_fail(QN_ERR_INVALID, "client: that of request %zu is another one than that of the first", i);
+    return QN_OK;
+}
+
+qn_status qn_scheduler_submit_all(qn_scheduler *s, const qn_request_params *params, size_t n, uint64_t *ids,
+                                  qn_submit_refusal *refusal)
+{
+    qn_submit_refusal none;
+    qn_request *first;
+    refusal = refusal ? refusal : &none;
+    *refusal = (qn_submit_refusal){ 0 };
+    if (!n)
+        return QN_OK;
+    QN_TRY(check_clients(params, n));
+    QN_TRY(qn_clients_check_room(s, params->client, n));
+    QN_TRY(create_all(s, params, n, &first, refusal));
+    const qn_status status = qn_clients_enqueue(s, first, n, ids);
+    if (status != QN_OK)
+        free_all(first);
+    return status;
 }
 
 qn_status qn_scheduler_submit(qn_scheduler *s, const qn_request_params *params, uint64_t *id)
 {
-    qn_request *request;
-    QN_TRY(qn_request_new(s, params, &request));
-    const qn_status status = enqueue(s, request, id);
-    if (status != QN_OK)
-        qn_request_free(request);
-    return status;
+    return qn_scheduler_submit_all(s, params, 1, id, NULL);
+}
+
+qn_status qn_scheduler_check_room(qn_scheduler *s, const char *client, size_t n)
+{
+    return qn_clients_check_room(s, client, n);
 }
 
 void qn_scheduler_cancel(qn_scheduler *s, uint64_t id)
 {
     pthread_mutex_lock(&s->lock);
-    for (qn_request *r = s->queue; r; r = r->next)
-        if (r->id == id)
-            atomic_store(&r->cancelled, true);
+    for (const qn_client *c = s->clients; c; c = c->next)
+        for (qn_request *r = c->queue; r; r = r->next)
+            if (r->id == id)
+                atomic_store(&r->cancelled, true);
     for (uint32_t i = 0; i < s->n_running; i++)
         if (s->running[i]->id == id)
             atomic_store(&s->running[i]->cancelled, true);

@@ -1,7 +1,8 @@
-/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_request.c: what is
- * submitted; scheduler_queue.c: who is evaluated, and whose memory is given up; scheduler_step.c: the rows of a step;
- * scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c: what tokens are sampled by, masks;
- * scheduler_output.c: text and callbacks.
+/* Internal declarations of the scheduler. scheduler.c: creation, threads, the public functions; scheduler_input.c: what requests
+ * have in common; scheduler_request.c: what is submitted; scheduler_clients.c: clients, their queues and shares;
+ * scheduler_admit.c: who is evaluated next, and who gives up a place; scheduler_queue.c: the end of sequences;
+ * scheduler_step.c: the rows of a step; scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c: what
+ * tokens are sampled by, masks; scheduler_output.c: text and callbacks.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
  * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence
@@ -15,12 +16,58 @@
 #include "engine/events.h"
 #include "engine/step_time.h"
 #include "quern/scheduler.h"
+#include "text/stop.h"
 #include "text/utf8_stream.h"
 
 /* A sequence gives up its memory at most so often. */
 enum { QN_MAX_SET_ASIDE = 2 };
 
 typedef struct qn_request qn_request;
+
+/* ---- What requests have in common ---- */
+
+/* A prompt that is tokenised. Constant, and shared by the requests of a submission that have it; counted by them. */
+typedef struct qn_input_prompt {
+    atomic_uint n_users;
+    qn_token *tokens; /* [n_tokens] */
+    size_t n_tokens;
+    uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
+    size_t n_keep;
+    qn_output_params output; /* of a conversation whose answer is parsed; with a reference to its tools */
+} qn_input_prompt;
+
+/* The same of the lists that a request has beside its prompt. */
+typedef struct qn_input_lists {
+    atomic_uint n_users;
+    qn_stop_strings *stop;
+    qn_logit_bias *bias;
+    size_t n_bias;
+    qn_token *stop_tokens;
+    size_t n_stop_tokens;
+    char *scope;
+} qn_input_lists;
+
+/* ---- Clients ---- */
+
+/* Who has requests. It lives as long as one of them does. Of the scheduler's lock, but for its events. */
+typedef struct qn_client {
+    struct qn_client *next; /* in the order in which they came */
+    char *name;
+    uint32_t n_requests; /* that are not freed */
+    qn_request *queue;
+    uint32_t n_queued, n_running; /* n_running is changed by the step thread only */
+    /* Rows of steps that it has had since it came, and before that as many as the client that had had the fewest: its deficit
+     * is the difference to that one. */
+    uint64_t rows;
+
+    /* Step. */
+    size_t n_held;                    /* tokens of its running requests (qn_clients_count_held) */
+    size_t prompt_rows, prompt_share; /* of the step that is composed: rows that its prompts need, and get */
+
+    /* Of events_lock. */
+    struct qn_client *next_ready;
+    struct qn_event *first_event, **last_event;
+} qn_client;
 
 typedef enum qn_event_kind {
     QN_EVENT_OUTPUT, /* a token, text, or both */
@@ -50,25 +97,28 @@ enum qn_mask_state {
 };
 
 struct qn_request {
-    qn_request *next; /* in the queue */
+    qn_request *next; /* in the queue of its client, or among those that are submitted with it */
     qn_scheduler *scheduler;
-    uint64_t id; /* ascending */
+    qn_client *client; /* NULL before it is queued */
+    uint64_t id;       /* ascending */
     atomic_bool cancelled;
 
     /* Constant. */
     qn_request_params params; /* what it points to is copied below, or not kept */
     qn_constraint constraint;
-    qn_token *stop_tokens;
-    qn_logit_bias *bias;
-    char *scope;
-    uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
-    size_t n_keep, n_prompt, n_vocab;
+    qn_input_prompt *prompt;
+    qn_input_lists *lists;
+    size_t n_prompt, n_vocab;
     double submitted, deadline; /* qn_now; INFINITY */
 
     /* Step. */
-    qn_token *tokens; /* [n_tokens] */
+    qn_token *tokens; /* [n_tokens]; those of `prompt` until one is added, with cap_tokens 0 */
     size_t n_tokens, cap_tokens;
     qn_memory *memory; /* NULL while it is in the queue */
+    size_t n_lost;     /* tokens that its sequence had when it was set aside last */
+    size_t n_again;    /* of these, the ones to be evaluated again since it was admitted last */
+    size_t n_turn;     /* rows since it was admitted last */
+    uint32_t n_passed; /* requests that were admitted while there was no memory for it */
     qn_sampler *sampler;
     qn_stop *stop;
     qn_utf8_stream utf8;
@@ -139,13 +189,14 @@ struct qn_scheduler {
     pthread_cond_t work, ended;
     bool is_stopping;
     uint64_t last_id;
-    qn_request *queue;
-    uint32_t n_queued, n_alive;
+    qn_client *clients;
+    uint32_t n_clients, n_queued, n_alive;
     qn_request **running; /* [max_sequences] of which n_running; changed by the step thread only */
     uint32_t n_running;
     qn_scheduler_counters counters;
 
     /* Step. */
+    qn_client **sharing; /* [max_sequences]: clients that share the rows of prompts in a step */
     qn_scheduled steps[2];
     qn_scheduled *flight; /* the step that is finished next, with the model's lock; NULL: none */
     size_t positions;     /* for which the device has reserved */
@@ -159,7 +210,7 @@ struct qn_scheduler {
     /* Events, for the thread that calls callbacks. */
     pthread_mutex_t events_lock;
     pthread_cond_t has_events;
-    qn_event *first_event, **last_event;
+    qn_client *first_ready, *last_ready; /* those that have events, in turn */
     bool no_more_events;
 
     pthread_t step_thread, delivery_thread;
@@ -168,17 +219,64 @@ struct qn_scheduler {
 
 /* ---- scheduler_request.c ---- */
 
-/* qn_request_new - check params and copy what they point to. */
-qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, qn_request **out);
+/* qn_request_new - check params and copy what they point to, or share it.
+ *
+ *   before     another request, or NULL: what its params point to as these do is shared with it. It has not begun
+ *   n_prompt   set to the tokens of the prompt where they are known */
+qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const qn_request *before, qn_request **out,
+                         size_t *n_prompt);
 void qn_request_free(qn_request *request);
+
+/* ---- scheduler_input.c ---- */
+
+/* qn_check_tokens - whether all are of the vocabulary; `what` names them. */
+qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_token *tokens, size_t n);
+
+/* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are too
+ * many. qn_input_prompt_is_of - whether params that point to the same have the same. */
+qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out, size_t *n);
+bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *b);
+qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt);
+void qn_input_prompt_free(qn_input_prompt *prompt); /* NULL is allowed */
+
+/* qn_input_lists_create - the same of stop strings, stop tokens, biases and the scope. */
+qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *params, qn_input_lists **out);
+bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b);
+qn_input_lists *qn_input_lists_share(qn_input_lists *lists);
+void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
+
+/* ---- scheduler_clients.c ---- */
+
+/* qn_clients_enqueue - queue n requests, linked by `next`, of the client of the first one's params; none if there is no room for
+ * all of them. They get ids in their order.
+ *
+ *   ids   [n], written before a callback is called; NULL is allowed */
+qn_status qn_clients_enqueue(qn_scheduler *s, qn_request *first, size_t n, uint64_t *ids);
+
+/* qn_clients_check_room - whether n more requests of a client may be queued now. */
+qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n);
+
+/* qn_client_push - put a request in the queue of its client. qn_client_remove - take it out. The caller holds s->lock. */
+void qn_client_push(qn_scheduler *s, qn_request *r);
+void qn_client_remove(qn_scheduler *s, qn_request *r);
+
+/* qn_client_leave - a request was freed: with the last one the client is. The caller holds s->lock. */
+void qn_client_leave(qn_scheduler *s, qn_client *client);
+
+/* qn_clients_charge - the rows that a step has had. */
+void qn_clients_charge(qn_scheduler *s, const qn_scheduled *step);
+
+/* qn_clients_count_held - n_held of all clients that have running requests. */
+void qn_clients_count_held(const qn_scheduler *s);
+
+/* qn_clients_share_prompts - prompt_share of the clients of running requests that have prompts left: `rows` rows, as many for each as
+ * far as they need them, in parts of `part`, beginning with the client that has had the fewest. */
+void qn_clients_share_prompts(qn_scheduler *s, size_t rows, size_t part);
 
 /* ---- scheduler_queue.c ---- */
 
 /* qn_scheduler_end_late - end what was cancelled or is late; of those with rows in flight, note that they are over. */
 void qn_scheduler_end_late(qn_scheduler *s);
-
-/* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. */
-void qn_scheduler_admit(qn_scheduler *s);
 
 /* qn_scheduler_set_aside - free a running request's sequence, of which no step in flight has rows, and queue it again. Its
  * pages are kept for reuse as long as there is memory. */
@@ -194,6 +292,15 @@ void qn_scheduler_end(qn_scheduler *s, qn_request *request, qn_finish finish, qn
 /* qn_request_is_keepable - whether the pages of its sequence may be kept: where the bits of a row depend on whether it is of a
  * prompt, those with generated tokens may not. */
 bool qn_request_is_keepable(const qn_scheduler *s, const qn_request *r);
+
+/* ---- scheduler_admit.c ---- */
+
+/* qn_scheduler_admit - let requests of the queue begin, also while a step of others is computed. Where none is, running requests
+ * of clients that have more than their share are set aside for others. */
+void qn_scheduler_admit(qn_scheduler *s);
+
+/* qn_scheduler_wants_place - whether qn_scheduler_admit would set a request aside if no step were in flight. */
+bool qn_scheduler_wants_place(qn_scheduler *s);
 
 /* ---- scheduler_step.c ---- */
 

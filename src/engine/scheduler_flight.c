@@ -20,8 +20,8 @@ void qn_request_fail(qn_request *r, qn_status status)
 
 static bool ends_at(const qn_scheduler *s, const qn_request *r, qn_token token)
 {
-    for (size_t i = 0; i < r->params.n_stop_tokens; i++)
-        if (r->stop_tokens[i] == token)
+    for (size_t i = 0; i < r->lists->n_stop_tokens; i++)
+        if (r->lists->stop_tokens[i] == token)
             return true;
     return !r->params.ignore_end && qn_token_is_end(s->model, token);
 }
@@ -42,10 +42,25 @@ static qn_status emit_token(qn_scheduler *s, qn_request *r, bool *found)
     return qn_request_emit(s, r, token, !(token >= 0 && ends_at(s, r, token)), found);
 }
 
+/* The prompt is shared until there is an answer. */
+static qn_status own_tokens(qn_request *r)
+{
+    qn_token *tokens = NULL;
+    size_t capacity = 0;
+    if (r->cap_tokens)
+        return QN_OK;
+    QN_TRY(qn_realloc_array(&tokens, &capacity, r->n_tokens + 1, sizeof *tokens, "tokens of a request"));
+    memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
+    r->tokens = tokens;
+    r->cap_tokens = capacity;
+    return QN_OK;
+}
+
 /* Adds a token. Sets is_over and result.finish if it is the last. */
 static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool is_forced)
 {
     bool found = false;
+    QN_TRY(own_tokens(r));
     QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
     r->tokens[r->n_tokens++] = token;
     r->is_forced = is_forced;
@@ -223,6 +238,7 @@ static void void_pieces(qn_scheduled *next)
 static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
 {
     size_t logit_row = 0;
+    qn_clients_charge(s, step);
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const qn_piece *piece = &step->pieces[i];
         complete_piece(s, piece, piece->samples ? &step->requests[logit_row] : NULL);
@@ -290,9 +306,13 @@ static qn_status launch(qn_scheduler *s, qn_scheduled *step)
     s->positions = qn_scheduler_positions(s, step);
     qn_scheduler_fill_rows(step);
     qn_model_lock(s->model);
-    qn_status status = device->vtable->reserve(device, s->params.max_rows, s->positions);
+    qn_status status = qn_model_check(s->model);
+    if (status == QN_OK)
+        status = device->vtable->reserve(device, s->params.max_rows, s->positions);
     if (status == QN_OK)
         status = s->overlaps ? device->vtable->launch(device, &step->step) : device->vtable->run(device, &step->step);
+    if (status == QN_OK && !s->overlaps)
+        status = qn_model_check(s->model);
     enter_flight(step, false);
     s->flight = status == QN_OK && s->overlaps ? step : NULL;
     if (!s->flight)
@@ -317,10 +337,10 @@ static bool begin(qn_scheduler *s, qn_scheduled *step, qn_status *status)
 }
 
 /* Whether the next step needs no token of this one on the host. */
-static bool may_run_ahead(const qn_scheduler *s, const qn_scheduled *step)
+static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
 {
     if ((s->params.no_thread && !s->params.run_ahead) || s->n_running > s->model->device->ahead ||
-        qn_model_is_awaited(s->model))
+        qn_model_is_awaited(s->model) || qn_scheduler_wants_place(s))
         return false;
     for (uint32_t i = 0; i < step->n_pieces; i++)
         if (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request))
@@ -407,7 +427,9 @@ static qn_status finish(qn_scheduler *s, qn_scheduled **next)
         emit_outputs(s);
     *next = launch_ahead(s);
     work_beside(s);
-    const qn_status status = device->vtable->finish(device);
+    qn_status status = device->vtable->finish(device);
+    if (status == QN_OK)
+        status = qn_model_check(s->model);
     if (status != QN_OK && *next) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);

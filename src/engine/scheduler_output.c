@@ -14,12 +14,42 @@ static bool has_callbacks(const qn_request *r)
     return r->params.on_token || r->params.on_text || r->params.on_event;
 }
 
+/* The caller of these two holds events_lock. */
+static void add_ready(qn_scheduler *s, qn_client *c)
+{
+    c->next_ready = NULL;
+    if (s->first_ready)
+        s->last_ready->next_ready = c;
+    else
+        s->first_ready = c;
+    s->last_ready = c;
+}
+
+/* One of each client in turn: many events of one delay those of another by one. NULL: there is none. */
+static qn_event *take_event(qn_scheduler *s)
+{
+    qn_client *c = s->first_ready;
+    if (!c)
+        return NULL;
+    qn_event *event = c->first_event;
+    s->first_ready = c->next_ready;
+    c->first_event = event->next;
+    if (c->first_event)
+        add_ready(s, c);
+    else
+        c->last_event = &c->first_event;
+    return event;
+}
+
 void qn_scheduler_push(qn_scheduler *s, qn_event *event)
 {
+    qn_client *c = event->request->client;
     pthread_mutex_lock(&s->events_lock);
     event->next = NULL;
-    *s->last_event = event;
-    s->last_event = &event->next;
+    if (!c->first_event)
+        add_ready(s, c);
+    *c->last_event = event;
+    c->last_event = &event->next;
     pthread_cond_signal(&s->has_events);
     pthread_mutex_unlock(&s->events_lock);
 }
@@ -168,10 +198,12 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
     pthread_mutex_lock(&s->lock);
     s->counters.finished++;
     pthread_mutex_unlock(&s->lock);
+    qn_client *client = r->client;
     if (r->params.on_end)
         r->params.on_end(r->params.user, &r->result);
     qn_request_free(r);
     pthread_mutex_lock(&s->lock);
+    qn_client_leave(s, client);
     s->n_alive--;
     pthread_cond_broadcast(&s->ended);
     pthread_mutex_unlock(&s->lock);
@@ -179,56 +211,49 @@ static void deliver_end(qn_scheduler *s, qn_request *r)
 
 static void deliver(qn_scheduler *s, qn_event *event)
 {
-    for (qn_event *next; event; event = next) {
-        next = event->next;
-        switch (event->kind) {
-        case QN_EVENT_OUTPUT:
-            deliver_token(event);
-            qn_free(event);
-            break;
-        case QN_EVENT_PARSED:
-            deliver_parsed(event);
-            qn_free(event);
-            break;
-        case QN_EVENT_MASK: qn_request_sample_masked(s, event->request); break;
-        case QN_EVENT_END:
-            deliver_end(s, event->request); /* frees the event */
-            break;
-        }
+    switch (event->kind) {
+    case QN_EVENT_OUTPUT:
+        deliver_token(event);
+        qn_free(event);
+        break;
+    case QN_EVENT_PARSED:
+        deliver_parsed(event);
+        qn_free(event);
+        break;
+    case QN_EVENT_MASK: qn_request_sample_masked(s, event->request); break;
+    case QN_EVENT_END:
+        deliver_end(s, event->request); /* frees the event */
+        break;
     }
 }
 
-/* All queued events. The caller holds events_lock. */
-static qn_event *take_events(qn_scheduler *s)
+/* The caller holds events_lock, which is given up meanwhile. False: there is none. */
+static bool deliver_next(qn_scheduler *s)
 {
-    qn_event *first = s->first_event;
-    s->first_event = NULL;
-    s->last_event = &s->first_event;
-    return first;
+    qn_event *event = take_event(s);
+    if (!event)
+        return false;
+    pthread_mutex_unlock(&s->events_lock);
+    deliver(s, event);
+    pthread_mutex_lock(&s->events_lock);
+    return true;
 }
 
 void qn_scheduler_deliver(qn_scheduler *s)
 {
     pthread_mutex_lock(&s->events_lock);
-    qn_event *first = take_events(s);
+    while (deliver_next(s))
+        ;
     pthread_mutex_unlock(&s->events_lock);
-    deliver(s, first);
 }
 
 void *qn_scheduler_delivery(void *scheduler)
 {
     qn_scheduler *s = scheduler;
     pthread_mutex_lock(&s->events_lock);
-    while (s->first_event || !s->no_more_events) {
-        if (!s->first_event) {
+    while (deliver_next(s) || !s->no_more_events)
+        if (!s->first_ready && !s->no_more_events)
             pthread_cond_wait(&s->has_events, &s->events_lock);
-            continue;
-        }
-        qn_event *first = take_events(s);
-        pthread_mutex_unlock(&s->events_lock);
-        deliver(s, first);
-        pthread_mutex_lock(&s->events_lock);
-    }
     pthread_mutex_unlock(&s->events_lock);
     return NULL;
 }

@@ -60,8 +60,8 @@ qn_sample_request qn_request_next_sample(qn_request *r)
         request.recent = request.generated = NULL;
         request.n_recent = request.n_generated = 0;
     }
-    request.bias = r->bias;
-    request.n_bias = r->params.n_bias;
+    request.bias = r->lists->bias;
+    request.n_bias = r->lists->n_bias;
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
     request.check = r->constraint.mask ? check : NULL;

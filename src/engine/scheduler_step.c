@@ -17,8 +17,8 @@ size_t qn_request_rows_left(const qn_request *r)
 
 static bool is_mark(const qn_request *r, uint32_t position)
 {
-    for (size_t i = 0; i < r->n_keep; i++)
-        if (r->keep[i] == position)
+    for (size_t i = 0; i < r->prompt->n_keep; i++)
+        if (r->prompt->keep[i] == position)
             return true;
     return position && position == r->branch;
 }
@@ -27,9 +27,9 @@ static bool is_mark(const qn_request *r, uint32_t position)
 static uint32_t next_kept_position(const qn_request *r, uint32_t position)
 {
     uint32_t next = (position / QN_STATE_PERIOD + 1) * QN_STATE_PERIOD;
-    for (size_t i = 0; i < r->n_keep; i++)
-        if (r->keep[i] > position && r->keep[i] < next)
-            next = r->keep[i];
+    for (size_t i = 0; i < r->prompt->n_keep; i++)
+        if (r->prompt->keep[i] > position && r->prompt->keep[i] < next)
+            next = r->prompt->keep[i];
     return r->branch > position && r->branch < next ? r->branch : next;
 }
 
@@ -67,24 +67,28 @@ void qn_request_keep_prefix(qn_scheduler *s, qn_request *r)
         return;
     if (qn_request_keeps_state(s, r)) {
         const qn_state_kind kind = is_mark(r, q->state_position) ? QN_STATE_MARK : QN_STATE_PERIODIC;
-        qn_kept_state(s->kept, r->scope, r->tokens, r->memory, kind);
+        qn_kept_state(s->kept, r->lists->scope, r->tokens, r->memory, kind);
         r->kept_state = q->state_position;
     }
     if (!r->has_kept_prompt && q->length >= r->n_prompt)
-        qn_kept_add(s->kept, r->scope, r->tokens, r->memory);
+        qn_kept_add(s->kept, r->lists->scope, r->tokens, r->memory);
     r->has_kept_prompt = q->length >= r->n_prompt;
 }
 
 /* ---- Composition ---- */
 
+static size_t prompt_multiple(const qn_scheduler *s)
+{
+    return s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS;
+}
+
 /* Most rows of prompts in a step beside n_decoding sequences. */
 static size_t prompt_rows(const qn_scheduler *s, size_t n_decoding)
 {
-    const size_t multiple = s->model->device->prompt_multiple ? s->model->device->prompt_multiple : PROMPT_ROWS,
-                 left = s->params.max_rows - n_decoding;
+    const size_t left = s->params.max_rows - n_decoding;
     if (!n_decoding)
         return left;
-    const size_t rows = qn_step_times_prompt_rows(&s->times, n_decoding, s->params.step_seconds, multiple);
+    const size_t rows = qn_step_times_prompt_rows(&s->times, n_decoding, s->params.step_seconds, prompt_multiple(s));
     return rows < left ? rows : left;
 }
 
@@ -126,7 +130,14 @@ static void add_piece(qn_scheduled *to, qn_request *r, size_t n)
     to->n_decoding += n == 1; /* the last token of a prompt costs as much */
 }
 
-/* A row for each sequence that is being decoded; behind them pieces of prompts, the oldest first. */
+/* Rows of prompts that a client gets at a time. */
+static size_t part_of_client(const qn_scheduler *s)
+{
+    const size_t multiple = prompt_multiple(s), piece = s->model->device->piece;
+    return multiple > piece ? multiple : piece;
+}
+
+/* A row for each sequence that is being decoded; behind them pieces of prompts, of a client the oldest first. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
 {
     size_t n_decoding = 0, n_prompts = 0;
@@ -137,7 +148,8 @@ void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
     }
     if (s->params.prompts_first && n_prompts)
         n_decoding = 0;
-    size_t left = n_prompts ? prompt_rows(s, n_decoding) : 0;
+    if (n_prompts)
+        qn_clients_share_prompts(s, prompt_rows(s, n_decoding), part_of_client(s));
     bool is_first = true;
     to->n_pieces = 0;
     to->n_decoding = 0;
@@ -146,11 +158,12 @@ void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
             add_piece(to, s->running[i], 1);
     for (uint32_t i = 0; i < s->n_running; i++) {
         qn_request *r = s->running[i];
-        const size_t n = qn_request_rows_left(r) > 1 ? piece_of_prompt(s, r, left, is_first) : 0;
-        if (n)
-            add_piece(to, r, n);
-        left -= n;
-        is_first = is_first && !n;
+        const size_t n = qn_request_rows_left(r) > 1 ? piece_of_prompt(s, r, r->client->prompt_share, is_first) : 0;
+        if (!n)
+            continue;
+        add_piece(to, r, n);
+        r->client->prompt_share -= n;
+        is_first = false;
     }
 }
 
@@ -164,13 +177,17 @@ static void drop_from_step(qn_scheduled *step, const qn_request *r)
     r->memory->vtable->on_append(r->memory, r->memory->sequence->length); /* gives back what was reserved */
 }
 
-/* The youngest that can be set aside, or NULL. */
+/* The youngest that can be set aside of the client that holds most, or NULL. */
 static qn_request *find_youngest(const qn_scheduler *s)
 {
     qn_request *youngest = NULL;
+    qn_clients_count_held(s);
     for (uint32_t i = 0; i < s->n_running; i++) {
         qn_request *r = s->running[i];
-        if (r->result.n_set_aside < QN_MAX_SET_ASIDE && (!youngest || r->id > youngest->id))
+        if (r->result.n_set_aside >= QN_MAX_SET_ASIDE)
+            continue;
+        const size_t held = youngest ? youngest->client->n_held : 0;
+        if (!youngest || r->client->n_held > held || (r->client->n_held == held && r->id > youngest->id))
             youngest = r;
     }
     return youngest;

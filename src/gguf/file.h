@@ -2,22 +2,28 @@
 #ifndef QN_GGUF_FILE_H
 #define QN_GGUF_FILE_H
 
+#include "base/file_identity.h"
+#include "base/mapping.h"
 #include "gguf/gguf.h"
 
 /* An open-addressing hash table over an array of structures whose first member is their name, a qn_string. */
 struct qn_name_table {
     const void *items;
     size_t stride;
-    uint64_t seed;
     size_t *slots; /* index + 1, or 0 for an empty slot */
     size_t mask;
 };
 
 struct qn_gguf {
     char *path;
-    void *map; /* NULL if the caller owns the bytes (qn_gguf_open_memory) */
-    const uint8_t *base;
+    qn_mapping *mapping; /* NULL if the caller owns the bytes (qn_gguf_open_memory) */
+    qn_file_identity identity;
+    const uint8_t *base; /* of the tensors' data: the mapping */
     size_t size;
+    /* The file up to its tensors' data: a copy, so that what was validated stays so. All keys, values and names point into it. */
+    const uint8_t *header;
+    uint8_t *header_memory; /* [header_reserved] of which header_read are there; NULL if the caller owns the bytes */
+    size_t header_reserved, header_read;
     size_t alignment;
     qn_gguf_kv *kv;
     size_t n_kv, kv_capacity;
@@ -42,12 +48,10 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file);
 /* qn_name_table_build - build the table of an array.
  *
  *   items       [count] structures of `stride` bytes
- *   seed        of the hash
  *   duplicate   the index of the first item whose name occurred before, or count. The later items are then not in the table
  *
  * Free table->slots with qn_free, whatever the status. */
-qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, uint64_t seed,
-                              size_t *duplicate);
+qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, size_t *duplicate);
 
 /* qn_name_table_find - the item with this name, or NULL. */
 const void *qn_name_table_find(const struct qn_name_table *table, const char *name, size_t length);

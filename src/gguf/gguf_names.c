@@ -2,10 +2,10 @@
  * sizes of value types. */
 #include "gguf/file.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 
 #include <string.h>
-#include <xxhash.h>
 
 static const qn_string *item_at(const struct qn_name_table *table, size_t index)
 {
@@ -15,7 +15,7 @@ static const qn_string *item_at(const struct qn_name_table *table, size_t index)
 /* The slot of a name: the slot that holds it, or the empty slot for its insertion. At most half of the slots are in use. */
 static size_t *slot_of(const struct qn_name_table *table, const char *name, size_t length)
 {
-    for (size_t i = (size_t)XXH3_64bits_withSeed(name, length, table->seed);; i++) {
+    for (size_t i = (size_t)qn_keyed_hash(name, length);; i++) {
         size_t *slot = &table->slots[i & table->mask];
         if (*slot == 0)
             return slot;
@@ -25,13 +25,12 @@ static size_t *slot_of(const struct qn_name_table *table, const char *name, size
     }
 }
 
-qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, uint64_t seed,
-                              size_t *duplicate)
+qn_status qn_name_table_build(struct qn_name_table *table, const void *items, size_t count, size_t stride, size_t *duplicate)
 {
     size_t size = 16;
     while (size / 2 < count)
         size *= 2;
-    *table = (struct qn_name_table){ .items = items, .stride = stride, .seed = seed, .mask = size - 1 };
+    *table = (struct qn_name_table){ .items = items, .stride = stride, .mask = size - 1 };
     QN_TRY(qn_alloc(&table->slots, size, sizeof *table->slots, "table of names"));
     *duplicate = count;
     for (size_t i = 0; i < count; i++) {

@@ -1,6 +1,7 @@
 /* Answers: their life, the requests of an exchange submitted, callbacks that fill the queue. */
 #include "server/answer.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "server/clock.h"
 #include "server/json_body.h"
@@ -32,7 +33,7 @@ typedef struct slot {
 struct qn_answer {
     qn_outbox *outbox;
     qn_answer_request request;
-    char scope[QN_KEY_SCOPE_BYTES];
+    char scope[QN_KEY_SCOPE_BYTES], client[QN_ANSWER_CLIENT_BYTES];
     qn_bytes body;
     void *user; /* of the I/O thread */
     atomic_uint references;
@@ -149,6 +150,7 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
     a->request = *request;
     snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
     qn_account_hold(request->account);
+    snprintf(a->client, sizeof a->client, "%s", request->client);
     a->body = *body;
     *body = (qn_bytes){ 0 };
     a->out.account = request->account;
@@ -187,6 +189,11 @@ void qn_answer_release(qn_answer *a)
     qn_account_release(a->request.account);
     pthread_mutex_destroy(&a->lock);
     free(a);
+}
+
+const char *qn_answer_client(const qn_answer *a)
+{
+    return a->client;
 }
 
 void qn_answer_link(qn_answer *a, qn_answer *next)
@@ -404,8 +411,8 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
     qn_origin origin = { .id = a->request.id, .secret = secret, .created = (int64_t)qn_time(), .seed = a->request.seed };
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(secret + 2 * i, 3, "%02x", random[i]);
+    qn_text_buffer text = QN_APPEND_TO(secret);
+    qn_append_hex(&text, random, sizeof random);
     if (!a->request.has_seed)
         memcpy(&origin.seed, random, sizeof origin.seed);
     qn_reading reading = { .limits = a->request.limits, .account = a->request.account };
@@ -420,9 +427,8 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
 /* A body that would not be queued is not worth its tokens. */
 static bool check_queue(const qn_answer *a, qn_refusal *refusal)
 {
-    const uint32_t queued = qn_scheduler_get_counters(a->model->scheduler).queued;
-    return queued < a->model->max_queued || qn_refuse(refusal, 429, "overloaded", NULL, "%u requests wait, at most %u may",
-                                                      (unsigned)queued, (unsigned)a->model->max_queued);
+    return qn_scheduler_check_room(a->model->scheduler, a->client, 1) == QN_OK ||
+           qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text());
 }
 
 static const qn_served *served_of(const qn_answer *a)
@@ -430,11 +436,18 @@ static const qn_served *served_of(const qn_answer *a)
     return a->exchange->model ? &a->model->echoed : &a->model->served;
 }
 
+/* Of what is kept for further requests. */
+static const char *scope_of(const qn_answer *a)
+{
+    return a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+}
+
 static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
     a->exchange->n_values += qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->request.account).n_bytes;
+    a->exchange->scope = scope_of(a);
     if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
@@ -443,8 +456,7 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
     return true;
 }
 
-/* False: refused. */
-static bool submit(qn_answer *a, size_t i, qn_refusal *refusal)
+static void prepare(qn_answer *a, size_t i)
 {
     qn_request_params *params = &a->exchange->requests[i];
     a->slots[i] = (slot){ .answer = a, .index = i };
@@ -453,27 +465,26 @@ static bool submit(qn_answer *a, size_t i, qn_refusal *refusal)
     params->on_token = on_token;
     params->on_end = on_end;
     params->user = &a->slots[i];
-    params->scope = a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
-    const qn_status status = qn_scheduler_submit(a->model->scheduler, params, &a->ids[i]);
-    if (status)
-        qn_exchange_refuse_status(a->exchange, i, served_of(a), status, refusal);
-    return !status;
+    params->scope = scope_of(a);
+    params->client = a->client;
 }
 
-/* How many were submitted. The stream begins in the queue, where nobody takes it before all were. */
-static size_t submit_all(qn_answer *a, qn_refusal *refusal)
+/* False: refused. The stream begins in the queue, where nobody takes it before. */
+static bool submit(qn_answer *a, qn_refusal *refusal)
 {
     const size_t n = a->exchange->n_requests;
-    bool go_on = true;
-    size_t i = 0;
-    while (go_on && i < n && submit(a, i, refusal)) {
-        i++;
-        pthread_mutex_lock(&a->lock);
-        a->n_submitted = i;
-        go_on = !a->is_abandoned && !a->is_stopped;
-        pthread_mutex_unlock(&a->lock);
+    qn_submit_refusal refused;
+    for (size_t i = 0; i < n; i++)
+        prepare(a, i);
+    const qn_status status = qn_scheduler_submit_all(a->model->scheduler, a->exchange->requests, n, a->ids, &refused);
+    if (status) {
+        qn_exchange_refuse_status(served_of(a), status, refused.n_prompt, refusal);
+        return false;
     }
-    return i;
+    pthread_mutex_lock(&a->lock);
+    a->n_submitted = n;
+    pthread_mutex_unlock(&a->lock);
+    return true;
 }
 
 /* The worker counts as a request until it has submitted all. */
@@ -490,22 +501,20 @@ static void run(qn_answer *a)
     a->n_begun = a->out.length;
     pthread_mutex_unlock(&a->lock);
 
-    const size_t n_submitted = submit_all(a, &refusal);
+    const bool is_queued = submit(a, &refusal);
     pthread_mutex_lock(&a->lock);
-    const bool is_refused = refusal.status, is_useless = is_refused || a->is_abandoned || a->is_stopped;
-    if (is_refused && !a->is_abandoned && !a->view.is_done)
-        refuse(a, &refusal);
-    else if (n_submitted < n)
-        a->was_cancelled = true;
-    else
+    const bool is_useless = a->is_abandoned || a->is_stopped;
+    if (is_queued)
         a->view.is_accepted = true;
+    else if (!a->is_abandoned && !a->view.is_done)
+        refuse(a, &refusal);
     const bool is_new = has_news(a);
     pthread_mutex_unlock(&a->lock);
-    if (is_useless)
+    if (is_queued && is_useless)
         cancel(a);
     if (is_new)
         notify(a);
-    leave(a, n - n_submitted + 1);
+    leave(a, is_queued ? 1 : n + 1);
 }
 
 /* ---- The model ---- */
@@ -539,6 +548,7 @@ static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
         return a->model ? QN_ACQUIRED : QN_ACQUIRE_REFUSED;
     }
     a->waiter.wake = wake;
+    a->waiter.client = a->client;
     qn_answer_hold(a); /* of the waiter */
     pthread_mutex_lock(&a->lock);
     a->may_open = a->exchange->is_stream;

@@ -12,6 +12,8 @@
 
 typedef struct qn_answer qn_answer;
 
+enum { QN_ANSWER_CLIENT_BYTES = 64 };
+
 /* Bytes that wait for a client which does not read them: with more, it is taken for gone. */
 enum { QN_ANSWER_MAX_WAITING = 4 << 20 };
 
@@ -29,6 +31,7 @@ typedef struct qn_answer_request {
     qn_registry *registry;
     qn_account *account;  /* NULL: none; the answer takes a reference */
     const char *scope;    /* of its key; lives as long as the answer's connection; NULL: no keys */
+    const char *client;   /* who shares the scheduler and the workers with others; lives as long */
     bool shares_prefixes; /* with other scopes */
     bool has_seed;        /* seed, else a random one */
     uint64_t seed;        /* of a body without one */
@@ -79,6 +82,9 @@ void qn_answer_start(qn_answer *answer);
 
 /* qn_answer_refuse - end it with a refusal, before it is started. */
 void qn_answer_refuse(qn_answer *answer, const qn_refusal *refusal);
+
+/* qn_answer_client - whose it is, qn_answer_request.client. */
+const char *qn_answer_client(const qn_answer *answer);
 
 /* The queue of the pool that starts answers. Of its lock. */
 void qn_answer_link(qn_answer *answer, qn_answer *next);

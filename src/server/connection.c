@@ -83,6 +83,17 @@ static size_t count_of_client(const qn_connection *c)
     return n;
 }
 
+static void set_client(qn_connection *c)
+{
+    struct in6_addr network = ((const struct sockaddr_in6 *)&c->address)->sin6_addr;
+    if (c->address.ss_family != AF_INET6 || IN6_IS_ADDR_V4MAPPED(&network)) {
+        memcpy(c->client_text, c->address_text, sizeof c->client_text);
+        return;
+    }
+    memset(&network.s6_addr[8], 0, 8);
+    inet_ntop(AF_INET6, &network, c->client_text, sizeof c->client_text);
+}
+
 static void set_address(qn_connection *c)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
@@ -98,6 +109,7 @@ static void set_address(qn_connection *c)
         inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)address)->sin6_addr, c->address_text, sizeof c->address_text);
     }
     c->is_loopback = qn_guard_is_loopback(address);
+    set_client(c);
 }
 
 /* ---- Opened and closed ---- */
@@ -129,6 +141,7 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
     add_all(&http->all, c);
     qn_metrics_connected(http->metrics);
     qn_connection_enter(c, QN_CONNECTION_NEW);
+    qn_gate_expect(c);
     if (is_watched)
         evict_for(c);
     else
@@ -144,6 +157,7 @@ static void close_connection(qn_http *http, qn_connection *c)
 {
     epoll_ctl(http->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     http->n_busy -= is_busy(c);
+    qn_gate_forget(c);
     remove_all(&http->all, c);
     remove_waiting(&http->waiting, c);
     qn_metrics_disconnected(http->metrics);
@@ -214,7 +228,7 @@ void qn_connection_resume(qn_connection *c)
 {
     if (!c->is_suspended)
         return;
-    c->is_suspended = false;
+    c->is_suspended = c->is_gated = false;
     MHD_resume_connection(c->mhd);
 }
 
@@ -227,11 +241,16 @@ void qn_connection_shut(qn_connection *c)
 
 void qn_connection_take(qn_connection *c, uint32_t events)
 {
-    if (!(events & ~(uint32_t)EPOLLIN)) {
+    const bool has_bytes_alone = !(events & ~(uint32_t)EPOLLIN);
+    c->is_gone = c->is_gone || !has_bytes_alone;
+    if (c->is_gated) {
+        (void)qn_gate_look(c);
+        return;
+    }
+    if (has_bytes_alone) {
         qn_connection_begin(c);
         return;
     }
-    c->is_gone = true;
     if (!c->is_suspended)
         return;
     if (c->request && c->request->answer)

@@ -2,9 +2,9 @@
 #include "server/json_body.h"
 
 #include "base/memory.h"
+#include "base/printable.h"
 #include "text/json_decode.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,9 +23,7 @@ bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *pa
     va_start(arguments, format);
     vsnprintf(refusal->message, sizeof refusal->message, format, arguments);
     va_end(arguments);
-    for (char *c = refusal->message; *c; c++)
-        if (iscntrl((unsigned char)*c))
-            *c = '?';
+    qn_mask(refusal->message);
     return false;
 }
 
@@ -145,7 +143,7 @@ json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_re
         qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
     else if (!json_is_object(json))
         qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
-    if (json_is_object(json))
+    if (json_is_object(json) && qn_body_check_zeros(json, refusal))
         return json;
     json_decref(json);
     qn_account_give(reading->account, qn_reading_end(reading));

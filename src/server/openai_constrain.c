@@ -75,7 +75,7 @@ static bool compile_format(qn_openai *x, qn_refusal *refusal)
     }
     const char *text = is_schema ? schema.data : json_string_value(f->source);
     const size_t length = is_schema ? schema.length : json_string_length(f->source);
-    const qn_status status = qn_grammar_create(x->served->model, f->kind, text, length, &x->params.grammar);
+    const qn_status status = qn_grammar_create_in(x->served->model, x->base.scope, f->kind, text, length, &x->params.grammar);
     qn_bytes_free(&schema);
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
@@ -203,7 +203,8 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
                                    .is_single = tools->is_single,
                                    .format = has_format ? format.data : NULL,
                                    .format_length = format.length,
-                                   .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT };
+                                   .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT,
+                                   .scope = x->base.scope };
     const bool has_memory = !text.has_failed && !format.has_failed;
     const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     qn_bytes_free(&text);

@@ -97,16 +97,6 @@ void qn_exchange_free(qn_exchange *exchange)
 
 /* ---- Refusals of the scheduler ---- */
 
-static size_t count_prompt(const qn_request_params *request, const qn_model *model)
-{
-    size_t n;
-    if (!request->conversation)
-        return request->n_tokens;
-    if (qn_conversation_count(model, request->conversation, request->conversation_length, -1, &n))
-        return 0;
-    return n;
-}
-
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal)
 {
     qn_refuse(refusal, 400, "context_length_exceeded", NULL,
@@ -117,13 +107,10 @@ bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *re
     return false;
 }
 
-void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
-                               qn_refusal *refusal)
+void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal)
 {
     switch (status) {
-    case QN_ERR_CONTEXT:
-        qn_exchange_refuse_length(count_prompt(&exchange->requests[request], served->model), served, refusal);
-        break;
+    case QN_ERR_CONTEXT: qn_exchange_refuse_length(n_prompt, served, refusal); break;
     case QN_ERR_MEMORY: qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text()); break;
     case QN_ERR_UNSUPPORTED: qn_refuse(refusal, 400, "unsupported", NULL, "%s", qn_error_text()); break;
     default: qn_refuse(refusal, 400, NULL, NULL, "%s", qn_error_text()); break;

@@ -85,6 +85,7 @@ typedef struct qn_exchange {
     bool has_events;      /* requests need on_event, else on_text */
     bool has_failed;      /* after an event: the answer ended with an error, other requests can be cancelled */
     json_t *conversation; /* from parse to bind: of a chat, for qn_request_params.conversation, or NULL. May be changed */
+    const char *scope;    /* set before bind: of the grammars that are kept for further requests; NULL: the scope "" */
     size_t n_requests;    /* from bind on. 0: end can be called at once */
     /* [n_requests] from bind on, valid until the exchange is freed. Without callbacks, user, scope, priority and deadline,
      * which the caller sets; all need on_token and on_end. */
@@ -174,10 +175,9 @@ void qn_exchange_give_values(qn_exchange *exchange);
 /* qn_exchange_bind - protocol->bind, and qn_exchange_give_values. False: refused. */
 bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
 
-/* qn_exchange_refuse_status - the refusal of a request that qn_scheduler_submit did not take: its status, and
- * qn_error_text() of this thread. */
-void qn_exchange_refuse_status(const qn_exchange *exchange, size_t request, const qn_served *served, qn_status status,
-                               qn_refusal *refusal);
+/* qn_exchange_refuse_status - the refusal of requests that qn_scheduler_submit_all did not take: its status, qn_error_text() of this
+ * thread, and the tokens of the prompt, as it says. */
+void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal);
 
 /* qn_exchange_refuse_length - the refusal of a prompt of n tokens, which is longer than the context. Returns false. */
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal);

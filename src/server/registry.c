@@ -59,12 +59,6 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static qn_status create_entry(const char *name, const char *path, qn_registry_entry **out)
 {
     qn_registry_entry *entry;
@@ -85,7 +79,6 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
         return status;
     }
     entry->model.name = entry->name;
-    entry->model.file = entry->path ? file_name(entry->path) : "";
     entry->model.created = (int64_t)time(NULL);
     *out = entry;
     return QN_OK;
@@ -243,6 +236,58 @@ void qn_registry_unload(qn_registry *registry)
     }
 }
 
+/* ---- Turns of clients ---- */
+
+static bool is_client(const char *one, const char *other)
+{
+    return !strncmp(one ? one : "", other ? other : "", QN_REGISTRY_CLIENT_BYTES - 1);
+}
+
+uint64_t qn_registry_turn_of(const qn_registry *registry, const char *client)
+{
+    for (size_t i = 0; i < QN_REGISTRY_TURNS; i++)
+        if (registry->turns[i].tick && is_client(registry->turns[i].client, client))
+            return registry->turns[i].tick;
+    return 0;
+}
+
+const qn_waiter *qn_registry_first_turn(const qn_registry_entry *entry)
+{
+    const qn_waiter *first = entry->first;
+    for (const qn_waiter *waiter = first; waiter; waiter = waiter->next)
+        first = waiter->turn < first->turn ? waiter : first;
+    return first;
+}
+
+/* In place of the oldest, unless the client has one. */
+static void keep_turn(qn_registry *registry, const char *client, uint64_t tick)
+{
+    qn_registry_turn *turn = registry->turns;
+    for (size_t i = 0; i < QN_REGISTRY_TURNS; i++) {
+        qn_registry_turn *t = &registry->turns[i];
+        if (t->tick && is_client(t->client, client)) {
+            turn = t;
+            break;
+        }
+        turn = t->tick < turn->tick ? t : turn;
+    }
+    snprintf(turn->client, sizeof turn->client, "%s", client ? client : "");
+    turn->tick = tick;
+}
+
+void qn_registry_take_turn(qn_registry *registry, const qn_registry_entry *entry)
+{
+    const qn_waiter *const taker = qn_registry_first_turn(entry);
+    const uint64_t tick = ++registry->ticks;
+    if (!taker)
+        return;
+    keep_turn(registry, taker->client, tick);
+    for (size_t i = 0; i < registry->n_entries; i++)
+        for (qn_waiter *waiter = registry->entries[i]->first; waiter; waiter = waiter->next)
+            if (is_client(waiter->client, taker->client))
+                waiter->turn = tick;
+}
+
 /* ---- Waiting ---- */
 
 static void add_waiter(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter)
@@ -252,6 +297,7 @@ static void add_waiter(qn_registry *registry, qn_registry_entry *entry, qn_waite
         entry->is_checked = false;
     }
     waiter->entry = entry;
+    waiter->turn = qn_registry_turn_of(registry, waiter->client);
     waiter->next = NULL;
     waiter->previous = entry->last;
     *(entry->last ? &entry->last->next : &entry->first) = waiter;
@@ -346,7 +392,7 @@ void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
 static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter, const qn_registered **model,
                            qn_refusal *refusal)
 {
-    if (entry->state == QN_MODEL_LOADED && !entry->is_draining) {
+    if (entry->state == QN_MODEL_LOADED && !entry->is_draining && !entry->is_lost) {
         entry->n_users++;
         entry->used = ++registry->ticks;
         *model = &entry->model;
@@ -415,6 +461,8 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model)
     qn_registry_entry *entry = entry_of(model);
     pthread_mutex_lock(&registry->lock);
     entry->used = ++registry->ticks;
+    if (entry->path && registry->loader.is_lost)
+        entry->is_lost = entry->is_lost || registry->loader.is_lost(registry->loader.user, model);
     if (!--entry->n_users)
         pthread_cond_signal(&registry->changed); /* it can be freed, in place of one that is being drained, too */
     pthread_mutex_unlock(&registry->lock);
@@ -427,6 +475,7 @@ static void add_counters(qn_scheduler_counters *sum, const qn_scheduler_counters
     sum->submitted += before->submitted;
     sum->finished += before->finished;
     sum->set_aside += before->set_aside;
+    sum->yielded += before->yielded;
     sum->prompt_tokens += before->prompt_tokens;
     sum->reused_tokens += before->reused_tokens;
     sum->generated_tokens += before->generated_tokens;
@@ -491,7 +540,6 @@ static bool look(const qn_registry_entry *entry, qn_registry_view *view)
         return false;
     *view = entry->last_view;
     view->name = entry->name;
-    view->file = entry->model.file;
     view->path = entry->path;
     view->state = entry->state;
     view->is_draining = entry->is_draining;

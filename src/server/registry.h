@@ -2,7 +2,9 @@
  *
  * A model is added loaded, and then stays (qn_registry_add), or as a file (qn_registry_add_file), and is then loaded when a request
  * asks for it, by a thread of the registry. That thread frees the models that were used longest ago where a limit of memory or
- * number would be passed. A model that requests use is never freed: it takes no more of them until those that it has have ended.
+ * number would be passed, but not before they were loaded for stay_seconds. A model that requests use is never freed: it takes no
+ * more of them until those that it has have ended. Models are loaded in the order in which they are asked for, but clients take
+ * turns: one that asks for many has one loaded after the other client's.
  *
  *     qn_registry_acquire(registry, name, &waiter, &model, &refusal)     a reference to a loaded model, or the waiter waits for it
  *     use model; qn_registry_release(registry, model)
@@ -17,17 +19,16 @@
 
 #include <pthread.h>
 
-enum { QN_REGISTRY_MODELS = 256, QN_REGISTRY_NAME_BYTES = 256 };
+enum { QN_REGISTRY_MODELS = 256, QN_REGISTRY_NAME_BYTES = 256, QN_REGISTRY_TURNS = 64, QN_REGISTRY_CLIENT_BYTES = 64 };
 
-/* A loaded model. The registry has made name, file, metrics and recall, and keeps them as long as it lives; the rest is the
+/* A loaded model. The registry has made name, metrics and recall, and keeps them as long as it lives; the rest is the
  * loader's, valid as long as a reference is held. */
 typedef struct qn_registered {
     const char *name;
-    const char *file; /* the name of its file, without folders */
     qn_served served; /* with the name */
     qn_served echoed; /* for requests that name it in another way: without a name, so that answers have theirs */
     qn_scheduler *scheduler;
-    uint32_t n_parallel, max_queued;
+    uint32_t n_parallel;
     uint32_t page_tokens; /* of the KV cache, and how many pages its memory has */
     uint64_t n_pages;
     uint64_t bytes;  /* of memory: weights, and what contexts may take */
@@ -47,6 +48,9 @@ typedef struct qn_registry_loader {
      * ends with QN_ERR_CANCELLED soon after qn_registry_is_stopping. */
     qn_status (*load)(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *model);
     void (*free)(void *user, const qn_registered *model); /* after all requests, or while they are cancelled, at the end */
+    /* Whether a loaded model can no longer be used, because its file was cut: it gets no more requests, is freed when it has none, and is
+     * loaded again for the next. By any thread. NULL: none ever is. */
+    bool (*is_lost)(void *user, const qn_registered *model);
     /* Looks for new files: qn_registry_add_file, qn_registry_remove_file. By any thread, one at a time. NULL: there are none. */
     void (*scan)(void *user, qn_registry *registry);
     void *user;
@@ -54,6 +58,7 @@ typedef struct qn_registry_loader {
     size_t max_loaded;    /* 0: no limit */
     uint32_t max_queued;  /* requests that may wait for a model */
     double pause_seconds; /* after a model that failed to load, until the next attempt */
+    double stay_seconds;  /* that a model stays loaded at least, also when another wants its memory */
     double scan_seconds;  /* at least, between two scans that requests are the reason of */
 } qn_registry_loader;
 
@@ -69,13 +74,20 @@ typedef enum qn_model_state {
 typedef struct qn_waiter {
     /* Called once, unless it is cancelled, by any thread: with a reference to the model, or NULL and a refusal. */
     void (*wake)(struct qn_waiter *waiter);
+    const char *client; /* whose request it is: clients take turns; lives as long as it waits */
     const qn_registered *model;
     qn_refusal refusal;
     struct qn_registry_entry *entry; /* the registry's, as what follows; NULL: it does not wait */
     struct qn_waiter *previous, *next;
+    uint64_t turn; /* the tick when a model was loaded for its client last; 0: not yet */
 } qn_waiter;
 
 typedef struct qn_registry_entry qn_registry_entry;
+
+typedef struct qn_registry_turn {
+    char client[QN_REGISTRY_CLIENT_BYTES];
+    uint64_t tick;
+} qn_registry_turn;
 
 struct qn_registry {
     pthread_mutex_t lock, scanning; /* `scanning` is taken first */
@@ -85,9 +97,11 @@ struct qn_registry {
     qn_registry_loader loader;
     pthread_t thread;
     bool has_loader, has_thread, is_stopping;
-    bool wants_scan;   /* by the thread */
-    double scanned_at; /* qn_now; 0: never */
-    uint64_t ticks;    /* counts uses, which says what was used longest ago */
+    bool wants_scan;    /* by the thread */
+    double scanned_at;  /* qn_now; 0: never */
+    uint64_t ticks;     /* counts uses, which says what was used longest ago */
+    double stays_until; /* qn_now: when a model that was wanted may be freed for another; 0: none waits for that */
+    qn_registry_turn turns[QN_REGISTRY_TURNS]; /* clients for which models were loaded, the last of them */
 };
 
 qn_status qn_registry_init(qn_registry *registry);
@@ -142,7 +156,7 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model);
 
 /* What a model is, or was when it was loaded last. Strings are the registry's, and live as long. */
 typedef struct qn_registry_view {
-    const char *name, *file;
+    const char *name;
     const char *path; /* NULL: it was added loaded */
     qn_model_state state;
     bool is_draining; /* loaded, but takes no new requests */

@@ -1,5 +1,6 @@
-/* The registry's thread: loads the model that requests have waited for longest, and frees others before where the limits ask for
- * it, those without requests first, then those that were used longest ago.
+/* The registry's thread: loads the model that requests have waited for longest, clients taking turns, and frees others before where
+ * the limits ask for it, those without requests first, then those that were used longest ago, and none that was just loaded: clients
+ * that ask for one model after the other do not have the server do nothing but load.
  *
  * Memory is planned by the sizes of files: as many of the largest models as fit at the same time, each with an eighth of its
  * weights for contexts, share what their weights leave evenly. So two models of any pair fit if the two largest do. A model whose
@@ -59,13 +60,23 @@ static bool exceeds(const qn_registry *registry, size_t n_loaded, uint64_t bytes
            (registry->loader.memory && bytes > registry->loader.memory);
 }
 
+/* Whether a model must not be freed yet, which it may be at registry->stays_until. */
+static bool stays(qn_registry *registry, const qn_registry_entry *entry)
+{
+    const double until = entry->loaded_at + registry->loader.stay_seconds;
+    if (until <= qn_now())
+        return false;
+    registry->stays_until = registry->stays_until > 0 && registry->stays_until < until ? registry->stays_until : until;
+    return true;
+}
+
 /* The next to be freed: without requests before with, then by last use. NULL: there is none. */
-static qn_registry_entry *next_victim(const qn_registry *registry, const bool *is_victim, size_t *index)
+static qn_registry_entry *next_victim(qn_registry *registry, const bool *is_victim, size_t *index)
 {
     qn_registry_entry *best = NULL;
     for (size_t i = 0; i < registry->n_entries; i++) {
         qn_registry_entry *e = registry->entries[i];
-        if (!e->path || e->state != QN_MODEL_LOADED || is_victim[i])
+        if (!e->path || e->state != QN_MODEL_LOADED || is_victim[i] || stays(registry, e))
             continue;
         if (best && (!best->n_users != !e->n_users ? e->n_users != 0 : e->used > best->used))
             continue;
@@ -75,8 +86,8 @@ static qn_registry_entry *next_victim(const qn_registry *registry, const bool *i
     return best;
 }
 
-/* Who has to go for a model of so many bytes. */
-static void choose_victims(const qn_registry *registry, uint64_t bytes, bool *is_victim)
+/* Who has to go for a model of so many bytes. False: there would be memory without those that stay; nobody goes before. */
+static bool choose_victims(qn_registry *registry, uint64_t bytes, bool *is_victim)
 {
     size_t n_loaded = 1, index;
     memset(is_victim, 0, registry->n_entries * sizeof *is_victim);
@@ -89,12 +100,18 @@ static void choose_victims(const qn_registry *registry, uint64_t bytes, bool *is
     }
     while (exceeds(registry, n_loaded, bytes)) {
         const qn_registry_entry *victim = next_victim(registry, is_victim, &index);
+        if (!victim && registry->stays_until > 0) {
+            memset(is_victim, 0, registry->n_entries * sizeof *is_victim);
+            return false;
+        }
         if (!victim)
-            return;
+            return true;
         is_victim[index] = true;
         n_loaded--;
         bytes -= victim->model.bytes;
     }
+    registry->stays_until = 0;
+    return true;
 }
 
 /* The lock is given up while it is freed. */
@@ -103,7 +120,7 @@ static void unload(qn_registry *registry, qn_registry_entry *entry)
     const qn_registered model = entry->model;
     qn_registry_settle(entry);
     entry->state = QN_MODEL_FREEING;
-    entry->is_draining = false;
+    entry->is_draining = entry->is_lost = false;
     pthread_mutex_unlock(&registry->lock);
     registry->loader.free(registry->loader.user, &model);
     pthread_mutex_lock(&registry->lock);
@@ -130,8 +147,7 @@ typedef enum fit { FITS, AGAIN, LATER } fit;
 static fit free_memory_for(qn_registry *registry, uint64_t bytes)
 {
     bool is_victim[QN_REGISTRY_MODELS];
-    fit result = FITS;
-    choose_victims(registry, bytes, is_victim);
+    fit result = choose_victims(registry, bytes, is_victim) ? FITS : LATER;
     for (size_t i = 0; i < registry->n_entries; i++) {
         qn_registry_entry *e = registry->entries[i];
         if (e->is_draining && !is_victim[i]) {
@@ -159,28 +175,51 @@ static fit keep_all(qn_registry *registry)
     return LATER;
 }
 
+/* Frees a model that can no longer be used. False: there is none without requests. */
+static bool free_lost(qn_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        qn_registry_entry *e = registry->entries[i];
+        if (!e->is_lost || e->n_users || e->state != QN_MODEL_LOADED)
+            continue;
+        unload(registry, e);
+        return true;
+    }
+    return false;
+}
+
 /* ---- Loading ---- */
 
-static qn_registry_entry *longest_wanted(const qn_registry *registry)
+static bool is_before(const qn_registry_entry *a, const qn_registry_entry *b)
+{
+    const uint64_t one = qn_registry_first_turn(a)->turn, other = qn_registry_first_turn(b)->turn;
+    return one != other ? one < other : a->wanted < b->wanted;
+}
+
+/* Of the client whose turn it is, the model that was asked for first. */
+static qn_registry_entry *next_wanted(const qn_registry *registry)
 {
     qn_registry_entry *best = NULL;
     for (size_t i = 0; i < registry->n_entries; i++) {
         qn_registry_entry *e = registry->entries[i];
         const bool can_load = e->n_waiting && (e->state == QN_MODEL_UNLOADED || e->state == QN_MODEL_FAILED);
-        if (can_load && (!best || e->wanted < best->wanted))
+        if (can_load && (!best || is_before(e, best)))
             best = e;
     }
     return best;
 }
 
-/* Clients need not learn the folder. */
-static void keep_error(qn_registry_entry *entry)
+/* What clients learn. The text of the error has paths, and bytes of a file that a link may lead to: it is in the notes alone, which
+ * the loader prints. */
+static const char *reason_of(qn_status status)
 {
-    const char *text = qn_error_text();
-    const size_t folder = (size_t)(entry->model.file - entry->path);
-    const char *found = folder ? strstr(text, entry->path) : NULL;
-    const int before = found ? (int)(found - text) : 0;
-    snprintf(entry->error, sizeof entry->error, "%.*s%s", before, text, found ? found + folder : text);
+    switch (status) {
+    case QN_ERR_MEMORY: return "it does not fit in memory";
+    case QN_ERR_IO: return "its file cannot be read";
+    case QN_ERR_UNSUPPORTED: return "its file has what this server does not support";
+    case QN_ERR_CANCELLED: return "the server is stopping";
+    default: return "its file is not that of a model";
+    }
 }
 
 /* Refuses what waits for it, or lets it have the model. */
@@ -192,11 +231,11 @@ static void wake_waiters(qn_registry *registry, qn_registry_entry *entry, const 
     pthread_mutex_lock(&registry->lock);
 }
 
-/* It cannot be loaded, by the error of this thread; perhaps its file has gone. */
-static void fail(qn_registry *registry, qn_registry_entry *entry)
+/* It cannot be loaded; perhaps its file has gone. */
+static void fail(qn_registry *registry, qn_registry_entry *entry, qn_status status)
 {
     qn_refusal refusal;
-    keep_error(entry);
+    entry->error = reason_of(status);
     pthread_mutex_unlock(&registry->lock);
     qn_registry_scan(registry);
     pthread_mutex_lock(&registry->lock);
@@ -220,7 +259,7 @@ static bool was_checked(qn_registry *registry, qn_registry_entry *entry)
     pthread_mutex_lock(&registry->lock);
     entry->is_checked = true;
     if (status)
-        fail(registry, entry);
+        fail(registry, entry, status);
     return false;
 }
 
@@ -229,6 +268,7 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
     qn_registered fresh = entry->model;
     qn_status status;
     entry->state = QN_MODEL_LOADING;
+    qn_registry_take_turn(registry, entry);
     const bool is_too_large = registry->loader.memory && !memory;
     pthread_mutex_unlock(&registry->lock);
     if (is_too_large)
@@ -243,10 +283,11 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
         return;
     }
     if (status) {
-        fail(registry, entry);
+        fail(registry, entry, status);
         return;
     }
     entry->model = fresh;
+    entry->loaded_at = qn_now();
     qn_registry_remember(entry);
     wake_waiters(registry, entry, NULL);
 }
@@ -261,7 +302,10 @@ static bool go_on(qn_registry *registry)
         pthread_mutex_lock(&registry->lock);
         return true;
     }
-    qn_registry_entry *entry = longest_wanted(registry);
+    if (free_lost(registry))
+        return true;
+    registry->stays_until = 0;
+    qn_registry_entry *entry = next_wanted(registry);
     if (!entry)
         return keep_all(registry) != LATER;
     if (!was_checked(registry, entry))
@@ -274,13 +318,27 @@ static bool go_on(qn_registry *registry)
     return found != LATER;
 }
 
+/* Until something changes, or a model may be freed. */
+static void wait_for_change(qn_registry *registry)
+{
+    struct timespec until;
+    if (registry->stays_until <= 0) {
+        pthread_cond_wait(&registry->changed, &registry->lock);
+        return;
+    }
+    const double left = registry->stays_until - qn_now(), end = qn_time() + (left > 0 ? left : 0);
+    until.tv_sec = (time_t)end;
+    until.tv_nsec = (long)((end - (double)until.tv_sec) * 1e9);
+    pthread_cond_timedwait(&registry->changed, &registry->lock, &until);
+}
+
 void *qn_registry_serve(void *argument)
 {
     qn_registry *registry = argument;
     pthread_mutex_lock(&registry->lock);
     while (!registry->is_stopping)
         if (!go_on(registry))
-            pthread_cond_wait(&registry->changed, &registry->lock);
+            wait_for_change(registry);
     pthread_mutex_unlock(&registry->lock);
     return NULL;
 }

@@ -200,11 +200,13 @@ static void *run(void *argument)
 {
     qn_http *http = argument;
     struct epoll_event events[EVENTS];
+    bool has_work = false;
     while (!drain(http)) {
-        const int n = epoll_wait(http->epoll_fd, events, EVENTS, timeout_of(http->daemon));
+        const int n = epoll_wait(http->epoll_fd, events, EVENTS, has_work ? 0 : timeout_of(http->daemon));
         for (int i = 0; i < n; i++)
             take_event(http, events[i].data.ptr, events[i].events);
         MHD_run(http->daemon);
+        has_work = qn_gate_run(http);
     }
     end_connections(http);
     return NULL;
@@ -264,7 +266,9 @@ static qn_status start_daemon(qn_http *http)
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_LISTEN_SOCKET, http->listen_fd, NULL };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL };
     if (http->tls) {
-        static char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+        /* Forward secrecy and authenticated ciphers alone. */
+        static char priorities[] = "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:"
+                                   "-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM:-MAC-ALL:+AEAD";
         qn_tls_use(http->tls);
         options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)qn_tls_retrieve };
         options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_PRIORITIES, 0, priorities };

@@ -1,4 +1,5 @@
-/* Threads that read bodies: they parse, render, tokenise and compile grammars, which may take long, and submit requests. */
+/* Threads that read bodies: they parse, render, tokenise and compile grammars, which may take long, and submit requests. Clients
+ * take turns, and none has all threads, but where there is one. */
 #ifndef QN_SERVER_WORKER_H
 #define QN_SERVER_WORKER_H
 

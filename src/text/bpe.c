@@ -20,11 +20,7 @@ struct qn_bpe_pair {
 
 static size_t pair_slot(const qn_merges *merges, uint32_t left, uint32_t right)
 {
-    /* The finaliser of MurmurHash3: every bit of the pair affects the low bits. */
-    uint64_t h = (uint64_t)left << 32 | right;
-    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
-    h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53u;
-    size_t slot = (size_t)(h ^ h >> 33) & merges->slot_mask;
+    size_t slot = qn_keyed_hash_pair(&merges->words, left, right) & merges->slot_mask;
     while (merges->slots[slot].rank && (merges->slots[slot].left != left || merges->slots[slot].right != right))
         slot = (slot + 1) & merges->slot_mask;
     return slot;
@@ -74,6 +70,7 @@ qn_status qn_merges_load(qn_merges *merges, const qn_vocab *vocab, const qn_gguf
         n_slots *= 2;
     QN_TRY(qn_alloc(&merges->slots, n_slots, sizeof *merges->slots, "merges"));
     merges->slot_mask = n_slots - 1;
+    merges->words = qn_keyed_words_get();
     qn_string *lines;
     QN_TRY(qn_gguf_array_strings(file, kv, &lines));
     char *merged = NULL;

@@ -3,6 +3,7 @@
 #ifndef QN_TEXT_BPE_H
 #define QN_TEXT_BPE_H
 
+#include "base/keyed_hash.h"
 #include "text/vocab.h"
 
 typedef struct qn_merge {
@@ -15,6 +16,7 @@ typedef struct qn_merge {
 typedef struct qn_merges {
     qn_merge *slots;
     size_t slot_mask;
+    qn_keyed_words words; /* of the hash of pairs */
 } qn_merges;
 
 /* qn_merges_load - read tokenizer.ggml.merges.

@@ -1,8 +1,8 @@
 /* A decoder without recursion: values are put into the array or object that is open, which is on a stack. */
 #include "text/json_decode.h"
 
+#include "base/utf8.h"
 #include "text/json_scan.h"
-#include "text/utf8.h"
 
 #include <errno.h>
 #include <locale.h>

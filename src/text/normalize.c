@@ -2,7 +2,7 @@
 #include "text/normalize.h"
 
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

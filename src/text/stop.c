@@ -2,25 +2,29 @@
 #include "text/stop.h"
 
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* A node is a prefix of a stop string. Node 0 is the empty prefix; as a link, 0 means none. */
 typedef struct node {
-    size_t child, sibling; /* a list of children, which is short except at the root */
-    size_t fail;           /* the longest proper suffix that is a node */
-    size_t depth;          /* length of the prefix */
-    size_t match;          /* length of the longest stop string that ends here; 0 for none */
-    size_t string;         /* with match: its index */
-    unsigned char byte;    /* its last byte */
+    uint32_t child, sibling; /* a list of children, which is short except at the root */
+    uint32_t fail;           /* the longest proper suffix that is a node */
+    uint32_t depth;          /* length of the prefix */
+    uint32_t match;          /* length of the longest stop string that ends here; 0 for none */
+    uint32_t string;         /* with match: its index */
+    unsigned char byte;      /* its last byte */
 } node;
 
-struct qn_stop {
+struct qn_stop_strings {
     node *nodes;
-    size_t n_nodes;
-    size_t at; /* the node of the longest suffix of the text so far */
+    uint32_t n_nodes;
+};
+
+struct qn_stop {
+    const node *nodes;
+    uint32_t at; /* the node of the longest suffix of the text so far */
     bool hit;
     size_t found; /* index of the stop string that was found last */
     char *held;   /* the bytes returned by the last call, then the last nodes[at].depth bytes of the text */
@@ -39,88 +43,112 @@ static bool is_utf8(const char *text, size_t length)
     return true;
 }
 
-static size_t find_child(const qn_stop *stop, size_t at, unsigned char byte)
+static uint32_t find_child(const node *nodes, uint32_t at, unsigned char byte)
 {
-    size_t child = stop->nodes[at].child;
-    while (child && stop->nodes[child].byte != byte)
-        child = stop->nodes[child].sibling;
+    uint32_t child = nodes[at].child;
+    while (child && nodes[child].byte != byte)
+        child = nodes[child].sibling;
     return child;
 }
 
-static void add_string(qn_stop *stop, const char *string, size_t index)
+static void add_string(qn_stop_strings *strings, const char *string, uint32_t index)
 {
-    size_t at = 0;
+    node *nodes = strings->nodes;
+    uint32_t at = 0;
     for (const char *c = string; *c; c++) {
         const unsigned char byte = (unsigned char)*c;
-        size_t next = find_child(stop, at, byte);
+        uint32_t next = find_child(nodes, at, byte);
         if (!next) {
-            next = stop->n_nodes++;
-            stop->nodes[next] = (node){ .sibling = stop->nodes[at].child, .depth = stop->nodes[at].depth + 1, .byte = byte };
-            stop->nodes[at].child = next;
+            next = strings->n_nodes++;
+            nodes[next] = (node){ .sibling = nodes[at].child, .depth = nodes[at].depth + 1, .byte = byte };
+            nodes[at].child = next;
         }
         at = next;
     }
-    if (!stop->nodes[at].match)
-        stop->nodes[at].string = index;
-    stop->nodes[at].match = stop->nodes[at].depth;
+    if (!nodes[at].match)
+        nodes[at].string = index;
+    nodes[at].match = nodes[at].depth;
 }
 
-static size_t advance(const qn_stop *stop, size_t at, unsigned char byte)
+static uint32_t advance(const node *nodes, uint32_t at, unsigned char byte)
 {
     for (;;) {
-        const size_t next = find_child(stop, at, byte);
+        const uint32_t next = find_child(nodes, at, byte);
         if (next || !at)
             return next;
-        at = stop->nodes[at].fail;
+        at = nodes[at].fail;
     }
 }
 
 /* Breadth first, so that the links of shorter suffixes are set before. */
-static void link_suffixes(qn_stop *stop, size_t *queue)
+static void link_suffixes(node *nodes, uint32_t *queue)
 {
     size_t n = 0;
     queue[n++] = 0;
     for (size_t i = 0; i < n; i++) {
-        const size_t parent = queue[i];
-        for (size_t child = stop->nodes[parent].child; child; child = stop->nodes[child].sibling) {
-            node *c = &stop->nodes[child];
-            c->fail = parent ? advance(stop, stop->nodes[parent].fail, c->byte) : 0;
+        const uint32_t parent = queue[i];
+        for (uint32_t child = nodes[parent].child; child; child = nodes[child].sibling) {
+            node *c = &nodes[child];
+            c->fail = parent ? advance(nodes, nodes[parent].fail, c->byte) : 0;
             if (!c->match) {
-                c->match = stop->nodes[c->fail].match;
-                c->string = stop->nodes[c->fail].string;
+                c->match = nodes[c->fail].match;
+                c->string = nodes[c->fail].string;
             }
             queue[n++] = child;
         }
     }
 }
 
-qn_status qn_stop_create(const char *const *strings, size_t n, qn_stop **out)
+/* The most nodes that the strings need. */
+static qn_status count_nodes(const char *const *strings, size_t n, size_t *n_nodes)
 {
-    *out = NULL;
-    size_t n_nodes = 1;
+    *n_nodes = 1;
     for (size_t i = 0; i < n; i++) {
         const size_t length = strings[i] ? strlen(strings[i]) : 0;
         if (!length || !is_utf8(strings[i], length))
             return qn_fail(QN_ERR_INVALID, "stop string %zu is %s", i, length ? "not UTF-8" : "empty");
-        if (!qn_add_size(n_nodes, length, &n_nodes))
+        if (!qn_add_size(*n_nodes, length, n_nodes) || *n_nodes > UINT32_MAX)
             return qn_fail(QN_ERR_MEMORY, "stop strings: they do not fit in memory");
     }
-    qn_stop *stop;
-    size_t *queue = NULL;
-    QN_TRY(qn_alloc(&stop, 1, sizeof *stop, "stop strings"));
-    qn_status status = qn_alloc(&stop->nodes, n_nodes, sizeof *stop->nodes, "stop strings");
+    return QN_OK;
+}
+
+qn_status qn_stop_strings_create(const char *const *strings, size_t n, qn_stop_strings **out)
+{
+    qn_stop_strings *made;
+    uint32_t *queue = NULL;
+    size_t n_nodes;
+    *out = NULL;
+    QN_TRY(count_nodes(strings, n, &n_nodes));
+    QN_TRY(qn_alloc(&made, 1, sizeof *made, "stop strings"));
+    qn_status status = qn_alloc(&made->nodes, n_nodes, sizeof *made->nodes, "stop strings");
     if (status == QN_OK)
         status = qn_alloc(&queue, n_nodes, sizeof *queue, "stop strings");
     if (status != QN_OK) {
-        qn_stop_free(stop);
+        qn_stop_strings_free(made);
         return status;
     }
-    stop->n_nodes = 1;
+    made->n_nodes = 1;
     for (size_t i = 0; i < n; i++)
-        add_string(stop, strings[i], i);
-    link_suffixes(stop, queue);
+        add_string(made, strings[i], (uint32_t)i);
+    link_suffixes(made->nodes, queue);
     qn_free(queue);
-    *out = stop;
+    *out = made;
+    return QN_OK;
+}
+
+void qn_stop_strings_free(qn_stop_strings *strings)
+{
+    if (!strings)
+        return;
+    qn_free(strings->nodes);
+    qn_free(strings);
+}
+
+qn_status qn_stop_create(const qn_stop_strings *strings, qn_stop **out)
+{
+    QN_TRY(qn_alloc(out, 1, sizeof **out, "stop strings"));
+    (*out)->nodes = strings->nodes;
     return QN_OK;
 }
 
@@ -128,7 +156,6 @@ void qn_stop_free(qn_stop *stop)
 {
     if (!stop)
         return;
-    qn_free(stop->nodes);
     free(stop->held);
     qn_free(stop);
 }
@@ -149,8 +176,8 @@ qn_status qn_stop_feed(qn_stop *stop, const char *text, size_t length, const cha
     stop->n_out = 0;
     for (size_t i = 0; i < length; i++) {
         stop->held[n_held++] = text[i];
-        stop->at = advance(stop, stop->at, (unsigned char)text[i]);
-        const size_t match = stop->nodes[stop->at].match;
+        stop->at = advance(stop->nodes, stop->at, (unsigned char)text[i]);
+        const uint32_t match = stop->nodes[stop->at].match;
         if (match) {
             *hit = stop->hit = true;
             stop->found = stop->nodes[stop->at].string;

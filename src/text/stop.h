@@ -8,14 +8,20 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+typedef struct qn_stop_strings qn_stop_strings;
 typedef struct qn_stop qn_stop;
 
-/* qn_stop_create - create a search.
+/* qn_stop_strings_create - the strings, as an automaton that does not change: any number of searches may use it at the same
+ * time, by different threads.
  *
  *   strings   [n] zero-terminated UTF-8, copied. QN_ERR_INVALID, with its index, for an empty string or invalid UTF-8
  *   n         may be 0: all text is then safe
- *   out       free it with qn_stop_free */
-qn_status qn_stop_create(const char *const *strings, size_t n, qn_stop **out);
+ *   out       free it with qn_stop_strings_free, after its searches */
+qn_status qn_stop_strings_create(const char *const *strings, size_t n, qn_stop_strings **out);
+void qn_stop_strings_free(qn_stop_strings *strings);
+
+/* qn_stop_create - begin a search; free it with qn_stop_free. */
+qn_status qn_stop_create(const qn_stop_strings *strings, qn_stop **out);
 void qn_stop_free(qn_stop *stop);
 
 /* qn_stop_feed - search the next part of the text.

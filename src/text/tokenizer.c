@@ -1,11 +1,12 @@
 /* The tokeniser: loading, encoding, decoding. */
 #include "text/tokenizer.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "text/bpe.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/vocab.h"
 
 #include <stdio.h>
@@ -104,11 +105,11 @@ static void write_note(qn_tokenizer *tok)
     if (!vocab->n_repeated)
         return;
     const qn_string text = qn_vocab_text(vocab, vocab->repeated[0]);
-    const int n = snprintf(tok->note, sizeof tok->note, "tokens %u and %u are both '%.*s': the first is used",
-                           vocab->repeated[0], vocab->repeated[1], (int)(text.length < 40 ? text.length : 40), text.data);
+    qn_text_buffer note = QN_APPEND_TO(tok->note);
+    qn_append(&note, "tokens %u and %u are both '%.*s': the first is used", vocab->repeated[0], vocab->repeated[1],
+              (int)(text.length < 40 ? text.length : 40), text.data);
     if (vocab->n_repeated > 1)
-        snprintf(tok->note + n, sizeof tok->note - (size_t)n, "; %zu more tokens are spelled like earlier ones",
-                 vocab->n_repeated - 1);
+        qn_append(&note, "; %zu more tokens are spelled like earlier ones", vocab->n_repeated - 1);
 }
 
 static qn_status load(qn_tokenizer *tok, const qn_gguf *file)

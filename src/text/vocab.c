@@ -2,12 +2,12 @@
 #define XXH_INLINE_ALL
 #include "text/vocab.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* The alphabet of byte-level BPE (GPT-2's bytes_to_unicode): a byte that is printable in Latin-1 is encoded as itself, the
  * others as U+0100 and following, in order. */
@@ -101,7 +101,7 @@ static qn_status copy_tokens(qn_vocab *vocab, const qn_gguf *file, const qn_stri
 /* The slot of this text, or the empty slot for its insertion. */
 static size_t find_slot(const qn_vocab *vocab, const char *text, size_t length)
 {
-    size_t slot = (size_t)XXH3_64bits(text, length) & vocab->slot_mask;
+    size_t slot = (size_t)qn_keyed_hash(text, length) & vocab->slot_mask;
     for (; vocab->slots[slot]; slot = (slot + 1) & vocab->slot_mask) {
         const qn_string other = qn_vocab_text(vocab, vocab->slots[slot] - 1);
         if (other.length == length && !memcmp(other.data, text, length))

@@ -67,13 +67,12 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
         params->on_event = c->exchange->has_events ? on_event : NULL;
         params->on_end = on_end;
         params->user = &slots[i];
-        const qn_status status = qn_scheduler_submit(scheduler, params, NULL);
-        if (status != QN_OK) {
-            qn_exchange_refuse_status(c->exchange, i, served, status, refusal);
-            return false;
-        }
     }
-    return true;
+    qn_submit_refusal refused;
+    const qn_status status = qn_scheduler_submit_all(scheduler, c->exchange->requests, c->exchange->n_requests, NULL, &refused);
+    if (status != QN_OK)
+        qn_exchange_refuse_status(served, status, refused.n_prompt, refusal);
+    return status == QN_OK;
 }
 
 static int run(conversation *c, const qn_served *served, qn_refusal *refusal)

@@ -68,6 +68,32 @@ def check_clients(port):
         assert ask(port, "GET", "/v1/models", headers=headers)[0] == expected, (origin, host)
 
 
+# Characters that would drive a terminal, reorder a line or end it, and that a path may have.
+HOSTILE = ["\x80", "\x9b31m", "\x9f", "\u061c", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069", "\ufeff", "\U000e0041"]
+
+
+def check_hostile_log(port, path):
+    """Paths without a key, by their bytes and escaped. The log has them all, as JSON of ASCII."""
+    async def send(target):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        status = await status_of(reader)
+        writer.transport.abort()
+        return status
+
+    for text in HOSTILE:
+        for target in (f"/x{text}y".encode(), b"/x" + b"".join(b"%%%02X" % byte for byte in text.encode()) + b"y"):
+            assert asyncio.run(send(target)) == 404, (text, target)
+    for target in (b"/x\xff", b"/x%ff", b"/x\xc2", b"/x%1b[2J", b"/x%00", b"/x%7f"):
+        assert asyncio.run(send(target)) == 400, target
+    with open(path, "rb") as file:
+        lines = file.read()
+    assert all(byte == 10 or 32 <= byte < 127 for byte in lines), lines
+    paths = [json.loads(line)["path"] for line in lines.decode().splitlines()]
+    for text in HOSTILE:
+        assert paths.count(f"/x{text}y") == 2, (text, paths)
+
+
 class Log:
     def __init__(self, path):
         self.file = open(path)
@@ -190,6 +216,7 @@ def main():
             check_clients(server.port)
             asyncio.run(check_deadlines(server.port))
             check_log(server, Log(path))
+            check_hostile_log(server.port, path)
             begin = time.monotonic()
             asyncio.run(check_stop(server))
             assert server.process.wait(LIMIT) == 0 and time.monotonic() - begin < 15

@@ -4,6 +4,7 @@
 
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "base/status.h"
 #include "server/protocol.h"
 
@@ -97,7 +98,7 @@ static inline const char *quoted(const char *text)
     static char buffers[4][8000];
     static unsigned turn;
     char *to = buffers[turn++ % 4];
-    snprintf(to, sizeof buffers[0], "%s", text);
+    qn_print(to, sizeof buffers[0], "%s", text);
     for (char *c = to; *c; c++)
         *c = *c == '\'' ? '"' : *c;
     return to;

@@ -422,7 +422,7 @@ static void errors_have_types_and_ids(void **unused)
     assert_int_equal(x->protocol->end(x, &out), 500);
     assert_stream("{'type':'error','error':{'type':'api_error','message':'it broke'},'request_id':'req_1'}");
     qn_refusal refusal;
-    qn_exchange_refuse_status(x, 0, &(qn_served){ .model = model, .n_ctx = 7 }, QN_ERR_CONTEXT, &refusal);
+    qn_exchange_refuse_status(&(qn_served){ .model = model, .n_ctx = 7 }, QN_ERR_CONTEXT, 28, &refusal);
     refusal.id = "2";
     x->protocol->refuse(&refusal, &out);
     assert_stream(

@@ -55,6 +55,23 @@ static void test_integers(void **state)
     assert_null(load("[01234567890123456789012]"));
 }
 
+/* What is behind a zero byte is not read from a copy that ends there. */
+static void test_zero_bytes(void **state)
+{
+    (void)state;
+    enum { N = 64 << 20 };
+    static const char begin[] = "[12345678901234567890";
+    char *text = calloc(1, N);
+    json_error_t why;
+    assert_non_null(text);
+    memcpy(text, begin, sizeof begin);
+    assert_null(qn_json_decode(text, N, 0, NULL, &why));
+    memcpy(text + N / 2, "]", 1);
+    assert_null(qn_json_decode(text, N / 2 + 1, 0, NULL, &why));
+    assert_null(qn_json_decode(text, sizeof begin, 0, NULL, &why));
+    free(text);
+}
+
 static void test_keys(void **state)
 {
     (void)state;
@@ -243,9 +260,9 @@ static void test_many_integers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates),   cmocka_unit_test(test_integers),
-                                        cmocka_unit_test(test_keys),         cmocka_unit_test(test_syntax),
-                                        cmocka_unit_test(test_depth),        cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_many_integers) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates), cmocka_unit_test(test_integers),
+                                        cmocka_unit_test(test_keys),       cmocka_unit_test(test_syntax),
+                                        cmocka_unit_test(test_depth),      cmocka_unit_test(test_memory),
+                                        cmocka_unit_test(test_zero_bytes), cmocka_unit_test(test_many_integers) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,7 +285,7 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{\"messages\":[]}", "messages" },
         { CHAT, "{\"messages\":[1]}", "messages[0].role" },
         { CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"\"}]}", "messages[0].role" },
-        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "role" },
         { CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}",
@@ -653,7 +653,7 @@ static void refusals_of_the_scheduler(void **unused)
     qn_exchange *x = with(TEXT, "");
     qn_refusal refusal;
     qn_bytes out = { 0 };
-    qn_exchange_refuse_status(x, 0, &served, QN_ERR_CONTEXT, &refusal);
+    qn_exchange_refuse_status(&served, QN_ERR_CONTEXT, 2, &refusal);
     x->protocol->refuse(&refusal, &out);
     assert_bytes(
         &out,
@@ -661,7 +661,7 @@ static void refusals_of_the_scheduler(void **unused)
         "\"type\":\"exceed_context_size_error\",\"param\":null,\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":2,"
         "\"n_ctx\":100}}");
     (void)qn_fail(QN_ERR_MEMORY, "queue: full");
-    qn_exchange_refuse_status(x, 0, &served, QN_ERR_MEMORY, &refusal);
+    qn_exchange_refuse_status(&served, QN_ERR_MEMORY, 0, &refusal);
     x->protocol->refuse(&refusal, &out);
     assert_int_equal(refusal.status, 429);
     assert_bytes(

@@ -2,7 +2,9 @@
  * and that no request has a model that was freed. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "base/status.h"
+#include "server/clock.h"
 #include "server/registry.h"
 
 #include <stdatomic.h>
@@ -22,6 +24,7 @@ typedef struct fake {
     uint64_t memory;  /* of the last load */
     size_t n_loaded, most_loaded, n_loads;
     size_t n_failing; /* loads that fail from now on */
+    const char *lost; /* the name of a model whose file is cut */
     qn_status failure;
     bool is_slow;             /* loading ends when the registry stops */
     const char *const *files; /* "name=MiB", NULL at the end */
@@ -32,9 +35,9 @@ typedef struct fake {
 
 static void note(fake *f, char what, const char *name)
 {
-    const size_t used = strlen(f->events);
+    qn_text_buffer events = qn_append_after(f->events, sizeof f->events);
     if (f->keeps_events)
-        snprintf(f->events + used, sizeof f->events - used, "%c%s ", what, name);
+        qn_append(&events, "%c%s ", what, name);
     pthread_cond_broadcast(&f->changed);
 }
 
@@ -98,6 +101,12 @@ static void free_model(void *user, const qn_registered *model)
     free((char *)(uintptr_t)model->served.fingerprint);
 }
 
+static bool is_lost(void *user, const qn_registered *model)
+{
+    const fake *f = user;
+    return f->lost && !strcmp(f->lost, model->name);
+}
+
 static void scan(void *user, qn_registry *registry)
 {
     fake *f = user;
@@ -129,6 +138,7 @@ static void begin(fake *f, qn_registry *registry, const char *const *files, size
     const qn_registry_loader loader = { .check = check,
                                         .load = load,
                                         .free = free_model,
+                                        .is_lost = is_lost,
                                         .scan = scan,
                                         .user = f,
                                         .memory = memory,
@@ -181,12 +191,17 @@ static void wake(qn_waiter *waiter)
     pthread_mutex_unlock(&r->lock);
 }
 
-static void ask(qn_registry *registry, request *r, const char *name)
+static void ask_as(qn_registry *registry, request *r, const char *client, const char *name)
 {
-    *r = (request){ .waiter.wake = wake };
+    *r = (request){ .waiter = { .wake = wake, .client = client } };
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->woken, NULL);
     r->acquired = qn_registry_acquire(registry, name, &r->waiter, &r->model, &r->refusal);
+}
+
+static void ask(qn_registry *registry, request *r, const char *name)
+{
+    ask_as(registry, r, NULL, name);
 }
 
 /* NULL: refused. */
@@ -245,7 +260,7 @@ static void a_single_model_has_any_name(void **unused)
     assert_int_equal(r.acquired, QN_ACQUIRE_REFUSED);
     assert_int_equal(r.refusal.status, 503);
     assert_false(qn_registry_is_ready(&registry));
-    const qn_registered model = { .name = "a", .file = "a.gguf", .served.fingerprint = "a" };
+    const qn_registered model = { .name = "a", .served.fingerprint = "a" };
     assert_int_equal(qn_registry_add(&registry, &model), QN_OK);
     assert_true(qn_registry_is_ready(&registry));
     for (int i = 0; i < 3; i++) {
@@ -283,7 +298,6 @@ static void names_are_exact_and_files_come_and_go(void **unused)
     assert_true(qn_registry_look_for(&registry, "d", &view));
     assert_int_equal(view.state, QN_MODEL_LOADED);
     assert_int_equal(view.n_loads, 1);
-    assert_string_equal(view.file, "d.gguf");
     end(&f, &registry);
 }
 
@@ -301,6 +315,78 @@ static void the_model_used_longest_ago_is_freed(void **unused)
     use(&registry, "a");
     use(&registry, "b");
     wait_events(&f, "+a +b -b +c -c +b ");
+    end(&f, &registry);
+}
+
+static void set_stay(qn_registry *registry, double seconds)
+{
+    pthread_mutex_lock(&registry->lock);
+    registry->loader.stay_seconds = seconds;
+    pthread_mutex_unlock(&registry->lock);
+}
+
+/* Requests for two models in turn, of which one fits: each load is used for as long as the model stays, by all requests for it. */
+static void models_in_turn_do_not_thrash(void **unused)
+{
+    (void)unused;
+    enum { STAY = 200 };
+    qn_registry registry;
+    qn_registry_view view;
+    fake f;
+    request a, b;
+    begin(&f, &registry, three, 1, 0);
+    set_stay(&registry, 1e-3 * STAY);
+    const double start = qn_now();
+    use(&registry, "a");
+    for (int i = 0; i < 3; i++) {
+        ask(&registry, &b, "b");
+        for (int k = 0; k < 5; k++) {
+            ask(&registry, &a, "a"); /* answered while b waits */
+            if (a.acquired == QN_ACQUIRED)
+                qn_registry_release(&registry, a.model);
+            assert_int_equal(a.acquired, QN_ACQUIRED);
+        }
+        assert_true(waits(&b));
+        assert_non_null(get(&b));
+        assert_true(qn_now() - start > 1e-3 * STAY * (2 * i + 1));
+        qn_registry_release(&registry, b.model);
+        use(&registry, "a");
+        assert_true(qn_now() - start > 1e-3 * STAY * (2 * i + 2));
+    }
+    assert_true(qn_registry_look_for(&registry, "a", &view));
+    assert_int_equal(view.n_loads, 4);
+    /* One that cannot be freed yet costs no other its memory. */
+    ask(&registry, &b, "b");
+    assert_true(qn_registry_cancel(&registry, &b.waiter));
+    use(&registry, "a");
+    assert_true(qn_registry_look_for(&registry, "a", &view));
+    assert_int_equal(view.n_loads, 4);
+    end(&f, &registry);
+}
+
+/* One client asks for many models before another asks for one: that is loaded second, not last. */
+static void clients_take_turns(void **unused)
+{
+    (void)unused;
+    static const char *const files[] = { "a=10", "b=10", "c=10", "d=10", "e=10", "f=10", NULL };
+    qn_registry registry;
+    fake f;
+    request first, many[4], one;
+    begin(&f, &registry, files, 1, 0);
+    ask_as(&registry, &first, "many", "a");
+    assert_non_null(get(&first));
+    for (int i = 0; i < 4; i++)
+        ask_as(&registry, &many[i], "many", (const char *[]){ "b", "c", "d", "e" }[i]);
+    ask_as(&registry, &one, "one", "f");
+    wait_draining(&registry, "a");
+    qn_registry_release(&registry, first.model);
+    assert_non_null(get(&one));
+    qn_registry_release(&registry, one.model);
+    for (int i = 0; i < 4; i++) {
+        assert_non_null(get(&many[i]));
+        qn_registry_release(&registry, many[i].model);
+    }
+    wait_events(&f, "+a -a +f -f +b -b +c -c +d -d +e ");
     end(&f, &registry);
 }
 
@@ -368,7 +454,7 @@ static void failures_are_told_and_tried_again(void **unused)
     ask(&registry, &r, "a");
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 503);
-    assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: a.gguf: it is broken"); /* without the folder */
+    assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: its file is not that of a model");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_true(view.is_failed);
     ask(&registry, &again, "a");
@@ -397,12 +483,41 @@ static void a_broken_file_costs_no_other_its_memory(void **unused)
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 503);
     assert_int_equal(r.refusal.retry_after, 1);
-    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: b.gguf: it is no model");
+    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: its file is not that of a model");
     use(&registry, "a");
     f.broken = NULL;
     sleep_milliseconds(60);
     use(&registry, "b");
     wait_events(&f, "+a -a +b ");
+    end(&f, &registry);
+}
+
+/* It is freed when its requests have ended; meanwhile others wait for it to be loaded again. */
+static void a_cut_file_is_loaded_again(void **unused)
+{
+    (void)unused;
+    fake f;
+    qn_registry registry;
+    request first, second, later;
+    begin(&f, &registry, three, 2, 0);
+    ask(&registry, &first, "a");
+    assert_non_null(get(&first));
+    ask(&registry, &second, "a");
+    assert_non_null(get(&second));
+    use(&registry, "b");
+    f.lost = "a";
+    qn_registry_release(&registry, first.model);
+    f.lost = NULL; /* noticed once */
+    ask(&registry, &later, "a");
+    assert_true(waits(&later));
+    use(&registry, "b");
+    sleep_milliseconds(20);
+    wait_events(&f, "+a +b ");
+    qn_registry_release(&registry, second.model);
+    assert_non_null(get(&later));
+    qn_registry_release(&registry, later.model);
+    use(&registry, "a");
+    wait_events(&f, "+a +b -a +a ");
     end(&f, &registry);
 }
 
@@ -640,10 +755,13 @@ int main(void)
         cmocka_unit_test(a_single_model_has_any_name),
         cmocka_unit_test(names_are_exact_and_files_come_and_go),
         cmocka_unit_test(the_model_used_longest_ago_is_freed),
+        cmocka_unit_test(models_in_turn_do_not_thrash),
+        cmocka_unit_test(clients_take_turns),
         cmocka_unit_test(a_busy_model_is_drained),
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
         cmocka_unit_test(failures_are_told_and_tried_again),
         cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
+        cmocka_unit_test(a_cut_file_is_loaded_again),
         cmocka_unit_test(failures_last_as_long_as_they_say),
         cmocka_unit_test(a_file_that_has_gone_is_no_model),
         cmocka_unit_test(scans_are_few),

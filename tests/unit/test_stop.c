@@ -34,8 +34,10 @@ static size_t n_must_hold(const char *text, size_t n, const char *const *strings
 
 static void check(const char *text, size_t n, const char *const *strings, size_t n_strings, uint64_t cuts)
 {
+    qn_stop_strings *made;
     qn_stop *stop;
-    assert_ok(qn_stop_create(strings, n_strings, &stop));
+    assert_ok(qn_stop_strings_create(strings, n_strings, &made));
+    assert_ok(qn_stop_create(made, &stop));
     char out[256];
     size_t n_out = 0, begin = 0, end, match, length;
     const bool found = search(text, n, strings, n_strings, &end, &match);
@@ -65,6 +67,7 @@ static void check(const char *text, size_t n, const char *const *strings, size_t
             assert_string_not_equal(strings[i], string);
     }
     qn_stop_free(stop);
+    qn_stop_strings_free(made);
 }
 
 static void test_random(void **state)
@@ -107,11 +110,13 @@ static void test_after_the_end(void **state)
 {
     (void)state;
     static const char *const strings[] = { "ab" };
+    qn_stop_strings *made;
     qn_stop *stop;
     const char *safe;
     size_t length;
     bool hit;
-    assert_ok(qn_stop_create(strings, 1, &stop));
+    assert_ok(qn_stop_strings_create(strings, 1, &made));
+    assert_ok(qn_stop_create(made, &stop));
     assert_ok(qn_stop_feed(stop, "xaby", 4, &safe, &length, &hit));
     assert_true(hit);
     assert_int_equal(length, 1);
@@ -124,35 +129,39 @@ static void test_after_the_end(void **state)
     assert_false(hit);
     assert_int_equal(length, 1);
     qn_stop_free(stop);
+    qn_stop_strings_free(made);
 }
 
 static void test_refusals(void **state)
 {
     (void)state;
-    qn_stop *stop;
+    qn_stop_strings *made;
     const char *const empty[] = { "a", "" }, *const broken[] = { "\xa9" }, *const null[] = { NULL };
-    assert_int_equal(qn_stop_create(empty, 2, &stop), QN_ERR_INVALID);
+    assert_int_equal(qn_stop_strings_create(empty, 2, &made), QN_ERR_INVALID);
     assert_non_null(strstr(qn_error_text(), "stop string 1"));
-    assert_null(stop);
-    assert_int_equal(qn_stop_create(broken, 1, &stop), QN_ERR_INVALID);
-    assert_int_equal(qn_stop_create(null, 1, &stop), QN_ERR_INVALID);
+    assert_null(made);
+    assert_int_equal(qn_stop_strings_create(broken, 1, &made), QN_ERR_INVALID);
+    assert_int_equal(qn_stop_strings_create(null, 1, &made), QN_ERR_INVALID);
 }
 
 static double seconds(const char *text, size_t n, const char *const *strings, size_t n_strings)
 {
     double best = 1e9;
     for (int i = 0; i < 3; i++) {
+        qn_stop_strings *made;
         qn_stop *stop;
         const char *safe;
         size_t length;
         bool hit;
-        assert_ok(qn_stop_create(strings, n_strings, &stop));
+        assert_ok(qn_stop_strings_create(strings, n_strings, &made));
+        assert_ok(qn_stop_create(made, &stop));
         const clock_t begin = clock();
         for (size_t at = 0; at < n; at += 100)
             assert_ok(qn_stop_feed(stop, text + at, 100, &safe, &length, &hit));
         const double elapsed = (double)(clock() - begin) / CLOCKS_PER_SEC;
         best = elapsed < best ? elapsed : best;
         qn_stop_free(stop);
+        qn_stop_strings_free(made);
     }
     return best;
 }

@@ -2,12 +2,12 @@
  * over bytes, with each character as UTF-8 or a JSON string spells it. Both are bounded. */
 #include "text/grammar/automaton.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* Single bytes of an expression are symbols behind the code points. */
 enum {
@@ -334,7 +334,7 @@ static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_
 
 static size_t slot_of(const builder *b, const uint32_t *set, size_t count)
 {
-    return XXH3_64bits(set, count * sizeof *set) & b->slot_mask;
+    return qn_keyed_hash(set, count * sizeof *set) & b->slot_mask;
 }
 
 /* Twice the slots, half of which the states fill at most. */
@@ -369,6 +369,7 @@ static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *
     const uint32_t *set = b->sets + b->set_of[b->dfa.n_states];
     size_t slot = slot_of(b, set, count);
     for (; b->slots[slot]; slot = (slot + 1) & b->slot_mask) {
+        ++*b->m->steps;
         const uint32_t other = b->slots[slot], length = b->set_of[other + 1] - b->set_of[other];
         if (length == count && !memcmp(b->sets + b->set_of[other], set, count * sizeof *set)) {
             *state = other;

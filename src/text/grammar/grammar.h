@@ -183,6 +183,9 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
                                   qn_grammar_match **out);
 void qn_grammar_match_free(qn_grammar_match *match);
 
+/* qn_grammar_match_clone - a copy, with the same lifetimes. */
+qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match **out);
+
 /* qn_grammar_match_accepts, qn_grammar_match_mask - qn_request_params' accepts and mask, with the match as `user`. Where no
  * token may follow, an internal limit included, the mask is empty.
  *

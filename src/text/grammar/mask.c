@@ -3,11 +3,11 @@
  * texts of a class of characters that a DFA takes whole, are known beforehand. */
 #include "text/grammar/vocab.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 /* Where an alphabet leaves out more characters, most tokens are walked sooner than found. */
 enum { PIECE_WORDS = 256, MAX_OTHERS = 12 };
@@ -608,12 +608,12 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
 /* ---- The cache ---- */
 
 /* The place of a state's mask: its own if it is cached, else that of the mask that was not used for longest. */
-static qn_cached_mask *find_cached(qn_grammar_vocab *v, XXH128_hash_t key, bool *is_found)
+static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is_found)
 {
-    qn_cached_mask *set = v->cached + key.low64 % (v->n_cached / QN_CACHE_WAYS) * QN_CACHE_WAYS, *oldest = set;
+    qn_cached_mask *set = v->cached + key.low % (v->n_cached / QN_CACHE_WAYS) * QN_CACHE_WAYS, *oldest = set;
     *is_found = true;
     for (int i = 0; i < QN_CACHE_WAYS; i++) {
-        if (set[i].used && set[i].key[0] == key.low64 && set[i].key[1] == key.high64)
+        if (set[i].used && set[i].key[0] == key.low && set[i].key[1] == key.high)
             return &set[i];
         if (set[i].used < oldest->used)
             oldest = &set[i];
@@ -622,12 +622,13 @@ static qn_cached_mask *find_cached(qn_grammar_vocab *v, XXH128_hash_t key, bool 
     return oldest;
 }
 
-static XXH128_hash_t hash_state(const qn_grammar_state *s)
+/* Masks are found by their hash alone. The serial is that of a grammar of one scope: so are masks. */
+static qn_hash128 hash_state(const qn_grammar_state *s)
 {
-    const XXH128_hash_t frames = XXH3_128bits(s->frames, s->n_frames * sizeof *s->frames);
-    const XXH128_hash_t configs = XXH3_128bits(s->configs, s->n_configs * sizeof *s->configs);
-    const uint64_t all[] = { s->grammar->serial, frames.low64, frames.high64, configs.low64, configs.high64 };
-    return XXH3_128bits(all, sizeof all);
+    const qn_hash128 frames = qn_keyed_hash128(s->frames, s->n_frames * sizeof *s->frames);
+    const qn_hash128 configs = qn_keyed_hash128(s->configs, s->n_configs * sizeof *s->configs);
+    const uint64_t all[] = { s->grammar->serial, frames.low, frames.high, configs.low, configs.high };
+    return qn_keyed_hash128(all, sizeof all);
 }
 
 qn_status qn_grammar_mask(qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *allowed)
@@ -635,7 +636,7 @@ qn_status qn_grammar_mask(qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *al
     bool is_found;
     if (!v->n_cached)
         return make_mask(v, s, allowed);
-    const XXH128_hash_t key = hash_state(s);
+    const qn_hash128 key = hash_state(s);
     pthread_mutex_lock(&v->lock);
     qn_cached_mask *place = find_cached(v, key, &is_found);
     if (is_found) {
@@ -648,7 +649,7 @@ qn_status qn_grammar_mask(qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *al
     QN_TRY(make_mask(v, s, allowed));
     pthread_mutex_lock(&v->lock);
     place = find_cached(v, key, &is_found);
-    *place = (qn_cached_mask){ { key.low64, key.high64 }, ++v->n_uses };
+    *place = (qn_cached_mask){ { key.low, key.high }, ++v->n_uses };
     memcpy(v->cached_masks + (size_t)(place - v->cached) * v->n_words, allowed, v->n_words * sizeof *allowed);
     pthread_mutex_unlock(&v->lock);
     return QN_OK;

@@ -202,6 +202,39 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     return status;
 }
 
+static qn_status copy_containing(const trigger *from, trigger *to)
+{
+    size_t capacity = 0;
+    to->containing = NULL;
+    if (!from->n_containing)
+        return QN_OK;
+    QN_TRY(qn_realloc_array(&to->containing, &capacity, from->n_containing, sizeof *to->containing, "trigger"));
+    memcpy(to->containing, from->containing, from->n_containing * sizeof *to->containing);
+    return QN_OK;
+}
+
+qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match **out)
+{
+    qn_grammar_match *m = malloc(sizeof *m);
+    *out = NULL;
+    if (!m)
+        return qn_fail(QN_ERR_MEMORY, "grammar: no memory for a match");
+    *m = *match;
+    m->state = NULL;
+    qn_status status = QN_OK;
+    for (size_t i = 0; i < QN_GRAMMAR_TRIGGERS; i++) {
+        const qn_status copied = copy_containing(&match->triggers[i], &m->triggers[i]);
+        status = status == QN_OK ? copied : status;
+    }
+    if (status == QN_OK)
+        status = qn_grammar_state_clone(match->state, &m->state);
+    if (status == QN_OK)
+        *out = m;
+    else
+        qn_grammar_match_free(m);
+    return status;
+}
+
 void qn_grammar_match_free(qn_grammar_match *m)
 {
     if (!m)

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/render.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* json.dumps and json.loads. */
 #include "base/status.h"
 #include "text/jinja/run.h"
+#include "base/utf8.h"
 #include "text/json_decode.h"
-#include "text/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,6 +1,7 @@
 /* Strings, lists and dicts of templates, and Python's comparisons. */
 #include "text/jinja/value.h"
 
+#include "base/keyed_hash.h"
 #include "base/memory.h"
 #include "base/status.h"
 
@@ -195,16 +196,8 @@ qn_status qn_value_iterator(qn_arena *arena, const qn_value *items, size_t n, qn
 
 enum { LINEAR_ENTRIES = 8 };
 
-static uint64_t mix(uint64_t h)
-{
-    h ^= h >> 33;
-    h *= UINT64_C(0xff51afd7ed558ccd);
-    h ^= h >> 33;
-    return h;
-}
-
-/* Equal values have equal hashes: 1, 1.0 and True too. The seed is a dict's address, which nobody knows who draws up keys. */
-static uint64_t hash_of(const qn_value *v, uint64_t seed)
+/* Equal values have equal hashes: 1, 1.0 and True too. */
+static uint64_t hash_of(const qn_value *v)
 {
     uint64_t h = v->type;
     switch (v->type) {
@@ -213,18 +206,16 @@ static uint64_t hash_of(const qn_value *v, uint64_t seed)
     case QN_VALUE_FLOAT: {
         const double x = qn_real_of(v) + 0.0;
         memcpy(&h, &x, sizeof h);
-        return mix(h + seed);
+        return qn_keyed_hash(&h, sizeof h);
     }
-    case QN_VALUE_STRING:
-        h = UINT64_C(0xcbf29ce484222325) ^ mix(seed);
-        for (size_t i = 0; i < v->u.string->length; i++)
-            h = (h ^ (uint8_t)v->u.string->data[i]) * UINT64_C(0x100000001b3);
-        return mix(h);
+    case QN_VALUE_STRING: return qn_keyed_hash(v->u.string->data, v->u.string->length);
     case QN_VALUE_TUPLE:
-        for (size_t i = 0; i < v->u.list->n; i++)
-            h = mix(h * 31 + hash_of(&v->u.list->items[i], seed));
+        for (size_t i = 0; i < v->u.list->n; i++) {
+            const uint64_t item = hash_of(&v->u.list->items[i]);
+            h = qn_keyed_hash_with(&item, sizeof item, h);
+        }
         return h;
-    default: return mix(h);
+    default: return qn_keyed_hash(&h, sizeof h);
     }
 }
 
@@ -247,7 +238,7 @@ static const qn_dict_entry *find_entry(const qn_dict *dict, const qn_value *key,
 
 const qn_value *qn_dict_find(const qn_dict *dict, const qn_value *key)
 {
-    const qn_dict_entry *entry = find_entry(dict, key, hash_of(key, (uintptr_t)dict));
+    const qn_dict_entry *entry = find_entry(dict, key, hash_of(key));
     return entry ? &entry->value : NULL;
 }
 
@@ -297,7 +288,7 @@ qn_status qn_value_dict(qn_arena *arena, qn_value_type type, qn_value *out)
 
 qn_status qn_dict_set(qn_arena *arena, qn_dict *dict, qn_value key, qn_value value)
 {
-    const uint64_t hash = hash_of(&key, (uintptr_t)dict);
+    const uint64_t hash = hash_of(&key);
     qn_dict_entry *entry = (qn_dict_entry *)find_entry(dict, &key, hash);
     QN_TRY(add_member(&dict->depth, &dict->weight, &key));
     QN_TRY(add_member(&dict->depth, &dict->weight, &value));

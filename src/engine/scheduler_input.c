@@ -1,0 +1,202 @@
+/* What requests of a submission have in common: the prompt as tokens, with the positions whose states are kept, and lists such
+ * as stop strings. Each is checked and made once, and does not change; its users count. */
+#include "engine/scheduler.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the ends of a conversation's messages, the first's, which other conversations may share, and so many of the last. */
+enum { LAST_MESSAGES = 3 };
+
+qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_token *tokens, size_t n)
+{
+    const size_t n_vocab = s->model->hparams.n_vocab;
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
+            return qn_fail(QN_ERR_INVALID, "%s %zu: id %d is outside the vocabulary, expected 0 to %zu", what, i,
+                           (int)tokens[i], n_vocab - 1);
+    return QN_OK;
+}
+
+static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
+{
+    size_t capacity = 0;
+    if (!n)
+        return QN_OK;
+    QN_TRY(qn_realloc_array(to, &capacity, n, sizeof **to, "request"));
+    memcpy(*to, from, n * sizeof **to);
+    return QN_OK;
+}
+
+/* ---- The prompt ---- */
+
+static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt)
+{
+    const qn_model *model = s->model;
+    if (p->tokens) {
+        prompt->n_tokens = p->n_tokens;
+        return copy_tokens(p->tokens, p->n_tokens, &prompt->tokens);
+    }
+    if (p->text)
+        return qn_tokenize(model, p->text, strlen(p->text), true, true, &prompt->tokens, &prompt->n_tokens);
+    if (p->on_event)
+        return qn_conversation_input(model, p->conversation, p->conversation_length, s->params.n_ctx, &prompt->tokens,
+                                     &prompt->n_tokens, &prompt->output);
+    if (p->conversation)
+        return qn_conversation_tokens(model, p->conversation, p->conversation_length, -1, &prompt->tokens, &prompt->n_tokens);
+    return qn_chat_tokens(model, p->messages, p->n_messages, true, &prompt->tokens, &prompt->n_tokens);
+}
+
+/* Ascending, each once. */
+static void keep_before(qn_input_prompt *prompt, size_t length)
+{
+    const uint32_t position = (uint32_t)(length / QN_PAGE * QN_PAGE);
+    if (position && (!prompt->n_keep || prompt->keep[prompt->n_keep - 1] < position))
+        prompt->keep[prompt->n_keep++] = position;
+}
+
+/* A message ends with an end token, which nothing that a message says becomes. */
+static void keep_messages(const qn_scheduler *s, qn_input_prompt *prompt)
+{
+    size_t n_ends = 0, end = 0;
+    for (size_t i = 0; i < prompt->n_tokens; i++)
+        n_ends += qn_token_is_end(s->model, prompt->tokens[i]);
+    for (size_t i = 0; i < prompt->n_tokens; i++)
+        if (qn_token_is_end(s->model, prompt->tokens[i])) {
+            if (end == 0 || end + LAST_MESSAGES >= n_ends)
+                keep_before(prompt, i + 1);
+            end++;
+        }
+}
+
+static qn_status find_kept_positions(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt)
+{
+    const bool has_messages = p->messages || p->conversation;
+    QN_TRY(qn_alloc(&prompt->keep, (has_messages ? 1 + LAST_MESSAGES : p->n_marks) + 1, sizeof *prompt->keep, "request"));
+    for (size_t i = 0; i < p->n_marks; i++)
+        keep_before(prompt, p->marks[i]);
+    if (has_messages)
+        keep_messages(s, prompt);
+    keep_before(prompt, prompt->n_tokens);
+    return QN_OK;
+}
+
+static qn_status fill_prompt(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt, size_t *n)
+{
+    const qn_status status = find_tokens(s, p, prompt);
+    *n = prompt->n_tokens; /* also of a prompt that is too long */
+    if (status != QN_OK)
+        return status;
+    if (!*n)
+        return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    if (*n > s->params.n_ctx)
+        return qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %u", *n, (unsigned)s->params.n_ctx);
+    return find_kept_positions(s, p, prompt);
+}
+
+qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt **out, size_t *n)
+{
+    QN_TRY(qn_alloc(out, 1, sizeof **out, "request"));
+    atomic_init(&(*out)->n_users, 1);
+    const qn_status status = fill_prompt(s, p, *out, n);
+    if (status != QN_OK) {
+        qn_input_prompt_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *b)
+{
+    return a->tokens == b->tokens && a->n_tokens == b->n_tokens && a->text == b->text && a->messages == b->messages &&
+           a->n_messages == b->n_messages && a->conversation == b->conversation &&
+           a->conversation_length == b->conversation_length && a->marks == b->marks && a->n_marks == b->n_marks &&
+           !a->on_event == !b->on_event;
+}
+
+qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt)
+{
+    atomic_fetch_add(&prompt->n_users, 1);
+    return prompt;
+}
+
+void qn_input_prompt_free(qn_input_prompt *prompt)
+{
+    if (!prompt || atomic_fetch_sub(&prompt->n_users, 1) != 1)
+        return;
+    qn_free_tokens(prompt->tokens);
+    qn_free(prompt->keep);
+    json_decref(prompt->output.tools);
+    qn_free(prompt);
+}
+
+/* ---- Lists ---- */
+
+static qn_status copy_bias(const qn_scheduler *s, const qn_request_params *p, qn_input_lists *lists)
+{
+    const size_t n_vocab = s->model->hparams.n_vocab;
+    for (size_t i = 0; i < p->n_bias; i++) {
+        const qn_logit_bias *bias = &p->bias[i];
+        if (bias->token < 0 || (size_t)bias->token >= n_vocab)
+            return qn_fail(QN_ERR_INVALID, "bias %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)bias->token,
+                           n_vocab - 1);
+        if (!(bias->value < INFINITY))
+            return qn_fail(QN_ERR_INVALID, "bias %zu: %g, expected a finite value or -inf", i, (double)bias->value);
+    }
+    QN_TRY(qn_alloc(&lists->bias, p->n_bias, sizeof *lists->bias, "request"));
+    if (p->n_bias)
+        memcpy(lists->bias, p->bias, p->n_bias * sizeof *lists->bias);
+    lists->n_bias = p->n_bias;
+    return QN_OK;
+}
+
+static qn_status fill_lists(const qn_scheduler *s, const qn_request_params *p, qn_input_lists *lists)
+{
+    const char *scope = p->scope ? p->scope : "";
+    QN_TRY(qn_stop_strings_create(p->stop, p->n_stop, &lists->stop));
+    QN_TRY(copy_bias(s, p, lists));
+    QN_TRY(qn_check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens));
+    QN_TRY(copy_tokens(p->stop_tokens, p->n_stop_tokens, &lists->stop_tokens));
+    lists->n_stop_tokens = p->n_stop_tokens;
+    QN_TRY(qn_alloc(&lists->scope, strlen(scope) + 1, 1, "request"));
+    memcpy(lists->scope, scope, strlen(scope));
+    return QN_OK;
+}
+
+qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *p, qn_input_lists **out)
+{
+    QN_TRY(qn_alloc(out, 1, sizeof **out, "request"));
+    atomic_init(&(*out)->n_users, 1);
+    const qn_status status = fill_lists(s, p, *out);
+    if (status != QN_OK) {
+        qn_input_lists_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b)
+{
+    return a->bias == b->bias && a->n_bias == b->n_bias && a->stop == b->stop && a->n_stop == b->n_stop &&
+           a->stop_tokens == b->stop_tokens && a->n_stop_tokens == b->n_stop_tokens && a->scope == b->scope;
+}
+
+qn_input_lists *qn_input_lists_share(qn_input_lists *lists)
+{
+    atomic_fetch_add(&lists->n_users, 1);
+    return lists;
+}
+
+void qn_input_lists_free(qn_input_lists *lists)
+{
+    if (!lists || atomic_fetch_sub(&lists->n_users, 1) != 1)
+        return;
+    qn_stop_strings_free(lists->stop);
+    qn_free(lists->bias);
+    free(lists->stop_tokens);
+    qn_free(lists->scope);
+    qn_free(lists);
+}
