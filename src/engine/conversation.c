@@ -129,17 +129,14 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
 
 /* ---- Answers ---- */
 
-qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
+qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
                                 size_t *count, qn_output_params *output)
 {
-    enum { LONG = 1 << 20 };
-    const uint32_t trained = qn_model_get_info(model).n_ctx_train;
-    const size_t most = trained > LONG ? trained : LONG;
     json_t *tools;
     *output = (qn_output_params){ 0 };
     qn_status status = encode(model, conversation, length, -1, most, &tools, tokens, count);
     if (status == QN_OK && *count > most)
-        status = qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, at most %zu are evaluated", *count, most);
+        status = qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %zu", *count, most);
     if (status == QN_OK)
         status = qn_answer_output(model, tools, *tokens, *count, output);
     json_incref(output->tools);

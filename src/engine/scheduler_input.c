@@ -43,8 +43,8 @@ static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, 
     if (p->text)
         return qn_tokenize(model, p->text, strlen(p->text), true, true, &prompt->tokens, &prompt->n_tokens);
     if (p->on_event)
-        return qn_conversation_input(model, p->conversation, p->conversation_length, &prompt->tokens, &prompt->n_tokens,
-                                     &prompt->output);
+        return qn_conversation_input(model, p->conversation, p->conversation_length, s->params.n_ctx, &prompt->tokens,
+                                     &prompt->n_tokens, &prompt->output);
     if (p->conversation)
         return qn_conversation_tokens(model, p->conversation, p->conversation_length, -1, &prompt->tokens, &prompt->n_tokens);
     return qn_chat_tokens(model, p->messages, p->n_messages, true, &prompt->tokens, &prompt->n_tokens);
@@ -86,8 +86,10 @@ static qn_status find_kept_positions(const qn_scheduler *s, const qn_request_par
 
 static qn_status fill_prompt(const qn_scheduler *s, const qn_request_params *p, qn_input_prompt *prompt, size_t *n)
 {
-    QN_TRY(find_tokens(s, p, prompt));
-    *n = prompt->n_tokens;
+    const qn_status status = find_tokens(s, p, prompt);
+    *n = prompt->n_tokens; /* also of a prompt that is too long */
+    if (status != QN_OK)
+        return status;
     if (!*n)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
     if (*n > s->params.n_ctx)

@@ -241,17 +241,16 @@ static entry *find_by_id(const qn_recall *recall, const char *scope, const json_
     return text ? find(recall, scope, end ? end + 1 : text) : NULL;
 }
 
-/* The answer of a message whose reasoning was dropped, or NULL. */
+/* The answer of a message, or NULL. */
 static entry *find_answer(const qn_recall *recall, const char *scope, const json_t *message)
 {
     const json_t *calls = json_object_get(message, "tool_calls"), *role = json_object_get(message, "role");
-    if (!json_is_string(role) || strcmp(json_string_value(role), "assistant") != 0 ||
-        json_string_length(json_object_get(message, "reasoning_content")))
+    if (!json_is_string(role) || strcmp(json_string_value(role), "assistant") != 0)
         return NULL;
     entry *e = find_by_id(recall, scope, json_object_get(message, "reasoning_id"));
     for (size_t i = 0; !e && i < json_array_size(calls); i++)
         e = find_by_id(recall, scope, json_object_get(json_array_get(calls, i), "id"));
-    return e && is_content_of(json_object_get(message, "content"), e) ? e : NULL;
+    return e;
 }
 
 /* Both or nothing: with one of them the text would be another one than the model's. */
@@ -275,7 +274,11 @@ qn_recalled qn_recall_apply(qn_recall *recall, const char *scope, json_t *conver
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         entry *e = find_answer(recall, scope, message);
-        if (!e || e->used_by == number || !qn_account_take(account, entry_bytes(e)))
+        const bool has_reasoning = json_string_length(json_object_get(message, "reasoning_content"));
+        if (e && has_reasoning)
+            e->used_by = number;
+        if (!e || e->used_by == number || !is_content_of(json_object_get(message, "content"), e) ||
+            !qn_account_take(account, entry_bytes(e)))
             continue;
         result.n_bytes += entry_bytes(e);
         if (!restore(message, e))

@@ -72,7 +72,7 @@ static void apply(json_t *conversation)
 {
     json_t *copy = json_deep_copy(conversation);
     const json_t *before = json_object_get(copy, "messages"), *after = json_object_get(conversation, "messages");
-    const size_t n = qn_recall_apply(recall, "scope", conversation);
+    const size_t n = qn_recall_apply(recall, "scope", conversation, NULL).n_messages;
     size_t n_changed = 0;
     require(!conversation || copy, "memory");
     require(json_array_size(before) == json_array_size(after), "no message is added");
@@ -86,7 +86,7 @@ static void apply(json_t *conversation)
         require(strcmp(reasoning, secret) != 0, "it is not another scope's");
     }
     require(n_changed == n, "the changed messages are counted");
-    require(qn_recall_apply(recall, "scope", conversation) == 0, "nothing is put back twice");
+    require(qn_recall_apply(recall, "scope", conversation, NULL).n_messages == 0, "nothing is put back twice");
     json_decref(copy);
 }
 
@@ -118,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)data + 1, size - 1, &limits, &origin, &refusal);
     if (exchange) {
         apply(exchange->conversation);
-        (void)protocol->bind(exchange, &served, &refusal);
+        (void)qn_exchange_bind(exchange, &served, &refusal);
         qn_exchange_free(exchange);
     }
     return 0;

@@ -139,7 +139,8 @@ static qn_exchange *parse(way w, const char *text, size_t length, qn_refusal *re
         return qn_exchange_parse(protocol, text, length, NULL, &origin, refusal);
     qn_reading reading = { 0 };
     json_t *line = qn_body_read(text, length, &reading, refusal);
-    qn_exchange *exchange = line ? qn_exchange_create(protocol, json_object_get(line, "body"), &reading, &origin, refusal) : NULL;
+    qn_exchange *exchange =
+        line ? qn_exchange_create(protocol, json_object_get(line, "body"), &reading, &origin, refusal) : NULL;
     json_decref(line);
     return exchange;
 }
