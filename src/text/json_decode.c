@@ -1,6 +1,7 @@
 /* A decoder without recursion: values are put into the array or object that is open, which is on a stack. */
 #include "text/json_decode.h"
 
+#include "base/append.h"
 #include "base/utf8.h"
 #include "text/json_scan.h"
 
