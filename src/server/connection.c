@@ -62,30 +62,22 @@ static void remove_waiting(qn_connections *list, qn_connection *c)
 
 /* ---- Addresses ---- */
 
-/* Whether two are of one client: of IPv6, the same network of 64 bits. */
-static bool is_same_client(const qn_connection *a, const qn_connection *b)
-{
-    if (a->address.ss_family != b->address.ss_family)
-        return false;
-    if (a->address.ss_family == AF_INET)
-        return ((const struct sockaddr_in *)&a->address)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)&b->address)->sin_addr.s_addr;
-    const struct in6_addr *one = &((const struct sockaddr_in6 *)&a->address)->sin6_addr,
-                          *other = &((const struct sockaddr_in6 *)&b->address)->sin6_addr;
-    return !memcmp(one, other, IN6_IS_ADDR_V4MAPPED(one) ? 16 : 8);
-}
-
 static size_t count_of_client(const qn_connection *c)
 {
     size_t n = 0;
     for (const qn_connection *other = c->http->all.first; other; other = other->next)
-        n += is_same_client(c, other);
+        n += !strcmp(c->client_text, other->client_text);
     return n;
 }
 
+/* All addresses of this machine are one client: its users may have any of 127.0.0.0/8. */
 static void set_client(qn_connection *c)
 {
     struct in6_addr network = ((const struct sockaddr_in6 *)&c->address)->sin6_addr;
+    if (c->is_loopback) {
+        snprintf(c->client_text, sizeof c->client_text, "this machine");
+        return;
+    }
     if (c->address.ss_family != AF_INET6 || IN6_IS_ADDR_V4MAPPED(&network)) {
         memcpy(c->client_text, c->address_text, sizeof c->client_text);
         return;

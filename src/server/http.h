@@ -43,6 +43,7 @@ struct qn_http_request {
     const qn_route *route;       /* NULL: none */
     const qn_protocol *protocol; /* whose form errors have; from the headers on */
     bool has_headers;
+    bool keeps_body; /* its key, path and headers were checked, and a protocol reads its body; others are thrown away */
     bool closes; /* the connection, after the answer: what libmicrohttpd read may be something else than what was sent */
     bool has_key;
     qn_key key;
@@ -78,7 +79,7 @@ struct qn_connection {
     int fd;
     struct sockaddr_storage address;
     char address_text[QN_HTTP_ADDRESS_BYTES];
-    char client_text[QN_HTTP_ADDRESS_BYTES]; /* the same of a network of 64 bits for IPv6 */
+    char client_text[QN_HTTP_ADDRESS_BYTES]; /* of all of this machine, or of a network of 64 bits for IPv6 */
     bool is_loopback;
     qn_connection_state state;
     double deadline;    /* 0: none */
