@@ -19,7 +19,7 @@ struct qn_budget {
     pthread_mutex_t lock; /* protects all that follows, and accounts */
     qn_budget_limits limits;
     client *clients;
-    size_t used;
+    size_t n_clients, used;
 };
 
 struct qn_account {
@@ -83,6 +83,7 @@ static client *client_of(qn_budget *budget, const char *name)
         memcpy(c->name, name, length);
         c->next = budget->clients;
         budget->clients = c;
+        budget->n_clients++;
     }
     return c;
 }
@@ -95,6 +96,7 @@ static void leave_client(qn_budget *budget, client *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    budget->n_clients--;
     free(c);
 }
 
@@ -159,6 +161,13 @@ void qn_account_raise(qn_account *a, size_t body_bytes)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
+/* Whether a client with so many bytes has no more than an equal part: others that have all of the server's leave it that. */
+static bool is_share(const qn_budget *budget, size_t bytes)
+{
+    enum { MOST_OF_ALL = 2 };
+    return bytes <= budget->limits.server / budget->n_clients && bytes <= budget->limits.server * MOST_OF_ALL - budget->used;
+}
+
 static qn_account_limit limit_of(const qn_account *a, size_t bytes)
 {
     const qn_budget *budget = a->budget;
@@ -166,7 +175,9 @@ static qn_account_limit limit_of(const qn_account *a, size_t bytes)
         return QN_LIMIT_REQUEST;
     if (bytes > budget->limits.client - a->client->used)
         return QN_LIMIT_CLIENT;
-    return bytes > budget->limits.server - budget->used ? QN_LIMIT_SERVER : QN_LIMIT_NONE;
+    if (budget->used <= budget->limits.server && bytes <= budget->limits.server - budget->used)
+        return QN_LIMIT_NONE;
+    return is_share(budget, a->client->used + bytes) ? QN_LIMIT_NONE : QN_LIMIT_SERVER;
 }
 
 bool qn_account_take(qn_account *a, size_t bytes)

@@ -347,7 +347,7 @@ def check_memory(server):
 
     before = server.resident()
     for _ in range(3):
-        assert send(140000)[0] == 200
+        assert send(100000)[0] == 200
     after = server.resident()
     assert SANITIZED or after - before < 12 << 20, (before, after)
     refused = send(150000)
