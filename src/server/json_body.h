@@ -25,8 +25,7 @@ bool qn_json_integer_of(const json_t *value, int64_t *out);
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected);
 bool qn_refuse_memory(qn_refusal *refusal);
 
-/* qn_body_check_zeros - whether U+0000 is only where strings have lengths, as deep as the body is. False: refused.
- * json_zeros.c. */
+/* qn_body_check_zeros - whether U+0000 is only where strings have lengths, as deep as the body is. False: refused. json_zeros.c. */
 bool qn_body_check_zeros(const json_t *body, qn_refusal *refusal);
 
 /* qn_limit - a limit, or its default where it is 0. */
