@@ -2,6 +2,7 @@
 #include "server/registry_entry.h"
 
 #include "base/memory.h"
+#include "base/printable.h"
 #include "base/status.h"
 #include "server/clock.h"
 
@@ -59,6 +60,16 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
+/* Names are in metrics, logs and pages. */
+static bool is_printable(const char *name)
+{
+    const size_t length = strlen(name);
+    size_t at = 0, n = 0;
+    while (at < length && (n = qn_printable(name + at, length - at)) != 0)
+        at += n;
+    return length && at == length;
+}
+
 static qn_status create_entry(const char *name, const char *path, qn_registry_entry **out)
 {
     qn_registry_entry *entry;
@@ -66,6 +77,8 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
     if (strlen(name) >= QN_REGISTRY_NAME_BYTES)
         return qn_fail(QN_ERR_INVALID, "the name of a model has %zu bytes, at most %d are allowed", strlen(name),
                        QN_REGISTRY_NAME_BYTES - 1);
+    if (!is_printable(name))
+        return qn_fail(QN_ERR_INVALID, "the name of a model, '%s', is not text that can be shown; see --alias", name);
     QN_TRY(qn_alloc(&entry, 1, sizeof *entry, "a model's entry"));
     snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->path = path ? strdup(path) : NULL;

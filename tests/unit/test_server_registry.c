@@ -442,6 +442,19 @@ static void a_client_that_leaves_ends_the_draining(void **unused)
     end(&f, &registry);
 }
 
+static void names_can_be_shown(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = { "", "a\n", "a\x1b[2J", "a\xc2\x9b", "a\xe2\x80\xae", "\xff", "a\xe2\x80\x8b" };
+    qn_registry registry;
+    assert_ok(qn_registry_init(&registry));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(qn_registry_add_file(&registry, bad[i], "/a", 1), QN_ERR_INVALID);
+    assert_ok(qn_registry_add_file(&registry, "Zo\xc3\xab 7B", "/a", 1));
+    assert_int_equal(qn_registry_count(&registry), 1);
+    qn_registry_free(&registry);
+}
+
 static void failures_are_told_and_tried_again(void **unused)
 {
     (void)unused;
@@ -759,6 +772,7 @@ int main(void)
         cmocka_unit_test(clients_take_turns),
         cmocka_unit_test(a_busy_model_is_drained),
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
+        cmocka_unit_test(names_can_be_shown),
         cmocka_unit_test(failures_are_told_and_tried_again),
         cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
         cmocka_unit_test(a_cut_file_is_loaded_again),
