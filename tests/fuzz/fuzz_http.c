@@ -51,9 +51,9 @@ static void set_up(void)
                                       .max_body = 64 << 10,
                                       .max_connections = 32,
                                       .max_per_address = 32,
-                                      .header_seconds = 4,
-                                      .body_seconds = 4,
-                                      .idle_seconds = 4,
+                                      .header_seconds = 60,
+                                      .body_seconds = 60,
+                                      .idle_seconds = 60,
                                       .n_workers = 1 };
     qn_registered registered = { .name = "m" };
     require(qn_model_load(path, &(qn_model_params){ .device = "cpu", .n_threads = 1, .memory = 64 << 20 }, &model) == QN_OK,
