@@ -6,7 +6,7 @@ JOBS   ?= $(shell nproc)
 # Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
 export BUILD PREFIX DESTDIR JOBS
 
-.PHONY: all configure demo test soak install dist deb clean format check-format
+.PHONY: all configure demo test test-all fuzz soak install dist deb clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
@@ -24,11 +24,25 @@ test:
 	@cmake/need-packages.sh build test
 	@tests/run_suite.sh
 
+# The same, with ten seconds of fuzzing for each target.
+test-all:
+	@QN_FUZZ_SECONDS=$${QN_FUZZ_SECONDS:-10} $(MAKE) --no-print-directory test
+
+# Long fuzzing, under ASan and UBSan: QN_FUZZ_SECONDS (1800) of processor time for each target, QN_FUZZ_JOBS at a time. A run that is
+# stopped goes on with what it found.
+fuzz:
+	@cmake/need-packages.sh build test
+	@cmake -S . -B "$$BUILD/asan" -G Ninja -DQN_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
+	    -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON --log-level=WARNING
+	@cmake --build "$$BUILD/asan" -j "$$JOBS" --target fuzz_targets
+	@tests/fuzz_long.sh "$$BUILD/asan/tests" tests/fuzz "$$BUILD/fuzz"
+
 # A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores. Then ten thousand through
 # quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's.
 # A hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes. Ten
 # thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. A thousand through
-# HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. And all GPU kernels for the oldest architecture.
+# HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of clients that cut connections while models,
+keys and certificates change. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
@@ -39,6 +53,7 @@ soak: all
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" QN_BIN="$$(cd "$$BUILD" && pwd)" QN_SANITIZE= bash tests/e2e/page.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_SOURCE_DIR="$$PWD" bash tests/test_python.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/haproxy.sh || [ $$? -eq 77 ]
+	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/serve_soak.sh || [ $$? -eq 77 ]
 	@QN_SOAK=1 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/test_gpu_architectures.sh
 
 install: all

@@ -5,6 +5,7 @@
 #include "check/cuda.h"
 #endif
 
+#include "base/append.h"
 #include "base/f16.h"
 #include "device/registry.h"
 
@@ -176,9 +177,10 @@ bool qn_case_selected(void)
 void qn_case_begin(const char *op, const char *variant, const char *format, ...)
 {
     va_list args;
-    const int used = snprintf(state.name, sizeof state.name, "%s %s ", op, variant);
+    qn_text_buffer name = QN_APPEND_TO(state.name);
+    qn_append(&name, "%s %s ", op, variant);
     va_start(args, format);
-    vsnprintf(state.name + used, sizeof state.name - (size_t)used, format, args);
+    qn_append_list(&name, format, args);
     va_end(args);
     state.failed = false;
     state.cases++;

@@ -84,13 +84,16 @@ typedef struct qn_model_params {
  *   params   NULL for the defaults, which are all zero
  *   out      the model; free it with qn_model_free
  *
- * All files of a split model must be in one directory. The files stay mapped and must not change while the model exists. The
- * weights are packed for the CPU or copied to the GPU before the function returns.
+ * All files of a split model must be in one directory. Keys and vocabulary are copied; the weights are packed for the CPU or
+ * copied to the GPU before the function returns, and others stay mapped. So the files must not change while the model exists:
+ * one that is overwritten changes the results, one that is cut ends the program by SIGBUS. Replacing them by rename is
+ * harmless.
  *
  * A file without a tokeniser ("no_vocab") loads. So does one whose tokeniser is not supported, except with vocab_only.
  * Functions that need text then fail with QN_ERR_UNSUPPORTED and name the tokeniser.
  *
- * QN_ERR_IO            a file cannot be read, or files of a split model are missing; the text names them
+ * QN_ERR_IO            a file cannot be read, or has changed while it was; files of a split model are missing; the text names
+ *                      them
  * QN_ERR_FORMAT        a file is damaged, or a weight is infinite or NaN
  * QN_ERR_INVALID       chat_template is not a template
  * QN_ERR_UNSUPPORTED   the architecture, a tensor type, the tokeniser (with vocab_only) or the device is not supported
@@ -230,6 +233,10 @@ QN_API void qn_free_text(char *text);
 QN_API qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now,
                                         qn_token **tokens, size_t *count);
 
+/* qn_conversation_count - how many they are, without the memory that they take. */
+QN_API qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now,
+                                       size_t *count);
+
 /* ---- Session ---- */
 
 typedef struct qn_session_params {
@@ -364,8 +371,8 @@ QN_API qn_status qn_session_fork(const qn_session *session, qn_session **out);
 /* qn_session_save - write a session to a file: tokens, KV cache, state, pending token. Checkpoints are not saved.
  *
  * The file is written atomically, under a temporary name that is renamed at the end. Its size is about
- * qn_session_cache_bytes(session, qn_session_length(session)). It contains the conversation; a new file's permissions follow
- * the umask, a replaced file's are kept.
+ * qn_session_cache_bytes(session, qn_session_length(session)). It contains the conversation: its mode is 0600, whatever the
+ * umask and the mode of a file that it replaces.
  *
  * QN_ERR_INVALID   `path` exists, is not empty and is not a session file; it is not changed
  * QN_ERR_IO        the file cannot be written */

@@ -44,8 +44,8 @@ static void random_suffix(char text[7], int attempt)
     text[6] = '\0';
 }
 
-/* Not mkstemp: it creates files of mode 0600, and the permissions must follow the umask or the replaced file. */
-static qn_status create_temporary(qn_atomic_file *file)
+/* Not mkstemp: it creates files of mode 0600, and a new shared file's permissions must follow the umask. */
+static qn_status create_temporary(qn_atomic_file *file, mode_t mode)
 {
     const char *slash = strrchr(file->target, '/');
     const char *name = slash ? slash + 1 : file->target;
@@ -58,7 +58,7 @@ static qn_status create_temporary(qn_atomic_file *file)
         random_suffix(random, attempt);
         /* The name is truncated, so that the temporary name does not exceed NAME_MAX. */
         snprintf(file->temporary, size, "%.*s.%.*s.%s.part", (int)directory, file->target, NAME_MAX - 16, name, random);
-        file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (file->fd >= 0 || errno != EEXIST)
             break;
     }
@@ -67,7 +67,7 @@ static qn_status create_temporary(qn_atomic_file *file)
     return QN_OK;
 }
 
-qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path)
+qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_access access)
 {
     *file = (qn_atomic_file){ .fd = -1 };
     if (path[0] == '\0' || path[strlen(path) - 1] == '/')
@@ -83,8 +83,9 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path)
     if (exists && !S_ISREG(st.st_mode))
         return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file or none", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
-    QN_TRY(create_temporary(file));
-    if (exists && fchmod(file->fd, st.st_mode & 0777) != 0)
+    const bool keeps_mode = exists && access == QN_FILE_SHARED;
+    QN_TRY(create_temporary(file, exists || access == QN_FILE_PRIVATE ? 0600 : 0666));
+    if (keeps_mode && fchmod(file->fd, st.st_mode & 0777) != 0)
         return qn_fail(QN_ERR_IO, "%s: cannot give '%s' its permissions: %m", path, file->temporary);
     return QN_OK;
 }

@@ -17,10 +17,14 @@ typedef struct qn_atomic_file {
     bool committed;
 } qn_atomic_file;
 
-/* qn_atomic_file_create - create the temporary file. It gets the permissions of an existing target; a new file's follow the
- * umask. QN_ERR_IO if `path` cannot be written, or exists and is not a regular file. Free with qn_atomic_file_free, whatever
- * the status. */
-qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path);
+typedef enum qn_file_access {
+    QN_FILE_SHARED,  /* the permissions of an existing target; a new file's follow the umask */
+    QN_FILE_PRIVATE, /* 0600, also where the target has others: text of users, or code that is run */
+} qn_file_access;
+
+/* qn_atomic_file_create - create the temporary file. Nobody can read more of it than of the finished file. QN_ERR_IO if `path`
+ * cannot be written, or exists and is not a regular file. Free with qn_atomic_file_free, whatever the status. */
+qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_access access);
 
 /* qn_atomic_file_write - append bytes. QN_ERR_IO, with the system's error text, if they cannot be written (disk full). */
 qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t size);

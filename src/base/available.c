@@ -1,4 +1,5 @@
 /* Available memory on Linux, from /proc/meminfo and control groups, and available addresses. */
+#include "base/append.h"
 #include "base/available.h"
 
 #include <inttypes.h>
@@ -70,7 +71,7 @@ static uint64_t of_groups(const char *root, const char *mount, const char *group
 {
     char folder[PATH_BYTES];
     uint64_t bytes = UINT64_MAX;
-    if (snprintf(folder, sizeof folder, "%s%s", mount, group) >= (int)sizeof folder)
+    if (!qn_print(folder, sizeof folder, "%s%s", mount, group))
         return bytes;
     for (;;) {
         bytes = smaller(bytes, of_group(root, folder, v2));

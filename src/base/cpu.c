@@ -1,4 +1,5 @@
 /* CPU features and topology. Each kernel table selects its variants from the features. */
+#include "base/append.h"
 #include "base/cpu.h"
 
 #include <sched.h>
@@ -77,11 +78,10 @@ qn_status qn_cpu_features(unsigned *features)
         return QN_OK;
     const qn_cpu_level *level = find_level(cap);
     if (!level) {
-        char known[128] = "";
-        for (int i = 0; i < N_LEVELS; i++) {
-            const size_t used = strlen(known);
-            snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", qn_cpu_levels[i].name);
-        }
+        char known[128];
+        qn_text_buffer text = QN_APPEND_TO(known);
+        for (int i = 0; i < N_LEVELS; i++)
+            qn_append(&text, "%s%s", i ? ", " : "", qn_cpu_levels[i].name);
         return qn_fail(QN_ERR_INVALID, "QN_CPU: '%s' is not an instruction set level (%s)", cap, known);
     }
     if (level->features & ~present)
@@ -125,7 +125,7 @@ int qn_cpu_cores(void)
         cores++;
         char path[96];
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-        FILE *file = fopen(path, "r");
+        FILE *file = fopen(path, "re");
         if (!file)
             continue;
         int first, last;

@@ -1,8 +1,9 @@
 /* The error text of each thread, and the names of status codes. */
 #include "base/status.h"
 
+#include "base/printable.h"
+
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,19 +29,6 @@ const char *qn_error_text(void)
     return error_text;
 }
 
-/* Replaces by '?' the control characters, of one byte and of two (U+0080 to U+009F), and the bidirectional formatting
- * characters of Unicode. */
-static void mask_controls(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        const bool one = c[0] < 0x20 || c[0] == 0x7f;
-        const bool two = c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f;
-        const bool marks = c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xaa && c[2] <= 0xae));
-        const bool isolates = c[0] == 0xe2 && c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9;
-        memset(c, '?', marks || isolates ? 3 : two ? 2 : one);
-    }
-}
-
 qn_status qn_fail(qn_status status, const char *format, ...)
 {
     char text[QN_ERROR_TEXT_MAX];
@@ -48,7 +36,7 @@ qn_status qn_fail(qn_status status, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    mask_controls(text);
+    qn_mask(text);
     memcpy(error_text, text, sizeof text);
     return status;
 }

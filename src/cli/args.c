@@ -1,6 +1,7 @@
 /* The option parser. The commands interpret the options. */
 #include "cli/args.h"
 
+#include "base/append.h"
 #include "cli/cli.h"
 
 #include "hub/name.h"
@@ -112,17 +113,14 @@ const char *qn_nearest_command(const char *name)
 /* "run and chat": the commands that take an option. */
 static void name_commands(unsigned commands, char *text, size_t size)
 {
-    size_t used = 0, left = 0;
+    qn_text_buffer to = qn_append_to(text, size);
+    size_t left = 0;
     for (size_t i = 0; i < qn_n_commands; i++)
         left += (commands & qn_commands[i].id) != 0;
-    *text = 0;
-    for (size_t i = 0; i < qn_n_commands && used < size; i++)
+    for (size_t i = 0; i < qn_n_commands; i++)
         if (commands & qn_commands[i].id) {
             left--;
-            used += (size_t)snprintf(text + used, size - used, "%s%s", qn_commands[i].name,
-                                     left > 1 ? ", "
-                                     : left   ? " and "
-                                              : "");
+            qn_append(&to, "%s%s", qn_commands[i].name, left > 1 ? ", " : left ? " and " : "");
         }
 }
 
@@ -245,14 +243,14 @@ static bool set_number(const qn_option *option, const char *name, const char *va
 
 static bool set_choice(const qn_option *option, const char *name, const char *value, const char **out)
 {
-    char known[256] = "";
+    char known[256];
+    qn_text_buffer text = QN_APPEND_TO(known);
     for (size_t i = 0; option->choices[i]; i++) {
         if (strcmp(option->choices[i], value) == 0) {
             *out = option->choices[i];
             return true;
         }
-        const size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", option->choices[i]);
+        qn_append(&text, "%s%s", i ? ", " : "", option->choices[i]);
     }
     qn_cli_error("%s: '%s' is not one of %s", name, value, known);
     return false;

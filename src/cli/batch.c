@@ -385,7 +385,7 @@ static int check_args(qn_args *args)
 static int open_files(qn_batch *b)
 {
     const qn_args *args = b->args;
-    b->in = fopen(args->operands[0], "rb");
+    b->in = fopen(args->operands[0], "rbe");
     if (!b->in) {
         qn_cli_error("%s: %s", args->operands[0], strerror(errno));
         return QN_EXIT_FAILED;

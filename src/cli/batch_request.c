@@ -2,6 +2,7 @@
  * url reads the body. */
 #include "cli/batch.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <stdarg.h>
@@ -14,10 +15,11 @@
 bool qn_batch_fail(qn_batch_error *error, const qn_batch_job *job, const char *code, const char *format, ...)
 {
     va_list arguments;
-    const int n = snprintf(error->message, sizeof error->message, "line %zu: ", job->line);
+    qn_text_buffer message = QN_APPEND_TO(error->message);
+    qn_append(&message, "line %zu: ", job->line);
     error->code = code;
     va_start(arguments, format);
-    vsnprintf(error->message + n, sizeof error->message - (size_t)n, format, arguments);
+    qn_append_list(&message, format, arguments);
     va_end(arguments);
     return false;
 }
@@ -42,7 +44,7 @@ static bool get_protocol(const qn_batch_job *job, const qn_protocol **protocol, 
 }
 
 /* An answer is always whole. Seeds of lines without one, and ids of their calls, follow from the custom_id. */
-static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_batch_error *error)
+static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_reading *reading, qn_batch_error *error)
 {
     json_t *body = json_object_get(job->json, "body");
     qn_refusal refusal;
@@ -54,7 +56,7 @@ static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_batc
                                .seed = XXH64(job->custom_id, strlen(job->custom_id), 0) };
     if (!json_is_object(body))
         return qn_batch_fail(error, job, "invalid_request", "'body' is missing or not an object");
-    job->exchange = qn_exchange_create(protocol, body, NULL, &origin, &refusal);
+    job->exchange = qn_exchange_create(protocol, body, reading, &origin, &refusal);
     if (!job->exchange)
         return qn_batch_refuse(error, job, &refusal);
     job->exchange->is_stream = false;
@@ -65,8 +67,9 @@ static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_batc
 bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch_error *error)
 {
     const qn_protocol *protocol = NULL;
+    qn_reading reading = { 0 };
     qn_refusal refusal;
-    job->json = qn_body_read(text, length, NULL, &refusal);
+    job->json = qn_body_read(text, length, &reading, &refusal);
     if (!job->json)
         return qn_batch_refuse(error, job, &refusal);
     const json_t *id = json_object_get(job->json, "custom_id");
@@ -74,14 +77,14 @@ bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch
         return qn_batch_fail(error, job, "invalid_request",
                              "'custom_id' is missing or not a string, expected one without U+0000");
     job->custom_id = json_string_value(id);
-    return get_protocol(job, &protocol, error) && get_exchange(job, protocol, error);
+    return get_protocol(job, &protocol, error) && get_exchange(job, protocol, &reading, error);
 }
 
 bool qn_batch_bind(qn_batch_job *job, const qn_served *served, qn_batch_error *error)
 {
     qn_refusal refusal;
     size_t capacity = 0;
-    if (!job->exchange->protocol->bind(job->exchange, served, &refusal))
+    if (!qn_exchange_bind(job->exchange, served, &refusal))
         return qn_batch_refuse(error, job, &refusal);
     return !qn_realloc_array(&job->slots, &capacity, job->exchange->n_requests, sizeof *job->slots, "requests") ||
            qn_batch_fail(error, job, "out_of_memory", "%s", qn_error_text());

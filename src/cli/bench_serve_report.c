@@ -39,7 +39,7 @@ static void print_json(const qn_args *args, const qn_serve_target *target, qn_se
         (json_int_t)r->n_prompt, "cached_tokens", (json_int_t)r->n_cached, "completion_tokens", (json_int_t)r->n_generated,
         "ttft_ms", times_json(&r->first), "inter_token_ms", times_json(&r->gaps), "per_token_ms", times_json(&r->per_token),
         "latency_ms", times_json(&r->latency), "errors", failures_json(r));
-    char *text = out ? json_dumps(out, JSON_COMPACT | JSON_REAL_PRECISION(8)) : NULL;
+    char *text = out ? json_dumps(out, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(8)) : NULL;
     if (text)
         puts(text);
     else

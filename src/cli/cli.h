@@ -71,6 +71,9 @@ int qn_out_finish(int status);
  * terminating zero beyond its length. False with an error line. */
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length);
 
+/* qn_read_text - the same of a file that becomes a C string: one with a NUL character is an error, too. */
+bool qn_read_text(const char *path, char **text);
+
 /* qn_begins_as_gguf - whether the file can be read and begins with GGUF's magic number. */
 bool qn_begins_as_gguf(const char *path);
 

@@ -41,7 +41,7 @@ static qn_status check_messages(const char *path, const json_t *messages)
 static qn_status read_file(const char *path, json_t **root)
 {
     json_error_t error;
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path, "rbe");
     if (!file)
         return qn_fail(QN_ERR_IO, "%s: cannot be opened", path);
     *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
@@ -122,12 +122,11 @@ static json_t *to_json(const qn_conversation *c)
     return NULL;
 }
 
-static qn_status check_target(const char *path, bool *is_new)
+static qn_status check_target(const char *path)
 {
     struct stat target;
     json_t *root;
-    *is_new = stat(path, &target) != 0;
-    if (*is_new || !S_ISREG(target.st_mode) || target.st_size == 0)
+    if (stat(path, &target) || !S_ISREG(target.st_mode) || target.st_size == 0)
         return QN_OK;
     if (read_file(path, &root))
         return qn_fail(QN_ERR_INVALID, "%s: exists and is not a conversation; it is left as it is", path);
@@ -137,17 +136,14 @@ static qn_status check_target(const char *path, bool *is_new)
 
 qn_status qn_conversation_save(const qn_conversation *c, const char *path)
 {
-    bool is_new;
-    QN_TRY(check_target(path, &is_new));
+    QN_TRY(check_target(path));
     json_t *root = to_json(c);
     char *text = json_dumps(root, JSON_INDENT(2));
     json_decref(root);
     if (!text)
         return qn_fail(QN_ERR_MEMORY, "no memory for the conversation");
     qn_atomic_file file;
-    qn_status status = qn_atomic_file_create(&file, path);
-    if (status == QN_OK && is_new && fchmod(file.fd, 0600))
-        status = qn_fail(QN_ERR_IO, "%s: its permissions cannot be set", path);
+    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
     if (status == QN_OK)
         status = qn_atomic_file_write(&file, text, strlen(text));
     if (status == QN_OK)

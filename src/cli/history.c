@@ -1,6 +1,7 @@
 /* Reading and appending to the file of edited messages. */
 #include "cli/history.h"
 
+#include "base/append.h"
 #include "base/atomic_file.h"
 
 #include <errno.h>
@@ -36,12 +37,9 @@ static void create_folders(char *path)
 static bool find_path(char path[PATH_MAX])
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = -1;
     if (is_absolute(state))
-        n = snprintf(path, PATH_MAX, "%s/quern/chat_history", state);
-    else if (is_absolute(home))
-        n = snprintf(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
-    return n > 0 && n < PATH_MAX;
+        return qn_print(path, PATH_MAX, "%s/quern/chat_history", state);
+    return is_absolute(home) && qn_print(path, PATH_MAX, "%s/.local/state/quern/chat_history", home);
 }
 
 /* In place. */
@@ -86,7 +84,7 @@ static void read_entries(FILE *file, struct entries *entries)
 static void cut_file(const char *path, const struct entries *entries)
 {
     qn_atomic_file file;
-    qn_status status = qn_atomic_file_create(&file, path);
+    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
     for (size_t i = entries->n - QN_HISTORY_ENTRIES; i < entries->n && status == QN_OK; i++) {
         const char *line = entries->lines[i % QN_HISTORY_ENTRIES];
         status = qn_atomic_file_write(&file, line, strlen(line));
@@ -102,7 +100,7 @@ void qn_history_load(void (*remember)(void *user, const char *text), void *user)
 {
     char path[PATH_MAX];
     struct entries entries = { .n = 0 };
-    FILE *file = find_path(path) ? fopen(path, "r") : NULL;
+    FILE *file = find_path(path) ? fopen(path, "re") : NULL;
     if (!file)
         return;
     read_entries(file, &entries);

@@ -14,6 +14,11 @@
 /* Enough to recognise a value by; a chat template or a vocabulary would bury the rest. */
 enum { SHOWN_BYTES = 120, SHOWN_ELEMENTS = 6 };
 
+static void print_line(const char *text)
+{
+    qn_print_escaped(stdout, text, strlen(text));
+}
+
 static void print_string(qn_string s)
 {
     putchar('"');
@@ -191,7 +196,7 @@ static void print_chat_format(const qn_model *model)
     const qn_chat_format format = qn_model_get_chat_format(model);
     if (!*format.source) {
         fputs("chat        not usable: the model has ", stdout);
-        qn_print_escaped(stdout, format.problem, strlen(format.problem));
+        print_line(format.problem);
         putchar('\n');
         return;
     }
@@ -200,8 +205,12 @@ static void print_chat_format(const qn_model *model)
            call_form(format.tool_calls));
     if (!*format.think_open)
         fputs("thinking    none", stdout);
-    else
-        printf("thinking    %s and %s", format.think_open, format.think_close);
+    else {
+        fputs("thinking    ", stdout);
+        print_line(format.think_open);
+        fputs(" and ", stdout);
+        print_line(format.think_close);
+    }
     puts(format.has_enable_thinking ? ", switched by enable_thinking" : "");
     if (!format.has_reasoning_effort)
         return;
@@ -223,7 +232,7 @@ static void print_tokenizer(const qn_gguf *file)
     qn_model *loaded;
     if (qn_model_load(qn_gguf_path(file), &params, &loaded)) {
         fputs("not usable: ", stdout);
-        qn_print_escaped(stdout, qn_error_text(), strlen(qn_error_text()));
+        print_line(qn_error_text());
         putchar('\n');
         return;
     }
@@ -242,7 +251,7 @@ static void print_rotation(const qn_gguf *file)
     fputs("rotation    ", stdout);
     if (status) {
         fputs("not usable: ", stdout);
-        qn_print_escaped(stdout, qn_error_text(), strlen(qn_error_text()));
+        print_line(qn_error_text());
         putchar('\n');
         return;
     }
@@ -275,7 +284,7 @@ static int print_file(const char *path)
     if (open_file(path, &file, &alone))
         return qn_cli_fail();
     fputs("file        ", stdout);
-    qn_print_escaped(stdout, qn_gguf_path(file), strlen(qn_gguf_path(file)));
+    print_line(qn_gguf_path(file));
     if (qn_gguf_n_files(file) > 1)
         printf(", the first of %zu", qn_gguf_n_files(file));
     printf("\nsize        %s (%zu bytes), GGUF 3, alignment %zu\n", qn_print_size(size, qn_gguf_file_size(file)),

@@ -92,7 +92,7 @@ static int list_device(qn_cuda *device)
     if (folder)
         qn_print_escaped(stdout, folder, strlen(folder));
     else
-        fputs("none: neither XDG_CACHE_HOME nor HOME is an absolute path", stdout);
+        printf("none: %s", qn_cuda_no_cache(device));
     fputs("\n\n", stdout);
     const double start = qn_seconds();
     const bool failed = qn_cuda_load_pipelines(device) != QN_OK;

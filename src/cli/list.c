@@ -1,6 +1,7 @@
 /* quern list: the models in the hub's cache. */
 #include "cli/cli.h"
 
+#include "base/printable.h"
 #include "hub/hub.h"
 
 #include <string.h>
@@ -9,12 +10,15 @@ static bool print_entry(void *user, const qn_hub_entry *entry)
 {
     size_t *count = user;
     struct tm local;
-    char size[32], used[32] = "";
+    char size[32], type[64], used[32] = "";
     if (localtime_r(&entry->used, &local))
         strftime(used, sizeof used, "%Y-%m-%d %H:%M", &local);
     if (!(*count)++)
         printf("%-11s %-10s %-17s %s\n", "SIZE", "TYPE", "LAST USED", "MODEL");
-    printf("%-11s %-10s %-17s %s", qn_print_size(size, entry->bytes), *entry->type ? entry->type : "-", used, entry->repo);
+    snprintf(type, sizeof type, "%s", *entry->type ? entry->type : "-");
+    qn_mask(type);
+    printf("%-11s %-10s %-17s ", qn_print_size(size, entry->bytes), type, used);
+    qn_print_escaped(stdout, entry->repo, strlen(entry->repo));
     if (entry->file) {
         putchar(':');
         qn_print_escaped(stdout, entry->file, strlen(entry->file));

@@ -87,8 +87,7 @@ static int load(const qn_args *args, bool vocab_only, const char *device, const 
 static int load_with_template(const qn_args *args, bool vocab_only, const char *device, qn_model **model)
 {
     char *chat_template = NULL;
-    size_t length;
-    if (args->chat_template && !qn_read_all(args->chat_template, UINT64_MAX, &chat_template, &length))
+    if (args->chat_template && !qn_read_text(args->chat_template, &chat_template))
         return QN_EXIT_FAILED;
     const int status = load(args, vocab_only, device, chat_template, model);
     free(chat_template);

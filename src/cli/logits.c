@@ -89,7 +89,7 @@ static bool may_be_logits(const char *path, const struct stat *status)
         return true;
     if (fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == status->st_dev && out.st_ino == status->st_ino)
         return true;
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path, "rbe");
     if (!file)
         return false;
     const size_t n = fread(values, sizeof *values, sizeof values / sizeof *values, file);
@@ -115,7 +115,7 @@ static int output_open(const char *path, struct output *out)
         return QN_EXIT_FAILED;
     }
     if (exists && !regular) {
-        out->file = fopen(out->target, "wb");
+        out->file = fopen(out->target, "wbe");
         return out->file ? QN_EXIT_DONE : output_fail(out);
     }
     const size_t temporary_size = strlen(out->target) + sizeof ".XXXXXX";
@@ -123,7 +123,7 @@ static int output_open(const char *path, struct output *out)
     if (!out->temporary)
         return output_fail(out);
     snprintf(out->temporary, temporary_size, "%s.XXXXXX", out->target);
-    const int fd = mkstemp(out->temporary);
+    const int fd = mkostemp(out->temporary, O_CLOEXEC);
     if (fd < 0) {
         free(out->temporary);
         out->temporary = NULL;

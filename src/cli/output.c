@@ -3,6 +3,7 @@
 #include "cli/signals.h"
 
 #include "base/memory.h"
+#include "base/printable.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -13,30 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Length of the well-formed UTF-8 character at `s` that may be shown: 0 for a control character or a broken sequence. */
-static size_t printable(const char *s, size_t length)
-{
-    const unsigned char *u = (const unsigned char *)s;
-    if (u[0] < 0x80)
-        return u[0] >= 0x20 && u[0] != 0x7f;
-    const size_t n = u[0] >= 0xf0 ? 4 : u[0] >= 0xe0 ? 3 : 2;
-    if (u[0] < 0xc2 || u[0] > 0xf4 || length < n)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((u[i] & 0xc0) != 0x80)
-            return 0;
-    if (u[0] == 0xc2 && u[1] < 0xa0) /* C1 controls: some terminals take 9B for ESC [ */
-        return 0;
-    if ((u[0] == 0xe0 && u[1] < 0xa0) || (u[0] == 0xed && u[1] > 0x9f) || (u[0] == 0xf0 && u[1] < 0x90) ||
-        (u[0] == 0xf4 && u[1] > 0x8f))
-        return 0;
-    return n;
-}
-
 void qn_print_escaped(FILE *stream, const char *bytes, size_t length)
 {
     for (size_t i = 0; i < length;) {
-        const size_t n = printable(bytes + i, length - i);
+        const size_t n = qn_printable(bytes + i, length - i);
         if (bytes[i] == '\\')
             fputs("\\\\", stream);
         else if (n)
@@ -58,7 +39,7 @@ void qn_print_text(FILE *stream, const char *text, size_t length)
         return;
     }
     for (size_t i = 0; i < length;) {
-        const size_t n = printable(text + i, length - i);
+        const size_t n = qn_harmless(text + i, length - i);
         if (n)
             fwrite(text + i, 1, n, stream);
         else if (text[i] == '\n' || text[i] == '\t')
@@ -87,13 +68,8 @@ void qn_cli_error(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fputs("quern: ", stderr);
-    for (const char *c = text; *c;) {
-        const size_t n = printable(c, strlen(c));
-        fwrite(n ? c : "?", 1, n ? n : 1, stderr);
-        c += n ? n : 1;
-    }
-    fputc('\n', stderr);
+    qn_mask(text);
+    fprintf(stderr, "quern: %s\n", text);
 }
 
 int qn_cli_fail(void)
@@ -119,7 +95,7 @@ int qn_out_finish(int status)
 bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
 {
     const char *name = path ? path : "standard input";
-    FILE *file = path ? fopen(path, "rb") : stdin;
+    FILE *file = path ? fopen(path, "rbe") : stdin;
     char *bytes = NULL;
     size_t capacity = 0, count = 0;
     bool ok = false;
@@ -158,10 +134,23 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
     return true;
 }
 
+bool qn_read_text(const char *path, char **text)
+{
+    size_t length;
+    if (!qn_read_all(path, UINT64_MAX, text, &length))
+        return false;
+    if (strlen(*text) == length)
+        return true;
+    qn_cli_error("%s: has a NUL character", path);
+    free(*text);
+    *text = NULL;
+    return false;
+}
+
 bool qn_begins_as_gguf(const char *path)
 {
     char magic[4];
-    FILE *file = fopen(path, "rb");
+    FILE *file = fopen(path, "rbe");
     const bool gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "GGUF", sizeof magic) == 0;
     if (file)
         fclose(file);

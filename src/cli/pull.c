@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 #include "cli/signals.h"
 
+#include "base/printable.h"
 #include "hub/hub.h"
 
 #include <inttypes.h>
@@ -33,9 +34,7 @@ static void begin_file(struct download *d, const qn_hub_progress *p)
     if (p->n_parts > 1)
         snprintf(parts, sizeof parts, " (%" PRIu32 " of %" PRIu32 ")", p->part + 1, p->n_parts);
     snprintf(d->label, sizeof d->label, "%.40s%s", name, parts);
-    for (char *c = d->label; *c; c++)
-        if ((unsigned char)*c >= 0x7f) /* cut UTF-8, or a control character of it */
-            *c = '?';
+    qn_mask(d->label);
     qn_progress_begin(&d->progress, d->label);
     d->known = true;
     d->part = p->part;

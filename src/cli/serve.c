@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 enum { MAX_QUEUED = 512, WORKERS = 3, MODELS_STAY = 5 };
@@ -160,6 +161,15 @@ static int open_keys(serve *s)
                : QN_EXIT_DONE;
 }
 
+/* As for files of API keys. */
+static void check_key_mode(const char *path)
+{
+    struct stat key;
+    if (stat(path, &key) == 0 && S_ISREG(key.st_mode) && key.st_mode & S_IROTH)
+        qn_cli_error("note: %s: all users can read this private key (mode %03o, expected 600)", path,
+                     (unsigned)key.st_mode & 0777u);
+}
+
 static int open_log(serve *s)
 {
     if (s->args->quiet && !s->args->access_log)
@@ -199,6 +209,8 @@ static int open_server(serve *s)
                                       .note = print_note };
     if (qn_server_create(&params, &s->server))
         return qn_cli_fail();
+    if (args->tls_key && !args->quiet)
+        check_key_mode(args->tls_key);
     signalled = s->server;
     catch (SIGHUP, on_signal);
     printf("listening on %s\n", qn_server_url(s->server));
@@ -211,7 +223,7 @@ static int add_model(serve *s)
 {
     char memory[32];
     const char *const path = s->args->model;
-    qn_registered model = { .name = s->name, .file = strrchr(path, '/') ? strrchr(path, '/') + 1 : path };
+    qn_registered model = { .name = s->name };
     if (s->args->aliases.count)
         snprintf(s->name, sizeof s->name, "%s", s->args->aliases.at[0]);
     else
@@ -222,7 +234,9 @@ static int add_model(serve *s)
     s->scheduler = model.scheduler;
     if (qn_server_add(s->server, &model))
         return qn_cli_fail();
-    printf("ready: %s, %u tokens of context, %u requests at a time, %s for contexts\n", s->name, (unsigned)model.served.n_ctx,
+    fputs("ready: ", stdout);
+    qn_print_escaped(stdout, s->name, strlen(s->name));
+    printf(", %u tokens of context, %u requests at a time, %s for contexts\n", (unsigned)model.served.n_ctx,
            (unsigned)model.n_parallel,
            qn_print_size(memory, model.bytes - qn_serve_weight_bytes(qn_model_get_info(s->model).file_bytes)));
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;

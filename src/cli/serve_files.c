@@ -5,6 +5,7 @@
 #include "base/available.h"
 #include "base/status.h"
 #include "cli/cli.h"
+#include "engine/internal.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 
@@ -86,6 +87,15 @@ static qn_status check(void *user, const char *path)
     if (status && !f->args->quiet)
         qn_cli_error("note: not loaded: %s", qn_error_text());
     return status;
+}
+
+static bool is_lost(void *user, const qn_registered *model)
+{
+    const qn_serve_files *f = user;
+    const bool lost = qn_model_check(model->served.model) != QN_OK;
+    if (lost && !f->args->quiet)
+        qn_cli_error("note: %s is not used any more: %s", model->name, qn_error_text());
+    return lost;
 }
 
 static void free_model(void *user, const qn_registered *model)
@@ -223,6 +233,7 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
     char memory[32], number[48] = "";
     qn_registry_loader loader = { .load = load,
                                   .free = free_model,
+                                  .is_lost = is_lost,
                                   .check = check,
                                   .scan = scan,
                                   .user = f,
@@ -251,7 +262,6 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
 int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out)
 {
     qn_serve_files *f = calloc(1, sizeof *f);
-    size_t length;
     bool is_cpu;
     *out = f;
     if (!f) {
@@ -262,8 +272,7 @@ int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out)
     int status = qn_check_device(args, &f->device, &is_cpu);
     if (status == QN_EXIT_DONE)
         status = resolve(args);
-    if (status == QN_EXIT_DONE && args->chat_template &&
-        !qn_read_all(args->chat_template, UINT64_MAX, &f->chat_template, &length))
+    if (status == QN_EXIT_DONE && args->chat_template && !qn_read_text(args->chat_template, &f->chat_template))
         status = QN_EXIT_FAILED;
     return status == QN_EXIT_DONE ? start(f, server, is_cpu) : status;
 }

@@ -1,6 +1,8 @@
 /* Signal handlers and the state that they share with the program. */
 #include "cli/signals.h"
 
+#include "base/mapping.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -39,6 +41,26 @@ static void on_signal(int number)
     errno = saved_errno;
 }
 
+/* A model's file was cut while it is mapped: the rest of it reads as zeros, and the library reports the file. */
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_code > 0 && qn_mapping_replace(info->si_addr)) /* of the kernel, not of kill() */
+        return;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_bus_errors(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}
+
 void qn_signals_install(void)
 {
     /* A missing descriptor is filled with one that fails: writing to a closed standard output stays an error. */
@@ -60,6 +82,7 @@ void qn_signals_install(void)
         if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(stops[i], &action, NULL);
     }
+    catch_bus_errors();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error to report */
 }

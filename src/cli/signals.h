@@ -1,10 +1,11 @@
-/* Ctrl-C: the first one requests a stop, the second one restores the terminal and ends the program by the signal. */
+/* Ctrl-C: the first one requests a stop, the second one restores the terminal and ends the program by the signal. And SIGBUS
+ * of models whose files are cut while they are in use. */
 #ifndef QN_CLI_SIGNALS_H
 #define QN_CLI_SIGNALS_H
 
 #include "quern/quern.h"
 
-/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP and SIGQUIT, ignore SIGPIPE and SIGXFSZ, remember the terminal's
+/* qn_signals_install - catch SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGBUS, ignore SIGPIPE and SIGXFSZ, remember the terminal's
  * settings, and make sure that descriptors 0 to 2 are taken, so that no file opened later becomes the standard output.
  * */
 void qn_signals_install(void);

@@ -1,6 +1,7 @@
 /* Opening the files of a checkpoint and merging their lists of tensors. */
 #include "convert/checkpoint.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "gguf/json.h"
 
@@ -12,8 +13,7 @@ enum { MAX_INDEX_BYTES = 64 << 20 };
 
 qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_CHECKPOINT_PATH_MAX])
 {
-    const int n = snprintf(path, QN_CHECKPOINT_PATH_MAX, "%s/%s", folder, name);
-    if (n < 0 || n >= QN_CHECKPOINT_PATH_MAX)
+    if (!qn_print(path, QN_CHECKPOINT_PATH_MAX, "%s/%s", folder, name))
         return qn_fail(QN_ERR_INVALID, "%.200s/%.200s: the path is too long", folder, name);
     return QN_OK;
 }
@@ -130,6 +130,13 @@ void qn_checkpoint_close(qn_checkpoint *c)
     free(c->files);
     qn_free(c->sources);
     *c = (qn_checkpoint){ 0 };
+}
+
+qn_status qn_checkpoint_check_unchanged(const qn_checkpoint *c)
+{
+    for (size_t f = 0; f < c->n_files; f++)
+        QN_TRY(qn_safetensors_check_unchanged(c->files[f]));
+    return QN_OK;
 }
 
 qn_source *qn_checkpoint_find(const qn_checkpoint *c, const char *name)

@@ -35,6 +35,9 @@ qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_
 qn_status qn_checkpoint_open(qn_checkpoint *checkpoint, const char *folder);
 void qn_checkpoint_close(qn_checkpoint *checkpoint);
 
+/* qn_checkpoint_check_unchanged - qn_safetensors_check_unchanged of each file. */
+qn_status qn_checkpoint_check_unchanged(const qn_checkpoint *checkpoint);
+
 /* qn_checkpoint_find - the tensor with this name, or NULL. */
 qn_source *qn_checkpoint_find(const qn_checkpoint *checkpoint, const char *name);
 

@@ -1,6 +1,7 @@
 /* Conversion of a checkpoint to a GGUF file: selects the type of each tensor, writes keys and tensors. */
 #include "quern/quern.h"
 
+#include "base/append.h"
 #include "base/cpu.h"
 #include "base/team.h"
 #include "convert/encode.h"
@@ -166,6 +167,7 @@ static qn_status write_file(struct conversion *c, qn_gguf_writer *writer, bool *
         return QN_OK;
     }
     QN_TRY(qn_encoder_flush(c->encoder, writer));
+    QN_TRY(qn_checkpoint_check_unchanged(&c->checkpoint));
     return qn_gguf_writer_finish(writer);
 }
 
@@ -187,15 +189,15 @@ static void log_wider(const struct conversion *c)
 static void log_summary(const struct conversion *c)
 {
     static const qn_type types[] = { QN_TYPE_Q1_0, QN_TYPE_PTQ1_0, QN_TYPE_PQ2_0, QN_TYPE_Q2_0 };
-    char list[128] = "";
-    size_t used = 0, n_all = 0, n_matrices = 0;
+    char list[128];
+    qn_text_buffer text = QN_APPEND_TO(list);
+    size_t n_all = 0, n_matrices = 0;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         size_t n = 0;
         for (size_t t = 0; t < c->targets.n; t++)
             n += c->targets.at[t].lossless && c->targets.at[t].to->type == types[i];
         if (n)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%zu in %s", used ? ", " : "", n,
-                                     qn_type_find((uint32_t)types[i])->name);
+            qn_append(&text, "%s%zu in %s", text.length ? ", " : "", n, qn_type_find((uint32_t)types[i])->name);
         n_all += n;
     }
     for (size_t t = 0; t < c->targets.n; t++)

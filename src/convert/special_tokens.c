@@ -2,6 +2,8 @@
  * converter (gguf-py/gguf/vocab.py, SpecialVocab). */
 #include "convert/tokenizer.h"
 
+#include "base/append.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,10 +123,10 @@ static bool template_key(const json_t *entry, char key[MAX_KEY])
     if (!name || !*name || !json_is_string(json_object_get(entry, "template")))
         return false;
     const bool is_default = strcmp(name, "default") == 0;
-    size_t n = (size_t)snprintf(key, MAX_KEY, is_default ? "tokenizer.chat_template" : "tokenizer.chat_template.");
-    for (; !is_default && *name && n < MAX_KEY - 1; name++)
-        key[n++] = (char)(isalnum((unsigned char)*name) ? *name : '_');
-    key[n] = '\0';
+    qn_text_buffer text = qn_append_to(key, MAX_KEY);
+    qn_append(&text, "tokenizer.chat_template%s", is_default ? "" : ".");
+    for (; !is_default && *name; name++)
+        qn_append(&text, "%c", isalnum((unsigned char)*name) ? *name : '_');
     return true;
 }
 

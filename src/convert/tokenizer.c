@@ -3,6 +3,7 @@
  * gguf-py/gguf/vocab.py). */
 #include "convert/tokenizer.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "convert/checkpoint.h"
 #include "text/vocab.h"
@@ -57,12 +58,6 @@ static const struct {
 
 enum { MAX_STEPS_TEXT = 1024, MAX_SEQUENCE_DEPTH = 4 };
 
-static void append_step(char *steps, const char *format, const char *text)
-{
-    const size_t used = strlen(steps);
-    snprintf(steps + used, MAX_STEPS_TEXT - used, format, text);
-}
-
 static bool is_true(const json_t *object, const char *key, bool fallback)
 {
     const json_t *value = json_object_get(object, key);
@@ -70,7 +65,7 @@ static bool is_true(const json_t *object, const char *key, bool fallback)
 }
 
 /* Writes the steps in the spelling of the table; a step that no entry of the table has is "?" and its type. */
-static void describe(const json_t *step, int depth, char *steps)
+static void describe(const json_t *step, int depth, qn_text_buffer *steps)
 {
     const char *type = json_string_value(json_object_get(step, "type"));
     const char *regex = json_string_value(json_object_get(json_object_get(step, "pattern"), "Regex"));
@@ -82,21 +77,22 @@ static void describe(const json_t *step, int depth, char *steps)
             describe(json_array_get(parts, i), depth + 1, steps);
     else if (strcmp(type, "Split") == 0 && regex && behavior && strcmp(behavior, "Isolated") == 0 &&
              !is_true(step, "invert", false))
-        append_step(steps, "split %s\n", regex);
+        qn_append(steps, "split %s\n", regex);
     else if (strcmp(type, "Digits") == 0 && is_true(step, "individual_digits", false))
-        append_step(steps, "digits\n", "");
+        qn_append(steps, "digits\n");
     else if (strcmp(type, "ByteLevel") == 0 && !is_true(step, "add_prefix_space", true))
-        append_step(steps, is_true(step, "use_regex", true) ? "gpt2 bytes\n" : "bytes\n", "");
+        qn_append(steps, is_true(step, "use_regex", true) ? "gpt2 bytes\n" : "bytes\n");
     else
-        append_step(steps, "?%s\n", type);
+        qn_append(steps, "?%s\n", type);
 }
 
 static qn_status write_pretokenizer(const qn_tokenizer_files *f, qn_gguf_writer *w)
 {
-    char steps[MAX_STEPS_TEXT] = "";
+    char steps[MAX_STEPS_TEXT];
+    qn_text_buffer text = QN_APPEND_TO(steps);
     const json_t *normalizer = json_object_get(f->tokenizer, "normalizer");
     const char *type = json_string_value(json_object_get(normalizer, "type"));
-    describe(json_object_get(f->tokenizer, "pre_tokenizer"), 0, steps);
+    describe(json_object_get(f->tokenizer, "pre_tokenizer"), 0, &text);
     for (size_t i = 0; i < sizeof pretokenizers / sizeof *pretokenizers; i++) {
         if (strcmp(steps, pretokenizers[i].steps) != 0)
             continue;
@@ -198,7 +194,9 @@ static qn_status name_unused(struct vocabulary *v)
     char *name = v->names;
     for (size_t i = 0; i < v->n; i++)
         if (!v->tokens[i].data) {
-            v->tokens[i] = (qn_string){ name, (size_t)snprintf(name, LENGTH, "[PAD%zu]", i) };
+            qn_text_buffer text = qn_append_to(name, LENGTH);
+            qn_append(&text, "[PAD%zu]", i);
+            v->tokens[i] = (qn_string){ name, text.length };
             v->types[i] = QN_TOKEN_UNUSED;
             name += LENGTH;
         }

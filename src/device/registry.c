@@ -2,6 +2,7 @@
  * device and has none. */
 #include "device/registry.h"
 
+#include "base/append.h"
 #include "base/cpu.h"
 #include "device/cpu/device.h"
 #ifdef QN_HAVE_CUDA
@@ -134,11 +135,12 @@ qn_status qn_device_name_parse(const char *source, const char *text, qn_device_n
             name->kind = (qn_device_kind)kind;
             return QN_OK;
         }
-    char known[QN_DEVICE_TEXT_MAX] = "";
+    char known[QN_DEVICE_TEXT_MAX];
+    qn_text_buffer to = QN_APPEND_TO(known);
     for (int kind = 0; kind < N_DEVICES; kind++) {
-        const size_t used = strlen(known);
-        const char *device = devices[kind].name;
-        snprintf(known + used, sizeof known - used, devices[kind].numbered ? "%s, %s:N, " : "%s, ", device, device);
+        qn_append(&to, "%s, ", devices[kind].name);
+        if (devices[kind].numbered)
+            qn_append(&to, "%s:N, ", devices[kind].name);
     }
     return qn_fail(QN_ERR_INVALID, "%s: '%s' is not one of %sauto", source, text, known);
 }

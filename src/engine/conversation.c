@@ -37,17 +37,45 @@ void qn_free_text(char *text)
     free(text);
 }
 
-qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now, qn_token **tokens,
-                                 size_t *count)
+/* The tokens of a conversation, `most` of them at most, and how many there are. Only the tools are left meanwhile: *tools is a
+ * reference, or NULL. */
+static qn_status encode(const qn_model *model, const char *conversation, size_t length, int64_t now, size_t most,
+                        json_t **tools, qn_token **tokens, size_t *count)
 {
     const qn_tokenizer *tok;
+    qn_jinja_output text;
     json_t *json;
     *tokens = NULL;
     *count = 0;
+    *tools = NULL;
     QN_TRY(qn_model_tokenizer(model, &tok));
     QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
-    const qn_status status = qn_chat_encode(tok, model->chat, json, time_or_now(now), tokens, count);
+    qn_status status = qn_chat_render(tok, model->chat, json, time_or_now(now), &text);
+    *tools = json_incref(json_object_get(json, "tools"));
     json_decref(json);
+    if (status == QN_OK) {
+        status = qn_chat_text_tokens(tok, &text, most, tokens, count);
+        qn_jinja_output_free(&text);
+    }
+    return status;
+}
+
+qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now, qn_token **tokens,
+                                 size_t *count)
+{
+    json_t *tools;
+    const qn_status status = encode(model, conversation, length, now, SIZE_MAX, &tools, tokens, count);
+    json_decref(tools);
+    return status;
+}
+
+qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now, size_t *count)
+{
+    json_t *tools;
+    qn_token *tokens;
+    const qn_status status = encode(model, conversation, length, now, 0, &tools, &tokens, count);
+    json_decref(tools);
+    qn_free_tokens(tokens);
     return status;
 }
 
@@ -104,18 +132,18 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, qn_token **tokens,
                                 size_t *count, qn_output_params *output)
 {
-    const qn_tokenizer *tok;
-    json_t *json;
-    *tokens = NULL;
-    *count = 0;
+    enum { LONG = 1 << 20 };
+    const uint32_t trained = qn_model_get_info(model).n_ctx_train;
+    const size_t most = trained > LONG ? trained : LONG;
+    json_t *tools;
     *output = (qn_output_params){ 0 };
-    QN_TRY(qn_model_tokenizer(model, &tok));
-    QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
-    qn_status status = qn_chat_encode(tok, model->chat, json, time_or_now(-1), tokens, count);
+    qn_status status = encode(model, conversation, length, -1, most, &tools, tokens, count);
+    if (status == QN_OK && *count > most)
+        status = qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, at most %zu are evaluated", *count, most);
     if (status == QN_OK)
-        status = qn_answer_output(model, json_object_get(json, "tools"), *tokens, *count, output);
+        status = qn_answer_output(model, tools, *tokens, *count, output);
     json_incref(output->tools);
-    json_decref(json);
+    json_decref(tools);
     if (status) {
         qn_free_tokens(*tokens);
         *tokens = NULL;

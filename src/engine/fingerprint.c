@@ -59,5 +59,5 @@ qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out)
         add_tensor(hash, qn_gguf_tensor_at(model->file, i));
     *out = XXH64_digest(hash);
     XXH64_freeState(hash);
-    return QN_OK;
+    return qn_model_check(model);
 }

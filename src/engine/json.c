@@ -1,19 +1,33 @@
 /* JSON that a caller gives as text. */
 #include "engine/internal.h"
 
+#include "base/memory.h"
 #include "text/json_decode.h"
 #include "text/json_scan.h"
 
-/* Deeper JSON is refused before it is parsed. */
-enum { MAX_DEPTH = 256 };
+/* Values of a text that is JSON may take so much memory, and some more for each of its bytes. */
+enum { VALUES = 24 << 20, VALUES_FACTOR = 2 };
+
+static bool take_memory(void *left, size_t bytes)
+{
+    size_t *n = left;
+    const bool fits = bytes <= *n;
+    *n -= fits ? bytes : 0;
+    return fits;
+}
 
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out)
 {
     json_error_t error;
-    *out = NULL;
-    if (qn_json_is_deeper(text, length, MAX_DEPTH))
-        return qn_fail(QN_ERR_INVALID, "the %s is nested deeper than %d", what, MAX_DEPTH);
-    *out = qn_json_decode(text, length, flags, &error);
+    size_t left;
+    if (!qn_mul_size(length, VALUES_FACTOR, &left) || !qn_add_size(left, VALUES, &left))
+        left = SIZE_MAX;
+    const qn_json_limits limits = { .take = take_memory, .user = &left };
+    *out = qn_json_decode(text, length, flags, &limits, &error);
+    if (!*out && json_error_code(&error) == json_error_stack_overflow)
+        return qn_fail(QN_ERR_INVALID, "the %s is nested deeper than %d", what, QN_JSON_MAX_DEPTH);
+    if (!*out && json_error_code(&error) == json_error_out_of_memory)
+        return qn_fail(QN_ERR_INVALID, "the %s has more values than memory is allowed for", what);
     if (!*out)
         return qn_fail(QN_ERR_INVALID, "the %s is not JSON: line %d, column %d: %s", what, error.line, error.column,
                        error.text);

@@ -47,7 +47,7 @@ static qn_status copy_name(qn_model *model)
     qn_string name = { "", 0 };
     const qn_gguf_kv *kv = qn_gguf_find(model->file, "general.name");
     if (kv && kv->type == QN_GGUF_STRING)
-        name = kv->string;
+        QN_TRY(qn_gguf_get_string(model->file, "general.name", false, &name));
     QN_TRY(qn_alloc(&model->name, name.length + 1, 1, "model name"));
     memcpy(model->name, name.data, name.length);
     return QN_OK;
@@ -97,6 +97,7 @@ static qn_status prepare_weights(qn_model *model, const qn_model_params *params)
         if (!params->skip_weight_scan)
             QN_TRY(qn_scan_tensor(model->file, tensor, model->team, params->on_progress, params->user, &done, total));
         QN_TRY(load_tensor(model, tensor));
+        QN_TRY(qn_gguf_check_whole(model->file));
     }
     return QN_OK;
 }
@@ -134,7 +135,7 @@ static qn_status load(qn_model *model, const char *path, const qn_model_params *
     QN_TRY(copy_name(model));
     if (qn_gguf_q2_layout(model->file))
         log_line(params, qn_gguf_q2_layout(model->file));
-    return QN_OK;
+    return qn_gguf_check_unchanged(model->file);
 }
 
 qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out)
@@ -218,6 +219,11 @@ void qn_model_lock(qn_model *model)
 void qn_model_unlock(qn_model *model)
 {
     pthread_mutex_unlock(&model->lock);
+}
+
+qn_status qn_model_check(const qn_model *model)
+{
+    return qn_gguf_check_whole(model->file);
 }
 
 bool qn_model_is_awaited(qn_model *model)

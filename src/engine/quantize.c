@@ -150,12 +150,17 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
                              .n_weights = n,
                              .n_threads = qn_team_size(q->team) };
         qn_team_run(q->team, convert_worker, &work);
+        QN_TRY(qn_gguf_check_whole(q->source));
         if (atomic_load(&work.nonfinite))
             return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': block %zu (%s) contains an infinity or NaN",
                            qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name),
                            (size_t)(at / from->block_weights) + from->find_nonfinite(work.from, n / from->block_weights),
                            from->name);
-        QN_TRY(qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes));
+        const qn_status status = qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes);
+        if (status) {
+            QN_TRY(qn_gguf_check_unchanged(q->source)); /* a source that was cut makes the system's write fail too */
+            return status;
+        }
         q->done += from_bytes;
     }
     return QN_OK;
@@ -174,6 +179,7 @@ static qn_status rewrite(struct quantizer *q)
     for (size_t i = 0; i < n_tensors; i++)
         QN_TRY(write_tensor(q, qn_gguf_tensor_at(q->source, i), q->types[i]));
     QN_TRY(report(q));
+    QN_TRY(qn_gguf_check_unchanged(q->source));
     return qn_gguf_writer_finish(q->writer);
 }
 

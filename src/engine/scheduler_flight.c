@@ -306,9 +306,13 @@ static qn_status launch(qn_scheduler *s, qn_scheduled *step)
     s->positions = qn_scheduler_positions(s, step);
     qn_scheduler_fill_rows(step);
     qn_model_lock(s->model);
-    qn_status status = device->vtable->reserve(device, s->params.max_rows, s->positions);
+    qn_status status = qn_model_check(s->model);
+    if (status == QN_OK)
+        status = device->vtable->reserve(device, s->params.max_rows, s->positions);
     if (status == QN_OK)
         status = s->overlaps ? device->vtable->launch(device, &step->step) : device->vtable->run(device, &step->step);
+    if (status == QN_OK && !s->overlaps)
+        status = qn_model_check(s->model);
     enter_flight(step, false);
     s->flight = status == QN_OK && s->overlaps ? step : NULL;
     if (!s->flight)
@@ -423,7 +427,9 @@ static qn_status finish(qn_scheduler *s, qn_scheduled **next)
         emit_outputs(s);
     *next = launch_ahead(s);
     work_beside(s);
-    const qn_status status = device->vtable->finish(device);
+    qn_status status = device->vtable->finish(device);
+    if (status == QN_OK)
+        status = qn_model_check(s->model);
     if (status != QN_OK && *next) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), strlen(qn_error_text()) + 1);

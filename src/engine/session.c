@@ -2,6 +2,7 @@
  * sessions. */
 #include "engine/constraint.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -213,23 +214,23 @@ uint32_t qn_session_reach(const qn_session *session, uint32_t length)
     return rewind_length;
 }
 
-/* "65 to 70, " */
-static size_t format_lengths(char *text, size_t size, uint32_t held, size_t open_tokens)
+/* Appends "65 to 70, ", or nothing where it does not fit whole. */
+static void append_lengths(qn_text_buffer *text, uint32_t held, size_t open_tokens)
 {
-    const unsigned first = held - (uint32_t)open_tokens + 1;
-    const int n = snprintf(text, size, "%u to %u, ", first, (unsigned)held);
-    return n > 0 && (size_t)n < size ? (size_t)n : 0;
+    enum { RANGE = sizeof "4294967295 to 4294967295, " - 1 };
+    if (text->length + RANGE < text->size)
+        qn_append(text, "%u to %u, ", (unsigned)(held - (uint32_t)open_tokens + 1), (unsigned)held);
 }
 
 static qn_status rewind_error(const qn_session *session, uint32_t length)
 {
     char lengths[256]; /* at least eight ranges, the newest first */
     const qn_memory_vtable *vtable = session->memory->vtable;
-    size_t used = format_lengths(lengths, sizeof lengths, session->length, vtable->open_tokens(session->memory));
+    qn_text_buffer text = QN_APPEND_TO(lengths);
+    append_lengths(&text, session->length, vtable->open_tokens(session->memory));
     for (uint32_t i = session->n_checkpoints; i-- > 0;)
-        used += format_lengths(lengths + used, sizeof lengths - used, session->checkpoints[i].length,
-                               vtable->checkpoint_open_tokens(session->checkpoints[i].memory_checkpoint));
-    lengths[used] = '\0';
+        append_lengths(&text, session->checkpoints[i].length,
+                       vtable->checkpoint_open_tokens(session->checkpoints[i].memory_checkpoint));
     return qn_fail(QN_ERR_UNSUPPORTED,
                    "session: cannot rewind from %u to %u tokens: recurrent layers have folded that chunk into their state; "
                    "possible are %sand 0",
@@ -282,6 +283,8 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     qn_status status = reserve(session);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
+    if (status == QN_OK)
+        status = qn_model_check(session->model);
     qn_model_unlock(session->model);
     if (status != QN_OK) {
         session->memory->vtable->on_append(session->memory, session->length);

@@ -127,7 +127,7 @@ static qn_status save(struct save_context *s, const qn_session *session, const c
     QN_TRY(qn_model_fingerprint(session->model, &header.fingerprint));
     header.checksum = header_checksum(&header);
     QN_TRY(qn_session_check_target(path));
-    QN_TRY(qn_atomic_file_create(&s->file, path));
+    QN_TRY(qn_atomic_file_create(&s->file, path, QN_FILE_PRIVATE));
     QN_TRY(write_piece(s, &header, sizeof header));
     QN_TRY(write_piece(s, session->tokens, session->length * sizeof *session->tokens));
     QN_TRY(session->memory->vtable->serialize(session->memory, write_piece, s));

@@ -2,6 +2,8 @@
 #ifndef QN_GGUF_FILE_H
 #define QN_GGUF_FILE_H
 
+#include "base/file_identity.h"
+#include "base/mapping.h"
 #include "gguf/gguf.h"
 
 /* An open-addressing hash table over an array of structures whose first member is their name, a qn_string. */
@@ -14,9 +16,15 @@ struct qn_name_table {
 
 struct qn_gguf {
     char *path;
-    void *map; /* NULL if the caller owns the bytes (qn_gguf_open_memory) */
-    const uint8_t *base;
+    qn_mapping *mapping; /* NULL if the caller owns the bytes (qn_gguf_open_memory) */
+    qn_file_identity identity;
+    const uint8_t *base; /* of the tensors' data: the mapping */
     size_t size;
+    /* The file up to its tensors' data: a copy, so that what was validated stays so. All keys, values and names
+     * point into it. */
+    const uint8_t *header;
+    uint8_t *header_memory; /* [header_reserved] of which header_read are there; NULL if the caller owns the bytes */
+    size_t header_reserved, header_read;
     size_t alignment;
     qn_gguf_kv *kv;
     size_t n_kv, kv_capacity;

@@ -1,8 +1,10 @@
-/* GGUF files: a reader over a memory map (versions 2 and 3, little-endian), and a writer (version 3).
+/* GGUF files: a reader (versions 2 and 3, little-endian), and a writer (version 3).
  *
  * The reader does not trust the file: every count, length, offset, type and dimension is checked against the file size, and
- * for overflow, before use. Strings are pointer and length into the map; they are not terminated and may contain any bytes. An
- * open file is immutable; any number of threads may use it. */
+ * for overflow, before use. What was checked is a copy: keys, values and names do not change with the file. Strings are
+ * pointer and length into it; they are not terminated and may contain any bytes. The data of tensors are mapped: if the file
+ * changes, so do they, and if it is cut, reading them is a SIGBUS (base/mapping.h). An open file is otherwise immutable; any
+ * number of threads may use it. */
 #ifndef QN_GGUF_GGUF_H
 #define QN_GGUF_GGUF_H
 
@@ -13,6 +15,9 @@
 #include <stdint.h>
 
 enum { QN_GGUF_MAX_DIMS = 4, QN_GGUF_DEFAULT_ALIGNMENT = 32, QN_GGUF_MAX_FILES = 4096 };
+
+/* Bytes of a file before its tensors' data, which are kept in memory. Vocabularies of 250,000 tokens take 10 MiB. */
+enum { QN_GGUF_MAX_HEADER = 256 << 20 };
 
 /* Types of metadata values, with the numbers of the file format. */
 typedef enum qn_gguf_type {
@@ -46,7 +51,7 @@ typedef struct qn_gguf_kv {
     qn_gguf_type type;
     qn_gguf_type element_type; /* arrays only; never QN_GGUF_ARRAY: nested arrays are QN_ERR_UNSUPPORTED */
     uint64_t count;            /* arrays only */
-    const uint8_t *data;       /* [bytes] the value, in the map */
+    const uint8_t *data;       /* [bytes] the value */
     size_t bytes;
     qn_string string; /* strings only */
 } qn_gguf_kv;
@@ -71,18 +76,19 @@ bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count);
 /* qn_gguf_split_rename - make such a name, in place, that of file `no` of `count`. */
 void qn_gguf_split_rename(char *path, uint32_t no, uint32_t count);
 
-/* qn_gguf_open - map a file, or all files of a split model, and validate the structure.
+/* qn_gguf_open - open a file, or all files of a split model, and validate the structure.
  *
  *   path   the file; of a split model any of its files
  *   out    close it with qn_gguf_close; NULL on failure
  *
- * QN_ERR_IO            the file cannot be opened, read or mapped (a directory, an empty file, no permission)
- * QN_ERR_FORMAT        wrong magic or version; counts too large for the file; strings or arrays beyond the end; duplicate keys
- * or
+ * QN_ERR_IO            the file cannot be opened, read or mapped (a directory, an empty file, no permission), or changed while
+ *                      it was read
+ * QN_ERR_FORMAT        wrong magic or version; names with a NUL character; counts too large for the file; strings or arrays
+ *                      beyond the end; duplicate keys or
  *                      tensor names; an alignment that is not a power of two from 8 to 1 MiB (GGUF requires a multiple of 8);
  *                      dimensions that are 0 or overflow; a row length that is not a multiple of the type's block size; data
  *                      that are misaligned, overlap or exceed the file. The text names the key or tensor
- * QN_ERR_UNSUPPORTED   a tensor type that quern does not support, or an array of arrays
+ * QN_ERR_UNSUPPORTED   a tensor type that quern does not support, an array of arrays, or more than QN_GGUF_MAX_HEADER
  * QN_ERR_MEMORY        not enough memory
  *
  * Three tensor layouts share the type number 42. Their layout is determined here, once per model (quant/q2_layout.h): the
@@ -104,6 +110,14 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out);
  *   data   [size] bytes, which must remain valid and unchanged until the file is closed
  *   name   the path in error texts */
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out);
+
+/* qn_gguf_check_whole - QN_ERR_IO if data that were read may be zeros in place of those of the file, because it was cut while
+ * it was mapped. For whoever has read data of tensors, before it uses what came of them.
+ *
+ * qn_gguf_check_unchanged - the same, and QN_ERR_IO if the path of one of its files no longer names the file that was opened,
+ * with the same size and time of modification: at the end of reading it. */
+qn_status qn_gguf_check_whole(const qn_gguf *file);
+qn_status qn_gguf_check_unchanged(const qn_gguf *file);
 
 /* qn_gguf_close - unmap and free. All pointers into the file become invalid. NULL is allowed. */
 void qn_gguf_close(qn_gguf *file);
@@ -147,7 +161,7 @@ const qn_gguf_tensor *qn_gguf_find_tensor(const qn_gguf *file, const char *name)
 /* The value of a key, converted to a C type.
  *
  *   required   true: QN_ERR_FORMAT if the key is missing; false: QN_OK, and *out is not changed
- *   out        the value; strings point into the map
+ *   out        the value; strings live as long as the file, and have no NUL character
  *
  * An integer may have any integer type in the file, a float may be f32 or f64 and must be finite. QN_ERR_FORMAT, with the key,
  * the value found and the value expected, for another type or a value outside the range of the C type. */
@@ -158,7 +172,7 @@ qn_status qn_gguf_get_string(const qn_gguf *file, const char *key, bool required
 
 /* qn_gguf_array_strings - the strings of a string array.
  *
- *   out   [kv->count] pointing into the map; free the array with free() */
+ *   out   [kv->count], which live as long as the file; free the array with free() */
 qn_status qn_gguf_array_strings(const qn_gguf *file, const qn_gguf_kv *kv, qn_string **out);
 
 /* qn_gguf_array_i32 - element i of an array of any integer type.

@@ -181,6 +181,8 @@ qn_status qn_gguf_get_string(const qn_gguf *file, const char *key, bool required
         return status;
     if (kv->type != QN_GGUF_STRING)
         return wrong_type(file, kv, "string");
+    if (kv->string.length && memchr(kv->string.data, '\0', kv->string.length))
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%s' is a string with a NUL character", file->path, key);
     *out = kv->string;
     return QN_OK;
 }

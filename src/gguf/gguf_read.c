@@ -1,7 +1,9 @@
-/* Opening one GGUF file: maps it and validates the whole structure, so that gguf_get.c and users of tensor data need no bounds
- * checks. Split models are in gguf_split.c. The format is specified in ggml's docs/gguf.md. */
+/* Opening one GGUF file: reads all but its tensors' data, which are mapped, and validates the whole structure, so that
+ * gguf_get.c and users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is specified in
+ * ggml's docs/gguf.md. */
 #include "gguf/file.h"
 
+#include "base/address_space.h"
 #include "base/memory.h"
 #include "quant/q2_layout.h"
 #include "quant/quant.h"
@@ -14,20 +16,58 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read from the map without byte swapping");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read without byte swapping");
 
-enum { HEADER_BYTES = 24, MAX_ALIGNMENT = 1 << 20 };
+enum { HEADER_BYTES = 24, MAX_ALIGNMENT = 1 << 20, HEADER_STEP = 256 << 10 };
+_Static_assert(QN_COMMIT_GRANULE % HEADER_STEP == 0, "a granule is read in whole steps");
 
 /* The unread part of the file. Counts in the file are compared with `left` before memory is allocated for them. */
 struct cursor {
+    qn_gguf *file;
+    int fd; /* -1: the header is all there */
     const uint8_t *at;
     size_t left;
+    qn_status failure; /* to read, not to be read as a short file */
+    int failure_errno;
 };
+
+/* Makes room for HEADER_STEP bytes of the header. In small pages: few headers are as large as a huge one. */
+static qn_status grow_header(const qn_gguf *file)
+{
+    uint8_t *at = file->header_memory + file->header_read;
+    if (file->header_read % QN_COMMIT_GRANULE)
+        return QN_OK;
+    QN_TRY(qn_address_space_commit(at));
+    (void)madvise(at, QN_COMMIT_GRANULE, MADV_NOHUGEPAGE);
+    return QN_OK;
+}
+
+/* Reads on until `end` bytes of the header are there. */
+static bool load_header(struct cursor *c, size_t end)
+{
+    qn_gguf *file = c->file;
+    if (c->fd >= 0 && end > file->header_reserved)
+        c->failure = QN_ERR_UNSUPPORTED;
+    while (c->fd >= 0 && file->header_read < end && !c->failure) {
+        const size_t at = file->header_read, left = file->size - at, step = HEADER_STEP - at % HEADER_STEP;
+        c->failure = grow_header(file);
+        if (c->failure)
+            break;
+        const ssize_t n = pread(c->fd, file->header_memory + at, step < left ? step : left, (off_t)at);
+        if (n > 0) {
+            file->header_read += (size_t)n;
+        } else if (n == 0 || errno != EINTR) {
+            c->failure = QN_ERR_IO;
+            c->failure_errno = n < 0 ? errno : 0;
+        }
+    }
+    return !c->failure;
+}
 
 static const uint8_t *cursor_read(struct cursor *c, size_t bytes)
 {
     const uint8_t *at = c->at;
-    if (bytes > c->left)
+    if (bytes > c->left || !load_header(c, (size_t)(at - c->file->header) + bytes))
         return NULL;
     c->at += bytes;
     c->left -= bytes;
@@ -57,22 +97,28 @@ static bool cursor_read_string(struct cursor *c, qn_string *s)
         return false;
     s->length = (size_t)length;
     s->data = (const char *)cursor_read(c, s->length);
-    return true;
+    return s->data != NULL;
+}
+
+/* Names are compared with C strings and printed as such: one with a NUL would be taken for another. */
+static bool has_nul(qn_string s)
+{
+    return s.length && memchr(s.data, '\0', s.length);
 }
 
 static qn_status read_header(const qn_gguf *file, struct cursor *c, uint64_t *n_tensors, uint64_t *n_kv)
 {
-    if (file->size < 4 || memcmp(file->base, "GGUF", 4) != 0)
+    const size_t n_magic = file->size < 4 ? file->size : 4;
+    const uint8_t *magic = cursor_read(c, n_magic);
+    if (!magic || n_magic < 4 || memcmp(magic, "GGUF", 4) != 0)
         return qn_fail(QN_ERR_FORMAT, "%s: not a GGUF file: begins with '%.*s', expected 'GGUF'", file->path,
-                       file->size < 4 ? (int)file->size : 4, file->size ? (const char *)file->base : "");
+                       magic ? (int)n_magic : 0, magic ? (const char *)magic : "");
     if (file->size < HEADER_BYTES)
         return qn_fail(QN_ERR_FORMAT, "%s: %zu bytes are too few for a GGUF header of %d", file->path, file->size,
                        HEADER_BYTES);
     uint32_t version;
-    cursor_read(c, 4);
-    cursor_read_u32(c, &version);
-    cursor_read_u64(c, n_tensors);
-    cursor_read_u64(c, n_kv);
+    if (!cursor_read_u32(c, &version) || !cursor_read_u64(c, n_tensors) || !cursor_read_u64(c, n_kv))
+        return qn_fail(QN_ERR_FORMAT, "%s: the file ends inside its header", file->path);
     if (version != 0 && (version & 0xffff) == 0)
         return qn_fail(QN_ERR_FORMAT, "%s: a big-endian GGUF file, expected little-endian", file->path);
     if (version != 2 && version != 3) /* little-endian versions 2 and 3 are identical; version 1 has 32-bit counts */
@@ -103,15 +149,13 @@ static qn_status read_array(const qn_gguf *file, struct cursor *c, qn_gguf_kv *k
     if (kv->count > c->left / min_bytes)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': an array of %llu elements (%s) does not fit the %zu bytes left",
                        file->path, QN_STRING_ARGS(kv->key), (unsigned long long)kv->count, qn_gguf_type_name(type), c->left);
-    if (type != QN_GGUF_STRING) {
-        cursor_read(c, (size_t)kv->count * min_bytes);
-    } else {
-        for (uint64_t i = 0; i < kv->count; i++) {
-            qn_string s;
-            if (!cursor_read_string(c, &s))
-                return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file",
-                               file->path, QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
-        }
+    if (type != QN_GGUF_STRING && !cursor_read(c, (size_t)kv->count * min_bytes))
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': the file ends inside its array", file->path, QN_STRING_ARGS(kv->key));
+    for (uint64_t i = 0; type == QN_GGUF_STRING && i < kv->count; i++) {
+        qn_string s;
+        if (!cursor_read_string(c, &s))
+            return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': string %llu of %llu extends past the end of the file", file->path,
+                           QN_STRING_ARGS(kv->key), (unsigned long long)i, (unsigned long long)kv->count);
     }
     kv->bytes = (size_t)(c->at - kv->data);
     return QN_OK;
@@ -124,6 +168,8 @@ static qn_status read_kv(const qn_gguf *file, struct cursor *c, uint64_t index, 
     if (!cursor_read_string(c, &kv->key) || !cursor_read_u32(c, &type))
         return qn_fail(QN_ERR_FORMAT, "%s: key %llu of %llu extends past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_kv);
+    if (has_nul(kv->key))
+        return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s' has a NUL character", file->path, QN_STRING_ARGS(kv->key));
     if (type > QN_GGUF_F64)
         return qn_fail(QN_ERR_FORMAT, "%s: key '%.*s': unknown value type %u", file->path, QN_STRING_ARGS(kv->key), type);
     kv->type = (qn_gguf_type)type;
@@ -146,6 +192,8 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (!cursor_read_string(c, &t->name) || !cursor_read_u32(c, &t->n_dims))
         return qn_fail(QN_ERR_FORMAT, "%s: the header of tensor %llu of %llu extends past the end of the file", file->path,
                        (unsigned long long)index, (unsigned long long)n_tensors);
+    if (has_nul(t->name))
+        return qn_fail(QN_ERR_FORMAT, "%s: the name of tensor '%.*s' has a NUL character", file->path, QN_STRING_ARGS(t->name));
     if (t->n_dims < 1 || t->n_dims > QN_GGUF_MAX_DIMS)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has %u dimensions, expected 1 to %d", file->path,
                        QN_STRING_ARGS(t->name), t->n_dims, QN_GGUF_MAX_DIMS);
@@ -240,15 +288,14 @@ static qn_status locate_tensors(qn_gguf *file, size_t header_end)
     return status;
 }
 
-static qn_status read_file(qn_gguf *file)
+static qn_status read_structure(qn_gguf *file, struct cursor *c)
 {
-    struct cursor c = { file->base, file->size };
     uint64_t n_tensors = 0, n_kv = 0;
     size_t duplicate = 0;
-    QN_TRY(read_header(file, &c, &n_tensors, &n_kv));
+    QN_TRY(read_header(file, c, &n_tensors, &n_kv));
     for (; file->n_kv < n_kv; file->n_kv++) { /* memory grows with the entries read, not with the count in the file */
         QN_TRY(qn_realloc_array(&file->kv, &file->kv_capacity, file->n_kv + 1, sizeof *file->kv, "keys"));
-        QN_TRY(read_kv(file, &c, file->n_kv, n_kv, &file->kv[file->n_kv]));
+        QN_TRY(read_kv(file, c, file->n_kv, n_kv, &file->kv[file->n_kv]));
     }
     QN_TRY(qn_name_table_build(&file->kv_table, file->kv, file->n_kv, sizeof *file->kv, &duplicate));
     if (duplicate < file->n_kv)
@@ -257,13 +304,29 @@ static qn_status read_file(qn_gguf *file)
     for (; file->n_tensors < n_tensors; file->n_tensors++) {
         QN_TRY(
             qn_realloc_array(&file->tensors, &file->tensors_capacity, file->n_tensors + 1, sizeof *file->tensors, "tensors"));
-        QN_TRY(read_tensor(file, &c, file->n_tensors, n_tensors, &file->tensors[file->n_tensors]));
+        QN_TRY(read_tensor(file, c, file->n_tensors, n_tensors, &file->tensors[file->n_tensors]));
     }
     QN_TRY(qn_name_table_build(&file->tensor_table, file->tensors, file->n_tensors, sizeof *file->tensors, &duplicate));
     if (duplicate < file->n_tensors)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' appears twice", file->path,
                        QN_STRING_ARGS(file->tensors[duplicate].name));
-    return locate_tensors(file, (size_t)(c.at - file->base));
+    return locate_tensors(file, (size_t)(c->at - file->header));
+}
+
+static qn_status read_file(qn_gguf *file, int fd)
+{
+    struct cursor c = { .file = file, .fd = fd, .at = file->header, .left = file->size };
+    const qn_status status = read_structure(file, &c);
+    if (c.failure == QN_ERR_UNSUPPORTED)
+        return qn_fail(c.failure, "%s: its keys and the headers of its tensors take more than %d MiB", file->path,
+                       QN_GGUF_MAX_HEADER >> 20);
+    if (c.failure == QN_ERR_MEMORY)
+        return qn_fail(c.failure, "%s: no memory for its keys and the headers of its tensors", file->path);
+    if (c.failure && c.failure_errno)
+        return qn_fail(c.failure, "%s: cannot read: %s", file->path, strerror(c.failure_errno));
+    if (c.failure)
+        return qn_fail(c.failure, "%s: was cut at byte %zu while it was read", file->path, file->header_read);
+    return status;
 }
 
 /* The tensors of type 42, and the largest alignment of the model's files. */
@@ -316,7 +379,9 @@ qn_status qn_gguf_settle_type_42(qn_gguf *file)
 /* Determines the layout of the tensors of type 42; closes the file on failure. */
 static qn_status find_q2_layout_or_close(qn_gguf **file)
 {
-    const qn_status status = qn_gguf_settle_type_42(*file);
+    qn_status status = qn_gguf_settle_type_42(*file);
+    if (!status)
+        status = qn_gguf_check_unchanged(*file);
     if (status) {
         qn_gguf_close(*file);
         *file = NULL;
@@ -324,33 +389,28 @@ static qn_status find_q2_layout_or_close(qn_gguf **file)
     return status;
 }
 
-static qn_status open_bytes(const void *data, size_t size, void *map, const char *name, qn_gguf **out)
+static qn_status new_file(const char *path, size_t size, qn_gguf **out)
 {
-    qn_gguf *file = calloc(1, sizeof *file);
-    qn_status status = QN_OK;
-    if (!file || !(file->path = strdup(name))) {
+    qn_gguf *file = *out = calloc(1, sizeof *file);
+    if (!file || !(file->path = strdup(path))) {
         free(file);
-        if (map)
-            munmap(map, size);
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory to open it", name);
+        *out = NULL;
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory to open it", path);
     }
-    file->base = data;
     file->size = size;
-    file->map = map;
-    status = read_file(file);
-    if (status) {
-        qn_gguf_close(file);
-        return status;
-    }
-    *out = file;
     return QN_OK;
 }
 
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out)
 {
+    QN_TRY(new_file(name, size, out));
+    (*out)->base = (*out)->header = data;
+    const qn_status status = read_file(*out, -1);
+    if (!status)
+        return find_q2_layout_or_close(out);
+    qn_gguf_close(*out);
     *out = NULL;
-    QN_TRY(open_bytes(data, size, NULL, name, out));
-    return find_q2_layout_or_close(out);
+    return status;
 }
 
 qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
@@ -359,44 +419,105 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
     return find_q2_layout_or_close(out);
 }
 
+/* Maps the data, reads the header. Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file
+ * is not prefetched, because a caller that reads only the header must not wait for the weights. */
+static qn_status read_open(qn_gguf *file, int fd)
+{
+    void *memory;
+    const size_t most = file->size < QN_GGUF_MAX_HEADER ? file->size : QN_GGUF_MAX_HEADER;
+    QN_TRY(qn_mapping_create(file->path, fd, file->size, &file->mapping));
+    file->base = qn_mapping_data(file->mapping);
+    (void)madvise((void *)(uintptr_t)file->base, file->size, MADV_HUGEPAGE);
+    file->header_reserved = qn_round_up(most, QN_COMMIT_GRANULE);
+    QN_TRY(qn_address_space_reserve(file->header_reserved, &memory));
+    file->header = file->header_memory = memory;
+    return read_file(file, fd);
+}
+
+static qn_status check_regular(const char *path, int fd, struct stat *st)
+{
+    if (fstat(fd, st) != 0)
+        return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
+    if (!S_ISREG(st->st_mode))
+        return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file", path,
+                       S_ISDIR(st->st_mode) ? "a directory" : "a device or pipe");
+    return st->st_size == 0 ? qn_fail(QN_ERR_IO, "%s: the file is empty", path) : QN_OK;
+}
+
 qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
+    struct stat st;
     *out = NULL;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe,
                                                                      which is rejected below */
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
-    struct stat st;
-    qn_status status = QN_OK;
-    if (fstat(fd, &st) != 0)
-        status = qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
-    else if (!S_ISREG(st.st_mode))
-        status = qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file", path,
-                         S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
-    else if (st.st_size == 0)
-        status = qn_fail(QN_ERR_IO, "%s: the file is empty", path);
-    if (status) {
-        close(fd);
-        return status;
+    qn_status status = check_regular(path, fd, &st);
+    if (!status)
+        status = new_file(path, (size_t)st.st_size, out);
+    if (!status) {
+        (*out)->identity = qn_file_identity_of(&st);
+        status = read_open(*out, fd);
     }
-    const size_t size = (size_t)st.st_size;
-    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    const int map_errno = errno;
     close(fd);
-    errno = map_errno;
-    if (map == MAP_FAILED)
-        return qn_fail(QN_ERR_IO, "%s: cannot map its %zu bytes: %m", path, size);
-    /* Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file is not prefetched, because a
-     * caller that reads only the header must not wait for the weights. */
-    (void)madvise(map, size, MADV_HUGEPAGE);
-    return open_bytes(map, size, map, path, out);
+    if (status) {
+        qn_gguf_close(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* ---- Changes ---- */
+
+/* The text has the name without folders: clients of a server read it. */
+static qn_status check_whole(const qn_gguf *file)
+{
+    const char *slash = strrchr(file->path, '/');
+    return file->mapping && qn_mapping_is_lost(file->mapping)
+               ? qn_fail(QN_ERR_IO, "%s: was cut, or cannot be read any more, while it was in use",
+                         slash ? slash + 1 : file->path)
+               : QN_OK;
+}
+
+static qn_status check_unchanged(const qn_gguf *file)
+{
+    struct stat st;
+    QN_TRY(check_whole(file));
+    if (!file->mapping)
+        return QN_OK;
+    if (stat(file->path, &st) != 0)
+        return qn_fail(QN_ERR_IO, "%s: went away while it was read: %m", file->path);
+    const qn_file_identity now = qn_file_identity_of(&st);
+    return qn_file_identity_equal(&now, &file->identity)
+               ? QN_OK
+               : qn_fail(QN_ERR_IO, "%s: was changed or replaced while it was read", file->path);
+}
+
+/* A check of each file of the model. */
+static qn_status check_files(const qn_gguf *file, qn_status (*check)(const qn_gguf *file))
+{
+    QN_TRY(check(file));
+    for (size_t i = 0; i < file->n_parts; i++)
+        if (file->parts[i] && file->parts[i] != file)
+            QN_TRY(check(file->parts[i]));
+    return QN_OK;
+}
+
+qn_status qn_gguf_check_whole(const qn_gguf *file)
+{
+    return check_files(file, check_whole);
+}
+
+qn_status qn_gguf_check_unchanged(const qn_gguf *file)
+{
+    return check_files(file, check_unchanged);
 }
 
 void qn_gguf_drop_pages(const qn_gguf *file, const qn_gguf_tensor *tensor)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), data = (uintptr_t)tensor->data;
     const uintptr_t begin = (data + page - 1) / page * page, end = (data + tensor->bytes) / page * page;
-    if (file->map && begin < end)
+    if (file->mapping && begin < end)
         (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* fails for locked pages, which is correct */
 }
 
@@ -407,8 +528,8 @@ void qn_gguf_close(qn_gguf *file)
     for (size_t i = 1; i < file->n_parts; i++)
         qn_gguf_close(file->parts[i]);
     qn_free(file->parts);
-    if (file->map)
-        munmap(file->map, file->size);
+    qn_mapping_free(file->mapping);
+    qn_address_space_free(file->header_memory, file->header_reserved);
     qn_free(file->kv_table.slots);
     qn_free(file->tensor_table.slots);
     free(file->kv);

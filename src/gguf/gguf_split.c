@@ -3,6 +3,7 @@
  * may have tensors. This file finds and joins them; gguf_read.c validates each. */
 #include "gguf/file.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@ _Static_assert(QN_GGUF_MAX_FILES < 100000, "the numbers of a file name have five
 
 static void print_tail(char tail[TAIL + 1], uint32_t no, uint32_t count)
 {
-    snprintf(tail, TAIL + 1, "-%05u-of-%05u.gguf", (no + 1) % 100000, count % 100000);
+    qn_print(tail, TAIL + 1, "-%05u-of-%05u.gguf", (no + 1) % 100000, count % 100000);
 }
 
 bool qn_gguf_split_numbers(const char *path, uint32_t *no, uint32_t *count)
@@ -101,8 +102,8 @@ static qn_status check_part(const qn_gguf *file, uint32_t no, const struct split
 /* Checks that all files exist. The error text has the names of missing files as far as they fit, then the number of others. */
 static qn_status check_present(const qn_gguf *given, const struct split *split, char *name, char *tail)
 {
-    char list[240] = "";
-    size_t used = 0;
+    char list[240];
+    qn_text_buffer text = QN_APPEND_TO(list);
     uint32_t n_missing = 0, n_listed = 0;
     const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
     for (uint32_t i = 0; i < split->count; i++) {
@@ -111,8 +112,8 @@ static qn_status check_present(const qn_gguf *given, const struct split *split, 
         if (i == split->no || stat(name, &st) == 0 || errno != ENOENT)
             continue;
         const size_t need = strlen(base) + (n_missing ? 2 : 0);
-        if (n_missing++ == n_listed && used + need < sizeof list) {
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", n_listed ? ", " : "", base);
+        if (n_missing++ == n_listed && text.length + need < sizeof list) {
+            qn_append(&text, "%s%s", n_listed ? ", " : "", base);
             n_listed++;
         }
     }
@@ -141,7 +142,7 @@ static qn_status join(qn_gguf *whole, uint32_t expected)
 {
     size_t total = 0, duplicate;
     for (size_t i = 0; i < whole->n_parts; i++)
-        total += whole->parts[i]->n_tensors; /* no overflow: each has a header in mapped memory */
+        total += whole->parts[i]->n_tensors; /* no overflow: each has a header in memory */
     if (total != expected)
         return qn_fail(QN_ERR_FORMAT, "%s: the %zu files of this model have %zu tensors, expected %u by the key '" TENSORS "'",
                        whole->path, whole->n_parts, total, expected);
@@ -214,6 +215,8 @@ qn_status qn_gguf_open(const char *path, qn_gguf **out)
     qn_status status = gather(&file);
     if (!status)
         status = qn_gguf_settle_type_42(file);
+    if (!status)
+        status = qn_gguf_check_unchanged(file);
     if (status) {
         qn_gguf_close(file);
         return status;

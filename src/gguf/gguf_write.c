@@ -60,7 +60,7 @@ qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out)
     qn_gguf_writer *w = calloc(1, sizeof *w);
     if (!w)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
-    const qn_status status = qn_atomic_file_create(&w->file, path);
+    const qn_status status = qn_atomic_file_create(&w->file, path, QN_FILE_SHARED);
     if (status) {
         qn_gguf_writer_free(w);
         return status;

@@ -1,6 +1,7 @@
 /* The reader of safetensors files. Format: https://github.com/huggingface/safetensors#format. */
 #include "gguf/safetensors.h"
 
+#include "base/file_identity.h"
 #include "base/memory.h"
 #include "gguf/json.h"
 
@@ -14,6 +15,7 @@
 struct qn_safetensors {
     char *path;
     int fd;
+    qn_file_identity identity;
     json_t *header; /* owns the names */
     uint64_t data_at, data_bytes;
     qn_safetensor *tensors;
@@ -158,6 +160,7 @@ static qn_status read_header(qn_safetensors *file)
         return qn_fail(QN_ERR_IO, "%s: %m", file->path);
     if (!S_ISREG(info.st_mode))
         return qn_fail(QN_ERR_IO, "%s: is not a regular file", file->path);
+    file->identity = qn_file_identity_of(&info);
     if (info.st_size < (off_t)sizeof prefix)
         return qn_fail(QN_ERR_FORMAT, "%s: has %lld bytes, a safetensors file has 10 at least", file->path,
                        (long long)info.st_size);
@@ -212,6 +215,16 @@ void qn_safetensors_close(qn_safetensors *file)
     qn_free(file->tensors);
     free(file->path);
     qn_free(file);
+}
+
+qn_status qn_safetensors_check_unchanged(const qn_safetensors *file)
+{
+    struct stat info;
+    if (fstat(file->fd, &info))
+        return qn_fail(QN_ERR_IO, "%s: %m", file->path);
+    const qn_file_identity now = qn_file_identity_of(&info);
+    return qn_file_identity_equal(&now, &file->identity) ? QN_OK
+                                                         : qn_fail(QN_ERR_IO, "%s: was changed while it was read", file->path);
 }
 
 const char *qn_safetensors_path(const qn_safetensors *file)

@@ -1,6 +1,8 @@
 /* Paths, locks, references and links of the cache, and finding a model in it. */
 #include "hub/cache.h"
 
+#include "base/atomic_file.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -54,23 +56,15 @@ qn_status qn_hub_make_parents(const char *path)
     return status;
 }
 
-/* A file that appears whole: written beside its place and renamed. */
 static qn_status write_text(const char *path, const char *text)
 {
-    char *temporary = qn_hub_path("%s.%d.tmp", path, (int)getpid());
-    FILE *file = temporary ? fopen(temporary, "we") : NULL;
-    qn_status status = QN_OK;
-    if (!temporary)
-        return QN_ERR_MEMORY;
-    if (!file || fputs(text, file) == EOF)
-        status = qn_fail(QN_ERR_IO, "%s: cannot write: %m", temporary);
-    if (file && fclose(file) && !status)
-        status = qn_fail(QN_ERR_IO, "%s: cannot write: %m", temporary);
-    if (!status && rename(temporary, path))
-        status = qn_fail(QN_ERR_IO, "%s: cannot be replaced: %m", path);
-    if (status)
-        unlink(temporary);
-    free(temporary);
+    qn_atomic_file file;
+    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_SHARED);
+    if (!status)
+        status = qn_atomic_file_write(&file, text, strlen(text));
+    if (!status)
+        status = qn_atomic_file_commit(&file);
+    qn_atomic_file_free(&file);
     return status;
 }
 

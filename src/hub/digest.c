@@ -1,6 +1,7 @@
 /* A ring buffer of blocks between the thread that downloads and the thread that hashes. */
 #include "hub/digest.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <gnutls/crypto.h>
@@ -38,9 +39,10 @@ static qn_status begin(qn_hub_digest *d)
         d->hash = NULL;
         return qn_fail(QN_ERR_UNSUPPORTED, "GnuTLS cannot compute the hash of a file: %s", gnutls_strerror(error));
     }
-    const int length = snprintf(header, sizeof header, "blob %" PRIu64, d->size);
+    qn_text_buffer text = QN_APPEND_TO(header);
+    qn_append(&text, "blob %" PRIu64, d->size);
     if (algorithm(d) == GNUTLS_DIG_SHA1)
-        gnutls_hash(d->hash, header, (size_t)length + 1); /* git hashes the zero at the end, too */
+        gnutls_hash(d->hash, header, text.length + 1); /* git hashes the zero at the end, too */
     return QN_OK;
 }
 
@@ -136,8 +138,8 @@ qn_status qn_hub_digest_finish(qn_hub_digest *d, const char *name)
     drain(d);
     gnutls_hash_deinit(d->hash, bytes);
     d->hash = NULL;
-    for (size_t i = 0; i < strlen(d->expected) / 2; i++)
-        snprintf(found + 2 * i, 3, "%02x", bytes[i]);
+    qn_text_buffer text = QN_APPEND_TO(found);
+    qn_append_hex(&text, bytes, strlen(d->expected) / 2);
     if (strcmp(found, d->expected) == 0)
         return QN_OK;
     return qn_fail(QN_ERR_FORMAT, "%s: its %s is %s, expected %s", name,

@@ -56,10 +56,9 @@ static qn_status restart(struct transfer *t)
 static qn_status on_headers(void *user, const qn_hub_response *response)
 {
     struct transfer *t = user;
-    uint64_t first, last, total;
+    qn_hub_range range;
     if (response->status == 206 &&
-        (sscanf(response->range, "bytes %" SCNu64 "-%" SCNu64 "/%" SCNu64, &first, &last, &total) != 3 || first != t->done ||
-         total != t->file->size))
+        (!qn_hub_range_parse(response->range, &range) || range.first != t->done || range.total != t->file->size))
         return qn_fail(QN_ERR_FORMAT,
                        "%s: the server sends the range '%.60s', expected bytes %" PRIu64 " to the end of %" PRIu64,
                        t->file->path, response->range, t->done, t->file->size);

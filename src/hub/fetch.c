@@ -5,7 +5,6 @@
 #include "hub/cache.h"
 #include "hub/download.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,16 +70,6 @@ static qn_status list_files(struct fetch *f)
 
 /* ---- One file ---- */
 
-/* The bytes of a header; false if it is not a number that a file can have. */
-static bool read_size(const char *text, uint64_t *size)
-{
-    char *end;
-    errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
-    *size = value;
-    return *text >= '0' && *text <= '9' && !*end && !errno && value <= QN_HUB_SIZE_MAX;
-}
-
 /* Size and hash of a file, by its headers; they must agree with the list. */
 static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
 {
@@ -99,7 +88,7 @@ static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
     if (!*file->hash || (qn_hub_is_etag(hash) && strcmp(hash, file->hash) != 0))
         return qn_fail(QN_ERR_FORMAT, "%s: its ETag is '%.80s', expected %s", file->path, hash,
                        *file->hash ? file->hash : "a SHA-256 or SHA-1 by which the file can be verified");
-    if (*r.linked_size ? !read_size(r.linked_size, &size) : r.length < 0 || (uint64_t)r.length > QN_HUB_SIZE_MAX)
+    if (*r.linked_size ? !qn_hub_size_parse(r.linked_size, &size) : r.length < 0 || (uint64_t)r.length > QN_HUB_SIZE_MAX)
         return qn_fail(QN_ERR_FORMAT, "%s: its size is '%.80s', expected a number up to %llu", file->path,
                        *r.linked_size ? r.linked_size : "unknown", (unsigned long long)QN_HUB_SIZE_MAX);
     if (!*r.linked_size)

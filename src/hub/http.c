@@ -1,6 +1,7 @@
 /* One libcurl handle; redirects are followed here, so that each target is checked. */
 #include "hub/http.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "quern/quern.h"
 
@@ -101,18 +102,16 @@ static bool is_same(const struct address *a, const struct address *b)
 
 char *qn_hub_http_url(const qn_hub_http *http, const char *before, const char *after, const char *rest)
 {
-    const size_t length = strlen(after);
-    char *encoded = malloc(3 * length + 1), *url = NULL, *to = encoded;
-    for (const char *c = after; encoded && *c; c++) {
+    const size_t size = 3 * strlen(after) + 1;
+    char *encoded = malloc(size), *url = NULL;
+    qn_text_buffer to = qn_append_to(encoded, encoded ? size : 0);
+    for (const char *c = after; *c; c++) {
         const bool plain =
             (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("-._~/", *c);
-        to += plain ? snprintf(to, 2, "%c", *c) : snprintf(to, 4, "%%%02X", (unsigned char)*c);
+        qn_append(&to, plain ? "%c" : "%%%02X", (unsigned char)*c);
     }
-    if (encoded) {
-        *to = '\0';
-        if (asprintf(&url, "%s/%s%s%s", http->settings->endpoint, before, encoded, rest) < 0)
-            url = NULL;
-    }
+    if (!to.is_cut && asprintf(&url, "%s/%s%s%s", http->settings->endpoint, before, encoded, rest) < 0)
+        url = NULL;
     free(encoded);
     if (!url)
         (void)qn_fail(QN_ERR_MEMORY, "no memory for the address of a file");
@@ -121,51 +120,11 @@ char *qn_hub_http_url(const qn_hub_http *http, const char *before, const char *a
 
 /* ---- Callbacks of libcurl ---- */
 
-static void copy_value(char *out, const char *value, size_t length)
-{
-    while (length && strchr(" \t\r\n", value[length - 1]))
-        length--;
-    snprintf(out, QN_HUB_HEADER_SIZE, "%.*s", (int)length, value);
-}
-
-/* W/"HASH" or "HASH": the hash. */
-static void copy_etag(char *out, const char *value, size_t length)
-{
-    copy_value(out, value, length);
-    char *text = out + (strncmp(out, "W/", 2) == 0 ? 2 : 0);
-    const size_t end = strlen(text);
-    if (end >= 2 && text[0] == '"' && text[end - 1] == '"') {
-        text[end - 1] = '\0';
-        text++;
-    }
-    memmove(out, text, strlen(text) + 1);
-}
-
 static size_t on_header(char *line, size_t size, size_t count, void *user)
 {
     qn_hub_http *http = user;
-    qn_hub_response *r = http->response;
-    const struct {
-        const char *name;
-        char *value;
-        bool is_etag;
-    } known[] = {
-        { "x-repo-commit", r->commit, false },          { "etag", r->etag, true },
-        { "x-linked-etag", r->linked_etag, true },      { "x-linked-size", r->linked_size, false },
-        { "content-range", r->range, false },           { "x-error-code", r->error_code, false },
-        { "x-error-message", r->error_message, false },
-    };
-    const size_t length = size * count;
-    const char *colon = memchr(line, ':', length);
-    for (size_t i = 0; colon && i < sizeof known / sizeof *known; i++) {
-        if (strlen(known[i].name) != (size_t)(colon - line) || strncasecmp(known[i].name, line, strlen(known[i].name)) != 0)
-            continue;
-        const char *value = colon + 1;
-        while (value < line + length && (*value == ' ' || *value == '\t'))
-            value++;
-        (known[i].is_etag ? copy_etag : copy_value)(known[i].value, value, (size_t)(line + length - value));
-    }
-    return length;
+    qn_hub_header(http->response, line, size * count);
+    return size * count;
 }
 
 static void read_status(qn_hub_http *http)

@@ -3,28 +3,13 @@
 #ifndef QN_HUB_HTTP_H
 #define QN_HUB_HTTP_H
 
+#include "hub/header.h"
 #include "hub/hub.h"
 #include "hub/settings.h"
 
 #include <stddef.h>
 
 typedef struct qn_hub_http qn_hub_http;
-
-enum { QN_HUB_HEADER_SIZE = 256 };
-
-/* Status and headers of the last answer in a row of redirects. */
-typedef struct qn_hub_response {
-    int status;
-    int64_t length;                         /* of the body; -1 if unknown */
-    long retry_after;                       /* seconds; 0 if not said */
-    char commit[QN_HUB_HEADER_SIZE];        /* X-Repo-Commit, of any answer in the row */
-    char etag[QN_HUB_HEADER_SIZE];          /* without quotes */
-    char linked_etag[QN_HUB_HEADER_SIZE];   /* X-Linked-Etag, without quotes */
-    char linked_size[QN_HUB_HEADER_SIZE];   /* X-Linked-Size */
-    char range[QN_HUB_HEADER_SIZE];         /* Content-Range */
-    char error_code[QN_HUB_HEADER_SIZE];    /* X-Error-Code */
-    char error_message[QN_HUB_HEADER_SIZE]; /* X-Error-Message */
-} qn_hub_response;
 
 typedef struct qn_hub_request {
     const char *repo; /* for error texts */

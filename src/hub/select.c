@@ -1,6 +1,7 @@
 /* Which files of a repository a name means. */
 #include "hub/files.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "gguf/gguf.h"
 #include "quant/quant.h"
@@ -148,19 +149,19 @@ static bool matches(const qn_hub_files *files, const qn_hub_model *model, const 
 static void enumerate(const qn_hub_files *files, const qn_hub_model *models, size_t count, const char *type, enum match match,
                       bool types, char *text, size_t size)
 {
-    size_t used = 0, n_left = 0;
-    text[0] = '\0';
+    qn_text_buffer to = qn_append_to(text, size);
+    size_t n_left = 0;
     for (size_t i = 0; i < count; i++) {
         const char *word = types && *models[i].type ? models[i].type : files->at[models[i].first].path;
         if (type && !matches(files, &models[i], type, match))
             continue;
-        if (n_left || used + strlen(word) + 32 > size)
+        if (n_left || to.length + strlen(word) + 32 > size)
             n_left++;
         else
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", word);
+            qn_append(&to, "%s%s", to.length ? ", " : "", word);
     }
     if (n_left)
-        snprintf(text + used, size - used, "%s%zu more", used ? " and " : "", n_left);
+        qn_append(&to, "%s%zu more", to.length ? " and " : "", n_left);
 }
 
 static qn_status take_type(const qn_hub_files *files, const qn_hub_name *name, const qn_hub_model *models, size_t count,

@@ -2,6 +2,7 @@
 #include "hub/cache.h"
 #include "hub/hub.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <dirent.h>
@@ -187,7 +188,7 @@ static bool repo_of(const char *folder, char repo[QN_HUB_REPO_SIZE])
     qn_hub_name name;
     const char *owner = folder + sizeof prefix - 1;
     const char *end = strncmp(folder, prefix, sizeof prefix - 1) == 0 ? strstr(owner, "--") : NULL;
-    if (!end || (size_t)snprintf(repo, QN_HUB_REPO_SIZE, "%.*s/%s", (int)(end - owner), owner, end + 2) >= QN_HUB_REPO_SIZE)
+    if (!end || !qn_print(repo, QN_HUB_REPO_SIZE, "%.*s/%s", (int)(end - owner), owner, end + 2))
         return false;
     return qn_hub_name_parse(repo, &name) == QN_OK && !*name.file && !*name.type;
 }

@@ -1,6 +1,7 @@
 /* The table of architectures, and the hyperparameters that they have in common. */
 #include "model/architectures.h"
 
+#include "base/append.h"
 #include "kernels/attention/attention.h"
 #include "model/rope.h"
 
@@ -149,9 +150,10 @@ static qn_status build_plan(const qn_gguf *file, const qn_architecture *architec
 
 static qn_status unknown_architecture(const qn_gguf *file, qn_string name)
 {
-    char known[128] = "";
-    for (size_t i = 0, used = 0; i < N_ARCHITECTURES && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", table[i].name);
+    char known[128];
+    qn_text_buffer text = QN_APPEND_TO(known);
+    for (size_t i = 0; i < N_ARCHITECTURES; i++)
+        qn_append(&text, "%s%s", i ? ", " : "", table[i].name);
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not supported (%s)", qn_gguf_path(file),
                    (int)(name.length < 64 ? name.length : 64), name.data, known);
 }

@@ -1,6 +1,7 @@
 /* Reading and checking the keys of rotated weights. */
 #include "model/hadamard.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "kernels/hadamard/hadamard.h"
 
@@ -226,8 +227,10 @@ static qn_status check_siblings(const qn_rotation *r, qn_string name)
             continue;
         for (int i = 0; i < SIZE && sets[member / SIZE][i]; i++) {
             char sibling[NAME_MAX_BYTES + 32];
-            const int used = snprintf(sibling, sizeof sibling, "%.*s%s", (int)block, name.data, sets[member / SIZE][i]);
-            if (qn_gguf_find_tensor(r->file, sibling) && !is_listed(r, (qn_string){ sibling, (size_t)used }))
+            qn_text_buffer text = QN_APPEND_TO(sibling);
+            qn_append_bytes(&text, name.data, block);
+            qn_append(&text, "%s", sets[member / SIZE][i]);
+            if (!text.is_cut && qn_gguf_find_tensor(r->file, sibling) && !is_listed(r, (qn_string){ sibling, text.length }))
                 return qn_fail(QN_ERR_FORMAT,
                                "%s: key '" KEY("weight_names") "' lists '%.*s' but not '%s', which reads the same input",
                                qn_gguf_path(r->file), STRING_ARGS(name), sibling);

@@ -29,7 +29,7 @@ void qn_weights_close(qn_weights *weights);
  *   name     of the tensor
  *   n_cols   expected row length
  *   n_rows   expected number of rows
- *   out      the matrix, in the file's map
+ *   out      the matrix, in the file's mapping
  *
  * QN_ERR_FORMAT if the tensor is missing or has another shape, QN_ERR_UNSUPPORTED for a type without matmul kernels. The same
  * holds for the following functions. */

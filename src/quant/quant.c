@@ -2,6 +2,7 @@
  * the scan for non-finite scales, look-up and row sizes. Sizes and offsets come from layout.h. */
 #include "quant/families.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "quant/layout.h"
 
@@ -148,10 +149,11 @@ qn_status qn_type_find_writable(const char *name, bool with_f32, const qn_type_i
     *out = qn_type_find_name(name);
     if (*out && is_writable(*out, with_f32))
         return QN_OK;
-    char list[256] = "";
-    for (size_t i = 0, used = 0; i < N_TYPES && used < sizeof list; i++)
+    char list[256];
+    qn_text_buffer text = QN_APPEND_TO(list);
+    for (size_t i = 0; i < N_TYPES; i++)
         if (is_writable(&types[i], with_f32))
-            used += (size_t)snprintf(list + used, sizeof list - used, " %s", types[i].name);
+            qn_append(&text, " %s", types[i].name);
     return qn_fail(QN_ERR_INVALID, "type '%s': quern cannot quantise to it, expected one of%s", name, list);
 }
 

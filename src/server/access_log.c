@@ -93,7 +93,7 @@ static void add_text(qn_bytes *line, const char *key, const char *text, size_t m
 {
     qn_json_key(line, key);
     if (text)
-        qn_json_text(line, text, strnlen(text, most));
+        qn_json_line_text(line, text, strnlen(text, most));
     else
         qn_json_null(line);
 }

@@ -1,8 +1,10 @@
 /* Answers: their life, the requests of an exchange submitted, callbacks that fill the queue. */
 #include "server/answer.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "server/clock.h"
+#include "server/json_body.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,8 +19,8 @@
 #include <malloc.h>
 #endif
 
-/* The values of a body take up to 80 times its size. After a larger one than this, memory goes back to the system. */
-enum { LARGE_BODY = 256 << 10, KEPT_MEMORY = 4 << 20 };
+/* After a request that has had more memory, what it has freed goes back to the system. */
+enum { LARGE_REQUEST = 4 << 20 };
 
 /* One of the requests. */
 typedef struct slot {
@@ -33,8 +35,7 @@ struct qn_answer {
     qn_answer_request request;
     char scope[QN_KEY_SCOPE_BYTES], client[QN_ANSWER_CLIENT_BYTES];
     qn_bytes body;
-    size_t n_body; /* its bytes, also when it is freed */
-    void *user;    /* of the I/O thread */
+    void *user; /* of the I/O thread */
     atomic_uint references;
     qn_answer *next_job; /* of the worker pool's lock */
     /* Of the outbox's lock. */
@@ -53,6 +54,7 @@ struct qn_answer {
     bool may_open;  /* a stream that waits for its model */
     qn_bytes out;
     size_t n_taken; /* of out */
+    size_t n_begun; /* bytes that a stream began with, which may be many at once */
     qn_answer_view view;
     bool is_abandoned;  /* nothing is added any more */
     bool is_stopped;    /* with `refusal` */
@@ -149,8 +151,10 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
     a->request = *request;
     snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
     snprintf(a->client, sizeof a->client, "%s", request->client);
+    qn_account_hold(request->account);
     a->body = *body;
     *body = (qn_bytes){ 0 };
+    a->out.account = request->account;
     a->user = user;
     atomic_init(&a->references, 1);
     return a;
@@ -183,6 +187,7 @@ void qn_answer_release(qn_answer *a)
     qn_free(a->ids);
     qn_bytes_free(&a->body);
     qn_bytes_free(&a->out);
+    qn_account_release(a->request.account);
     pthread_mutex_destroy(&a->lock);
     free(a);
 }
@@ -203,6 +208,21 @@ qn_answer *qn_answer_linked(const qn_answer *a)
 }
 
 /* ---- The end ---- */
+
+/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, and looks at it
+ * when a block of more than 64 KiB is freed. */
+static void trim(const qn_answer *a)
+{
+#ifdef __GLIBC__
+    if (qn_account_peak(a->request.account) <= LARGE_REQUEST)
+        return;
+    (void)malloc_trim(0);
+    void *volatile block = malloc(128 << 10);
+    free(block);
+#else
+    (void)a;
+#endif
+}
 
 /* The answer is a refusal: what was written is dropped, unless it has been sent. The caller holds the lock. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
@@ -234,7 +254,7 @@ static void finish(qn_answer *a)
     }
     const int status = a->exchange->protocol->end(a->exchange, &a->out);
     if (a->out.has_failed && !a->view.is_stream) {
-        qn_refuse(&a->refusal, 500, "out_of_memory", NULL, "no memory for the answer");
+        qn_refuse_over(a->request.account, &a->refusal);
         refuse(a, &a->refusal);
         return;
     }
@@ -291,10 +311,17 @@ bool qn_answer_is_ending(qn_answer *a)
     return is_ending;
 }
 
+/* What is large goes first: a text that stays would keep the heap that it was in. */
 void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
 {
     pthread_mutex_lock(&a->lock);
     a->may_open = false;
+    const bool has_begun = a->view.is_stream && a->view.is_accepted;
+    pthread_mutex_unlock(&a->lock);
+    if (!has_begun)
+        leave_model(a);
+    trim(a);
+    pthread_mutex_lock(&a->lock);
     if (!a->is_abandoned)
         refuse(a, refusal);
     a->view.has_ended = true;
@@ -314,7 +341,8 @@ static bool has_news(const qn_answer *a)
 /* A client that does not read. */
 static void check_waiting(qn_answer *a)
 {
-    if (a->out.has_failed || a->out.length - a->n_taken > QN_ANSWER_MAX_WAITING)
+    const size_t most = QN_ANSWER_MAX_WAITING + a->n_begun;
+    if (a->out.has_failed || a->out.length - a->n_taken > most)
         a->is_abandoned = a->view.is_done = true;
 }
 
@@ -344,6 +372,7 @@ static bool on_text(void *user, const char *text, size_t length)
 static bool on_event(void *user, const qn_output_event *event)
 {
     slot *s = user;
+    s->recalled.reasoning.account = s->recalled.content.account = s->answer->request.account;
     qn_recall_take(&s->recalled, event);
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = event });
 }
@@ -404,23 +433,6 @@ static void cancel(qn_answer *a)
         qn_registry_release(a->request.registry, model);
 }
 
-/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, which grows to 64 MiB
- * unless it is set, and looks at it when a block of more than 64 KiB is freed. */
-static void trim(const qn_answer *a)
-{
-#ifdef __GLIBC__
-    if (a->n_body <= LARGE_BODY)
-        return;
-    (void)mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
-    (void)mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
-    (void)malloc_trim(0);
-    void *volatile block = malloc(128 << 10);
-    free(block);
-#else
-    (void)a;
-#endif
-}
-
 /* The exchange of the body. False: refused. */
 static bool parse(qn_answer *a, qn_refusal *refusal)
 {
@@ -429,14 +441,15 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
     qn_origin origin = { .id = a->request.id, .secret = secret, .created = (int64_t)qn_time(), .seed = a->request.seed };
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(secret + 2 * i, 3, "%02x", random[i]);
+    qn_text_buffer text = QN_APPEND_TO(secret);
+    qn_append_hex(&text, random, sizeof random);
     if (!a->request.has_seed)
         memcpy(&origin.seed, random, sizeof origin.seed);
-    a->exchange = qn_exchange_parse(a->request.protocol, a->body.data ? a->body.data : "", a->body.length, a->request.limits,
-                                    &origin, refusal);
-    a->n_body = a->body.length;
+    qn_reading reading = { .limits = a->request.limits, .account = a->request.account };
+    json_t *json = qn_body_read(a->body.data ? a->body.data : "", a->body.length, &reading, refusal);
     qn_bytes_free(&a->body);
+    a->exchange = json ? qn_exchange_create(a->request.protocol, json, &reading, &origin, refusal) : NULL;
+    json_decref(json);
     trim(a);
     return a->exchange != NULL;
 }
@@ -463,9 +476,9 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
 {
     if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
         return false;
-    (void)qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation);
+    a->exchange->n_values += qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->request.account).n_bytes;
     a->exchange->scope = scope_of(a);
-    if (!a->exchange->protocol->bind(a->exchange, served_of(a), refusal))
+    if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
     if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") || qn_alloc(&a->ids, n, sizeof *a->ids, "requests"))
@@ -515,6 +528,7 @@ static void run(qn_answer *a)
     a->view.is_stream = a->exchange->is_stream;
     a->view.status = 200;
     a->exchange->protocol->begin(a->exchange, &a->out);
+    a->n_begun = a->out.length;
     pthread_mutex_unlock(&a->lock);
 
     const bool is_queued = submit(a, &refusal);
@@ -609,12 +623,12 @@ void qn_answer_start(qn_answer *a)
     }
     if (result == QN_ACQUIRE_REFUSED || !bind(a, &refusal)) {
         qn_answer_refuse(a, &refusal);
-        trim(a);
         return;
     }
     trim(a);
     qn_answer_hold(a); /* of the requests */
     run(a);
+    trim(a);
 }
 
 /* ---- The connection ---- */

@@ -29,6 +29,7 @@ typedef struct qn_answer_request {
     const qn_protocol *protocol;
     const qn_protocol_limits *limits;
     qn_registry *registry;
+    qn_account *account;  /* NULL: none; the answer takes a reference */
     const char *scope;    /* of its key; lives as long as the answer's connection; NULL: no keys */
     const char *client;   /* who shares the scheduler and the workers with others; lives as long */
     bool shares_prefixes; /* with other scopes */

@@ -23,7 +23,7 @@ typedef struct qn_anthropic {
 /* ---- anthropic_body.c; false: refused ---- */
 
 /* qn_anthropic_conversation - system, messages, tools and thinking become base.base.conversation, base.tools, base.format. */
-bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 
 /* ---- anthropic_messages.c ---- */
 

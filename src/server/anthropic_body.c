@@ -176,13 +176,13 @@ static bool take_message(qn_turns *turns, const json_t *message, size_t index, q
     return is_user ? take_user(turns, content, where, refusal) : add_texts(turns, content, where, add_system, refusal);
 }
 
-static bool take_messages(qn_turns *turns, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *messages = json_object_get(body, "messages");
     const size_t n = json_array_size(messages);
     if (!n)
         return qn_refuse_type(refusal, "messages", messages, "an array with at least one message");
-    if (!qn_openai_check_count(n, "messages", limits, refusal) ||
+    if (!qn_openai_check_count(n, "messages", reading->limits, refusal) ||
         !add_texts(turns, qn_field(body, "system"), "system", add_system, refusal))
         return false;
     for (size_t i = 0; i < n; i++)
@@ -237,13 +237,12 @@ static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tool
     return true;
 }
 
-static bool take_tools(qn_anthropic *x, const json_t *body, const qn_protocol_limits *limits, json_t *tools,
-                       qn_refusal *refusal)
+static bool take_tools(qn_anthropic *x, const json_t *body, qn_reading *reading, json_t *tools, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "tools");
     if (given && !json_is_array(given))
         return qn_refuse_type(refusal, "tools", given, "an array");
-    if (!qn_openai_check_count(json_array_size(given), "tools", limits, refusal))
+    if (!qn_openai_check_count(json_array_size(given), "tools", reading->limits, refusal))
         return false;
     for (size_t i = 0; i < json_array_size(given); i++)
         if (!take_tool(json_array_get(given, i), i, tools, refusal))
@@ -324,13 +323,14 @@ static bool check_thread(const json_t *body, qn_refusal *refusal)
                      "'thread' is not supported: messages are not stored, send the whole conversation as 'messages'");
 }
 
-bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_turns turns = { 0 };
+    qn_turns turns;
+    qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done = check_thread(body, refusal) && take_messages(&turns, body, limits, refusal) &&
-                      take_output(x, body, conversation, refusal) && take_tools(x, body, limits, tools, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_refuse_memory(refusal));
+    const bool done = check_thread(body, refusal) && take_messages(&turns, body, reading, refusal) &&
+                      take_output(x, body, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
+                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

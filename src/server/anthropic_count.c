@@ -1,12 +1,12 @@
 /* /v1/messages/count_tokens: the length of the prompt that a body of Messages makes. */
 #include "server/anthropic.h"
 
-static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, limits, refusal);
+    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, reading, refusal);
     if (!x)
         return NULL;
-    if (qn_openai_common(x, body, refusal) && qn_anthropic_conversation((qn_anthropic *)x, body, limits, refusal)) {
+    if (qn_openai_common(x, body, refusal) && qn_anthropic_conversation((qn_anthropic *)x, body, reading, refusal)) {
         x->base.is_stream = false;
         return &x->base;
     }

@@ -2,20 +2,23 @@
  * before the next one begins. */
 #include "server/anthropic.h"
 
+#include "text/json_scan.h"
+
 #include <string.h>
 
-static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, limits, refusal);
+    qn_openai *x = qn_openai_alloc(sizeof(qn_anthropic), QN_OPENAI_CHAT, reading, refusal);
     if (!x)
         return NULL;
     x->base.has_events = true;
+    ((qn_anthropic *)x)->blocks.account = reading->account;
     if (!qn_field(body, "max_tokens"))
         qn_refuse_type(refusal, "max_tokens", NULL, "an integer");
     else if (qn_openai_common(x, body, refusal) &&
              qn_field_integer(body, "max_tokens", 1, INT32_MAX, &x->params.max_tokens, refusal) &&
              qn_openai_take_stop(x, body, "stop_sequences", refusal) &&
-             qn_anthropic_conversation((qn_anthropic *)x, body, limits, refusal))
+             qn_anthropic_conversation((qn_anthropic *)x, body, reading, refusal))
         return &x->base;
     qn_anthropic_free(&x->base);
     return NULL;
@@ -324,16 +327,15 @@ static void collect_call(qn_anthropic *x, const qn_output_event *event, qn_bytes
     qn_choice *choice = &x->base.choices[0];
     if (event->call_end == QN_OUTPUT_CUT)
         complete_input(&choice->arguments);
-    json_t *input =
-        json_loadb(choice->arguments.length ? choice->arguments.data : "", choice->arguments.length, JSON_ALLOW_NUL, NULL);
-    if (event->call_end != QN_OUTPUT_BROKEN && json_is_object(input)) {
+    const bool is_object = choice->arguments.length && *choice->arguments.data == '{' &&
+                           qn_json_is_value(choice->arguments.data, choice->arguments.length);
+    if (event->call_end != QN_OUTPUT_BROKEN && is_object) {
         close_block(x, out);
         write_tool_block(x, event->call, choice->name.data, choice->name.length, choice->arguments.data,
                          choice->arguments.length, &x->blocks);
     } else {
         add_text(x, QN_BLOCK_TEXT, event, out);
     }
-    json_decref(input);
 }
 
 static void collect(qn_anthropic *x, const qn_output_event *event, qn_bytes *out)

@@ -1,8 +1,10 @@
 /* Bytes that grow, and JSON that is written into them. */
 #include "server/bytes.h"
 
+#include "base/append.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/printable.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,15 +16,32 @@
 void qn_bytes_free(qn_bytes *bytes)
 {
     free(bytes->data);
-    *bytes = (qn_bytes){ 0 };
+    qn_account_give(bytes->account, bytes->capacity);
+    *bytes = (qn_bytes){ .account = bytes->account };
+}
+
+/* As qn_realloc_array, with the capacity promised before. Pages that are never written take no memory: half is added, for fewer. */
+static bool grow(qn_bytes *bytes, size_t need)
+{
+    enum { LEAST = 64 };
+    const size_t half = bytes->capacity + bytes->capacity / 2, wanted = half > need ? half : need > LEAST ? need : LEAST;
+    if (!qn_account_take(bytes->account, wanted - bytes->capacity))
+        return false;
+    char *data = realloc(bytes->data, wanted);
+    if (!data) {
+        qn_account_give(bytes->account, wanted - bytes->capacity);
+        return false;
+    }
+    bytes->data = data;
+    bytes->capacity = wanted;
+    return true;
 }
 
 static bool reserve(qn_bytes *bytes, size_t more)
 {
     size_t need;
     if (!bytes->has_failed)
-        bytes->has_failed = !qn_add_size(bytes->length, more, &need) ||
-                            qn_realloc_array(&bytes->data, &bytes->capacity, need, 1, "an answer") != QN_OK;
+        bytes->has_failed = !qn_add_size(bytes->length, more, &need) || (need > bytes->capacity && !grow(bytes, need));
     return !bytes->has_failed;
 }
 
@@ -37,14 +56,15 @@ void qn_bytes_add(qn_bytes *bytes, const char *data, size_t length)
 void qn_bytes_print(qn_bytes *bytes, const char *format, ...)
 {
     char text[256];
+    qn_text_buffer to = QN_APPEND_TO(text);
     va_list arguments;
     va_start(arguments, format);
-    const int n = vsnprintf(text, sizeof text, format, arguments);
+    qn_append_list(&to, format, arguments);
     va_end(arguments);
-    if (n < 0 || (size_t)n >= sizeof text)
+    if (to.is_cut)
         bytes->has_failed = true;
     else
-        qn_bytes_add(bytes, text, (size_t)n);
+        qn_bytes_add(bytes, text, to.length);
 }
 
 /* ---- JSON ---- */
@@ -91,38 +111,68 @@ void qn_json_string(qn_bytes *bytes, const char *text)
         qn_json_null(bytes);
 }
 
-static void add_escape(qn_bytes *bytes, unsigned char c)
+static void add_escape(qn_bytes *bytes, uint32_t code)
 {
     static const char short_forms[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     for (const char *form = short_forms; *form; form += 2)
-        if ((unsigned char)*form == c) {
+        if ((uint32_t)*form == code) {
             qn_bytes_add(bytes, (const char[]){ '\\', form[1] }, 2);
             return;
         }
-    qn_bytes_print(bytes, "\\u%04X", c);
+    if (code < 0x10000)
+        qn_bytes_print(bytes, "\\u%04X", (unsigned)code);
+    else
+        qn_bytes_print(bytes, "\\u%04X\\u%04X", (unsigned)(0xd7c0 + (code >> 10)), (unsigned)(0xdc00 + (code & 0x3ff)));
 }
 
-void qn_json_text(qn_bytes *bytes, const char *text, size_t length)
+/* Whether JSON, or with is_line a line that a terminal shows, has the character as it is. */
+static bool is_plain(uint32_t code, bool is_line)
+{
+    return code >= ' ' && code != '"' && code != '\\' && !(is_line && (qn_is_control(code) || qn_is_deceptive(code)));
+}
+
+/* What is between the quotes of a string. */
+static void add_characters(qn_bytes *bytes, const char *text, size_t length, bool is_line)
 {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t from = 0;
     text = length ? text : "";
-    begin_value(bytes);
-    qn_bytes_add(bytes, "\"", 1);
     for (size_t at = 0, n; at < length; at += n) {
         uint32_t code;
         const qn_utf8 found = qn_utf8_next(text + at, length - at, &n, &code);
-        if (found == QN_UTF8_COMPLETE && code >= ' ' && code != '"' && code != '\\')
+        if (found == QN_UTF8_COMPLETE && is_plain(code, is_line))
             continue;
         qn_bytes_add(bytes, text + from, at - from);
         if (found == QN_UTF8_COMPLETE)
-            add_escape(bytes, (unsigned char)code);
+            add_escape(bytes, code);
         else
             qn_bytes_add(bytes, replacement, sizeof replacement - 1);
         from = at + n;
     }
     qn_bytes_add(bytes, text + from, length - from);
+}
+
+void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length)
+{
+    add_characters(bytes, text, length, false);
+}
+
+static void add_string(qn_bytes *bytes, const char *text, size_t length, bool is_line)
+{
+    begin_value(bytes);
     qn_bytes_add(bytes, "\"", 1);
+    add_characters(bytes, text, length, is_line);
+    qn_bytes_add(bytes, "\"", 1);
+}
+
+void qn_json_text(qn_bytes *bytes, const char *text, size_t length)
+{
+    add_string(bytes, text, length, false);
+}
+
+void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length)
+{
+    add_string(bytes, text, length, true);
 }
 
 void qn_json_integer(qn_bytes *bytes, int64_t value)

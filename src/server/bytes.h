@@ -3,19 +3,22 @@
 #ifndef QN_SERVER_BYTES_H
 #define QN_SERVER_BYTES_H
 
-#include "quern/status.h"
+#include "server/budget.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zero it before use. Without memory has_failed is set, and nothing more is appended. */
+/* Zero it before use, but for the account, which its memory is promised to as it grows; NULL: none. Without memory, or where the
+ * account has none left, has_failed is set, and nothing more is appended. */
 typedef struct qn_bytes {
     char *data; /* [length] */
     size_t length, capacity;
     bool has_failed;
+    qn_account *account;
 } qn_bytes;
 
+/* qn_bytes_free - free it; what is appended next has the same account. */
 void qn_bytes_free(qn_bytes *bytes);
 
 /* qn_bytes_add - append bytes as they are. qn_bytes_print - the same of a format. */
@@ -38,6 +41,8 @@ void qn_json_key(qn_bytes *bytes, const char *key);
  * has the fewest digits that read back as it, another one nine digits; one that is not finite is null. */
 void qn_json_string(qn_bytes *bytes, const char *text);
 void qn_json_text(qn_bytes *bytes, const char *text, size_t length);
+void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes what is not printable (base/printable.h) */
+void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length); /* what is between the quotes of a string */
 void qn_json_integer(qn_bytes *bytes, int64_t value);
 void qn_json_number(qn_bytes *bytes, double value);
 void qn_json_bool(qn_bytes *bytes, bool value);

@@ -141,6 +141,7 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
     add_all(&http->all, c);
     qn_metrics_connected(http->metrics);
     qn_connection_enter(c, QN_CONNECTION_NEW);
+    qn_gate_expect(c);
     if (is_watched)
         evict_for(c);
     else
@@ -156,6 +157,7 @@ static void close_connection(qn_http *http, qn_connection *c)
 {
     epoll_ctl(http->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     http->n_busy -= is_busy(c);
+    qn_gate_forget(c);
     remove_all(&http->all, c);
     remove_waiting(&http->waiting, c);
     qn_metrics_disconnected(http->metrics);
@@ -226,7 +228,7 @@ void qn_connection_resume(qn_connection *c)
 {
     if (!c->is_suspended)
         return;
-    c->is_suspended = false;
+    c->is_suspended = c->is_gated = false;
     MHD_resume_connection(c->mhd);
 }
 
@@ -239,11 +241,16 @@ void qn_connection_shut(qn_connection *c)
 
 void qn_connection_take(qn_connection *c, uint32_t events)
 {
-    if (!(events & ~(uint32_t)EPOLLIN)) {
+    const bool has_bytes_alone = !(events & ~(uint32_t)EPOLLIN);
+    c->is_gone = c->is_gone || !has_bytes_alone;
+    if (c->is_gated) {
+        (void)qn_gate_look(c);
+        return;
+    }
+    if (has_bytes_alone) {
         qn_connection_begin(c);
         return;
     }
-    c->is_gone = true;
     if (!c->is_suspended)
         return;
     if (c->request && c->request->answer)

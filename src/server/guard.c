@@ -108,10 +108,14 @@ bool qn_guard_origin(const char *origin, const char *host_header, unsigned schem
 
 /* ---- Types ---- */
 
-/* The length of a token of HTTP. */
-static size_t token_length(const char *text)
+size_t qn_guard_token(const char *text, size_t length)
 {
-    return strspn(text, "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz");
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    size_t n = 0;
+    while (n < length && ((text[n] >= '0' && text[n] <= '9') || (text[n] >= 'a' && text[n] <= 'z') ||
+                          (text[n] >= 'A' && text[n] <= 'Z') || (text[n] && strchr(others, text[n]))))
+        n++;
+    return n;
 }
 
 bool qn_guard_json(const char *content_type)
@@ -119,11 +123,11 @@ bool qn_guard_json(const char *content_type)
     if (!content_type)
         return false;
     const char *type = content_type + strspn(content_type, " \t");
-    const size_t n_type = token_length(type);
+    const size_t n_type = qn_guard_token(type, strlen(type));
     if (!n_type || type[n_type] != '/')
         return false;
     const char *subtype = type + n_type + 1;
-    const size_t n = token_length(subtype);
+    const size_t n = qn_guard_token(subtype, strlen(subtype));
     const char *rest = subtype + n + strspn(subtype + n, " \t");
     if (*rest && *rest != ';')
         return false;

@@ -23,6 +23,10 @@ bool qn_guard_origin(const char *origin, const char *host, unsigned schemes, con
 /* qn_guard_listed_origin - whether `allowed` has it: what CORS headers are sent for. */
 bool qn_guard_listed_origin(const char *origin, const char *const *allowed, size_t n_allowed);
 
+/* qn_guard_token - how many bytes at the beginning of text [length] are characters of a token of HTTP: a method, the name of a
+ * header, a type. */
+size_t qn_guard_token(const char *text, size_t length);
+
 /* qn_guard_json - whether a Content-Type is JSON: application/json, or any with "+json" at its end, with any parameters. Pages
  * can send other types across sites without being asked first. NULL is refused. */
 bool qn_guard_json(const char *content_type);

@@ -3,6 +3,7 @@
 #define QN_SERVER_HTTP_H
 
 #include "server/answer.h"
+#include "server/framing.h"
 #include "server/route.h"
 #include "server/server.h"
 #include "server/tls.h"
@@ -16,6 +17,7 @@ enum {
     QN_HTTP_ID_BYTES = 40,
     QN_HTTP_PATH_BYTES = 512,
     QN_HTTP_ADDRESS_BYTES = INET6_ADDRSTRLEN,
+    QN_HTTP_GATE_BYTES = 32 << 10,   /* of a header block, which a socket holds for sure */
     QN_HTTP_MAX_DISCARDED = 64 << 20 /* bytes of a body that is refused, which are read so that the client reads the refusal */
 };
 
@@ -35,16 +37,20 @@ struct qn_http_request {
     double seconds;       /* that it took; once it is complete */
     char method[16];
     char path[QN_HTTP_PATH_BYTES]; /* decoded; "" where it is invalid */
-    const qn_route *route;         /* NULL: none */
-    const qn_protocol *protocol;   /* whose form errors have; from the headers on */
+    const char *target;            /* [n_target] the path with its query, in libmicrohttpd's memory. For its place alone */
+    size_t n_target;
+    const char *why_invalid;     /* it is no target; NULL: it is one */
+    const qn_route *route;       /* NULL: none */
+    const qn_protocol *protocol; /* whose form errors have; from the headers on */
     bool has_headers;
+    bool closes; /* the connection, after the answer: what libmicrohttpd read may be something else than what was sent */
     bool has_key;
     qn_key key;
     char origin[256]; /* a listed one, else "" */
     bool is_refused;  /* the answer is `refusal` */
     qn_refusal refusal;
+    qn_account *account; /* from the first byte of a body on */
     qn_bytes body;
-    size_t n_counted;   /* bytes of the server's budget for bodies */
     size_t n_discarded; /* of a body that is not wanted */
     qn_answer *answer;
     bool is_streaming;
@@ -75,10 +81,16 @@ struct qn_connection {
     char client_text[QN_HTTP_ADDRESS_BYTES]; /* the same of a network of 64 bits for IPv6 */
     bool is_loopback;
     qn_connection_state state;
-    double deadline;                                /* 0: none */
-    bool is_suspended;                              /* in libmicrohttpd, which then does not see that the client goes away */
-    bool is_gone;                                   /* the client has closed its end */
-    bool is_shut;                                   /* by the server: it closes soon */
+    double deadline;    /* 0: none */
+    bool is_suspended;  /* in libmicrohttpd, which then does not see that the client goes away */
+    bool is_gone;       /* the client has closed its end */
+    bool is_shut;       /* by the server: it closes soon */
+    bool is_gated;      /* suspended until a header block is complete */
+    bool may_have_rest; /* of what came after a request, in libmicrohttpd */
+    bool is_expected;   /* in qn_http.expected */
+    qn_connection *next_expected;
+    qn_framing head; /* what was read of it, in so many looks */
+    unsigned n_looks;
     qn_http_request *request;                       /* NULL between requests */
     qn_connection *previous, *next;                 /* of all */
     qn_connection *waiting_previous, *waiting_next; /* of those that wait for a client's request or a rest of it */
@@ -100,13 +112,15 @@ struct qn_http {
     qn_outbox outbox;
     qn_registry registry; /* of its own lock */
     qn_protocol_limits limits;
+    qn_budget *budget; /* of all requests */
     qn_workers *workers;
     qn_metrics *metrics;
     qn_tls *tls;
     qn_connections all, waiting;
-    size_t n_busy;           /* connections with a request: from its first byte to the end of its answer */
-    qn_http_request *ending; /* without connections */
-    size_t n_body_bytes;     /* of all requests */
+    qn_connection *expected;       /* those of which the next is a request, until libmicrohttpd has done its work */
+    char gate[QN_HTTP_GATE_BYTES]; /* bytes of a request that are looked at */
+    size_t n_busy;                 /* connections with a request: from its first byte to the end of its answer */
+    qn_http_request *ending;       /* without connections */
     bool is_draining, is_cut, is_closing;
     double drain_until;
     atomic_int stops, reloads; /* requests of signal handlers */
@@ -139,12 +153,31 @@ void qn_connection_take(qn_connection *connection, uint32_t events);
 /* qn_connections_tick - now and then: deadlines, comments of silent streams. */
 void qn_connections_tick(qn_http *http);
 
+/* ---- Header blocks, gate.c ---- */
+
+/* qn_gate_expect - a request comes next on a connection. qn_gate_forget - no more. */
+void qn_gate_expect(qn_connection *connection);
+void qn_gate_forget(qn_connection *connection);
+
+/* qn_gate_run - after libmicrohttpd's work: suspend connections on which a request is expected. qn_gate_look - bytes came on such a
+ * one, or its end. Whether libmicrohttpd has work now. */
+bool qn_gate_run(qn_http *http);
+bool qn_gate_look(qn_connection *connection);
+
 /* ---- Requests, request.c: libmicrohttpd's callbacks ---- */
 
 void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd);
 enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const char *url, const char *method,
                                   const char *version, const char *data, size_t *length, void **context);
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
+
+/* qn_request_make_id - a random id. qn_request_refuse - the answer is a refusal. Returns false. */
+void qn_request_make_id(char id[QN_HTTP_ID_BYTES]);
+bool qn_request_refuse(qn_http_request *request, int status, const char *code, const char *message);
+
+/* qn_request_check_head - whether headers say where the request ends; sets `closes`. False: refused, and nothing on the connection can
+ * be believed any more. request_head.c. */
+bool qn_request_check_head(qn_http_request *request, struct MHD_Connection *mhd, const char *method, const char *version);
 
 /* qn_request_news - its answer has something new. May free it. */
 void qn_request_news(qn_http_request *request);

@@ -1,18 +1,17 @@
 /* The JSON of a body, read with limits, and its fields. */
 #include "server/json_body.h"
 
+#include "base/memory.h"
+#include "base/printable.h"
 #include "text/json_decode.h"
-#include "text/json_scan.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A value takes up to 250 bytes: a body of all that are allowed takes 40 MB. An agent's first request has 10,000. */
-enum { MAX_DEPTH = 128, MAX_VALUES = 300000 };
+enum { MAX_DEPTH = 128 };
 
 /* ---- Refusals ---- */
 
@@ -24,9 +23,7 @@ bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *pa
     va_start(arguments, format);
     vsnprintf(refusal->message, sizeof refusal->message, format, arguments);
     va_end(arguments);
-    for (char *c = refusal->message; *c; c++)
-        if (iscntrl((unsigned char)*c))
-            *c = '?';
+    qn_mask(refusal->message);
     return false;
 }
 
@@ -49,35 +46,107 @@ bool qn_refuse_memory(qn_refusal *refusal)
     return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
 }
 
-/* ---- Reading ---- */
-
-/* False: refused. */
-static bool check_size(const char *text, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
+bool qn_refuse_over(qn_account *account, qn_refusal *refusal)
 {
-    const size_t depth = qn_limit(limits->depth, MAX_DEPTH), most = qn_limit(limits->values, MAX_VALUES);
-    if (qn_json_is_deeper(text, length, depth))
-        return qn_refuse(refusal, 400, "invalid_json", NULL, "the body is nested deeper than %zu", depth);
-    const size_t n = qn_json_count(text, length);
-    return n <= most ||
-           qn_refuse(refusal, 400, "invalid_json", NULL, "the body has %zu values, at most %zu are allowed", n, most);
+    switch (qn_account_refused(account)) {
+    case QN_LIMIT_NONE: break;
+    case QN_LIMIT_REQUEST:
+        return qn_refuse(refusal, 413, "request_too_large", NULL,
+                         "the request needs more memory than one with a body of its length may have");
+    case QN_LIMIT_CLIENT:
+        return qn_refuse(refusal, 429, "overloaded", NULL,
+                         "the requests of this client have all the memory that they may have");
+    case QN_LIMIT_SERVER:
+        return qn_refuse(refusal, 429, "overloaded", NULL, "all requests together have all the memory that they may have");
+    }
+    return qn_refuse_memory(refusal);
 }
 
-json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal)
+/* ---- Memory of values ---- */
+
+bool qn_reading_take(qn_reading *r, size_t bytes)
 {
-    static const qn_protocol_limits defaults;
+    enum { STEP = 16 << 10 }; /* so that few promises are made */
+    size_t more;
+    if (bytes > r->left) {
+        const size_t lacks = bytes - r->left;
+        if (!qn_add_size(lacks, STEP, &more) || more > r->most - r->promised || !qn_account_take(r->account, more)) {
+            r->is_over = true;
+            return false;
+        }
+        r->promised += more;
+        r->left += more;
+    }
+    r->left -= bytes;
+    return true;
+}
+
+bool qn_reading_refuse(const qn_reading *r, qn_refusal *refusal)
+{
+    if (!r->is_over || qn_account_refused(r->account) != QN_LIMIT_NONE)
+        return qn_refuse_over(r->account, refusal);
+    return qn_refuse(refusal, 413, "request_too_large", NULL, "the body has more values than one of its length may have");
+}
+
+size_t qn_reading_end(qn_reading *r)
+{
+    qn_account_give(r->account, r->left);
+    r->promised -= r->left;
+    r->left = 0;
+    return r->promised;
+}
+
+static bool take_values(void *reading, size_t bytes)
+{
+    return qn_reading_take(reading, bytes);
+}
+
+static json_t *decode(qn_reading *r, const char *text, size_t length, json_error_t *why)
+{
+    const uint32_t depth = r->limits ? r->limits->depth : 0;
+    const qn_json_limits limits = { .depth = qn_limit(depth, MAX_DEPTH), .take = take_values, .user = r };
+    return qn_json_decode(text, length, 0, &limits, why);
+}
+
+json_t *qn_reading_decode(qn_reading *r, const char *text, size_t length)
+{
     json_error_t why;
-    if (!check_size(body, length, limits ? limits : &defaults, refusal))
-        return NULL;
-    json_t *json = qn_json_decode(body, length, 0, &why);
+    return decode(r, text, length, &why);
+}
+
+static int add_piece(const char *text, size_t length, void *out)
+{
+    qn_bytes_add(out, text, length);
+    return ((const qn_bytes *)out)->has_failed ? -1 : 0;
+}
+
+void qn_json_dump(const json_t *value, qn_bytes *out)
+{
+    if (json_dump_callback(value, add_piece, out, JSON_COMPACT | JSON_ENCODE_ANY))
+        out->has_failed = true;
+    qn_bytes_add(out, "", 1);
+    out->length -= !out->has_failed;
+}
+
+/* ---- Reading ---- */
+
+json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_refusal *refusal)
+{
+    json_error_t why;
+    size_t most;
+    if (!qn_mul_size(length, QN_REQUEST_FACTOR, &most) || !qn_add_size(most, QN_REQUEST_MEMORY, &reading->most))
+        reading->most = SIZE_MAX;
+    json_t *json = decode(reading, body, length, &why);
     if (!json && json_error_code(&why) == json_error_out_of_memory)
-        qn_refuse_memory(refusal);
+        qn_reading_refuse(reading, refusal);
     else if (!json)
         qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
     else if (!json_is_object(json))
         qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
-    if (json_is_object(json))
+    if (json_is_object(json) && qn_body_check_zeros(json, refusal))
         return json;
     json_decref(json);
+    qn_account_give(reading->account, qn_reading_end(reading));
     return NULL;
 }
 

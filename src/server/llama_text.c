@@ -1,12 +1,17 @@
-/* llama-server's /tokenize, /detokenize and /apply-template: answers without requests. */
+/* llama-server's /tokenize, /detokenize and /apply-template: answers without requests. They wait for their client as a whole, so
+ * they have a limit of their own. */
 #include "server/openai.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* Of an answer, beside what it was asked about. */
+enum { MAX_ANSWER = 16 << 20 };
+
 typedef struct text_exchange {
     qn_exchange base;
     json_t *model, *given; /* references: what base.model points into; what bind reads, until then */
+    qn_prompt tokens;      /* of /detokenize */
     bool has_bos, has_special, has_pieces;
     qn_bytes answer;
 } text_exchange;
@@ -18,18 +23,23 @@ static void free_text(qn_exchange *exchange)
     json_decref(x->base.conversation);
     json_decref(x->model);
     json_decref(x->given);
+    free(x->tokens.tokens);
     free(x);
 }
 
 /* `model` is no field of llama-server's, but names one of several. */
-static text_exchange *create(const json_t *body, json_t *given, qn_refusal *refusal)
+static text_exchange *create(const json_t *body, json_t *given, qn_account *account, qn_refusal *refusal)
 {
     text_exchange *x = calloc(1, sizeof *x);
     if (!x) {
         qn_refuse_memory(refusal);
         return NULL;
     }
-    x->model = json_incref(json_object_get(body, "model"));
+    if (!qn_openai_take_model(body, &x->model, refusal)) {
+        free(x);
+        return NULL;
+    }
+    x->base.account = x->answer.account = account;
     x->base.model = json_string_value(x->model);
     x->given = json_incref(given);
     return x;
@@ -49,13 +59,29 @@ static qn_bytes *open_answer(qn_exchange *exchange, const char *key)
     return out;
 }
 
+static bool refuse_long(size_t most, qn_refusal *refusal)
+{
+    return qn_refuse(refusal, 413, "answer_too_large", NULL, "the answer is longer than %zu bytes", most);
+}
+
+/* False: refused. */
+static bool close_answer(qn_exchange *exchange, size_t most, qn_refusal *refusal)
+{
+    text_exchange *x = (text_exchange *)exchange;
+    qn_json_close(&x->answer, '}');
+    json_decref(x->given);
+    x->given = NULL;
+    if (x->answer.has_failed)
+        return qn_refuse_over(exchange->account, refusal);
+    return x->answer.length <= most || refuse_long(most, refusal);
+}
+
 /* ---- /tokenize ---- */
 
-static qn_exchange *parse_tokenize(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse_tokenize(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *content = json_object_get(body, "content");
     bool has_bos = false, has_special = true, has_pieces = false;
-    (void)limits;
     if (!json_is_string(content)) {
         qn_refuse_type(refusal, "content", content, "a string");
         return NULL;
@@ -64,7 +90,7 @@ static qn_exchange *parse_tokenize(json_t *body, const qn_protocol_limits *limit
         !qn_field_bool(body, "parse_special", &has_special, refusal) ||
         !qn_field_bool(body, "with_pieces", &has_pieces, refusal))
         return NULL;
-    text_exchange *x = create(body, content, refusal);
+    text_exchange *x = create(body, content, reading->account, refusal);
     if (!x)
         return NULL;
     x->has_bos = has_bos;
@@ -101,69 +127,66 @@ static bool bind_tokenize(qn_exchange *exchange, const qn_served *served, qn_ref
     if (qn_tokenize(served->model, json_string_value(x->given), json_string_length(x->given), x->has_special, x->has_bos,
                     &tokens, &n))
         return refuse_text("content", refusal);
+    const size_t most = MAX_ANSWER + json_string_length(x->given);
     qn_bytes *out = open_answer(exchange, "tokens");
     qn_json_open(out, '[');
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && out->length <= most; i++) {
         if (x->has_pieces)
             write_piece(served->model, tokens[i], out);
         else
             qn_json_integer(out, tokens[i]);
     }
     qn_json_close(out, ']');
-    qn_json_close(out, '}');
     qn_free_tokens(tokens);
-    return true;
+    return close_answer(exchange, most, refusal);
 }
 
 /* ---- /detokenize ---- */
 
-static qn_exchange *parse_detokenize(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse_detokenize(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *tokens = json_object_get(body, "tokens");
-    text_exchange *x = NULL;
-    (void)limits;
-    if (!json_is_array(tokens))
+    if (!json_is_array(tokens)) {
         qn_refuse_type(refusal, "tokens", tokens, "an array of token ids");
-    else
-        x = create(body, tokens, refusal);
-    return x ? &x->base : NULL;
-}
-
-static bool add_pieces(const qn_model *model, const json_t *tokens, qn_bytes *text, qn_refusal *refusal)
-{
-    for (size_t i = 0; i < json_array_size(tokens); i++) {
-        const json_t *item = json_array_get(tokens, i);
-        const char *bytes;
-        size_t length;
-        int64_t id;
-        if (!qn_json_integer_of(item, &id))
-            return qn_refuse_type(refusal, "tokens", item, "an array of token ids");
-        if (qn_token_piece(model, id >= 0 && id <= INT32_MAX ? (qn_token)id : -1, &bytes, &length))
-            return refuse_text("tokens", refusal);
-        qn_bytes_add(text, bytes, length);
+        return NULL;
     }
-    return !text->has_failed || qn_refuse_memory(refusal);
+    text_exchange *x = create(body, NULL, reading->account, refusal);
+    if (!x)
+        return NULL;
+    x->base.is_read = true;
+    if (qn_openai_take_ids(tokens, "tokens", reading->account, &x->tokens, refusal))
+        return &x->base;
+    free_text(&x->base);
+    return NULL;
 }
 
 static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    qn_bytes text = { 0 };
-    const bool done = add_pieces(served->model, ((const text_exchange *)exchange)->given, &text, refusal);
-    if (done) {
-        qn_bytes *out = open_answer(exchange, "content");
-        qn_json_text(out, text.data, text.length);
-        qn_json_close(out, '}');
+    const qn_prompt *tokens = &((const text_exchange *)exchange)->tokens;
+    const size_t most = MAX_ANSWER + tokens->n * sizeof *tokens->tokens;
+    qn_bytes text = { .account = exchange->account };
+    for (size_t i = 0; i < tokens->n && text.length <= most; i++) {
+        const char *bytes;
+        size_t length;
+        if (qn_token_piece(served->model, tokens->tokens[i], &bytes, &length)) {
+            qn_bytes_free(&text);
+            return refuse_text("tokens", refusal);
+        }
+        qn_bytes_add(&text, bytes, length);
     }
+    qn_bytes *out = open_answer(exchange, "content");
+    qn_json_text(out, text.data, text.length);
+    out->has_failed = out->has_failed || text.has_failed;
     qn_bytes_free(&text);
-    return done;
+    return close_answer(exchange, most, refusal);
 }
 
 /* ---- /apply-template ---- */
 
-static qn_exchange *parse_template(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse_template(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    json_t *conversation = qn_openai_conversation(body, limits, refusal);
-    text_exchange *x = conversation ? create(body, NULL, refusal) : NULL;
+    json_t *conversation = qn_openai_conversation(body, reading, refusal);
+    text_exchange *x = conversation ? create(body, NULL, reading->account, refusal) : NULL;
     if (!x) {
         json_decref(conversation);
         return NULL;
@@ -174,28 +197,37 @@ static qn_exchange *parse_template(json_t *body, const qn_protocol_limits *limit
 
 static bool bind_template(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    char *json = json_dumps(exchange->conversation, JSON_COMPACT), *text;
-    size_t length;
-    if (!json)
-        return qn_refuse_memory(refusal);
-    const qn_status status = qn_conversation_text(served->model, json, strlen(json), exchange->created, &text, &length);
-    free(json);
+    qn_bytes json = { .account = exchange->account };
+    char *text = NULL;
+    size_t length = 0;
+    qn_json_dump(exchange->conversation, &json);
+    json_decref(exchange->conversation);
+    exchange->conversation = NULL;
+    if (json.has_failed) {
+        qn_bytes_free(&json);
+        return qn_refuse_over(exchange->account, refusal);
+    }
+    const qn_status status = qn_conversation_text(served->model, json.data, json.length, exchange->created, &text, &length);
+    const size_t most = MAX_ANSWER + json.length;
+    qn_bytes_free(&json);
     if (status)
         return qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
-    qn_bytes *out = open_answer(exchange, "prompt");
-    qn_json_text(out, text, length);
-    qn_json_close(out, '}');
+    if (length <= most) {
+        qn_bytes *out = open_answer(exchange, "prompt");
+        qn_json_text(out, text, length);
+    }
     qn_free_text(text);
-    return true;
+    return length <= most ? close_answer(exchange, most, refusal) : refuse_long(most, refusal);
 }
 
 /* ---- All of them ---- */
 
 static int end(qn_exchange *exchange, qn_bytes *out)
 {
-    const qn_bytes *answer = &((text_exchange *)exchange)->answer;
-    qn_bytes_add(out, answer->data, answer->length);
-    out->has_failed = out->has_failed || answer->has_failed;
+    qn_bytes *answer = &((text_exchange *)exchange)->answer;
+    qn_bytes_free(out);
+    *out = *answer;
+    *answer = (qn_bytes){ 0 };
     return 200;
 }
 

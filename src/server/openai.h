@@ -33,6 +33,8 @@ typedef struct qn_choice {
     qn_choice_token *tokens;  /* [n_pending] */
     qn_logprobs *logprobs;    /* [n_pending], with log probabilities */
     size_t n_pending, cap_tokens, cap_logprobs;
+    qn_account *account; /* of the request, or NULL */
+    size_t n_promised;   /* bytes of it for tokens and log probabilities */
     qn_utf8_stream stream;
     size_t n_characters;                   /* of all tokens */
     size_t n_sent;                         /* characters of the text that came */
@@ -41,6 +43,8 @@ typedef struct qn_choice {
     qn_request_result result; /* without its error text */
 } qn_choice;
 
+/* qn_choice_init - of one that is zeroed. */
+void qn_choice_init(qn_choice *choice, qn_account *account);
 void qn_choice_free(qn_choice *choice);
 
 /* qn_choice_take_token - count a token, and with `keeps` keep it, unless it is an end token and `ends` the answer. False
@@ -78,9 +82,22 @@ typedef struct qn_tools {
 } qn_tools;
 
 typedef struct qn_prompt {
-    qn_token *tokens; /* [n] */
-    size_t n;
+    qn_token *tokens; /* [n]; those of ids are there from parse on */
+    size_t n, capacity;
+    qn_bytes json; /* from bind on, where answers repeat it: its text, as a string of JSON */
 } qn_prompt;
+
+/* The fields that a body of /completion asks for, each once. */
+enum { QN_LLAMA_MAX_FIELDS = 64, QN_LLAMA_FIELD_BYTES = 128 };
+typedef struct qn_llama_field {
+    char path[QN_LLAMA_FIELD_BYTES]; /* "prompt", "timings/prompt_n" */
+    size_t at, length; /* of a value that all choices have, from bind on: where `settings` has it; 0: it is another */
+} qn_llama_field;
+typedef struct qn_llama_fields {
+    qn_llama_field *list; /* [n] */
+    size_t n;
+    bool is_given; /* else all of an answer */
+} qn_llama_fields;
 
 typedef struct qn_openai {
     qn_exchange base;
@@ -92,10 +109,11 @@ typedef struct qn_openai {
     size_t n_choices;      /* for each prompt */
     json_t *model, *stops; /* references to what base.model and stop point into */
     const char **stop;
-    qn_logit_bias *bias;
+    qn_logit_bias *bias; /* one of each token */
     size_t cap_bias;
-    json_t *biases, *prompt; /* as the body has them, until bind */
-    json_t *fields;          /* of /completion: response_fields, or NULL */
+    json_t *biases, *prompt; /* as the body has them, until bind; a prompt of ids alone is in `prompts` */
+    qn_llama_fields fields;  /* of /completion */
+    qn_bytes settings;       /* of /completion, from bind on: what all choices have of generation_settings */
     qn_format format;
     qn_tools tools;
     bool has_usage; /* a stream ends with usage */
@@ -104,9 +122,9 @@ typedef struct qn_openai {
     bool is_echo, has_tokens; /* the answer repeats the prompt; has token ids */
     /* From bind on. */
     const qn_served *served;
-    char *conversation;
+    qn_bytes conversation;
     size_t n_prompt;    /* of qn_openai_count_prompt */
-    qn_prompt *prompts; /* [n_prompts] of completions */
+    qn_prompt *prompts; /* [n_prompts] of completions, from parse on */
     size_t n_prompts;
     qn_choice *choices; /* [base.n_requests] */
     qn_refusal refusal; /* with has_failed */
@@ -116,11 +134,12 @@ typedef struct qn_openai {
 
 /* qn_openai_alloc - an exchange of one choice, of a structure of this size that begins with a qn_openai. qn_openai_create - with
  * all values of a body that chats and completions share. NULL: refused. qn_openai_free frees either. */
-qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, const qn_protocol_limits *limits, qn_refusal *refusal);
-qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading, qn_refusal *refusal);
+qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 void qn_openai_free(qn_exchange *exchange);
 
-/* qn_openai_bind - make the requests. qn_openai_dump_conversation - the conversation as text. False: refused. */
+/* qn_openai_bind - make the requests. qn_openai_dump_conversation - the conversation as text, after
+ * which nothing else of the body is there. False: refused. */
 bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal);
 bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal);
 
@@ -158,17 +177,19 @@ const char *qn_openai_model(const qn_openai *x);
 /* openai_params.c: sampling, lengths, stop strings, log probabilities. */
 bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal);
 
-/* What all protocols have: the model's name, whether it is a stream, sampling; stop strings, in a field of any name. */
+/* What all protocols have: the model's name, whether it is a stream, sampling; stop strings, in a field of any name.
+ * qn_openai_take_model - the name alone; NULL: there is none. */
+bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusal);
 bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal);
 bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_refusal *refusal);
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal);
 
 /* openai_messages.c: the conversation of a chat. NULL: refused. */
-json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refusal *refusal);
 
-/* qn_openai_arguments - the object that arguments of a call are, which may be its text; NULL without memory. What is no object, as of
- * a call that was cut, is an argument of its own: the conversation goes on. */
-json_t *qn_openai_arguments(json_t *given);
+/* qn_openai_arguments - the object that arguments of a call are, which may be its text, counted with the values of the body; NULL:
+ * see qn_reading_refuse. What is no object, as of a call that was cut, is an argument of its own: the conversation goes on. */
+json_t *qn_openai_arguments(json_t *given, qn_reading *reading);
 
 /* Its parts: a function of the tool of an index; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */
@@ -185,10 +206,17 @@ bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal); 
 bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal);
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal);
 
-/* openai_prompts.c: prompts of completions. qn_openai_prompt_text - a prompt as text. */
+/* openai_prompts.c: prompts of completions. qn_openai_prompt_json - the prompt of a choice, as a string of JSON. */
 bool qn_openai_check_prompts(qn_openai *x, const json_t *body, qn_refusal *refusal);
 bool qn_openai_bind_prompts(qn_openai *x, qn_refusal *refusal);
-void qn_openai_prompt_text(const qn_openai *x, size_t request, qn_bytes *out);
+const qn_bytes *qn_openai_prompt_json(const qn_openai *x, size_t request);
+
+/* qn_openai_check_repeats - whether there is memory for an answer in which each choice repeats its prompt, and settings of a length.
+ * False: refused. */
+bool qn_openai_check_repeats(const qn_openai *x, size_t settings, qn_refusal *refusal);
+
+/* qn_openai_take_ids - the tokens of a list of ids, which is emptied. False: refused, naming the field. */
+bool qn_openai_take_ids(json_t *ids, const char *field, qn_account *account, qn_prompt *prompt, qn_refusal *refusal);
 
 /* ---- Parts of answers ---- */
 
@@ -201,5 +229,6 @@ void qn_openai_completion_logprobs(const qn_openai *x, const qn_choice *choice, 
 /* openai_usage.c: members of an object. */
 void qn_openai_usage(const qn_openai *x, qn_bytes *out);
 void qn_llama_timings(const qn_choice *choice, qn_bytes *out);
+void qn_llama_write_timings(const qn_choice *choice, qn_bytes *out); /* the value alone */
 
 #endif

@@ -17,13 +17,13 @@ static bool take_reasoning(qn_openai *x, const json_t *body, qn_refusal *refusal
     return qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal);
 }
 
-static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_create(QN_OPENAI_CHAT, body, limits, refusal);
+    qn_openai *x = qn_openai_create(QN_OPENAI_CHAT, body, reading, refusal);
     if (!x)
         return NULL;
     x->base.has_events = true;
-    x->base.conversation = qn_openai_conversation(body, limits, refusal);
+    x->base.conversation = qn_openai_conversation(body, reading, refusal);
     if (x->base.conversation && take_reasoning(x, body, refusal))
         return &x->base;
     qn_openai_free(&x->base);

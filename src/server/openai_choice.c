@@ -6,8 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+void qn_choice_init(qn_choice *choice, qn_account *account)
+{
+    choice->account = choice->text.account = choice->reasoning.account = choice->name.account = choice->arguments.account =
+        choice->calls.account = account;
+}
+
 void qn_choice_free(qn_choice *choice)
 {
+    qn_account_give(choice->account, choice->n_promised);
     qn_bytes_free(&choice->text);
     qn_bytes_free(&choice->reasoning);
     qn_bytes_free(&choice->name);
@@ -28,10 +35,25 @@ static size_t count_characters(const char *text, size_t length)
 
 /* ---- Tokens ---- */
 
+/* For half as many tokens again. */
+static qn_status promise(qn_choice *choice, bool has_logprobs)
+{
+    enum { LEAST = 16 };
+    const size_t size = sizeof *choice->tokens + (has_logprobs ? sizeof *choice->logprobs : 0);
+    const size_t bytes = (choice->n_pending / 2 + LEAST) * size;
+    if (choice->n_promised / size > choice->n_pending)
+        return QN_OK;
+    if (!qn_account_take(choice->account, bytes))
+        return qn_fail(QN_ERR_MEMORY, "no memory for tokens");
+    choice->n_promised += bytes;
+    return QN_OK;
+}
+
 static qn_status keep(qn_choice *choice, qn_token token, const qn_logprobs *logprobs, const qn_model *model)
 {
     const char *bytes = "", *text = "";
     size_t n = 0, length = 0;
+    QN_TRY(promise(choice, logprobs != NULL));
     QN_TRY(qn_realloc_array(&choice->tokens, &choice->cap_tokens, choice->n_pending + 1, sizeof *choice->tokens, "tokens"));
     if (logprobs) {
         QN_TRY(qn_realloc_array(&choice->logprobs, &choice->cap_logprobs, choice->n_pending + 1, sizeof *choice->logprobs,

@@ -13,9 +13,9 @@ static bool check(qn_openai *x, const json_t *body, qn_refusal *refusal)
     return qn_openai_check_prompts(x, body, refusal);
 }
 
-static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_create(QN_OPENAI_COMPLETION, body, limits, refusal);
+    qn_openai *x = qn_openai_create(QN_OPENAI_COMPLETION, body, reading, refusal);
     if (!x || check(x, body, refusal))
         return x ? &x->base : NULL;
     qn_openai_free(&x->base);
@@ -24,7 +24,8 @@ static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_ref
 
 static bool bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
 {
-    return qn_openai_bind((qn_openai *)exchange, served, refusal);
+    qn_openai *x = (qn_openai *)exchange;
+    return qn_openai_bind(x, served, refusal) && (!x->is_echo || qn_openai_check_repeats(x, 0, refusal));
 }
 
 /* ---- Chunks ---- */
@@ -36,14 +37,25 @@ static void open_object(const qn_openai *x, qn_bytes *out)
     qn_json_open(out, '[');
 }
 
-static void write_choice(const qn_openai *x, size_t index, const char *text, size_t length, size_t n, const char *finish_reason,
-                         qn_bytes *out)
+/* A text, with the prompt before it: a string of JSON that is there already. */
+static void write_text(const qn_bytes *prompt, const char *text, size_t length, qn_bytes *out)
+{
+    if (prompt)
+        qn_bytes_add(out, prompt->data, prompt->length - 1); /* without its last quote */
+    else
+        qn_bytes_add(out, "\"", 1);
+    qn_json_escaped(out, text, length);
+    qn_bytes_add(out, "\"", 1);
+}
+
+static void write_choice(const qn_openai *x, size_t index, const qn_bytes *prompt, const char *text, size_t length, size_t n,
+                         const char *finish_reason, qn_bytes *out)
 {
     const qn_choice *choice = &x->choices[index];
     qn_json_open(out, '{');
     qn_json_member_integer(out, "index", (int64_t)index);
     qn_json_key(out, "text");
-    qn_json_text(out, text, length);
+    write_text(prompt, text, length, out);
     qn_json_key(out, "logprobs");
     if (x->params.n_logprobs >= 0)
         qn_openai_completion_logprobs(x, choice, n, out);
@@ -53,14 +65,14 @@ static void write_choice(const qn_openai *x, size_t index, const char *text, siz
     qn_json_close(out, '}');
 }
 
-static void send_chunk(const qn_openai *x, size_t index, const char *text, size_t length, const char *finish_reason,
-                       qn_bytes *out)
+static void send_chunk(const qn_openai *x, size_t index, const qn_bytes *prompt, const char *text, size_t length,
+                       const char *finish_reason, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
     const size_t n = finish_reason ? choice->n_pending : qn_choice_ready(choice);
     qn_bytes_print(out, "data: ");
     open_object(x, out);
-    write_choice(x, index, text, length, n, finish_reason, out);
+    write_choice(x, index, prompt, text, length, n, finish_reason, out);
     qn_choice_drop(choice, n);
     qn_json_close(out, ']');
     if (x->has_usage) {
@@ -75,7 +87,7 @@ static void send_chunk(const qn_openai *x, size_t index, const char *text, size_
 static void add_text(const qn_openai *x, size_t index, const char *text, size_t length, qn_bytes *out)
 {
     if (x->base.is_stream)
-        send_chunk(x, index, text, length, NULL, out);
+        send_chunk(x, index, NULL, text, length, NULL, out);
     else
         qn_bytes_add(&x->choices[index].text, text, length);
 }
@@ -83,13 +95,8 @@ static void add_text(const qn_openai *x, size_t index, const char *text, size_t 
 static void begin(qn_exchange *exchange, qn_bytes *out)
 {
     const qn_openai *x = (const qn_openai *)exchange;
-    for (size_t i = 0; x->is_echo && i < x->base.n_requests; i++) {
-        qn_bytes prompt = { 0 };
-        qn_openai_prompt_text(x, i, &prompt);
-        add_text(x, i, prompt.data, prompt.length, out);
-        x->choices[i].text.has_failed = x->choices[i].text.has_failed || prompt.has_failed;
-        qn_bytes_free(&prompt);
-    }
+    for (size_t i = 0; x->is_echo && x->base.is_stream && i < x->base.n_requests; i++)
+        send_chunk(x, i, qn_openai_prompt_json(x, i), "", 0, NULL, out);
 }
 
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
@@ -101,7 +108,7 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
     if (event->kind == QN_EXCHANGE_TEXT)
         add_text(x, request, event->text, event->length, out);
     else if (event->kind == QN_EXCHANGE_END && x->base.is_stream)
-        send_chunk(x, request, "", 0, qn_finish_reason(choice), out);
+        send_chunk(x, request, NULL, "", 0, qn_finish_reason(choice), out);
 }
 
 /* ---- The end ---- */
@@ -117,7 +124,9 @@ static int end(qn_exchange *exchange, qn_bytes *out)
         open_object(x, out);
         for (size_t i = 0; !is_stream && i < x->base.n_requests; i++) {
             const qn_choice *choice = &x->choices[i];
-            write_choice(x, i, choice->text.data, choice->text.length, choice->n_pending, qn_finish_reason(choice), out);
+            const qn_bytes *prompt = x->is_echo ? qn_openai_prompt_json(x, i) : NULL;
+            write_choice(x, i, prompt, choice->text.data, choice->text.length, choice->n_pending, qn_finish_reason(choice),
+                         out);
         }
         qn_json_close(out, ']');
         qn_openai_close(x, out);

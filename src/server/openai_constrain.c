@@ -65,14 +65,18 @@ static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
 static bool compile_format(qn_openai *x, qn_refusal *refusal)
 {
     const qn_format *f = &x->format;
-    const bool is_text = f->kind == QN_GRAMMAR_GBNF;
-    char *schema = f->source && !is_text ? json_dumps(f->source, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    if (f->source && !is_text && !schema)
-        return qn_refuse_memory(refusal);
-    const char *text = schema ? schema : json_string_value(f->source);
-    const size_t length = schema ? strlen(schema) : json_string_length(f->source);
+    const bool is_schema = f->source && f->kind != QN_GRAMMAR_GBNF;
+    qn_bytes schema = { .account = x->base.account };
+    if (is_schema)
+        qn_json_dump(f->source, &schema);
+    if (schema.has_failed) {
+        qn_bytes_free(&schema);
+        return qn_refuse_over(x->base.account, refusal);
+    }
+    const char *text = is_schema ? schema.data : json_string_value(f->source);
+    const size_t length = is_schema ? schema.length : json_string_length(f->source);
     const qn_status status = qn_grammar_create_in(x->served->model, x->base.scope, f->kind, text, length, &x->params.grammar);
-    free(schema);
+    qn_bytes_free(&schema);
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
     return status == QN_OK ||
@@ -89,6 +93,15 @@ static json_t *find_tool(const json_t *tools, const char *name)
     return NULL;
 }
 
+static bool holds(const json_t *list, const json_t *value)
+{
+    size_t i = 0;
+    while (i < json_array_size(list) && json_array_get(list, i) != value)
+        i++;
+    return i < json_array_size(list);
+}
+
+/* A tool that is named more than once is there once. */
 bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal)
 {
     const json_t *mode = json_object_get(allowed, "mode"), *named = json_object_get(allowed, "tools");
@@ -104,7 +117,7 @@ bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal)
         const json_t *entry = json_array_get(named, i), *function = json_object_get(entry, "function");
         const char *name = json_string_value(json_object_get(function ? function : entry, "name"));
         json_t *tool = name ? find_tool(all, name) : NULL;
-        done = !tool || json_array_append(list, tool) == 0 || qn_refuse_memory(refusal);
+        done = !tool || holds(list, tool) || json_array_append(list, tool) == 0 || qn_refuse_memory(refusal);
     }
     x->tools.is_required = qn_json_is(mode, "required");
     x->tools.list = list;
@@ -164,10 +177,13 @@ static bool has_strict_tool(const json_t *tools)
     return false;
 }
 
-/* The schema of content that may come in place of calls. NULL without memory. */
-static char *dump_format(const qn_format *f)
+/* The schema of content that may come in place of calls. */
+static void dump_format(const qn_format *f, qn_bytes *out)
 {
-    return f->source ? json_dumps(f->source, JSON_COMPACT | JSON_ENCODE_ANY) : strdup("{\"type\":\"object\"}");
+    if (f->source)
+        qn_json_dump(f->source, out);
+    else
+        qn_bytes_print(out, "{\"type\":\"object\"}");
 }
 
 /* A call that is not required has a grammar from its opening on; with a format the answer has one from its beginning on. Where
@@ -176,23 +192,26 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 {
     const qn_tools *tools = &x->tools;
     const bool has_format = x->format.is_given && !tools->is_required;
-    char *text = json_dumps(tools->list, JSON_COMPACT), *format = has_format ? dump_format(&x->format) : NULL;
-    const qn_call_params calls = { .tools = text,
-                                   .length = text ? strlen(text) : 0,
+    qn_bytes text = { .account = x->base.account }, format = { .account = x->base.account };
+    qn_json_dump(tools->list, &text);
+    if (has_format)
+        dump_format(&x->format, &format);
+    const qn_call_params calls = { .tools = text.data,
+                                   .length = text.length,
                                    .name = tools->name,
                                    .is_required = tools->is_required,
                                    .is_single = tools->is_single,
-                                   .format = format,
-                                   .format_length = format ? strlen(format) : 0,
+                                   .format = has_format ? format.data : NULL,
+                                   .format_length = format.length,
                                    .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT,
                                    .scope = x->base.scope };
-    const bool has_memory = text && (format || !has_format);
+    const bool has_memory = !text.has_failed && !format.has_failed;
     const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
-    free(text);
-    free(format);
+    qn_bytes_free(&text);
+    qn_bytes_free(&format);
     x->params.grammar_trigger.when = tools->is_required || has_format ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
     if (status == QN_ERR_MEMORY)
-        return qn_refuse_memory(refusal);
+        return has_memory ? qn_refuse_memory(refusal) : qn_refuse_over(x->base.account, refusal);
     return status == QN_OK || (!tools->is_required && !has_strict_tool(tools->list)) ||
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "tools", "%s", qn_error_text());
 }

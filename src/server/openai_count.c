@@ -10,14 +10,14 @@ static qn_exchange *without_stream(qn_exchange *exchange)
     return exchange;
 }
 
-static qn_exchange *parse_chat(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse_chat(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    return without_stream(qn_openai_chat.parse(body, limits, refusal));
+    return without_stream(qn_openai_chat.parse(body, reading, refusal));
 }
 
-static qn_exchange *parse_responses(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse_responses(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    return without_stream(qn_responses_create.parse(body, limits, refusal));
+    return without_stream(qn_responses_create.parse(body, reading, refusal));
 }
 
 static void free_chat(qn_exchange *exchange)

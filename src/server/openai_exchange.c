@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, const qn_protocol_limits *limits, qn_refusal *refusal)
+qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading, qn_refusal *refusal)
 {
     qn_openai *x;
     if (qn_alloc(&x, 1, size, "a request")) {
@@ -15,15 +15,16 @@ qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, const qn_protocol_l
         return NULL;
     }
     x->kind = kind;
-    x->limits = *limits;
+    x->limits = *reading->limits;
+    x->base.account = x->conversation.account = x->settings.account = reading->account;
     x->params = qn_request_defaults();
     x->n_choices = 1;
     return x;
 }
 
-qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof *x, kind, limits, refusal);
+    qn_openai *x = qn_openai_alloc(sizeof *x, kind, reading, refusal);
     if (!x || (qn_openai_params(x, body, refusal) && qn_openai_take_constraints(x, body, refusal)))
         return x;
     qn_openai_free(&x->base);
@@ -33,7 +34,9 @@ qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, const qn_pr
 /* What only bind needs. The references would else be as large as the body for the life of the answer. */
 static void release_body(qn_openai *x)
 {
-    json_t **const parts[] = { &x->base.conversation, &x->biases, &x->prompt, &x->format.source, &x->tools.list };
+    json_t **const parts[] = { &x->base.conversation, &x->biases,     &x->prompt,
+                               &x->format.source,     &x->tools.list, &x->tools.called };
+    x->tools.name = NULL;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         json_decref(*parts[i]);
         *parts[i] = NULL;
@@ -48,12 +51,14 @@ void qn_openai_free(qn_exchange *exchange)
     qn_free(x->stop);
     json_decref(x->model);
     json_decref(x->stops);
-    json_decref(x->fields);
-    json_decref(x->tools.called);
+    qn_free(x->fields.list);
     free(x->bias);
-    free(x->conversation);
-    for (size_t i = 0; x->prompts && i < x->n_prompts; i++)
+    qn_bytes_free(&x->conversation);
+    qn_bytes_free(&x->settings);
+    for (size_t i = 0; x->prompts && i < x->n_prompts; i++) {
         free(x->prompts[i].tokens);
+        qn_bytes_free(&x->prompts[i].json);
+    }
     qn_free(x->prompts);
     for (size_t i = 0; x->choices && i < x->base.n_requests; i++)
         qn_choice_free(&x->choices[i]);
@@ -71,24 +76,23 @@ static uint64_t seed_of(uint64_t seed, size_t choice)
     return choice ? XXH64(&number, sizeof number, seed) : seed;
 }
 
+/* The last use of the body's values. The scheduler has the text, too, and what the template makes of it; all choices share them. */
 bool qn_openai_dump_conversation(qn_openai *x, qn_refusal *refusal)
 {
-    x->conversation = json_dumps(x->base.conversation, JSON_COMPACT);
-    if (!x->conversation)
-        return qn_refuse_memory(refusal);
-    x->params.conversation = x->conversation;
-    x->params.conversation_length = strlen(x->conversation);
+    enum { COPIES = 2 };
+    qn_json_dump(x->base.conversation, &x->conversation);
+    release_body(x);
+    qn_exchange_give_values(&x->base);
+    if (x->conversation.has_failed || !qn_account_take(x->base.account, COPIES * x->conversation.length))
+        return qn_refuse_over(x->base.account, refusal);
+    x->params.conversation = x->conversation.data;
+    x->params.conversation_length = x->conversation.length;
     return true;
 }
 
 qn_status qn_openai_count_prompt(qn_openai *x)
 {
-    qn_token *tokens;
-    const qn_status status = qn_conversation_tokens(x->served->model, x->params.conversation, x->params.conversation_length, -1,
-                                                    &tokens, &x->n_prompt);
-    if (status == QN_OK)
-        qn_free_tokens(tokens);
-    return status;
+    return qn_conversation_count(x->served->model, x->params.conversation, x->params.conversation_length, -1, &x->n_prompt);
 }
 
 bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
@@ -97,7 +101,6 @@ bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_ref
     x->served = served;
     if (!qn_openai_dump_conversation(x, refusal))
         return false;
-    release_body(x);
     const qn_status status = qn_openai_count_prompt(x);
     return status == QN_OK ||
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
@@ -118,6 +121,7 @@ bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
     x->base.n_requests = n;
     for (size_t i = 0; i < n; i++) {
         qn_request_params *request = &x->base.requests[i];
+        qn_choice_init(&x->choices[i], x->base.account);
         *request = x->params;
         request->sampling.seed = seed_of(x->params.sampling.seed, i % x->n_choices);
         if (!is_chat) {
@@ -238,7 +242,7 @@ static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event
     switch (event->kind) {
     case QN_EXCHANGE_TOKEN:
         return qn_choice_take_token(choice, event, x->served->model, !x->params.ignore_end, keeps_tokens(x)) ||
-               qn_refuse(refusal, 500, "out_of_memory", NULL, "not enough memory for its answer");
+               qn_refuse_over(x->base.account, refusal);
     case QN_EXCHANGE_TEXT: qn_choice_take_text(choice, event->text, event->length); return true;
     case QN_EXCHANGE_OUTPUT: qn_choice_take_output(choice, event->output); return true;
     case QN_EXCHANGE_END: break;
@@ -264,7 +268,7 @@ bool qn_openai_check_end(qn_openai *x, qn_bytes *out)
         const qn_choice *c = &x->choices[i];
         if (c->text.has_failed || c->reasoning.has_failed || c->name.has_failed || c->arguments.has_failed ||
             c->calls.has_failed) {
-            qn_refuse(&x->refusal, 500, "out_of_memory", NULL, "not enough memory for its answer");
+            qn_refuse_over(x->base.account, &x->refusal);
             x->base.has_failed = true;
         }
     }

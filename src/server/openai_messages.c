@@ -38,30 +38,30 @@ static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
     return true;
 }
 
-json_t *qn_openai_arguments(json_t *given)
+json_t *qn_openai_arguments(json_t *given, qn_reading *reading)
 {
     const char *text = json_is_string(given) ? json_string_value(given) : "";
     json_t *arguments = given && !json_is_string(given) ? json_incref(given)
-                        : *text                         ? json_loadb(text, json_string_length(given), JSON_ALLOW_NUL, NULL)
+                        : *text                         ? qn_reading_decode(reading, text, json_string_length(given))
                                                         : json_object();
     if (json_is_object(arguments) || !given)
         return arguments;
     json_decref(arguments);
-    return json_pack("{s:O}", "arguments", given);
+    return reading->is_over ? NULL : json_pack("{s:O}", "arguments", given);
 }
 
-static bool take_call(json_t *call, size_t index, size_t number, qn_refusal *refusal)
+static bool take_call(json_t *call, size_t index, size_t number, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *function = json_object_get(call, "function");
     const place where = place_of("messages", index, "tool_calls");
     if (!json_is_string(json_object_get(function, "name")))
         return qn_refuse(refusal, 400, NULL, where.name, "message %zu: tool call %zu has no function with a name", index,
                          number);
-    return json_object_set_new(function, "arguments", qn_openai_arguments(qn_field(function, "arguments"))) == 0 ||
-           qn_refuse_memory(refusal);
+    json_t *arguments = qn_openai_arguments(qn_field(function, "arguments"), reading);
+    return json_object_set_new(function, "arguments", arguments) == 0 || qn_reading_refuse(reading, refusal);
 }
 
-static bool take_calls(json_t *message, size_t index, qn_refusal *refusal)
+static bool take_calls(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     json_t *calls = qn_field(message, "tool_calls");
     if (!calls) {
@@ -71,7 +71,7 @@ static bool take_calls(json_t *message, size_t index, qn_refusal *refusal)
     if (!json_is_array(calls))
         return qn_refuse_type(refusal, "tool_calls", calls, "an array");
     for (size_t i = 0; i < json_array_size(calls); i++)
-        if (!take_call(json_array_get(calls, i), index, i, refusal))
+        if (!take_call(json_array_get(calls, i), index, i, reading, refusal))
             return false;
     return true;
 }
@@ -90,7 +90,7 @@ static bool take_content(json_t *message, size_t index, qn_refusal *refusal)
     return json_is_string(content) || qn_refuse_type(refusal, "content", content, "a string or an array of texts");
 }
 
-static bool take_message(json_t *message, size_t index, qn_refusal *refusal)
+static bool take_message(json_t *message, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     static const char *const roles[] = { "system", "developer", "user", "assistant", "tool" };
     const json_t *role = json_object_get(message, "role");
@@ -99,7 +99,7 @@ static bool take_message(json_t *message, size_t index, qn_refusal *refusal)
         i++;
     if (i == sizeof roles / sizeof *roles)
         return qn_refuse_type(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
-    return take_calls(message, index, refusal) && take_content(message, index, refusal);
+    return take_calls(message, index, reading, refusal) && take_content(message, index, refusal);
 }
 
 static bool is_answer(const json_t *messages, size_t index)
@@ -113,19 +113,18 @@ bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits 
     return n <= most || qn_refuse(refusal, 400, NULL, name, "'%s' has %zu entries, at most %zu are allowed", name, n, most);
 }
 
-static bool take_messages(const json_t *body, const qn_protocol_limits *limits, json_t *conversation, qn_refusal *refusal)
+static bool take_messages(const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
 {
-    const json_t *given = json_object_get(body, "messages");
-    const size_t n = json_array_size(given);
+    json_t *messages = json_object_get(body, "messages");
+    const size_t n = json_array_size(messages);
     if (!n)
-        return qn_refuse_type(refusal, "messages", given, "an array with at least one message");
-    if (!qn_openai_check_count(n, "messages", limits, refusal))
+        return qn_refuse_type(refusal, "messages", messages, "an array with at least one message");
+    if (!qn_openai_check_count(n, "messages", reading->limits, refusal))
         return false;
-    json_t *messages = json_deep_copy(given);
-    if (json_object_set_new(conversation, "messages", messages))
+    if (json_object_set(conversation, "messages", messages))
         return qn_refuse_memory(refusal);
     for (size_t i = 0; i < n; i++)
-        if (!take_message(json_array_get(messages, i), i, refusal)) {
+        if (!take_message(json_array_get(messages, i), i, reading, refusal)) {
             if (strncmp(refusal->param, "messages", 8) != 0)
                 snprintf(refusal->param, sizeof refusal->param, "%.63s", place_of("messages", i, refusal->param).name);
             return false;
@@ -165,13 +164,13 @@ static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
     return qn_openai_check_function(function, index, refusal);
 }
 
-static bool take_tools(const json_t *body, const qn_protocol_limits *limits, json_t *conversation, qn_refusal *refusal)
+static bool take_tools(const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
 {
     json_t *tools = qn_field(body, "tools");
     const size_t n = json_array_size(tools);
     if (tools && !json_is_array(tools))
         return qn_refuse_type(refusal, "tools", tools, "an array");
-    if (!qn_openai_check_count(n, "tools", limits, refusal))
+    if (!qn_openai_check_count(n, "tools", reading->limits, refusal))
         return false;
     for (size_t i = 0; i < n; i++)
         if (!check_tool(json_array_get(tools, i), i, refusal))
@@ -233,14 +232,14 @@ static bool check_modalities(const json_t *body, qn_refusal *refusal)
     return true;
 }
 
-json_t *qn_openai_conversation(const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     bool has_header = true;
     json_t *conversation = json_object();
     const bool done = check_modalities(body, refusal) && qn_field_bool(body, "add_generation_prompt", &has_header, refusal) &&
                       (json_object_set_new(conversation, "add_generation_prompt", json_boolean(has_header)) == 0 ||
                        qn_refuse_memory(refusal)) &&
-                      take_messages(body, limits, conversation, refusal) && take_tools(body, limits, conversation, refusal) &&
+                      take_messages(body, reading, conversation, refusal) && take_tools(body, reading, conversation, refusal) &&
                       take_variables(body, conversation, refusal);
     if (done)
         return conversation;

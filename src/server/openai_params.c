@@ -83,11 +83,11 @@ static void fill_sampling(qn_openai *x)
 
 /* ---- Biases ---- */
 
-static bool refuse_biases(const qn_openai *x, size_t n, qn_refusal *refusal)
+static bool refuse_biases(const qn_openai *x, size_t n, const char *what, qn_refusal *refusal)
 {
     const size_t most = qn_limit(x->limits.biases, MAX_BIASES);
     return n <= most ||
-           qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has %zu entries, at most %zu are allowed", n, most);
+           qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has %zu %s, at most %zu are allowed", n, what, most);
 }
 
 static bool to_token(const char *text, qn_token *token)
@@ -99,66 +99,91 @@ static bool to_token(const char *text, qn_token *token)
     return text[0] >= '0' && text[0] <= '9' && !*end && !errno && value <= INT32_MAX;
 }
 
-/* "1234": 5. /completion also takes false, texts, and a list of pairs. */
-static bool add_bias(qn_openai *x, qn_token token, const json_t *value, qn_refusal *refusal)
+/* The tokens that have a bias so far. */
+typedef struct bias_list {
+    qn_openai *x;
+    uint32_t *places; /* [n_vocab] where a token is in x->bias, and 1; 0: it is not */
+    uint32_t n_vocab;
+} bias_list;
+
+/* "1234": 5. /completion also takes false, texts, and a list of pairs. Biases of one token are added. */
+static bool add_bias(const bias_list *list, qn_token token, const json_t *value, qn_refusal *refusal)
 {
+    qn_openai *x = list->x;
     const bool never = x->kind == QN_LLAMA_COMPLETION && json_is_false(value);
     const double bias = never ? -INFINITY : json_number_value(value);
     if (!never && !json_is_number(value))
         return qn_refuse_type(refusal, "logit_bias", value, "a number for each token id");
     if (!never && fabs(bias) > 100)
         return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' of %d is %g, expected -100 to 100", (int)token, bias);
+    if ((uint32_t)token >= list->n_vocab)
+        return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the token id %d, expected 0 to %u", (int)token,
+                         list->n_vocab - 1);
+    if (list->places[token]) {
+        x->bias[list->places[token] - 1].value += (float)bias;
+        return true;
+    }
+    if (!refuse_biases(x, x->params.n_bias + 1, "tokens", refusal))
+        return false;
     if (qn_realloc_array(&x->bias, &x->cap_bias, x->params.n_bias + 1, sizeof *x->bias, "logit_bias"))
         return qn_refuse_memory(refusal);
     x->bias[x->params.n_bias++] = (qn_logit_bias){ token, (float)bias };
     x->params.bias = x->bias;
+    list->places[token] = (uint32_t)x->params.n_bias;
     return true;
 }
 
-static bool add_text_bias(qn_openai *x, const char *text, size_t length, const json_t *value, qn_refusal *refusal)
+static bool add_text_bias(const bias_list *list, const char *text, size_t length, const json_t *value, qn_refusal *refusal)
 {
     qn_token *tokens;
     size_t n;
     bool done = true;
-    if (qn_tokenize(x->served->model, text, length, false, false, &tokens, &n))
+    if (qn_tokenize(list->x->served->model, text, length, false, false, &tokens, &n))
         return qn_refuse(refusal, 400, "unsupported", "logit_bias", "%s", qn_error_text());
     for (size_t i = 0; done && i < n; i++)
-        done = add_bias(x, tokens[i], value, refusal);
+        done = add_bias(list, tokens[i], value, refusal);
     qn_free_tokens(tokens);
     return done;
 }
 
-static bool add_pair(qn_openai *x, const json_t *pair, qn_refusal *refusal)
+static bool add_pair(const bias_list *list, const json_t *pair, qn_refusal *refusal)
 {
     const json_t *what = json_array_get(pair, 0), *value = json_array_get(pair, 1);
     int64_t token;
     if (json_is_string(what))
-        return add_text_bias(x, json_string_value(what), json_string_length(what), value, refusal);
+        return add_text_bias(list, json_string_value(what), json_string_length(what), value, refusal);
     if (json_array_size(pair) != 2 || !qn_json_integer_of(what, &token) || token < 0 || token > INT32_MAX)
         return qn_refuse_type(refusal, "logit_bias", pair, "pairs of a token id or a text, and a number or false");
-    return add_bias(x, (qn_token)token, value, refusal);
+    return add_bias(list, (qn_token)token, value, refusal);
+}
+
+static bool add_biases(const bias_list *list, json_t *given, qn_refusal *refusal)
+{
+    json_t *value;
+    const char *key;
+    size_t n_key;
+    qn_token token;
+    bool done = true;
+    for (size_t i = 0; done && i < json_array_size(given); i++)
+        done = add_pair(list, json_array_get(given, i), refusal);
+    json_object_keylen_foreach(given, key, n_key, value)
+    {
+        if (done && to_token(key, &token))
+            done = add_bias(list, token, value, refusal);
+        else if (done)
+            done = add_text_bias(list, key, n_key, value, refusal);
+    }
+    return done;
 }
 
 static bool bind_biases(qn_openai *x, qn_refusal *refusal)
 {
-    json_t *given = x->biases, *value;
-    const uint32_t n_vocab = qn_model_get_info(x->served->model).n_vocab;
-    const char *key;
-    qn_token token;
-    bool done = true;
-    for (size_t i = 0; done && i < json_array_size(given); i++)
-        done = add_pair(x, json_array_get(given, i), refusal);
-    json_object_foreach(given, key, value)
-    {
-        if (done && to_token(key, &token))
-            done = add_bias(x, token, value, refusal);
-        else if (done)
-            done = add_text_bias(x, key, strlen(key), value, refusal);
-    }
-    for (size_t i = 0; done && i < x->params.n_bias; i++)
-        if ((uint32_t)x->bias[i].token >= n_vocab)
-            done = qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the token id %d, expected 0 to %u",
-                             (int)x->bias[i].token, n_vocab - 1);
+    bias_list list = { .x = x, .n_vocab = qn_model_get_info(x->served->model).n_vocab };
+    if (!x->biases)
+        return true;
+    list.places = calloc(list.n_vocab + 1, sizeof *list.places);
+    const bool done = list.places ? add_biases(&list, x->biases, refusal) : qn_refuse_memory(refusal);
+    free(list.places);
     return done;
 }
 
@@ -172,7 +197,7 @@ static bool take_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (!given)
         return true;
     if (x->kind == QN_LLAMA_COMPLETION && json_is_array(given))
-        return refuse_biases(x, json_array_size(given), refusal);
+        return refuse_biases(x, json_array_size(given), "entries", refusal);
     if (!json_is_object(given))
         return qn_refuse_type(refusal, "logit_bias", given, "an object of numbers by token ids");
     json_object_foreach(given, key, value)
@@ -180,7 +205,7 @@ static bool take_biases(qn_openai *x, const json_t *body, qn_refusal *refusal)
         if (x->kind != QN_LLAMA_COMPLETION && !to_token(key, &token))
             return qn_refuse(refusal, 400, NULL, "logit_bias", "'logit_bias' has the key '%.40s', expected a token id", key);
     }
-    return refuse_biases(x, json_object_size(given), refusal);
+    return refuse_biases(x, json_object_size(given), "entries", refusal);
 }
 
 /* ---- The rest ---- */
@@ -265,13 +290,25 @@ static bool take_stream_options(qn_openai *x, const json_t *body, qn_refusal *re
            qn_field_bool(body, "timings_per_token", &x->has_timings, refusal);
 }
 
+/* Answers repeat it, streams in each event. */
+bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusal)
+{
+    enum { MAX_BYTES = 512 };
+    json_t *given = qn_field(body, "model");
+    const size_t length = json_string_length(given);
+    if (given && !json_is_string(given))
+        return qn_refuse_type(refusal, "model", given, "a string");
+    if (length > MAX_BYTES)
+        return qn_refuse(refusal, 400, NULL, "model", "'model' has %zu bytes, at most %d are allowed", length, MAX_BYTES);
+    *model = json_incref(given);
+    return true;
+}
+
 bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    json_t *model = qn_field(body, "model");
-    if (model && !json_is_string(model))
-        return qn_refuse_type(refusal, "model", model, "a string");
-    x->model = json_incref(model);
-    x->base.model = json_string_value(model);
+    if (!qn_openai_take_model(body, &x->model, refusal))
+        return false;
+    x->base.model = json_string_value(x->model);
     return qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
 }
 

@@ -40,16 +40,21 @@ static void write_rate(const char *const names[4], size_t n, double seconds, qn_
     }
 }
 
-void qn_llama_timings(const qn_choice *choice, qn_bytes *out)
+void qn_llama_write_timings(const qn_choice *choice, qn_bytes *out)
 {
     static const char *const prompt[] = { "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second" },
                              *const predicted[] = { "predicted_n", "predicted_ms", "predicted_per_token_ms",
                                                     "predicted_per_second" };
     const qn_request_result *result = &choice->result;
-    qn_json_key(out, "timings");
     qn_json_open(out, '{');
     qn_json_member_integer(out, "cache_n", (int64_t)result->n_reused);
     write_rate(prompt, result->n_prompt - result->n_reused, result->prompt_seconds, out);
     write_rate(predicted, result->n_generated, result->generate_seconds, out);
     qn_json_close(out, '}');
+}
+
+void qn_llama_timings(const qn_choice *choice, qn_bytes *out)
+{
+    qn_json_key(out, "timings");
+    qn_llama_write_timings(choice, out);
 }

@@ -1,5 +1,6 @@
 /* The protocols by their paths, and what all exchanges have. */
 #include "server/anthropic.h"
+#include "server/json_body.h"
 #include "server/openai.h"
 #include "server/responses.h"
 
@@ -33,14 +34,28 @@ const qn_protocol *qn_protocol_above(const char *path)
     return NULL;
 }
 
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const qn_protocol_limits *limits,
-                                const qn_origin *origin, qn_refusal *refusal)
+void qn_exchange_give_values(qn_exchange *exchange)
+{
+    qn_account_give(exchange->account, exchange->n_values);
+    exchange->n_values = 0;
+}
+
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_origin *origin,
+                                qn_refusal *refusal)
 {
     static const qn_protocol_limits defaults;
-    qn_exchange *exchange = protocol->parse(body, limits ? limits : &defaults, refusal);
-    if (!exchange)
+    reading->limits = reading->limits ? reading->limits : &defaults;
+    qn_exchange *exchange = protocol->parse(body, reading, refusal);
+    const size_t n_values = qn_reading_end(reading);
+    if (!exchange) {
+        qn_account_give(reading->account, n_values);
         return NULL;
+    }
     exchange->protocol = protocol;
+    exchange->account = reading->account;
+    exchange->n_values = n_values;
+    if (exchange->is_read)
+        qn_exchange_give_values(exchange);
     exchange->created = origin->created;
     exchange->seed = origin->seed;
     exchange->id = strdup(origin->id);
@@ -55,16 +70,26 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const
 qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
                                const qn_origin *origin, qn_refusal *refusal)
 {
-    json_t *json = qn_body_read(body, length, limits, refusal);
-    qn_exchange *exchange = json ? qn_exchange_create(protocol, json, limits, origin, refusal) : NULL;
+    qn_reading reading = { .limits = limits };
+    json_t *json = qn_body_read(body, length, &reading, refusal);
+    qn_exchange *exchange = json ? qn_exchange_create(protocol, json, &reading, origin, refusal) : NULL;
     json_decref(json);
     return exchange;
+}
+
+bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal)
+{
+    const bool done = exchange->protocol->bind(exchange, served, refusal);
+    if (done)
+        qn_exchange_give_values(exchange);
+    return done;
 }
 
 void qn_exchange_free(qn_exchange *exchange)
 {
     if (!exchange)
         return;
+    qn_exchange_give_values(exchange);
     free(exchange->id);
     free(exchange->secret);
     exchange->protocol->free(exchange);

@@ -3,7 +3,7 @@
  * bring them.
  *
  *     exchange = qn_exchange_parse(protocol, body, length, &limits, &origin, &refusal);     NULL: refused
- *     protocol->bind(exchange, &served, &refusal)                                           false: refused
+ *     qn_exchange_bind(exchange, &served, &refusal)                                         false: refused
  *     submit exchange->requests[i] with callbacks; an error is qn_exchange_refuse_status    before any byte is sent
  *     protocol->begin(exchange, &out);
  *     protocol->event(exchange, i, &event, &out);                                           of each callback
@@ -42,7 +42,6 @@ bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *pa
 /* What a body may have. 0: the default in brackets. */
 typedef struct qn_protocol_limits {
     uint32_t depth;    /* nesting of its JSON [128] */
-    uint32_t values;   /* values in its JSON [300000] */
     uint32_t messages; /* [4096] */
     uint32_t tools;    /* [512] */
     uint32_t stops;    /* stop strings [64], each of at most stop_bytes [1024] */
@@ -50,6 +49,15 @@ typedef struct qn_protocol_limits {
     uint32_t requests; /* prompts times n [128] */
     uint32_t biases;   /* entries of logit_bias [4096] */
 } qn_protocol_limits;
+
+/* A body on its way to an exchange: what it may have, and the memory that its values have taken. Zero it before use. All that is
+ * JSON in a body counts, also in strings. */
+typedef struct qn_reading {
+    const qn_protocol_limits *limits; /* NULL: the defaults */
+    qn_account *account;              /* NULL: none */
+    size_t most, promised, left;      /* bytes of values: that they may take, that are promised, and of these not taken */
+    bool is_over;                     /* they were too many */
+} qn_reading;
 
 /* What makes an exchange different from others with the same body. Copied. */
 typedef struct qn_origin {
@@ -84,6 +92,9 @@ typedef struct qn_exchange {
     qn_request_params *requests;
     /* Of qn_exchange_create, for protocols. */
     char *id, *secret;
+    qn_account *account; /* of the request, or NULL */
+    size_t n_values;     /* bytes promised to values of the body, until they are freed: by bind at last */
+    bool is_read;        /* after parse: nothing of the body is needed any more */
     int64_t created;
     uint64_t seed;
 } qn_exchange;
@@ -115,8 +126,9 @@ struct qn_protocol {
     bool has_reasoning_ids; /* answers have ids of their reasoning */
     bool is_direct;         /* there are no requests: the answer is there after bind */
 
-    /* The body, an object, of which the exchange keeps what it needs. NULL: refused. Needs no model: exchange->model says which. */
-    qn_exchange *(*parse)(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+    /* The body, an object, which it may change, and of which the exchange keeps what it needs. NULL: refused. Needs no model:
+     * exchange->model says which. */
+    qn_exchange *(*parse)(json_t *body, qn_reading *reading, qn_refusal *refusal);
 
     /* Makes the requests: tokenises, compiles grammars; may take long. Frees what they alone needed, the conversation too. False:
      * refused. */
@@ -145,15 +157,23 @@ extern const qn_protocol *const qn_protocols[];
 const qn_protocol *qn_protocol_find(const char *path);
 const qn_protocol *qn_protocol_above(const char *path);
 
-/* qn_body_read - the JSON object of a body. Escapes of lone surrogates become U+FFFD. NULL: refused. */
-json_t *qn_body_read(const char *body, size_t length, const qn_protocol_limits *limits, qn_refusal *refusal);
+/* qn_body_read - the JSON object of a body. Escapes of lone surrogates become U+FFFD. NULL: refused. Its values may take
+ * QN_REQUEST_MEMORY bytes, and QN_REQUEST_FACTOR for each of its own. */
+json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_refusal *refusal);
 
-/* qn_exchange_create - the exchange of a body that was read. qn_exchange_parse - of its bytes. NULL: refused. */
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, const qn_protocol_limits *limits,
-                                const qn_origin *origin, qn_refusal *refusal);
+/* qn_exchange_create - the exchange of a body that was read, which it may change. qn_exchange_parse - of its bytes, without an
+ * account. NULL: refused. */
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_origin *origin,
+                                qn_refusal *refusal);
 qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
                                const qn_origin *origin, qn_refusal *refusal);
 void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
+
+/* qn_exchange_give_values - the values of the body were freed, and count no more. */
+void qn_exchange_give_values(qn_exchange *exchange);
+
+/* qn_exchange_bind - protocol->bind, and qn_exchange_give_values. False: refused. */
+bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal *refusal);
 
 /* qn_exchange_refuse_status - the refusal of requests that qn_scheduler_submit_all did not take: its status, qn_error_text() of this
  * thread, and the tokens of the prompt, as it says. */

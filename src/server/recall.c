@@ -19,6 +19,7 @@ typedef struct entry {
     uint64_t hash;
     size_t n_scope, n_id; /* with their zeros */
     size_t n_reasoning, n_content;
+    uint64_t used_by; /* the number of the conversation that it was put into last */
     char texts[];
 } entry;
 
@@ -27,6 +28,7 @@ struct qn_recall {
     entry **buckets; /* [n_buckets], a power of two */
     size_t n_buckets, n_entries, n_bytes, max_entries, max_bytes;
     entry *newest, *oldest;
+    uint64_t n_conversations;
     uint64_t seed; /* ids come from clients: without it they could all be in one bucket */
 };
 
@@ -263,20 +265,26 @@ static bool restore(json_t *message, const entry *e)
     return done;
 }
 
-size_t qn_recall_apply(qn_recall *recall, const char *scope, json_t *conversation)
+/* An answer is one message: others that name it get nothing, however many they are. */
+qn_recalled qn_recall_apply(qn_recall *recall, const char *scope, json_t *conversation, qn_account *account)
 {
     const json_t *messages = json_object_get(conversation, "messages");
-    size_t n_changed = 0;
+    qn_recalled result = { 0 };
     pthread_mutex_lock(&recall->lock);
+    const uint64_t number = ++recall->n_conversations;
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         entry *e = find_answer(recall, scope, message);
-        if (!e || !restore(message, e))
+        if (!e || e->used_by == number || !qn_account_take(account, entry_bytes(e)))
             continue;
+        result.n_bytes += entry_bytes(e);
+        if (!restore(message, e))
+            continue;
+        e->used_by = number;
         unlink_use(recall, e);
         link_newest(recall, e);
-        n_changed++;
+        result.n_messages++;
     }
     pthread_mutex_unlock(&recall->lock);
-    return n_changed;
+    return result;
 }

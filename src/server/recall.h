@@ -40,8 +40,12 @@ void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const q
 
 /* qn_recall_apply - put back what answers of the conversation lack: a message with a reasoning_id, or a call, whose id is
  * known, no reasoning_content, and the content that was sent, or none, gets the answer's reasoning_content and content. A message whose
- * content differs by more than spaces at its ends is left as it is. NULL conversations are allowed. Returns how many messages
- * were changed. */
-size_t qn_recall_apply(qn_recall *recall, const char *scope, json_t *conversation);
+ * content differs by more than spaces at its ends is left as it is, and so are other messages of the same answer, and those for
+ * whose texts the account has no memory. NULL conversations are allowed. */
+typedef struct qn_recalled {
+    size_t n_messages; /* that were changed */
+    size_t n_bytes;    /* that were promised to their texts */
+} qn_recalled;
+qn_recalled qn_recall_apply(qn_recall *recall, const char *scope, json_t *conversation, qn_account *account);
 
 #endif

@@ -59,12 +59,6 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static qn_status create_entry(const char *name, const char *path, qn_registry_entry **out)
 {
     qn_registry_entry *entry;
@@ -85,7 +79,6 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
         return status;
     }
     entry->model.name = entry->name;
-    entry->model.file = entry->path ? file_name(entry->path) : "";
     entry->model.created = (int64_t)time(NULL);
     *out = entry;
     return QN_OK;
@@ -399,7 +392,7 @@ void qn_registry_refuse_unknown(const char *name, qn_refusal *refusal)
 static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter, const qn_registered **model,
                            qn_refusal *refusal)
 {
-    if (entry->state == QN_MODEL_LOADED && !entry->is_draining) {
+    if (entry->state == QN_MODEL_LOADED && !entry->is_draining && !entry->is_lost) {
         entry->n_users++;
         entry->used = ++registry->ticks;
         *model = &entry->model;
@@ -468,6 +461,8 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model)
     qn_registry_entry *entry = entry_of(model);
     pthread_mutex_lock(&registry->lock);
     entry->used = ++registry->ticks;
+    if (entry->path && registry->loader.is_lost)
+        entry->is_lost = entry->is_lost || registry->loader.is_lost(registry->loader.user, model);
     if (!--entry->n_users)
         pthread_cond_signal(&registry->changed); /* it can be freed, in place of one that is being drained, too */
     pthread_mutex_unlock(&registry->lock);
@@ -545,7 +540,6 @@ static bool look(const qn_registry_entry *entry, qn_registry_view *view)
         return false;
     *view = entry->last_view;
     view->name = entry->name;
-    view->file = entry->model.file;
     view->path = entry->path;
     view->state = entry->state;
     view->is_draining = entry->is_draining;

@@ -21,11 +21,10 @@
 
 enum { QN_REGISTRY_MODELS = 256, QN_REGISTRY_NAME_BYTES = 256, QN_REGISTRY_TURNS = 64, QN_REGISTRY_CLIENT_BYTES = 64 };
 
-/* A loaded model. The registry has made name, file, metrics and recall, and keeps them as long as it lives; the rest is the
+/* A loaded model. The registry has made name, metrics and recall, and keeps them as long as it lives; the rest is the
  * loader's, valid as long as a reference is held. */
 typedef struct qn_registered {
     const char *name;
-    const char *file; /* the name of its file, without folders */
     qn_served served; /* with the name */
     qn_served echoed; /* for requests that name it in another way: without a name, so that answers have theirs */
     qn_scheduler *scheduler;
@@ -49,6 +48,9 @@ typedef struct qn_registry_loader {
      * ends with QN_ERR_CANCELLED soon after qn_registry_is_stopping. */
     qn_status (*load)(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *model);
     void (*free)(void *user, const qn_registered *model); /* after all requests, or while they are cancelled, at the end */
+    /* Whether a loaded model can no longer be used, because its file was cut: it gets no more requests, is freed when it has
+     * none, and is loaded again for the next. By any thread. NULL: none ever is. */
+    bool (*is_lost)(void *user, const qn_registered *model);
     /* Looks for new files: qn_registry_add_file, qn_registry_remove_file. By any thread, one at a time. NULL: there are none. */
     void (*scan)(void *user, qn_registry *registry);
     void *user;
@@ -154,7 +156,7 @@ void qn_registry_release(qn_registry *registry, const qn_registered *model);
 
 /* What a model is, or was when it was loaded last. Strings are the registry's, and live as long. */
 typedef struct qn_registry_view {
-    const char *name, *file;
+    const char *name;
     const char *path; /* NULL: it was added loaded */
     qn_model_state state;
     bool is_draining; /* loaded, but takes no new requests */

@@ -11,16 +11,17 @@ struct qn_registry_entry {
     uint64_t weight_bytes; /* what it takes without contexts */
     qn_model_state state;
     bool is_draining; /* loaded, takes no new requests, and is freed when it has none */
+    bool is_lost;     /* loaded, and can no longer be used */
     bool is_missing;  /* its file has gone */
     bool is_checked;  /* since requests wait for it: its file can be that of a model */
     bool is_failed, was_loaded;
     bool needs_all; /* of the memory, with its weights */
     size_t n_users;
-    uint64_t used;    /* the tick of its last use */
-    uint64_t wanted;  /* with waiters: the tick of the first that waits since it was loaded last */
-    double loaded_at; /* qn_now */
-    double retry_at;  /* qn_now, of a failed one */
-    char error[400];  /* why it has failed */
+    uint64_t used;     /* the tick of its last use */
+    uint64_t wanted;   /* with waiters: the tick of the first that waits since it was loaded last */
+    double loaded_at;  /* qn_now */
+    double retry_at;   /* qn_now, of a failed one */
+    const char *error; /* why it has failed, as clients learn it: a static string */
     qn_waiter *first, *last;
     size_t n_waiting;
     qn_registry_view last_view; /* what was known when it was loaded; counters of the times before */

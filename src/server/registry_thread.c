@@ -120,7 +120,7 @@ static void unload(qn_registry *registry, qn_registry_entry *entry)
     const qn_registered model = entry->model;
     qn_registry_settle(entry);
     entry->state = QN_MODEL_FREEING;
-    entry->is_draining = false;
+    entry->is_draining = entry->is_lost = false;
     pthread_mutex_unlock(&registry->lock);
     registry->loader.free(registry->loader.user, &model);
     pthread_mutex_lock(&registry->lock);
@@ -175,6 +175,19 @@ static fit keep_all(qn_registry *registry)
     return LATER;
 }
 
+/* Frees a model that can no longer be used. False: there is none without requests. */
+static bool free_lost(qn_registry *registry)
+{
+    for (size_t i = 0; i < registry->n_entries; i++) {
+        qn_registry_entry *e = registry->entries[i];
+        if (!e->is_lost || e->n_users || e->state != QN_MODEL_LOADED)
+            continue;
+        unload(registry, e);
+        return true;
+    }
+    return false;
+}
+
 /* ---- Loading ---- */
 
 static bool is_before(const qn_registry_entry *a, const qn_registry_entry *b)
@@ -196,14 +209,17 @@ static qn_registry_entry *next_wanted(const qn_registry *registry)
     return best;
 }
 
-/* Clients need not learn the folder. */
-static void keep_error(qn_registry_entry *entry)
+/* What clients learn. The text of the error has paths, and bytes of a file that a link may lead to: it is in the notes alone, which
+ * the loader prints. */
+static const char *reason_of(qn_status status)
 {
-    const char *text = qn_error_text();
-    const size_t folder = (size_t)(entry->model.file - entry->path);
-    const char *found = folder ? strstr(text, entry->path) : NULL;
-    const int before = found ? (int)(found - text) : 0;
-    snprintf(entry->error, sizeof entry->error, "%.*s%s", before, text, found ? found + folder : text);
+    switch (status) {
+    case QN_ERR_MEMORY: return "it does not fit in memory";
+    case QN_ERR_IO: return "its file cannot be read";
+    case QN_ERR_UNSUPPORTED: return "its file has what this server does not support";
+    case QN_ERR_CANCELLED: return "the server is stopping";
+    default: return "its file is not that of a model";
+    }
 }
 
 /* Refuses what waits for it, or lets it have the model. */
@@ -215,11 +231,11 @@ static void wake_waiters(qn_registry *registry, qn_registry_entry *entry, const 
     pthread_mutex_lock(&registry->lock);
 }
 
-/* It cannot be loaded, by the error of this thread; perhaps its file has gone. */
-static void fail(qn_registry *registry, qn_registry_entry *entry)
+/* It cannot be loaded; perhaps its file has gone. */
+static void fail(qn_registry *registry, qn_registry_entry *entry, qn_status status)
 {
     qn_refusal refusal;
-    keep_error(entry);
+    entry->error = reason_of(status);
     pthread_mutex_unlock(&registry->lock);
     qn_registry_scan(registry);
     pthread_mutex_lock(&registry->lock);
@@ -243,7 +259,7 @@ static bool was_checked(qn_registry *registry, qn_registry_entry *entry)
     pthread_mutex_lock(&registry->lock);
     entry->is_checked = true;
     if (status)
-        fail(registry, entry);
+        fail(registry, entry, status);
     return false;
 }
 
@@ -267,7 +283,7 @@ static void load(qn_registry *registry, qn_registry_entry *entry, uint64_t memor
         return;
     }
     if (status) {
-        fail(registry, entry);
+        fail(registry, entry, status);
         return;
     }
     entry->model = fresh;
@@ -286,6 +302,8 @@ static bool go_on(qn_registry *registry)
         pthread_mutex_lock(&registry->lock);
         return true;
     }
+    if (free_lost(registry))
+        return true;
     registry->stays_until = 0;
     qn_registry_entry *entry = next_wanted(registry);
     if (!entry)

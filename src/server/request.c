@@ -2,8 +2,11 @@
  * that is still sending it reads the refusal. */
 #include "server/http.h"
 
+#include "base/append.h"
 #include "server/clock.h"
+#include "server/framing.h"
 #include "server/guard.h"
+#include "server/json_body.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,13 +15,13 @@
 
 /* ---- Begin and end ---- */
 
-static void make_id(char id[QN_HTTP_ID_BYTES])
+void qn_request_make_id(char id[QN_HTTP_ID_BYTES])
 {
     unsigned char random[16] = { 0 };
     const ssize_t n = getrandom(random, sizeof random, 0);
     (void)n; /* so few bytes always come; ids name requests, and guard nothing */
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(id + 2 * i, 3, "%02x", random[i]);
+    qn_text_buffer text = qn_append_to(id, QN_HTTP_ID_BYTES);
+    qn_append_hex(&text, random, sizeof random);
 }
 
 void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
@@ -32,8 +35,11 @@ void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
     snprintf(r->address, sizeof r->address, "%s", c->address_text);
     r->started = qn_now();
     r->time = qn_time();
-    make_id(r->id);
-    if (!qn_guard_path(uri, r->path, sizeof r->path))
+    qn_request_make_id(r->id);
+    r->target = uri ? uri : "";
+    r->n_target = strlen(r->target);
+    r->why_invalid = qn_framing_target(r->target, r->n_target);
+    if (!qn_guard_path(r->target, r->path, sizeof r->path))
         *r->path = 0;
     r->route = qn_route_find(r->path);
     r->protocol = qn_protocol_above(r->path);
@@ -71,6 +77,7 @@ static void end_request(qn_http_request *r)
         qn_answer_forget(r->answer);
         qn_answer_release(r->answer);
     }
+    qn_account_release(r->account);
     free(r);
 }
 
@@ -126,10 +133,10 @@ void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context
     judge(r, code);
     r->seconds = qn_now() - r->started;
     qn_metrics_request(h->metrics, qn_route_index(r->route), r->status);
-    h->n_body_bytes -= r->n_counted;
     qn_bytes_free(&r->body);
     r->connection->request = NULL;
     qn_connection_enter(r->connection, QN_CONNECTION_IDLE);
+    qn_gate_expect(r->connection);
     r->connection = NULL;
     if (r->answer)
         qn_answer_abandon(r->answer);
@@ -146,7 +153,7 @@ static const char *header(struct MHD_Connection *mhd, const char *name)
     return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
 }
 
-static bool refuse(qn_http_request *r, int status, const char *code, const char *message)
+bool qn_request_refuse(qn_http_request *r, int status, const char *code, const char *message)
 {
     r->is_refused = true;
     return qn_refuse(&r->refusal, status, code, NULL, "%s", message);
@@ -160,41 +167,6 @@ static void choose_protocol(qn_http_request *r, struct MHD_Connection *mhd)
             r->protocol = qn_protocols[i];
     if (!r->protocol)
         r->protocol = qn_protocols[0];
-}
-
-/* What decides where a request ends and what it is for may be there only once. */
-typedef struct framing {
-    size_t n_hosts, n_lengths, n_encodings;
-} framing;
-
-static enum MHD_Result count_header(void *counts, enum MHD_ValueKind kind, const char *name, const char *value)
-{
-    framing *f = counts;
-    (void)kind;
-    (void)value;
-    f->n_hosts += !strcasecmp(name, "Host");
-    f->n_lengths += !strcasecmp(name, "Content-Length");
-    f->n_encodings += !strcasecmp(name, "Transfer-Encoding");
-    return MHD_YES;
-}
-
-/* False: where the body ends is in doubt, and nothing on the connection can be believed any more. */
-static bool check_framing(qn_http_request *r, struct MHD_Connection *mhd, const char *version)
-{
-    framing f = { 0 };
-    const char *encoding = header(mhd, "Transfer-Encoding"), *length = header(mhd, "Content-Length");
-    MHD_get_connection_values(mhd, MHD_HEADER_KIND, count_header, &f);
-    if (f.n_hosts > 1)
-        return refuse(r, 400, "bad_request", "the header Host is there more than once");
-    if (!f.n_hosts && strcmp(version, MHD_HTTP_VERSION_1_0) != 0)
-        return refuse(r, 400, "bad_request", "the header Host is missing");
-    if (f.n_lengths > 1 || f.n_encodings > 1 || (f.n_lengths && f.n_encodings))
-        return refuse(r, 400, "bad_request", "Content-Length and Transfer-Encoding say different things");
-    if (encoding && strcasecmp(encoding, "chunked") != 0)
-        return refuse(r, 400, "bad_request", "Transfer-Encoding is not chunked");
-    if (length && (!*length || strspn(length, "0123456789") != strlen(length)))
-        return refuse(r, 400, "bad_request", "Content-Length is not a number");
-    return true;
 }
 
 /* A name that had to be listed may be that of a proxy, which speaks TLS before a server without it. */
@@ -211,11 +183,11 @@ static bool check_client(qn_http_request *r, struct MHD_Connection *mhd)
     const qn_server_params *params = &r->http->params;
     const char *origin = header(mhd, "Origin"), *host = header(mhd, "Host");
     if (!*r->path)
-        return refuse(r, 400, "bad_request", "the path is invalid");
+        return qn_request_refuse(r, 400, "bad_request", "the path is invalid");
     if (!qn_guard_host(host, params->hosts, params->n_hosts) && !qn_guard_host(host, &params->host, 1))
-        return refuse(r, 403, "forbidden_host", "the Host header names another server; see --allowed-host");
+        return qn_request_refuse(r, 403, "forbidden_host", "the Host header names another server; see --allowed-host");
     if (!qn_guard_origin(origin, host, schemes_of(r->http, host), params->origins, params->n_origins))
-        return refuse(r, 403, "forbidden_origin", "pages of this origin may not use the server; see --cors-origin");
+        return qn_request_refuse(r, 403, "forbidden_origin", "pages of this origin may not use the server; see --cors-origin");
     if (qn_guard_listed_origin(origin, params->origins, params->n_origins))
         snprintf(r->origin, sizeof r->origin, "%s", origin);
     return true;
@@ -227,18 +199,19 @@ static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
     if (!params->keys)
         return true;
     r->has_key = qn_keys_find(params->keys, header(mhd, "Authorization"), header(mhd, "X-Api-Key"), &r->key);
-    return r->has_key || (r->route && r->route->is_open) || refuse(r, 401, "invalid_api_key", "a valid API key is needed");
+    return r->has_key || (r->route && r->route->is_open) ||
+           qn_request_refuse(r, 401, "invalid_api_key", "a valid API key is needed");
 }
 
 static bool check_route(qn_http_request *r)
 {
     const bool is_post = !strcmp(r->method, "POST"), is_get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
     if (!r->route)
-        return refuse(r, 404, "not_found", "there is nothing at this path");
+        return qn_request_refuse(r, 404, "not_found", "there is nothing at this path");
     if (r->route->missing)
-        return refuse(r, 501, "not_supported", r->route->missing);
+        return qn_request_refuse(r, 501, "not_supported", r->route->missing);
     if (!(r->route->protocol ? is_post : is_get))
-        return refuse(r, 405, "method_not_allowed", "the path has other methods");
+        return qn_request_refuse(r, 405, "method_not_allowed", "the path has other methods");
     return true;
 }
 
@@ -248,13 +221,13 @@ static bool check_body(qn_http_request *r, struct MHD_Connection *mhd)
     if (!r->route->protocol)
         return true;
     if (!qn_guard_json(header(mhd, "Content-Type")))
-        return refuse(r, 415, "unsupported_media_type", "the Content-Type is not application/json");
+        return qn_request_refuse(r, 415, "unsupported_media_type", "the Content-Type is not application/json");
     if (encoding && strcasecmp(encoding, "identity") != 0)
-        return refuse(r, 415, "unsupported_media_type", "the body has a Content-Encoding");
+        return qn_request_refuse(r, 415, "unsupported_media_type", "the body has a Content-Encoding");
     if (length && strtoull(length, NULL, 10) > r->http->params.max_body)
-        return refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
+        return qn_request_refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
     if (r->http->is_draining)
-        return refuse(r, 503, "stopping", "the server is stopping");
+        return qn_request_refuse(r, 503, "stopping", "the server is stopping");
     return true;
 }
 
@@ -267,10 +240,10 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
     snprintf(r->method, sizeof r->method, "%s", method);
     choose_protocol(r, mhd);
     qn_connection_enter(r->connection, QN_CONNECTION_BODY);
-    if (!check_framing(r, mhd, version))
+    if (!qn_request_check_head(r, mhd, method, version))
         return qn_respond_refusal(r, true);
     if (size && size->header_size > http->params.max_header)
-        (void)refuse(r, 431, "headers_too_large", "the headers are too long; see --max-header");
+        (void)qn_request_refuse(r, 431, "headers_too_large", "the headers are too long; see --max-header");
     else if (check_client(r, mhd) && strcmp(method, "OPTIONS") != 0)
         (void)(check_key(r, mhd) && check_route(r) && check_body(r, mhd));
     if (r->is_refused && (header(mhd, "Expect") || (length && strtoull(length, NULL, 10) > QN_HTTP_MAX_DISCARDED)))
@@ -280,33 +253,38 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
 
 /* ---- The body ---- */
 
-/* Bodies of all requests together may have so many times the bytes that one may have. */
-enum { BODIES_AT_ONCE = 16 };
+/* The account of a request's client. False without memory. */
+static bool open_account(qn_http_request *r)
+{
+    char client[QN_HTTP_ADDRESS_BYTES + QN_KEY_SCOPE_BYTES];
+    snprintf(client, sizeof client, "%s %s", r->has_key ? "key" : "from", r->has_key ? r->key.scope : r->connection->client_text);
+    r->account = r->body.account = qn_account_open(r->http->budget, client);
+    return r->account || qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
+}
+
+static void add_body(qn_http_request *r, const char *data, size_t length)
+{
+    if (length > r->http->params.max_body - r->body.length) {
+        (void)qn_request_refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
+        return;
+    }
+    if (!r->account && !open_account(r))
+        return;
+    qn_account_raise(r->account, length);
+    qn_bytes_add(&r->body, data, length);
+    r->is_refused = r->body.has_failed && !qn_refuse_over(r->account, &r->refusal);
+}
 
 static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t length)
 {
-    qn_http *http = r->http;
-    const size_t most = http->params.max_body;
-    if (!r->is_refused && r->route && r->route->protocol) {
-        if (length > most - r->body.length)
-            (void)refuse(r, 413, "body_too_large", "the body is too long; see --max-body");
-        else if (http->n_body_bytes + length > BODIES_AT_ONCE * most)
-            (void)refuse(r, 429, "overloaded", "there are too many long bodies");
-        else
-            qn_bytes_add(&r->body, data, length);
-        if (r->body.has_failed)
-            (void)refuse(r, 500, "out_of_memory", "no memory for the body");
-    }
-    if (r->is_refused || !r->route || !r->route->protocol) {
-        qn_bytes_free(&r->body);
-        http->n_body_bytes -= r->n_counted;
-        r->n_counted = 0;
-        r->n_discarded += length;
-        return r->n_discarded <= QN_HTTP_MAX_DISCARDED ? MHD_YES : MHD_NO;
-    }
-    r->n_counted += length;
-    http->n_body_bytes += length;
-    return MHD_YES;
+    r->connection->may_have_rest = true;
+    if (!r->is_refused && r->route && r->route->protocol)
+        add_body(r, data, length);
+    if (!r->is_refused && r->route && r->route->protocol)
+        return MHD_YES;
+    qn_bytes_free(&r->body);
+    r->n_discarded += length;
+    return r->n_discarded <= QN_HTTP_MAX_DISCARDED ? MHD_YES : MHD_NO;
 }
 
 /* ---- The answer ---- */
@@ -322,6 +300,7 @@ static enum MHD_Result start_answer(qn_http_request *r)
     qn_answer_request request = { .protocol = r->route->protocol,
                                   .limits = &http->limits,
                                   .registry = &http->registry,
+                                  .account = r->account,
                                   .scope = r->has_key ? r->key.scope : NULL,
                                   .client = r->has_key ? r->key.scope : r->connection->client_text,
                                   .shares_prefixes = http->params.shares_prefixes,
@@ -333,7 +312,7 @@ static enum MHD_Result start_answer(qn_http_request *r)
     memcpy(request.id, r->id, sizeof request.id);
     r->answer = qn_answer_create(&http->outbox, &request, &r->body, r);
     if (!r->answer) {
-        (void)refuse(r, 500, "out_of_memory", "no memory for the request");
+        (void)qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
         return qn_respond_refusal(r, false);
     }
     qn_workers_add(http->workers, r->answer);
@@ -389,7 +368,7 @@ enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const 
     qn_http_request *r = *context;
     (void)http;
     (void)url;
-    if (!r)
+    if (!r || (!r->has_headers && r->connection->is_shut))
         return MHD_NO;
     const enum MHD_Result result = handle(r, mhd, method, version, data, length);
     r->is_dropped |= result != MHD_YES;

@@ -54,7 +54,7 @@ static enum MHD_Result queue(qn_http_request *r, int status, struct MHD_Response
         return MHD_NO;
     set_common(r, response);
     set_of_status(r, status, response);
-    if (closes || r->connection->http->is_draining)
+    if (closes || r->closes || r->connection->http->is_draining)
         set(response, "Connection", "close");
     r->status = status;
     r->last_sent = qn_now();

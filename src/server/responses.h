@@ -20,13 +20,11 @@ typedef struct qn_responses {
     qn_openai base;
     qn_item item; /* the open one, always the last */
     size_t n_items, n_events, n_reasoning;
-    qn_bytes text;  /* of the open item: its text, arguments or input */
-    qn_bytes items; /* the complete ones, values of JSON */
-    size_t call;    /* of the open item */
-    json_t *custom; /* names of the tools that take raw input, or NULL */
-    /* What answers repeat: as the body has it, and tool_choice as JSON; NULL: none. */
-    json_t *instructions;
-    char *choice;
+    qn_bytes text;                 /* of the open item: its text, arguments or input */
+    qn_bytes items;                /* the complete ones, values of JSON */
+    size_t call;                   /* of the open item */
+    json_t *custom;                /* names of the tools that take raw input, or NULL */
+    qn_bytes instructions, choice; /* what answers repeat, instructions and tool_choice as JSON; empty: there are none */
     qn_custom_input input;
 } qn_responses;
 
@@ -34,7 +32,7 @@ typedef struct qn_responses {
 
 /* qn_responses_conversation - instructions, input, tools and format become base.base.conversation, base.tools, base.format.
  * False: refused. */
-bool qn_responses_conversation(qn_responses *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal);
+bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 
 /* qn_responses_is_custom - whether a tool of the body takes raw input. */
 bool qn_responses_is_custom(const qn_responses *x, const char *name, size_t length);

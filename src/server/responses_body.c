@@ -56,15 +56,18 @@ static bool take_message(qn_turns *turns, const json_t *item, const char *where,
     return qn_refuse_type(refusal, field, role, "\"user\", \"assistant\", \"system\" or \"developer\"");
 }
 
-static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const char *where, qn_refusal *refusal)
+static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const char *where, qn_reading *reading,
+                      qn_refusal *refusal)
 {
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     json_t *text = json_object_get(item, is_custom ? "input" : "arguments");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(text))
         return qn_refuse(refusal, 400, NULL, where, "%s: it has no call_id, no name or no %s, expected strings", where,
                          is_custom ? "input" : "arguments");
-    qn_turns_call(turns, json_string_value(id), json_string_value(name),
-                  is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text));
+    json_t *arguments = is_custom ? json_pack("{s:O}", "input", text) : qn_openai_arguments(text, reading);
+    if (!arguments)
+        return qn_reading_refuse(reading, refusal);
+    qn_turns_call(turns, json_string_value(id), json_string_value(name), arguments);
     return true;
 }
 
@@ -91,7 +94,7 @@ static void take_reasoning(qn_turns *turns, const json_t *item)
 }
 
 /* Items of other types are what servers of OpenAI's tools made. */
-static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_refusal *refusal)
+static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *type = qn_field(item, "type");
     char where[32];
@@ -101,7 +104,7 @@ static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_refu
     if (!type || qn_json_is(type, "message"))
         return take_message(turns, item, where, refusal);
     if (qn_json_is(type, "function_call") || qn_json_is(type, "custom_tool_call"))
-        return take_call(turns, item, qn_json_is(type, "custom_tool_call"), where, refusal);
+        return take_call(turns, item, qn_json_is(type, "custom_tool_call"), where, reading, refusal);
     if (qn_json_is(type, "function_call_output") || qn_json_is(type, "custom_tool_call_output"))
         return take_result(turns, item, where, refusal);
     if (qn_json_is(type, "reasoning"))
@@ -111,14 +114,16 @@ static bool take_item(qn_turns *turns, const json_t *item, size_t index, qn_refu
                      where);
 }
 
-static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, const qn_protocol_limits *limits,
-                       qn_refusal *refusal)
+static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *input = qn_field(body, "input");
     json_t *instructions = qn_field(body, "instructions");
     if (instructions && !json_is_string(instructions))
         return qn_refuse_type(refusal, "instructions", instructions, "a string");
-    x->instructions = json_incref(instructions);
+    if (instructions)
+        qn_json_text(&x->instructions, json_string_value(instructions), json_string_length(instructions));
+    if (x->instructions.has_failed)
+        return qn_refuse_over(reading->account, refusal);
     qn_turns_system(turns, json_string_value(instructions), json_string_length(instructions));
     if (json_is_string(input)) {
         qn_turns_user(turns, json_string_value(input), json_string_length(input));
@@ -126,10 +131,10 @@ static bool take_input(qn_responses *x, qn_turns *turns, const json_t *body, con
     }
     if (!json_is_array(input))
         return qn_refuse_type(refusal, "input", input, "a string or an array of items");
-    if (!qn_openai_check_count(json_array_size(input), "input", limits, refusal))
+    if (!qn_openai_check_count(json_array_size(input), "input", reading->limits, refusal))
         return false;
     for (size_t i = 0; i < json_array_size(input); i++)
-        if (!take_item(turns, json_array_get(input, i), i, refusal))
+        if (!take_item(turns, json_array_get(input, i), i, reading, refusal))
             return false;
     return true;
 }
@@ -222,20 +227,20 @@ static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tool
     x->base.tools.is_required = qn_json_is(choice, "required") && !is_skipped;
     if (is_named)
         qn_openai_call(&x->base, json_object_get(choice, "name"));
-    x->choice = json_dumps(choice, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (choice && !x->choice)
-        return qn_refuse_memory(refusal);
+    if (choice)
+        qn_json_dump(choice, &x->choice);
+    if (x->choice.has_failed)
+        return qn_refuse_over(x->base.base.account, refusal);
     return !qn_json_is(type, "allowed_tools") || qn_openai_allow(&x->base, choice, refusal);
 }
 
-static bool take_tools(qn_responses *x, const json_t *body, const qn_protocol_limits *limits, json_t *tools,
-                       qn_refusal *refusal)
+static bool take_tools(qn_responses *x, const json_t *body, qn_reading *reading, json_t *tools, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "tools");
     bool is_parallel = true;
     if (given && !json_is_array(given))
         return qn_refuse_type(refusal, "tools", given, "an array");
-    if (!qn_openai_check_count(json_array_size(given), "tools", limits, refusal) ||
+    if (!qn_openai_check_count(json_array_size(given), "tools", reading->limits, refusal) ||
         !qn_field_bool(body, "parallel_tool_calls", &is_parallel, refusal))
         return false;
     for (size_t i = 0; i < json_array_size(given); i++)
@@ -292,14 +297,16 @@ static bool check_state(const json_t *body, qn_refusal *refusal)
            (!is_background || qn_refuse(refusal, 400, "unsupported", "background", "'background' is not supported"));
 }
 
-bool qn_responses_conversation(qn_responses *x, const json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_turns turns = { 0 };
+    qn_turns turns;
+    qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done = check_state(body, refusal) && take_input(x, &turns, body, limits, refusal) &&
-                      take_format(x, qn_field(body, "text"), refusal) && take_tools(x, body, limits, tools, refusal) &&
-                      take_effort(body, conversation, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, conversation) || qn_refuse_memory(refusal));
+    const bool done =
+        check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
+        take_format(x, qn_field(body, "text"), refusal) && take_tools(x, body, reading, tools, refusal) &&
+        take_effort(body, conversation, refusal) &&
+        (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, conversation) || qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

@@ -10,20 +10,22 @@ static void free_responses(qn_exchange *exchange)
     qn_bytes_free(&x->text);
     qn_bytes_free(&x->items);
     json_decref(x->custom);
-    json_decref(x->instructions);
-    free(x->choice);
+    qn_bytes_free(&x->instructions);
+    qn_bytes_free(&x->choice);
     qn_openai_free(exchange);
 }
 
-static qn_exchange *parse(json_t *body, const qn_protocol_limits *limits, qn_refusal *refusal)
+static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_alloc(sizeof(qn_responses), QN_OPENAI_CHAT, limits, refusal);
+    qn_openai *x = qn_openai_alloc(sizeof(qn_responses), QN_OPENAI_CHAT, reading, refusal);
     if (!x)
         return NULL;
+    qn_responses *r = (qn_responses *)x;
+    r->text.account = r->items.account = r->instructions.account = r->choice.account = reading->account;
     x->base.has_events = true;
     if (qn_openai_common(x, body, refusal) &&
         qn_field_integer(body, "max_output_tokens", 1, INT32_MAX, &x->params.max_tokens, refusal) &&
-        qn_responses_conversation((qn_responses *)x, body, limits, refusal))
+        qn_responses_conversation(r, body, reading, refusal))
         return &x->base;
     free_responses(&x->base);
     return NULL;
@@ -64,9 +66,11 @@ static void write_usage(const qn_choice *choice, qn_bytes *out)
 
 static void write_tool_choice(const qn_responses *x, qn_bytes *out)
 {
-    const char *const choice = x->choice ? x->choice : "\"auto\"";
     qn_json_key(out, "tool_choice");
-    qn_bytes_add(out, choice, strlen(choice));
+    if (x->choice.length)
+        qn_bytes_add(out, x->choice.data, x->choice.length);
+    else
+        qn_json_string(out, "auto");
 }
 
 /* What the request asked for; one that fails while it waits for its model is not bound. The tools are not repeated: agents send
@@ -75,8 +79,8 @@ static void write_settings(const qn_responses *x, qn_bytes *out)
 {
     const qn_request_params *params = x->base.base.n_requests ? &x->base.base.requests[0] : &x->base.params;
     qn_json_key(out, "instructions");
-    if (x->instructions)
-        qn_json_text(out, json_string_value(x->instructions), json_string_length(x->instructions));
+    if (x->instructions.length)
+        qn_bytes_add(out, x->instructions.data, x->instructions.length);
     else
         qn_json_null(out);
     qn_json_key(out, "max_output_tokens");

@@ -2,7 +2,7 @@
 #include "server/responses.h"
 
 #include "text/json_scan.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

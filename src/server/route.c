@@ -213,7 +213,7 @@ static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusa
     qn_json_close(out, '}');
     qn_json_member_integer(out, "total_slots", view.n_parallel);
     qn_json_member_string(out, "model_alias", view.name);
-    qn_json_member_string(out, "model_path", view.file);
+    qn_json_member_string(out, "model_path", view.name); /* names are all that clients learn of files */
     qn_json_key(out, "modalities");
     qn_json_open(out, '{');
     qn_json_key(out, "vision");

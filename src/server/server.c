@@ -16,6 +16,9 @@
 #include <sys/resource.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 enum {
     TICK_NANOSECONDS = 250000000,
@@ -197,11 +200,13 @@ static void *run(void *argument)
 {
     qn_http *http = argument;
     struct epoll_event events[EVENTS];
+    bool has_work = false;
     while (!drain(http)) {
-        const int n = epoll_wait(http->epoll_fd, events, EVENTS, timeout_of(http->daemon));
+        const int n = epoll_wait(http->epoll_fd, events, EVENTS, has_work ? 0 : timeout_of(http->daemon));
         for (int i = 0; i < n; i++)
             take_event(http, events[i].data.ptr, events[i].events);
         MHD_run(http->daemon);
+        has_work = qn_gate_run(http);
     }
     end_connections(http);
     return NULL;
@@ -261,7 +266,9 @@ static qn_status start_daemon(qn_http *http)
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_LISTEN_SOCKET, http->listen_fd, NULL };
     options[n++] = (struct MHD_OptionItem){ MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, NULL };
     if (http->tls) {
-        static char priorities[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+        /* Forward secrecy and authenticated ciphers alone. */
+        static char priorities[] = "SECURE128:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:+ECDHE-RSA:"
+                                   "-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM:-MAC-ALL:+AEAD";
         qn_tls_use(http->tls);
         options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)qn_tls_retrieve };
         options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_PRIORITIES, 0, priorities };
@@ -314,12 +321,26 @@ static qn_status open_socket(qn_http *http)
                    params->host);
 }
 
+/* Large blocks are mapped, and go back to the system when they are freed; glibc would raise the threshold with the first of them,
+ * up to 32 MiB, and keep what is free at the end of its heaps. */
+static void keep_little_memory(void)
+{
+#ifdef __GLIBC__
+    enum { MAPPED = 256 << 10, KEPT = 4 << 20 };
+    (void)mallopt(M_MMAP_THRESHOLD, MAPPED);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT);
+#endif
+}
+
 static qn_status create(qn_server *server)
 {
     qn_http *http = &server->http;
     const char *const *names;
+    keep_little_memory();
     QN_TRY(qn_routes_init());
     const size_t n_names = qn_route_names(&names);
+    const qn_budget_limits memory = qn_budget_limits_for(http->params.max_body);
+    QN_TRY(qn_budget_create(&memory, &http->budget));
     QN_TRY(qn_metrics_create(names, n_names, &http->metrics));
     if (http->params.tls_cert)
         QN_TRY(qn_tls_create(http->params.tls_cert, http->params.tls_key, &http->tls));
@@ -428,5 +449,6 @@ void qn_server_free(qn_server *server)
     qn_metrics_free(http->metrics);
     qn_registry_free(&http->registry);
     qn_outbox_free(&http->outbox);
+    qn_budget_free(http->budget);
     free(server);
 }

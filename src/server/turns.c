@@ -6,7 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a member of a message, beside its text. */
+enum { MEMBER_BYTES = 256 };
+
 static const char tag[] = QN_REMINDER_OPEN, end_tag[] = QN_REMINDER_CLOSE;
+
+void qn_turns_init(qn_turns *turns, qn_reading *reading)
+{
+    *turns = (qn_turns){ .reading = reading };
+    turns->system.account = turns->content.account = turns->reasoning.account = turns->waiting.account = reading->account;
+}
 
 void qn_turns_free(qn_turns *turns)
 {
@@ -17,7 +26,6 @@ void qn_turns_free(qn_turns *turns)
     qn_bytes_free(&turns->reasoning);
     qn_bytes_free(&turns->waiting);
     free(turns->id);
-    *turns = (qn_turns){ 0 };
 }
 
 /* ---- Messages ---- */
@@ -34,9 +42,9 @@ static void set(qn_turns *turns, json_t *message, const char *key, json_t *value
 
 static void set_text(qn_turns *turns, json_t *message, const char *key, qn_bytes *text)
 {
-    check(turns, !text->has_failed);
-    set(turns, message, key, json_stringn(text->length ? text->data : "", text->length));
-    text->length = 0;
+    const bool has_memory = !text->has_failed && qn_reading_take(turns->reading, MEMBER_BYTES + text->length);
+    set(turns, message, key, has_memory ? json_stringn(text->length ? text->data : "", text->length) : NULL);
+    qn_bytes_free(text);
 }
 
 /* Completes the open message. */

@@ -8,24 +8,23 @@
 #ifndef QN_SERVER_TURNS_H
 #define QN_SERVER_TURNS_H
 
-#include "server/bytes.h"
-
-#include <jansson.h>
+#include "server/json_body.h"
 
 typedef enum qn_turn { QN_TURN_NONE, QN_TURN_USER, QN_TURN_ANSWER, QN_TURN_RESULT } qn_turn;
 
-/* Zero it before use. */
 typedef struct qn_turns {
-    json_t *messages; /* the complete ones */
-    qn_turn turn;     /* whose message is open */
-    qn_bytes system;  /* of the system message */
+    qn_reading *reading; /* which copies of texts count with */
+    json_t *messages;    /* the complete ones */
+    qn_turn turn;        /* whose message is open */
+    qn_bytes system;     /* of the system message */
     qn_bytes content, reasoning;
     json_t *calls;    /* of the open answer */
     char *id;         /* of its reasoning, or of the open result's call */
     qn_bytes waiting; /* of the system, after an answer: for the next text of a user or result */
-    bool has_failed;  /* no memory */
+    bool has_failed;  /* see qn_reading_refuse */
 } qn_turns;
 
+void qn_turns_init(qn_turns *turns, qn_reading *reading);
 void qn_turns_free(qn_turns *turns);
 
 /* Parts. Texts of the system, of the user and of a result have an empty line between them, those of an answer none. Empty texts
@@ -43,7 +42,7 @@ void qn_turns_result(qn_turns *turns, const char *id);
 void qn_turns_result_text(qn_turns *turns, const char *text, size_t length);
 
 /* qn_turns_finish - completes a conversation: all messages, with an empty one of the user if there is none; tools, unless they are
- * NULL; the header of the answer that follows. False: no memory. */
+ * NULL; the header of the answer that follows. False: see qn_reading_refuse. */
 bool qn_turns_finish(qn_turns *turns, json_t *tools, json_t *conversation);
 
 #endif

@@ -202,7 +202,8 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     return status;
 }
 
-qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *text, int32_t **tokens, size_t *count)
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *text, size_t most, int32_t **tokens,
+                              size_t *count)
 {
     qn_text_span *spans;
     *tokens = NULL;
@@ -210,7 +211,8 @@ qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *te
     QN_TRY(qn_alloc(&spans, text->n_spans, sizeof *spans, "spans of text"));
     for (size_t i = 0; i < text->n_spans; i++)
         spans[i] = (qn_text_span){ text->spans[i].end, text->spans[i].from_template };
-    const qn_status status = qn_tokenizer_encode_spans(tok, text->text, text->length, spans, text->n_spans, tokens, count);
+    const qn_status status =
+        qn_tokenizer_encode_spans(tok, text->text, text->length, spans, text->n_spans, most, tokens, count);
     qn_free(spans);
     return status;
 }
@@ -222,7 +224,7 @@ qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, 
     *tokens = NULL;
     *count = 0;
     QN_TRY(qn_chat_render(tok, chat, conversation, now, &text));
-    const qn_status status = qn_chat_text_tokens(tok, &text, tokens, count);
+    const qn_status status = qn_chat_text_tokens(tok, &text, SIZE_MAX, tokens, count);
     qn_jinja_output_free(&text);
     return status;
 }

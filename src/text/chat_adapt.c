@@ -1,9 +1,9 @@
 /* Conversations in terms of what a chat template supports. */
 #include "text/chat_adapt.h"
 
+#include "base/memory.h"
 #include "base/status.h"
 #include "text/json_decode.h"
-#include "text/json_scan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,10 +118,8 @@ static qn_status text_of_object(json_t *object, json_t **out)
 static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text, size_t i, size_t index, json_t **out)
 {
     json_error_t error;
-    const bool is_deep = qn_json_is_deeper(json_string_value(text), json_string_length(text), QN_JSON_MAX_DEPTH);
-    *out = is_deep                    ? NULL
-           : json_string_length(text) ? qn_json_decode(json_string_value(text), json_string_length(text), 0, &error)
-                                      : json_object();
+    *out = json_string_length(text) ? qn_json_decode(json_string_value(text), json_string_length(text), 0, NULL, &error)
+                                    : json_object();
     if (json_is_object(*out))
         return QN_OK;
     json_decref(*out);
@@ -211,6 +209,8 @@ typedef struct turns {
     json_t *messages; /* adapted */
     char *waiting;
     size_t n_waiting;
+    char *tail; /* what goes behind the text of a message: many system messages are joined to one at once */
+    size_t n_tail, tail_capacity, tail_index;
     bool has_begun; /* there are messages that are not the system's */
 } turns;
 
@@ -225,6 +225,35 @@ static qn_status add_to_message(turns *t, size_t i, const char *text, size_t n, 
         status = no_memory();
     json_decref(message);
     return status;
+}
+
+/* Gives the tail to its message. */
+static qn_status put_tail(turns *t)
+{
+    const size_t n = t->n_tail;
+    t->n_tail = 0;
+    return n ? add_to_message(t, t->tail_index, t->tail, n, false) : QN_OK;
+}
+
+/* Text behind the content of a message, after an empty line. Where that is no text, parts for one, at once. */
+static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
+{
+    size_t need;
+    if (t->n_tail && t->tail_index != i)
+        QN_TRY(put_tail(t));
+    if (!json_is_string(json_object_get(json_array_get(t->messages, i), "content")))
+        return add_to_message(t, i, text, n, false);
+    if (!n)
+        return QN_OK;
+    if (!qn_add_size(t->n_tail, 2, &need) || !qn_add_size(need, n, &need))
+        return no_memory();
+    QN_TRY(qn_realloc_array(&t->tail, &t->tail_capacity, need, 1, "a conversation"));
+    char *at = t->tail + t->n_tail;
+    at = mempcpy(at, "\n\n", t->n_tail ? 2 : 0);
+    at = mempcpy(at, text, n);
+    t->n_tail = (size_t)(at - t->tail);
+    t->tail_index = i;
+    return QN_OK;
 }
 
 /* The content of a system message as text: the template may read parts, but they are joined to others. */
@@ -273,7 +302,7 @@ static qn_status put_waiting(turns *t)
     if (!n)
         return QN_OK;
     if (has_role(last, "user") || has_role(last, "tool"))
-        return add_to_message(t, json_array_size(t->messages) - 1, t->waiting, n, false);
+        return add_behind(t, json_array_size(t->messages) - 1, t->waiting, n);
     json_t *message = json_object();
     const bool done = message && json_object_set_new(message, "role", json_string("user")) == 0 &&
                       json_object_set_new(message, "content", json_stringn_nocheck(t->waiting, n)) == 0 &&
@@ -309,7 +338,7 @@ static qn_status append(turns *t, json_t *message, size_t index)
     if (!merges && !folds)
         return append_other(t, message);
     QN_TRY(text_of_system(message, index, &text));
-    qn_status status = merges ? add_to_message(t, 0, json_string_value(text), json_string_length(text), false) : wait(t, text);
+    qn_status status = merges ? add_behind(t, 0, json_string_value(text), json_string_length(text)) : wait(t, text);
     json_decref(text);
     if (status == QN_OK && folds && (has_role(last, "user") || has_role(last, "tool")))
         status = put_waiting(t);
@@ -332,7 +361,10 @@ static qn_status adapt_messages(const qn_chat_traits *traits, const json_t *mess
     }
     if (status == QN_OK)
         status = put_waiting(&t);
+    if (status == QN_OK)
+        status = put_tail(&t);
     free(t.waiting);
+    free(t.tail);
     return status;
 }
 

@@ -1,112 +1,491 @@
-/* Reads JSON with Jansson, over a copy of the text where Jansson would refuse it. */
+/* A decoder without recursion: values are put into the array or object that is open, which is on a stack. */
 #include "text/json_decode.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <stdbool.h>
+#include "base/append.h"
+#include "base/utf8.h"
+#include "text/json_scan.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Surrogates ---- */
+/* Bytes of Jansson's values with what malloc adds, rounded up. Tables of arrays and objects double when they are full: an element
+ * counts for the table that is left and the one that comes. */
+enum { NUMBER_COST = 32, STRING_COST = 64, ARRAY_COST = 128, OBJECT_COST = 240, ELEMENT_COST = 24, MEMBER_COST = 120 };
 
-/* An escape \udXxx whose X is one of these digits. */
-static bool is_escape(const char *text, size_t length, const char *digits)
-{
-    return length >= 6 && !memcmp(text, "\\u", 2) && (text[2] | 32) == 'd' && memchr(digits, text[3] | 32, 4) &&
-           isxdigit((unsigned char)text[4]) && isxdigit((unsigned char)text[5]);
-}
+/* Token ids are below it. From so many integers on equal ones are shared. */
+enum { SHARED_INTEGERS = 1 << 18, MANY_INTEGERS = 1 << 14 };
 
-/* Calls `replace` for each escape of a surrogate that is not in a pair; stops where it returns false. */
-static bool each_surrogate(const char *text, size_t length, bool (*replace)(size_t at, void *user), void *user)
+typedef struct decoder {
+    const char *text;
+    size_t length, at;
+    const qn_json_limits *limits;
+    size_t flags, max_depth;
+    json_error_t *why;
+    json_t *root;
+    json_t *open[QN_JSON_MAX_DEPTH]; /* [depth] arrays and objects, each in the one before it */
+    size_t depth;
+    char *scratch; /* of a string with escapes, of a key */
+    size_t cap_scratch;
+    size_t n_integers;
+    json_t **shared; /* [SHARED_INTEGERS] the last integer of its low bits, a reference; NULL: there are few integers */
+} decoder;
+
+/* ---- Errors ---- */
+
+static bool fail(decoder *d, enum json_error_code code, const char *what)
 {
-    const char *next;
-    for (size_t i = 0; i < length && (next = memchr(text + i, '\\', length - i));) {
-        i = (size_t)(next - text);
-        const bool is_high = is_escape(text + i, length - i, "89ab"), is_low = is_escape(text + i, length - i, "cdef");
-        const bool is_pair = is_high && is_escape(text + i + 6, length - i - 6, "cdef");
-        if (!is_pair && (is_high || is_low) && !replace(i, user))
-            return false;
-        i += is_pair ? 12 : 2;
+    json_error_t *why = d->why;
+    int line = 1, column = 1;
+    for (size_t i = 0; i < d->at && i < d->length; i++) {
+        column = d->text[i] == '\n' ? 1 : column + 1;
+        line += d->text[i] == '\n';
     }
-    return true;
-}
-
-static bool stop(size_t at, void *user)
-{
-    (void)at;
-    (void)user;
+    *why = (json_error_t){ .line = line, .column = column, .position = d->at < INT32_MAX ? (int)d->at : INT32_MAX };
+    (void)qn_print(why->text, sizeof why->text - 1, "%s", what);
+    why->text[sizeof why->text - 1] = (char)code; /* where Jansson has it */
     return false;
 }
 
-/* The replacement has the length of what it replaces. */
-static bool put_replacement(size_t at, void *user)
+static bool expected(decoder *d, const char *what)
 {
-    memcpy((char *)user + at + 2, "fffd", 4);
+    char text[96], found[16];
+    const char c = d->at < d->length ? d->text[d->at] : 0;
+    if (d->at >= d->length)
+        return fail(d, json_error_premature_end_of_input, "the text ends too early");
+    snprintf(found, sizeof found, c > ' ' && c < 0x7f ? "'%c'" : "byte 0x%02x", (unsigned char)c);
+    snprintf(text, sizeof text, "found %s, expected %s", found, what);
+    return fail(d, json_error_invalid_syntax, text);
+}
+
+static bool no_memory(decoder *d)
+{
+    return fail(d, json_error_out_of_memory, "no memory for its values");
+}
+
+static bool take(decoder *d, size_t bytes)
+{
+    const qn_json_limits *limits = d->limits;
+    return !limits || !limits->take || limits->take(limits->user, bytes) || no_memory(d);
+}
+
+/* ---- Where values go ---- */
+
+static json_t *holder(const decoder *d)
+{
+    return d->depth ? d->open[d->depth - 1] : NULL;
+}
+
+/* Takes the value, which is NULL without memory. The key is in `scratch`. */
+static bool put(decoder *d, json_t *value)
+{
+    json_t *in = holder(d);
+    if (!value)
+        return no_memory(d);
+    if (!in) {
+        d->root = value;
+        return true;
+    }
+    if (json_is_array(in))
+        return json_array_append_new(in, value) == 0 || no_memory(d);
+    return json_object_set_new_nocheck(in, d->scratch, value) == 0 || no_memory(d);
+}
+
+/* ---- Strings ---- */
+
+static bool reserve_scratch(decoder *d, size_t need)
+{
+    if (need <= d->cap_scratch)
+        return true;
+    char *scratch = realloc(d->scratch, need);
+    if (!scratch)
+        return no_memory(d);
+    d->scratch = scratch;
+    d->cap_scratch = need;
     return true;
 }
 
-/* ---- Integers ---- */
-
-/* Whether the number that a terminated text begins with is an integer of more than 64 bits. */
-static bool is_wide(const char *number, size_t length)
+/* Four hexadecimal digits; UINT32_MAX: others. */
+static uint32_t hex_unit(const decoder *d, size_t at)
 {
-    enum { MOST_DIGITS = 18 };
-    char *end;
-    if (length <= MOST_DIGITS)
-        return false;
-    errno = 0;
-    (void)strtoll(number, &end, 10);
-    return errno == ERANGE && end == number + length;
-}
-
-/* Copies a terminated text, with a fraction behind integers of more than 64 bits, which makes them real. */
-static char *widen(const char *text, size_t length, size_t *n_out)
-{
-    enum { SHORTEST = 19 };
-    char *out = malloc(length + length / SHORTEST * 2 + 3);
-    bool in_string = false;
-    *n_out = 0;
-    for (size_t i = 0, n; out && i < length; i += n) {
-        n = in_string ? 0 : strspn(text + i, "+-.0123456789eE");
-        const bool adds = n && is_wide(text + i, n);
-        if (!n)
-            n = in_string && text[i] == '\\' && i + 1 < length ? 2 : 1;
-        in_string ^= text[i] == '"';
-        memcpy(out + *n_out, text + i, n);
-        *n_out += n;
-        if (adds)
-            memcpy(out + *n_out, ".0", 2);
-        *n_out += adds ? 2 : 0;
+    uint32_t unit = 0;
+    if (d->length - at < 4)
+        return UINT32_MAX;
+    for (size_t i = 0; i < 4; i++) {
+        const char c = d->text[at + i], lower = (char)(c | 0x20);
+        const bool is_digit = c >= '0' && c <= '9';
+        if (!is_digit && !(lower >= 'a' && lower <= 'f'))
+            return UINT32_MAX;
+        unit = unit << 4 | (uint32_t)(is_digit ? c - '0' : lower - 'a' + 10);
     }
-    return out;
+    return unit;
 }
 
-static json_t *load_wide(const char *text, size_t length, size_t flags, json_error_t *why)
+/* Of the escape \uXXXX at `at`, or of two that are a pair. */
+static bool decode_unicode(decoder *d, char *out, size_t *n_out)
+{
+    enum { REPLACEMENT = 0xfffd };
+    uint32_t code = hex_unit(d, d->at + 2);
+    if (code == UINT32_MAX)
+        return fail(d, json_error_invalid_syntax, "an escape \\u has not four hexadecimal digits");
+    d->at += 6;
+    if (code >> 10 == 0xd800 >> 10) {
+        const bool has_next = d->length - d->at >= 6 && !memcmp(d->text + d->at, "\\u", 2);
+        const uint32_t low = has_next ? hex_unit(d, d->at + 2) : UINT32_MAX;
+        const bool is_pair = low >> 10 == 0xdc00 >> 10;
+        code = is_pair ? 0x10000 + ((code & 0x3ff) << 10 | (low & 0x3ff)) : REPLACEMENT;
+        d->at += is_pair ? 6 : 0;
+    } else if (code >> 10 == 0xdc00 >> 10) {
+        code = REPLACEMENT;
+    }
+    *n_out += qn_utf8_encode(code, out + *n_out);
+    return true;
+}
+
+static bool decode_escape(decoder *d, char *out, size_t *n_out)
+{
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    const char c = d->at + 1 < d->length ? d->text[d->at + 1] : 0;
+    const char *name = c ? strchr(names, c) : NULL;
+    if (c == 'u')
+        return decode_unicode(d, out, n_out);
+    if (!name) {
+        d->at++;
+        return expected(d, "an escape");
+    }
+    out[(*n_out)++] = values[name - names];
+    d->at += 2;
+    return true;
+}
+
+/* The end of a string whose first byte is at `at`: its quote. */
+static bool find_end(decoder *d, size_t *end, bool *has_escapes)
+{
+    *has_escapes = false;
+    for (size_t i = d->at, n; i < d->length; i += n) {
+        uint32_t code;
+        n = 1;
+        if (d->text[i] == '"') {
+            *end = i;
+            return true;
+        }
+        if (d->text[i] == '\\') {
+            *has_escapes = true;
+            n = 2;
+            continue;
+        }
+        const qn_utf8 found = qn_utf8_next(d->text + i, d->length - i, &n, &code);
+        if (found == QN_UTF8_COMPLETE && code >= ' ')
+            continue;
+        d->at = i;
+        return found == QN_UTF8_COMPLETE ? fail(d, json_error_invalid_syntax, "a string has a control character")
+                                         : fail(d, json_error_invalid_utf8, "a string is not UTF-8");
+    }
+    d->at = d->length;
+    return expected(d, "");
+}
+
+/* A string from its quote on: *out is in the text, or in `scratch`, terminated, where it has escapes or `copies`. */
+static bool decode_string(decoder *d, bool copies, const char **out, size_t *n_out)
+{
+    size_t end = 0;
+    bool has_escapes;
+    d->at++;
+    if (!find_end(d, &end, &has_escapes))
+        return false;
+    *out = d->text + d->at;
+    *n_out = end - d->at;
+    if (has_escapes || copies) {
+        if (!reserve_scratch(d, *n_out + 1))
+            return false;
+        size_t n = 0;
+        while (d->at < end) {
+            const char *escape = has_escapes ? memchr(d->text + d->at, '\\', end - d->at) : NULL;
+            const size_t plain = (escape ? (size_t)(escape - d->text) : end) - d->at;
+            memcpy(d->scratch + n, d->text + d->at, plain);
+            n += plain;
+            d->at += plain;
+            if (escape && !decode_escape(d, d->scratch, &n))
+                return false;
+        }
+        d->scratch[n] = 0;
+        *out = d->scratch;
+        *n_out = n;
+    }
+    d->at = end + 1;
+    return true;
+}
+
+static bool put_string(decoder *d)
+{
+    /* The key of an object is in `scratch`, which a value with escapes needs. */
+    json_t *in = holder(d);
+    char *key = NULL;
+    const bool is_member = json_is_object(in);
+    const char *text;
+    size_t n;
+    if (is_member) {
+        key = d->scratch;
+        d->scratch = NULL;
+        d->cap_scratch = 0;
+    }
+    bool done = decode_string(d, false, &text, &n) && take(d, STRING_COST + n);
+    json_t *value = done ? json_stringn_nocheck(text, n) : NULL;
+    if (is_member) {
+        free(d->scratch);
+        d->scratch = key;
+        d->cap_scratch = key ? strlen(key) + 1 : 0;
+    }
+    return done && put(d, value);
+}
+
+/* ---- Numbers ---- */
+
+static size_t count_digits(const decoder *d, size_t at)
 {
     size_t n = 0;
-    char *copy = strndup(text, length), *wide = copy ? widen(copy, length, &n) : NULL;
-    json_t *json = wide && strlen(copy) == length ? json_loadb(wide, n, flags, why) : NULL;
-    free(copy);
-    free(wide);
-    return json;
+    while (at + n < d->length && d->text[at + n] >= '0' && d->text[at + n] <= '9')
+        n++;
+    return n;
 }
 
-json_t *qn_json_decode(const char *text, size_t length, size_t flags, json_error_t *why)
+/* How many bytes a number has; 0: it is none. */
+static size_t number_length(const decoder *d, bool *is_real)
 {
-    char *copy = NULL;
-    flags |= JSON_ALLOW_NUL;
-    if (!each_surrogate(text, length, stop, NULL)) {
-        copy = malloc(length);
-        if (copy) {
-            memcpy(copy, text, length);
-            (void)each_surrogate(text, length, put_replacement, copy);
-        }
+    size_t at = d->at + (d->text[d->at] == '-'), n = count_digits(d, at);
+    *is_real = false;
+    if (!n || (n > 1 && d->text[at] == '0'))
+        return 0;
+    at += n;
+    if (at < d->length && d->text[at] == '.') {
+        *is_real = true;
+        if (!(n = count_digits(d, at + 1)))
+            return 0;
+        at += 1 + n;
     }
-    if (copy)
-        text = copy;
-    json_t *json = json_loadb(text, length, flags, why);
-    if (!json && json_error_code(why) == json_error_numeric_overflow)
-        json = load_wide(text, length, flags, why);
-    free(copy);
-    return json;
+    if (at < d->length && (d->text[at] | 0x20) == 'e') {
+        const bool has_sign = at + 1 < d->length && (d->text[at + 1] == '+' || d->text[at + 1] == '-');
+        *is_real = true;
+        if (!(n = count_digits(d, at + 1 + has_sign)))
+            return 0;
+        at += 1 + has_sign + n;
+    }
+    return at - d->at;
+}
+
+/* False: it has more than 64 bits. */
+static bool to_integer(const char *text, size_t length, int64_t *out)
+{
+    const bool is_negative = *text == '-';
+    int64_t value = 0;
+    for (size_t i = is_negative; i < length; i++) {
+        const int digit = is_negative ? '0' - text[i] : text[i] - '0';
+        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+static bool put_real(decoder *d, size_t length)
+{
+    char small[64], *text = length < sizeof small ? small : malloc(length + 1);
+    if (!text)
+        return no_memory(d);
+    memcpy(text, d->text + d->at, length);
+    text[length] = 0;
+    char *point = strchr(text, '.');
+    if (point)
+        *point = *localeconv()->decimal_point;
+    const double value = strtod(text, NULL);
+    if (text != small)
+        free(text);
+    if (!isfinite(value))
+        return fail(d, json_error_numeric_overflow, "a number is beyond all reals");
+    return take(d, NUMBER_COST) && put(d, json_real(value));
+}
+
+/* An integer that an array may share with itself: a reference; NULL without memory. */
+static json_t *shared_integer(decoder *d, int64_t value)
+{
+    json_t **kept = &d->shared[(uint64_t)value % SHARED_INTEGERS];
+    if (*kept && json_integer_value(*kept) == value)
+        return json_incref(*kept);
+    json_t *integer = take(d, NUMBER_COST) ? json_integer(value) : NULL;
+    if (integer) {
+        json_decref(*kept);
+        *kept = json_incref(integer);
+    }
+    return integer;
+}
+
+static bool put_integer(decoder *d, int64_t value)
+{
+    d->n_integers++;
+    if (!d->shared && d->n_integers == MANY_INTEGERS) {
+        if (!take(d, SHARED_INTEGERS * sizeof *d->shared) || !(d->shared = calloc(SHARED_INTEGERS, sizeof *d->shared)))
+            return no_memory(d);
+    }
+    if (d->shared) {
+        json_t *integer = shared_integer(d, value);
+        return integer && put(d, integer);
+    }
+    return take(d, NUMBER_COST) && put(d, json_integer(value));
+}
+
+static bool put_number(decoder *d)
+{
+    bool is_real;
+    int64_t value;
+    const size_t n = number_length(d, &is_real);
+    if (!n)
+        return fail(d, json_error_invalid_syntax, "a number is not one of JSON");
+    if (!(is_real || !to_integer(d->text + d->at, n, &value) ? put_real(d, n) : put_integer(d, value)))
+        return false;
+    d->at += n;
+    return true;
+}
+
+/* ---- Values ---- */
+
+static void skip_space(decoder *d)
+{
+    while (d->at < d->length && qn_json_is_space(d->text[d->at]))
+        d->at++;
+}
+
+static bool is_next(const decoder *d, char c)
+{
+    return d->at < d->length && d->text[d->at] == c;
+}
+
+static bool put_literal(decoder *d, const char *word, json_t *value)
+{
+    const size_t n = strlen(word);
+    if (d->length - d->at < n || memcmp(d->text + d->at, word, n) != 0)
+        return expected(d, "a value");
+    d->at += n;
+    return put(d, value);
+}
+
+static bool open_level(decoder *d, bool is_object)
+{
+    if (d->depth == d->max_depth)
+        return fail(d, json_error_stack_overflow, "it is nested too deeply");
+    if (!take(d, is_object ? OBJECT_COST : ARRAY_COST))
+        return false;
+    json_t *value = is_object ? json_object() : json_array();
+    if (!put(d, value))
+        return false;
+    d->open[d->depth++] = value;
+    d->at++;
+    return true;
+}
+
+static bool put_value(decoder *d)
+{
+    if (d->at >= d->length)
+        return expected(d, "");
+    if (json_is_array(holder(d)) && !take(d, ELEMENT_COST))
+        return false;
+    switch (d->text[d->at]) {
+    case '{': return open_level(d, true);
+    case '[': return open_level(d, false);
+    case '"': return put_string(d);
+    case 't': return put_literal(d, "true", json_true());
+    case 'f': return put_literal(d, "false", json_false());
+    case 'n': return put_literal(d, "null", json_null());
+    case '-': return put_number(d);
+    default: return count_digits(d, d->at) ? put_number(d) : expected(d, "a value");
+    }
+}
+
+/* A key and its colon. */
+static bool decode_key(decoder *d)
+{
+    const char *key;
+    size_t n;
+    if (!is_next(d, '"'))
+        return expected(d, "a key");
+    if (!decode_string(d, true, &key, &n) || !take(d, MEMBER_COST + n))
+        return false;
+    if (strlen(key) != n)
+        return fail(d, json_error_null_byte_in_key, "a key has U+0000");
+    if ((d->flags & JSON_REJECT_DUPLICATES) && json_object_get(holder(d), key))
+        return fail(d, json_error_duplicate_key, "an object has a key twice");
+    skip_space(d);
+    if (!is_next(d, ':'))
+        return expected(d, "':'");
+    d->at++;
+    skip_space(d);
+    return true;
+}
+
+/* After a value: the end of what is open, and of what it is in, or a comma. */
+static bool after_value(decoder *d)
+{
+    for (skip_space(d); d->depth; skip_space(d)) {
+        const bool is_object = json_is_object(holder(d));
+        if (is_next(d, ',')) {
+            d->at++;
+            return true;
+        }
+        if (!is_next(d, is_object ? '}' : ']'))
+            return expected(d, is_object ? "',' or '}'" : "',' or ']'");
+        d->at++;
+        d->depth--;
+    }
+    return true;
+}
+
+static bool decode(decoder *d)
+{
+    skip_space(d);
+    if (!(d->flags & JSON_DECODE_ANY) && !is_next(d, '{') && !is_next(d, '['))
+        return expected(d, "'{' or '['");
+    do {
+        skip_space(d);
+        if (json_is_object(holder(d)) && !decode_key(d))
+            return false;
+        const size_t before = d->depth;
+        if (!put_value(d))
+            return false;
+        if (d->depth > before) {
+            skip_space(d);
+            if (!is_next(d, json_is_object(holder(d)) ? '}' : ']'))
+                continue; /* its first value */
+        }
+        if (!after_value(d))
+            return false;
+    } while (d->depth);
+    skip_space(d);
+    return d->at == d->length || expected(d, "the end");
+}
+
+static void free_shared(decoder *d)
+{
+    for (size_t i = 0; d->shared && i < SHARED_INTEGERS; i++)
+        json_decref(d->shared[i]);
+    free(d->shared);
+}
+
+json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_json_limits *limits, json_error_t *why)
+{
+    const size_t depth = limits && limits->depth ? limits->depth : QN_JSON_MAX_DEPTH;
+    decoder d = { .text = text,
+                  .length = length,
+                  .limits = limits,
+                  .flags = flags,
+                  .max_depth = depth < QN_JSON_MAX_DEPTH ? depth : QN_JSON_MAX_DEPTH,
+                  .why = why };
+    const bool done = decode(&d);
+    free_shared(&d);
+    free(d.scratch);
+    if (done)
+        return d.root;
+    json_decref(d.root);
+    return NULL;
 }

@@ -36,12 +36,6 @@ qn_json_step qn_json_scan_feed(qn_json_scan *scan, char byte);
 /* qn_json_is_value - whether a text is one JSON value, which space may precede but not follow. */
 bool qn_json_is_value(const char *text, size_t length);
 
-/* qn_json_is_deeper - whether a text that may be JSON is nested deeper than `most`. For parsers that recurse, before they do. */
-bool qn_json_is_deeper(const char *text, size_t length, size_t most);
-
-/* qn_json_count - how many values a text that may be JSON has at most. For parsers that keep each, before they do. */
-size_t qn_json_count(const char *text, size_t length);
-
 /* Space as JSON has it. */
 static inline bool qn_json_is_space(char c)
 {

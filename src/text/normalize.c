@@ -2,17 +2,27 @@
 #include "text/normalize.h"
 
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-void qn_nfc_scratch_free(qn_nfc_scratch *scratch)
+/* Of more characters than that codes are not kept beside the text that they have become. */
+enum { MOST_KEPT = 1 << 20 };
+
+static void free_codes(qn_nfc_scratch *scratch)
 {
     free(scratch->codes);
     free(scratch->sorted);
+    scratch->codes = scratch->sorted = NULL;
+    scratch->codes_capacity = scratch->sorted_capacity = 0;
+}
+
+void qn_nfc_scratch_free(qn_nfc_scratch *scratch)
+{
+    free_codes(scratch);
     free(scratch->bytes);
     *scratch = (qn_nfc_scratch){ 0 };
 }
@@ -100,6 +110,8 @@ qn_status qn_nfc(qn_nfc_scratch *scratch, const char *text, size_t length, const
     size_t n_bytes = 0;
     for (size_t i = 0; i < (size_t)composed; i++)
         n_bytes += qn_utf8_encode((uint32_t)scratch->codes[i], scratch->bytes + n_bytes);
+    if (scratch->codes_capacity > MOST_KEPT)
+        free_codes(scratch);
     *out = scratch->bytes;
     *out_length = n_bytes;
     return QN_OK;

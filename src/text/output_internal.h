@@ -9,7 +9,7 @@
 
 #include "text/json_scan.h"
 #include "text/output_parser.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/utf8_stream.h"
 
 enum { FIRST_MARK = 0xf8, MAX_NAME = 256, MAX_UNDECIDED = 256 << 10 };

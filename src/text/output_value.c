@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Schemas come with requests: references may form cycles. */
-enum { MAX_VISITS = 256 };
+/* Schemas come with requests: references may form cycles, and lists be long. What is counted: 256 for a schema, 4 for a
+ * constant or a name of a type, 8 for a value that the search for an anchor visits. */
+enum { PER_SCHEMA = 256, PER_CONSTANT = 4, PER_VALUE = 8, MAX_VISITS = 256 * PER_SCHEMA };
 
 static const char *const type_names[N_VALUE_TYPES] = {
     [VALUE_STRING] = "string", [VALUE_INTEGER] = "integer", [VALUE_NUMBER] = "number", [VALUE_BOOLEAN] = "boolean",
@@ -40,9 +41,16 @@ const json_t *qn_output_tool_schema(const json_t *tool)
 
 struct walk {
     const json_t *root;
-    int n_visits;
+    uint64_t n_visits;
     qn_value_types *types;
 };
+
+/* Counts visits; false if they are too many. */
+static bool visit(struct walk *walk, uint64_t n)
+{
+    walk->n_visits = n < MAX_VISITS - walk->n_visits ? walk->n_visits + n : MAX_VISITS;
+    return walk->n_visits < MAX_VISITS;
+}
 
 static void add_type(struct walk *walk, qn_value_type type)
 {
@@ -57,12 +65,13 @@ static void add_type(struct walk *walk, qn_value_type type)
 static const json_t *resolve(struct walk *walk, const json_t *reference)
 {
     json_t *target;
-    uint64_t steps = 0;
-    if (!json_is_string(reference) || ++walk->n_visits > MAX_VISITS ||
-        qn_schema_resolve((json_t *)walk->root, json_string_value(reference), &steps, &target) != QN_OK)
+    if (!json_is_string(reference) || !visit(walk, PER_SCHEMA))
         return NULL;
-    walk->n_visits += (int)(steps < MAX_VISITS ? steps : MAX_VISITS);
-    return target;
+    const uint64_t before = QN_SCHEMA_STEPS - (MAX_VISITS - walk->n_visits) / PER_VALUE;
+    uint64_t steps = before;
+    if (qn_schema_resolve((json_t *)walk->root, json_string_value(reference), &steps, &target) != QN_OK)
+        return NULL;
+    return visit(walk, PER_VALUE * (steps - before)) ? target : NULL;
 }
 
 /* The schema that references lead to, or NULL. */
@@ -102,12 +111,13 @@ static void collect(struct walk *walk, const json_t *schema)
 {
     const json_t *list, *element;
     size_t i;
-    if (++walk->n_visits > MAX_VISITS)
+    if (!visit(walk, PER_SCHEMA))
         return;
     schema = dereference(walk, schema);
     if ((list = json_object_get(schema, "type"))) {
         add_named(walk, list);
-        json_array_foreach(list, i, element) add_named(walk, element);
+        for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
+            add_named(walk, json_array_get(list, i));
         if (json_is_true(json_object_get(schema, "nullable")))
             add_type(walk, VALUE_NULL);
         return;
@@ -115,10 +125,12 @@ static void collect(struct walk *walk, const json_t *schema)
     if ((element = json_object_get(schema, "const")))
         add_type_of(walk, element);
     list = json_object_get(schema, "enum");
-    json_array_foreach(list, i, element) add_type_of(walk, element);
+    for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
+        add_type_of(walk, json_array_get(list, i));
     for (size_t u = 0; u < N_UNIONS; u++) {
         list = json_object_get(schema, unions[u]);
-        json_array_foreach(list, i, element) collect(walk, element);
+        for (i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
+            collect(walk, json_array_get(list, i));
     }
     if (json_object_get(schema, "properties"))
         add_type(walk, VALUE_OBJECT);
@@ -129,18 +141,21 @@ static void collect(struct walk *walk, const json_t *schema)
 /* The types of a property of objects, in what their schema says itself, refers to or joins. True if one names the property. */
 static bool collect_property(struct walk *walk, const json_t *schema, const char *name)
 {
-    const json_t *property = json_object_get(json_object_get(schema, "properties"), name), *element;
+    const json_t *property = json_object_get(json_object_get(schema, "properties"), name), *list;
     const json_t *reference = json_object_get(schema, "$ref");
     bool is_named = property != NULL;
     size_t i;
-    if (!json_is_object(schema) || ++walk->n_visits > MAX_VISITS)
+    if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
         return false;
     if (property)
         collect(walk, property);
     if (reference)
         is_named |= collect_property(walk, resolve(walk, reference), name);
-    for (size_t u = 0; u < N_UNIONS; u++)
-        json_array_foreach(json_object_get(schema, unions[u]), i, element) is_named |= collect_property(walk, element, name);
+    for (size_t u = 0; u < N_UNIONS; u++) {
+        list = json_object_get(schema, unions[u]);
+        for (i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
+            is_named |= collect_property(walk, json_array_get(list, i), name);
+    }
     return is_named;
 }
 

@@ -1,11 +1,12 @@
 /* The tokeniser: loading, encoding, decoding. */
 #include "text/tokenizer.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "text/bpe.h"
 #include "text/normalize.h"
 #include "text/pretokenize.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/vocab.h"
 
 #include <stdio.h>
@@ -104,11 +105,11 @@ static void write_note(qn_tokenizer *tok)
     if (!vocab->n_repeated)
         return;
     const qn_string text = qn_vocab_text(vocab, vocab->repeated[0]);
-    const int n = snprintf(tok->note, sizeof tok->note, "tokens %u and %u are both '%.*s': the first is used",
-                           vocab->repeated[0], vocab->repeated[1], (int)(text.length < 40 ? text.length : 40), text.data);
+    qn_text_buffer note = QN_APPEND_TO(tok->note);
+    qn_append(&note, "tokens %u and %u are both '%.*s': the first is used", vocab->repeated[0], vocab->repeated[1],
+              (int)(text.length < 40 ? text.length : 40), text.data);
     if (vocab->n_repeated > 1)
-        snprintf(tok->note + n, sizeof tok->note - (size_t)n, "; %zu more tokens are spelled like earlier ones",
-                 vocab->n_repeated - 1);
+        qn_append(&note, "; %zu more tokens are spelled like earlier ones", vocab->n_repeated - 1);
 }
 
 static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
@@ -156,6 +157,9 @@ void qn_tokenizer_free(qn_tokenizer *tok)
 
 /* ---- Encoding ---- */
 
+/* Merging takes 50 times the memory of a piece. Longer ones, which no words are, become tokens in parts. */
+enum { MAX_PART = 256 << 10 };
+
 typedef struct encoder {
     const qn_tokenizer *tok;
     qn_matcher *matcher;
@@ -163,7 +167,16 @@ typedef struct encoder {
     qn_bpe_scratch bpe;
     int32_t *tokens;
     size_t n_tokens, capacity;
+    size_t most, n_more; /* tokens that are kept; that came after them */
 } encoder;
+
+/* n tokens have come behind those that are there. */
+static void keep(encoder *e, size_t n)
+{
+    const size_t room = e->most - e->n_tokens;
+    e->n_tokens += n < room ? n : room;
+    e->n_more += n < room ? 0 : n - room;
+}
 
 static qn_status reserve(encoder *e, size_t more)
 {
@@ -176,13 +189,13 @@ static qn_status reserve(encoder *e, size_t more)
 static qn_status append_token(encoder *e, int32_t token)
 {
     QN_TRY(reserve(e, 1));
-    e->tokens[e->n_tokens++] = token;
+    e->tokens[e->n_tokens] = token;
+    keep(e, 1);
     return QN_OK;
 }
 
-static qn_status encode_piece(void *user, const char *piece, size_t length)
+static qn_status encode_part(encoder *e, const char *piece, size_t length)
 {
-    encoder *e = user;
     if (qn_pretokenizer_ignores_merges(e->tok->pre)) {
         const int32_t whole = qn_vocab_find_bytes(&e->tok->vocab, piece, length);
         if (whole >= 0)
@@ -197,7 +210,26 @@ static qn_status encode_piece(void *user, const char *piece, size_t length)
             tokens[n++] = token;
     }
     QN_TRY(qn_bpe_merge(&e->tok->merges, &e->bpe, tokens, &n));
-    e->n_tokens += n;
+    keep(e, n);
+    return QN_OK;
+}
+
+/* Where a piece may end: before a character, if there is one. */
+static size_t part_of(const char *piece, size_t length)
+{
+    enum { CONTINUATION = 3 };
+    size_t n = length < MAX_PART ? length : MAX_PART;
+    for (int i = 0; n < length && i < CONTINUATION && ((unsigned char)piece[n] & 0xc0) == 0x80; i++)
+        n--;
+    return n;
+}
+
+static qn_status encode_piece(void *user, const char *piece, size_t length)
+{
+    for (size_t n; length; piece += n, length -= n) {
+        n = part_of(piece, length);
+        QN_TRY(encode_part(user, piece, n));
+    }
     return QN_OK;
 }
 
@@ -234,7 +266,9 @@ static int32_t special_at(const encoder *e, const char *text, size_t length, siz
 static qn_status encode(encoder *e, const char *text, size_t length, const qn_text_span *spans, bool add_bos)
 {
     QN_TRY(qn_matcher_create(&e->matcher));
-    QN_TRY(reserve(e, 1)); /* the result is not NULL even without tokens */
+    /* The result is not NULL even without tokens. A long text mostly has one for each byte at most: what is not written takes no
+     * memory, while an array that grows is there twice now and then. */
+    QN_TRY(reserve(e, (length < e->most ? length : e->most) + 1));
     if (add_bos && e->tok->add_bos && e->tok->bos >= 0)
         QN_TRY(append_token(e, e->tok->bos));
     size_t plain = 0, match = 0;
@@ -254,14 +288,14 @@ static qn_status encode(encoder *e, const char *text, size_t length, const qn_te
 }
 
 static qn_status encode_text(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans, bool add_bos,
-                             int32_t **tokens, size_t *count)
+                             size_t most, int32_t **tokens, size_t *count)
 {
     *tokens = NULL;
     *count = 0;
     if (length > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed", length,
                        INT32_MAX);
-    encoder e = { .tok = tok };
+    encoder e = { .tok = tok, .most = most };
     const qn_status status = encode(&e, text, length, spans, add_bos);
     qn_matcher_free(e.matcher);
     qn_nfc_scratch_free(&e.nfc);
@@ -270,8 +304,9 @@ static qn_status encode_text(const qn_tokenizer *tok, const char *text, size_t l
         free(e.tokens);
         return status;
     }
-    *tokens = e.tokens;
-    *count = e.n_tokens;
+    int32_t *fitted = realloc(e.tokens, (e.n_tokens + 1) * sizeof *fitted);
+    *tokens = fitted ? fitted : e.tokens;
+    *count = e.n_tokens + e.n_more;
     return QN_OK;
 }
 
@@ -279,18 +314,18 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
                               int32_t **tokens, size_t *count)
 {
     const qn_text_span whole = { length, parse_special };
-    return encode_text(tok, text, length, &whole, add_bos, tokens, count);
+    return encode_text(tok, text, length, &whole, add_bos, SIZE_MAX, tokens, count);
 }
 
 qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans,
-                                    size_t n_spans, int32_t **tokens, size_t *count)
+                                    size_t n_spans, size_t most, int32_t **tokens, size_t *count)
 {
     *tokens = NULL;
     *count = 0;
     if (length && (!n_spans || spans[n_spans - 1].end != length))
         return qn_fail(QN_ERR_INVALID, "the spans of a text of %zu bytes end at %zu", length,
                        n_spans ? spans[n_spans - 1].end : 0);
-    return encode_text(tok, text, length, spans, false, tokens, count);
+    return encode_text(tok, text, length, spans, false, most, tokens, count);
 }
 
 /* ---- Tokens ---- */

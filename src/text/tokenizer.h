@@ -41,7 +41,8 @@ void qn_tokenizer_free(qn_tokenizer *tok);
  *   tokens          [*count] free them with free(). Not NULL on success, even with a count of 0
  *   count           number of tokens
  *
- * Time is O(n log n) in the length. */
+ * Time is O(n log n) in the length. A piece between two boundaries of the pre-tokeniser that has more than 256 KiB, as no word has,
+ * becomes tokens in parts of so many bytes. */
 qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
                               int32_t **tokens, size_t *count);
 
@@ -55,10 +56,11 @@ typedef struct qn_text_span {
  * parse_special. Everything else is tokenised as if there were no spans, also across their ends.
  *
  *   spans   [n_spans] ascending; the last one ends at `length`
+ *   most    the number of tokens that `tokens` has at most; `count` has all
  *
  * Otherwise as qn_tokenizer_encode. */
 qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans,
-                                    size_t n_spans, int32_t **tokens, size_t *count);
+                                    size_t n_spans, size_t most, int32_t **tokens, size_t *count);
 
 /* qn_tokenizer_piece - the bytes of a token: not terminated, possibly part of a character. A special token gives its name.
  * Owned by the tokeniser. QN_ERR_INVALID for an id outside the vocabulary. */

@@ -2,7 +2,7 @@
 #include "text/utf8_stream.h"
 
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

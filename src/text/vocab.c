@@ -4,7 +4,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

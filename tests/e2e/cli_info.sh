@@ -42,6 +42,28 @@ says "{{ tools|tojson }}$turns" 'chat        the file'"'"'s template
 tool calls  in a form that quern does not parse: tools are refused
 thinking    none'
 says "{% what %}" "chat        not usable: the model has a chat template that quern cannot use (chat template, line 1: 'what', expected a tag)"
+# What a file says cannot drive a terminal, reorder a line or hide in it: keys, values, a template and its errors, names of tensors.
+with_template "{% $(printf '\033[2J\302\233\342\200\256\342\200\250\330\234') %}"
+python3 - "$work/model.gguf" <<'PY'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+(n,) = struct.unpack_from("<Q", data, 16)
+hostile = "\x1b]0;a\x07\x9b31m\u202e\u2066\u200b\u2028\u061c".encode() + b"\xff\xc0\xaf"
+hostile += b"x" * (-len(hostile) % 32)
+text = lambda t: struct.pack("<Q", len(t)) + t
+key = b"general." + hostile
+more = text(key) + struct.pack("<I", 8) + text(hostile)
+more += text(b"general.pad") + struct.pack("<I", 8) + text(b"x" * ((-len(more) - 31) % 32))
+open(sys.argv[1], "wb").write(data[:16] + struct.pack("<Q", n + 2) + more + data[24:])
+PY
+quern info "$work/model.gguf"
+[ $status -eq 0 ] || fail "info of a hostile file: status $status"
+grep -q 'general.*x1b]0;a' "$work/out" || fail "info: the hostile key is not there"
+python3 - "$work/out" "$work/err" <<'PY' || fail "info: characters of the file that a terminal takes for its own"
+import sys, unicodedata
+text = "".join(open(path, encoding="utf-8").read() for path in sys.argv[1:]).replace("\n", "")
+sys.exit(any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") for c in text))
+PY
 quern info "$golden/caller.gguf"
 grep -qxF 'tool calls  json: <tool_call>{"name": ..., "arguments": {...}}</tool_call>' "$work/out" || fail "info: tool calls of the caller"
 finish

@@ -273,6 +273,39 @@ def imports(page):
     check("\u202e" not in page.text("#messages .file summary"), "a file's name turns the direction of the text")
 
 
+def any_imports(page):
+    """The importer takes mutated files for QN_FUZZ_SECONDS; then the page shows some of those that it accepts, and those at its bounds."""
+    message = {"role": "user", "content": "x", "files": [{"name": "a.txt", "text": "b"}], "created": 1.7e12}
+    answer = {"role": "assistant", "content": XSS, "reasoning": "r", "model": "m", "state": "done", "error": "e", "reasoning_ms": 5, "stats": {"speed": 1.5},
+              "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+    texts = [json.dumps(value) for value in (
+        [message, answer, {"role": "tool", "content": "7", "tool_call_id": "1"}], {"messages": [message], "title": "t"},
+        {"format": "quern-conversations", "version": 1, "exported": 1, "conversations": [{"title": "t", "created": 1, "updated": 2, "messages": [message, answer]}]})]
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "page_import_fuzz.js")) as file:
+        script = file.read()
+    seconds, runs, accepted, kept = float(os.environ.get("QN_FUZZ_SECONDS", "3")), 0, 0, []
+    page.driver.set_script_timeout(60)
+    seed = int(os.environ.get("QN_FUZZ_SEED", time.time_ns() % 2**32))
+    for piece in range(max(1, round(seconds))):
+        result = page.driver.execute_async_script(script, (seed + 7919 * piece) % 2**32, 1000, texts)
+        check(not result["problem"], f"seed {seed}, piece {piece}: {result['problem']}")
+        runs, accepted, kept = runs + result["runs"], accepted + result["accepted"], kept[-4:] + result["kept"]
+    print(f"{runs} mutated files, {accepted} of them accepted, seed {seed}")
+    check(accepted > runs / 50, "most are refused at once: nothing behind the first checks is reached")
+    for i, text in enumerate(kept[:6]):
+        n = page.count("#conversations li")
+        page.find("#import-file").send_keys(write(f"kept{i}.json", text))
+        page.wait("the import", lambda: page.count("#conversations li") > n or page.count("#toasts .toast"))
+        is_harmless(page, f"a mutated import: {text[:300]}")
+    for name, text, expected in (("deep", "[" * 2_000_000, "no JSON"), ("deep_whole", '{"messages":' * 200_000 + "0" + "}" * 200_000, "no conversations"),
+                                 ("keys", '{"a":1,' * 50_000, "no JSON"), ("long_text", json.dumps([{"role": "user", "content": "x" * (4 << 20) + "y"}]), "expected a text"),
+                                 ("many", json.dumps([{"role": "user", "content": ""}] * 100_001), "no conversations")):
+        page.find("#import-file").send_keys(write(f"{name}.json", text))
+        page.wait(f"{name}: {expected}", lambda: expected in page.text("#toasts"))
+        page.js("document.getElementById('toasts').replaceChildren()")
+    check(page.js("return ({}).polluted === undefined && window.HIT === undefined"), "an import ran")
+
+
 def early(page):
     """What is asked before the storage is open is not lost."""
     added = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": """
@@ -548,7 +581,7 @@ def pictures(target):
         page.driver.quit()
 
 
-TESTS = [files, first_paint, streaming, markdown, live, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long]
+TESTS = [files, first_paint, streaming, markdown, live, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
 
 
 def main():

@@ -2,51 +2,15 @@
  * a stream is events of JSON, whatever the body and the order of texts, reasoning, calls and errors.
  *
  * An input is: a digit that chooses the protocol, the body, a zero byte, bytes that choose events. */
+#include "body_words.h"
+#include "mutate_json.h"
+#include "vocab_model.h"
+
 #include "server/protocol.h"
-
-#include "../unit/helper_vocab.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_EVENTS = 64, MAX_REQUESTS = 4 };
 
-#define TEMPLATE                                                                                                               \
-    "{% if tools %}{{ tools|tojson }}\n{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in "            \
-    "m.tool_calls %}\n<tool_call>\n{{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' + "                            \
-    "c.function.arguments|tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant: {% "      \
-    "if enable_thinking %}<think>\n{% endif %}{% endif %}"
-
-static const char *const merges[] = { "Ġ Ġ", "a a", "Ã ©", NULL };
-static const struct added_token added[] = { { "<|end|>", 3 }, { "<think>", 4 }, { "</think>", 4 }, { NULL, 0 } };
 static qn_model *model;
-
-static void require(bool condition, const char *what)
-{
-    if (!condition) {
-        fprintf(stderr, "not so: %s (%s)\n", what, qn_error_text());
-        abort();
-    }
-}
-
-static void set_up(void)
-{
-    const struct vocab_spec spec = {
-        .model = "gpt2", .pre = "gpt-2", .merges = merges, .added = added, .eos = 256 + 3, .chat_template = TEMPLATE
-    };
-    struct file_bytes bytes = make_vocab(&spec);
-    char path[] = "/tmp/fuzz_body_XXXXXX";
-    const int fd = mkstemp(path);
-    require(fd >= 0 && write(fd, bytes.data, bytes.n) == (ssize_t)bytes.n, "the file is written");
-    close(fd);
-    require(qn_model_load(path, &(qn_model_params){ .vocab_only = true }, &model) == QN_OK, "the vocabulary loads");
-    unlink(path);
-    free(bytes.data);
-}
 
 /* ---- What is appended ---- */
 
@@ -152,10 +116,18 @@ static void refuse(const qn_protocol *protocol, const qn_refusal *refusal)
     qn_bytes_free(&out);
 }
 
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed)
+{
+    const uint8_t *zero = size ? memchr(data, 0, size) : NULL;
+    if (seed % 16 == 0 && size)
+        data[0] = (uint8_t)('0' + seed / 16 % 10);
+    return mutate_json(data, size, max_size, size > 0, zero > data ? (size_t)(zero - data) : size, seed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!model)
-        set_up();
+        model = load_vocab_model();
     size_t n_protocols = 0;
     while (qn_protocols[n_protocols])
         n_protocols++;
@@ -169,7 +141,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const qn_protocol_limits limits = { .requests = MAX_REQUESTS };
     qn_refusal refusal;
     qn_exchange *exchange = qn_exchange_parse(protocol, (const char *)body, length, &limits, &origin, &refusal);
-    if (exchange && protocol->bind(exchange, &served, &refusal))
+    if (exchange && qn_exchange_bind(exchange, &served, &refusal))
         answer(exchange, zero ? zero + 1 : zero, zero ? size - 2 - length : 0);
     else
         refuse(protocol, &refusal);

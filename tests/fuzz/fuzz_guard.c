@@ -1,25 +1,14 @@
 /* Headers and paths of requests: whatever they are, what is let through has the form that the server relies on.
  *
  * An input is texts with a zero byte between them: the path, Host, Origin, Content-Type. */
+#include "fuzz.h"
+
 #include "server/bytes.h"
 #include "server/guard.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 enum { N_TEXTS = 4, CAPACITY = 100 };
-
-static void require(bool condition, const char *what)
-{
-    if (!condition) {
-        fprintf(stderr, "not so: %s\n", what);
-        abort();
-    }
-}
 
 static void check_path(const char *path)
 {

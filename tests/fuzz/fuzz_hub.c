@@ -1,6 +1,8 @@
 /* Fuzzing what the hub and the command line say: any bytes are read as the hub's list of files, from which files are selected
  * by names made of the same bytes, and as a name. What is accepted must stay inside the cache. */
 #include "hub/files.h"
+
+#include "base/append.h"
 #include "hub/name.h"
 
 #include <stdio.h>
@@ -13,8 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_path(const char *path)
 {
     char wrapped[QN_HUB_PATH_SIZE + 4];
-    if ((size_t)snprintf(wrapped, sizeof wrapped, "/%s/", path) >= sizeof wrapped || strstr(wrapped, "//") ||
-        strstr(wrapped, "/../") || strstr(wrapped, "/./") || strchr(path, '\\'))
+    if (!qn_print(wrapped, sizeof wrapped, "/%s/", path) || strstr(wrapped, "//") || strstr(wrapped, "/../") ||
+        strstr(wrapped, "/./") || strchr(path, '\\'))
         abort();
     for (const char *c = path; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f)

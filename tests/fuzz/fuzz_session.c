@@ -2,15 +2,12 @@
  * version, model, sizes and checksums, so that every check is reached and passed. What is restored is evaluated and
  * taken back.
  */
+#include "fuzz.h"
+
 #include "engine/internal.h"
 #include "engine/state_file.h"
 
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 enum { N_CTX = 200, N_FORMATS = 4, HEADER = sizeof(struct qn_state_header), CHECKSUM = sizeof(uint64_t) };
@@ -33,8 +30,6 @@ enum {
 
 static const char *const formats[N_FORMATS] = { "f16", "aura4", "aura3", "aura8" };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static qn_model *model;
 static uint64_t fingerprint;
 static qn_session *empty[N_FORMATS];
@@ -43,9 +38,10 @@ static float *logits;
 static void load_once(void)
 {
     const qn_model_params params = { .n_threads = 1 };
+    char path[4096];
     if (model)
         return;
-    if (qn_model_load(QN_SOURCE_DIR "/tests/golden/qwen35.q1_0.gguf", &params, &model) != QN_OK ||
+    if (qn_model_load(source_path("tests/golden/qwen35.q1_0.gguf", path), &params, &model) != QN_OK ||
         qn_model_fingerprint(model, &fingerprint) != QN_OK) {
         fprintf(stderr, "%s\n", qn_error_text());
         exit(1);
@@ -160,10 +156,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t file_size;
     uint8_t *file = make_file(data, size, &file_size);
     char path[64];
-    const int fd = memfd_create("session", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, file, file_size) != (ssize_t)file_size)
-        exit(1);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const int fd = memory_file(file, file_size, path);
     const qn_session_params params = { .n_ctx = N_CTX, .n_batch = 8 };
     qn_session *session;
     const qn_status status = qn_session_restore(model, path, &params, &session);

@@ -2,7 +2,7 @@
  * within small limits, give valid UTF-8 in contiguous spans, and give it again. */
 #include "base/status.h"
 #include "text/jinja/jinja.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

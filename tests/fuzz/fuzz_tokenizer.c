@@ -4,6 +4,8 @@
  *
  * An input is: a byte that chooses the check and the pre-tokeniser, a byte from which the cuts of streamed text come, the
  * text. */
+#include "fuzz.h"
+
 #include "text/chat.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
@@ -11,10 +13,7 @@
 
 #include "../unit/helper_vocab.h"
 
-#include <stdio.h>
 #include <utf8proc.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const pres[] = { "qwen2", "qwen35", "smollm", "llama-bpe", "gpt-2", "default" };
 enum { N_PRES = sizeof pres / sizeof *pres, N_FORM_C = 2 };
@@ -29,14 +28,6 @@ static const char template[] =
 
 static qn_tokenizer *tokenizers[N_PRES];
 static qn_chat_template *chat;
-
-static void require(bool condition, const char *what)
-{
-    if (!condition) {
-        fprintf(stderr, "not so: %s (%s)\n", what, qn_error_text());
-        abort();
-    }
-}
 
 static qn_status create(const struct vocab_spec *spec, qn_tokenizer **tok, qn_chat_template **chat_out)
 {

@@ -121,7 +121,7 @@ static json_t *answer(const json_t *line, const qn_served *served)
     if (!protocol)
         exit(2);
     c.exchange = qn_exchange_parse(protocol, json_string_value(body), json_string_length(body), &limits, &origin, &refusal);
-    if (c.exchange && protocol->bind(c.exchange, served, &refusal))
+    if (c.exchange && qn_exchange_bind(c.exchange, served, &refusal))
         status = run(&c, served, &refusal);
     else
         status = -refusal.status;

@@ -68,6 +68,32 @@ def check_clients(port):
         assert ask(port, "GET", "/v1/models", headers=headers)[0] == expected, (origin, host)
 
 
+# Characters that would drive a terminal, reorder a line or end it, and that a path may have.
+HOSTILE = ["\x80", "\x9b31m", "\x9f", "\u061c", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069", "\ufeff", "\U000e0041"]
+
+
+def check_hostile_log(port, path):
+    """Paths without a key, by their bytes and escaped. The log has them all, as JSON of ASCII."""
+    async def send(target):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        status = await status_of(reader)
+        writer.transport.abort()
+        return status
+
+    for text in HOSTILE:
+        for target in (f"/x{text}y".encode(), b"/x" + b"".join(b"%%%02X" % byte for byte in text.encode()) + b"y"):
+            assert asyncio.run(send(target)) == 404, (text, target)
+    for target in (b"/x\xff", b"/x%ff", b"/x\xc2", b"/x%1b[2J", b"/x%00", b"/x%7f"):
+        assert asyncio.run(send(target)) == 400, target
+    with open(path, "rb") as file:
+        lines = file.read()
+    assert all(byte == 10 or 32 <= byte < 127 for byte in lines), lines
+    paths = [json.loads(line)["path"] for line in lines.decode().splitlines()]
+    for text in HOSTILE:
+        assert paths.count(f"/x{text}y") == 2, (text, paths)
+
+
 class Log:
     def __init__(self, path):
         self.file = open(path)
@@ -148,6 +174,37 @@ async def check_stop(server):
         writer.transport.abort()
 
 
+# Path, body, where the answer tells how many tokens of the prompt were found.
+LONG = "A fox and a lantern went down to the river. " * 30
+CACHED = [
+    (TEXT, {"prompt": LONG}, ("usage", "prompt_tokens_details", "cached_tokens")),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "One. " + LONG}]}, ("usage", "prompt_tokens_details", "cached_tokens")),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "Two! " + LONG}]}, ("usage", "cache_read_input_tokens")),
+    ("/v1/responses", {"input": "Three? " + LONG}, ("usage", "input_tokens_details", "cached_tokens")),
+    ("/completion", {"prompt": "Four: " + LONG}, ("timings", "cache_n")),
+]
+
+
+def check_scopes(model):
+    """What one key's requests have evaluated is found by that key alone, whatever tells of it."""
+    with Server(model, "-c", "1024", "--api-key", "one", "--api-key", "two") as server:
+        for path, body, place in CACHED:
+            length = {"/v1/responses": "max_output_tokens", "/completion": "n_predict"}.get(path, "max_tokens")
+
+            def found_by(key):
+                status, _, found = ask(server.port, "POST", path, {**body, length: 1, "temperature": 0}, {"Authorization": f"Bearer {key}"})
+                value = json.loads(found)
+                assert status == 200, found
+                for name in place:
+                    value = value[name]
+                return value
+
+            assert found_by("one") == 0, path
+            assert found_by("one") >= 128, path
+            assert found_by("two") == 0, path
+            assert found_by("two") >= 128, path
+
+
 def check_options(model):
     program = os.path.join(os.environ["QN_BIN"], "quern")
     found = subprocess.run([program, "serve", "-m", model, "--max-header", "257K"], capture_output=True, timeout=LIMIT)
@@ -190,9 +247,11 @@ def main():
             check_clients(server.port)
             asyncio.run(check_deadlines(server.port))
             check_log(server, Log(path))
+            check_hostile_log(server.port, path)
             begin = time.monotonic()
             asyncio.run(check_stop(server))
             assert server.process.wait(LIMIT) == 0 and time.monotonic() - begin < 15
+    check_scopes(args.model)
     check_options(args.model)
     check_stop_while_loading(args.model)
 

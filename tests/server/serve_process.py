@@ -18,8 +18,9 @@ LIMIT = 120 if SANITIZED else 60  # seconds that anything may take
 
 
 class Server:
-    def __init__(self, model, *options):
-        """model None: the options have it."""
+    def __init__(self, model, *options, context=None):
+        """model None: the options have it. context: of TLS, with which the server is asked."""
+        self.context = context
         program = os.path.join(os.environ["QN_BIN"], "quern")
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         model = [] if model is None else ["-m", model]
@@ -49,7 +50,7 @@ class Server:
             if found:
                 self.port = int(found[1])
                 self.url = f"http://127.0.0.1:{self.port}"
-                if ask(self.port, "GET", "/health")[0] == 200:
+                if ask(self.port, "GET", "/health", context=self.context)[0] == 200:
                     return
             time.sleep(0.02)
         raise RuntimeError(f"quern serve is not ready: {self.text()}")
@@ -93,13 +94,13 @@ class Server:
             print(self.text()[-4000:])
 
 
-def ask(port, method, path, body=None, headers=(), source="127.0.0.1"):
+def ask(port, method, path, body=None, headers=(), source="127.0.0.1", context=None):
     """One request by its own connection: status, headers, body."""
-    return asyncio.run(ask_once(port, method, path, body, headers, source))
+    return asyncio.run(ask_once(port, method, path, body, headers, source, context))
 
 
-async def ask_once(port, method, path, body=None, headers=(), source="127.0.0.1"):
-    connection = Connection(port, source)
+async def ask_once(port, method, path, body=None, headers=(), source="127.0.0.1", context=None):
+    connection = Connection(port, source, context)
     try:
         return await asyncio.wait_for(connection.ask(method, path, body, headers), LIMIT)
     finally:
@@ -109,12 +110,12 @@ async def ask_once(port, method, path, body=None, headers=(), source="127.0.0.1"
 class Connection:
     """A connection of HTTP/1.1 that stays open between requests."""
 
-    def __init__(self, port, source="127.0.0.1"):
-        self.port, self.source, self.writer = port, source, None
+    def __init__(self, port, source="127.0.0.1", context=None):
+        self.port, self.source, self.context, self.writer = port, source, context, None
         self.head = None  # status and headers of the answer that has begun
 
     async def open(self):
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24, local_addr=(self.source, 0))
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24, local_addr=(self.source, 0), ssl=self.context)
 
     async def send(self, method, path, body=None, headers=()):
         self.head = None

@@ -36,8 +36,11 @@ const char *nvrtcGetErrorString(int code)
 
 static void append(struct program *p, const char *text)
 {
-    const size_t used = strlen(p->text);
-    snprintf(p->text + used, sizeof p->text - used, "%s|", text);
+    const size_t used = strlen(p->text), n = strlen(text);
+    if (n + 2 > sizeof p->text - used)
+        return;
+    memcpy(p->text + used, text, n);
+    memcpy(p->text + used + n, "|", 2);
 }
 
 int nvrtcCreateProgram(struct program **p, const char *text, const char *name, int n_headers, const char *const *headers,

@@ -1,6 +1,8 @@
 /* What assertions print: labels of cases, statuses with their error texts. */
 #include "helper_assert.h"
 
+#include "base/append.h"
+
 #include <stdio.h>
 
 static _Thread_local char labels[512];
@@ -8,14 +10,14 @@ static _Thread_local size_t labels_length;
 
 size_t label_begin(const char *format, ...)
 {
-    const size_t before = labels_length, left = sizeof labels - before;
+    const size_t before = labels_length;
+    qn_text_buffer text = { .text = labels, .size = sizeof labels, .length = before };
     va_list args;
-    int n = before ? snprintf(labels + before, left, ", ") : 0;
+    qn_append(&text, "%s", before ? ", " : "");
     va_start(args, format);
-    if ((size_t)n < left)
-        n += vsnprintf(labels + before + n, left - (size_t)n, format, args);
+    qn_append_list(&text, format, args);
     va_end(args);
-    labels_length = (size_t)n < left ? before + (size_t)n : sizeof labels - 1;
+    labels_length = text.length;
     return before;
 }
 

@@ -4,7 +4,7 @@
 
 #include "text/json_scan.h"
 #include "text/output_parser.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 #include "text/utf8_stream.h"
 
 #include <stdio.h>

@@ -4,6 +4,7 @@
 
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "base/status.h"
 #include "server/protocol.h"
 
@@ -48,7 +49,7 @@ static inline qn_exchange *exchange_of(const char *path, const char *body, const
     const qn_protocol *protocol = qn_protocol_find(path);
     assert_non_null(protocol);
     qn_exchange *exchange = qn_exchange_parse(protocol, body, strlen(body), limits, &origin, refusal);
-    if (!exchange || protocol->bind(exchange, &served, refusal))
+    if (!exchange || qn_exchange_bind(exchange, &served, refusal))
         return exchange;
     qn_exchange_free(exchange);
     return NULL;
@@ -97,7 +98,7 @@ static inline const char *quoted(const char *text)
     static char buffers[4][8000];
     static unsigned turn;
     char *to = buffers[turn++ % 4];
-    snprintf(to, sizeof buffers[0], "%s", text);
+    qn_print(to, sizeof buffers[0], "%s", text);
     for (char *c = to; *c; c++)
         *c = *c == '\'' ? '"' : *c;
     return to;

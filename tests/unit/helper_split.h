@@ -4,6 +4,8 @@
 
 #include "helper_image.h"
 
+#include "base/append.h"
+
 #include <stdio.h>
 
 /* The split keys and contents of a file; ABSENT omits a key. */
@@ -96,7 +98,7 @@ static void plan_parts(const qn_gguf *whole, size_t n, bool bare_first, struct p
 
 static void part_path(char *path, size_t size, const char *prefix, size_t no, size_t count)
 {
-    assert_in_range(snprintf(path, size, "%s-%05zu-of-%05zu.gguf", prefix, no + 1, count), 1, size - 1);
+    assert_true(qn_print(path, size, "%s-%05zu-of-%05zu.gguf", prefix, no + 1, count));
 }
 
 #endif

@@ -4,7 +4,7 @@
 #define QN_TESTS_HELPER_VOCAB_H
 
 #include "gguf/gguf.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdbool.h>
 #include <stdint.h>

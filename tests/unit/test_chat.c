@@ -4,8 +4,10 @@
 #include "helper_vocab.h"
 
 #include "text/chat.h"
+#include "text/chat_adapt.h"
 
 #include <stdio.h>
+#include <time.h>
 
 static const char *const merges[] = { "u s", "us e", "use r", "Ċ H", "o k", "Ċ Ċ", NULL };
 static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 }, { NULL, 0 } };
@@ -466,14 +468,48 @@ static void test_effort_levels(void **state)
         }
 }
 
+/* As many system messages as a body may have, at the beginning and behind the user's: joining them takes time that grows with
+ * their length, and not with its square. */
+static void test_many_system_messages(void **unused)
+{
+    (void)unused;
+    enum { MESSAGES = 4000, BYTES = 2000, SECONDS = 2 };
+    const qn_chat_traits traits = { .has_developer = true, .merges_system = true, .folds_system = true };
+    char text[BYTES + 1];
+    memset(text, 'a', BYTES);
+    text[BYTES] = 0;
+    for (int has_user = 0; has_user < 2; has_user++) {
+        json_t *messages = json_array(), *conversation = json_pack("{s:o}", "messages", messages), *out;
+        struct timespec begin, end;
+        label("behind the user's: %d", has_user);
+        if (has_user)
+            json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", "q"));
+        for (int i = 0; i < MESSAGES; i++)
+            json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", text));
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+        assert_ok(qn_chat_adapt(&traits, conversation, &out));
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+        assert_true((double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9 < SECONDS);
+        json_t *adapted = json_object_get(out, "messages");
+        assert_int_equal(json_array_size(adapted), 1);
+        const size_t each = BYTES + (has_user ? sizeof QN_REMINDER_OPEN QN_REMINDER_CLOSE + 1 : 0);
+        assert_int_equal(json_string_length(json_object_get(json_array_get(adapted, 0), "content")),
+                         MESSAGES * (each + 2) - (has_user ? 0 : 2) + (size_t)has_user);
+        json_decref(out);
+        json_decref(conversation);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_roles),          cmocka_unit_test(test_later_system),  cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_effort_levels),  cmocka_unit_test(test_parts),         cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_efforts),        cmocka_unit_test(test_conversations), cmocka_unit_test(test_no_template),
-        cmocka_unit_test(test_given_template), cmocka_unit_test(test_variables),     cmocka_unit_test(test_contents_are_text),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_roles),       cmocka_unit_test(test_later_system),
+        cmocka_unit_test(test_contents),    cmocka_unit_test(test_effort_levels),
+        cmocka_unit_test(test_parts),       cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_efforts),     cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_no_template), cmocka_unit_test(test_given_template),
+        cmocka_unit_test(test_variables),   cmocka_unit_test(test_contents_are_text),
+        cmocka_unit_test(test_failures),    cmocka_unit_test(test_many_system_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

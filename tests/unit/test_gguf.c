@@ -258,12 +258,26 @@ static void nasty_names(void **state)
     m.size = 0;
     put_header(&m, 3, 0, 2);
     for (int i = 0; i < 2; i++) {
-        put64(&m, 3000000000u % 100000);
-        put_data(&m, 1, 3000000000u % 100000);
+        put64(&m, 100000);
+        for (int k = 0; k < 100000; k++)
+            put(&m, "k", 1);
         put32(&m, 0);
         put(&m, "x", 1);
     }
     assert_int_equal(open_image(&m, &file, &copy), QN_ERR_FORMAT);
+    assert_text("appears twice");
+    free(copy);
+    /* as a C string it would be another name */
+    qn_string s = { NULL, 0 };
+    m.size = 0;
+    put_header(&m, 3, 0, 1);
+    put_key(&m, "general.name", QN_GGUF_STRING);
+    put64(&m, 9);
+    put(&m, "one\0other", 9);
+    assert_ok(open_image(&m, &file, &copy));
+    assert_int_equal(qn_gguf_get_string(file, "general.name", true, &s), QN_ERR_FORMAT);
+    assert_text("'general.name' is a string with a NUL character");
+    qn_gguf_close(file);
     free(copy);
     free(m.data);
 }

@@ -123,6 +123,25 @@ static void array_header_cut(struct image *m)
     put_key(m, "stub", QN_GGUF_ARRAY);
     put32(m, QN_GGUF_U8);
 }
+static void key_with_nul(struct image *m)
+{
+    put_header(m, 3, 0, 1);
+    put64(m, 7);
+    put(m, "nul\0key", 7);
+    put32(m, QN_GGUF_U8);
+    put_data(m, 1, 20);
+}
+static void tensor_with_nul(struct image *m)
+{
+    put_header(m, 3, 1, 0);
+    put64(m, 5);
+    put(m, "w\0\0\0\0", 5);
+    put32(m, 1);
+    put64(m, 8);
+    put32(m, QN_TYPE_F32);
+    put64(m, 0);
+    put_data(m, 32, 32);
+}
 static void duplicate_key(struct image *m)
 {
     put_header(m, 3, 0, 3);
@@ -292,6 +311,8 @@ static const struct {
     { "endless array of strings", endless_string_array, QN_ERR_FORMAT, "'words'" },
     { "string of an array past the end", string_array_past_the_end, QN_ERR_FORMAT, "'words': string 1 of 2" },
     { "cut array", array_header_cut, QN_ERR_FORMAT, "'stub'" },
+    { "key with a NUL", key_with_nul, QN_ERR_FORMAT, "key 'nul' has a NUL" },
+    { "tensor with a NUL", tensor_with_nul, QN_ERR_FORMAT, "tensor 'w' has a NUL" },
     { "duplicate key", duplicate_key, QN_ERR_FORMAT, "key 'twin' appears twice" },
     { "alignment 0", alignment_0, QN_ERR_FORMAT, "general.alignment is 0" },
     { "alignment 4", alignment_4, QN_ERR_FORMAT, "general.alignment is 4" },

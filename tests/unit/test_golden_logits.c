@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "helper_golden.h"
 
+#include "base/append.h"
 #include "quern/quern.h"
 
 #include <math.h>
@@ -190,8 +191,8 @@ int main(void)
     const size_t every = sanitize && *sanitize ? 5 : 1;
     memset(tests, 0, sizeof tests);
     for (size_t i = 0; i < N_MODELS; i += every, n += 2) {
-        snprintf(names[n], sizeof names[0], "error of %s", models[i].name);
-        snprintf(names[n + 1], sizeof names[0], "same bits of %s", models[i].name);
+        snprintf(names[n], sizeof names[n], "error of %s", models[i].name);
+        qn_print(names[n + 1], sizeof names[n + 1], "same bits of %s", models[i].name);
         tests[n] = (struct CMUnitTest){ .name = names[n], .test_func = test_error, .initial_state = &models[i] };
         tests[n + 1] = (struct CMUnitTest){ .name = names[n + 1], .test_func = test_same_bits, .initial_state = &models[i] };
     }

@@ -1,6 +1,7 @@
 /* Grammars: what fits each keyword of a schema, regular expressions, choices and GBNF, and what is refused. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "text/grammar/grammar.h"
 
 #include <stdio.h>
@@ -428,10 +429,9 @@ static char *nest(const char *before, const char *inner, const char *after, size
 static char *nest_alternatives(void)
 {
     char text[4096];
-    size_t n = 0;
+    qn_text_buffer to = QN_APPEND_TO(text);
     for (int i = 0; i < 20; i++)
-        n +=
-            (size_t)snprintf(text + n, sizeof text - n, "{\"allOf\":[{\"anyOf\":[{\"minimum\":%d},{\"minLength\":%d}]},", i, i);
+        qn_append(&to, "{\"allOf\":[{\"anyOf\":[{\"minimum\":%d},{\"minLength\":%d}]},", i, i);
     return nest(text, "{}", "", 1);
 }
 

@@ -3,6 +3,7 @@
 #include "helper_assert.h"
 
 #include "hub/files.h"
+#include "hub/header.h"
 #include "hub/name.h"
 
 #include <stdio.h>
@@ -362,6 +363,71 @@ static void test_answer_bounds(void **state)
     assert_int_equal(qn_hub_files_parse(json, QN_HUB_ANSWER_MAX + 1, &files), QN_ERR_FORMAT);
 }
 
+/* ---- Headers ---- */
+
+static void test_headers(void **state)
+{
+    (void)state;
+    qn_hub_response r = { .status = 0 };
+    static const char *const lines[] = { "X-Repo-Commit: abc \r\n",
+                                         "ETAG:W/\"e1\"\r\n",
+                                         "x-linked-etag: \"e2\"",
+                                         "Content-Range : no",
+                                         "content-range:\tbytes 1-2/3",
+                                         "X-Error-Code",
+                                         ":",
+                                         "" };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        qn_hub_header(&r, lines[i], strlen(lines[i]));
+    assert_string_equal(r.commit, "abc");
+    assert_string_equal(r.etag, "e1");
+    assert_string_equal(r.linked_etag, "e2");
+    assert_string_equal(r.range, "bytes 1-2/3");
+    assert_string_equal(r.error_code, "");
+    char line[1000] = "X-Error-Message: ";
+    memset(line + 17, 'm', sizeof line - 17);
+    qn_hub_header(&r, line, sizeof line);
+    assert_int_equal(strlen(r.error_message), QN_HUB_HEADER_SIZE - 1);
+}
+
+static void test_ranges(void **state)
+{
+    (void)state;
+    static const char *const bad[] = { "",
+                                       "bytes",
+                                       "bytes ",
+                                       "bytes 0-1",
+                                       "bytes 0-1/",
+                                       "bytes 0-1/*",
+                                       "bytes */2",
+                                       "bytes -1-1/2",
+                                       "bytes 0-2/2",
+                                       "bytes 1-0/2",
+                                       "bytes 0-1/2 ",
+                                       "bytes 0-1/2x",
+                                       "bytes +0-1/2",
+                                       "bytes 0-1/-2",
+                                       "bytes  0-1/2",
+                                       "items 0-1/2",
+                                       "bytes 0-1/17592186044417",
+                                       "bytes 18446744073709551616-1/2",
+                                       "bytes 0-18446744073709551617/18446744073709551618",
+                                       "bytes 0x0-1/2" };
+    qn_hub_range range = { 7, 8, 9 };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        label("%s", bad[i]);
+        assert_false(qn_hub_range_parse(bad[i], &range));
+        assert_true(range.first == 7 && range.last == 8 && range.total == 9);
+    }
+    assert_true(qn_hub_range_parse("Bytes 10-17592186044415/17592186044416", &range));
+    assert_true(range.first == 10 && range.last == QN_HUB_SIZE_MAX - 1 && range.total == QN_HUB_SIZE_MAX);
+    uint64_t size = 7;
+    assert_false(qn_hub_size_parse("", &size) || qn_hub_size_parse("-1", &size) || qn_hub_size_parse("1 ", &size) ||
+                 qn_hub_size_parse("17592186044417", &size) || qn_hub_size_parse("18446744073709551617", &size));
+    assert_int_equal(size, 7);
+    assert_true(qn_hub_size_parse("0017592186044416", &size) && size == QN_HUB_SIZE_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_types_in_names), cmocka_unit_test(test_best),
         cmocka_unit_test(test_split),          cmocka_unit_test(test_answer),
         cmocka_unit_test(test_answer_bounds),  cmocka_unit_test(test_types_with_words),
+        cmocka_unit_test(test_headers),        cmocka_unit_test(test_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

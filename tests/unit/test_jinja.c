@@ -2,6 +2,7 @@
  * bytes of a text come from, what errors name, and limits. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "text/jinja/jinja.h"
 
 #include <glob.h>
@@ -116,6 +117,7 @@ static void assert_template_spans(const char *source, const char *variables, con
     qn_jinja_output output;
     char found[500] = "";
     size_t at = 0;
+    qn_text_buffer text = QN_APPEND_TO(found);
     label("%s", source);
     assert_ok(render(source, variables, &output));
     for (size_t i = 0; i < output.n_spans; i++) {
@@ -124,8 +126,7 @@ static void assert_template_spans(const char *source, const char *variables, con
         assert_true(s->end > s->begin);
         at = s->end;
         if (s->from_template)
-            snprintf(found + strlen(found), sizeof found - strlen(found), "%.*s|", (int)(s->end - s->begin),
-                     output.text + s->begin);
+            qn_append(&text, "%.*s|", (int)(s->end - s->begin), output.text + s->begin);
     }
     assert_int_equal(at, output.length);
     assert_string_equal(found, expected);

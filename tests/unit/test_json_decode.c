@@ -1,4 +1,4 @@
-/* JSON of clients: surrogates that are alone, integers of any length, keys that are there twice. */
+/* JSON of clients: surrogates that are alone, integers of any length, keys that are there twice, depth, memory. */
 #include "helper_assert.h"
 
 #include "text/json_decode.h"
@@ -13,7 +13,7 @@ static json_t *load(const char *text)
     char *exact = malloc(n ? n : 1);
     assert_non_null(exact);
     memcpy(exact, text, n);
-    json_t *json = qn_json_decode(exact, n, JSON_DECODE_ANY, &why);
+    json_t *json = qn_json_decode(exact, n, JSON_DECODE_ANY, NULL, &why);
     free(exact);
     return json;
 }
@@ -55,6 +55,23 @@ static void test_integers(void **state)
     assert_null(load("[01234567890123456789012]"));
 }
 
+/* What is behind a zero byte is not read from a copy that ends there. */
+static void test_zero_bytes(void **state)
+{
+    (void)state;
+    enum { N = 64 << 20 };
+    static const char begin[] = "[12345678901234567890";
+    char *text = calloc(1, N);
+    json_error_t why;
+    assert_non_null(text);
+    memcpy(text, begin, sizeof begin);
+    assert_null(qn_json_decode(text, N, 0, NULL, &why));
+    memcpy(text + N / 2, "]", 1);
+    assert_null(qn_json_decode(text, N / 2 + 1, 0, NULL, &why));
+    assert_null(qn_json_decode(text, sizeof begin, 0, NULL, &why));
+    free(text);
+}
+
 static void test_keys(void **state)
 {
     (void)state;
@@ -65,9 +82,187 @@ static void test_keys(void **state)
     assert_null(load("NaN"));
 }
 
+/* What is JSON, and what is not, as Jansson has it. */
+static void test_syntax(void **state)
+{
+    static const char *const texts[] = {
+        "[]",
+        " [ ] ",
+        "{}",
+        "{ }",
+        "[1 , 2]",
+        "[1,]",
+        "[,1]",
+        "[,]",
+        "[1 2]",
+        "{\"a\":1,}",
+        "{,}",
+        "{\"a\"}",
+        "{\"a\" : 1}",
+        "{\"a\",1}",
+        "{a:1}",
+        "[[[]],[],{}]",
+        "{\"a\":{\"b\":[{}]},\"c\":[]}",
+        "[1]]",
+        "[[1]",
+        "{\"a\":[}",
+        "[}",
+        "{]",
+        "true",
+        "tru",
+        "truex",
+        "[true,false,null]",
+        "[nul]",
+        "-",
+        "-0",
+        "0",
+        "00",
+        "-01",
+        "1.",
+        ".5",
+        "1.5",
+        "1e",
+        "1e5",
+        "1E+5",
+        "1e-5",
+        "1e+",
+        "-1.5e-3x",
+        "+1",
+        "[1e5,2.0]",
+        "\"a",
+        "\"a\"b",
+        "\"\\q\"",
+        "\"\\u12\"",
+        "\"\\\"\"",
+        "\"\\",
+        "\"a\tb\"",
+        "\"\x7f\"",
+        "\"\xc3\xa9\"",
+        "\"\xc3\"",
+        "\"\\/\\b\\f\\n\\r\\t\"",
+        "[\"a\",{\"b\\n\":\"c\\u00e9\"}]",
+        "{\"a\\u0000\":1}",
+        "1 1",
+        "[] []",
+        "\xef\xbb\xbf[]",
+        "{\"k\\t\":\"v\\t\",\"l\":[\"\\\\\"]}",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        label("%s", texts[i]);
+        json_t *json = load(texts[i]), *expected = json_loads(texts[i], JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_int_equal(!json, !expected);
+        if (expected)
+            assert_true(json_equal(json, expected));
+        json_decref(json);
+        json_decref(expected);
+    }
+}
+
+static void test_depth(void **state)
+{
+    char text[1200];
+    json_error_t why;
+    (void)state;
+    for (size_t depth = 1; depth < 300; depth++) {
+        memset(text, '[', depth);
+        memset(text + depth, ']', depth);
+        const qn_json_limits limits = { .depth = 9 };
+        json_t *json = qn_json_decode(text, 2 * depth, 0, NULL, &why);
+        assert_int_equal(!json, depth > 256);
+        assert_true(json || json_error_code(&why) == json_error_stack_overflow);
+        json_decref(json);
+        json = qn_json_decode(text, 2 * depth, 0, &limits, &why);
+        assert_int_equal(!json, depth > 9);
+        json_decref(json);
+    }
+}
+
+static bool take(void *left, size_t bytes)
+{
+    size_t *n = left;
+    const bool fits = bytes <= *n;
+    *n -= fits ? bytes : 0;
+    return fits;
+}
+
+/* Decodes n copies of an element; returns the bytes that were counted. */
+static size_t cost_of(const char *element, size_t n, size_t most, bool *done)
+{
+    size_t left = most;
+    json_error_t why;
+    const size_t length = strlen(element);
+    char *text = malloc(n * (length + 1) + 2), *to = text;
+    assert_non_null(text);
+    *to++ = '[';
+    for (size_t i = 0; i < n; i++, to += length + 1) {
+        memcpy(to, element, length);
+        to[length] = i + 1 < n ? ',' : ']';
+    }
+    json_t *json = qn_json_decode(text, (size_t)(to - text), 0, &(qn_json_limits){ .take = take, .user = &left }, &why);
+    *done = json != NULL;
+    assert_true(json || json_error_code(&why) == json_error_out_of_memory);
+    if (json)
+        assert_int_equal(json_array_size(json), n);
+    json_decref(json);
+    free(text);
+    return most - left;
+}
+
+/* What values take is counted before they are there: in all as much as malloc gives for them. */
+static void test_memory(void **state)
+{
+    static const struct {
+        const char *element;
+        size_t least, most; /* bytes of each */
+    } cases[] = {
+        { "{}", 200, 300 }, { "[]", 110, 170 }, { "1.5", 32, 64 }, { "\"\"", 64, 110 },         { "\"0123456789\"", 70, 120 },
+        { "true", 8, 32 },  { "12345", 8, 80 }, { "7", 8, 80 },    { "{\"a\":true}", 300, 400 }
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        enum { N = 100000 };
+        bool done;
+        label("%s", cases[i].element);
+        const size_t cost = cost_of(cases[i].element, N, SIZE_MAX, &done);
+        assert_true(done);
+        assert_true(cost >= N * cases[i].least && cost <= N * cases[i].most);
+        assert_true(cost_of(cases[i].element, N, cost / 2, &done) <= cost / 2);
+        assert_false(done);
+    }
+}
+
+/* Long lists of token ids are cheap: equal integers are one value. Others that share the last bits are not mixed up. */
+static void test_many_integers(void **state)
+{
+    enum { N = 60000 };
+    json_error_t why;
+    char *text = malloc(N * 12), *to = text;
+    (void)state;
+    assert_non_null(text);
+    for (size_t i = 0; i < N; i++)
+        to += sprintf(to, "%c%ld", i ? ',' : '[', (long)(i % 1000) + (i % 3 ? 0 : 1 << 18) - (i % 7 ? 0 : 1 << 20));
+    *to++ = ']';
+    json_t *json = qn_json_decode(text, (size_t)(to - text), 0, NULL, &why);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(json_integer_value(json_array_get(json, i)),
+                         (long)(i % 1000) + (i % 3 ? 0 : 1 << 18) - (i % 7 ? 0 : 1 << 20));
+    json_decref(json);
+    to = text;
+    for (size_t i = 0; i < N; i++)
+        to += sprintf(to, "%c%ld", i ? ',' : '[', (long)(i % 1000));
+    *to++ = ']';
+    json = qn_json_decode(text, (size_t)(to - text), 0, NULL, &why);
+    assert_ptr_equal(json_array_get(json, N - 1), json_array_get(json, N - 1001));
+    json_decref(json);
+    free(text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates), cmocka_unit_test(test_integers),
-                                        cmocka_unit_test(test_keys) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates),   cmocka_unit_test(test_integers),
+                                        cmocka_unit_test(test_zero_bytes),   cmocka_unit_test(test_keys),
+                                        cmocka_unit_test(test_syntax),       cmocka_unit_test(test_depth),
+                                        cmocka_unit_test(test_memory),       cmocka_unit_test(test_many_integers) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

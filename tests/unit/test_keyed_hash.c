@@ -8,6 +8,7 @@
 #include "text/vocab.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -130,8 +131,8 @@ static void tokens_that_collide_are_spread(void **unused)
     static struct added_token added[TOKENS + 1];
     size_t n = 0, run = 0, longest = 0;
     for (unsigned i = 0; n < TOKENS; i++) {
-        const int length = snprintf(texts[n], TEXT, "x%u", i);
-        if (XXH3_64bits(texts[n], (size_t)length) % (1 << BITS))
+        snprintf(texts[n], TEXT, "x%u", i);
+        if (XXH3_64bits(texts[n], strlen(texts[n])) % (1 << BITS))
             continue;
         added[n] = (struct added_token){ texts[n], 1 };
         n++;

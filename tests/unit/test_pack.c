@@ -3,6 +3,7 @@
 #include "helper_random.h"
 #include "helper_sanitizers.h"
 
+#include "base/append.h"
 #include "base/cpu.h"
 #include "engine/internal.h"
 #include "gguf/gguf.h"
@@ -140,10 +141,12 @@ static void write_tensor(qn_gguf_writer *writer, bool data, qn_type type_id, int
     const uint64_t dims[] = { width, n_rows };
     const qn_type_info *type = qn_type_find((uint32_t)type_id);
     const size_t bytes = (size_t)(width / type->block_weights * n_rows) * type->block_bytes;
-    const int length = layer < 0 ? snprintf(name, sizeof name, "%s.weight", part)
-                                 : snprintf(name, sizeof name, "blk.%d.%s.weight", layer, part);
+    qn_text_buffer text = QN_APPEND_TO(name);
+    if (layer >= 0)
+        qn_append(&text, "blk.%d.", layer);
+    qn_append(&text, "%s.weight", part);
     if (!data) {
-        assert_ok(qn_gguf_writer_add_tensor(writer, (qn_string){ name, (size_t)length }, (uint32_t)type_id, n_rows > 1 ? 2 : 1,
+        assert_ok(qn_gguf_writer_add_tensor(writer, (qn_string){ name, text.length }, (uint32_t)type_id, n_rows > 1 ? 2 : 1,
                                             dims, bytes));
         return;
     }

@@ -2,6 +2,7 @@
  * foreign files in the cache. nvcc is a script of the test, NVRTC is fake_nvrtc.c, the driver is helper_cuda.h's. */
 #include "helper_cuda.h"
 
+#include "base/append.h"
 #include "device/cuda/compile.h"
 
 #include <dirent.h>
@@ -175,8 +176,8 @@ struct lookup {
 static void on_log(void *user, const char *line)
 {
     struct lookup *l = user;
-    const size_t used = strlen(l->log);
-    snprintf(l->log + used, sizeof l->log - used, "%s\n", line);
+    qn_text_buffer log = qn_append_after(l->log, sizeof l->log);
+    qn_append(&log, "%s\n", line);
 }
 
 /* Opens a new device, as a new process would. */

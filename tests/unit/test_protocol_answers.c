@@ -2,6 +2,8 @@
  * errors. */
 #include "helper_answers.h"
 
+#include "base/append.h"
+
 #include <math.h>
 
 #define CHAT "/v1/chat/completions"
@@ -204,13 +206,12 @@ static void whole_chats(void **unused)
         }
         finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
         char calls[500];
+        qn_text_buffer to = QN_APPEND_TO(calls);
         qn_exchange_call_id(x, 0, 0, id);
-        int n = snprintf(calls, sizeof calls,
-                         "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}", id);
+        qn_append(&to, "{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}", id);
         qn_exchange_call_id(x, 0, 1, id);
         if (i < 2)
-            snprintf(calls + n, sizeof calls - (size_t)n,
-                     ",{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}", id);
+            qn_append(&to, ",{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}", id);
         snprintf(expected, sizeof expected,
                  "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"tool_calls\":[%s]},\"logprobs\":null,"
                  "\"finish_reason\":\"%s\"}",

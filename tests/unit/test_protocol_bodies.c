@@ -2,6 +2,7 @@
  * name. */
 #include "helper_protocol.h"
 
+#include "server/openai.h"
 #include "text/grammar/grammar.h"
 
 #include <malloc.h>
@@ -284,7 +285,7 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{\"messages\":[]}", "messages" },
         { CHAT, "{\"messages\":[1]}", "messages[0].role" },
         { CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"\"}]}", "messages[0].role" },
-        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "role" },
         { CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]}",
@@ -458,12 +459,132 @@ static void limits_are_held(void **unused)
         { TEXT, "{" PROMPT ",\"logit_bias\":{\"1\":1,\"2\":1}}", "logit_bias", { .biases = 1 } },
         { LLAMA, "{" PROMPT ",\"logit_bias\":[[1,1],[2,1]]}", "logit_bias", { .biases = 1 } },
         { CHAT, "{" ASK ",\"a\":[[[]]]}", "", { .depth = 3 } },
-        { CHAT, "{" ASK ",\"a\":[{},\"[,,\\\"\",1]}", "", { .values = 9 } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_refused(cases[i].path, cases[i].body, &cases[i].limits, cases[i].param, "");
         qn_exchange_free(must_take(cases[i].path, cases[i].body));
     }
+}
+
+/* A body of texts that are there n times, with what comes before and after them. */
+static char *repeated(const char *before, const char *text, size_t n, const char *after)
+{
+    const size_t length = strlen(text);
+    char *body = malloc(strlen(before) + n * length + strlen(after) + 1), *to = body + sprintf(body, "%s", before);
+    for (size_t i = 0; i < n; i++, to += length)
+        memcpy(to, text, length);
+    strcpy(to - (n > 0 && after[0] == ']'), after);
+    return body;
+}
+
+/* Values take up to 80 times the size of their text, wherever it is: in the body, or in its strings that are JSON. */
+static void memory_of_values_is_limited(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *path, *before, *after;
+    } cases[] = {
+        { CHAT, "{" ASK ",\"a\":[", "]}" },
+        { "/detokenize", "{\"tokens\":[", "]}" },
+        { CHAT,
+          "{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\","
+          "\"function\":{"
+          "\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[",
+          "]}\"}}]}]}" },
+        { "/v1/responses",
+          "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[", "]}\"}]}" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].path);
+        qn_refusal refusal = { 0 };
+        char *body = repeated(cases[i].before, "{},", 250000, cases[i].after);
+        assert_null(exchange_of(cases[i].path, body, NULL, &refusal));
+        assert_int_equal(refusal.status, 413);
+        free(body);
+    }
+    /* Several texts have one budget. */
+    char *call = repeated("{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[", "{},", 25000, "]}\"}},");
+    char *body = repeated("{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[", call,
+                          10, "]}]}");
+    qn_refusal refusal = { 0 };
+    assert_null(exchange_of(CHAT, body, NULL, &refusal));
+    assert_int_equal(refusal.status, 413);
+    free(call);
+    free(body);
+}
+
+/* Arguments that are nested too deeply are the text that they are. */
+static void arguments_have_a_depth(void **unused)
+{
+    (void)unused;
+    char *open = repeated("{\\\"a\\\":", "[", 1000, "");
+    char *call = repeated(open, "]", 1000, "}");
+    char *before =
+        repeated("{\"messages\":[{\"role\":\"user\",\"content\":\"\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\","
+                 "\"function\":{\"name\":\"f\",\"arguments\":\"",
+                 call, 1, "");
+    char *body = repeated(before, "", 0, "\"}}]}]}");
+    qn_exchange *x = must_take(CHAT, body);
+    assert_non_null(strstr(x->requests->conversation, "\"arguments\":{\"arguments\":\"{"));
+    qn_exchange_free(x);
+    free(open);
+    free(call);
+    free(before);
+    free(body);
+}
+
+/* A tool that is named more than once is there once. */
+static void allowed_tools_are_there_once(void **unused)
+{
+    (void)unused;
+    char *body = repeated("{" ASK "," TOOLS
+                          ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[",
+                          "{\"type\":\"function\",\"function\":{\"name\":\"f\"}},", 512, "]}}}");
+    qn_refusal refusal = { 0 };
+    const qn_origin origin = { .id = "1", .secret = "s" };
+    qn_exchange *x = qn_exchange_parse(qn_protocol_find(CHAT), body, strlen(body), NULL, &origin, &refusal);
+    assert_non_null(x);
+    assert_int_equal(json_array_size(((const qn_openai *)x)->tools.list), 1);
+    qn_exchange_free(x);
+    free(body);
+}
+
+/* The limit on biases is one on tokens: texts have many, and a token that is there again has the sum. */
+static void biases_are_those_of_tokens(void **unused)
+{
+    (void)unused;
+    qn_exchange *x = must_take(LLAMA, "{" PROMPT ",\"logit_bias\":[[5,1],[6,2],[5,3],[\"ab\",2],[\"ab\",false]],\"n_cmpl\":3}");
+    const qn_request_params *r = x->requests;
+    size_t n_five = 0;
+    for (size_t i = 0; i < r->n_bias; i++) {
+        n_five += r->bias[i].token == 5;
+        for (size_t k = 0; k < i; k++)
+            assert_int_not_equal(r->bias[i].token, r->bias[k].token);
+    }
+    assert_int_equal(n_five, 1);
+    assert_true(r->bias[0].token == 5 && r->bias[0].value == 4);
+    assert_ptr_equal(r[0].bias, r[2].bias);
+    qn_exchange_free(x);
+    char text[600] = "{" PROMPT ",\"logit_bias\":[[\"";
+    for (int c = 33; c < 127; c++)
+        if (c != '"' && c != '\\')
+            sprintf(text + strlen(text), "%c ", c);
+    strcat(text, "\",1]]}");
+    assert_refused(LLAMA, text, &(qn_protocol_limits){ .biases = 20 }, "logit_bias", "tokens");
+    char *body = repeated("{" PROMPT ",\"logit_bias\":[[\"", "a ", 100000, "\",1]]}");
+    qn_exchange_free(must_take(LLAMA, body));
+    free(body);
+}
+
+/* Streams repeat the name in each event. */
+static void names_of_models_are_short(void **unused)
+{
+    (void)unused;
+    char *body = repeated("{" PROMPT "," ASK ",\"model\":\"", "a", 513, "\"}");
+    static const char *const name_paths[] = { CHAT, TEXT, LLAMA, NULL };
+    for (size_t i = 0; name_paths[i]; i++)
+        assert_refused(name_paths[i], body, NULL, "model", "bytes");
+    free(body);
 }
 
 /* A body whose field has as many empty objects. */
@@ -505,9 +626,6 @@ static void values_of_bodies_are_not_kept(void **unused)
         qn_exchange_free(x);
         free(body);
     }
-    char *body = body_of("{" ASK ",\"a\":[", 150000, "]}");
-    assert_refused(CHAT, body, NULL, "", "at most 300000 are allowed");
-    free(body);
 }
 
 /* Before anything is written: an echo would be as long as all prompts together. */
@@ -585,7 +703,9 @@ int main(void)
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
         cmocka_unit_test(grammars_are_of_the_scope),      cmocka_unit_test(refusals_of_the_scheduler),
         cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(formats_go_with_tools),
-        cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(prompts_fit_into_the_context),   cmocka_unit_test(memory_of_values_is_limited),
+        cmocka_unit_test(arguments_have_a_depth),         cmocka_unit_test(allowed_tools_are_there_once),
+        cmocka_unit_test(biases_are_those_of_tokens),     cmocka_unit_test(names_of_models_are_short),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

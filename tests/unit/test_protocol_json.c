@@ -105,7 +105,8 @@ static void numbers_have_the_digits_of_a_float(void **unused)
 static json_t *read_body(const char *text, const qn_protocol_limits *limits)
 {
     qn_refusal refusal = { 0 };
-    json_t *json = qn_body_read(text, strlen(text), limits, &refusal);
+    qn_reading reading = { .limits = limits };
+    json_t *json = qn_body_read(text, strlen(text), &reading, &refusal);
     if (!json)
         assert_int_equal(refusal.status, 400);
     if (!json)
@@ -134,7 +135,7 @@ static void lone_surrogates_are_replaced(void **unused)
     assert_reads("{\"a\":\"\\ud83e\\ud83e\\udd17\"}", "{\"a\":\"\\ufffd🤗\"}");
     assert_reads("{\"a\":\"\\\\ud83e\"}", "{\"a\":\"\\\\ud83e\"}");
     assert_reads("{\"a\":\"\\\\\\ud83e\"}", "{\"a\":\"\\\\\\ufffd\"}");
-    assert_reads("{\"\\ud800\":\"\\u0000\"}", "{\"\\ufffd\":\"\\u0000\"}");
+    assert_reads("{\"\\ud800\":{\"text\":\"\\u0000\"}}", "{\"\\ufffd\":{\"text\":\"\\u0000\"}}");
     assert_null(read_body("{\"a\":\"\\ud8\"}", NULL));
     assert_null(read_body("{\"a\":\"\\ud83\"}", NULL));
 }
@@ -170,6 +171,55 @@ static void what_is_no_body_is_refused(void **unused)
         "{\"a\":[9223372036854775808.0,-9223372036854775808,-9223372036854775809.0,2,\"99999999999999999999\\\"\",1e30]}");
 }
 
+/* Texts may have U+0000. What is taken for a terminated string may not: it would be another one. */
+static void zeros_are_in_texts_alone(void **unused)
+{
+    (void)unused;
+    static const char *const texts[] = {
+        "{\"prompt\":\"a\\u0000b\"}",
+        "{\"prompt\":[\"a\\u0000b\"]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000\"},{\"content\":[{\"type\":\"text\",\"text\":\"\\u0000\"}]}]"
+        "}",
+        "{\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\u0000\\\"}\"}}]}]}",
+        "{\"messages\":[{\"content\":[{\"type\":\"tool_use\",\"input\":{\"a\":{\"id\":\"\\u0000\"}}}]}]}",
+        "{\"messages\":[{\"tool_calls\":[{\"function\":{\"arguments\":{\"a\":[\"\\u0000\"]}}}]}]}",
+        "{\"system\":[{\"type\":\"text\",\"text\":\"\\u0000\"}],\"instructions\":\"\\u0000\",\"input\":\"\\u0000\"}",
+        "{\"input\":[{\"type\":\"function_call_output\",\"output\":\"\\u0000\"}]}",
+    };
+    static const struct {
+        const char *body, *param;
+    } names[] = {
+        { "{\"model\":\"a\\u0000b\"}", "model" },
+        { "{\"stop\":[\"a\",\"\\u0000\"]}", "stop" },
+        { "{\"grammar\":\"root ::= \\u0000\"}", "grammar" },
+        { "{\"user\":\"\\u0000\"}", "user" },
+        { "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"a\"}]}", "role" },
+        { "{\"messages\":[{\"content\":[{\"type\":\"text\\u0000\",\"text\":\"a\"}]}]}", "type" },
+        { "{\"messages\":[{\"tool_calls\":[{\"id\":\"a\\u0000\",\"function\":{}}]}]}", "id" },
+        { "{\"messages\":[{\"tool_calls\":[{\"function\":{\"name\":\"f\\u0000\"}}]}]}", "name" },
+        { "{\"messages\":[{\"role\":\"tool\",\"tool_call_id\":\"\\u0000\"}]}", "tool_call_id" },
+        { "{\"input\":[{\"type\":\"reasoning\",\"encrypted_content\":\"a\\u0000\"}]}", "encrypted_content" },
+        { "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"a\\u0000\"}]}", "call_id" },
+        { "{\"messages\":[{\"content\":[{\"type\":\"thinking\",\"signature\":\"a\\u0000\"}]}]}", "signature" },
+        { "{\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"enum\":[\"a\\u0000\"]}}}]}", "enum" },
+        { "{\"tools\":[{\"input_schema\":{\"pattern\":\"\\u0000\"}}]}", "pattern" },
+        { "{\"tool_choice\":{\"name\":\"f\\u0000\"}}", "name" },
+        { "{\"logit_bias\":[[\"a\\u0000\",1]]}", "logit_bias" },
+        { "{\"chat_template_kwargs\":{\"x\":\"\\u0000\"}}", "x" },
+        { "{\"metadata\":{\"a\":[[\"\\u0000\"]]}}", "a" },
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        assert_reads(texts[i], texts[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        qn_refusal refusal;
+        label("%s", names[i].body);
+        qn_reading reading = { 0 };
+        assert_null(qn_body_read(names[i].body, strlen(names[i].body), &reading, &refusal));
+        assert_int_equal(refusal.status, 400);
+        assert_string_equal(refusal.param, names[i].param);
+    }
+}
+
 static void depth_is_limited(void **unused)
 {
     (void)unused;
@@ -193,9 +243,13 @@ static void depth_is_limited(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_and_items_are_separated),    cmocka_unit_test(strings_are_escaped),
-        cmocka_unit_test(numbers_have_the_digits_of_a_float), cmocka_unit_test(lone_surrogates_are_replaced),
-        cmocka_unit_test(what_is_no_body_is_refused),         cmocka_unit_test(depth_is_limited),
+        cmocka_unit_test(members_and_items_are_separated),
+        cmocka_unit_test(strings_are_escaped),
+        cmocka_unit_test(numbers_have_the_digits_of_a_float),
+        cmocka_unit_test(lone_surrogates_are_replaced),
+        cmocka_unit_test(what_is_no_body_is_refused),
+        cmocka_unit_test(zeros_are_in_texts_alone),
+        cmocka_unit_test(depth_is_limited),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

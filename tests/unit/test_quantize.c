@@ -2,6 +2,7 @@
  * unmodified target after every failure. */
 #include "helper_random.h"
 
+#include "base/append.h"
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
@@ -172,8 +173,8 @@ struct log_capture {
 static void capture_line(void *user, const char *line)
 {
     struct log_capture *d = user;
-    const size_t used = strlen(d->log);
-    snprintf(d->log + used, sizeof d->log - used, "%s\n", line);
+    qn_text_buffer log = qn_append_after(d->log, sizeof d->log);
+    qn_append(&log, "%s\n", line);
 }
 
 static bool capture_progress(void *user, size_t done, size_t total)

@@ -7,6 +7,7 @@
 #include "helper_model.h"
 #include "helper_random.h"
 
+#include "base/append.h"
 #include "base/cpu.h"
 #include "base/memory.h"
 
@@ -44,9 +45,11 @@ static struct key *key_of(struct model_file *f, const char *name)
     size_t i = 0;
     while (i < f->n_keys && strcmp(f->keys[i].name, name) != 0)
         i++;
-    if (i == f->n_keys)
-        snprintf(f->keys[f->n_keys++].name, sizeof f->keys[i].name, "%s", name);
-    assert_true(f->n_keys <= MAX_KEYS);
+    assert_true(i < MAX_KEYS);
+    if (i == f->n_keys) {
+        snprintf(f->keys[i].name, sizeof f->keys[i].name, "%s", name);
+        f->n_keys++;
+    }
     return &f->keys[i];
 }
 
@@ -330,7 +333,7 @@ static void no_query_norm(struct model_file *f)
 }
 static void other_norm(struct model_file *f)
 {
-    snprintf(tensor_of(f, "blk.0.post_attention_norm.weight")->name, 64, "blk.0.ffn_norm.weight");
+    qn_print(tensor_of(f, "blk.0.post_attention_norm.weight")->name, 64, "blk.0.ffn_norm.weight");
 }
 static void qkv_bias(struct model_file *f)
 {

@@ -1,6 +1,8 @@
 /* The scheduler's contract, on the demo model: refusals, how requests end, what is evaluated and what is reused, steps of many
  * sequences, memory that is full. */
 #include "helper_scheduler.h"
+
+#include "base/append.h"
 #include "helper_sanitizers.h"
 
 #include <math.h>
@@ -595,14 +597,15 @@ static void conversations_continue_where_messages_end(void **unused)
     assert_true(evaluated(scheduler, &params) <= b.result.n_prompt - n_system + 63);
     /* The same as a conversation in JSON. */
     char json[1500];
-    const int length = snprintf(json, sizeof json,
-                                "{\"messages\": [{\"role\": \"system\", \"content\": \"%s\"}, {\"role\": \"user\", "
-                                "\"content\": \"And then?\"}], \"add_generation_prompt\": true}",
-                                long_text);
+    qn_text_buffer text = QN_APPEND_TO(json);
+    qn_append(&text,
+              "{\"messages\": [{\"role\": \"system\", \"content\": \"%s\"}, {\"role\": \"user\", "
+              "\"content\": \"And then?\"}], \"add_generation_prompt\": true}",
+              long_text);
     const size_t n_prompt = b.result.n_prompt;
     params = prompt_of(NULL, 0, 1, &b);
     params.conversation = json;
-    params.conversation_length = (size_t)length;
+    params.conversation_length = text.length;
     assert_true(evaluated(scheduler, &params) <= 64);
     assert_int_equal(b.result.n_prompt, n_prompt);
     /* The first one, with another answer in place of the generated one. */

@@ -1,6 +1,7 @@
 /* Strict schemas: what fits validates, what cannot be held is refused, and what validates fits. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "text/grammar/grammar.h"
 
 #include <stdio.h>
@@ -323,19 +324,21 @@ static char *repeat(const char *head, const char *each, const char *tail, int n)
     const size_t size = strlen(head) + strlen(tail) + (strlen(each) + 40) * (size_t)n + 1;
     char *text = malloc(size);
     assert_non_null(text);
-    size_t length = (size_t)snprintf(text, size, "%s", head);
+    qn_text_buffer to = qn_append_to(text, size);
+    qn_append(&to, "%s", head);
     for (int i = 0; i < n; i++)
         for (const char *c = each; *c; c++) {
             if (*c == '#')
-                length += (size_t)snprintf(text + length, size - length, "%d", i);
+                qn_append(&to, "%d", i);
             else if (*c == '+')
-                length += (size_t)snprintf(text + length, size - length, "%d", i + 1);
+                qn_append(&to, "%d", i + 1);
             else if (*c != '~')
-                text[length++] = *c;
+                qn_append_bytes(&to, c, 1);
             else if (i + 1 < n)
-                text[length++] = ',';
+                qn_append_bytes(&to, ",", 1);
         }
-    snprintf(text + length, size - length, "%s", tail);
+    qn_append(&to, "%s", tail);
+    assert_false(to.is_cut);
     return text;
 }
 

@@ -21,7 +21,7 @@ static char *applied(qn_recall *recall, const char *scope, const char *message, 
 {
     json_t *conversation = json_pack("{s:[o]}", "messages", json_loads(message, 0, NULL));
     assert_non_null(conversation);
-    *n_changed = qn_recall_apply(recall, scope, conversation);
+    *n_changed = qn_recall_apply(recall, scope, conversation, NULL).n_messages;
     char *text = json_dumps(json_array_get(json_object_get(conversation, "messages"), 0), JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(conversation);
     return text;
@@ -92,7 +92,38 @@ static void messages_get_their_reasoning(void **unused)
         free(applied(recall, "another scope", cases[i].message, &n));
         assert_int_equal(n, 0);
     }
-    assert_int_equal(qn_recall_apply(recall, "scope", NULL), 0);
+    assert_int_equal(qn_recall_apply(recall, "scope", NULL, NULL).n_messages, 0);
+    qn_recall_free(recall);
+}
+
+/* An answer is put back into one message: others that name it do not multiply it. Its texts are promised before. */
+static void an_answer_is_put_back_once(void **unused)
+{
+    (void)unused;
+    enum { MESSAGES = 100, BYTES = 1 << 20 };
+    qn_recall *recall;
+    qn_budget *budget;
+    static char long_text[BYTES + 1];
+    json_t *messages = json_array(), *conversation = json_pack("{s:o}", "messages", messages);
+    memset(long_text, 'a', BYTES);
+    assert_ok(qn_recall_create(0, 0, &recall));
+    assert_ok(qn_budget_create(&(qn_budget_limits){ SIZE_MAX, SIZE_MAX }, &budget));
+    qn_account *account = qn_account_open(budget, "a");
+    put(recall, "scope", "1", long_text, "b");
+    put(recall, "scope", "2", "c", "d");
+    for (int i = 0; i < MESSAGES; i++)
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:s}", "role", "assistant", "reasoning_id", i == 50 ? "rs_0_2" : "rs_0_1"));
+    qn_recalled recalled = qn_recall_apply(recall, "scope", conversation, account);
+    assert_int_equal(recalled.n_messages, 2);
+    assert_true(recalled.n_bytes > BYTES && recalled.n_bytes < BYTES + 1000 && qn_budget_used(budget) == recalled.n_bytes);
+    assert_true(qn_account_take(account, QN_REQUEST_MEMORY - BYTES - 500));
+    json_decref(conversation);
+    conversation = json_pack("{s:[{s:s, s:s}]}", "messages", "role", "assistant", "reasoning_id", "rs_0_1");
+    assert_int_equal(qn_recall_apply(recall, "scope", conversation, account).n_messages, 0);
+    json_decref(conversation);
+    qn_account_release(account);
+    qn_budget_free(budget);
     qn_recall_free(recall);
 }
 
@@ -263,6 +294,7 @@ static void threads_share_it(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(messages_get_their_reasoning),
+                                        cmocka_unit_test(an_answer_is_put_back_once),
                                         cmocka_unit_test(the_oldest_is_forgotten),
                                         cmocka_unit_test(bytes_are_bounded),
                                         cmocka_unit_test(answers_are_kept_by_their_calls),

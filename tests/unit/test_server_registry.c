@@ -2,6 +2,7 @@
  * and that no request has a model that was freed. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "base/status.h"
 #include "server/clock.h"
 #include "server/registry.h"
@@ -23,6 +24,7 @@ typedef struct fake {
     uint64_t memory;  /* of the last load */
     size_t n_loaded, most_loaded, n_loads;
     size_t n_failing; /* loads that fail from now on */
+    const char *lost; /* the name of a model whose file is cut */
     qn_status failure;
     bool is_slow;             /* loading ends when the registry stops */
     const char *const *files; /* "name=MiB", NULL at the end */
@@ -33,9 +35,9 @@ typedef struct fake {
 
 static void note(fake *f, char what, const char *name)
 {
-    const size_t used = strlen(f->events);
+    qn_text_buffer events = qn_append_after(f->events, sizeof f->events);
     if (f->keeps_events)
-        snprintf(f->events + used, sizeof f->events - used, "%c%s ", what, name);
+        qn_append(&events, "%c%s ", what, name);
     pthread_cond_broadcast(&f->changed);
 }
 
@@ -99,6 +101,12 @@ static void free_model(void *user, const qn_registered *model)
     free((char *)(uintptr_t)model->served.fingerprint);
 }
 
+static bool is_lost(void *user, const qn_registered *model)
+{
+    const fake *f = user;
+    return f->lost && !strcmp(f->lost, model->name);
+}
+
 static void scan(void *user, qn_registry *registry)
 {
     fake *f = user;
@@ -130,6 +138,7 @@ static void begin(fake *f, qn_registry *registry, const char *const *files, size
     const qn_registry_loader loader = { .check = check,
                                         .load = load,
                                         .free = free_model,
+                                        .is_lost = is_lost,
                                         .scan = scan,
                                         .user = f,
                                         .memory = memory,
@@ -251,7 +260,7 @@ static void a_single_model_has_any_name(void **unused)
     assert_int_equal(r.acquired, QN_ACQUIRE_REFUSED);
     assert_int_equal(r.refusal.status, 503);
     assert_false(qn_registry_is_ready(&registry));
-    const qn_registered model = { .name = "a", .file = "a.gguf", .served.fingerprint = "a" };
+    const qn_registered model = { .name = "a", .served.fingerprint = "a" };
     assert_int_equal(qn_registry_add(&registry, &model), QN_OK);
     assert_true(qn_registry_is_ready(&registry));
     for (int i = 0; i < 3; i++) {
@@ -289,7 +298,6 @@ static void names_are_exact_and_files_come_and_go(void **unused)
     assert_true(qn_registry_look_for(&registry, "d", &view));
     assert_int_equal(view.state, QN_MODEL_LOADED);
     assert_int_equal(view.n_loads, 1);
-    assert_string_equal(view.file, "d.gguf");
     end(&f, &registry);
 }
 
@@ -446,7 +454,7 @@ static void failures_are_told_and_tried_again(void **unused)
     ask(&registry, &r, "a");
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 503);
-    assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: a.gguf: it is broken"); /* without the folder */
+    assert_string_equal(r.refusal.message, "the model 'a' cannot be loaded: its file is not that of a model");
     assert_true(qn_registry_look_for(&registry, "a", &view));
     assert_true(view.is_failed);
     ask(&registry, &again, "a");
@@ -475,12 +483,41 @@ static void a_broken_file_costs_no_other_its_memory(void **unused)
     assert_null(get(&r));
     assert_int_equal(r.refusal.status, 503);
     assert_int_equal(r.refusal.retry_after, 1);
-    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: b.gguf: it is no model");
+    assert_string_equal(r.refusal.message, "the model 'b' cannot be loaded: its file is not that of a model");
     use(&registry, "a");
     f.broken = NULL;
     sleep_milliseconds(60);
     use(&registry, "b");
     wait_events(&f, "+a -a +b ");
+    end(&f, &registry);
+}
+
+/* It is freed when its requests have ended; meanwhile others wait for it to be loaded again. */
+static void a_cut_file_is_loaded_again(void **unused)
+{
+    (void)unused;
+    fake f;
+    qn_registry registry;
+    request first, second, later;
+    begin(&f, &registry, three, 2, 0);
+    ask(&registry, &first, "a");
+    assert_non_null(get(&first));
+    ask(&registry, &second, "a");
+    assert_non_null(get(&second));
+    use(&registry, "b");
+    f.lost = "a";
+    qn_registry_release(&registry, first.model);
+    f.lost = NULL; /* noticed once */
+    ask(&registry, &later, "a");
+    assert_true(waits(&later));
+    use(&registry, "b");
+    sleep_milliseconds(20);
+    wait_events(&f, "+a +b ");
+    qn_registry_release(&registry, second.model);
+    assert_non_null(get(&later));
+    qn_registry_release(&registry, later.model);
+    use(&registry, "a");
+    wait_events(&f, "+a +b -a +a ");
     end(&f, &registry);
 }
 
@@ -724,6 +761,7 @@ int main(void)
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
         cmocka_unit_test(failures_are_told_and_tried_again),
         cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
+        cmocka_unit_test(a_cut_file_is_loaded_again),
         cmocka_unit_test(failures_last_as_long_as_they_say),
         cmocka_unit_test(a_file_that_has_gone_is_no_model),
         cmocka_unit_test(scans_are_few),

@@ -2,6 +2,7 @@
  * model is seen in the session file that chat --save leaves. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "quern/quern.h"
 
 #include <errno.h>
@@ -241,14 +242,14 @@ static void test_long_paste(void **state)
     (void)state;
     struct terminal t;
     static char keys[4000];
-    size_t used = 0;
     unlink(session_path);
     start(&t, NULL, (const char *const[]){ "chat", "-m", MODEL, "-q", "-t", "1", "-c", "8000", "--save", session_path, NULL });
     expect(&t, "> ");
     type_keys(&t, "\033[200~");
     for (int i = 0; i < 100; i++) {
-        used = (size_t)snprintf(keys, sizeof keys, "line %d ü\r", i);
-        assert_int_equal(write(t.fd, keys, used), used);
+        qn_text_buffer line = QN_APPEND_TO(keys);
+        qn_append(&line, "line %d ü\r", i);
+        assert_int_equal(write(t.fd, keys, line.length), line.length);
         read_screen(&t, 0);
     }
     type_keys(&t, "\033[201~\r");

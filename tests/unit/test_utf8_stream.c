@@ -3,7 +3,7 @@
 #include "helper_assert.h"
 
 #include "text/utf8_stream.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* Lookup in the tables of embedded GPU code, and the include closure of a source. */
 #include "device/cuda/code.h"
 
+#include "base/append.h"
 #include "device/cuda/compile.h"
 
 #include <stdbool.h>
@@ -76,10 +77,11 @@ qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const q
 {
     char name[256];
     *n_files = 0;
-    const int length = snprintf(name, sizeof name, "kernels/%s", source);
-    if (length < 0 || (size_t)length >= sizeof name)
+    qn_text_buffer text = QN_APPEND_TO(name);
+    qn_append(&text, "kernels/%s", source);
+    if (text.is_cut)
         return qn_fail(QN_ERR_INVALID, "'%s' is too long for the name of a kernel source", source);
-    const qn_gpu_file *file = find(code, name, (size_t)length);
+    const qn_gpu_file *file = find(code, name, text.length);
     if (!file)
         return qn_fail(QN_ERR_INVALID, "'%s' is not among the kernel sources of this build", source);
     QN_TRY(add(file, files, n_files));

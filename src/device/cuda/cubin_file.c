@@ -6,6 +6,7 @@
  * The checksum is XXH3-64 of the payload, seeded with XXH3-64 of the header with its checksum field set to zero. */
 #include "device/cuda/cubin_file.h"
 
+#include "base/append.h"
 #include "base/atomic_file.h"
 
 #include <dirent.h>
@@ -59,9 +60,9 @@ qn_cubin_key qn_cubin_key_of(const char *arch, const char *defines, const qn_gpu
 
 void qn_cubin_name(const qn_cubin_key *key, char name[QN_CUBIN_NAME_MAX])
 {
-    for (size_t i = 0; i < sizeof key->bytes; i++)
-        snprintf(name + 2 * i, 3, "%02x", key->bytes[i]);
-    memcpy(name + HEX, suffix, sizeof suffix);
+    qn_text_buffer text = qn_append_to(name, QN_CUBIN_NAME_MAX);
+    qn_append_hex(&text, key->bytes, sizeof key->bytes);
+    qn_append(&text, "%s", suffix);
 }
 
 qn_status qn_cubin_folder(char **folder)
@@ -98,6 +99,50 @@ static uint64_t checksum(const struct header *h, const void *payload)
     struct header without = *h;
     without.checksum = 0;
     return XXH3_64bits_withSeed(payload, (size_t)h->payload_bytes, XXH3_64bits(&without, sizeof without));
+}
+
+/* ---- Trust ---- */
+
+/* Code of another user runs with this user's rights: who owns a file or directory of the cache, or may write to it, is this
+ * user or root. */
+static qn_status check_trust(const char *path, const struct stat *st)
+{
+    if (st->st_uid != geteuid() && st->st_uid != 0)
+        return qn_fail(QN_ERR_INVALID, "%s: belongs to user %u, expected %u or root: kernels of another user are not run", path,
+                       (unsigned)st->st_uid, (unsigned)geteuid());
+    if (!S_ISLNK(st->st_mode) && st->st_mode & 022)
+        return qn_fail(QN_ERR_INVALID, "%s: has mode %03o: kernels that other users can write are not run", path,
+                       (unsigned)st->st_mode & 0777u);
+    return QN_OK;
+}
+
+/* Opens the directory; *fd is -1 if it is not there. A symbolic link counts if it is a trusted user's. */
+static qn_status open_folder(const char *folder, int *fd)
+{
+    struct stat st;
+    *fd = -1;
+    if (lstat(folder, &st) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot open: %m", folder);
+    QN_TRY(check_trust(folder, &st));
+    const int opened = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (opened < 0)
+        return errno == ENOENT || errno == ENOTDIR ? QN_OK : qn_fail(QN_ERR_IO, "%s: cannot open: %m", folder);
+    const qn_status status =
+        fstat(opened, &st) == 0 ? check_trust(folder, &st) : qn_fail(QN_ERR_IO, "%s: cannot read: %m", folder);
+    if (status)
+        close(opened);
+    else
+        *fd = opened;
+    return status;
+}
+
+qn_status qn_cubin_check_folder(const char *folder)
+{
+    int fd;
+    QN_TRY(open_folder(folder, &fd));
+    if (fd >= 0)
+        close(fd);
+    return QN_OK;
 }
 
 /* ---- Reading ---- */
@@ -140,6 +185,7 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
         return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
     if (!S_ISREG(st.st_mode))
         return qn_fail(QN_ERR_FORMAT, "%s: is not a regular file", path);
+    QN_TRY(check_trust(path, &st));
     const ssize_t n = read_fully(fd, &h, sizeof h);
     if (n < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot read: %m", path);
@@ -162,17 +208,23 @@ static qn_status read_open(int fd, const char *path, const qn_cubin_key *key, vo
 qn_status qn_cubin_read(const char *folder, const qn_cubin_key *key, void **data, size_t *bytes, char compiler[QN_COMPILER_MAX])
 {
     char *path;
+    int directory;
     *data = NULL;
     *bytes = 0;
-    QN_TRY(path_of(folder, key, &path));
-    qn_status status = QN_OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not block if it is a FIFO */
+    QN_TRY(open_folder(folder, &directory));
+    if (directory < 0)
+        return QN_OK;
+    qn_status status = path_of(folder, key, &path);
+    /* O_NOFOLLOW: quern makes no links here. O_NONBLOCK: do not block if it is a FIFO. */
+    const int fd = status ? -1 : openat(directory, strrchr(path, '/') + 1, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0)
         status = read_open(fd, path, key, data, bytes, compiler);
-    else if (errno != ENOENT && errno != ENOTDIR)
-        status = qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
+    else if (!status && errno != ENOENT)
+        status = errno == ELOOP ? qn_fail(QN_ERR_FORMAT, "%s: is a symbolic link, expected a file", path)
+                                : qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
     if (fd >= 0)
         close(fd);
+    close(directory);
     if (status) {
         free(*data);
         *data = NULL;
@@ -226,9 +278,10 @@ qn_status qn_cubin_write(const char *folder, const qn_cubin_key *key, const char
     h.checksum = checksum(&h, data);
     char *path;
     QN_TRY(make_folder(folder));
+    QN_TRY(qn_cubin_check_folder(folder));
     QN_TRY(path_of(folder, key, &path));
     qn_atomic_file file;
-    qn_status status = qn_atomic_file_create(&file, path);
+    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_PRIVATE);
     if (!status)
         status = write_parts(&file, &h, data, bytes);
     qn_atomic_file_free(&file);

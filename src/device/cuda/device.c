@@ -87,13 +87,28 @@ static qn_status copy_text(const char *text, char **copy)
     return *copy ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for the name '%s'", text);
 }
 
+/* The cache directory, and why it is not used where that is so. */
+static qn_status find_cache(qn_cuda *device, const char *folder)
+{
+    QN_TRY(folder ? copy_text(folder, &device->cache_folder) : qn_cubin_folder(&device->cache_folder));
+    if (!device->cache_folder)
+        return copy_text("neither XDG_CACHE_HOME nor HOME is an absolute path", &device->no_cache);
+    if (!*device->cache_folder || qn_cubin_check_folder(device->cache_folder) == QN_OK)
+        return QN_OK;
+    QN_TRY(copy_text(qn_error_text(), &device->no_cache));
+    qn_cuda_log(device, "%s; compiled kernels are not cached", device->no_cache);
+    free(device->cache_folder);
+    device->cache_folder = NULL;
+    return QN_OK;
+}
+
 static qn_status copy_tools(qn_cuda *device, const qn_cuda_tools *tools)
 {
     device->code = tools->code ? tools->code : qn_gpu_code_built_in();
     device->nvcc_seconds = tools->nvcc_seconds ? tools->nvcc_seconds : NVCC_SECONDS;
     QN_TRY(copy_text(tools->nvcc, &device->nvcc));
     QN_TRY(copy_text(tools->nvrtc, &device->nvrtc));
-    return tools->cache_folder ? copy_text(tools->cache_folder, &device->cache_folder) : qn_cubin_folder(&device->cache_folder);
+    return find_cache(device, tools->cache_folder);
 }
 
 static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
@@ -172,6 +187,7 @@ void qn_cuda_abandon(qn_cuda *device)
     pthread_mutex_destroy(&device->staging_lock);
     pthread_cond_destroy(&device->staging_available);
     free(device->cache_folder);
+    free(device->no_cache);
     free(device->nvcc);
     free(device->nvrtc);
     free(device);
@@ -197,6 +213,11 @@ const char *qn_cuda_arch(const qn_cuda *device)
 const char *qn_cuda_cache_folder(const qn_cuda *device)
 {
     return device->cache_folder && *device->cache_folder ? device->cache_folder : NULL;
+}
+
+const char *qn_cuda_no_cache(const qn_cuda *device)
+{
+    return device->no_cache ? device->no_cache : "";
 }
 
 /* ---- Streams and events ---- */

@@ -56,6 +56,7 @@ struct qn_cuda {
     /* sources of kernel code; an empty string disables one */
     const qn_gpu_code *code;
     char *cache_folder; /* NULL: no cache */
+    char *no_cache;     /* why, or NULL */
     char *nvcc, *nvrtc; /* NULL: the defaults */
     unsigned nvcc_seconds;
 

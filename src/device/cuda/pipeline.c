@@ -1,6 +1,7 @@
 /* Loading pipelines: tries the sources of code in order until the driver accepts a cubin. */
 #include "device/cuda/pipeline.h"
 
+#include "base/append.h"
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "device/cuda/compile.h"
@@ -40,8 +41,8 @@ struct search {
 /* Appends qn_error_text() to the reasons. */
 static void add_reason(struct search *s, const char *where)
 {
-    const size_t used = strlen(s->reasons);
-    snprintf(s->reasons + used, sizeof s->reasons - used, "%s%s%.200s", used ? "; " : "", where, qn_error_text());
+    qn_text_buffer reasons = qn_append_after(s->reasons, sizeof s->reasons);
+    qn_append(&reasons, "%s%s%.200s", reasons.length ? "; " : "", where, qn_error_text());
 }
 
 /* cuModuleLoadData gets no size, so only data with an ELF header is passed to it. */

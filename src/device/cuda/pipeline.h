@@ -6,8 +6,8 @@
  *   NVRTC      the compiler library, in this process; the result is cached
  *
  * If one is missing, damaged or rejected by the driver, the next is tried. An invalid cache file is replaced, with a line
- * in the device's log; if the cache cannot be written, the kernel is used without being cached. Threads and processes may
- * do this concurrently. */
+ * in the device's log; if the cache cannot be written, the kernel is used without being cached. Files and directories that
+ * other users own or may write to are not used. Threads and processes may do this concurrently. */
 #ifndef QN_DEVICE_CUDA_PIPELINE_H
 #define QN_DEVICE_CUDA_PIPELINE_H
 
@@ -57,5 +57,8 @@ const char *qn_cuda_arch(const qn_cuda *device);
 
 /* qn_cuda_cache_folder - the cache directory, or NULL if compiled kernels are not cached. */
 const char *qn_cuda_cache_folder(const qn_cuda *device);
+
+/* qn_cuda_no_cache - why they are not: no user's directory, or one that others may write to. */
+const char *qn_cuda_no_cache(const qn_cuda *device);
 
 #endif

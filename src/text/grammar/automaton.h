@@ -12,17 +12,18 @@
 #define QN_UNLIMITED UINT32_MAX
 
 enum {
-    QN_GRAMMAR_NODES = 1 << 17,     /* most nodes of a grammar */
-    QN_GRAMMAR_RULES = 1 << 15,     /* most rules */
-    QN_GRAMMAR_PROPERTIES = 256,    /* most properties of an object */
-    QN_GRAMMAR_SPELLED = 1024,      /* most bytes of a property's name, as JSON spells it */
-    QN_GRAMMAR_ITEMS = 1024,        /* most items of an array that have schemas of their own */
-    QN_GRAMMAR_STEPS = 3 << 20,     /* most steps of a compilation: some ns each */
-    QN_GRAMMAR_DFA_STEPS = 1 << 20, /* most steps of a DFA */
-    QN_GRAMMAR_MASK_STEPS = 1 << 23,
-    QN_GRAMMAR_NESTED = 64, /* most nested groups of a regular expression or GBNF rule */
-    QN_NODE_NEVER = 0,      /* node 0: nothing follows */
-    QN_NODE_FINAL = 1       /* node 1: the output may end */
+    QN_GRAMMAR_NODES = 1 << 17,      /* most nodes of a grammar */
+    QN_GRAMMAR_RULES = 1 << 15,      /* most rules */
+    QN_GRAMMAR_PROPERTIES = 256,     /* most properties of an object */
+    QN_GRAMMAR_SPELLED = 1024,       /* most bytes of a property's name, as JSON spells it */
+    QN_GRAMMAR_ITEMS = 1024,         /* most items of an array that have schemas of their own */
+    QN_GRAMMAR_STEPS = 3 << 20,      /* most steps of a compilation: some ns each */
+    QN_GRAMMAR_DFA_STEPS = 1 << 20,  /* most steps of a DFA */
+    QN_GRAMMAR_MASK_STEPS = 1 << 23, /* most steps of a mask */
+    QN_GRAMMAR_BYTE_STEPS = 1 << 18, /* most steps of a byte */
+    QN_GRAMMAR_NESTED = 64,          /* most nested groups of a regular expression or GBNF rule */
+    QN_NODE_NEVER = 0,               /* node 0: nothing follows */
+    QN_NODE_FINAL = 1                /* node 1: the output may end */
 };
 
 typedef enum qn_node_kind {
@@ -171,6 +172,12 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
 /* Appends `child` to the children of a CAT or ALT; *last is the last child, 0 at first. */
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
+/* One of two characters, which may be the same. */
+qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id);
+/* `child` from min to max times; QN_UNLIMITED: any number of times from min on. */
+qn_status qn_expr_repeat(qn_exprs *x, uint32_t child, uint32_t min, uint32_t max, uint32_t *id);
+/* Texts of min to max code points, line ends among them. */
+qn_status qn_expr_any(qn_exprs *x, uint32_t min, uint32_t max, uint32_t *id);
 
 /* About how many NFA states an expression has, at most `most` + 1. */
 uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most);
@@ -224,9 +231,9 @@ struct qn_grammar_state {
     qn_config *configs; /* the current ones are [0, n_configs); those of a look-ahead are behind them */
     qn_frame *frames;   /* frame 0 returns to QN_NODE_FINAL */
     size_t n_configs, n_frames, config_capacity, frame_capacity;
-    uint64_t met[32]; /* a bit of 2048 for each configuration of the set that is being made, by its hash */
-    uint64_t steps;
-    bool failed; /* no memory, or too many steps */
+    uint64_t met[32];          /* a bit of 2048 for each configuration of the set that is being made, by its hash */
+    uint64_t steps, max_steps; /* of the byte that is read */
+    bool failed;               /* no memory, or too many steps */
 };
 
 /* qn_state_step - the configurations after a byte: reads [begin, end) of state->configs, appends them at `at`, from end on.

@@ -128,10 +128,11 @@ static qn_status add_enum(qn_schema_compiler *c, json_t *schema, uint32_t next, 
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &alternatives));
     json_array_foreach(constants, i, value)
     {
-        char *text = json_is_string(value) ? strdup(json_string_value(value)) : json_dumps(value, JSON_ENCODE_ANY);
-        if (!text)
+        char *text = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+        if (!text && !json_is_string(value))
             return no_memory();
-        const qn_status status = qn_expr_literal(&c->exprs, text, strlen(text), &part);
+        const qn_status status = text ? qn_expr_literal(&c->exprs, text, strlen(text), &part)
+                                      : qn_expr_literal(&c->exprs, json_string_value(value), json_string_length(value), &part);
         free(text);
         QN_TRY(status);
         qn_expr_append(&c->exprs, alternatives, &last, part);
@@ -144,20 +145,18 @@ static qn_status add_enum(qn_schema_compiler *c, json_t *schema, uint32_t next, 
 static qn_status add_bounded(call_compiler *k, json_t *schema, uint32_t next, uint32_t *node, bool *is_done)
 {
     qn_schema_compiler *c = &k->c;
-    json_t *pattern = json_object_get(schema, "pattern"), *min = json_object_get(schema, "minLength");
-    json_t *max = json_object_get(schema, "maxLength");
-    char lengths[96];
-    uint32_t expr, dfa;
-    const char *text = json_string_value(pattern);
-    *is_done = false;
-    if (!text && !json_is_number(min) && !json_is_number(max))
+    const json_t *given = json_object_get(schema, "pattern");
+    const char *pattern = json_string_value(given);
+    uint32_t expr, dfa, min, max;
+    QN_TRY(qn_schema_count(c, schema, "minLength", 0, &min));
+    QN_TRY(qn_schema_count(c, schema, "maxLength", QN_UNLIMITED, &max));
+    *node = QN_NODE_NEVER;
+    *is_done = !pattern && min > max;
+    if (*is_done || (!pattern && !min && max == QN_UNLIMITED))
         return QN_OK;
     c->exprs.n = c->exprs.n_ranges = 0;
-    if (!text) {
-        const int n = snprintf(lengths, sizeof lengths, "^(.|[\\n\\r\\u2028\\u2029]){%.0f,", json_number_value(min));
-        snprintf(lengths + n, sizeof lengths - (size_t)n, json_is_number(max) ? "%.0f}$" : "}$", json_number_value(max));
-    }
-    qn_status status = qn_expr_regex(&c->exprs, text ? text : lengths, strlen(text ? text : lengths), true, c->what, &expr);
+    qn_status status = pattern ? qn_expr_regex(&c->exprs, pattern, json_string_length(given), true, c->what, &expr)
+                               : qn_expr_any(&c->exprs, min, max, &expr);
     if (status == QN_OK)
         status = qn_schema_dfa(c, expr, &dfa);
     if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS)
@@ -263,9 +262,10 @@ static qn_status add_parameters(call_compiler *k, const char *what, json_t *root
     const char *key;
     uint32_t id, between, first, rule, node;
     QN_TRY(join_root(c, root, &joined));
+    QN_TRY(qn_schema_check_keywords(c, joined));
     json_t *required = json_object_get(joined, "required"), *properties = json_object_get(joined, "properties");
     const size_t n = json_object_size(properties);
-    if (n > QN_GRAMMAR_PROPERTIES)
+    if (n > QN_GRAMMAR_PROPERTIES || json_array_size(required) > 2 * QN_GRAMMAR_PROPERTIES)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", what, QN_GRAMMAR_PROPERTIES);
     QN_TRY(qn_grammar_add_object(c->grammar, &id));
     qn_object_rule o = { .max = QN_UNLIMITED,
@@ -315,7 +315,7 @@ static qn_status find_schema(qn_schema_compiler *c, const json_t *function, json
 {
     static const char *const others[] = { "type", "$ref", "anyOf", "oneOf", "allOf" };
     const json_t *given = qn_output_tool_schema(function);
-    *schema = json_is_object(given) ? json_deep_copy(given) : json_object();
+    *schema = json_is_object(given) ? json_copy((json_t *)given) : json_object();
     QN_TRY(qn_schema_own(c, *schema));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (json_object_get(*schema, others[i]))

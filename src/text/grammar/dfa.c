@@ -4,7 +4,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -369,6 +369,7 @@ static qn_status intern(builder *b, const uint32_t *states, size_t n, uint32_t *
     const uint32_t *set = b->sets + b->set_of[b->dfa.n_states];
     size_t slot = slot_of(b, set, count);
     for (; b->slots[slot]; slot = (slot + 1) & b->slot_mask) {
+        ++*b->m->steps;
         const uint32_t other = b->slots[slot], length = b->set_of[other + 1] - b->set_of[other];
         if (length == count && !memcmp(b->sets + b->set_of[other], set, count * sizeof *set)) {
             *state = other;

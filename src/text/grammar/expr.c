@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAST_CODE = 0x10ffff, MAX_EXPRS = 1 << 18 };
+enum { LAST_CODE = 0x10ffff, MAX_EXPRS = 1 << 18, MAX_RANGES = 1 << 18 };
 
 void qn_exprs_free(qn_exprs *x)
 {
@@ -55,6 +55,8 @@ static qn_status add_range(qn_exprs *x, uint32_t lo, uint32_t hi)
         return add_range(x, 0xe000, hi);
     if (hi >= 0xd800 && hi <= 0xdfff)
         return add_range(x, lo, 0xd7ff);
+    if (x->n_ranges >= MAX_RANGES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "grammar: more than %d ranges of characters", MAX_RANGES);
     QN_TRY(qn_realloc_array(&x->ranges, &x->range_capacity, x->n_ranges + 1, sizeof *x->ranges, "classes"));
     x->ranges[x->n_ranges++] = (qn_range){ lo, hi };
     return QN_OK;
@@ -90,6 +92,25 @@ qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t
         qn_expr_append(x, *id, &last, byte);
     }
     return QN_OK;
+}
+
+qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id)
+{
+    qn_range ranges[] = { { (uint8_t)a, (uint8_t)a }, { (uint8_t)b, (uint8_t)b } };
+    return qn_expr_class(x, ranges, 2, false, id);
+}
+
+qn_status qn_expr_repeat(qn_exprs *x, uint32_t child, uint32_t min, uint32_t max, uint32_t *id)
+{
+    return qn_expr_add(
+        x, (qn_expr){ .kind = QN_EXPR_REPEAT, .calls = x->items[child].calls, .child = child, .a = min, .b = max }, id);
+}
+
+qn_status qn_expr_any(qn_exprs *x, uint32_t min, uint32_t max, uint32_t *id)
+{
+    uint32_t code_point = 0;
+    QN_TRY(qn_expr_class(x, NULL, 0, true, &code_point));
+    return qn_expr_repeat(x, code_point, min, max, id);
 }
 
 uint64_t qn_expr_weigh(const qn_exprs *x, uint32_t id, uint64_t most)

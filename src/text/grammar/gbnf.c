@@ -4,7 +4,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +84,7 @@ static qn_status take_name(reader *r, uint32_t *rule)
     if (!n)
         return invalid(r, "expected a name");
     size_t slot = qn_keyed_hash(name, n) & (SLOTS - 1);
-    for (; r->slots[slot]; slot = (slot + 1) & (SLOTS - 1))
+    for (; r->slots[slot]; slot = (slot + 1) & (SLOTS - 1), r->grammar->steps++)
         if (!strcmp(r->grammar->rules[r->slots[slot] - 1].name, name)) {
             *rule = r->slots[slot] - 1;
             return QN_OK;
@@ -362,8 +362,11 @@ static qn_status compile(reader *r)
     uint32_t end;
     size_t root = 0;
     skip_space(r, true);
-    while (r->at < r->n)
+    while (r->at < r->n) {
         QN_TRY(take_rule(r));
+        if (g->steps > QN_GRAMMAR_STEPS) /* by names that hash alike */
+            return qn_fail(QN_ERR_UNSUPPORTED, "grammar: line %zu: too many rules", r->line);
+    }
     for (size_t i = 0; i < g->n_rules; i++)
         if (!r->bodies[i])
             return qn_fail(QN_ERR_INVALID, "grammar: rule '%s' is not defined", g->rules[i].name);

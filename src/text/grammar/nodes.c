@@ -109,7 +109,7 @@ static qn_status add_alt(qn_grammar *g, qn_exprs *x, uint32_t *children, size_t 
     for (size_t i = 0; i < n; i++)
         if (!x->items[children[i]].calls) {
             const uint32_t plain = children[i];
-            memmove(children + n_plain + 1, children + n_plain, (i - n_plain) * sizeof *children);
+            children[i] = children[n_plain];
             children[n_plain++] = plain;
         }
     if (n_plain > 1 && n_plain < n) {

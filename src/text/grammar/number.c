@@ -21,9 +21,9 @@ static qn_status digits(qn_exprs *x, char lo, char hi, uint32_t *id)
 
 static qn_status free_digits(qn_exprs *x, uint32_t min, uint32_t max, uint32_t *id)
 {
-    uint32_t digit;
+    uint32_t digit = 0;
     QN_TRY(digits(x, '0', '9', &digit));
-    return qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_REPEAT, .child = digit, .a = min, .b = max }, id);
+    return qn_expr_repeat(x, digit, min, max, id);
 }
 
 static qn_status pair(qn_exprs *x, qn_expr_kind kind, uint32_t a, uint32_t b, uint32_t *id)
@@ -66,8 +66,7 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
             return QN_OK;
         uint32_t zero, zeros;
         QN_TRY(digits(x, '0', '0', &zero));
-        QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_REPEAT, .child = zero, .a = any_yet ? 0 : 1, .b = QN_UNLIMITED },
-                           &zeros));
+        QN_TRY(qn_expr_repeat(x, zero, any_yet ? 0 : 1, QN_UNLIMITED, &zeros));
         if (hi) {
             qn_expr_append(x, *id, &last, zeros);
             return QN_OK;
@@ -82,7 +81,7 @@ static qn_status fraction(qn_exprs *x, const limit *lo, const limit *hi, size_t 
             QN_TRY(free_digits(x, 0, QN_UNLIMITED, &more));
             QN_TRY(pair(x, QN_EXPR_CAT, digit, more, &rest));
             QN_TRY(digits(x, '0', '0', &zero));
-            QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_REPEAT, .child = zero, .b = MAX_ZEROS }, &any_zeros));
+            QN_TRY(qn_expr_repeat(x, zero, 0, MAX_ZEROS, &any_zeros));
             QN_TRY(pair(x, QN_EXPR_CAT, any_zeros, rest, &part));
         }
         qn_expr_append(x, *id, &last, part);
@@ -194,8 +193,9 @@ static const scientific least = { "4", "9406564584124654", -324 }, most = { "1",
 static bool normalise(const limit *l, scientific *s)
 {
     char all[2 * QN_BOUND_DIGITS];
-    const int n = snprintf(all, sizeof all, "%s%s", l->integer, l->fraction), zeros = (int)strspn(all, "0");
-    if (zeros == n)
+    snprintf(all, sizeof all, "%s%s", l->integer, l->fraction);
+    const int zeros = (int)strspn(all, "0");
+    if (!all[zeros])
         return false;
     s->exponent = (int)strlen(l->integer) - 1 - zeros;
     snprintf(s->first, sizeof s->first, "%c", all[zeros]);

@@ -1,7 +1,7 @@
 /* Regular expressions of ECMAScript, read to expressions. */
 #include "text/grammar/automaton.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <string.h>
 
@@ -257,7 +257,8 @@ static qn_status take_group(reader *r, uint32_t *id)
     else if (sees(r, "?<") && !sees(r, "?<=") && !sees(r, "?<!")) {
         while (r->at < r->n && r->text[r->at] != '>')
             r->at++;
-        r->at++;
+        if (!take(r, '>'))
+            return invalid(r, "a name without its end");
     } else if (sees(r, "?"))
         return unsupported(r, "look-around");
     if (++r->depth > QN_GRAMMAR_NESTED)
@@ -297,14 +298,6 @@ static qn_status take_atom(reader *r, uint32_t *id)
     return qn_expr_class(r->x, set.ranges, set.n, false, id);
 }
 
-/* Any text, which a search skips. */
-static qn_status add_any(reader *r, uint32_t *id)
-{
-    uint32_t any;
-    QN_TRY(qn_expr_class(r->x, NULL, 0, true, &any));
-    return qn_expr_add(r->x, (qn_expr){ .kind = QN_EXPR_REPEAT, .child = any, .b = QN_UNLIMITED }, id);
-}
-
 static qn_status take_alternatives(reader *r, bool search, uint32_t *id)
 {
     uint32_t last_alternative = 0;
@@ -316,8 +309,8 @@ static qn_status take_alternatives(reader *r, bool search, uint32_t *id)
         qn_expr_append(r->x, *id, &last_alternative, cat);
         if (!r->depth)
             is_anchored = take(r, '^');
-        if (search && !is_anchored) {
-            QN_TRY(add_any(r, &part));
+        if (search && !is_anchored) { /* a search skips any text */
+            QN_TRY(qn_expr_any(r->x, 0, QN_UNLIMITED, &part));
             qn_expr_append(r->x, cat, &last, part);
         }
         is_anchored = false;
@@ -332,7 +325,7 @@ static qn_status take_alternatives(reader *r, bool search, uint32_t *id)
             qn_expr_append(r->x, cat, &last, part);
         }
         if (search && !is_anchored) {
-            QN_TRY(add_any(r, &part));
+            QN_TRY(qn_expr_any(r->x, 0, QN_UNLIMITED, &part));
             qn_expr_append(r->x, cat, &last, part);
         }
     } while (take(r, '|'));

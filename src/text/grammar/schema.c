@@ -2,6 +2,7 @@
  * nesting needs no stack. Objects, arrays and scalars of a schema are made in schema_types.c. */
 #include "text/grammar/schema.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
@@ -30,14 +31,15 @@ qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema)
 }
 
 /* Appends a step of a JSON pointer; NULL: none. */
-static void append_step(char *path, size_t size, const char *step)
+static void append_step(qn_text_buffer *path, const char *step)
 {
-    size_t n = strlen(path);
-    if (step && n + 1 < size)
-        n += (size_t)snprintf(path + n, size - n, "/");
-    for (const char *c = step; c && *c && n + 2 < size; c++)
-        n += (size_t)(*c == '~' || *c == '/' ? snprintf(path + n, size - n, "~%c", *c == '~' ? '0' : '1')
-                                             : snprintf(path + n, size - n, "%c", *c));
+    if (step)
+        qn_append_bytes(path, "/", 1);
+    for (const char *c = step; c && *c && !path->is_cut; c++)
+        if (*c == '~' || *c == '/')
+            qn_append_bytes(path, *c == '~' ? "~0" : "~1", 2);
+        else
+            qn_append_bytes(path, c, 1);
 }
 
 /* A new rule by its path. */
@@ -59,9 +61,10 @@ static qn_status add_rule(qn_schema_compiler *c, json_t *schema, const char *pat
 qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *rule)
 {
     char path[256];
-    snprintf(path, sizeof path, "%.160s", qn_schema_path(c));
-    append_step(path, sizeof path, keyword);
-    append_step(path, sizeof path, key);
+    qn_text_buffer to = QN_APPEND_TO(path);
+    qn_append(&to, "%.160s", qn_schema_path(c));
+    append_step(&to, keyword);
+    append_step(&to, key);
     return add_rule(c, schema, path, rule);
 }
 
@@ -86,6 +89,12 @@ qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa)
     qn_dfa compiled;
     QN_TRY(qn_dfa_compile(&c->exprs, expr, false, qn_schema_path(c), &c->grammar->steps, &compiled));
     return qn_grammar_add_dfa(c->grammar, &compiled, dfa);
+}
+
+qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps)
+{
+    c->grammar->steps += steps;
+    return c->grammar->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", qn_schema_path(c)) : QN_OK;
 }
 
 /* One more way to continue: *entry becomes a split of what it was and the node. */
@@ -160,10 +169,27 @@ bool qn_schema_is_note(const char *key)
     return is_in(key, notes) || !strncmp(key, "x-", 2);
 }
 
-static qn_status check_keywords(const qn_schema_compiler *c, json_t *schema)
+/* Numbers are checked in every schema that is compiled, whatever its types are. */
+static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
+{
+    static const char *const counts[] = { "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties" },
+                             *const bounds[] = { "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum" };
+    uint32_t count;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        QN_TRY(qn_schema_count(c, schema, counts[i], 0, &count));
+    for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
+        json_t *value = json_object_get(schema, bounds[i]);
+        if (value && !json_is_number(value) && !(i >= 2 && json_is_boolean(value)))
+            return qn_fail(QN_ERR_INVALID, "%s/%s: not a number", qn_schema_path(c), bounds[i]);
+    }
+    return QN_OK;
+}
+
+qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
 {
     const char *key;
     json_t *value;
+    QN_TRY(check_numbers(c, schema));
     json_object_foreach(schema, key, value)
     {
         if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
@@ -286,7 +312,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
     QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &target)));
     if (!is_empty)
         return call_merged(c, target, rest, NULL, NULL, entry);
-    snprintf(path, sizeof path, "%.80s: %.160s", c->what, reference);
+    snprintf(path, sizeof path, "%s: %.160s", c->what, reference);
     QN_TRY(add_rule(c, target, path, &rule));
     return call_rule(c, rule, entry);
 }
@@ -314,12 +340,14 @@ static unsigned implied_types(json_t *schema)
     return types ? types : QN_IS_ANY;
 }
 
+static const char *const type_names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
+enum { N_TYPES = sizeof type_names / sizeof *type_names };
+
 static qn_status add_type(const qn_schema_compiler *c, json_t *type, unsigned *types)
 {
-    static const char *const names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
     const char *name = json_string_value(type);
-    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) {
+    for (size_t i = 0; name && i < N_TYPES; i++)
+        if (!strcmp(name, type_names[i])) {
             *types |= 1u << i;
             return QN_OK;
         }
@@ -337,6 +365,9 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     size_t i;
     *types = 0;
     if (json_is_array(type)) {
+        if (json_array_size(type) > N_TYPES)
+            return qn_fail(QN_ERR_INVALID, "%s/type: %zu types, of which there are %d", qn_schema_path(c),
+                           json_array_size(type), N_TYPES);
         json_array_foreach(type, i, each) QN_TRY(add_type(c, each, types));
     } else if (type) {
         QN_TRY(add_type(c, type, types));
@@ -399,7 +430,7 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
         return compile_types(c, c->anything, entry);
     if (!json_is_object(schema))
         return qn_fail(QN_ERR_INVALID, "%s: neither an object nor a boolean", qn_schema_path(c));
-    QN_TRY(check_keywords(c, schema));
+    QN_TRY(qn_schema_check_keywords(c, schema));
     if (json_object_get(schema, "$ref"))
         return compile_reference(c, schema, entry);
     if (json_object_get(schema, "allOf"))
@@ -415,10 +446,11 @@ qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *roo
                             uint32_t *rule)
 {
     char path[256];
-    c->what = what;
+    qn_print(c->what, sizeof c->what, "%s", what);
     c->root = root;
-    snprintf(path, sizeof path, "%.80s: #%s", what, key ? "/properties" : "");
-    append_step(path, sizeof path, key);
+    qn_text_buffer to = QN_APPEND_TO(path);
+    qn_append(&to, "%s: #%s", c->what, key ? "/properties" : "");
+    append_step(&to, key);
     QN_TRY(add_rule(c, part, path, rule));
     for (; c->rule < c->grammar->n_rules; c->rule++) {
         uint32_t entry;
@@ -433,7 +465,7 @@ qn_status qn_schema_begin(qn_schema_compiler *c, const qn_grammar_options *optio
 {
     static const char space[] = "( |\\r?\\n[ \\t]{0,128})?";
     uint32_t expr;
-    *c = (qn_schema_compiler){ .what = "schema", .options = options ? *options : (qn_grammar_options){ 0 } };
+    *c = (qn_schema_compiler){ .options = options ? *options : (qn_grammar_options){ 0 } };
     c->owned = json_array();
     c->anything = json_object();
     c->slots = calloc(QN_SCHEMA_SLOTS, sizeof *c->slots);

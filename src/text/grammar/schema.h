@@ -23,8 +23,8 @@ enum {
 typedef struct qn_schema_compiler {
     qn_grammar *grammar;
     qn_grammar_options options;
-    qn_exprs exprs;   /* of the current rule */
-    const char *what; /* names the schema in errors */
+    qn_exprs exprs; /* of the current rule */
+    char what[81];  /* names the schema in errors */
     json_t *root, *owned, *anything;
     json_t **schemas; /* of each rule, borrowed from root or owned */
     size_t capacity;
@@ -35,8 +35,8 @@ typedef struct qn_schema_compiler {
         uint64_t low, high; /* of the hash of the bounds, or of the pattern and the lengths */
         uint32_t dfa;       /* + 1; 0: none */
     } numbers[QN_SCHEMA_NUMBERS], patterns[QN_SCHEMA_NUMBERS];
-    uint32_t words[3]; /* DFAs, + 1 */
-    uint64_t merges, comparisons;
+    uint32_t words[3];            /* DFAs, + 1 */
+    uint64_t merges, comparisons; /* steps of schema_merge.h */
 } qn_schema_compiler;
 
 /* qn_schema_begin, qn_schema_compile, qn_schema_end - compile schemas to rules of one grammar: begin, each schema, end, also after
@@ -65,8 +65,20 @@ qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
 
+/* qn_schema_charge - count work that is no node and no automaton; QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS. */
+qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps);
+
 /* The error of another function, with the place. */
 qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);
+
+/* qn_schema_check_keywords - refuse a keyword whose number is none, and with strict one that is not supported. */
+qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema);
+
+/* qn_schema_count - an integer keyword from 0 on, or its default.
+ *
+ * No output reaches INT32_MAX characters, items or properties: a larger maximum is QN_UNLIMITED, and a larger minimum
+ * QN_ERR_UNSUPPORTED. What is no integer is QN_ERR_INVALID. */
+qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count);
 
 /* qn_schema_is_note - whether a keyword is an annotation, which says nothing of what fits. */
 bool qn_schema_is_note(const char *key);

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 12, MAX_STEPS = 1 << 17 };
+enum { MAX_DEPTH = 12, PER_PAIR = 16 };
 
 typedef struct search {
     json_t *root;
@@ -81,12 +81,9 @@ static bool share_constants(search *s, json_t *a, json_t *b)
 {
     json_t *first;
     const size_t n_a = constants(a, &first), n_b = constants(b, &first);
-    s->steps += n_a * n_b;
-    if (s->steps > MAX_STEPS)
-        return true;
     for (size_t i = 0; i < n_a; i++)
         for (size_t k = 0; k < n_b; k++)
-            if (qn_schema_is_equal(constant(a, i), constant(b, k)))
+            if (qn_schema_is_equal(constant(a, i), constant(b, k), &s->steps) || s->steps > QN_SCHEMA_STEPS)
                 return true;
     return false;
 }
@@ -172,9 +169,17 @@ static bool parts_disjoint(search *s, json_t *a, json_t *b, int depth)
     return false;
 }
 
+/* How long the lists are that are read for each pair. */
+static uint64_t lists_of(json_t *schema)
+{
+    return json_array_size(json_object_get(schema, "enum")) + json_array_size(json_object_get(schema, "type")) +
+           2 * json_array_size(json_object_get(schema, "required"));
+}
+
 static bool disjoint(search *s, json_t *a, json_t *b, int depth)
 {
-    if (depth > MAX_DEPTH || ++s->steps > MAX_STEPS)
+    s->steps += PER_PAIR + lists_of(a) + lists_of(b);
+    if (depth > MAX_DEPTH || s->steps > QN_SCHEMA_STEPS)
         return false;
     if (json_is_false(a) || json_is_false(b))
         return true;
@@ -188,5 +193,5 @@ bool qn_schema_is_disjoint(json_t *root, json_t *a, json_t *b, uint64_t *steps)
     search s = { .root = root, .steps = *steps };
     const bool is = disjoint(&s, a, b, 0);
     *steps = s.steps;
-    return is && s.steps <= MAX_STEPS;
+    return is && s.steps <= QN_SCHEMA_STEPS;
 }

@@ -1,13 +1,14 @@
 /* Enumerations and constants: which values of an enum or const fit what stands beside it, and how they are written. */
 #include "text/grammar/schema.h"
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILTER_STEPS = 1 << 14 }; /* what a filter costs beside its automaton */
+/* What a filter costs beside its automaton, and a value beside its text. */
+enum { FILTER_STEPS = 1 << 14, VALUE_STEPS = 64 };
 
 static qn_status no_memory(void)
 {
@@ -54,7 +55,7 @@ static json_t *with_integers(json_t *value)
 }
 
 /* Whether a value fits an automaton. */
-static qn_status check_value(const qn_grammar *grammar, json_t *value, bool *fits)
+static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, json_t *value, bool *fits)
 {
     qn_grammar_state *state;
     json_t *plain = with_integers(value);
@@ -68,9 +69,12 @@ static qn_status check_value(const qn_grammar *grammar, json_t *value, bool *fit
     json_decref(plain);
     if (!text)
         return no_memory();
-    qn_status status = qn_grammar_state_create(grammar, &state);
+    const size_t length = strlen(text);
+    qn_status status = qn_schema_charge(c, VALUE_STEPS + length);
+    if (status == QN_OK)
+        status = qn_grammar_state_create(grammar, &state);
     if (status == QN_OK) {
-        *fits = qn_grammar_state_advance(state, text, strlen(text)) && qn_grammar_state_is_finished(state);
+        *fits = qn_grammar_state_advance(state, text, length) && qn_grammar_state_is_finished(state);
         qn_grammar_state_free(state);
     }
     free(text);
@@ -108,10 +112,10 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     if (status == QN_OK)
         status = qn_grammar_finish(other.grammar, rule);
     c->grammar->steps = other.grammar ? other.grammar->steps : QN_GRAMMAR_STEPS;
-    status = qn_schema_end(&other, status, &grammar);
+    status = qn_schema_at_place(c, qn_schema_end(&other, status, &grammar));
     for (size_t i = json_array_size(constants); i-- > 0 && status == QN_OK;) {
         bool fits = false;
-        status = check_value(grammar, json_array_get(constants, i), &fits);
+        status = check_value(c, grammar, json_array_get(constants, i), &fits);
         if (!fits)
             json_array_remove(constants, i);
     }
@@ -119,7 +123,7 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
         qn_grammar_free(grammar);
     if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS)
         return QN_OK;
-    return qn_schema_at_place(c, status);
+    return status;
 }
 
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants)
@@ -130,9 +134,11 @@ qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned ty
     QN_TRY(qn_schema_own(c, *constants));
     if (values && !json_is_array(values))
         return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
+    QN_TRY(qn_schema_charge(c, json_array_size(values)));
     if (!values && (type_of(constant) & types))
         json_array_append(*constants, constant);
-    json_array_foreach(values, i, value) if ((type_of(value) & types) && (!constant || qn_schema_is_equal(value, constant)))
+    json_array_foreach(values, i, value) if ((type_of(value) & types) &&
+                                             (!constant || qn_schema_is_equal(value, constant, &c->comparisons)))
         json_array_append(*constants, value);
     if (!json_array_size(*constants) || !(rest = beside(schema)))
         return QN_OK;
@@ -186,10 +192,63 @@ static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t paren
     return QN_OK;
 }
 
-/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
-static void spell_real(double number, char *regex, size_t size)
+static qn_status append_literal(qn_exprs *x, const char *text, uint32_t parent, uint32_t *last)
 {
-    char digits[40];
+    uint32_t part;
+    QN_TRY(qn_expr_literal(x, text, strlen(text), &part));
+    qn_expr_append(x, parent, last, part);
+    return QN_OK;
+}
+
+/* Appends a character from min to max times. */
+static qn_status append_repeated(qn_exprs *x, char a, char b, uint32_t min, uint32_t max, uint32_t parent, uint32_t *last)
+{
+    uint32_t character, part;
+    QN_TRY(qn_expr_either(x, a, b, &character));
+    QN_TRY(qn_expr_repeat(x, character, min, max, &part));
+    qn_expr_append(x, parent, last, part);
+    return QN_OK;
+}
+
+/* Digits, e or E, a sign, up to two zeros, the exponent. */
+static qn_status add_scientific(qn_exprs *x, const char *digits, int exponent, uint32_t *id)
+{
+    char text[16];
+    uint32_t last = 0;
+    snprintf(text, sizeof text, "%d", abs(exponent));
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    QN_TRY(append_literal(x, digits, *id, &last));
+    QN_TRY(append_repeated(x, 'e', 'E', 1, 1, *id, &last));
+    if (exponent < 0)
+        QN_TRY(append_literal(x, "-", *id, &last));
+    else
+        QN_TRY(append_repeated(x, '+', '+', 0, 1, *id, &last));
+    QN_TRY(append_repeated(x, '0', '0', 0, 2, *id, &last));
+    return append_literal(x, text, *id, &last);
+}
+
+/* Digits, and zeros after a point. */
+static qn_status add_plain(qn_exprs *x, const char *digits, uint32_t *id)
+{
+    uint32_t last = 0, fraction, last_of_fraction = 0, part;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    QN_TRY(append_literal(x, digits, *id, &last));
+    if (strchr(digits, '.'))
+        return append_repeated(x, '0', '0', 0, QN_UNLIMITED, *id, &last);
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, &fraction));
+    QN_TRY(append_literal(x, ".", fraction, &last_of_fraction));
+    QN_TRY(append_repeated(x, '0', '0', 1, QN_UNLIMITED, fraction, &last_of_fraction));
+    QN_TRY(qn_expr_repeat(x, fraction, 0, 1, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
+}
+
+/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
+static qn_status add_real(qn_exprs *x, double number, uint32_t *id)
+{
+    enum { LONG = 20 };
+    char digits[40], text[64];
+    uint32_t last = 0, part;
     int precision = 0;
     do
         snprintf(digits, sizeof digits, "%.*e", precision, number);
@@ -197,29 +256,22 @@ static void spell_real(double number, char *regex, size_t size)
     char *e = strchr(digits, 'e');
     const int exponent = atoi(e + 1);
     *e = 0;
-    const char *point = strchr(digits, '.');
-    const int whole = point ? (int)(point - digits) : (int)strlen(digits);
-    size_t n = (size_t)snprintf(regex, size, "%.*s%s%s[eE]%s0{0,2}%d", whole, digits, point ? "\\." : "",
-                                point ? point + 1 : "", exponent < 0 ? "-" : "\\+?", abs(exponent));
-    if (abs(exponent) > 20)
-        return;
-    const int decimals = precision > exponent ? precision - exponent : 0;
-    char text[64];
-    snprintf(text, sizeof text, "%.*f", decimals, number);
-    point = strchr(text, '.');
-    if (point)
-        snprintf(regex + n, size - n, "|%.*s\\.%s0*", (int)(point - text), text, point + 1);
-    else
-        snprintf(regex + n, size - n, "|%s(\\.0+)?", text);
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
+    QN_TRY(add_scientific(x, digits, exponent, &part));
+    qn_expr_append(x, *id, &last, part);
+    if (abs(exponent) > LONG)
+        return QN_OK;
+    snprintf(text, sizeof text, "%.*f", precision > exponent ? precision - exponent : 0, number);
+    QN_TRY(add_plain(x, text, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
 }
 
 static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
 {
-    char regex[256];
     uint32_t part;
     if (json_is_real(value)) {
-        spell_real(json_real_value(value), regex, sizeof regex);
-        QN_TRY(qn_expr_regex(&c->exprs, regex, strlen(regex), false, qn_schema_path(c), &part));
+        QN_TRY(add_real(&c->exprs, json_real_value(value), &part));
     } else {
         char *text = json_dumps(value, JSON_ENCODE_ANY);
         if (!text)

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STEPS = 1 << 16, MAX_BRANCHES = 256, MAX_REFERENCES = 32 };
+/* What a step is: a value that is visited, or an item of a list that is copied. */
+enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_REFERENCES = 32 };
 
 static qn_status no_memory(void)
 {
@@ -32,26 +33,27 @@ static bool decode(const char *fragment, char *out, size_t size)
     return true;
 }
 
-/* The schema with an $anchor of the name, below `value`. */
-static json_t *find_anchor(json_t *value, const char *name, uint64_t *visits)
+/* The schema with an $anchor of the name, below `value`. NULL after too many steps, too. */
+static json_t *find_anchor(json_t *value, const char *name, uint64_t *steps)
 {
     json_t *item, *found = NULL;
     const char *key;
-    size_t i;
-    ++*visits;
+    if (++*steps > QN_SCHEMA_STEPS)
+        return NULL;
     const char *anchor = json_string_value(json_object_get(value, "$anchor"));
     if (anchor && !strcmp(anchor, name))
         return value;
+    *steps += json_object_size(value) + json_array_size(value);
     json_object_foreach(value, key, item)
     {
-        if (!found && (json_is_object(item) || json_is_array(item)))
-            found = find_anchor(item, name, visits);
+        if (found || *steps > QN_SCHEMA_STEPS)
+            break;
+        if (json_is_object(item) || json_is_array(item))
+            found = find_anchor(item, name, steps);
     }
-    json_array_foreach(value, i, item)
-    {
-        if (!found && (json_is_object(item) || json_is_array(item)))
-            found = find_anchor(item, name, visits);
-    }
+    for (size_t i = 0; i < json_array_size(value) && !found && *steps <= QN_SCHEMA_STEPS; i++)
+        if (json_is_object(item = json_array_get(value, i)) || json_is_array(item))
+            found = find_anchor(item, name, steps);
     return found;
 }
 
@@ -90,10 +92,8 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps
     if (!decode(p, fragment, sizeof fragment))
         return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%.80s...' is of %zu bytes", reference, strlen(reference));
     if (*fragment && *fragment != '/') {
-        uint64_t visits = 0;
-        *out = find_anchor(root, fragment, &visits);
-        *steps += visits / 32;
-        if (*steps > MAX_STEPS)
+        *out = find_anchor(root, fragment, steps);
+        if (*steps > QN_SCHEMA_STEPS)
             return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s': too many references to anchors", reference);
     } else {
         *out = follow(root, fragment);
@@ -101,11 +101,17 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps
     return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
 }
 
-bool qn_schema_is_equal(json_t *a, json_t *b)
+bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *item;
     const char *key;
     size_t i;
+    if (++*steps > QN_SCHEMA_STEPS)
+        return false;
+    if (a == b)
+        return true;
+    if (json_is_string(a) && json_is_string(b))
+        *steps += json_string_length(a) / PER_KEY;
     if (json_is_number(a) && json_is_number(b) && !(json_is_integer(a) && json_is_integer(b)))
         return json_number_value(a) == json_number_value(b);
     if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
@@ -113,19 +119,21 @@ bool qn_schema_is_equal(json_t *a, json_t *b)
         return false;
     if (!json_is_array(a) && !json_is_object(a))
         return json_equal(a, b);
-    json_array_foreach(a, i, item) if (!qn_schema_is_equal(item, json_array_get(b, i))) return false;
+    json_array_foreach(a, i, item) if (!qn_schema_is_equal(item, json_array_get(b, i), steps)) return false;
     json_object_foreach(a, key, item)
     {
         json_t *other = json_object_get(b, key);
-        if (!other || !qn_schema_is_equal(item, other))
+        if (!other || !qn_schema_is_equal(item, other, steps))
             return false;
     }
     return true;
 }
 
-static json_t *all_of(json_t *a, json_t *b)
+/* What follows does not tell too many steps from values that differ: merge refuses them in the end. */
+
+static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
 {
-    if (json_is_true(a) || json_equal(a, b))
+    if (json_is_true(a) || qn_schema_is_equal(a, b, steps))
         return json_incref(b);
     if (json_is_true(b))
         return json_incref(a);
@@ -142,10 +150,13 @@ static bool has_type(json_t *types, const char *name)
     return false;
 }
 
-static json_t *merge_types(json_t *a, json_t *b)
+static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
 {
     static const char *const names[] = { "null", "boolean", "object", "array", "string", "number", "integer" };
     json_t *both = json_array();
+    *steps += 2 * (json_array_size(a) + json_array_size(b)) * sizeof names / sizeof *names;
+    if (*steps > QN_SCHEMA_STEPS)
+        return both;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const bool integer = !strcmp(names[i], "integer");
         const bool in_a = has_type(a, names[i]) || (integer && has_type(a, "number"));
@@ -156,49 +167,60 @@ static json_t *merge_types(json_t *a, json_t *b)
     return both;
 }
 
-static json_t *intersect(json_t *a, json_t *b)
+static json_t *intersect(json_t *a, json_t *b, uint64_t *steps)
 {
-    size_t i, k;
-    json_t *x, *y, *both = json_array();
-    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (qn_schema_is_equal(x, y)) json_array_append(both, x);
+    json_t *both = json_array();
+    for (size_t i = 0; i < json_array_size(a) && *steps <= QN_SCHEMA_STEPS; i++)
+        for (size_t k = 0; k < json_array_size(b) && *steps <= QN_SCHEMA_STEPS; k++)
+            if (qn_schema_is_equal(json_array_get(a, i), json_array_get(b, k), steps)) {
+                json_array_append(both, json_array_get(a, i));
+                break;
+            }
     return both;
 }
 
-static json_t *unite(json_t *a, json_t *b)
+static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
 {
     size_t i;
+    *steps += json_array_size(a) + json_array_size(b);
+    if (*steps > QN_SCHEMA_STEPS)
+        return NULL;
     json_t *x, *both = json_copy(a);
     json_array_foreach(b, i, x) json_array_append(both, x);
     return both;
 }
 
 /* Branches of both: each pair of them. */
-static json_t *cross(json_t *a, json_t *b)
+static json_t *cross(json_t *a, json_t *b, uint64_t *steps)
 {
     size_t i, k;
     json_t *x, *y;
     if (json_array_size(a) * json_array_size(b) > MAX_BRANCHES)
         return NULL;
     json_t *both = json_array();
-    json_array_foreach(a, i, x) json_array_foreach(b, k, y) json_array_append_new(both, all_of(x, y));
+    json_array_foreach(a, i, x) json_array_foreach(b, k, y) json_array_append_new(both, all_of(x, y, steps));
+    *steps += PER_KEY * json_array_size(both);
     return both;
 }
 
 /* Properties: one that the other schema does not name is its additional property. */
-static json_t *merge_properties(json_t *a, json_t *b)
+static json_t *merge_properties(json_t *a, json_t *b, uint64_t *steps)
 {
     json_t *in_a = json_object_get(a, "properties"), *in_b = json_object_get(b, "properties");
     json_t *rest_a = json_object_get(a, "additionalProperties"), *rest_b = json_object_get(b, "additionalProperties");
     json_t *out = json_object(), *value;
     const char *key;
+    *steps += PER_KEY * (json_object_size(in_a) + json_object_size(in_b));
+    if (*steps > QN_SCHEMA_STEPS)
+        return out;
     json_object_foreach(in_a, key, value)
     {
         json_t *other = json_object_get(in_b, key);
         other = other ? other : rest_b;
-        json_object_set_new(out, key, other ? all_of(value, other) : json_incref(value));
+        json_object_set_new(out, key, other ? all_of(value, other, steps) : json_incref(value));
     }
     json_object_foreach(in_b, key, value) if (!json_object_get(in_a, key))
-        json_object_set_new(out, key, rest_a ? all_of(rest_a, value) : json_incref(value));
+        json_object_set_new(out, key, rest_a ? all_of(rest_a, value, steps) : json_incref(value));
     return out;
 }
 
@@ -211,30 +233,33 @@ static bool is_one_of(const char *key, const char *const *keys)
 }
 
 /* The value of a keyword that both have; NULL if they cannot be joined. */
-static json_t *merge_keyword(const char *key, json_t *x, json_t *y)
+static json_t *merge_keyword(const char *key, json_t *x, json_t *y, uint64_t *steps)
 {
     static const char *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
                              *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
                              *const schemas[] = { "items", "additionalProperties", NULL },
                              *const notes[] = { "title", "description", "default",  "examples", "$schema",  "$id",
                                                 "$defs", "definitions", "$comment", "example",  "nullable", NULL };
-    if (json_equal(x, y) || is_one_of(key, notes))
+    if (is_one_of(key, notes) || qn_schema_is_equal(x, y, steps))
         return json_incref(x);
     if (json_is_number(x) && json_is_number(y) && (is_one_of(key, lower) || is_one_of(key, upper)))
         return json_incref((json_number_value(x) < json_number_value(y)) == is_one_of(key, upper) ? x : y);
     if (is_one_of(key, schemas))
-        return all_of(x, y);
+        return all_of(x, y, steps);
     if (!strcmp(key, "type"))
-        return merge_types(x, y);
+        return merge_types(x, y, steps);
     if (!strcmp(key, "enum"))
-        return intersect(x, y);
-    if (!strcmp(key, "const") && qn_schema_is_equal(x, y))
-        return json_incref(x);
+        return intersect(x, y, steps);
     if (!strcmp(key, "required") || !strcmp(key, "allOf"))
-        return unite(x, y);
+        return unite(x, y, steps);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf"))
-        return cross(x, y);
+        return cross(x, y, steps);
     return NULL;
+}
+
+static qn_status too_many(void)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
 }
 
 static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out);
@@ -247,8 +272,11 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         const char *reference = json_string_value(json_object_get(*out, "$ref"));
         if (!reference)
             return QN_OK;
-        json_t *target, *rest = json_copy(*out), *merged = NULL;
-        qn_status status = rest ? qn_schema_resolve(root, reference, steps, &target) : no_memory();
+        *steps += PER_KEY * json_object_size(*out);
+        json_t *target, *rest = *steps <= QN_SCHEMA_STEPS ? json_copy(*out) : NULL, *merged = NULL;
+        qn_status status = *steps > QN_SCHEMA_STEPS ? too_many()
+                           : rest                   ? qn_schema_resolve(root, reference, steps, &target)
+                                                    : no_memory();
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
@@ -300,17 +328,16 @@ static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **o
     {
         json_t *other = json_object_get(a, key);
         json_t *joined =
-            other ? strcmp(key, "properties") ? merge_keyword(key, other, value) : json_true() : json_incref(value);
-        ++*steps;
+            other ? strcmp(key, "properties") ? merge_keyword(key, other, value, steps) : json_true() : json_incref(value);
         if (!joined) {
             json_decref(merged);
-            return qn_fail(QN_ERR_UNSUPPORTED, "'%s' of two schemas for one value", key);
+            return *steps > QN_SCHEMA_STEPS ? too_many()
+                                            : qn_fail(QN_ERR_UNSUPPORTED, "'%s' of two schemas for one value", key);
         }
         json_object_set_new(merged, key, joined);
     }
     if (json_object_get(a, "properties") || json_object_get(b, "properties")) {
-        json_t *properties = merge_properties(a, b);
-        *steps += json_object_size(properties);
+        json_t *properties = merge_properties(a, b, steps);
         json_object_set_new(merged, "properties", properties);
     }
     *out = merged;
@@ -327,6 +354,9 @@ static qn_status merge_plain(json_t *x, json_t *y, uint64_t *steps, json_t **out
     else if (!json_is_object(x) || !json_is_object(y))
         return qn_fail(QN_ERR_INVALID, "neither an object nor a boolean");
     else {
+        *steps += PER_KEY * (json_object_size(x) + json_object_size(y));
+        if (*steps > QN_SCHEMA_STEPS)
+            return too_many();
         json_t *a = modernise(x, y), *b = modernise(y, x);
         const qn_status status = a && b ? merge_objects(a, b, steps, out) : no_memory();
         json_decref(a);
@@ -340,9 +370,9 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
 {
     json_t *x = NULL, *y = NULL;
     *out = NULL;
-    *steps += 8;
-    if (*steps > MAX_STEPS)
-        return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
+    *steps += PER_MERGE;
+    if (*steps > QN_SCHEMA_STEPS)
+        return too_many();
     qn_status status = flatten(root, a, depth, steps, &x);
     if (status == QN_OK)
         status = flatten(root, b, depth, steps, &y);
@@ -350,7 +380,11 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
         status = merge_plain(x, y, steps, out);
     json_decref(x);
     json_decref(y);
-    return status;
+    if (status != QN_OK || *steps <= QN_SCHEMA_STEPS)
+        return status;
+    json_decref(*out);
+    *out = NULL;
+    return too_many();
 }
 
 qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)

@@ -9,24 +9,29 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Most steps of what follows: values that are visited, and items that are copied, 64 bytes each at most. */
+enum { QN_SCHEMA_STEPS = 1 << 22 };
+
 /* qn_schema_resolve - the schema that a reference names in `root`: "#/a/b", or "#name" of an $anchor, behind the root's own $id
  * or alone. NULL with QN_ERR_INVALID if there is none. Borrowed.
  *
- *   steps   counted up by the search for an anchor */
+ *   steps   counted up by the search for an anchor; QN_ERR_UNSUPPORTED above QN_SCHEMA_STEPS */
 qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps, json_t **out);
 
-/* qn_schema_is_equal - whether two values are equal to a JSON schema: numbers by value. */
-bool qn_schema_is_equal(json_t *a, json_t *b);
+/* qn_schema_is_equal - whether two values are equal to a JSON schema: numbers by value.
+ *
+ *   steps   counted up; above QN_SCHEMA_STEPS they are not equal */
+bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps);
 
 /* qn_schema_is_disjoint - whether it is shown that no value fits both schemas: by types, constants, bounds, or a required
  * property that the other forbids or of which the same is shown.
  *
- *   steps   counted up; above a bound nothing is shown */
+ *   steps   counted up; above QN_SCHEMA_STEPS nothing is shown */
 bool qn_schema_is_disjoint(json_t *root, json_t *a, json_t *b, uint64_t *steps);
 
 /* qn_schema_merge - the schema of the values that fit both `a` and `b`. References in them are resolved in `root`.
  *
- *   steps   counted up; QN_ERR_UNSUPPORTED above a bound
+ *   steps   counted up; QN_ERR_UNSUPPORTED above QN_SCHEMA_STEPS
  *   out     a new reference
  *
  * QN_ERR_UNSUPPORTED for keywords that cannot be joined: two patterns, formats or negations that differ. */

@@ -1,9 +1,10 @@
 /* Values of a schema by their types: strings, numbers, arrays and objects. */
 #include "text/grammar/schema.h"
 
+#include "base/append.h"
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,31 +15,32 @@ static qn_status no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "schema: no memory");
 }
 
-/* An integer keyword from 0 on, or its default. */
-static qn_status get_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count)
+qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count)
 {
     json_t *value = json_object_get(schema, key);
     *count = otherwise;
     if (!value)
         return QN_OK;
     const double number = json_number_value(value);
-    if (!json_is_number(value) || number < 0 || number != floor(number))
+    if (!json_is_number(value) || !(number >= 0) || number != floor(number))
         return qn_fail(QN_ERR_INVALID, "%s/%s: not a count", qn_schema_path(c), key);
-    if (number > INT32_MAX)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %.0f is above %d", qn_schema_path(c), key, number, INT32_MAX);
-    *count = (uint32_t)number;
+    const bool is_huge = number > INT32_MAX;
+    if (is_huge && !strncmp(key, "min", 3))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/%s: %g is above %d", qn_schema_path(c), key, number, INT32_MAX);
+    *count = is_huge ? QN_UNLIMITED : (uint32_t)number;
     return QN_OK;
 }
 
 /* ---- Strings ---- */
 
 /* The DFA of a pattern or format, in which the lengths are. */
-static qn_status compile_pattern(qn_schema_compiler *c, const char *text, const qn_string_rule *rule, uint32_t *id)
+static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t length, const qn_string_rule *rule,
+                                 uint32_t *id)
 {
     uint64_t *steps = &c->grammar->steps;
     uint32_t expr;
     qn_dfa dfa;
-    QN_TRY(qn_expr_regex(&c->exprs, text, strlen(text), true, qn_schema_path(c), &expr));
+    QN_TRY(qn_expr_regex(&c->exprs, text, length, true, qn_schema_path(c), &expr));
     QN_TRY(qn_dfa_compile(&c->exprs, expr, true, qn_schema_path(c), steps, &dfa));
     if (rule->min || rule->max != QN_UNLIMITED) {
         const qn_status status = qn_dfa_count(&dfa, rule->min, rule->max, qn_schema_path(c), steps);
@@ -51,15 +53,15 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, const 
 }
 
 /* Equal patterns are one DFA: alternatives in the same state of it are walked as one. */
-static qn_status find_pattern(qn_schema_compiler *c, const char *text, qn_string_rule *rule)
+static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
 {
-    const qn_hash128 pattern = qn_keyed_hash128(text, strlen(text));
+    const qn_hash128 pattern = qn_keyed_hash128(text, length);
     const uint64_t parts[] = { pattern.low, pattern.high, rule->min, rule->max };
     const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
     const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
     if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
         uint32_t id;
-        QN_TRY(compile_pattern(c, text, rule, &id));
+        QN_TRY(compile_pattern(c, text, length, rule, &id));
         c->patterns[slot].low = hash.low;
         c->patterns[slot].high = hash.high;
         c->patterns[slot].dfa = id + 1;
@@ -82,7 +84,7 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     text = text ? text : format;
     if (!text)
         return QN_OK;
-    const qn_status status = find_pattern(c, text, rule);
+    const qn_status status = find_pattern(c, text, pattern ? json_string_length(pattern) : strlen(text), rule);
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
 }
 
@@ -90,8 +92,8 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
 {
     qn_string_rule rule = { .form = QN_STRING_VALUE, .dfa = -1 };
     uint32_t id;
-    QN_TRY(get_count(c, schema, "minLength", 0, &rule.min));
-    QN_TRY(get_count(c, schema, "maxLength", QN_UNLIMITED, &rule.max));
+    QN_TRY(qn_schema_count(c, schema, "minLength", 0, &rule.min));
+    QN_TRY(qn_schema_count(c, schema, "maxLength", QN_UNLIMITED, &rule.max));
     if (rule.min > rule.max) {
         *entry = QN_NODE_NEVER;
         return QN_OK;
@@ -179,23 +181,20 @@ static void set_bound(json_t *value, bool exclusive, bool is_min, bool integer, 
 }
 
 /* The stricter of the inclusive bound and the exclusive one, which may also be a boolean. */
-static qn_status get_bound(const qn_schema_compiler *c, json_t *schema, bool is_min, bool integer, qn_bound *bound)
+static void get_bound(json_t *schema, bool is_min, bool integer, qn_bound *bound)
 {
     const char *key = is_min ? "minimum" : "maximum", *exclusive_key = is_min ? "exclusiveMinimum" : "exclusiveMaximum";
     json_t *value = json_object_get(schema, key), *exclusive = json_object_get(schema, exclusive_key);
     *bound = (qn_bound){ 0 };
-    if ((value && !json_is_number(value)) || (exclusive && !json_is_number(exclusive) && !json_is_boolean(exclusive)))
-        return qn_fail(QN_ERR_INVALID, "%s/%s: not a number", qn_schema_path(c), value ? key : exclusive_key);
     if (json_is_number(exclusive)) {
         const double x = json_number_value(exclusive), y = json_number_value(value);
         if (!value || (is_min ? x >= y : x <= y)) {
             set_bound(exclusive, true, is_min, integer, bound);
-            return QN_OK;
+            return;
         }
     }
     if (value)
         set_bound(value, json_is_true(exclusive), is_min, integer, bound);
-    return QN_OK;
 }
 
 /* A DFA of numbers is made once for the same bounds. */
@@ -203,8 +202,8 @@ qn_status qn_schema_number(qn_schema_compiler *c, json_t *schema, bool integer, 
 {
     qn_bound bounds[2];
     uint32_t expr, dfa;
-    QN_TRY(get_bound(c, schema, true, integer, &bounds[0]));
-    QN_TRY(get_bound(c, schema, false, integer, &bounds[1]));
+    get_bound(schema, true, integer, &bounds[0]);
+    get_bound(schema, false, integer, &bounds[1]);
     const qn_hash128 of_bounds = qn_keyed_hash128(bounds, sizeof bounds);
     const uint64_t parts[] = { of_bounds.low, of_bounds.high, integer };
     const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
@@ -244,8 +243,8 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
                        qn_schema_path(c), json_array_size(prefix), QN_GRAMMAR_ITEMS);
     QN_TRY(qn_grammar_add_array(c->grammar, &id));
     qn_array_rule array = { .n_prefix = (uint32_t)json_array_size(prefix) };
-    QN_TRY(get_count(c, schema, "minItems", 0, &array.min));
-    QN_TRY(get_count(c, schema, "maxItems", QN_UNLIMITED, &array.max));
+    QN_TRY(qn_schema_count(c, schema, "minItems", 0, &array.min));
+    QN_TRY(qn_schema_count(c, schema, "maxItems", QN_UNLIMITED, &array.max));
     array.items = calloc(array.n_prefix + 1, sizeof *array.items);
     array.item_rules = calloc(array.n_prefix + 1, sizeof *array.item_rules);
     c->grammar->arrays[id] = array;
@@ -276,23 +275,23 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
 static char *spell(const char *name, size_t length, bool ascii, size_t *n)
 {
     static const char codes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
-    char *out = malloc(6 * length + 1);
-    *n = 0;
-    for (size_t i = 0, bytes; out && i < length; i += bytes) {
+    const size_t size = 6 * length + 1;
+    char *out = malloc(size);
+    qn_text_buffer to = qn_append_to(out, out ? size : 0);
+    for (size_t i = 0, bytes; i < length; i += bytes) {
         uint32_t code;
         qn_utf8_next(name + i, length - i, &bytes, &code);
         const char *special = code && code < 0x80 ? strchr(codes, (int)code) : NULL;
         if (special)
-            *n += (size_t)sprintf(out + *n, "\\%c", letters[special - codes]);
+            qn_append(&to, "\\%c", letters[special - codes]);
         else if (code < 0x20 || (ascii && code >= 0x80 && code < 0x10000))
-            *n += (size_t)sprintf(out + *n, "\\u%04x", code);
+            qn_append(&to, "\\u%04x", code);
         else if (ascii && code >= 0x10000)
-            *n += (size_t)sprintf(out + *n, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 + (code & 0x3ff));
-        else {
-            memcpy(out + *n, name + i, bytes);
-            *n += bytes;
-        }
+            qn_append(&to, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 + (code & 0x3ff));
+        else
+            qn_append_bytes(&to, name + i, bytes);
     }
+    *n = to.length;
     return out;
 }
 
@@ -311,17 +310,24 @@ static bool is_ascii(const char *text, size_t length)
     return true;
 }
 
+static qn_status too_long(const qn_schema_compiler *c, size_t n)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes", qn_schema_path(c), n);
+}
+
 static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const char *key, size_t length, uint32_t property)
 {
     qn_object_rule *o = &c->grammar->objects[object];
     for (int ascii = 0; ascii < (is_ascii(key, length) ? 1 : 2); ascii++) {
-        size_t n;
+        size_t n = length;
+        if (n > QN_GRAMMAR_SPELLED)
+            return too_long(c, n);
         char *text = spell(key, length, ascii, &n);
         if (!text)
             return no_memory();
         if (n > QN_GRAMMAR_SPELLED) {
             free(text);
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: a property's name of %zu bytes", qn_schema_path(c), n);
+            return too_long(c, n);
         }
         o->spellings[o->n_spellings++] = (qn_spelling){ text, (uint16_t)n, (uint16_t)property };
     }
@@ -431,8 +437,8 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     o = &c->grammar->objects[id];
     o->required_first = c->options.required_first;
     o->end = '"';
-    QN_TRY(get_count(c, schema, "minProperties", 0, &o->min));
-    QN_TRY(get_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
+    QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
+    QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
     /* Required names are different, and one more member is another; of additional names two may be the same. */
     if (c->options.strict && o->additional && o->min > o->n_required + 1)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",

@@ -106,9 +106,10 @@ qn_config qn_state_additional_key(qn_grammar_state *s, const qn_config *c)
 
 /* ---- Closure ---- */
 
-/* Begins a set of configurations. */
+/* Begins a set of configurations, of one byte. */
 static void begin_set(qn_grammar_state *s)
 {
+    s->max_steps = s->steps + QN_GRAMMAR_BYTE_STEPS;
     memset(s->met, 0, sizeof s->met);
 }
 
@@ -197,7 +198,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
     while (w.n && !s->failed) {
         qn_config c = { .node = w.items[--w.n].node, .frame = w.items[w.n].frame };
         const qn_node *n = &g->nodes[c.node];
-        s->steps++;
+        s->failed |= ++s->steps > s->max_steps;
         switch ((qn_node_kind)n->kind) {
         case QN_NEVER: break;
         case QN_FINAL:

@@ -22,6 +22,10 @@ typedef struct qn_arena {
  * QN_ERR_INVALID if the arena's limit is exceeded, QN_ERR_MEMORY if there is no memory. */
 qn_status qn_arena_alloc(qn_arena *arena, void *out, size_t count, size_t size);
 
+/* qn_arena_grow - make memory of `old_bytes` larger, or allocate some where it is NULL. What is new is not zeroed. Only the last
+ * pointer to it may be used afterwards: *out. Long memory is grown where it is, so that nothing of it is left behind. */
+qn_status qn_arena_grow(qn_arena *arena, void *out, size_t old_bytes, size_t new_bytes);
+
 /* qn_arena_free - free all memory. The arena can be used again. */
 void qn_arena_free(qn_arena *arena);
 

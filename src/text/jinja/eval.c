@@ -646,6 +646,59 @@ static qn_status eval_two(qn_run *r, qn_scope *scope, const qn_node *node, qn_va
     return qn_apply_operator(r, node->op, &a, &b, out);
 }
 
+static bool is_sum(const qn_node *node)
+{
+    return node->kind == QN_NODE_BINARY && node->op == QN_OP_ADD;
+}
+
+/* Adds strings to a string, up to another value; how many. */
+static qn_status add_texts(qn_run *r, const qn_value *values, size_t n, size_t *n_added, qn_value *sum)
+{
+    qn_builder b = { .arena = &r->arena };
+    size_t length = sum->u.string->length, i = 0;
+    while (i < n && qn_is_string(&values[i]) && !values[i].safe)
+        length += values[i++].u.string->length;
+    QN_TRY(qn_run_work(r, length / QN_COPIED_PER_STEP));
+    QN_TRY(qn_builder_reserve(&b, length));
+    QN_TRY(qn_builder_string(&b, sum));
+    for (size_t k = 0; k < i; k++)
+        QN_TRY(qn_builder_string(&b, &values[k]));
+    *n_added = i;
+    return qn_builder_finish(&b, sum);
+}
+
+/* a + b + c + ...: strings are joined at once, as each sum of two would be a copy of all before it. */
+static qn_status eval_sum(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
+{
+    size_t n = 1;
+    const qn_node *first = node, **sums;
+    qn_value *values;
+    for (; is_sum(first); first = first->a)
+        n++;
+    QN_TRY(qn_arena_alloc(&r->arena, &values, n, sizeof *values));
+    QN_TRY(qn_arena_alloc(&r->arena, &sums, n, sizeof *sums));
+    for (size_t i = n; --i > 0; node = node->a)
+        sums[i] = node;
+    QN_TRY(qn_eval(r, scope, first, &values[0]));
+    for (size_t i = 1; i < n; i++) {
+        QN_TRY(qn_eval(r, scope, sums[i]->b, &values[i]));
+        r->at = sums[i];
+        if (values[0].type == QN_VALUE_UNDEFINED || values[i].type == QN_VALUE_UNDEFINED)
+            return qn_fail_undefined(r, values[0].type == QN_VALUE_UNDEFINED ? &values[0] : &values[i]);
+    }
+    *out = values[0];
+    for (size_t i = 1, added; i < n; i += added) {
+        if (qn_is_string(out) && !out->safe && qn_is_string(&values[i]) && !values[i].safe) {
+            QN_TRY(add_texts(r, values + i, n - i, &added, out));
+            continue;
+        }
+        const qn_value left = *out;
+        added = 1;
+        QN_TRY(qn_apply_operator(r, QN_OP_ADD, &left, &values[i], out));
+    }
+    return QN_OK;
+}
+
 static qn_status eval_one(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
     qn_value a;
@@ -664,8 +717,8 @@ static qn_status eval_node(qn_run *r, qn_scope *scope, const qn_node *node, qn_v
     case QN_NODE_NAME: return eval_name(r, scope, node->name, out);
     case QN_NODE_ATTRIBUTE:
     case QN_NODE_NOT: return eval_one(r, scope, node, out);
+    case QN_NODE_BINARY: return is_sum(node) && is_sum(node->a) ? eval_sum(r, scope, node, out) : eval_two(r, scope, node, out);
     case QN_NODE_ITEM:
-    case QN_NODE_BINARY:
     case QN_NODE_AND:
     case QN_NODE_OR: return eval_two(r, scope, node, out);
     case QN_NODE_SLICE: return eval_slice(r, scope, node, out);

@@ -3,7 +3,7 @@
 #include "text/jinja/filters.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/strings.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>

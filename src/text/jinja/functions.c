@@ -1,4 +1,5 @@
 /* Global functions, and the methods of dicts, lists, tuples and loops. Methods that would change an object do not exist. */
+#include "base/append.h"
 #include "base/status.h"
 #include "text/jinja/strings.h"
 
@@ -98,22 +99,15 @@ FUNCTION(raise_exception)
  * is left out. */
 static void write_format(const qn_jinja_string *from, char *format, size_t size)
 {
-    size_t n = 0;
+    qn_text_buffer to = qn_append_to(format, size);
     for (size_t i = 0; i < from->length; i++) {
         const char next = from->data[i] == '%' && i + 1 < from->length ? from->data[i + 1] : 0;
-        const char *text = next == 'f' ? "000000" : "";
-        if (next == 'f' || next == 'Z' || next == 'z') {
-            n += (size_t)snprintf(format + n, size - n, "%s", text);
-            i++;
-        } else {
-            format[n++] = from->data[i];
-            if (next && n + 1 < size)
-                format[n++] = from->data[++i];
-        }
-        if (n + 1 >= size)
-            break;
+        if (next == 'f')
+            qn_append_bytes(&to, "000000", 6);
+        else if (next != 'Z' && next != 'z')
+            qn_append_bytes(&to, from->data + i, next ? 2 : 1);
+        i += next != 0;
     }
-    format[n < size ? n : size - 1] = 0;
 }
 
 FUNCTION(strftime_now)

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "text/jinja/parser.h"
 #include "text/jinja/render.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -145,17 +145,26 @@ void qn_jinja_spells(const qn_jinja *jinja, bool (*visit)(const char *text, size
 
 /* ---- Rendering ---- */
 
+/* The values are part of the limit: so much memory, and for each byte of their texts some more. */
 static qn_status set_variables(qn_run *r, const qn_jinja_variable *variables, size_t n)
 {
+    enum { MEMORY = 32 << 20, FACTOR = 3 };
+    size_t n_bytes = 0, most;
     for (size_t i = 0; i < n; i++) {
         const char *name = qn_interned(r->jinja, variables[i].name);
         qn_value value;
         if (!name || !variables[i].value)
             continue;
-        QN_TRY(qn_value_from_json(&r->arena, variables[i].value, variables[i].from_template, &value));
+        size_t n_texts;
+        QN_TRY(qn_value_of_json(&r->arena, variables[i].value, variables[i].from_template, &n_texts, &value));
+        n_bytes += n_texts;
         QN_TRY(qn_scope_set(r, r->globals, name, value));
     }
-    return QN_OK;
+    if (!qn_mul_size(n_bytes, FACTOR, &most) || !qn_add_size(most, MEMORY, &most))
+        most = SIZE_MAX;
+    r->arena.limit = most < r->arena.limit ? most : r->arena.limit;
+    return r->arena.bytes <= r->arena.limit ? QN_OK
+                                            : qn_fail(QN_ERR_INVALID, "chat template: the conversation has too many values");
 }
 
 static qn_status add_span(qn_jinja_output *output, size_t *capacity, size_t end, bool from_template)

@@ -2,7 +2,7 @@
 #include "text/jinja/parser.h"
 
 #include "base/status.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* str(value) and repr(value) as Python prints them. */
+#include "base/append.h"
 #include "base/status.h"
 #include "text/jinja/run.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -40,8 +41,11 @@ size_t qn_float_text(double x, char *text)
 {
     enum { LEAST_EXPONENT = -4, EXPONENT_LIMIT = 16 }; /* between them numbers are printed without an exponent */
     char scientific[QN_FLOAT_TEXT], digits[QN_FLOAT_TEXT];
-    if (isnan(x) || isinf(x))
-        return (size_t)snprintf(text, QN_FLOAT_TEXT, "%s", isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
+    qn_text_buffer to = qn_append_to(text, QN_FLOAT_TEXT);
+    if (isnan(x) || isinf(x)) {
+        qn_append(&to, "%s", isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
+        return to.length;
+    }
     shortest_digits(fabs(x), scientific, sizeof scientific);
     const char *sign = signbit(x) ? "-" : "", *e = strchr(scientific, 'e');
     const int exponent = atoi(e + 1);
@@ -51,13 +55,15 @@ size_t qn_float_text(double x, char *text)
             digits[n++] = *c;
     digits[n] = 0;
     if (exponent < LEAST_EXPONENT || exponent >= EXPONENT_LIMIT)
-        return (size_t)snprintf(text, QN_FLOAT_TEXT, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1,
-                                exponent < 0 ? '-' : '+', abs(exponent));
-    if (exponent < 0)
-        return (size_t)snprintf(text, QN_FLOAT_TEXT, "%s0.%.*s%s", sign, -exponent - 1, "000", digits);
-    if (n <= exponent + 1)
-        return (size_t)snprintf(text, QN_FLOAT_TEXT, "%s%s%.*s.0", sign, digits, exponent + 1 - n, "0000000000000000");
-    return (size_t)snprintf(text, QN_FLOAT_TEXT, "%s%.*s.%s", sign, exponent + 1, digits, digits + exponent + 1);
+        qn_append(&to, "%s%c%s%se%c%02d", sign, digits[0], n > 1 ? "." : "", digits + 1, exponent < 0 ? '-' : '+',
+                  abs(exponent));
+    else if (exponent < 0)
+        qn_append(&to, "%s0.%.*s%s", sign, -exponent - 1, "000", digits);
+    else if (n <= exponent + 1)
+        qn_append(&to, "%s%s%.*s.0", sign, digits, exponent + 1 - n, "0000000000000000");
+    else
+        qn_append(&to, "%s%.*s.%s", sign, exponent + 1, digits, digits + exponent + 1);
+    return to.length;
 }
 
 /* ---- Strings ---- */

@@ -2,7 +2,7 @@
 #include "base/status.h"
 #include "text/jinja/strings.h"
 #include "text/jinja/lexer.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

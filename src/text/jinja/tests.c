@@ -4,7 +4,7 @@
 
 #include <utf8proc.h>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #define TEST(name) static qn_status name(qn_run *r, const qn_value *self, const qn_call *call, qn_value *out)
 #define UNUSED (void)r, (void)self, (void)call

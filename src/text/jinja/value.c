@@ -42,27 +42,21 @@ qn_status qn_value_part(qn_arena *arena, const qn_value *string, size_t begin, s
     return QN_OK;
 }
 
-static qn_status builder_reserve(qn_builder *b, size_t more)
+/* A long string grows by a quarter: it is not moved, but its memory counts. */
+qn_status qn_builder_reserve(qn_builder *b, size_t more)
 {
+    enum { LONG = 1 << 20 };
     size_t need, capacity = b->capacity ? b->capacity : 64;
     if (!qn_add_size(b->length, more, &need))
         return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu and %zu bytes does not fit in memory", b->length, more);
     if (need <= b->capacity)
         return QN_OK;
-    while (capacity < need)
-        if (!qn_mul_size(capacity, 2, &capacity))
-            return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes does not fit in memory", need);
-    char *data;
-    QN_TRY(qn_arena_alloc(b->arena, &data, capacity, 1));
-    if (b->length)
-        memcpy(data, b->data, b->length);
-    b->data = data;
-    if (b->mixed) {
-        uint8_t *marks;
-        QN_TRY(qn_arena_alloc(b->arena, &marks, capacity, 1));
-        memcpy(marks, b->marks, b->length);
-        b->marks = marks;
-    }
+    if (!qn_add_size(capacity, capacity / (capacity < LONG ? 1 : 4), &capacity))
+        return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes does not fit in memory", need);
+    capacity = capacity > need ? capacity : need;
+    QN_TRY(qn_arena_grow(b->arena, &b->data, b->capacity, capacity));
+    if (b->mixed)
+        QN_TRY(qn_arena_grow(b->arena, &b->marks, b->capacity, capacity));
     b->capacity = capacity;
     return QN_OK;
 }
@@ -81,7 +75,7 @@ static qn_status append(qn_builder *b, const char *data, const uint8_t *marks, s
         return QN_OK;
     if (!b->length)
         b->origin = marks ? marks[0] : origin;
-    QN_TRY(builder_reserve(b, length));
+    QN_TRY(qn_builder_reserve(b, length));
     if (!b->mixed && (marks || origin != b->origin))
         QN_TRY(start_marks(b));
     memcpy(b->data + b->length, data, length);
@@ -113,7 +107,7 @@ qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times)
         return QN_OK;
     if (!qn_mul_size(n, times, &total))
         return qn_fail(QN_ERR_MEMORY, "chat template: a string of %zu bytes %zu times does not fit in memory", n, times);
-    QN_TRY(builder_reserve(b, total));
+    QN_TRY(qn_builder_reserve(b, total));
     QN_TRY(qn_builder_string(b, string));
     for (size_t done = n; done < total;) {
         const size_t more = done < total - done ? done : total - done;
@@ -315,7 +309,22 @@ qn_status qn_dict_set(qn_arena *arena, qn_dict *dict, qn_value key, qn_value val
 
 enum { MAX_JSON_DEPTH = 256 };
 
-static qn_status from_json(qn_arena *arena, const json_t *json, uint8_t origin, unsigned depth, qn_value *out)
+/* Where values come from, and how many bytes their strings have, which are the JSON's own. */
+typedef struct json_source {
+    qn_arena *arena;
+    uint8_t origin;
+    bool borrows;
+    size_t n_bytes;
+} json_source;
+
+static qn_status text_from_json(json_source *from, const char *text, size_t length, qn_value *out)
+{
+    from->n_bytes += length;
+    return from->borrows ? qn_value_text(from->arena, text, length, from->origin, out)
+                         : qn_value_copy_text(from->arena, text, length, from->origin, out);
+}
+
+static qn_status from_json(json_source *from, const json_t *json, unsigned depth, qn_value *out)
 {
     if (depth > MAX_JSON_DEPTH)
         return qn_fail(QN_ERR_INVALID, "a value of the conversation is nested deeper than %d", MAX_JSON_DEPTH);
@@ -325,26 +334,26 @@ static qn_status from_json(qn_arena *arena, const json_t *json, uint8_t origin, 
     case JSON_FALSE: *out = qn_value_bool(json_is_true(json)); return QN_OK;
     case JSON_INTEGER: *out = qn_value_int(json_integer_value(json)); return QN_OK;
     case JSON_REAL: *out = qn_value_float(json_real_value(json)); return QN_OK;
-    case JSON_STRING: return qn_value_copy_text(arena, json_string_value(json), json_string_length(json), origin, out);
+    case JSON_STRING: return text_from_json(from, json_string_value(json), json_string_length(json), out);
     case JSON_ARRAY: {
-        QN_TRY(qn_value_sequence(arena, QN_VALUE_LIST, json_array_size(json), out));
+        QN_TRY(qn_value_sequence(from->arena, QN_VALUE_LIST, json_array_size(json), out));
         for (size_t i = 0; i < json_array_size(json); i++) {
             qn_value item;
-            QN_TRY(from_json(arena, json_array_get(json, i), origin, depth + 1, &item));
-            QN_TRY(qn_list_append(arena, out->u.list, item));
+            QN_TRY(from_json(from, json_array_get(json, i), depth + 1, &item));
+            QN_TRY(qn_list_append(from->arena, out->u.list, item));
         }
         return QN_OK;
     }
     case JSON_OBJECT: {
         const char *name;
         json_t *member;
-        QN_TRY(qn_value_dict(arena, QN_VALUE_DICT, out));
+        QN_TRY(qn_value_dict(from->arena, QN_VALUE_DICT, out));
         json_object_foreach((json_t *)json, name, member)
         {
             qn_value key, value;
-            QN_TRY(qn_value_copy_text(arena, name, strlen(name), origin, &key));
-            QN_TRY(from_json(arena, member, origin, depth + 1, &value));
-            QN_TRY(qn_dict_set(arena, out->u.dict, key, value));
+            QN_TRY(text_from_json(from, name, strlen(name), &key));
+            QN_TRY(from_json(from, member, depth + 1, &value));
+            QN_TRY(qn_dict_set(from->arena, out->u.dict, key, value));
         }
         return QN_OK;
     }
@@ -353,9 +362,18 @@ static qn_status from_json(qn_arena *arena, const json_t *json, uint8_t origin, 
     return QN_OK;
 }
 
-qn_status qn_value_from_json(qn_arena *arena, const json_t *json, bool from_template, qn_value *out)
+qn_status qn_value_from_json(qn_arena *arena, const json_t *json, qn_value *out)
 {
-    return from_json(arena, json, from_template ? QN_FROM_TEMPLATE : QN_FROM_DATA, 0, out);
+    json_source from = { .arena = arena, .origin = QN_FROM_DATA };
+    return from_json(&from, json, 0, out);
+}
+
+qn_status qn_value_of_json(qn_arena *arena, const json_t *json, bool from_template, size_t *n_bytes, qn_value *out)
+{
+    json_source from = { .arena = arena, .origin = from_template ? QN_FROM_TEMPLATE : QN_FROM_DATA, .borrows = true };
+    const qn_status status = from_json(&from, json, 0, out);
+    *n_bytes = from.n_bytes;
+    return status;
 }
 
 /* ---- Comparing ---- */

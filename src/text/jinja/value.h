@@ -186,8 +186,10 @@ const qn_value *qn_dict_find(const qn_dict *dict, const qn_value *key);
 const qn_value *qn_dict_find_text(const qn_dict *dict, const char *key, size_t length);
 qn_status qn_dict_set(qn_arena *arena, qn_dict *dict, qn_value key, qn_value value);
 
-/* qn_value_from_json - a JSON value. Strings that `from_template` is set for may form special tokens. */
-qn_status qn_value_from_json(qn_arena *arena, const json_t *json, bool from_template, qn_value *out);
+/* qn_value_from_json - a JSON value, copied. qn_value_of_json - the same with the JSON's strings as they are: it must outlive them.
+ * Those of a value that `from_template` is set for may form special tokens. n_bytes: of all strings. */
+qn_status qn_value_from_json(qn_arena *arena, const json_t *json, qn_value *out);
+qn_status qn_value_of_json(qn_arena *arena, const json_t *json, bool from_template, size_t *n_bytes, qn_value *out);
 
 /* ---- Comparing ---- */
 
@@ -217,6 +219,7 @@ typedef struct qn_builder {
     bool mixed; /* bytes of both origins: marks is used */
 } qn_builder;
 
+qn_status qn_builder_reserve(qn_builder *b, size_t more);
 qn_status qn_builder_bytes(qn_builder *b, const char *data, size_t length, uint8_t origin);
 qn_status qn_builder_string(qn_builder *b, const qn_value *string);
 qn_status qn_builder_repeat(qn_builder *b, const qn_value *string, size_t times);

@@ -1,7 +1,7 @@
 /* Decoding and encoding of one UTF-8 character, by the Unicode standard's table of well-formed byte sequences: no surrogates,
  * no overlong forms, at most U+10FFFF. */
-#ifndef QN_TEXT_UTF8_H
-#define QN_TEXT_UTF8_H
+#ifndef QN_BASE_UTF8_H
+#define QN_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,0 +1,75 @@
+/* Whole models of hostile files: a golden model is edited (gguf_edits.h), loaded, and evaluated. Whatever is in the file, it is refused
+ * with a text or gives logits, in memory that its size bounds.
+ *
+ * An input is: a byte that chooses the model, one for the session, edits. */
+#include "gguf_edits.h"
+
+#include "quern/quern.h"
+
+static const char *const names[] = { "llama-yarn.bf16",     "qwen35.q1_0",           "qwen2.q1_0",          "qwen3-linear.f16",
+                                     "qwen35-rotated.q1_0", "qwen35-rotated.ptq1_0", "qwen35-rotated.q2_0", "qwen35-yarn.f16",
+                                     "llama-linear.bf16",   "qwen35-rotated.pq2_0",  "qwen35.ptq1_0",       "qwen35.q2_0" };
+enum { N_NAMES = sizeof names / sizeof *names, N_CTX = 16 };
+
+static struct {
+    uint8_t *data;
+    size_t size;
+} models[N_NAMES];
+
+static struct edited_file *edited;
+
+static void set_up(void)
+{
+    for (size_t i = 0; i < N_NAMES; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "tests/golden/%s.gguf", names[i]);
+        models[i].data = read_source(name, &models[i].size);
+    }
+    edited = calloc(1, sizeof *edited);
+    require(edited, "memory");
+}
+
+/* Two tokens in a batch, one more, then the second again. */
+static void evaluate(qn_model *model, uint8_t choice)
+{
+    static const char *const formats[] = { "f16", "aura4", "aura3", "aura8" };
+    const qn_model_info info = qn_model_get_info(model);
+    const qn_session_params params = { .n_ctx = N_CTX, .n_batch = 1 + choice % 3, .kv = formats[choice / 4 % 4] };
+    const qn_token tokens[] = { 0, (qn_token)(info.n_vocab - 1), (qn_token)(choice % info.n_vocab) };
+    float *logits = malloc(3 * (size_t)info.n_vocab * sizeof *logits);
+    qn_session *session;
+    require(logits && info.n_vocab > 0 && info.n_layers > 0, "a loaded model has tokens and layers");
+    if (qn_session_create(model, &params, &session) == QN_OK) {
+        require(qn_session_eval(session, tokens, 2, choice & 64 ? QN_LOGITS_ALL : QN_LOGITS_LAST, logits) == QN_OK,
+                "it evaluates two");
+        require(qn_session_eval(session, tokens + 2, 1, QN_LOGITS_LAST, logits) == QN_OK, "it evaluates one more");
+        require(qn_session_truncate(session, qn_session_reach(session, 1)) == QN_OK, "it goes back");
+        require(qn_session_eval(session, tokens + 1, 1, QN_LOGITS_LAST, logits) == QN_OK, "and on again");
+        require(qn_session_eval(session, &(qn_token){ (qn_token)info.n_vocab }, 1, QN_LOGITS_LAST, logits) != QN_OK,
+                "no token is beyond the vocabulary");
+        qn_session_free(session);
+    }
+    free(logits);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const qn_model_params params = { .device = "cpu", .n_threads = 1 };
+    struct input in = { data, size };
+    char path[64];
+    qn_model *model;
+    if (!edited)
+        set_up();
+    const size_t which = take_byte(&in) % N_NAMES;
+    const uint8_t choice = take_byte(&in);
+    edited_read(edited, models[which].data, models[which].size);
+    edited_apply(edited, &in);
+    const int fd = memory_file(edited->file.data, edited->file.n, path);
+    if (qn_model_load(path, &params, &model) == QN_OK)
+        evaluate(model, choice);
+    else
+        require(size > 2 && *qn_error_text(), "a refusal has a text, and a sound file is not refused");
+    qn_model_free(model);
+    close(fd);
+    return 0;
+}
