@@ -324,7 +324,7 @@ def check_case(server, name, function):
 async def settle(server):
     """Until resident memory stays as it is."""
     end, before = time.monotonic() + LIMIT / 2, 0
-    while abs(server.resident() - before) > MB // 2 and time.monotonic() < end:
+    while abs(server.resident() - before) > 4 * MB and time.monotonic() < end:
         before = server.resident()
         await asyncio.sleep(1.5)
 
