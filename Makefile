@@ -6,7 +6,7 @@ JOBS   ?= $(shell nproc)
 # Recipes read these from the environment: a path may hold spaces and quotes, which make would paste into a command as they are.
 export BUILD PREFIX DESTDIR JOBS
 
-.PHONY: all configure demo test soak install dist deb clean format check-format
+.PHONY: all configure demo test test-all fuzz soak install dist deb clean format check-format
 
 all: configure
 	@cmake --build "$$BUILD" -j "$$JOBS"
@@ -23,6 +23,19 @@ demo:
 test:
 	@cmake/need-packages.sh build test
 	@tests/run_suite.sh
+
+# The same, with ten seconds of fuzzing for each target.
+test-all:
+	@QN_FUZZ_SECONDS=$${QN_FUZZ_SECONDS:-10} $(MAKE) --no-print-directory test
+
+# Long fuzzing, under ASan and UBSan: QN_FUZZ_SECONDS (1800) of processor time for each target, QN_FUZZ_JOBS at a time. A run that is
+# stopped goes on with what it found.
+fuzz:
+	@cmake/need-packages.sh build test
+	@cmake -S . -B "$$BUILD/asan" -G Ninja -DQN_WERROR=ON -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
+	    -DQN_SANITIZE=address,undefined -DQN_FUZZ=ON --log-level=WARNING
+	@cmake --build "$$BUILD/asan" -j "$$JOBS" --target fuzz_targets
+	@tests/fuzz_long.sh "$$BUILD/asan/tests" tests/fuzz "$$BUILD/fuzz"
 
 # A thousand random requests through the scheduler in each configuration of its test: ten minutes on two cores. Then ten thousand through
 # quern batch, which is killed three times: five minutes of processor time. A download of 2 GB from this machine, compared with curl's.

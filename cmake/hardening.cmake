@@ -1,7 +1,8 @@
-# Hardening of every optimised build of library, program, checker and tests: stack protector, checked variants of libc's functions, probes
-# of large stack frames, landing pads for indirect branches, read-only relocations, position-independent executables. What the compiler or
-# the target lacks is left out. A build without optimisation has none (_FORTIFY_SOURCE needs it), nor has one with sanitizers, which check
-# more. QN_HARDENING=OFF builds the same program without, to measure the cost. tests/test_hardening.sh reads the binaries.
+# Hardening of every optimised build of library, program, checker and tests: stack protector, checked variants of libc's
+# functions, probes of large stack frames, landing pads for indirect branches, read-only relocations, position-independent
+# executables. What the compiler or the target lacks is left out. A build without optimisation has none (_FORTIFY_SOURCE needs
+# it), nor has one with sanitizers, which check more. QN_HARDENING=OFF builds the same program without, to measure the cost.
+# tests/test_hardening.sh reads the binaries.
 
 option(QN_HARDENING "Harden optimised builds: stack protector, _FORTIFY_SOURCE, CET or BTI, full RELRO, PIE" ON)
 
@@ -9,8 +10,8 @@ include(CheckCCompilerFlag)
 include(CheckLinkerFlag)
 include(CheckPIESupported)
 
-# qn_read_macros(text) - the macros that the compiler predefines under the flags of this build. They tell whether it optimises, and
-# which flags it has by default or from its caller: dpkg-buildflags sets some, and a second _FORTIFY_SOURCE would be a warning.
+# qn_read_macros(text) - the macros that the compiler predefines under the flags of this build. They tell whether it optimises,
+# and whether it has _FORTIFY_SOURCE by default or from its caller, as from dpkg-buildflags: a second one would be a warning.
 function(qn_read_macros text)
     string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
     separate_arguments(flags UNIX_COMMAND "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${type}}")
@@ -43,7 +44,8 @@ function(qn_harden)
     if(QN_LINKER_HAS_RELRO)
         add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
     endif()
-    # A static program is position-independent by -static-pie alone, which a toolchain file sets; -pie after -static would not start.
+    # A static program is position-independent by -static-pie alone, which a toolchain file sets: with -pie after -static it
+    # would not start.
     if(NOT CMAKE_EXE_LINKER_FLAGS MATCHES "-static")
         check_pie_supported(LANGUAGES C OUTPUT_VARIABLE complaint)
         if(NOT CMAKE_C_LINK_PIE_SUPPORTED)

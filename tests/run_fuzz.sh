@@ -10,8 +10,10 @@ mkdir "$work/new"
 folders=("$work/new")
 [ -d "$corpus" ] && folders+=("$corpus")
 # The mask: what the program prints is thrown away.
-if ! "$target" -max_total_time="${QN_FUZZ_SECONDS:-20}" -timeout=10 -rss_limit_mb=2000 -malloc_limit_mb=1000 -close_fd_mask=3 \
-    -artifact_prefix="$work/" "${folders[@]}" >"$work/log" 2>&1; then
+options=(-max_total_time="${QN_FUZZ_SECONDS:-20}" -timeout=10 -rss_limit_mb=2000 -malloc_limit_mb=1000 -close_fd_mask=3)
+words=$(dirname "$(dirname "$corpus")")/dictionaries/$(basename "$corpus")
+[ ! -f "$words" ] || options+=(-dict="$words")
+if ! "$target" "${options[@]}" -artifact_prefix="$work/" "${folders[@]}" >"$work/log" 2>&1; then
     tail -n 60 "$work/log"
     for input in "$work"/crash-* "$work"/timeout-* "$work"/oom-* "$work"/leak-*; do
         [ -e "$input" ] || continue

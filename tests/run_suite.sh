@@ -12,7 +12,7 @@ mkdir "$logs" || exit 1
 
 passed=0 failed=0 skipped=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
-export QN_FUZZ_SECONDS=${QN_FUZZ_SECONDS:-10}
+export QN_FUZZ_SECONDS=${QN_FUZZ_SECONDS:-3}
 
 line() { printf '%-34s %s\n' "$1" "$2"; }
 

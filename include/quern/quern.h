@@ -84,14 +84,16 @@ typedef struct qn_model_params {
  *   params   NULL for the defaults, which are all zero
  *   out      the model; free it with qn_model_free
  *
- * All files of a split model must be in one directory. Keys and vocabulary are copied; the weights are packed for the CPU or copied to
- * the GPU before the function returns, and others stay mapped. So the files must not change while the model exists: one that is
- * overwritten changes the results, one that is cut ends the program by SIGBUS. Replacing them by rename is harmless.
+ * All files of a split model must be in one directory. Keys and vocabulary are copied; the weights are packed for the CPU or
+ * copied to the GPU before the function returns, and others stay mapped. So the files must not change while the model exists:
+ * one that is overwritten changes the results, one that is cut ends the program by SIGBUS. Replacing them by rename is
+ * harmless.
  *
  * A file without a tokeniser ("no_vocab") loads. So does one whose tokeniser is not supported, except with vocab_only.
  * Functions that need text then fail with QN_ERR_UNSUPPORTED and name the tokeniser.
  *
- * QN_ERR_IO            a file cannot be read or has changed while it was, or files of a split model are missing; the text names them
+ * QN_ERR_IO            a file cannot be read, or has changed while it was; files of a split model are missing; the text names
+ *                      them
  * QN_ERR_FORMAT        a file is damaged, or a weight is infinite or NaN
  * QN_ERR_INVALID       chat_template is not a template
  * QN_ERR_UNSUPPORTED   the architecture, a tensor type, the tokeniser (with vocab_only) or the device is not supported

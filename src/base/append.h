@@ -1,5 +1,6 @@
-/* Text in a buffer of fixed size, piece by piece. The text always ends with a zero byte and never passes the buffer's end: what
- * does not fit is cut, and nothing follows it. No other code uses what snprintf returns, which is the length without the cut. */
+/* Text in a buffer of fixed size, piece by piece. The text always ends with a zero byte and never passes the buffer's end:
+ * what does not fit is cut, and nothing follows it. No other code uses what snprintf returns, which is the length without the
+ * cut. */
 #ifndef QN_BASE_APPEND_H
 #define QN_BASE_APPEND_H
 

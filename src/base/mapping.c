@@ -10,7 +10,8 @@
 struct qn_mapping {
     atomic_bool in_use;
     atomic_bool is_lost;
-    /* An entry with end 0 has no addresses. `begin` is written before `end` when it gets some, and after it when it loses them. */
+    /* An entry with end 0 has no addresses. `begin` is written before `end` when it gets some, and after it when it loses
+     * them. */
     atomic_uintptr_t begin, end;
     uintptr_t page_bytes;
     struct qn_mapping *next; /* constant once the entry is in the list */
@@ -76,8 +77,9 @@ bool qn_mapping_is_lost(const qn_mapping *m)
     return atomic_load(&m->is_lost);
 }
 
-/* The end of the entry's addresses if `address` is one of them, else 0. An entry that changes meanwhile is not that of the reader,
- * whose file is mapped as long as it reads: `begin` and `end` are of one mapping if `begin` is the same after `end` was read. */
+/* The end of the entry's addresses if `address` is one of them, else 0. An entry that changes meanwhile is not that of the
+ * reader, whose file is mapped as long as it reads: `begin` and `end` are of one mapping if `begin` is the same after `end`
+ * was read. */
 static uintptr_t end_behind(const qn_mapping *m, uintptr_t address)
 {
     const uintptr_t begin = atomic_load(&m->begin), end = atomic_load(&m->end);

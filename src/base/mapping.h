@@ -1,6 +1,7 @@
-/* Files that are mapped to be read. A read behind the end of a file that has become shorter, or of a page that the disk cannot read,
- * raises SIGBUS. The library installs no handler. A program that does calls qn_mapping_replace from it: what is left of the mapping
- * reads as zeros from then on, and whoever computes with it finds out by qn_mapping_is_lost before it uses a result. */
+/* Files that are mapped to be read. A read behind the end of a file that has become shorter, or of a page that the disk cannot
+ * read, raises SIGBUS. The library installs no handler. A program that does calls qn_mapping_replace from it: what is left of
+ * the mapping reads as zeros from then on, and whoever computes with it finds out by qn_mapping_is_lost before it uses a
+ * result. */
 #ifndef QN_BASE_MAPPING_H
 #define QN_BASE_MAPPING_H
 
@@ -27,8 +28,9 @@ const uint8_t *qn_mapping_data(const qn_mapping *mapping);
 /* qn_mapping_is_lost - whether qn_mapping_replace has replaced a part: what was read since may be zeros. */
 bool qn_mapping_is_lost(const qn_mapping *mapping);
 
-/* qn_mapping_replace - in a handler of SIGBUS: if the address is in a mapping, replace it from that page to its end by zeros, so that
- * the read can be repeated. False if it is in none, or this fails: the signal has another cause. Async-signal-safe; leaves errno. */
+/* qn_mapping_replace - in a handler of SIGBUS: if the address is in a mapping, replace it from that page to its end by zeros,
+ * so that the read can be repeated. False if it is in none, or this fails: the signal has another cause. Async-signal-safe;
+ * leaves errno. */
 bool qn_mapping_replace(void *address);
 
 #endif

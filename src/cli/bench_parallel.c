@@ -13,7 +13,8 @@ enum { MAX_LIST = 32, MAX_PARALLEL = 4096 };
 /* What the callbacks of one repetition count. */
 struct sequences {
     size_t n_begun, n_ended, n_wrong;
-    size_t n_tokens; /* that each is to generate */
+    size_t n_tokens;               /* that each is to generate */
+    char error[QN_ERROR_TEXT_MAX]; /* of the first that is wrong */
 };
 
 /* One sequence: its callbacks' user. */
@@ -34,14 +35,14 @@ static bool count_token(void *user, qn_token token, const qn_logprobs *logprobs)
 static void count_end(void *user, const qn_request_result *result)
 {
     struct sequence *s = user;
+    const char *error = NULL;
     s->all->n_ended++;
-    if (result->finish != QN_FINISH_LENGTH || result->n_generated != s->all->n_tokens) {
-        s->all->n_wrong++;
-        qn_cli_error("%s", *result->error ? result->error : "a sequence ended early");
-    } else if (result->n_set_aside) {
-        s->all->n_wrong++;
-        qn_cli_error("memory: not all sequences fit at the same time; see --memory");
-    }
+    if (result->finish != QN_FINISH_LENGTH || result->n_generated != s->all->n_tokens)
+        error = *result->error ? result->error : "a sequence ended early";
+    else if (result->n_set_aside)
+        error = "memory: not all sequences fit at the same time; see --memory";
+    if (error && !s->all->n_wrong++)
+        snprintf(s->all->error, sizeof s->all->error, "%s", error);
 }
 
 /* All pointers are of one allocation each. */
@@ -88,6 +89,8 @@ static bool repeat(const struct run *run, double *prompt_seconds, double *decode
     }
     *prompt_seconds = begun - start;
     *decode_seconds = qn_seconds() - begun;
+    if (all.n_wrong)
+        (void)qn_fail(QN_ERR_INVALID, "%s", all.error);
     return all.n_ended == run->n && !all.n_wrong;
 }
 

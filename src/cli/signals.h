@@ -1,5 +1,5 @@
-/* Ctrl-C: the first one requests a stop, the second one restores the terminal and ends the program by the signal. And SIGBUS of models
- * whose files are cut while they are in use. */
+/* Ctrl-C: the first one requests a stop, the second one restores the terminal and ends the program by the signal. And SIGBUS
+ * of models whose files are cut while they are in use. */
 #ifndef QN_CLI_SIGNALS_H
 #define QN_CLI_SIGNALS_H
 

@@ -85,8 +85,8 @@ qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_me
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);
 
-/* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be used. After
- * each step. It stays so: the model must be loaded again. */
+/* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be used.
+ * After each step. It stays so: the model must be loaded again. */
 qn_status qn_model_check(const qn_model *model);
 
 /* qn_model_is_awaited - whether another thread waits for the lock, which the caller holds. */

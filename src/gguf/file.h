@@ -20,7 +20,8 @@ struct qn_gguf {
     qn_file_identity identity;
     const uint8_t *base; /* of the tensors' data: the mapping */
     size_t size;
-    /* The file up to its tensors' data: a copy, so that what was validated stays so. All keys, values and names point into it. */
+    /* The file up to its tensors' data: a copy, so that what was validated stays so. All keys, values and names
+     * point into it. */
     const uint8_t *header;
     uint8_t *header_memory; /* [header_reserved] of which header_read are there; NULL if the caller owns the bytes */
     size_t header_reserved, header_read;

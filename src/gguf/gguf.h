@@ -1,9 +1,10 @@
 /* GGUF files: a reader (versions 2 and 3, little-endian), and a writer (version 3).
  *
  * The reader does not trust the file: every count, length, offset, type and dimension is checked against the file size, and
- * for overflow, before use. What was checked is a copy: keys, values and names do not change with the file. Strings are pointer and
- * length into it; they are not terminated and may contain any bytes. The data of tensors are mapped: if the file changes, so do they,
- * and if it is cut, reading them is a SIGBUS (base/mapping.h). An open file is otherwise immutable; any number of threads may use it. */
+ * for overflow, before use. What was checked is a copy: keys, values and names do not change with the file. Strings are
+ * pointer and length into it; they are not terminated and may contain any bytes. The data of tensors are mapped: if the file
+ * changes, so do they, and if it is cut, reading them is a SIGBUS (base/mapping.h). An open file is otherwise immutable; any
+ * number of threads may use it. */
 #ifndef QN_GGUF_GGUF_H
 #define QN_GGUF_GGUF_H
 
@@ -80,9 +81,10 @@ void qn_gguf_split_rename(char *path, uint32_t no, uint32_t count);
  *   path   the file; of a split model any of its files
  *   out    close it with qn_gguf_close; NULL on failure
  *
- * QN_ERR_IO            the file cannot be opened, read or mapped (a directory, an empty file, no permission)
- * QN_ERR_FORMAT        wrong magic or version; names with a NUL character; counts too large for the file; strings or arrays beyond the end; duplicate keys
- * or
+ * QN_ERR_IO            the file cannot be opened, read or mapped (a directory, an empty file, no permission), or changed while
+ *                      it was read
+ * QN_ERR_FORMAT        wrong magic or version; names with a NUL character; counts too large for the file; strings or arrays
+ *                      beyond the end; duplicate keys or
  *                      tensor names; an alignment that is not a power of two from 8 to 1 MiB (GGUF requires a multiple of 8);
  *                      dimensions that are 0 or overflow; a row length that is not a multiple of the type's block size; data
  *                      that are misaligned, overlap or exceed the file. The text names the key or tensor
@@ -109,11 +111,11 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out);
  *   name   the path in error texts */
 qn_status qn_gguf_open_memory(const void *data, size_t size, const char *name, qn_gguf **out);
 
-/* qn_gguf_check_whole - QN_ERR_IO if data that were read may be zeros in place of those of the file, because it was cut while it was
- * mapped. For whoever has read data of tensors, before it uses what came of them.
+/* qn_gguf_check_whole - QN_ERR_IO if data that were read may be zeros in place of those of the file, because it was cut while
+ * it was mapped. For whoever has read data of tensors, before it uses what came of them.
  *
- * qn_gguf_check_unchanged - the same, and QN_ERR_IO if the path of one of its files no longer names the file that was opened, with the
- * same size and time of modification: at the end of reading it. */
+ * qn_gguf_check_unchanged - the same, and QN_ERR_IO if the path of one of its files no longer names the file that was opened,
+ * with the same size and time of modification: at the end of reading it. */
 qn_status qn_gguf_check_whole(const qn_gguf *file);
 qn_status qn_gguf_check_unchanged(const qn_gguf *file);
 

@@ -1,5 +1,6 @@
-/* Opening one GGUF file: reads all but its tensors' data, which are mapped, and validates the whole structure, so that gguf_get.c and
- * users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is specified in ggml's docs/gguf.md. */
+/* Opening one GGUF file: reads all but its tensors' data, which are mapped, and validates the whole structure, so that
+ * gguf_get.c and users of tensor data need no bounds checks. Split models are in gguf_split.c. The format is specified in
+ * ggml's docs/gguf.md. */
 #include "gguf/file.h"
 
 #include "base/address_space.h"
@@ -418,8 +419,8 @@ qn_status qn_gguf_open_alone(const char *path, qn_gguf **out)
     return find_q2_layout_or_close(out);
 }
 
-/* Maps the data, reads the header. Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file is not
- * prefetched, because a caller that reads only the header must not wait for the weights. */
+/* Maps the data, reads the header. Huge pages, if the file system supports them: reads of 2 MiB and fewer TLB misses. The file
+ * is not prefetched, because a caller that reads only the header must not wait for the weights. */
 static qn_status read_open(qn_gguf *file, int fd)
 {
     void *memory;

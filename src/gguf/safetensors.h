@@ -42,8 +42,8 @@ const qn_safetensor *qn_safetensors_at(const qn_safetensors *file, size_t i);
  * a file that has become shorter gives ENODATA. The range must be inside the tensor. */
 int qn_safetensors_read(const qn_safetensors *file, const qn_safetensor *tensor, uint64_t at, void *out, size_t size);
 
-/* qn_safetensors_check_unchanged - at the end of reading: QN_ERR_IO if the file's size or time of modification is no longer that of
- * qn_safetensors_open. */
+/* qn_safetensors_check_unchanged - at the end of reading: QN_ERR_IO if the file's size or time of modification is no longer
+ * that of qn_safetensors_open. */
 qn_status qn_safetensors_check_unchanged(const qn_safetensors *file);
 
 /* qn_safetensors_prefetch - tell the kernel that these bytes will be read soon. A range beyond the tensor's end is cut. */

@@ -1,4 +1,7 @@
 // mbarriers in shared memory, by their address (PTX ISA, mbarrier).
+//
+// Memory of an mbarrier is that of nothing else while the kernel runs: PTX allows another use only after mbarrier.inval. Where several
+// processes shared a GPU, split-K partials that a GEMM had stored over its mbarriers were found replaced by the mbarriers' contents.
 #ifndef QN_KERNELS_MBARRIER_CUH
 #define QN_KERNELS_MBARRIER_CUH
 

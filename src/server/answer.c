@@ -149,8 +149,8 @@ qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request,
     a->outbox = outbox;
     a->request = *request;
     snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
-    qn_account_hold(request->account);
     snprintf(a->client, sizeof a->client, "%s", request->client);
+    qn_account_hold(request->account);
     a->body = *body;
     *body = (qn_bytes){ 0 };
     a->out.account = request->account;

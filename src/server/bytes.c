@@ -131,7 +131,8 @@ static bool is_plain(uint32_t code, bool is_line)
     return code >= ' ' && code != '"' && code != '\\' && !(is_line && (qn_is_control(code) || qn_is_deceptive(code)));
 }
 
-static void add_escaped(qn_bytes *bytes, const char *text, size_t length, bool is_line)
+/* What is between the quotes of a string. */
+static void add_characters(qn_bytes *bytes, const char *text, size_t length, bool is_line)
 {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t from = 0;
@@ -153,14 +154,14 @@ static void add_escaped(qn_bytes *bytes, const char *text, size_t length, bool i
 
 void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length)
 {
-    add_escaped(bytes, text, length, false);
+    add_characters(bytes, text, length, false);
 }
 
 static void add_string(qn_bytes *bytes, const char *text, size_t length, bool is_line)
 {
     begin_value(bytes);
     qn_bytes_add(bytes, "\"", 1);
-    add_escaped(bytes, text, length, is_line);
+    add_characters(bytes, text, length, is_line);
     qn_bytes_add(bytes, "\"", 1);
 }
 

@@ -41,8 +41,8 @@ void qn_json_key(qn_bytes *bytes, const char *key);
  * has the fewest digits that read back as it, another one nine digits; one that is not finite is null. */
 void qn_json_string(qn_bytes *bytes, const char *text);
 void qn_json_text(qn_bytes *bytes, const char *text, size_t length);
-void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length);   /* what is between the quotes of a string */
 void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes what is not printable (base/printable.h) */
+void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length);   /* what is between the quotes of a string */
 void qn_json_integer(qn_bytes *bytes, int64_t value);
 void qn_json_number(qn_bytes *bytes, double value);
 void qn_json_bool(qn_bytes *bytes, bool value);

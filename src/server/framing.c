@@ -48,12 +48,21 @@ const char *qn_framing_target(const char *target, size_t n)
     return n ? NULL : bad_line;
 }
 
+static size_t count(const char *text, size_t n, char c)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++)
+        found += text[i] == c;
+    return found;
+}
+
 const char *qn_framing_add(qn_framing *f, const char *name, size_t n_name, const char *value, size_t n_value)
 {
     if (!n_name || qn_guard_token(name, n_name) != n_name)
         return "the name of a header has a space, or another character that names do not have";
     if (!is_text(value, n_value))
         return "the value of a header has a control character";
+    f->n_values += 1 + (is_name(name, n_name, "Cookie") ? 1 + count(value, n_value, ';') : 0);
     f->n_hosts += is_name(name, n_name, "Host");
     if (is_name(name, n_name, "Content-Length")) {
         f->n_lengths++;
@@ -67,28 +76,30 @@ const char *qn_framing_add(qn_framing *f, const char *name, size_t n_name, const
     return NULL;
 }
 
-const char *qn_framing_end(const qn_framing *f, bool is_http_1_0)
+const char *qn_framing_end(const qn_framing *f)
 {
     if (f->n_hosts > 1)
         return "the header Host is there more than once";
-    if (!f->n_hosts && !is_http_1_0)
+    if (!f->n_hosts && !f->is_http_1_0)
         return "the header Host is missing";
     if (f->n_lengths > 1 || f->n_encodings > 1 || (f->n_lengths && f->n_encodings))
         return "Content-Length and Transfer-Encoding say different things";
-    if (f->n_encodings && is_http_1_0)
+    if (f->n_encodings && f->is_http_1_0)
         return "HTTP/1.0 has no Transfer-Encoding";
     return NULL;
 }
 
 /* ---- Blocks ---- */
 
-static const char *check_request_line(const char *line, size_t n, bool *is_http_1_0)
+static const char *check_request_line(qn_framing *f, const char *line, size_t n)
 {
     const char *const end = line + n, *const target = memchr(line, ' ', n),
                       *const version = target ? memchr(target + 1, ' ', (size_t)(end - target) - 1) : NULL;
     if (!version || end - version != 9 || memcmp(version, " HTTP/1.", 8) != 0 || (version[8] != '0' && version[8] != '1'))
         return bad_line;
-    *is_http_1_0 = version[8] == '0';
+    f->has_first = true;
+    f->is_http_1_0 = version[8] == '0';
+    f->n_values += count(target, (size_t)(version - target), '&');
     const char *const why = qn_framing_method(line, (size_t)(target - line));
     return why ? why : qn_framing_target(target + 1, (size_t)(version - target) - 1);
 }
@@ -121,25 +132,25 @@ static const char *next_line(const char *text, size_t n, size_t *length, const c
     return text;
 }
 
-qn_head qn_framing_head(const char *bytes, size_t n, size_t *length, const char **why)
+qn_head qn_framing_read(qn_framing *f, const char *bytes, size_t n, const char **why)
 {
-    const char *at = bytes, *const end = bytes + n;
-    qn_framing framing = { 0 };
-    bool has_first = false, is_http_1_0 = false;
-    size_t n_line = 0;
+    const char *line;
+    size_t length = 0;
     *why = NULL;
-    while (at < end && next_line(at, (size_t)(end - at), &n_line, why)) {
-        if (!n_line && has_first) {
-            *length = (size_t)(at - bytes) + 2;
-            *why = qn_framing_end(&framing, is_http_1_0);
+    while (f->at < n && (line = next_line(bytes + f->at, n - f->at, &length, why)) != NULL) {
+        f->at += length + 2;
+        if (!length && f->has_first) {
+            *why = qn_framing_end(f);
             return *why ? QN_HEAD_INVALID : QN_HEAD_COMPLETE;
         }
-        if (n_line)
-            *why = has_first ? check_header_line(&framing, at, n_line) : check_request_line(at, n_line, &is_http_1_0);
+        if (length)
+            *why = f->has_first ? check_header_line(f, line, length) : check_request_line(f, line, length);
         if (*why)
             return QN_HEAD_INVALID;
-        has_first = has_first || n_line;
-        at += n_line + 2;
+        if (f->n_values > QN_FRAMING_VALUES) {
+            *why = "there are too many headers, cookies or values of a query";
+            return QN_HEAD_LARGE;
+        }
     }
     return *why ? QN_HEAD_INVALID : QN_HEAD_PART;
 }

@@ -7,23 +7,28 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What headers say about the end of their request. Zero it before the first. */
+/* What was read of a request. Zero it before. */
 typedef struct qn_framing {
     size_t n_hosts, n_lengths, n_encodings;
+    size_t n_values;             /* headers, and what libmicrohttpd finds in queries and cookies */
+    size_t at;                   /* the end of the last line that was read: of qn_framing_read alone */
+    bool has_first, is_http_1_0; /* the first line was read */
 } qn_framing;
 
 /* qn_framing_method, qn_framing_target - parts of the first line. qn_framing_add - one header, its value without spaces at the ends. qn_framing_end - all of them, of a request of HTTP/1.0 or
  * 1.1. NULL, or what is wrong: a static string. A method and a name are tokens, a target has no spaces. A value has no control character but tabs. Content-Length is
- * digits, Transfer-Encoding is chunked; one of them is there, or none, and once. Host is there once, but for HTTP/1.0. */
+ * digits, Transfer-Encoding is chunked; one of them is there, or none, and once. Host is there once, but for HTTP/1.0 (is_http_1_0). */
 const char *qn_framing_method(const char *method, size_t n);
 const char *qn_framing_target(const char *target, size_t n);
 const char *qn_framing_add(qn_framing *framing, const char *name, size_t n_name, const char *value, size_t n_value);
-const char *qn_framing_end(const qn_framing *framing, bool is_http_1_0);
+const char *qn_framing_end(const qn_framing *framing);
 
-/* qn_framing_head - whether bytes [n] begin with a header block, which is the request's line and headers with the empty line at
- * their end, [*length] with empty lines before it. Lines end with CRLF, and empty ones may stand before the first; the first is a method, a target without spaces and
- * HTTP/1.0 or HTTP/1.1, with one space between; headers are valid and not folded. *why of an invalid one: a static string. */
-typedef enum qn_head { QN_HEAD_PART, QN_HEAD_COMPLETE, QN_HEAD_INVALID } qn_head;
-qn_head qn_framing_head(const char *bytes, size_t n, size_t *length, const char **why);
+/* qn_framing_read - whether bytes [n] begin with a header block, which is the request's line and headers with the empty line at
+ * their end; it ends at framing->at then. Called again with more of the same bytes it reads on. Lines end with CRLF, and empty ones may
+ * stand before the first; the first is a method, a target without spaces and HTTP/1.0 or HTTP/1.1, with one space between; headers
+ * are valid and not folded. QN_HEAD_LARGE: more than QN_FRAMING_VALUES values. *why it is invalid or large: a static string. */
+typedef enum qn_head { QN_HEAD_PART, QN_HEAD_COMPLETE, QN_HEAD_INVALID, QN_HEAD_LARGE } qn_head;
+enum { QN_FRAMING_VALUES = 256 };
+qn_head qn_framing_read(qn_framing *framing, const char *bytes, size_t n, const char **why);
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum {
+    MOST_LOOKS = 16, /* at one header block: each costs as much as all that has come, in whatever small pieces */
     DISCARDED_AT_ONCE =
         16 /* times QN_HTTP_GATE_BYTES, of what a refused client has sent: closing a socket with unread bytes would
                               reset the connection before the client has read why */
@@ -37,13 +38,17 @@ void qn_gate_forget(qn_connection *c)
     c->is_expected = false;
 }
 
+static const char *phrase_of(int status)
+{
+    return status == 400 ? "Bad Request" : status == 414 ? "URI Too Long" : "Request Header Fields Too Large";
+}
+
 static void send_refusal(qn_connection *c, const qn_refusal *refusal)
 {
     qn_bytes body = { 0 }, answer = { 0 };
     qn_protocols[0]->refuse(refusal, &body);
-    qn_bytes_print(&answer,
-                   "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                   "X-Content-Type-Options: nosniff\r\nX-Request-Id: %s\r\n",
+    qn_bytes_print(&answer, "HTTP/1.1 %d %s\r\nConnection: close\r\n", refusal->status, phrase_of(refusal->status));
+    qn_bytes_print(&answer, "Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\nX-Request-Id: %s\r\n",
                    refusal->id);
     qn_bytes_print(&answer, "Content-Length: %zu\r\n\r\n", body.length);
     qn_bytes_add(&answer, body.data, body.length);
@@ -53,50 +58,51 @@ static void send_refusal(qn_connection *c, const qn_refusal *refusal)
     qn_bytes_free(&answer);
 }
 
-static void refuse(qn_connection *c, const char *why)
+static void refuse(qn_connection *c, int status, const char *why)
 {
     qn_http *http = c->http;
     char id[QN_HTTP_ID_BYTES];
     qn_refusal refusal;
-    qn_refuse(&refusal, 400, "bad_request", NULL, "%s", why);
+    qn_refuse(&refusal, status, status == 400 ? "bad_request" : "headers_too_large", NULL, "%s", why);
     qn_request_make_id(id);
     refusal.id = id;
     send_refusal(c, &refusal);
     for (int i = 0; i < DISCARDED_AT_ONCE && recv(c->fd, http->gate, QN_HTTP_GATE_BYTES, MSG_DONTWAIT) > 0; i++)
         ;
-    qn_metrics_request(http->metrics, qn_route_index(NULL), 400);
+    qn_metrics_request(http->metrics, qn_route_index(NULL), status);
     if (http->params.log)
         qn_access_log_write(
             http->params.log,
-            &(qn_access){ .time = qn_time(), .id = id, .address = c->address_text, .method = "", .path = "", .status = 400 });
+            &(qn_access){
+                .time = qn_time(), .id = id, .address = c->address_text, .method = "", .path = "", .status = status });
     qn_connection_shut(c);
 }
 
-/* What stands at the front of the socket, n bytes that were looked at. What may be the rest of a request whose beginning
+/* Whether more is needed than the n bytes at the front of the socket; else they are refused or let through. What may be the rest of a request whose beginning
  * libmicrohttpd has, as it read on after the one before, is its own: request_head.c has the last word. */
-static qn_head judge(qn_connection *c, ssize_t n)
+static bool needs_more(qn_connection *c, size_t n)
 {
     const char *why;
-    size_t length = 0;
-    if (n <= 0 || c->is_shut)
-        return QN_HEAD_PART;
-    const qn_head head = qn_framing_head(c->http->gate, (size_t)n, &length, &why);
-    if (head == QN_HEAD_INVALID && c->may_have_rest)
-        return QN_HEAD_COMPLETE;
-    if (head == QN_HEAD_INVALID)
-        refuse(c, why);
+    const size_t most = c->http->params.max_header;
+    const qn_head head = qn_framing_read(&c->head, c->http->gate, n, &why);
+    if (head == QN_HEAD_PART && n > most)
+        refuse(c, c->head.has_first ? 431 : 414, "the headers are too long; see --max-header");
+    else if (head == QN_HEAD_LARGE)
+        refuse(c, 431, why);
+    else if (head == QN_HEAD_INVALID && !c->may_have_rest)
+        refuse(c, 400, why);
     else if (head == QN_HEAD_COMPLETE)
-        c->may_have_rest = length < (size_t)n;
-    return head;
+        c->may_have_rest = c->head.at < n;
+    return head == QN_HEAD_PART && n <= most && n < QN_HTTP_GATE_BYTES && ++c->n_looks < MOST_LOOKS;
 }
 
 bool qn_gate_look(qn_connection *c)
 {
-    const ssize_t n = recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_PEEK | MSG_DONTWAIT);
+    const ssize_t n = c->is_shut ? 0 : recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_PEEK | MSG_DONTWAIT);
     const bool is_open = !c->is_gone && (n > 0 || (n < 0 && errno == EAGAIN));
     if (n > 0)
         qn_connection_begin(c);
-    if (judge(c, n) == QN_HEAD_PART && is_open && n < QN_HTTP_GATE_BYTES)
+    if ((n <= 0 || needs_more(c, (size_t)n)) && is_open)
         return false;
     qn_connection_resume(c);
     return true;
@@ -112,6 +118,8 @@ bool qn_gate_run(qn_http *http)
             continue;
         qn_connection_suspend(c);
         c->is_gated = true;
+        c->head = (qn_framing){ 0 };
+        c->n_looks = 0;
         lets_through |= qn_gate_look(c);
     }
     return lets_through;

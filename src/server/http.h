@@ -3,6 +3,7 @@
 #define QN_SERVER_HTTP_H
 
 #include "server/answer.h"
+#include "server/framing.h"
 #include "server/route.h"
 #include "server/server.h"
 #include "server/tls.h"
@@ -88,6 +89,8 @@ struct qn_connection {
     bool may_have_rest; /* of what came after a request, in libmicrohttpd */
     bool is_expected;   /* in qn_http.expected */
     qn_connection *next_expected;
+    qn_framing head; /* what was read of it, in so many looks */
+    unsigned n_looks;
     qn_http_request *request;                       /* NULL between requests */
     qn_connection *previous, *next;                 /* of all */
     qn_connection *waiting_previous, *waiting_next; /* of those that wait for a client's request or a rest of it */

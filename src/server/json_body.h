@@ -27,6 +27,9 @@ bool qn_json_integer_of(const json_t *value, int64_t *out);
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected);
 bool qn_refuse_memory(qn_refusal *refusal);
 
+/* qn_body_check_zeros - whether U+0000 is only where strings have lengths, as deep as the body is. False: refused. json_zeros.c. */
+bool qn_body_check_zeros(const json_t *body, qn_refusal *refusal);
+
 /* qn_refuse_over - for memory that an account did not have: 413 or 429; else for lack of memory. Returns false. */
 bool qn_refuse_over(qn_account *account, qn_refusal *refusal);
 
@@ -43,8 +46,6 @@ json_t *qn_reading_decode(qn_reading *reading, const char *text, size_t length);
 
 /* qn_json_dump - append a value as JSON; a terminator follows it. */
 void qn_json_dump(const json_t *value, qn_bytes *out);
-/* qn_body_check_zeros - whether U+0000 is only where strings have lengths, as deep as the body is. False: refused. json_zeros.c. */
-bool qn_body_check_zeros(const json_t *body, qn_refusal *refusal);
 
 /* qn_limit - a limit, or its default where it is 0. */
 static inline size_t qn_limit(uint32_t limit, uint32_t otherwise)

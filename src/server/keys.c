@@ -101,16 +101,29 @@ static size_t trimmed(char **text)
 
 /* ---- Files ---- */
 
+/* A line [*n] of at most LINE_BYTES - 1 bytes, without its end, with a zero after it. False: there is none. */
+static bool read_line(FILE *file, char line[LINE_BYTES], size_t *n)
+{
+    int c = 0;
+    for (*n = 0; *n + 1 < LINE_BYTES && (c = getc(file)) != EOF && c != '\n';)
+        line[(*n)++] = (char)c;
+    line[*n] = '\0';
+    return *n || c == '\n';
+}
+
 static qn_status read_lines(const qn_keys *keys, key_set *set, FILE *file, const char *path)
 {
     char line[LINE_BYTES], where[LINE_BYTES];
     const size_t n_before = set->n;
-    for (size_t number = 1; fgets(line, sizeof line, file); number++) {
+    size_t read;
+    for (size_t number = 1; read_line(file, line, &read); number++) {
         char *text = line;
-        const size_t read = strlen(line), n = trimmed(&text);
+        const size_t n = trimmed(&text);
         snprintf(where, sizeof where, "%.400s, line %zu", path, number);
-        if (read + 1 == sizeof line && line[read - 1] != '\n')
+        if (read + 1 == sizeof line)
             return qn_fail(QN_ERR_INVALID, "%s: it is longer than %d bytes", where, LINE_BYTES - 2);
+        if (strlen(line) != read)
+            return qn_fail(QN_ERR_INVALID, "%s: it has a zero, expected ASCII", where);
         if (n && *text != '#')
             QN_TRY(add_key(keys, set, text, n, where));
     }

@@ -48,8 +48,8 @@ typedef struct qn_registry_loader {
      * ends with QN_ERR_CANCELLED soon after qn_registry_is_stopping. */
     qn_status (*load)(void *user, qn_registry *registry, const char *path, uint64_t memory, qn_registered *model);
     void (*free)(void *user, const qn_registered *model); /* after all requests, or while they are cancelled, at the end */
-    /* Whether a loaded model can no longer be used, because its file was cut: it gets no more requests, is freed when it has none, and is
-     * loaded again for the next. By any thread. NULL: none ever is. */
+    /* Whether a loaded model can no longer be used, because its file was cut: it gets no more requests, is freed when it has
+     * none, and is loaded again for the next. By any thread. NULL: none ever is. */
     bool (*is_lost)(void *user, const qn_registered *model);
     /* Looks for new files: qn_registry_add_file, qn_registry_remove_file. By any thread, one at a time. NULL: there are none. */
     void (*scan)(void *user, qn_registry *registry);

@@ -256,7 +256,9 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
 /* The account of a request's client. False without memory. */
 static bool open_account(qn_http_request *r)
 {
-    r->account = r->body.account = qn_account_open(r->http->budget, r->has_key ? r->key.scope : r->connection->client_text);
+    char client[QN_HTTP_ADDRESS_BYTES + QN_KEY_SCOPE_BYTES];
+    snprintf(client, sizeof client, "%s %s", r->has_key ? "key" : "from", r->has_key ? r->key.scope : r->connection->client_text);
+    r->account = r->body.account = qn_account_open(r->http->budget, client);
     return r->account || qn_request_refuse(r, 500, "out_of_memory", "no memory for the request");
 }
 

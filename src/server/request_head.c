@@ -20,7 +20,7 @@ typedef struct block {
     uintptr_t begin, end;
     uintptr_t at; /* the end of what was found last, in the block */
     bool is_exact;
-    bool has_hidden; /* bytes that belong to nothing, and are no space */
+    bool has_hidden; /* bytes that belong to nothing: more zeros than libmicrohttpd puts there, or what is no space */
 } block;
 
 static uintptr_t address_of(const char *text)
@@ -36,8 +36,11 @@ static void expect(block *b, uintptr_t to, size_t distance)
         return;
     b->is_exact = false;
     const char *const gap = (const char *)b->at; /* within the block, which is libmicrohttpd's until the request has ended */
-    for (size_t i = 0; i < to - b->at; i++)
-        b->has_hidden = b->has_hidden || !memchr("\0\r\n\t ", gap[i], 5);
+    size_t n_zeros = 0;
+    for (size_t i = 0; i < to - b->at; i++) {
+        n_zeros += !gap[i];
+        b->has_hidden = b->has_hidden || n_zeros > distance || !memchr("\0\r\n\t ", gap[i], 5);
+    }
 }
 
 static enum MHD_Result add_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
@@ -66,6 +69,7 @@ bool qn_request_check_head(qn_http_request *r, struct MHD_Connection *mhd, const
 {
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     block b = { .why = r->why_invalid, .begin = address_of(method), .is_exact = size != NULL };
+    b.framing.is_http_1_0 = !strcmp(version, MHD_HTTP_VERSION_1_0);
     b.end = b.begin + (size ? size->header_size : 0);
     add_first_line(&b, r, method, version);
     if (!b.why)
@@ -73,7 +77,7 @@ bool qn_request_check_head(qn_http_request *r, struct MHD_Connection *mhd, const
     if (!b.why)
         MHD_get_connection_values(mhd, MHD_HEADER_KIND, add_header, &b);
     if (!b.why)
-        b.why = qn_framing_end(&b.framing, !strcmp(version, MHD_HTTP_VERSION_1_0));
+        b.why = qn_framing_end(&b.framing);
     if (!b.why)
         expect(&b, b.end, 4);
     if (!b.why && b.has_hidden)

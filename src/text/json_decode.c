@@ -1,10 +1,10 @@
 /* A decoder without recursion: values are put into the array or object that is open, which is on a stack. */
 #include "text/json_decode.h"
 
+#include "base/append.h"
 #include "base/utf8.h"
 #include "text/json_scan.h"
 
-#include <errno.h>
 #include <locale.h>
 #include <math.h>
 #include <stdint.h>
@@ -45,7 +45,7 @@ static bool fail(decoder *d, enum json_error_code code, const char *what)
         line += d->text[i] == '\n';
     }
     *why = (json_error_t){ .line = line, .column = column, .position = d->at < INT32_MAX ? (int)d->at : INT32_MAX };
-    snprintf(why->text, sizeof why->text - 1, "%s", what);
+    (void)qn_print(why->text, sizeof why->text - 1, "%s", what);
     why->text[sizeof why->text - 1] = (char)code; /* where Jansson has it */
     return false;
 }

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Schemas come with requests: references may form cycles, and lists be long. What is counted: 256 for a schema, 4 for a constant
- * or a name of a type, 8 for a value that the search for an anchor visits. */
+/* Schemas come with requests: references may form cycles, and lists be long. What is counted: 256 for a schema, 4 for a
+ * constant or a name of a type, 8 for a value that the search for an anchor visits. */
 enum { PER_SCHEMA = 256, PER_CONSTANT = 4, PER_VALUE = 8, MAX_VISITS = 256 * PER_SCHEMA };
 
 static const char *const type_names[N_VALUE_TYPES] = {

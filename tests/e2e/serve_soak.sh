@@ -5,9 +5,7 @@
 command -v python3 >/dev/null && command -v openssl >/dev/null || exit 77
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-for type in q8_0 q4_0 q4_1; do
-    "$QN_BIN/quern" quantize "$QN_SOURCE_DIR/models/quern-demo.gguf" "$folder/demo-$type.gguf" $type >/dev/null 2>&1
-done
+cp "$golden"/{parrot,caller,agent}.gguf "$folder"
 seconds=8
 [ -z "${QN_SOAK:-}" ] || seconds=100
 export QN_BIN QN_SANITIZE

@@ -1,8 +1,8 @@
-/* Grammars of tool calls under arbitrary tools, in each form: compiling, masking and stepping end soon, every token of a mask may
- * follow, and what fits as a whole fits byte by byte.
+/* Grammars of tool calls under arbitrary tools, in each form: compiling, masking and stepping end soon, every token of a mask
+ * may follow, and what fits as a whole fits byte by byte.
  *
- * An input is: a byte for the form and its delimiters, a byte for how calls are asked for, the tools and perhaps a format as JSON
- * ({"tools": [...], "format": {...}}), a zero byte, bytes that choose tokens of masks. Inputs are mutated as trees of JSON:
+ * An input is: a byte for the form and its delimiters, a byte for how calls are asked for, the tools and perhaps a format as
+ * JSON ({"tools": [...], "format": {...}}), a zero byte, bytes that choose tokens of masks. Inputs are mutated as trees of JSON:
  * keywords of schemas come with numbers of any size, dead alternatives and references. */
 #include "text/grammar/grammar.h"
 

@@ -12,10 +12,11 @@ import json
 import multiprocessing
 import os
 import resource
+import socket
 import statistics
 import time
 
-from serve_process import LIMIT, Connection, Server, ask, ask_once
+from serve_process import LIMIT, SANITIZED, Connection, Server, ask, ask_once
 
 ATTACKER = "127.0.0.2"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -264,6 +265,26 @@ async def check_attacks(port, n_idle):
         assert under <= 2 * alone, f"{name}: {under * 1e3:.0f} ms, alone {alone * 1e3:.0f} ms"
 
 
+def check_small_pieces(port):
+    """Headers of single bytes in packets of their own: what has come is not looked at again with each of them."""
+    pairs = [socket.create_connection(("127.0.0.1", port), source_address=(ATTACKER, 0)) for _ in range(20)]
+    for connection in pairs:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        connection.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ")
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        for connection in pairs:
+            with contextlib.suppress(OSError):
+                connection.send(b"a")
+    begin = time.monotonic()
+    assert ask(port, "GET", "/health")[0] == 200
+    seconds = time.monotonic() - begin
+    for connection in pairs:
+        connection.close()
+    assert seconds < (5 if SANITIZED else 1), f"{seconds:.2f} s after headers in small pieces"
+
+
 async def check_unread(server):
     """Streams that nobody reads end when the client goes, and do not fill the memory."""
     before = server.resident()
@@ -290,6 +311,8 @@ def main():
         asyncio.run(check_attacks(server.port, args.idle))
         asyncio.run(check_unread(server))
         server.wait_idle()
+    with Server(args.model, "-t", "1", "-c", "512") as server:
+        check_small_pieces(server.port)
     print("all refused")
 
 

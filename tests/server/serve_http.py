@@ -174,6 +174,37 @@ async def check_stop(server):
         writer.transport.abort()
 
 
+# Path, body, where the answer tells how many tokens of the prompt were found.
+LONG = "A fox and a lantern went down to the river. " * 30
+CACHED = [
+    (TEXT, {"prompt": LONG}, ("usage", "prompt_tokens_details", "cached_tokens")),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "One. " + LONG}]}, ("usage", "prompt_tokens_details", "cached_tokens")),
+    ("/v1/messages", {"messages": [{"role": "user", "content": "Two! " + LONG}]}, ("usage", "cache_read_input_tokens")),
+    ("/v1/responses", {"input": "Three? " + LONG}, ("usage", "input_tokens_details", "cached_tokens")),
+    ("/completion", {"prompt": "Four: " + LONG}, ("timings", "cache_n")),
+]
+
+
+def check_scopes(model):
+    """What one key's requests have evaluated is found by that key alone, whatever tells of it."""
+    with Server(model, "-c", "1024", "--api-key", "one", "--api-key", "two") as server:
+        for path, body, place in CACHED:
+            length = {"/v1/responses": "max_output_tokens", "/completion": "n_predict"}.get(path, "max_tokens")
+
+            def found_by(key):
+                status, _, found = ask(server.port, "POST", path, {**body, length: 1, "temperature": 0}, {"Authorization": f"Bearer {key}"})
+                value = json.loads(found)
+                assert status == 200, found
+                for name in place:
+                    value = value[name]
+                return value
+
+            assert found_by("one") == 0, path
+            assert found_by("one") >= 128, path
+            assert found_by("two") == 0, path
+            assert found_by("two") >= 128, path
+
+
 def check_options(model):
     program = os.path.join(os.environ["QN_BIN"], "quern")
     found = subprocess.run([program, "serve", "-m", model, "--max-header", "257K"], capture_output=True, timeout=LIMIT)
@@ -220,6 +251,7 @@ def main():
             begin = time.monotonic()
             asyncio.run(check_stop(server))
             assert server.process.wait(LIMIT) == 0 and time.monotonic() - begin < 15
+    check_scopes(args.model)
     check_options(args.model)
     check_stop_while_loading(args.model)
 

@@ -1,5 +1,5 @@
-/* Tools' schemas of random form: well formed ones, and what a stranger makes of them. Numbers have any size, alternatives may be
- * dead, references lead anywhere. For tests and fuzzing; the same for the same state. */
+/* Tools' schemas of random form: well formed ones, and what a stranger makes of them. Numbers have any size, alternatives may
+ * be dead, references lead anywhere. For tests and fuzzing; the same for the same state. */
 #ifndef QN_TESTS_HELPER_SCHEMAS_H
 #define QN_TESTS_HELPER_SCHEMAS_H
 

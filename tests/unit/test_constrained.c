@@ -697,6 +697,36 @@ static void grammars_are_kept(void **unused)
     qn_grammar_free(first);
 }
 
+/* What one scope has compiled is not there for another: neither the grammar nor, as they go by its serial, its masks. */
+static void grammars_are_of_a_scope(void **unused)
+{
+    (void)unused;
+    static const char *const scopes[] = { "a", "b", "a", "", NULL, "b" };
+    const bool is_found[] = { false, false, true, false, true, true };
+    qn_model *model;
+    load_model("tests/golden/caller.gguf", 0, 1, &model);
+    qn_grammar *grammars[6], *calls[3];
+    for (size_t i = 0; i < 6; i++) {
+        const qn_grammar_counts before = qn_grammars_count(model->grammars);
+        assert_ok(qn_grammar_create_in(model, scopes[i], QN_GRAMMAR_SCHEMA, person, strlen(person), &grammars[i]));
+        assert_int_equal(qn_grammars_count(model->grammars).found - before.found, is_found[i]);
+        for (size_t k = 0; k < i; k++)
+            assert_int_equal(grammars[i] == grammars[k], !strcmp(scopes[i] ? scopes[i] : "", scopes[k] ? scopes[k] : ""));
+    }
+    static const char tools[] =
+        "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\"}}}]";
+    for (size_t i = 0; i < 3; i++) {
+        const qn_call_params params = { .tools = tools, .length = strlen(tools), .scope = scopes[i] };
+        assert_ok(qn_grammar_create_calls(model, &params, &calls[i]));
+    }
+    assert_true(calls[0] != calls[1] && calls[0] == calls[2]);
+    for (size_t i = 0; i < 6; i++)
+        qn_grammar_free(grammars[i]);
+    for (size_t i = 0; i < 3; i++)
+        qn_grammar_free(calls[i]);
+    qn_model_free(model);
+}
+
 static void threads_share_grammars(void **unused)
 {
     (void)unused;
@@ -745,6 +775,7 @@ int main(void)
         cmocka_unit_test(free_text_before_the_end_of_reasoning),
         cmocka_unit_test(refuses),
         cmocka_unit_test(grammars_are_kept),
+        cmocka_unit_test(grammars_are_of_a_scope),
         cmocka_unit_test(threads_share_grammars),
         cmocka_unit_test(test_big_integers),
     };

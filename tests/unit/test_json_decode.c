@@ -260,9 +260,9 @@ static void test_many_integers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates), cmocka_unit_test(test_integers),
-                                        cmocka_unit_test(test_keys),       cmocka_unit_test(test_syntax),
-                                        cmocka_unit_test(test_depth),      cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_zero_bytes), cmocka_unit_test(test_many_integers) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates),   cmocka_unit_test(test_integers),
+                                        cmocka_unit_test(test_zero_bytes),   cmocka_unit_test(test_keys),
+                                        cmocka_unit_test(test_syntax),       cmocka_unit_test(test_depth),
+                                        cmocka_unit_test(test_memory),       cmocka_unit_test(test_many_integers) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

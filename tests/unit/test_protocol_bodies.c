@@ -647,6 +647,29 @@ static void prompts_fit_into_the_context(void **unused)
     }
 }
 
+/* A schema that was compiled for one scope is compiled again for another. */
+static void grammars_are_of_the_scope(void **unused)
+{
+    (void)unused;
+    static const char *const scopes[] = { "a", "b", "a" };
+    static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
+    const qn_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
+    const qn_protocol *protocol = qn_protocol_find(CHAT);
+    qn_exchange *x[3];
+    qn_refusal refusal;
+    for (size_t i = 0; i < 3; i++) {
+        x[i] = qn_exchange_parse(protocol, body, strlen(body), NULL, &origin, &refusal);
+        assert_non_null(x[i]);
+        x[i]->scope = scopes[i];
+        assert_true(protocol->bind(x[i], &served, &refusal));
+    }
+    assert_non_null(x[0]->requests->grammar);
+    assert_ptr_equal(x[0]->requests->grammar, x[2]->requests->grammar);
+    assert_ptr_not_equal(x[0]->requests->grammar, x[1]->requests->grammar);
+    for (size_t i = 0; i < 3; i++)
+        qn_exchange_free(x[i]);
+}
+
 static void refusals_of_the_scheduler(void **unused)
 {
     (void)unused;
@@ -678,11 +701,11 @@ int main(void)
         cmocka_unit_test(other_names_and_ends_of_ranges), cmocka_unit_test(prompts_become_tokens),
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
-        cmocka_unit_test(refusals_of_the_scheduler),      cmocka_unit_test(values_of_bodies_are_not_kept),
-        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
-        cmocka_unit_test(memory_of_values_is_limited),    cmocka_unit_test(arguments_have_a_depth),
-        cmocka_unit_test(allowed_tools_are_there_once),   cmocka_unit_test(biases_are_those_of_tokens),
-        cmocka_unit_test(names_of_models_are_short),
+        cmocka_unit_test(grammars_are_of_the_scope),      cmocka_unit_test(refusals_of_the_scheduler),
+        cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(formats_go_with_tools),
+        cmocka_unit_test(prompts_fit_into_the_context),   cmocka_unit_test(memory_of_values_is_limited),
+        cmocka_unit_test(arguments_have_a_depth),         cmocka_unit_test(allowed_tools_are_there_once),
+        cmocka_unit_test(biases_are_those_of_tokens),     cmocka_unit_test(names_of_models_are_short),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

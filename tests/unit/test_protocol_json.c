@@ -213,7 +213,8 @@ static void zeros_are_in_texts_alone(void **unused)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         qn_refusal refusal;
         label("%s", names[i].body);
-        assert_null(qn_body_read(names[i].body, strlen(names[i].body), &(qn_reading){ 0 }, &refusal));
+        qn_reading reading = { 0 };
+        assert_null(qn_body_read(names[i].body, strlen(names[i].body), &reading, &refusal));
         assert_int_equal(refusal.status, 400);
         assert_string_equal(refusal.param, names[i].param);
     }

@@ -1,8 +1,10 @@
 /* Header blocks: which are complete, and which are not those of requests. tests/server/serve_framing.py has the same of a server. */
 #include "helper_assert.h"
 
+#include "base/append.h"
 #include "server/framing.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +14,9 @@ static qn_head head_of(const char *text, size_t n, size_t *length, const char **
     char *const copy = malloc(n ? n : 1);
     assert_non_null(copy);
     memcpy(copy, text, n);
-    const qn_head head = qn_framing_head(copy, n, length, why);
+    qn_framing framing = { 0 };
+    const qn_head head = qn_framing_read(&framing, copy, n, why);
+    *length = framing.at;
     free(copy);
     return head;
 }
@@ -43,6 +47,42 @@ static void valid_blocks_are_complete_at_their_end(void **state)
     const char two[] = "GET / HTTP/1.0\r\n\r\nGET \n";
     assert_int_equal(head_of(two, sizeof two - 1, &length, &why), QN_HEAD_COMPLETE);
     assert_int_equal(length, 18);
+}
+
+/* Bytes come one by one: the same blocks, read on. */
+static void parts_are_read_on(void **state)
+{
+    static const char block[] = "\r\nPOST /a?b HTTP/1.1\r\nHost: a\r\nX: y\r\nContent-Length: 5\r\n\r\n";
+    (void)state;
+    qn_framing framing = { 0 };
+    const char *why;
+    for (size_t n = 0; n < sizeof block - 1; n++)
+        assert_int_equal(qn_framing_read(&framing, block, n, &why), QN_HEAD_PART);
+    assert_int_equal(qn_framing_read(&framing, block, sizeof block - 1, &why), QN_HEAD_COMPLETE);
+    assert_int_equal(framing.at, sizeof block - 1);
+    assert_true(framing.n_hosts == 1 && framing.n_lengths == 1 && framing.n_encodings == 0);
+}
+
+static void values_are_counted(void **state)
+{
+    (void)state;
+    const struct {
+        const char *before, *each, *after;
+    } many[] = { { "GET / HTTP/1.1\r\nHost: a\r\n", "X:\r\n", "\r\n" },
+                 { "GET /?a", "&b", " HTTP/1.1\r\nHost: a\r\n\r\n" },
+                 { "GET / HTTP/1.1\r\nHost: a\r\nCookie: a", ";b", "\r\n\r\n" } };
+    for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+        for (size_t n = QN_FRAMING_VALUES - 10; n < QN_FRAMING_VALUES + 10; n += 15) {
+            char block[4096];
+            qn_text_buffer text = QN_APPEND_TO(block);
+            qn_append(&text, "%s", many[i].before);
+            for (size_t k = 0; k < n; k++)
+                qn_append(&text, "%s", many[i].each);
+            qn_append(&text, "%s", many[i].after);
+            const char *why;
+            size_t at;
+            assert_int_equal(head_of(block, text.length, &at, &why), n > QN_FRAMING_VALUES ? QN_HEAD_LARGE : QN_HEAD_COMPLETE);
+        }
 }
 
 #define START "GET / HTTP/1.1\r\nHost: a\r\n"
@@ -125,6 +165,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(valid_blocks_are_complete_at_their_end),
+        cmocka_unit_test(parts_are_read_on),
+        cmocka_unit_test(values_are_counted),
         cmocka_unit_test(invalid_blocks_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

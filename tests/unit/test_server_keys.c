@@ -159,6 +159,26 @@ static void bad_keys_are_refused(void **state)
     assert_text("/nonexistent/keys");
 }
 
+/* A text in UTF-16 would be the key of its first character. */
+static void files_with_zeros_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t n;
+    } cases[] = { { "s\0k\0\n\0", 6 }, { "good\nname: k\0ey\n", 16 }, { "good\0", 5 }, { "\0\n", 2 }, { "# a\0\n", 5 } };
+    const char *const files[] = { path };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_keys *keys;
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        assert_int_equal(fwrite(cases[i].bytes, 1, cases[i].n, file), cases[i].n);
+        fclose(file);
+        assert_int_equal(qn_keys_create(NULL, 0, files, 1, NULL, &keys), QN_ERR_INVALID);
+        assert_text("has a zero");
+    }
+}
+
 static void exposed_files_are_named(void **state)
 {
     (void)state;
@@ -233,6 +253,7 @@ int main(void)
                                         cmocka_unit_test(headers_are_read),
                                         cmocka_unit_test(all_characters_count),
                                         cmocka_unit_test(bad_keys_are_refused),
+                                        cmocka_unit_test(files_with_zeros_are_refused),
                                         cmocka_unit_test(exposed_files_are_named),
                                         cmocka_unit_test(reload_replaces),
                                         cmocka_unit_test(threads_look_while_keys_are_read) };

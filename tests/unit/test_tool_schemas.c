@@ -1,6 +1,6 @@
-/* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each is taken
- * or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under sanitizers this is the test
- * that no schema overwrites memory. QN_SOAK: many more of them. */
+/* Bodies of every protocol whose tools have schemas of a stranger's making, to models of each form of tool calls: each is
+ * taken or refused as the body's fault, whatever numbers, dead alternatives and references there are. Under sanitizers this is
+ * the test that no schema overwrites memory. QN_SOAK: many more of them. */
 #include "helper_assert.h"
 #include "helper_schemas.h"
 #include "helper_vocab.h"
@@ -139,8 +139,7 @@ static qn_exchange *parse(way w, const char *text, size_t length, qn_refusal *re
         return qn_exchange_parse(protocol, text, length, NULL, &origin, refusal);
     qn_reading reading = { 0 };
     json_t *line = qn_body_read(text, length, &reading, refusal);
-    qn_exchange *exchange =
-        line ? qn_exchange_create(protocol, json_object_get(line, "body"), &reading, &origin, refusal) : NULL;
+    qn_exchange *exchange = line ? qn_exchange_create(protocol, json_object_get(line, "body"), &reading, &origin, refusal) : NULL;
     json_decref(line);
     return exchange;
 }

@@ -103,8 +103,8 @@ static uint64_t checksum(const struct header *h, const void *payload)
 
 /* ---- Trust ---- */
 
-/* Code of another user runs with this user's rights: who owns a file or directory of the cache, or may write to it, is this user or
- * root. */
+/* Code of another user runs with this user's rights: who owns a file or directory of the cache, or may write to it, is this
+ * user or root. */
 static qn_status check_trust(const char *path, const struct stat *st)
 {
     if (st->st_uid != geteuid() && st->st_uid != 0)

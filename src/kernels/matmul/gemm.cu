@@ -455,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS(QN_TILE_M), 1)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
     const uint32_t warpgroup = threadIdx.x / 128, warp = threadIdx.x / QN_WARP_SIZE % 4, lane = threadIdx.x % QN_WARP_SIZE;
-    const uint32_t stages = qn_shared_address(shared);
+    const uint32_t stages = qn_shared_address(shared) + QN_GEMM_BARRIER_BYTES;
     weight_source source;
     uint32_t tile[WARP_TILES];
     const bool split_k = gridDim.z > 1 && blockIdx.y >= a.n_unsplit;
@@ -476,7 +476,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS(QN_TILE_M), 1)
     float acc[WARP_TILES][ACCUMULATORS] = {};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    const uint32_t full = stages + STAGES * STAGE_BYTES, empty = full + 8 * STAGES;
+    const uint32_t full = qn_shared_address(shared), empty = full + 8 * STAGES;
     init_barriers(full, empty);
     qn_pdl_trigger();
     if (warpgroup == CONSUMERS) {
@@ -513,7 +513,7 @@ extern "C" __global__ void __launch_bounds__(QN_GEMM_THREADS(QN_TILE_M), 1)
             if (group % UNIT_GROUPS == 0)
                 load_unit(weights, source, (k_tile * QN_TILE_GROUPS + group) / UNIT_GROUPS, lane);
             dequantize_group(x, weights, group % UNIT_GROUPS);
-            mma_group(acc, x, shared + step % STAGES * STAGE_BYTES, group, lane);
+            mma_group(acc, x, shared + QN_GEMM_BARRIER_BYTES + step % STAGES * STAGE_BYTES, group, lane);
         }
     if (warpgroup != CONSUMERS)
         epilogue(a, split_k, stages, tile, acc);

@@ -376,12 +376,12 @@ static size_t gemm_cost(const struct gemm_tile *tile, size_t waves, size_t n_k_t
            ((n_k_tiles + cluster - 1) / cluster * k_tile + 3000 + (cluster > 1 ? 1000 : 0) + 20 * tile->tokens / cluster);
 }
 
-/* Stages with two mbarriers each; or a block's partials. */
+/* mbarriers, then stages or a block's partials. */
 static size_t shared_bytes_of(const struct gemm_tile *tile, size_t cluster)
 {
-    const size_t stages = QN_GEMM_STAGES(tile->tokens) * (tile->tokens * 128 + 16),
+    const size_t stages = QN_GEMM_STAGES(tile->tokens) * (size_t)tile->tokens * 128,
                  sums = tile->rows * tile->tokens * sizeof(float);
-    return cluster > 1 && sums > stages ? sums : stages;
+    return QN_GEMM_BARRIER_BYTES + (cluster > 1 && sums > stages ? sums : stages);
 }
 
 static size_t row_blocks_of(const qn_tiled_matrix *matrix, size_t rows)

@@ -115,6 +115,10 @@ enum {
 /* Pipeline stages of qn_matmul_gemm (64 columns of activations each) by tokens per block. */
 #define QN_GEMM_STAGES(tokens) ((tokens) == QN_GEMM_TILE_N ? 6 : 12)
 
+/* Shared memory of its mbarriers, before the stages, which begin at a multiple of 1024 bytes. The partials of split-K take the
+ * place of the stages, never that of mbarriers: memory of an mbarrier must not be used otherwise (kernels/mbarrier.cuh). */
+enum { QN_GEMM_BARRIER_BYTES = 1024 };
+
 /* qn_matmul_gemm_few: rows of weights and most tokens of a block, most blocks; stages of activations (QN_ACTS_HILO_COLS columns
  * each) by tokens of a block; bytes of a stage of activations with its scales, and of weights (QN_TILE_COLS columns). */
 enum { QN_FEW_TILE_M = 256, QN_FEW_TILE_N = 32, QN_FEW_MAX_BLOCKS = 192, QN_FEW_THREADS = 640 };

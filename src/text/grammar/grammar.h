@@ -55,8 +55,10 @@ typedef struct qn_grammar_options {
  * properties an ASCII character has one spelling, its short escape where JSON needs one; others may be written as \uXXXX. In
  * an object with a property outside ASCII, keys have all other characters as they are, or all as \uXXXX in lower case.
  *
- * QN_ERR_INVALID       the schema is malformed, or nothing validates; with the path in the schema
- * QN_ERR_UNSUPPORTED   an unsupported keyword in strict mode, or the schema is too large */
+ * QN_ERR_INVALID       the schema is malformed, or nothing validates; with the path in the schema. Numbers of its keywords are
+ *                      checked wherever they stand, whether their branch has values or not
+ * QN_ERR_UNSUPPORTED   an unsupported keyword in strict mode, a least count above INT32_MAX (a greatest one is none), or the
+ *                      schema is too large: work and memory are bounded, whatever it repeats or refers to */
 qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out);
 
 /* qn_grammar_from_json - compile "any JSON value", or with `object` "any JSON object". */

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* Most steps of what follows: values that are visited, and items that are copied, 64 bytes each at most. */
-enum { QN_SCHEMA_STEPS = 1 << 21 };
+enum { QN_SCHEMA_STEPS = 1 << 22 };
 
 /* qn_schema_resolve - the schema that a reference names in `root`: "#/a/b", or "#name" of an $anchor, behind the root's own $id
  * or alone. NULL with QN_ERR_INVALID if there is none. Borrowed.
