@@ -134,7 +134,9 @@ QN_API qn_model_info qn_model_get_info(const qn_model *model);
  *
  *   text            [length] bytes, valid UTF-8 or not; no terminator needed
  *   length          in bytes
- *   parse_special   true: special tokens spelled in the text ("<|im_end|>") become their ids; pass false for untrusted text
+ *   parse_special   true: special tokens spelled in the text ("<|im_end|>") become their ids; pass false for untrusted text.
+ *                   User-defined tokens, which in some vocabularies are "</think>" and "<tool_call>", always do: messages are
+ *                   for qn_conversation_tokens
  *   add_bos         true: put the beginning-of-text token first, if the model uses one
  *   tokens          [*count] the ids; free with qn_free_tokens. Empty text gives a valid pointer and a count of 0
  *   count           number of ids

@@ -54,7 +54,7 @@ static qn_status encode(const qn_model *model, const char *conversation, size_t 
     *tools = json_incref(json_object_get(json, "tools"));
     json_decref(json);
     if (status == QN_OK) {
-        status = qn_chat_text_tokens(tok, &text, most, tokens, count);
+        status = qn_chat_text_tokens(tok, model->chat, &text, most, tokens, count);
         qn_jinja_output_free(&text);
     }
     return status;

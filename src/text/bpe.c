@@ -114,20 +114,27 @@ static void sift_down(struct qn_bpe_pair *heap, size_t n, size_t at)
     heap[at] = moving;
 }
 
+/* What is merged, the same for all pairs. */
+struct merging {
+    const qn_merges *merges;
+    const bool *without;
+    const int32_t *tokens;
+};
+
 /* Appends the pair at positions (at, next) to the heap's array if there is a merge for it; returns whether there is. */
-static bool append_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t at, int32_t next)
+static bool append_pair(const struct merging *m, qn_bpe_scratch *scratch, int32_t at, int32_t next)
 {
-    const uint32_t left = (uint32_t)tokens[at], right = (uint32_t)tokens[next];
-    const qn_merge *merge = merges->slots + pair_slot(merges, left, right);
-    if (!merge->rank)
+    const uint32_t left = (uint32_t)m->tokens[at], right = (uint32_t)m->tokens[next];
+    const qn_merge *merge = m->merges->slots + pair_slot(m->merges, left, right);
+    if (!merge->rank || (m->without && m->without[merge->token]))
         return false;
     scratch->heap[scratch->n_heap++] = (struct qn_bpe_pair){ merge->rank, (uint32_t)at, left, right, merge->token };
     return true;
 }
 
-static void push_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const int32_t *tokens, int32_t left, int32_t right)
+static void push_pair(const struct merging *m, qn_bpe_scratch *scratch, int32_t left, int32_t right)
 {
-    if (left < 0 || right < 0 || !append_pair(merges, scratch, tokens, left, right))
+    if (left < 0 || right < 0 || !append_pair(m, scratch, left, right))
         return;
     struct qn_bpe_pair *heap = scratch->heap;
     size_t at = scratch->n_heap - 1;
@@ -137,8 +144,9 @@ static void push_pair(const qn_merges *merges, qn_bpe_scratch *scratch, const in
     heap[at] = moving;
 }
 
-qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t *tokens, size_t *n)
+qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens, size_t *n)
 {
+    const struct merging m = { merges, without, tokens };
     if (*n < 2)
         return QN_OK;
     const int32_t count = (int32_t)*n;
@@ -150,7 +158,7 @@ qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t
     for (int32_t i = 0; i < count; i++) {
         links[i] = (struct qn_bpe_links){ i - 1, i + 1 < count ? i + 1 : -1 };
         if (i)
-            append_pair(merges, scratch, tokens, i - 1, i);
+            append_pair(&m, scratch, i - 1, i);
     }
     for (size_t i = scratch->n_heap / 2; i-- > 0;)
         sift_down(scratch->heap, scratch->n_heap, i);
@@ -167,8 +175,8 @@ qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t
         links[at].next = links[next].next;
         if (links[at].next >= 0)
             links[links[at].next].prev = at;
-        push_pair(merges, scratch, tokens, links[at].prev, at);
-        push_pair(merges, scratch, tokens, at, links[at].next);
+        push_pair(&m, scratch, links[at].prev, at);
+        push_pair(&m, scratch, at, links[at].next);
     }
     size_t kept = 0;
     for (int32_t i = 0; i >= 0; i = links[i].next)

@@ -42,10 +42,11 @@ void qn_bpe_scratch_free(qn_bpe_scratch *scratch);
 /* qn_bpe_merge - merge tokens in place: always the pair of the lowest rank, the leftmost of equal ranks, until none can be
  * merged.
  *
- *   tokens   [*n]
- *   n        at most 2^31-1; the new length
+ *   without   [of all tokens] those that no merge may give; NULL: none
+ *   tokens    [*n]
+ *   n         at most 2^31-1; the new length
  *
  * Time is O(n log n). */
-qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, int32_t *tokens, size_t *n);
+qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens, size_t *n);
 
 #endif

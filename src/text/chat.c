@@ -23,6 +23,7 @@ struct qn_chat_template {
     bool has_parsed_calls; /* or no tools */
     char reasoning_end[QN_OUTPUT_MAX_WORDS];
     qn_chat_traits traits;
+    bool *structural;                /* [n_vocab] of qn_chat_text_tokens */
     char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
 };
 
@@ -75,13 +76,37 @@ static void find_output(qn_chat_template *chat, const qn_tokenizer *tok)
     }
 }
 
+struct marking {
+    const qn_tokenizer *tok;
+    bool *structural;
+};
+
+static bool mark_spelled(const char *text, size_t length, void *user)
+{
+    const struct marking *marking = user;
+    qn_tokenizer_mark_structural(marking->tok, text, length, marking->structural);
+    return true;
+}
+
+static qn_status find_structural(qn_chat_template *chat, const qn_tokenizer *tok)
+{
+    QN_TRY(qn_alloc(&chat->structural, qn_tokenizer_n_vocab(tok), sizeof *chat->structural, "structural tokens"));
+    for (const char *const *marker = qn_output_markers; *marker; marker++)
+        qn_tokenizer_mark_structural(tok, *marker, strlen(*marker), chat->structural);
+    if (chat->jinja)
+        qn_jinja_spells(chat->jinja, mark_spelled, &(struct marking){ tok, chat->structural });
+    return QN_OK;
+}
+
 qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out)
 {
     *out = NULL;
     qn_chat_template *chat;
     QN_TRY(qn_alloc(&chat, 1, sizeof *chat, "chat template"));
     chat->name = "";
-    const qn_status status = find_template(chat, file, tok, given);
+    qn_status status = find_template(chat, file, tok, given);
+    if (status == QN_OK)
+        status = find_structural(chat, tok);
     if (status != QN_OK) {
         qn_chat_template_free(chat);
         return status;
@@ -96,6 +121,7 @@ void qn_chat_template_free(qn_chat_template *chat)
     if (!chat)
         return;
     qn_jinja_free(chat->jinja);
+    qn_free(chat->structural);
     qn_free(chat);
 }
 
@@ -202,8 +228,8 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     return status;
 }
 
-qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *text, size_t most, int32_t **tokens,
-                              size_t *count)
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text, size_t most,
+                              int32_t **tokens, size_t *count)
 {
     qn_text_span *spans;
     *tokens = NULL;
@@ -211,8 +237,8 @@ qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *te
     QN_TRY(qn_alloc(&spans, text->n_spans, sizeof *spans, "spans of text"));
     for (size_t i = 0; i < text->n_spans; i++)
         spans[i] = (qn_text_span){ text->spans[i].end, text->spans[i].from_template };
-    const qn_status status =
-        qn_tokenizer_encode_spans(tok, text->text, text->length, spans, text->n_spans, most, tokens, count);
+    const qn_spanned_text spanned = { text->text, text->length, spans, text->n_spans, chat->structural };
+    const qn_status status = qn_tokenizer_encode_spans(tok, &spanned, most, tokens, count);
     qn_free(spans);
     return status;
 }
@@ -224,7 +250,7 @@ qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, 
     *tokens = NULL;
     *count = 0;
     QN_TRY(qn_chat_render(tok, chat, conversation, now, &text));
-    const qn_status status = qn_chat_text_tokens(tok, &text, SIZE_MAX, tokens, count);
+    const qn_status status = qn_chat_text_tokens(tok, chat, &text, SIZE_MAX, tokens, count);
     qn_jinja_output_free(&text);
     return status;
 }

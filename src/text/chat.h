@@ -56,13 +56,14 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat);
 qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
                          qn_jinja_output *output);
 
-/* qn_chat_text_tokens - the tokens of a rendered conversation: the template's own bytes form control tokens, those of the
- * conversation do not.
+/* qn_chat_text_tokens - the tokens of a conversation that the template rendered. Its own bytes form control tokens and structural
+ * ones, those of the conversation do not. Structural are user-defined tokens that the template spells, or that a form of output has
+ * (qn_output_markers), as "<tool_call>".
  *
  *   most     the number of tokens that `tokens` has at most; `count` has all
  *   tokens   [*count or most] free them with free() */
-qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_jinja_output *text, size_t most, int32_t **tokens,
-                              size_t *count);
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text, size_t most,
+                              int32_t **tokens, size_t *count);
 
 /* qn_chat_encode - a conversation as tokens: qn_chat_text_tokens of what qn_chat_render gives. Fails as they do. */
 qn_status qn_chat_encode(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,

@@ -10,6 +10,9 @@ static const char *const names[QN_OUTPUT_N_FORMS] = {
     [QN_OUTPUT_PLAIN] = "plain", [QN_OUTPUT_JSON] = "json", [QN_OUTPUT_XML] = "xml", [QN_OUTPUT_LLAMA3] = "llama3"
 };
 
+const char *const qn_output_markers[] = { "<think>",         "</think>",         "<tool_call>",    "</tool_call>",
+                                          "<tool_response>", "</tool_response>", "<|python_tag|>", NULL };
+
 const char *qn_output_form_name(qn_output_form form)
 {
     return (unsigned)form < QN_OUTPUT_N_FORMS ? names[form] : "?";

@@ -56,6 +56,10 @@ typedef struct qn_output_params {
  * 16 MiB, no budget. on_event must be set. */
 void qn_output_params_init(qn_output_params *params, qn_output_form form);
 
+/* qn_output_markers - the delimiters of all forms and those of results, NULL at the end: what only a chat template may spell as tokens,
+ * whatever template a vocabulary comes with. */
+extern const char *const qn_output_markers[];
+
 /* qn_output_find_tokens - sets the token ids of the delimiters that are special tokens of a vocabulary. */
 void qn_output_find_tokens(qn_output_params *params, const qn_tokenizer *tok);
 

@@ -167,7 +167,8 @@ typedef struct encoder {
     qn_bpe_scratch bpe;
     int32_t *tokens;
     size_t n_tokens, capacity;
-    size_t most, n_more; /* tokens that are kept; that came after them */
+    size_t most, n_more;    /* tokens that are kept; that came after them */
+    const bool *structural; /* or NULL */
 } encoder;
 
 /* n tokens have come behind those that are there. */
@@ -209,7 +210,7 @@ static qn_status encode_part(encoder *e, const char *piece, size_t length)
         if (token >= 0)
             tokens[n++] = token;
     }
-    QN_TRY(qn_bpe_merge(&e->tok->merges, &e->bpe, tokens, &n));
+    QN_TRY(qn_bpe_merge(&e->tok->merges, &e->bpe, e->structural, tokens, &n));
     keep(e, n);
     return QN_OK;
 }
@@ -255,16 +256,20 @@ static qn_status encode_plain(encoder *e, const char *text, size_t length)
     return QN_OK;
 }
 
-/* The special token that begins at text[at], where the control tokens must end at or before `end`. */
-static int32_t special_at(const encoder *e, const char *text, size_t length, size_t at, size_t end, bool parse_special,
-                          size_t *match)
+/* The special token that begins at byte `at`, in a span. Control and structural tokens must end within it. */
+static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at, const qn_text_span *span, size_t *match)
 {
-    const int32_t special = parse_special ? qn_vocab_special_at(&e->tok->vocab, text + at, end - at, true, match) : -1;
-    return special >= 0 ? special : qn_vocab_special_at(&e->tok->vocab, text + at, length - at, false, match);
+    const qn_vocab *vocab = &e->tok->vocab;
+    const char *text = t->text + at;
+    const int32_t special = span->parse_special ? qn_vocab_special_at(vocab, text, span->end - at, true, NULL, match) : -1;
+    return special >= 0 ? special : qn_vocab_special_at(vocab, text, t->length - at, false, t->structural, match);
 }
 
-static qn_status encode(encoder *e, const char *text, size_t length, const qn_text_span *spans, bool add_bos)
+static qn_status encode(encoder *e, const qn_spanned_text *t, bool add_bos)
 {
+    const char *text = t->text;
+    const size_t length = t->length;
+    const qn_text_span *span = t->spans;
     QN_TRY(qn_matcher_create(&e->matcher));
     /* The result is not NULL even without tokens. A long text mostly has one for each byte at most: what is not written takes no
      * memory, while an array that grows is there twice now and then. */
@@ -273,9 +278,9 @@ static qn_status encode(encoder *e, const char *text, size_t length, const qn_te
         QN_TRY(append_token(e, e->tok->bos));
     size_t plain = 0, match = 0;
     for (size_t at = 0; at < length;) {
-        while (at >= spans->end)
-            spans++;
-        const int32_t special = special_at(e, text, length, at, spans->end, spans->parse_special, &match);
+        while (at >= span->end)
+            span++;
+        const int32_t special = special_at(e, t, at, span, &match);
         if (special < 0) {
             at++;
             continue;
@@ -287,16 +292,16 @@ static qn_status encode(encoder *e, const char *text, size_t length, const qn_te
     return encode_plain(e, text + plain, length - plain);
 }
 
-static qn_status encode_text(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans, bool add_bos,
-                             size_t most, int32_t **tokens, size_t *count)
+static qn_status encode_text(const qn_tokenizer *tok, const qn_spanned_text *text, bool add_bos, size_t most, int32_t **tokens,
+                             size_t *count)
 {
     *tokens = NULL;
     *count = 0;
-    if (length > INT32_MAX)
-        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed", length,
+    if (text->length > INT32_MAX)
+        return qn_fail(QN_ERR_INVALID, "a text of %zu bytes is too long to tokenise, at most %d are allowed", text->length,
                        INT32_MAX);
-    encoder e = { .tok = tok, .most = most };
-    const qn_status status = encode(&e, text, length, spans, add_bos);
+    encoder e = { .tok = tok, .most = most, .structural = text->structural };
+    const qn_status status = encode(&e, text, add_bos);
     qn_matcher_free(e.matcher);
     qn_nfc_scratch_free(&e.nfc);
     qn_bpe_scratch_free(&e.bpe);
@@ -313,19 +318,43 @@ static qn_status encode_text(const qn_tokenizer *tok, const char *text, size_t l
 qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
                               int32_t **tokens, size_t *count)
 {
-    const qn_text_span whole = { length, parse_special };
-    return encode_text(tok, text, length, &whole, add_bos, SIZE_MAX, tokens, count);
+    const qn_text_span span = { length, parse_special };
+    const qn_spanned_text whole = { text, length, &span, 1, NULL };
+    return encode_text(tok, &whole, add_bos, SIZE_MAX, tokens, count);
 }
 
-qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans,
-                                    size_t n_spans, size_t most, int32_t **tokens, size_t *count)
+qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const qn_spanned_text *text, size_t most, int32_t **tokens,
+                                    size_t *count)
 {
     *tokens = NULL;
     *count = 0;
-    if (length && (!n_spans || spans[n_spans - 1].end != length))
-        return qn_fail(QN_ERR_INVALID, "the spans of a text of %zu bytes end at %zu", length,
-                       n_spans ? spans[n_spans - 1].end : 0);
-    return encode_text(tok, text, length, spans, false, most, tokens, count);
+    const size_t end = text->n_spans ? text->spans[text->n_spans - 1].end : 0;
+    if (text->length && end != text->length)
+        return qn_fail(QN_ERR_INVALID, "the spans of a text of %zu bytes end at %zu", text->length, end);
+    return encode_text(tok, text, false, most, tokens, count);
+}
+
+static bool is_space(const char *text, size_t length)
+{
+    static const char space[] = " \t\n\v\f\r";
+    for (size_t i = 0; i < length; i++)
+        if (!memchr(space, text[i], sizeof space - 1))
+            return false;
+    return true;
+}
+
+void qn_tokenizer_mark_structural(const qn_tokenizer *tok, const char *text, size_t length, bool *structural)
+{
+    /* At each byte the longest token that is not marked, then the shorter ones: a token is found once. */
+    for (size_t at = 0; at < length; at++)
+        for (size_t left = length - at; left > 1;) {
+            size_t match = 0;
+            const int32_t token = qn_vocab_special_at(&tok->vocab, text + at, left, false, structural, &match);
+            if (token < 0 || match == 1 || is_space(text + at, match)) /* as the shorter ones are */
+                break;
+            structural[token] = true;
+            left = match - 1;
+        }
 }
 
 /* ---- Tokens ---- */
@@ -377,7 +406,7 @@ int32_t qn_tokenizer_find(const qn_tokenizer *tok, const char *name)
 {
     const size_t length = strlen(name);
     size_t match = 0;
-    const int32_t token = qn_vocab_special_at(&tok->vocab, name, length, true, &match);
+    const int32_t token = qn_vocab_special_at(&tok->vocab, name, length, true, NULL, &match);
     return token >= 0 && match == length ? token : -1;
 }
 

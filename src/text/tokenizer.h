@@ -49,18 +49,31 @@ qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t 
 /* A part of a text up to byte `end`; the next one begins there. */
 typedef struct qn_text_span {
     size_t end;
-    bool parse_special; /* control tokens spelled in it become their ids */
+    bool parse_special; /* control and structural tokens spelled in it become their ids */
 } qn_text_span;
 
-/* qn_tokenizer_encode_spans - tokenise a text in parts: control tokens are found where they lie within one span that has
- * parse_special. Everything else is tokenised as if there were no spans, also across their ends.
+typedef struct qn_spanned_text {
+    const char *text;
+    size_t length;
+    const qn_text_span *spans; /* [n_spans] ascending; the last one ends at `length` */
+    size_t n_spans;
+    const bool *structural; /* [n_vocab] user-defined tokens that are found as control tokens are; NULL: none */
+} qn_spanned_text;
+
+/* qn_tokenizer_encode_spans - tokenise a text in parts: control and structural tokens are found where they lie within one span
+ * that has parse_special. Everything else is tokenised as if there were no spans, also across their ends.
  *
- *   spans   [n_spans] ascending; the last one ends at `length`
- *   most    the number of tokens that `tokens` has at most; `count` has all
+ *   most   the number of tokens that `tokens` has at most; `count` has all
  *
  * Otherwise as qn_tokenizer_encode. */
-qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const char *text, size_t length, const qn_text_span *spans,
-                                    size_t n_spans, size_t most, int32_t **tokens, size_t *count);
+qn_status qn_tokenizer_encode_spans(const qn_tokenizer *tok, const qn_spanned_text *text, size_t most, int32_t **tokens,
+                                    size_t *count);
+
+/* qn_tokenizer_mark_structural - mark the user-defined tokens that a text of a chat template spells. White space and single bytes,
+ * which any text may have, are not marked.
+ *
+ *   structural   [n_vocab] */
+void qn_tokenizer_mark_structural(const qn_tokenizer *tok, const char *text, size_t length, bool *structural);
 
 /* qn_tokenizer_piece - the bytes of a token: not terminated, possibly part of a character. A special token gives its name.
  * Owned by the tokeniser. QN_ERR_INVALID for an id outside the vocabulary. */

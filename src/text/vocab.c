@@ -235,7 +235,8 @@ int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t len
     return token >= 0 && vocab->token_types[token] == QN_TOKEN_NORMAL ? token : -1;
 }
 
-int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, size_t *match)
+int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, const bool *without,
+                            size_t *match)
 {
     int32_t best = -1;
     if (!length || !vocab->special_first_bytes[(unsigned char)text[0]])
@@ -243,10 +244,10 @@ int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t leng
     /* Tokens low to high - 1 share the first `depth` bytes with the text; a token of this length is the first of them. */
     size_t low = 0, high = vocab->n_special_tokens;
     for (size_t depth = 0; low < high; depth++) {
-        const qn_string first = qn_vocab_text(vocab, vocab->special_tokens[low]);
-        if (first.length == depth) {
-            if (control || vocab->token_types[vocab->special_tokens[low]] == QN_TOKEN_USER_DEFINED) {
-                best = (int32_t)vocab->special_tokens[low];
+        const uint32_t token = vocab->special_tokens[low];
+        if (qn_vocab_text(vocab, token).length == depth) {
+            if ((control || vocab->token_types[token] == QN_TOKEN_USER_DEFINED) && !(without && without[token])) {
+                best = (int32_t)token;
                 *match = depth;
             }
             low++;

@@ -57,8 +57,10 @@ int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t len
 /* qn_vocab_special_at - the longest special token at the beginning of a text, or -1.
  *
  *   control   false: only user-defined tokens; true: also control and unknown tokens
+ *   without   [n_tokens] tokens that do not count; NULL: all count
  *   match     length of the token's text in bytes, written if there is one */
-int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, size_t *match);
+int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, const bool *without,
+                            size_t *match);
 
 /* qn_vocab_is_control - whether the token is a control or unknown token, which plain text must not become. `token` must be in
  * the vocabulary. */

@@ -1,5 +1,5 @@
 /* src/text/ under arbitrary bytes: for any input, tokens decode to it again (in form C where the tokeniser has that),
- * no text becomes a control token unasked, output is whole characters, and stop strings are found as a plain search
+ * no text becomes a control token or a structural one unasked, output is whole characters, and stop strings are found as a plain search
  * finds them.
  *
  * An input is: a byte that chooses the check and the pre-tokeniser, a byte from which the cuts of streamed text come, the
@@ -23,7 +23,7 @@ static const char *const merges[] = { "Ġ Ġ",  "ĠĠ ĠĠ", "a a", "aa aa", "Ġ
 static const struct added_token added[] = { { "<|endoftext|>", 3 }, { "<|im_start|>", 3 }, { "<|im_end|>", 3 },
                                             { "<t>", 4 },           { "<t><t>", 4 },       { NULL, 0 } };
 static const char template[] =
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n<t>' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 static qn_tokenizer *tokenizers[N_PRES];
@@ -237,11 +237,15 @@ static void check_chat(const char *text, size_t n)
         json_pack("{s:[{s:s, s:o}], s:b}", "messages", "role", "user", "content", content, "add_generation_prompt", 1);
     require(conversation, "memory");
     int32_t *tokens;
-    size_t count, control = 0;
+    size_t count, control = 0, structural = 0;
+    const int32_t mark = qn_tokenizer_find(tokenizers[0], "<t>");
     require(qn_chat_encode(tokenizers[0], chat, conversation, 0, &tokens, &count) == QN_OK, "a conversation encodes");
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         control += qn_tokenizer_is_special(tokenizers[0], tokens[i]);
+        structural += tokens[i] == mark;
+    }
     require(control == 3, "a message adds no control token");
+    require(structural == 1, "a message adds no structural token");
     free(tokens);
     json_decref(conversation);
 }
