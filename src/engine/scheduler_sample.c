@@ -50,7 +50,8 @@ static bool has_penalties(const qn_sampling *p)
 
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->constraint.mask || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 || r->never_ahead;
+    return qn_constraint_exists(&r->constraint) || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 ||
+           r->never_ahead;
 }
 
 qn_sample_request qn_request_next_sample(qn_request *r)
@@ -64,7 +65,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     request.n_bias = r->lists->n_bias;
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
-    request.check = r->constraint.mask ? check : NULL;
+    request.check = qn_constraint_exists(&r->constraint) ? check : NULL;
     request.check_user = r;
     r->is_rejected = false;
     return request;
@@ -94,8 +95,10 @@ void qn_request_sample_masked(qn_scheduler *s, qn_request *r)
 {
     if (atomic_load(&r->cancelled))
         return;
-    qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
-    const qn_status status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
+    qn_status status =
+        qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
+    if (status == QN_OK)
+        status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
     if (status != QN_OK)
         keep_error(r, status);
     set_state(s, r, QN_MASK_SAMPLED);
