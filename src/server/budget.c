@@ -2,6 +2,7 @@
 #include "server/budget.h"
 
 #include "base/memory.h"
+#include "base/share.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -161,23 +162,20 @@ void qn_account_raise(qn_account *a, size_t body_bytes)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
-/* Whether a client with so many bytes has no more than an equal part: others that have all of the server's leave it that. */
-static bool is_share(const qn_budget *budget, size_t bytes)
-{
-    enum { MOST_OF_ALL = 2 };
-    return bytes <= budget->limits.server / budget->n_clients && bytes <= budget->limits.server * MOST_OF_ALL - budget->used;
-}
-
 static qn_account_limit limit_of(const qn_account *a, size_t bytes)
 {
+    enum { MOST_OF_ALL = 2 };
     const qn_budget *budget = a->budget;
     if (bytes > a->most - a->used)
         return QN_LIMIT_REQUEST;
     if (bytes > budget->limits.client - a->client->used)
         return QN_LIMIT_CLIENT;
-    if (budget->used <= budget->limits.server && bytes <= budget->limits.server - budget->used)
-        return QN_LIMIT_NONE;
-    return is_share(budget, a->client->used + bytes) ? QN_LIMIT_NONE : QN_LIMIT_SERVER;
+    const qn_share share = { .most = budget->limits.server,
+                             .factor = MOST_OF_ALL,
+                             .used = budget->used,
+                             .own = a->client->used,
+                             .n_clients = budget->n_clients };
+    return qn_share_allows(&share, bytes) ? QN_LIMIT_NONE : QN_LIMIT_SERVER;
 }
 
 bool qn_account_take(qn_account *a, size_t bytes)

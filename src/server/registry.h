@@ -56,7 +56,7 @@ typedef struct qn_registry_loader {
     void *user;
     uint64_t memory;      /* bytes that all loaded models may have; 0: no limit */
     size_t max_loaded;    /* 0: no limit */
-    uint32_t max_queued;  /* requests that may wait for a model */
+    uint32_t max_queued;  /* requests that may wait for a model; beyond it those of clients that have less than an equal part */
     double pause_seconds; /* after a model that failed to load, until the next attempt */
     double stay_seconds;  /* that a model stays loaded at least, also when another wants its memory */
     double scan_seconds;  /* at least, between two scans that requests are the reason of */
