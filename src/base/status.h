@@ -6,8 +6,9 @@
 
 /* qn_fail - store a formatted error text for this thread and return `status`: `return qn_fail(...)`.
  *
- * The text is truncated to QN_ERROR_TEXT_MAX bytes, its terminator included. Characters that a line may not show (base/printable.h) are
- * replaced by '?', so that names from a crafted file cannot control the terminal. Arguments may point into the previous error text. */
+ * The text is truncated to QN_ERROR_TEXT_MAX bytes, its terminator included. Characters that a line may not show
+ * (base/printable.h) are replaced by '?', so that names from a crafted file cannot control the terminal. Arguments may
+ * point into the previous error text. */
 qn_status qn_fail(qn_status status, const char *format, ...) QN_PRINTF(2, 3);
 
 enum { QN_ERROR_TEXT_MAX = 512 };

@@ -63,7 +63,6 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
 static qn_constraint of_match(qn_grammar_match *match, qn_grammar *grammar, const qn_sampling *sampling)
 {
     return (qn_constraint){ .accepts = qn_grammar_match_check_first(sampling) ? qn_grammar_match_accepts : NULL,
-                            .mask = qn_grammar_match_mask,
                             .user = match,
                             .grammar = qn_grammar_share(grammar),
                             .match = match };
@@ -113,8 +112,11 @@ void qn_constraint_again(const qn_constraint *c, const uint32_t *allowed, qn_sam
         request->random = qn_splitmix(&request->random);
 }
 
-void qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
+qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
 {
     memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
+    if (c->match)
+        return qn_grammar_match_mask(c->match, answer, n, allowed);
     c->mask(c->user, answer, n, allowed);
+    return QN_OK;
 }

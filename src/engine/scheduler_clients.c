@@ -2,11 +2,9 @@
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
+#include "base/share.h"
 
 #include <string.h>
-
-/* Clients that have less than their share may be queued beyond max_queued, up to so many times as many in all. */
-enum { MOST_SHARES = 4 };
 
 /* ---- Life ---- */
 
@@ -77,20 +75,19 @@ void qn_client_remove(qn_scheduler *s, qn_request *r)
     s->n_queued--;
 }
 
-/* As long as there is room anyone may use it. Beyond that those may who have less than an equal part. */
 static qn_status check_room(const qn_scheduler *s, const qn_client *c, size_t n)
 {
-    const size_t most = s->params.max_queued, own = c ? c->n_queued : 0;
-    size_t n_waiting = 1;
-    if (n > most)
-        return qn_fail(QN_ERR_MEMORY, "queue: %zu requests at once, at most %zu may wait", n, most);
+    qn_share share = {
+        .most = s->params.max_queued, .factor = QN_QUEUE_FACTOR, .used = s->n_queued, .own = c ? c->n_queued : 0, .n_clients = 1
+    };
     for (const qn_client *other = s->clients; other; other = other->next)
-        n_waiting += other != c && other->n_queued;
-    const size_t share = n_waiting < most ? most / n_waiting : 1;
-    if (s->n_queued + n <= most || (own + n <= share && s->n_queued + n <= MOST_SHARES * most))
+        share.n_clients += other != c && other->n_queued;
+    if (qn_share_allows(&share, n))
         return QN_OK;
-    return qn_fail(QN_ERR_MEMORY, "queue: %u requests wait, %zu more are not allowed: at most %zu may, of a client %zu",
-                   (unsigned)s->n_queued, n, most, share);
+    if (n > share.most)
+        return qn_fail(QN_ERR_MEMORY, "queue: %zu requests at once, at most %zu may wait", n, share.most);
+    return qn_fail(QN_ERR_MEMORY, "queue: %zu requests wait, %zu more are not allowed: at most %zu may, of a client %zu",
+                   share.used, n, share.most, qn_share_part(&share));
 }
 
 qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n)

@@ -49,8 +49,9 @@ struct qn_answer {
     uint64_t *ids;        /* [n_submitted], which is of the lock */
     pthread_mutex_t lock; /* protects what follows, and the exchange from begin on */
     size_t n_submitted;
-    size_t n_left; /* requests that have not ended, and the worker, as long as it submits */
-    bool may_open; /* a stream that waits for its model */
+    size_t n_left;  /* requests that have not ended, and the worker, as long as it submits */
+    bool is_ending; /* none is left: a worker writes the end */
+    bool may_open;  /* a stream that waits for its model */
     qn_bytes out;
     size_t n_taken; /* of out */
     size_t n_begun; /* bytes that a stream began with, which may be many at once */
@@ -265,21 +266,49 @@ static void finish(qn_answer *a)
         qn_metrics_latency(a->model->metrics, qn_now() - a->request.arrived);
 }
 
-/* n requests have ended, or were not submitted, or the worker has done its work. */
-static void leave(qn_answer *a, size_t n)
+/* None is left. The answer may be gone afterwards. */
+static void end(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    finish(a);
+    a->view.has_ended = true;
+    pthread_mutex_unlock(&a->lock);
+    leave_model(a);
+    notify(a);
+    qn_answer_release(a);
+}
+
+/* n requests have ended, or were not submitted, or the worker has done its work. Whether they were the last. */
+static bool leave(qn_answer *a, size_t n)
 {
     pthread_mutex_lock(&a->lock);
     a->n_left -= n;
     const bool is_last = !a->n_left;
-    if (is_last)
-        finish(a);
-    a->view.has_ended = is_last;
     pthread_mutex_unlock(&a->lock);
-    if (is_last) {
-        leave_model(a);
-        notify(a);
-        qn_answer_release(a);
+    return is_last;
+}
+
+/* Many choices, or log probabilities, are written at the end, which takes long: a worker does it, so that the callbacks of others do
+ * not wait. */
+static void end_by_callback(qn_answer *a)
+{
+    const qn_exchange *x = a->exchange;
+    if (x->is_stream || (x->n_requests == 1 && x->requests->n_logprobs < 0)) {
+        end(a);
+        return;
     }
+    pthread_mutex_lock(&a->lock);
+    a->is_ending = true;
+    pthread_mutex_unlock(&a->lock);
+    a->request.restart(a->request.restart_user, a);
+}
+
+bool qn_answer_is_ending(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool is_ending = a->is_ending;
+    pthread_mutex_unlock(&a->lock);
+    return is_ending;
 }
 
 /* What is large goes first: a text that stays would keep the heap that it was in. */
@@ -383,7 +412,8 @@ static void on_end(void *user, const qn_request_result *result)
     a->view.usage.n_generated += result->n_generated;
     a->was_cancelled |= result->finish == QN_FINISH_CANCELLED;
     pthread_mutex_unlock(&a->lock);
-    leave(a, 1);
+    if (leave(a, 1))
+        end_by_callback(a);
 }
 
 /* ---- Requests ---- */
@@ -514,7 +544,8 @@ static void run(qn_answer *a)
         cancel(a);
     if (is_new)
         notify(a);
-    leave(a, is_queued ? 1 : n + 1);
+    if (leave(a, is_queued ? 1 : n + 1))
+        end(a);
 }
 
 /* ---- The model ---- */
@@ -570,6 +601,10 @@ static bool is_useless(qn_answer *a)
 void qn_answer_start(qn_answer *a)
 {
     qn_refusal refusal;
+    if (qn_answer_is_ending(a)) {
+        end(a);
+        return;
+    }
     pthread_mutex_lock(&a->lock);
     const bool is_abandoned = a->is_abandoned, is_stopped = a->is_stopped;
     refusal = a->refusal;

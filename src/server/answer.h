@@ -37,7 +37,8 @@ typedef struct qn_answer_request {
     uint64_t seed;        /* of a body without one */
     char id[40];
     double arrived; /* qn_now */
-    /* Has a worker call qn_answer_start again, once the model is there for which it waited. By any thread. */
+    /* Has a worker call qn_answer_start again, once the model is there for which it waited, or its end is to be written. By any
+     * thread. */
     void (*restart)(void *user, qn_answer *answer);
     void *restart_user;
 } qn_answer_request;
@@ -77,8 +78,10 @@ void qn_answer_release(qn_answer *answer);
 
 /* ---- For workers ---- */
 
-/* qn_answer_start - read the body, and submit its requests; or wait for its model, without a thread, and begin again then. */
+/* qn_answer_start - read the body, and submit its requests; or wait for its model, without a thread, and begin again then; or write
+ * the end of one whose requests have ended, for which qn_answer_is_ending is true. */
 void qn_answer_start(qn_answer *answer);
+bool qn_answer_is_ending(qn_answer *answer);
 
 /* qn_answer_refuse - end it with a refusal, before it is started. */
 void qn_answer_refuse(qn_answer *answer, const qn_refusal *refusal);

@@ -2,6 +2,7 @@
 #include "server/budget.h"
 
 #include "base/memory.h"
+#include "base/share.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -19,7 +20,7 @@ struct qn_budget {
     pthread_mutex_t lock; /* protects all that follows, and accounts */
     qn_budget_limits limits;
     client *clients;
-    size_t used;
+    size_t n_clients, used;
 };
 
 struct qn_account {
@@ -83,6 +84,7 @@ static client *client_of(qn_budget *budget, const char *name)
         memcpy(c->name, name, length);
         c->next = budget->clients;
         budget->clients = c;
+        budget->n_clients++;
     }
     return c;
 }
@@ -95,6 +97,7 @@ static void leave_client(qn_budget *budget, client *c)
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
+    budget->n_clients--;
     free(c);
 }
 
@@ -161,12 +164,18 @@ void qn_account_raise(qn_account *a, size_t body_bytes)
 
 static qn_account_limit limit_of(const qn_account *a, size_t bytes)
 {
+    enum { MOST_OF_ALL = 2 };
     const qn_budget *budget = a->budget;
     if (bytes > a->most - a->used)
         return QN_LIMIT_REQUEST;
     if (bytes > budget->limits.client - a->client->used)
         return QN_LIMIT_CLIENT;
-    return bytes > budget->limits.server - budget->used ? QN_LIMIT_SERVER : QN_LIMIT_NONE;
+    const qn_share share = { .most = budget->limits.server,
+                             .factor = MOST_OF_ALL,
+                             .used = budget->used,
+                             .own = a->client->used,
+                             .n_clients = budget->n_clients };
+    return qn_share_allows(&share, bytes) ? QN_LIMIT_NONE : QN_LIMIT_SERVER;
 }
 
 bool qn_account_take(qn_account *a, size_t bytes)

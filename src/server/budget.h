@@ -24,7 +24,8 @@ typedef struct qn_account qn_account;
 enum { QN_REQUEST_MEMORY = 32 << 20, QN_REQUEST_FACTOR = 3 };
 
 typedef struct qn_budget_limits {
-    size_t client, server; /* bytes of all requests of a client, and of all */
+    size_t client,
+        server; /* bytes of all requests of a client, and of all: beyond it a client gets what an equal part leaves it, up to twice that */
 } qn_budget_limits;
 
 /* qn_budget_limits_for - for bodies of at most max_body bytes: of a client as much as two of the largest requests take, of all as

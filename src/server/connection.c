@@ -37,55 +37,16 @@ static void remove_all(qn_connections *list, qn_connection *c)
     list->count--;
 }
 
-static void add_waiting(qn_connections *list, qn_connection *c)
-{
-    c->is_waiting = true;
-    c->waiting_next = NULL;
-    c->waiting_previous = list->last;
-    if (list->last)
-        list->last->waiting_next = c;
-    else
-        list->first = c;
-    list->last = c;
-    list->count++;
-}
-
-static void remove_waiting(qn_connections *list, qn_connection *c)
-{
-    if (!c->is_waiting)
-        return;
-    c->is_waiting = false;
-    *(c->waiting_previous ? &c->waiting_previous->waiting_next : &list->first) = c->waiting_next;
-    *(c->waiting_next ? &c->waiting_next->waiting_previous : &list->last) = c->waiting_previous;
-    list->count--;
-}
-
 /* ---- Addresses ---- */
 
-/* Whether two are of one client: of IPv6, the same network of 64 bits. */
-static bool is_same_client(const qn_connection *a, const qn_connection *b)
-{
-    if (a->address.ss_family != b->address.ss_family)
-        return false;
-    if (a->address.ss_family == AF_INET)
-        return ((const struct sockaddr_in *)&a->address)->sin_addr.s_addr ==
-               ((const struct sockaddr_in *)&b->address)->sin_addr.s_addr;
-    const struct in6_addr *one = &((const struct sockaddr_in6 *)&a->address)->sin6_addr,
-                          *other = &((const struct sockaddr_in6 *)&b->address)->sin6_addr;
-    return !memcmp(one, other, IN6_IS_ADDR_V4MAPPED(one) ? 16 : 8);
-}
-
-static size_t count_of_client(const qn_connection *c)
-{
-    size_t n = 0;
-    for (const qn_connection *other = c->http->all.first; other; other = other->next)
-        n += is_same_client(c, other);
-    return n;
-}
-
+/* All addresses of this machine are one client: its users may have any of 127.0.0.0/8. */
 static void set_client(qn_connection *c)
 {
     struct in6_addr network = ((const struct sockaddr_in6 *)&c->address)->sin6_addr;
+    if (c->is_loopback) {
+        snprintf(c->client_text, sizeof c->client_text, "this machine");
+        return;
+    }
     if (c->address.ss_family != AF_INET6 || IN6_IS_ADDR_V4MAPPED(&network)) {
         memcpy(c->client_text, c->address_text, sizeof c->client_text);
         return;
@@ -114,17 +75,6 @@ static void set_address(qn_connection *c)
 
 /* ---- Opened and closed ---- */
 
-/* Too many: the one that has waited longest for its client is closed, or the new one, where all are being answered. */
-static void evict_for(qn_connection *c)
-{
-    qn_http *http = c->http;
-    const bool is_crowd = !c->is_loopback && count_of_client(c) > http->params.max_per_address;
-    if (!is_crowd && http->all.count <= http->params.max_connections)
-        return;
-    qn_metrics_refused(http->metrics);
-    qn_connection_shut(is_crowd ? c : http->waiting.first);
-}
-
 static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **context)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -136,6 +86,11 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
     c->mhd = mhd;
     c->fd = info->connect_fd;
     set_address(c);
+    if (!qn_crowd_join(c)) {
+        *context = NULL;
+        free(c);
+        return;
+    }
     struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = c };
     const bool is_watched = !epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, c->fd, &event);
     add_all(&http->all, c);
@@ -143,7 +98,7 @@ static void open_connection(qn_http *http, struct MHD_Connection *mhd, void **co
     qn_connection_enter(c, QN_CONNECTION_NEW);
     qn_gate_expect(c);
     if (is_watched)
-        evict_for(c);
+        qn_crowd_evict(c);
     else
         qn_connection_shut(c);
 }
@@ -159,7 +114,7 @@ static void close_connection(qn_http *http, qn_connection *c)
     http->n_busy -= is_busy(c);
     qn_gate_forget(c);
     remove_all(&http->all, c);
-    remove_waiting(&http->waiting, c);
+    qn_crowd_leave(c);
     qn_metrics_disconnected(http->metrics);
     free(c);
 }
@@ -199,10 +154,10 @@ void qn_connection_enter(qn_connection *c, qn_connection_state state)
     c->state = state;
     c->http->n_busy += is_busy(c);
     c->deadline = seconds[state] > 0 ? qn_now() + seconds[state] : 0;
-    if (state == QN_CONNECTION_ANSWERING)
-        remove_waiting(&c->http->waiting, c);
-    else if (!c->is_waiting && !c->is_shut)
-        add_waiting(&c->http->waiting, c);
+    if (state == QN_CONNECTION_ANSWERING && c->is_known)
+        qn_crowd_serve(c);
+    else if (!c->is_shut)
+        qn_crowd_wait(c, state == QN_CONNECTION_IDLE);
     if (state == QN_CONNECTION_IDLE && has_bytes(c))
         qn_connection_begin(c);
 }
@@ -235,7 +190,7 @@ void qn_connection_resume(qn_connection *c)
 void qn_connection_shut(qn_connection *c)
 {
     c->is_shut = true;
-    remove_waiting(&c->http->waiting, c);
+    qn_crowd_serve(c);
     shutdown(c->fd, SHUT_RDWR);
 }
 

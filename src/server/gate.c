@@ -1,6 +1,10 @@
-/* Header blocks, read before libmicrohttpd reads them. It leaves a connection alone between requests, until the next header block is
- * complete in the socket, where it is only looked at; a block that is invalid never comes to libmicrohttpd, which would read it
- * leniently. Not with TLS, which ends inside libmicrohttpd. */
+/* Header blocks, read before libmicrohttpd reads them. It leaves a connection alone between requests, until the next header
+ * block is complete in the socket, where it is only looked at; a block that is invalid never comes to libmicrohttpd, which
+ * would read it leniently. Not with TLS, which ends inside libmicrohttpd.
+ *
+ * libmicrohttpd's manual calls two of its callbacks the only safe places to suspend a connection, since its threads are at
+ * work on it elsewhere. This daemon has none: between two calls of MHD_run nothing is at work on it, and what it accepted
+ * in one it reads in the next. */
 #include "server/http.h"
 
 #include "server/clock.h"
@@ -78,8 +82,9 @@ static void refuse(qn_connection *c, int status, const char *why)
     qn_connection_shut(c);
 }
 
-/* Whether more is needed than the n bytes at the front of the socket; else they are refused or let through. What may be the rest of a request whose beginning
- * libmicrohttpd has, as it read on after the one before, is its own: request_head.c has the last word. */
+/* Whether more is needed than the n bytes at the front of the socket; else they are refused or let through. What may be the
+ * rest of a request whose beginning libmicrohttpd has, as it read on after the one before, is its own: request_head.c has
+ * the last word. */
 static bool needs_more(qn_connection *c, size_t n)
 {
     const char *why;

@@ -23,6 +23,8 @@ enum {
 
 typedef struct qn_http qn_http;
 typedef struct qn_connection qn_connection;
+typedef struct qn_peer qn_peer;
+typedef struct qn_connections qn_connections;
 
 typedef struct qn_http_request qn_http_request;
 
@@ -43,7 +45,8 @@ struct qn_http_request {
     const qn_route *route;       /* NULL: none */
     const qn_protocol *protocol; /* whose form errors have; from the headers on */
     bool has_headers;
-    bool closes; /* the connection, after the answer: what libmicrohttpd read may be something else than what was sent */
+    bool keeps_body; /* its key, path and headers were checked, and a protocol reads its body; others are thrown away */
+    bool closes;     /* the connection, after the answer: what libmicrohttpd read may be something else than what was sent */
     bool has_key;
     qn_key key;
     char origin[256]; /* a listed one, else "" */
@@ -78,7 +81,7 @@ struct qn_connection {
     int fd;
     struct sockaddr_storage address;
     char address_text[QN_HTTP_ADDRESS_BYTES];
-    char client_text[QN_HTTP_ADDRESS_BYTES]; /* the same of a network of 64 bits for IPv6 */
+    char client_text[QN_HTTP_ADDRESS_BYTES]; /* of all of this machine, or of a network of 64 bits for IPv6 */
     bool is_loopback;
     qn_connection_state state;
     double deadline;    /* 0: none */
@@ -91,17 +94,19 @@ struct qn_connection {
     qn_connection *next_expected;
     qn_framing head; /* what was read of it, in so many looks */
     unsigned n_looks;
-    qn_http_request *request;                       /* NULL between requests */
-    qn_connection *previous, *next;                 /* of all */
-    qn_connection *waiting_previous, *waiting_next; /* of those that wait for a client's request or a rest of it */
-    bool is_waiting;
+    qn_http_request *request;       /* NULL between requests */
+    qn_connection *previous, *next; /* of all */
+    qn_peer *peer;                  /* whose it is, with all of the same client_text */
+    bool is_known;                  /* its last request was to be answered, with a valid key if there are keys */
+    qn_connections *waiting_in;     /* it waits for its client, in a list of the peer's; NULL: it does not */
+    qn_connection *waiting_previous, *waiting_next; /* there */
 };
 
 /* A list of connections, in the order in which they were added. */
-typedef struct qn_connections {
+struct qn_connections {
     qn_connection *first, *last;
     size_t count;
-} qn_connections;
+};
 
 struct qn_http {
     qn_server_params params;
@@ -116,7 +121,9 @@ struct qn_http {
     qn_workers *workers;
     qn_metrics *metrics;
     qn_tls *tls;
-    qn_connections all, waiting;
+    qn_connections all;
+    qn_peer *peers;                /* those that have connections */
+    size_t n_waiting[2];           /* [is_known] connections */
     qn_connection *expected;       /* those of which the next is a request, until libmicrohttpd has done its work */
     char gate[QN_HTTP_GATE_BYTES]; /* bytes of a request that are looked at */
     size_t n_busy;                 /* connections with a request: from its first byte to the end of its answer */
@@ -152,6 +159,22 @@ void qn_connection_take(qn_connection *connection, uint32_t events);
 
 /* qn_connections_tick - now and then: deadlines, comments of silent streams. */
 void qn_connections_tick(qn_http *http);
+
+/* ---- Places, crowd.c ---- */
+
+/* qn_crowd_join - a connection that was opened, with its client_text, is one of its peer. False without memory. qn_crowd_leave - no more. */
+bool qn_crowd_join(qn_connection *connection);
+void qn_crowd_leave(qn_connection *connection);
+
+/* qn_crowd_wait - it waits for its client, still or, anew, from now on. qn_crowd_serve - it does not. */
+void qn_crowd_wait(qn_connection *connection, bool anew);
+void qn_crowd_serve(qn_connection *connection);
+
+/* qn_crowd_know - whether its request is to be answered. */
+void qn_crowd_know(qn_connection *connection, bool is_known);
+
+/* qn_crowd_evict - one was opened: if there are too many of its peer, or of all, one that waits for its client is closed. */
+void qn_crowd_evict(qn_connection *fresh);
 
 /* ---- Header blocks, gate.c ---- */
 

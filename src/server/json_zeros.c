@@ -1,5 +1,5 @@
-/* U+0000 in strings of a body. Texts that a model reads have a length, and may have it. Names, ids, grammars, patterns and all else are
- * read up to a terminating zero: "a\u0000b" would be the name "a". */
+/* U+0000 in strings of a body. Texts that a model reads have a length, and may have it. Names, ids, grammars, patterns and
+ * all else are read up to a terminating zero: "a\u0000b" would be the name "a". */
 #include "server/json_body.h"
 
 #include <string.h>

@@ -2,6 +2,8 @@
 #include "server/registry_entry.h"
 
 #include "base/memory.h"
+#include "base/printable.h"
+#include "base/share.h"
 #include "base/status.h"
 #include "server/clock.h"
 
@@ -59,6 +61,16 @@ static qn_registry_entry *find(const qn_registry *registry, const char *name)
     return NULL;
 }
 
+/* Names are in metrics, logs and pages. */
+static bool is_printable(const char *name)
+{
+    const size_t length = strlen(name);
+    size_t at = 0, n = 0;
+    while (at < length && (n = qn_printable(name + at, length - at)) != 0)
+        at += n;
+    return length && at == length;
+}
+
 static qn_status create_entry(const char *name, const char *path, qn_registry_entry **out)
 {
     qn_registry_entry *entry;
@@ -66,6 +78,8 @@ static qn_status create_entry(const char *name, const char *path, qn_registry_en
     if (strlen(name) >= QN_REGISTRY_NAME_BYTES)
         return qn_fail(QN_ERR_INVALID, "the name of a model has %zu bytes, at most %d are allowed", strlen(name),
                        QN_REGISTRY_NAME_BYTES - 1);
+    if (!is_printable(name))
+        return qn_fail(QN_ERR_INVALID, "the name of a model, '%s', is not text that can be shown; see --alias", name);
     QN_TRY(qn_alloc(&entry, 1, sizeof *entry, "a model's entry"));
     snprintf(entry->name, sizeof entry->name, "%s", name);
     entry->path = path ? strdup(path) : NULL;
@@ -290,8 +304,28 @@ void qn_registry_take_turn(qn_registry *registry, const qn_registry_entry *entry
 
 /* ---- Waiting ---- */
 
+static size_t count_of(const qn_registry_entry *entry, const char *client)
+{
+    size_t n = 0;
+    for (const qn_waiter *waiter = entry->first; waiter; waiter = waiter->next)
+        n += is_client(waiter->client, client);
+    return n;
+}
+
+/* The queue of a model, as a client has it that wants to wait. */
+static qn_share share_of(const qn_registry *registry, const qn_registry_entry *entry, const char *client)
+{
+    const size_t own = count_of(entry, client);
+    return (qn_share){ .most = registry->loader.max_queued,
+                       .factor = QN_QUEUE_FACTOR,
+                       .used = entry->n_waiting,
+                       .own = own,
+                       .n_clients = entry->n_clients + !own };
+}
+
 static void add_waiter(qn_registry *registry, qn_registry_entry *entry, qn_waiter *waiter)
 {
+    entry->n_clients += !count_of(entry, waiter->client);
     if (!entry->n_waiting++) {
         entry->wanted = ++registry->ticks;
         entry->is_checked = false;
@@ -310,6 +344,7 @@ static void remove_waiter(qn_waiter *waiter)
     *(waiter->previous ? &waiter->previous->next : &entry->first) = waiter->next;
     *(waiter->next ? &waiter->next->previous : &entry->last) = waiter->previous;
     entry->n_waiting--;
+    entry->n_clients -= !count_of(entry, waiter->client);
     waiter->entry = NULL;
 }
 
@@ -326,7 +361,7 @@ qn_waiter *qn_registry_take_waiters(qn_registry *registry, qn_registry_entry *en
     }
     entry->used = ++registry->ticks;
     entry->first = entry->last = NULL;
-    entry->n_waiting = 0;
+    entry->n_waiting = entry->n_clients = 0;
     return first;
 }
 
@@ -398,13 +433,14 @@ static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_w
         *model = &entry->model;
         return QN_ACQUIRED;
     }
+    const qn_share share = share_of(registry, entry, waiter->client);
     if (registry->is_stopping)
         qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
     else if (entry->state == QN_MODEL_FAILED && qn_now() < entry->retry_at)
         qn_registry_refuse_failed(entry, refusal);
-    else if (entry->n_waiting >= registry->loader.max_queued)
-        qn_refuse(refusal, 429, "overloaded", NULL, "%zu requests wait for the model, at most %u may", entry->n_waiting,
-                  (unsigned)registry->loader.max_queued);
+    else if (!qn_share_allows(&share, 1))
+        qn_refuse(refusal, 429, "overloaded", NULL, "%zu requests wait for the model, at most %zu may, of a client %zu",
+                  share.used, share.most, qn_share_part(&share));
     else {
         add_waiter(registry, entry, waiter);
         pthread_cond_signal(&registry->changed);

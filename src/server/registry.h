@@ -56,7 +56,7 @@ typedef struct qn_registry_loader {
     void *user;
     uint64_t memory;      /* bytes that all loaded models may have; 0: no limit */
     size_t max_loaded;    /* 0: no limit */
-    uint32_t max_queued;  /* requests that may wait for a model */
+    uint32_t max_queued;  /* requests that may wait for a model; beyond it those of clients that have less than an equal part */
     double pause_seconds; /* after a model that failed to load, until the next attempt */
     double stay_seconds;  /* that a model stays loaded at least, also when another wants its memory */
     double scan_seconds;  /* at least, between two scans that requests are the reason of */
@@ -117,8 +117,8 @@ qn_status qn_registry_add(qn_registry *registry, const qn_registered *model);
 qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loader);
 
 /* qn_registry_add_file - add a model that is not loaded, and takes so many bytes without its contexts. One of the same name and path stays as it
- * is, but for its size; with another one it may be loaded again at once if it has failed. QN_ERR_INVALID: there are too many, or another file has
- * the name. qn_registry_remove_file - it is there no more: no request finds it, unless it is loaded. */
+ * is, but for its size; with another one it may be loaded again at once if it has failed. QN_ERR_INVALID: there are too many, another file has
+ * the name, or it is not printable (base/printable.h). qn_registry_remove_file - it is there no more: no request finds it, unless it is loaded. */
 qn_status qn_registry_add_file(qn_registry *registry, const char *name, const char *path, uint64_t bytes);
 void qn_registry_remove_file(qn_registry *registry, const char *name);
 

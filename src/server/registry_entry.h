@@ -23,8 +23,8 @@ struct qn_registry_entry {
     double retry_at;   /* qn_now, of a failed one */
     const char *error; /* why it has failed, as clients learn it: a static string */
     qn_waiter *first, *last;
-    size_t n_waiting;
-    qn_registry_view last_view; /* what was known when it was loaded; counters of the times before */
+    size_t n_waiting, n_clients; /* requests, and whose they are */
+    qn_registry_view last_view;  /* what was known when it was loaded; counters of the times before */
     uint64_t n_loads;
 };
 

@@ -242,10 +242,12 @@ static enum MHD_Result take_headers(qn_http_request *r, struct MHD_Connection *m
     qn_connection_enter(r->connection, QN_CONNECTION_BODY);
     if (!qn_request_check_head(r, mhd, method, version))
         return qn_respond_refusal(r, true);
-    if (size && size->header_size > http->params.max_header)
+    if (size && size->header_size > http->params.max_header) {
         (void)qn_request_refuse(r, 431, "headers_too_large", "the headers are too long; see --max-header");
-    else if (check_client(r, mhd) && strcmp(method, "OPTIONS") != 0)
-        (void)(check_key(r, mhd) && check_route(r) && check_body(r, mhd));
+    } else if (check_client(r, mhd) && strcmp(method, "OPTIONS") != 0) {
+        r->keeps_body = check_key(r, mhd) && check_route(r) && check_body(r, mhd) && r->route->protocol;
+        qn_crowd_know(r->connection, r->has_key || r->keeps_body);
+    }
     if (r->is_refused && (header(mhd, "Expect") || (length && strtoull(length, NULL, 10) > QN_HTTP_MAX_DISCARDED)))
         return qn_respond_refusal(r, true);
     return MHD_YES;
@@ -276,9 +278,9 @@ static void add_body(qn_http_request *r, const char *data, size_t length)
 static enum MHD_Result take_body(qn_http_request *r, const char *data, size_t length)
 {
     r->connection->may_have_rest = true;
-    if (!r->is_refused && r->route && r->route->protocol)
+    if (r->keeps_body && !r->is_refused)
         add_body(r, data, length);
-    if (!r->is_refused && r->route && r->route->protocol)
+    if (r->keeps_body && !r->is_refused)
         return MHD_YES;
     qn_bytes_free(&r->body);
     r->n_discarded += length;

@@ -1,10 +1,11 @@
 /* Headers as libmicrohttpd has read them: that they say where the request ends, and that nothing lies between them.
  *
- * What comes over plain TCP was read before (gate.c). What comes by TLS, before the end of the request before it, or in a block that
- * is too long for that, only libmicrohttpd sees; and it drops zeros with what follows them in a line, joins folded lines wrongly, and takes a
- * bare LF for the end of a line. But it leaves the block where it is, with zeros at the ends of what it cuts out. So names and
- * values that do not lie in the block one after the other, two bytes apart, show that it read something else than a proxy may
- * have read. Then the connection is closed after the answer: nothing that follows on it is read as a request. */
+ * What comes over plain TCP was read before (gate.c). What comes by TLS, before the end of the request before it, or in a
+ * block that is too long for that, only libmicrohttpd sees; and it drops zeros with what follows them in a line, joins
+ * folded lines wrongly, and takes a bare LF for the end of a line. But it leaves the block where it is, with zeros at the
+ * ends of what it cuts out. So names and values that do not lie in the block one after the other, two bytes apart, show
+ * that it read something else than a proxy may have read. Then the connection is closed after the answer: nothing that
+ * follows on it is read as a request. */
 #include "server/http.h"
 
 #include "server/framing.h"

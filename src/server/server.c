@@ -408,8 +408,7 @@ void qn_server_wait(qn_server *server)
     pthread_join(server->thread, NULL);
     server->is_joined = true;
     qn_registry_stop(&http->registry); /* it hands answers to the workers */
-    qn_workers_free(http->workers);
-    http->workers = NULL;
+    qn_workers_stop(http->workers);
 }
 
 static void close_fd(int fd)
@@ -438,8 +437,9 @@ void qn_server_free(qn_server *server)
     if (http->daemon)
         MHD_stop_daemon(http->daemon);
     qn_registry_stop(&http->registry);
+    qn_workers_stop(http->workers);
+    qn_registry_unload(&http->registry); /* the ends of answers are handed to the workers */
     qn_workers_free(http->workers);
-    qn_registry_unload(&http->registry);
     empty_outbox(http);
     close_fd(http->listen_fd);
     close_fd(http->timer_fd);

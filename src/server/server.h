@@ -29,7 +29,7 @@ typedef struct qn_server_params {
     size_t n_origins;
     size_t max_header, max_body; /* bytes */
     size_t max_connections;
-    size_t max_per_address; /* connections, but from loopback */
+    size_t max_per_address; /* connections; of this machine at least half of max_connections */
     /* Seconds: from the first byte of a request, or from the beginning of a connection, to the end of the headers; from there
      * to the end of the body; between requests; of requests after qn_server_stop. */
     double header_seconds, body_seconds, idle_seconds, drain_seconds;

@@ -139,7 +139,18 @@ static void refuse(qn_answer *answer, int status, const char *code, const char *
     qn_answer_release(answer);
 }
 
-void qn_workers_free(qn_workers *w)
+/* Without a thread. */
+static void settle(qn_answer *answer)
+{
+    if (!qn_answer_is_ending(answer)) {
+        refuse(answer, 503, "stopping", "the server is stopping");
+        return;
+    }
+    qn_answer_start(answer);
+    qn_answer_release(answer);
+}
+
+void qn_workers_stop(qn_workers *w)
 {
     if (!w)
         return;
@@ -149,12 +160,21 @@ void qn_workers_free(qn_workers *w)
     pthread_mutex_unlock(&w->lock);
     for (size_t i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
-    for (lane *l = w->lanes, *next; l; l = next) {
+    w->n_threads = 0;
+    for (lane *l = w->lanes, *next; l; l = next) { /* nothing is added any more */
         next = l->next;
         while (l->first)
-            refuse(pop(l), 503, "stopping", "the server is stopping");
+            settle(pop(l));
         free(l);
     }
+    w->lanes = NULL;
+}
+
+void qn_workers_free(qn_workers *w)
+{
+    if (!w)
+        return;
+    qn_workers_stop(w);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -165,7 +185,8 @@ void qn_workers_add(qn_workers *w, qn_answer *answer)
     qn_answer_hold(answer);
     qn_answer_link(answer, NULL);
     pthread_mutex_lock(&w->lock);
-    lane *l = find_lane(w, qn_answer_client(answer));
+    const bool is_stopping = w->is_stopping;
+    lane *l = is_stopping ? NULL : find_lane(w, qn_answer_client(answer));
     if (l && l->first)
         qn_answer_link(l->last, answer);
     else if (l)
@@ -174,6 +195,8 @@ void qn_workers_add(qn_workers *w, qn_answer *answer)
         l->last = answer;
     pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->lock);
-    if (!l)
+    if (is_stopping || (!l && qn_answer_is_ending(answer)))
+        settle(answer);
+    else if (!l)
         refuse(answer, 500, "out_of_memory", "no memory for the request");
 }

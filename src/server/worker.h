@@ -7,9 +7,10 @@
 
 typedef struct qn_workers qn_workers;
 
-/* qn_workers_create - so many threads. qn_workers_free - after the answers that they are at; those that wait are refused with
- * 503. NULL is allowed. */
+/* qn_workers_create - so many threads. qn_workers_stop - end them, after the answers that they are at; those that wait, and those
+ * that are added later, are refused with 503, or end. qn_workers_free - then. NULL is allowed. */
 qn_status qn_workers_create(size_t n_threads, qn_workers **out);
+void qn_workers_stop(qn_workers *workers);
 void qn_workers_free(qn_workers *workers);
 
 /* qn_workers_add - an answer to start, of which a reference is held until then. */

@@ -347,11 +347,11 @@ def check_memory(server):
 
     before = server.resident()
     for _ in range(3):
-        assert send(140000)[0] == 200
+        assert send(100000)[0] == 200
     after = server.resident()
     assert SANITIZED or after - before < 12 << 20, (before, after)
     refused = send(150000)
-    assert refused[0] == 400 and b"at most 300000" in refused[2], refused
+    assert refused[0] == 413 and b"needs more memory" in refused[2], refused
 
 
 async def stream_until(connection, path, body, stop):

@@ -14,6 +14,7 @@ import os
 import resource
 import socket
 import statistics
+import tempfile
 import time
 
 from serve_process import LIMIT, SANITIZED, Connection, Server, ask, ask_once
@@ -297,6 +298,70 @@ async def check_unread(server):
     assert server.resident() - before < 256 << 20
 
 
+# ---- Without a key, beside a client with one ----
+
+
+def open_without_end(port, data, source):
+    """Connections as fast as they are taken, more than the server may have."""
+    os.nice(19)
+    kept = []
+    while True:
+        connection = socket.socket()
+        kept.append(connection)
+        with contextlib.suppress(OSError):
+            connection.bind((source, 0))
+            connection.connect(("127.0.0.1", port))
+            connection.send(data)
+        if len(kept) > 800:
+            kept.pop(0).close()
+
+
+async def send_slowly(port, key):
+    """The status of a body that comes in a second, 0 if it was not answered; None if the connection was closed before the server had read
+    the headers."""
+    body = json.dumps({**ASK, "user": "a" * 100000}).encode()
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+    writer = None
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+        line = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT)
+        assert line.startswith(b"HTTP/1.1 100"), line
+    except (ConnectionError, asyncio.IncompleteReadError):
+        if writer:
+            writer.transport.abort()
+        return None
+    try:
+        for at in range(0, len(body), 5000):
+            writer.write(body[at:at + 5000])
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        return int((await asyncio.wait_for(reader.readline(), LIMIT)).split()[1])
+    except (ConnectionError, IndexError):
+        return 0
+    finally:
+        writer.transport.abort()
+
+
+def check_places(model):
+    """Strangers on this machine that take every place they get: what has shown its key is read to its end, each time."""
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("bob: bob-key-1\n")
+        keys.flush()
+        with Server(model, "-t", "1", "-c", "512", "--api-key-file", keys.name, "--max-connections", "512") as server:
+            for name, data in (("connections that say nothing", b""), ("pages that nobody reads", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                               ("bodies without a key", b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")):
+                for source in (ATTACKER, "127.0.0.1"):
+                    attacker = multiprocessing.get_context("spawn").Process(target=open_without_end, args=(server.port, data, source), daemon=True)
+                    attacker.start()
+                    time.sleep(1)
+                    statuses = [asyncio.run(send_slowly(server.port, "bob-key-1")) for _ in range(3)]
+                    attacker.kill()
+                    attacker.join()
+                    print(f"{name} from {source}: {statuses}")
+                    assert 200 in statuses and set(statuses) <= {200, None}, f"{name} from {source}: {statuses}"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
@@ -313,6 +378,7 @@ def main():
         server.wait_idle()
     with Server(args.model, "-t", "1", "-c", "512") as server:
         check_small_pieces(server.port)
+    check_places(args.model)
     print("all refused")
 
 

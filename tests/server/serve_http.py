@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -205,6 +206,23 @@ def check_scopes(model):
             assert found_by("two") >= 128, path
 
 
+def check_unwanted_bodies(model):
+    """Of requests that no protocol reads, without a key or with OPTIONS, no byte is kept: of whoever is not trusted, from any address."""
+    size = 16 << 20
+    with Server(model, "-t", "1", "-c", "512", "--api-key", "one") as server, contextlib.ExitStack() as sockets:
+        before = server.resident()
+        for i, method in enumerate(["OPTIONS", "POST", "PUT", "OPTIONS", "POST", "OPTIONS"]):
+            key = "X-Api-Key: one\r\n" if i == 3 else ""
+            one = sockets.enter_context(socket.create_connection(("127.0.0.1", server.port), LIMIT, (f"127.0.0.{1 + i}", 0)))
+            one.sendall(f"{method} /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{key}"
+                        f"Content-Length: {size}\r\n\r\n".encode())
+            one.sendall(b"a" * (size - 1))
+        grown = server.resident() - before
+        assert grown < size, f"{grown} bytes are kept of bodies that nothing reads"
+        status, _, found = ask(server.port, "POST", TEXT, {**ASK, "prompt": "a" * 100}, {"Authorization": "Bearer one"})
+        assert status == 200, found
+
+
 def check_options(model):
     program = os.path.join(os.environ["QN_BIN"], "quern")
     found = subprocess.run([program, "serve", "-m", model, "--max-header", "257K"], capture_output=True, timeout=LIMIT)
@@ -252,6 +270,7 @@ def main():
             asyncio.run(check_stop(server))
             assert server.process.wait(LIMIT) == 0 and time.monotonic() - begin < 15
     check_scopes(args.model)
+    check_unwanted_bodies(args.model)
     check_options(args.model)
     check_stop_while_loading(args.model)
 

@@ -421,6 +421,12 @@ static void errors_have_types_and_ids(void **unused)
     finish(0, QN_FINISH_ERROR, false);
     assert_int_equal(x->protocol->end(x, &out), 500);
     assert_stream("{'type':'error','error':{'type':'api_error','message':'it broke'},'request_id':'req_1'}");
+    close_exchange();
+
+    open_exchange(MESSAGES, quoted("{" ASK "}"));
+    end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
+    assert_int_equal(x->protocol->end(x, &out), 400);
+    assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'it broke'},'request_id':'req_1'}");
     qn_refusal refusal;
     qn_exchange_refuse_status(&(qn_served){ .model = model, .n_ctx = 7 }, QN_ERR_CONTEXT, 28, &refusal);
     refusal.id = "2";

@@ -477,6 +477,15 @@ static void errors_fail_the_response(void **unused)
     assert_int_equal(x->protocol->end(x, &out), 500);
     assert_bytes(&out, quoted("{'error':{'message':'it broke','type':'server_error','param':null,'code':'failed'}}"));
     close_exchange();
+
+    open_stream("", "auto");
+    end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
+    snprintf(head, sizeof head, HEAD("failed", "{'code':'unsupported','message':'it broke'}", "null"), "auto");
+    snprintf(rest, sizeof rest, "'response':%s" NO_USAGE, head);
+    want("response.failed", rest);
+    assert_wanted();
+    assert_int_equal(x->protocol->end(x, &out), 400);
+    close_stream();
 }
 
 int main(void)

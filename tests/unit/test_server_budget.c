@@ -35,10 +35,11 @@ static void each_limit_is_held(void **unused)
     assert_false(qn_account_take(b, 1));
     assert_status(b, 429);
     assert_true(qn_account_take(c, QN_REQUEST_MEMORY));
-    assert_false(qn_account_take(d, 3 * M));
-    assert_status(d, 429);
+    qn_account_raise(c, 100 * M);
+    assert_false(qn_account_take(c, 13 * M));
+    assert_status(c, 429);
+    assert_true(qn_account_take(d, 3 * M)); /* less than an equal part */
     qn_account_give(c, 10 * M);
-    assert_true(qn_account_take(d, 3 * M));
     assert_false(qn_account_take(d, SIZE_MAX));
     assert_int_equal(qn_budget_used(budget), 100 * M + QN_REQUEST_MEMORY - 7 * M);
     qn_account_hold(a);
@@ -48,6 +49,32 @@ static void each_limit_is_held(void **unused)
     qn_account_release(b);
     qn_account_release(c);
     qn_account_release(d);
+    assert_int_equal(qn_budget_used(budget), 0);
+    qn_budget_free(budget);
+}
+
+/* Clients that have all of the server's memory leave others an equal part; all together have twice as much at most. */
+static void a_part_is_left_for_others(void **unused)
+{
+    (void)unused;
+    enum { M = 1 << 20, SERVER = 100 * M, CLIENTS = 200 };
+    qn_budget *budget = budget_of(SERVER, SERVER);
+    qn_account *accounts[CLIENTS];
+    size_t n_refused = 0;
+    for (size_t i = 0; i < CLIENTS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%zu", i);
+        accounts[i] = qn_account_open(budget, name);
+        qn_account_raise(accounts[i], SERVER);
+        const bool has_part = qn_account_take(accounts[i], SERVER / (i + 1));
+        n_refused += !has_part;
+        assert_true(has_part || i > 2);
+        assert_true(!has_part || !qn_account_take(accounts[i], SERVER / 2));
+        assert_true(qn_budget_used(budget) <= 2 * (size_t)SERVER);
+    }
+    assert_true(n_refused > 0);
+    for (size_t i = 0; i < CLIENTS; i++)
+        qn_account_release(accounts[i]);
     assert_int_equal(qn_budget_used(budget), 0);
     qn_budget_free(budget);
 }
@@ -133,9 +160,8 @@ static void exchanges_give_all_back(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_limit_is_held),
-        cmocka_unit_test(nothing_is_an_account),
-        cmocka_unit_test(bytes_are_promised_as_they_grow),
+        cmocka_unit_test(each_limit_is_held),      cmocka_unit_test(a_part_is_left_for_others),
+        cmocka_unit_test(nothing_is_an_account),   cmocka_unit_test(bytes_are_promised_as_they_grow),
         cmocka_unit_test(exchanges_give_all_back),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);

@@ -1,4 +1,5 @@
-/* Header blocks: which are complete, and which are not those of requests. tests/server/serve_framing.py has the same of a server. */
+/* Header blocks: which are complete, and which are not those of requests. tests/server/serve_framing.py has the same of a
+ * server. */
 #include "helper_assert.h"
 
 #include "base/append.h"

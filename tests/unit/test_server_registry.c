@@ -442,6 +442,19 @@ static void a_client_that_leaves_ends_the_draining(void **unused)
     end(&f, &registry);
 }
 
+static void names_can_be_shown(void **unused)
+{
+    (void)unused;
+    static const char *const bad[] = { "", "a\n", "a\x1b[2J", "a\xc2\x9b", "a\xe2\x80\xae", "\xff", "a\xe2\x80\x8b" };
+    qn_registry registry;
+    assert_ok(qn_registry_init(&registry));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(qn_registry_add_file(&registry, bad[i], "/a", 1), QN_ERR_INVALID);
+    assert_ok(qn_registry_add_file(&registry, "Zo\xc3\xab 7B", "/a", 1));
+    assert_int_equal(qn_registry_count(&registry), 1);
+    qn_registry_free(&registry);
+}
+
 static void failures_are_told_and_tried_again(void **unused)
 {
     (void)unused;
@@ -623,6 +636,40 @@ static void queues_are_bounded_and_end(void **unused)
     end(&f, &registry);
 }
 
+/* A client that has all the places leaves others an equal part, up to four times as many in all. */
+static void queues_have_places_for_others(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = { "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11" };
+    qn_registry registry;
+    fake f;
+    request many[5], few[3], one, others[11];
+    begin(&f, &registry, three, 0, 0);
+    f.is_slow = true;
+    for (int i = 0; i < 5; i++)
+        ask_as(&registry, &many[i], "many", "a");
+    assert_int_equal(many[4].acquired, QN_ACQUIRE_REFUSED);
+    for (int i = 0; i < 3; i++)
+        ask_as(&registry, &few[i], "few", "a");
+    assert_int_equal(few[1].acquired, QN_ACQUIRE_WAITS);
+    assert_int_equal(few[2].refusal.status, 429);
+    assert_string_equal(few[2].refusal.message, "6 requests wait for the model, at most 4 may, of a client 2");
+    assert_true(qn_registry_cancel(&registry, &few[0].waiter));
+    assert_true(qn_registry_cancel(&registry, &few[1].waiter));
+    ask_as(&registry, &one, "one", "a");
+    assert_int_equal(one.acquired, QN_ACQUIRE_WAITS);
+    ask_as(&registry, &few[0], "few", "a");
+    ask_as(&registry, &few[1], "few", "a"); /* of three clients one place each */
+    assert_int_equal(few[0].acquired, QN_ACQUIRE_WAITS);
+    assert_int_equal(few[1].refusal.status, 429);
+    for (int i = 0; i < 11; i++) {
+        ask_as(&registry, &others[i], names[i], "a");
+        assert_int_equal(others[i].acquired, i < 10 ? QN_ACQUIRE_WAITS : QN_ACQUIRE_REFUSED);
+    }
+    qn_registry_stop(&registry);
+    end(&f, &registry);
+}
+
 /* What contexts get of the memory. */
 static void memory_is_shared(void **unused)
 {
@@ -759,6 +806,7 @@ int main(void)
         cmocka_unit_test(clients_take_turns),
         cmocka_unit_test(a_busy_model_is_drained),
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
+        cmocka_unit_test(names_can_be_shown),
         cmocka_unit_test(failures_are_told_and_tried_again),
         cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
         cmocka_unit_test(a_cut_file_is_loaded_again),
@@ -766,6 +814,7 @@ int main(void)
         cmocka_unit_test(a_file_that_has_gone_is_no_model),
         cmocka_unit_test(scans_are_few),
         cmocka_unit_test(queues_are_bounded_and_end),
+        cmocka_unit_test(queues_have_places_for_others),
         cmocka_unit_test(memory_is_shared),
         cmocka_unit_test(a_model_may_need_all),
         cmocka_unit_test(none_is_lost_of_many),
