@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A cache that other users write to: their links, pipes and second names in it. quern lists, finds, pulls and removes without reading,
+# A cache that other users write to: their links, pipes, second names, and names that lie. quern lists, finds, pulls and removes without reading,
 # writing or removing what they lead to. (A link of a snapshot to a blob is the cache's own: hub_cache.sh.)
 . "$(dirname "$0")/lib_cli.sh"
 . "$(dirname "$0")/lib_hub.sh"
@@ -105,6 +105,19 @@ done
 HF_HUB_OFFLINE=1 timeout 20 "$QN_BIN/quern" list >"$work/out" 2>"$work/err"
 [ $? -ne 124 ] || fail "list: waits for a token"
 rm "$HF_HOME/token"
+
+# ---- A name that a terminal shows as another one ----
+turned=$(folder turned)
+mkdir -p "$turned/snapshots/$commit" "$turned/refs"
+printf %s $commit >"$turned/refs/main"
+cp "$parrot" "$turned/snapshots/$commit/x"$'\xe2\x80\xae'"Q1_0.gguf"
+HF_HUB_OFFLINE=1 quern pull -q t/turned
+[ "$(cat "$work/out")" = "$(ls "$turned/snapshots/$commit/"*)" ] || fail "pull: another path than that of the file"
+if command -v script >/dev/null; then
+    HF_HUB_OFFLINE=1 timeout 60 script -qec "$QN_BIN/quern pull -q t/turned" /dev/null >"$work/out" 2>"$work/err" </dev/null
+    grep -qF '\xe2\x80\xaeQ1_0' "$work/out" || fail "pull on a terminal: a name that reorders text"
+fi
+rm -r "$turned"
 
 # ---- The cache itself may be a link of the user's ----
 mv "$HF_HOME/hub" "$work/elsewhere"
