@@ -249,7 +249,11 @@ static bool set_target(struct run *run)
         ok = longer != NULL;
         t->headers = longer ? longer : t->headers;
     }
+    if (key)
+        explicit_bzero(key, strlen(key));
     free(key);
+    if (args->api_key)
+        qn_args_hide(args->api_key);
     if (!ok)
         qn_cli_error("no memory for requests");
     return ok;
