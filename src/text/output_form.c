@@ -194,11 +194,10 @@ bool qn_output_form_of(const qn_jinja *jinja, qn_output_params *params)
     return known || !(qn_jinja_uses(jinja, "tools") || qn_jinja_uses(jinja, "tool_calls"));
 }
 
-bool qn_output_prompt_opens_reasoning(const qn_output_params *params, const char *prompt, size_t length)
+bool qn_output_ends_with(const char *delimiter, const char *prompt, size_t length)
 {
-    const char *open = params->think_open.text;
-    const size_t n = open ? strlen(open) : 0;
+    const size_t n = strlen(delimiter);
     while (length && qn_json_is_space(prompt[length - 1]))
         length--;
-    return n && length >= n && !memcmp(prompt + length - n, open, n);
+    return n && length >= n && !memcmp(prompt + length - n, delimiter, n);
 }

@@ -36,7 +36,7 @@ typedef struct qn_output_delimiter {
 typedef struct qn_output_params {
     qn_output_form form;
     qn_output_delimiter think_open, think_close, call_open, call_close;
-    bool starts_in_reasoning; /* the prompt ends inside reasoning: qn_output_prompt_opens_reasoning */
+    bool starts_in_reasoning; /* the prompt ends inside reasoning */
 
     /* An array of tools, {"type": "function", "function": {"name", "parameters"}} or {"name", "parameters" or "input_schema"},
      * or NULL. Their schemas type the values of the XML form; their names tell calls from prose at doubtful places, where
@@ -79,9 +79,8 @@ enum { QN_OUTPUT_MAX_WORDS = 128 };
  * newline, think_close, two newlines. "" without think_close. */
 void qn_output_reasoning_words(const qn_jinja *jinja, const qn_output_params *params, char words[QN_OUTPUT_MAX_WORDS]);
 
-/* qn_output_prompt_opens_reasoning - whether output after this prompt starts inside reasoning: think_open, and then space, is
- * the end of the prompt. */
-bool qn_output_prompt_opens_reasoning(const qn_output_params *params, const char *prompt, size_t length);
+/* qn_output_ends_with - whether a delimiter, and then space, is the end of a text. */
+bool qn_output_ends_with(const char *delimiter, const char *prompt, size_t length);
 
 typedef struct qn_output_parser qn_output_parser;
 

@@ -655,11 +655,9 @@ static void test_forms(void **state)
         assert_int_equal(params.think_close.text != NULL, cases[i].thinks);
         qn_jinja_free(jinja);
     }
-    qn_output_params params;
-    qn_output_params_init(&params, QN_OUTPUT_XML);
-    assert_true(qn_output_prompt_opens_reasoning(&params, "assistant\n<think>\n", 18));
-    assert_false(qn_output_prompt_opens_reasoning(&params, "<think>\n\n</think>\n\n", 19));
-    assert_false(qn_output_prompt_opens_reasoning(&params, "think>", 6));
+    assert_true(qn_output_ends_with("<think>", "assistant\n<think>\n", 18));
+    assert_false(qn_output_ends_with("<think>", "<think>\n\n</think>\n\n", 19));
+    assert_false(qn_output_ends_with("<think>", "think>", 6));
 }
 
 static void test_refusals(void **state)
