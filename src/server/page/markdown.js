@@ -42,7 +42,7 @@ function plainTokens(text) {
             if (raw)
                 tokens.push({ type: raw.trim() ? "plain" : "space", raw });
     };
-    for (const match of text.matchAll(/^(`{3,}|~{3,})([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm)) {
+    for (const match of text.matchAll(/^(`{3,}(?!`)|~{3,}(?!~))([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm)) {
         paragraphs(text.slice(end, match.index));
         tokens.push({ type: "code", raw: match[0], lang: match[2], text: match[3].replace(/\n$/, "") });
         end = match.index + match[0].length;
@@ -81,7 +81,7 @@ function link(href, children) {
 
 function codeSpan(raw) {
     const inner = raw.replace(/^(`+)([^]*)\1$/, "$2").replaceAll("\n", " ");
-    return element("code", {}, /^ .*[^ ].* $/.test(inner) ? inner.slice(1, -1) : inner);
+    return element("code", {}, inner.startsWith(" ") && inner.endsWith(" ") && /[^ ]/.test(inner) ? inner.slice(1, -1) : inner);
 }
 
 const inlines = (tokens, depth) => (tokens ?? []).map((token) => inline(token, depth + 1));
@@ -147,6 +147,6 @@ export function block(token, depth = 0) {
     case "table": return table(token, depth);
     case "paragraph": return element("p", {}, ...inlines(token.tokens, depth));
     case "text": return element("span", {}, ...(token.tokens ? inlines(token.tokens, depth) : [characters(token.raw)]));
-    default: return element("p", { class: "plain" }, token.raw.replace(/\n+$/, ""));
+    default: return element("p", { class: "plain" }, token.raw.slice(0, token.raw.search(/(?<!\n)\n*$/)));
     }
 }
