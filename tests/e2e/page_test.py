@@ -117,8 +117,9 @@ def live(page):
     check(result[3] == "all:\n\tcc\n", f"code: {result[3]!r}")
 
 
-def colours(page):
-    """Code is coloured in one pass: an end that is missing is looked for once, not from each place where something begins."""
+def endless_texts(page):
+    """Code is coloured, and Markdown read, in a time that grows with the text: an end that is missing is not looked for from each place where
+    something begins."""
     samples = {
         "js": ("x = \"a\\\"b\" + 'c' + `d\\`\ne` // \"f\"\nreturn it's 0x1f; f(1) /* g */ \"h\nif (\"i\" /* j \"k\" if",
                ['"a\\"b"', "'c'", "`d\\`\ne`", '// "f"', "return", "0x1f", "f", "1", "/* g */", "if", '"i"', '"k"', "if"]),
@@ -127,8 +128,9 @@ def colours(page):
     }
     endless = [["js", "`\\", 50000], ["js", "\"`\\", 33000], ["js", "\"\\", 50000], ["js", "'\\", 50000], ["js", "/*", 50000], ["html", "<!--", 25000],
                ["html", "'", 100000], ["python", '"""\\', 25000], ["python", "'''\"\"\"\\", 14000], ["js", "1 ", 50000]]
+    marked_texts = [["*a ", 6000], ["a*_", 6000], ["*a\n", 50000], ["[a](", 5000], ["<", 20000], ["- *a\n", 20000]]
     found, times = page.driver.execute_async_script("""
-        const [samples, endless, done] = arguments;
+        const [samples, endless, marked_texts, done] = arguments;
         Promise.all([import("/page/code.js"), import("/page/markdown.js")]).then(([{ CodeBlock }, { block, tokenize }]) => {
             const coloured = (text, language) => {
                 const code = new CodeBlock(text, language);
@@ -147,12 +149,14 @@ def colours(page):
             const times = endless.map(([language, text, n]) => [`${language} ${text}`, time(() => coloured(text.repeat(n), language))]);
             times.push(["code span", time(() => block({ type: "paragraph", tokens: [{ type: "codespan", raw: "` " + "a".repeat(100000) + "`" }] }))]);
             times.push(["line ends", time(() => block({ type: "html", raw: "<!--" + "\\n".repeat(100000) + "x" }))]);
+            for (const [text, n] of marked_texts)
+                times.push([text, time(() => tokenize(text.repeat(n)))]);
             const { marked } = globalThis;
             globalThis.marked = undefined;
             times.push(["fence", time(() => tokenize("~".repeat(100000) + "`"))]);
             globalThis.marked = marked;
             done([found, times]);
-        });""", [[language, text] for language, (text, _) in samples.items()], endless)
+        });""", [[language, text] for language, (text, _) in samples.items()], endless, marked_texts)
     for (language, (_, expected)), (is_whole, words) in zip(samples.items(), found):
         check(is_whole and words == expected, f"{language}: {words}, expected {expected}")
     print(", ".join(f"{what!r} {ms:.0f} ms" for what, ms in times))
@@ -624,7 +628,7 @@ def pictures(target):
         page.driver.quit()
 
 
-TESTS = [files, first_paint, streaming, markdown, live, colours, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
+TESTS = [files, first_paint, streaming, markdown, live, endless_texts, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
 
 
 def main():

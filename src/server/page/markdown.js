@@ -51,13 +51,43 @@ function plainTokens(text) {
     return tokens;
 }
 
+// What looks for an end that need not be there, by how it begins, and how much that costs for a character of what follows.
+const SEARCHES = { emStrong: [/^[*_]/, 20], link: [/^!?\[/, 1], reflink: [/^!?\[/, 1], tag: [/^</, 1], autolink: [/^</, 1], codespan: [/^`/, 1], del: [/^~/, 1] };
+const MAX_SEARCHED = 20e6, SEARCHED_PER_CHARACTER = 200, MAX_INLINE = 20000;
+
+// marked's lexer looks for such an end from each beginning. Here it does so a number of times that grows with the text: what begins later is text,
+// as are paragraphs that are very long.
+function lexer(marked, text) {
+    let left = MAX_SEARCHED + SEARCHED_PER_CHARACTER * text.length;
+    const tokenizer = new marked.Tokenizer();
+    for (const [name, [begin, cost]] of Object.entries(SEARCHES)) {
+        const search = tokenizer[name];
+        tokenizer[name] = function (source, ...more) {
+            if (!begin.test(source) || left < 0)
+                return undefined;
+            const token = search.call(this, source, ...more);
+            left -= cost * (token ? token.raw : source).length;
+            return token;
+        };
+    }
+    const lexer = new marked.Lexer({ ...marked.defaults, gfm: true, breaks: false, tokenizer });
+    const inline = lexer.inlineTokens;
+    lexer.inlineTokens = function (source, tokens = []) {
+        if (source.length <= MAX_INLINE)
+            return inline.call(this, source, tokens);
+        tokens.push({ type: "text", raw: source, text: source });
+        return tokens;
+    };
+    return lexer;
+}
+
 // Tokens of prepared text; their `raw` make up the text.
 export function tokenize(text) {
     const { marked } = globalThis;
-    if (!marked?.lexer)
+    if (!marked?.Lexer)
         return plainTokens(text);
     try {
-        return marked.lexer(text, { gfm: true, breaks: false });
+        return lexer(marked, text).lex(text);
     } catch {
         return plainTokens(text); // nested deeper than the lexer's stack
     }
