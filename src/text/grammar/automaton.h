@@ -21,6 +21,7 @@ enum {
     QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* most steps of a DFA */
     QN_GRAMMAR_MASK_STEPS = 1 << 22,  /* most steps of a mask */
     QN_GRAMMAR_TOKEN_STEPS = 1 << 18, /* most steps of the bytes that are read at once */
+    QN_GRAMMAR_CHECK_STEPS = 1 << 16, /* most steps of a token that is checked before a mask is made */
     QN_GRAMMAR_NESTED = 64,           /* most nested groups of a regular expression or GBNF rule */
     QN_NODE_NEVER = 0,                /* node 0: nothing follows */
     QN_NODE_FINAL = 1                 /* node 1: the output may end */
@@ -271,6 +272,9 @@ qn_config qn_state_additional_key(qn_grammar_state *state, const qn_config *conf
 
 /* qn_state_declared_bytes - adds the bytes with which the key continues as a declared name, or ends as one. */
 void qn_state_declared_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
+
+/* qn_state_advance - qn_grammar_state_advance, with at most so many steps for each 256 bytes. */
+bool qn_state_advance(qn_grammar_state *state, const char *bytes, size_t length, uint64_t max_steps);
 
 /* qn_state_accepts - qn_grammar_state_accepts, with steps that are counted to those before. */
 bool qn_state_accepts(qn_grammar_state *state, const char *bytes, size_t length);

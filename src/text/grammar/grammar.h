@@ -192,7 +192,8 @@ qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match
 /* qn_grammar_match_accepts, qn_grammar_match_mask - accepts and mask of qn_request_params, with the match as `user`.
  *
  * QN_ERR_UNSUPPORTED if the grammar is too ambiguous for a mask or a token, or if no token of the vocabulary may follow;
- * allowed is unspecified then. `accepts` says no.
+ * allowed is unspecified then. `accepts`, which threads of steps call, takes fewer steps: it says no where that is not enough,
+ * and the mask decides.
  *
  * Distribution. Let p be the softmax of the logits and A the allowed tokens. Checking first gives p(t) for t in A, plus
  * (1 - p(A)) p(t) / p(A) after a rejection: p(t) / p(A), the distribution of masking before sampling. With top-k, top-p or

@@ -162,15 +162,30 @@ static void skip_opening(qn_grammar_match *m)
         m->phase = 1;
 }
 
-static void advance(qn_grammar_match *m, const char *bytes, size_t length)
+/* False if that takes more than max_steps, of which a token may have more: nothing is changed then. */
+static bool advance(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
 {
-    if (m->is_broken || qn_grammar_state_advance(m->state, bytes, length))
-        return;
+    if (m->is_broken || qn_state_advance(m->state, bytes, length, max_steps))
+        return true;
+    if (m->state->was_too_ambiguous && max_steps < QN_GRAMMAR_TOKEN_STEPS)
+        return false;
     m->is_broken = true;
     m->is_too_ambiguous = m->state->was_too_ambiguous;
+    return true;
 }
 
-static void see(qn_grammar_match *m, qn_token token)
+static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
+{
+    size_t phase = m->phase, matched = bytes ? m->n_matched : 0;
+    const size_t end = bytes ? find_triggers(m, bytes, length, &phase, &matched) : 0;
+    if (phase == m->n_triggers && !advance(m, bytes + end, length - end, max_steps))
+        return false;
+    m->phase = phase;
+    m->n_matched = matched;
+    return true;
+}
+
+static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
 {
     size_t length;
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
@@ -180,22 +195,21 @@ static void see(qn_grammar_match *m, qn_token token)
         m->phase++;
         m->n_matched = 0;
     } else if (is_free(m)) {
-        if (!bytes)
-            m->n_matched = 0;
-        const size_t end = bytes ? find_triggers(m, bytes, length, &m->phase, &m->n_matched) : 0;
-        if (!is_free(m) && bytes)
-            advance(m, bytes + end, length - end);
+        return see_free(m, bytes, length, max_steps);
     } else if (bytes) {
-        advance(m, bytes, length);
+        return advance(m, bytes, length, max_steps);
     } else if (!is_end(m->vocab, token)) {
         m->is_broken = true;
     }
+    return true;
 }
 
-static void see_all(qn_grammar_match *m, const qn_token *answer, size_t n)
+static bool see_all(qn_grammar_match *m, const qn_token *answer, size_t n, uint64_t max_steps)
 {
     for (; m->n_seen < n; m->n_seen++)
-        see(m, answer[m->n_seen]);
+        if (!see(m, answer[m->n_seen], max_steps))
+            return false;
+    return true;
 }
 
 /* ---- Matches ---- */
@@ -268,18 +282,16 @@ bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_
 {
     qn_grammar_match *m = match;
     size_t length;
-    see_all(m, answer, n);
-    if (m->is_broken)
+    if (!see_all(m, answer, n, QN_GRAMMAR_CHECK_STEPS) || m->is_broken)
         return false;
     if (is_opening(m, token))
         return true;
-    if (is_free(m)) {
-        qn_state_begin(m->state, QN_GRAMMAR_TOKEN_STEPS);
+    qn_state_begin(m->state, QN_GRAMMAR_CHECK_STEPS);
+    if (is_free(m))
         return accepts_free(m, token);
-    }
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
     if (bytes)
-        return qn_grammar_state_accepts(m->state, bytes, length);
+        return qn_state_accepts(m->state, bytes, length);
     return is_end(m->vocab, token) && qn_grammar_state_is_finished(m->state);
 }
 
@@ -293,7 +305,7 @@ static bool is_empty(const uint32_t *mask, size_t n_words)
 
 qn_status qn_grammar_match_mask(qn_grammar_match *m, const qn_token *answer, size_t n, uint32_t *allowed)
 {
-    see_all(m, answer, n);
+    (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
     if (m->is_too_ambiguous)
         return too_ambiguous();
     if (is_free(m) && !m->is_broken)

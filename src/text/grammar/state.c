@@ -504,10 +504,10 @@ static void compact(qn_grammar_state *s, uint32_t *moved, qn_frame *kept)
     s->n_frames = n;
 }
 
-static bool advance_piece(qn_grammar_state *s, const char *bytes, size_t length)
+static bool advance_piece(qn_grammar_state *s, const char *bytes, size_t length, uint64_t max_steps)
 {
     const size_t n_frames = s->n_frames, begin = s->n_configs;
-    qn_state_begin(s, QN_GRAMMAR_TOKEN_STEPS);
+    qn_state_begin(s, max_steps);
     const size_t end = look_ahead(s, bytes, length);
     uint32_t *moved = end > begin ? calloc(s->n_frames, sizeof *moved) : NULL;
     qn_frame *kept = end > begin ? malloc(s->n_frames * sizeof *kept) : NULL;
@@ -525,18 +525,18 @@ static bool advance_piece(qn_grammar_state *s, const char *bytes, size_t length)
     return follows;
 }
 
-bool qn_grammar_state_advance(qn_grammar_state *s, const char *bytes, size_t length)
+bool qn_state_advance(qn_grammar_state *s, const char *bytes, size_t length, uint64_t max_steps)
 {
     if (!length)
         return true;
     if (length <= PIECE)
-        return advance_piece(s, bytes, length);
+        return advance_piece(s, bytes, length, max_steps);
     qn_grammar_state *trial;
     if (qn_grammar_state_clone(s, &trial) != QN_OK)
         return false;
     bool follows = true;
     for (size_t at = 0; at < length && follows; at += PIECE)
-        follows = advance_piece(trial, bytes + at, length - at < PIECE ? length - at : PIECE);
+        follows = advance_piece(trial, bytes + at, length - at < PIECE ? length - at : PIECE, max_steps);
     if (follows) {
         const qn_grammar_state old = *s;
         *s = *trial;
@@ -545,6 +545,11 @@ bool qn_grammar_state_advance(qn_grammar_state *s, const char *bytes, size_t len
     s->was_too_ambiguous = !follows && trial->was_too_ambiguous;
     qn_grammar_state_free(trial);
     return follows;
+}
+
+bool qn_grammar_state_advance(qn_grammar_state *s, const char *bytes, size_t length)
+{
+    return qn_state_advance(s, bytes, length, QN_GRAMMAR_TOKEN_STEPS);
 }
 
 bool qn_grammar_state_is_finished(const qn_grammar_state *s)
