@@ -33,7 +33,7 @@ qn_status qn_prompt_tail(const qn_tokenizer *tok, const qn_token *prompt, size_t
 }
 
 /* Without tools a call is text. */
-static qn_status find_form(const qn_model *model, json_t *tools, qn_output_params *output)
+static qn_status find_form(const qn_model *model, const json_t *tools, qn_output_params *output, qn_output_tools **kept)
 {
     (void)qn_model_output(model, output);
     if (tools && !json_is_null(tools) && !json_is_array(tools))
@@ -43,15 +43,17 @@ static qn_status find_form(const qn_model *model, json_t *tools, qn_output_param
         return QN_OK;
     }
     QN_TRY(qn_model_calls(model, output));
-    output->tools = tools;
-    return QN_OK;
+    return qn_output_tools_create(tools, output->form, kept);
 }
 
-qn_status qn_answer_output(const qn_model *model, json_t *tools, const qn_token *prompt, size_t n, qn_output_params *output)
+qn_status qn_answer_output(const qn_model *model, const json_t *tools, const qn_token *prompt, size_t n,
+                           qn_output_params *output, qn_output_tools **kept)
 {
     char *text;
     size_t length;
-    QN_TRY(find_form(model, tools, output));
+    *kept = NULL;
+    QN_TRY(find_form(model, tools, output, kept));
+    output->tools = *kept;
     QN_TRY(qn_prompt_tail(model->tokenizer, prompt, n, &text, &length));
     output->starts_in_reasoning = qn_output_prompt_opens_reasoning(output, text ? text : "", length);
     free(text);

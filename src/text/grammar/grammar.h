@@ -106,7 +106,7 @@ qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out)
  * grammar's states and matches. */
 qn_grammar *qn_grammar_share(qn_grammar *grammar);
 
-/* qn_grammar_bytes - memory of the grammar, for caches of grammars. */
+/* qn_grammar_bytes - memory of the grammar. */
 size_t qn_grammar_bytes(const qn_grammar *grammar);
 
 /* ---- States ---- */
@@ -187,6 +187,9 @@ void qn_grammar_match_free(qn_grammar_match *match);
 
 /* qn_grammar_match_clone - a copy, with the same lifetimes. */
 qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match **out);
+
+/* qn_grammar_match_bytes - memory of the match now, without the grammar. */
+size_t qn_grammar_match_bytes(const qn_grammar_match *match);
 
 /* qn_grammar_match_accepts, qn_grammar_match_mask - qn_request_params' accepts and mask, with the match as `user`. Where no
  * token may follow, an internal limit included, the mask is empty.
