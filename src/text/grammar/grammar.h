@@ -98,7 +98,7 @@ typedef struct qn_grammar_calls {
  * Keywords that are not supported are errors for tools with `strict`, else ignored. In the form xml, strings are raw text up to
  * "\n</parameter>".
  *
- * QN_ERR_INVALID       a tool without a name, or a malformed schema; no tool of the name
+ * QN_ERR_INVALID       a tool without a name, two of one name, or a malformed schema; no tool of the name
  * QN_ERR_UNSUPPORTED   the form has no calls; an unsupported keyword; a name that the form cannot have */
 qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out);
 
