@@ -66,7 +66,7 @@ qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, s
 }
 
 /* Without tools a call is text. */
-static qn_status find_form(const qn_model *model, json_t *tools, qn_output_params *output)
+static qn_status find_form(const qn_model *model, const json_t *tools, qn_output_params *output, qn_output_tools **kept)
 {
     (void)qn_model_output(model, output);
     if (tools && !json_is_null(tools) && !json_is_array(tools))
@@ -76,13 +76,15 @@ static qn_status find_form(const qn_model *model, json_t *tools, qn_output_param
         return QN_OK;
     }
     QN_TRY(qn_model_calls(model, output));
-    output->tools = tools;
-    return QN_OK;
+    return qn_output_tools_create(tools, output->form, kept);
 }
 
-qn_status qn_answer_output(const qn_model *model, json_t *tools, const qn_token *prompt, size_t n, qn_output_params *output)
+qn_status qn_answer_output(const qn_model *model, const json_t *tools, const qn_token *prompt, size_t n,
+                           qn_output_params *output, qn_output_tools **kept)
 {
-    QN_TRY(find_form(model, tools, output));
+    *kept = NULL;
+    QN_TRY(find_form(model, tools, output, kept));
+    output->tools = *kept;
     return qn_prompt_ends_with(model->tokenizer, prompt, n, &output->think_open, &output->starts_in_reasoning);
 }
 

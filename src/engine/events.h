@@ -50,11 +50,13 @@ enum { QN_PROMPT_TAIL = 64 };
 
 /* qn_answer_output - how the answer to a prompt of the model's chat format is parsed.
  *
- *   tools    JSON, referenced by the result; NULL, null and an empty array: a call is content
+ *   tools    JSON; NULL, null and an empty array: a call is content
  *   prompt   [n]
+ *   kept     set to what the result refers to of the tools, or NULL, also by an error. Free it with qn_output_tools_free
  *
  * QN_ERR_INVALID       tools are not an array
  * QN_ERR_UNSUPPORTED   tools with a chat template that has none, or whose calls cannot be parsed back */
-qn_status qn_answer_output(const qn_model *model, json_t *tools, const qn_token *prompt, size_t n, qn_output_params *output);
+qn_status qn_answer_output(const qn_model *model, const json_t *tools, const qn_token *prompt, size_t n,
+                           qn_output_params *output, qn_output_tools **kept);
 
 #endif

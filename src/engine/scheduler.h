@@ -33,7 +33,8 @@ typedef struct qn_input_prompt {
     size_t n_tokens;
     uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
     size_t n_keep;
-    qn_output_params output; /* of a conversation whose answer is parsed; with a reference to its tools */
+    qn_output_params output; /* of a conversation whose answer is parsed */
+    qn_output_tools *tools;  /* of `output`, or NULL */
 } qn_input_prompt;
 
 /* The same of the lists that a request has beside its prompt. */
@@ -256,12 +257,14 @@ qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_toke
 qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out, size_t *n);
 bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt);
+size_t qn_input_prompt_bytes(const qn_input_prompt *prompt);
 void qn_input_prompt_free(qn_input_prompt *prompt); /* NULL is allowed */
 
 /* qn_input_lists_create - the same of stop strings, stop tokens, biases and the scope. */
 qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *params, qn_input_lists **out);
 bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_lists *qn_input_lists_share(qn_input_lists *lists);
+size_t qn_input_lists_bytes(const qn_input_lists *lists);
 void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
 
 /* ---- scheduler_clients.c ---- */

@@ -213,6 +213,8 @@ static void wrong_values_name_their_field(void **unused)
         { "{" ASK ",'tools':[5]}", "tools", "" },
         { "{" ASK ",'tools':[{'input_schema':{}}]}", "tools[0]", "name" },
         { "{" ASK ",'tools':[{'name':'f','input_schema':5}]}", "tools[0]", "" },
+        { "{" ASK ",'tools':[{'type':'bash_1','name':'f'},{'name':'f','strict':true},{'name':'g'},{'name':'f'}]}", "tools[3]",
+          "another tool has its name" },
         { "{" ASK "," TOOLS ",'tool_choice':'any'}", "tool_choice", "" },
         { "{" ASK "," TOOLS ",'tool_choice':{'type':'tool'}}", "tool_choice.name", "" },
         { "{" ASK "," TOOLS ",'tool_choice':{'type':'tool','name':'g'}}", "tool_choice", "not among" },

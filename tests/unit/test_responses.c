@@ -150,6 +150,8 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'tools':[5]", "tools", "" },
         { ASK ",'tools':[{'type':'function'}]", "tools[0]", "name" },
         { ASK ",'tools':[{'type':'custom'}]", "tools[0]", "name" },
+        { ASK ",'tools':[{'type':'web'},{'type':'function','name':'f'},{'type':'custom','name':'f'}]", "tools[2]",
+          "another tool has its name" },
         { ASK "," TOOLS ",'tool_choice':'any'", "tool_choice", "" },
         { ASK "," TOOLS ",'tool_choice':{'type':'function','name':'g'}", "tool_choice", "not among" },
         { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },

@@ -99,7 +99,7 @@ typedef struct qn_grammar_calls {
  * Keywords that are not supported are errors for tools with `strict`, else ignored. In the form xml, strings are raw text up to
  * "\n</parameter>".
  *
- * QN_ERR_INVALID       a tool without a name, or a malformed schema; no tool of the name
+ * QN_ERR_INVALID       a tool without a name, two of one name, or a malformed schema; no tool of the name
  * QN_ERR_UNSUPPORTED   the form has no calls; an unsupported keyword; a name that the form cannot have */
 qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out);
 
@@ -107,7 +107,7 @@ qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out)
  * grammar's states and matches. */
 qn_grammar *qn_grammar_share(qn_grammar *grammar);
 
-/* qn_grammar_bytes - memory of the grammar, for caches of grammars. */
+/* qn_grammar_bytes - memory of the grammar. */
 size_t qn_grammar_bytes(const qn_grammar *grammar);
 
 /* ---- States ---- */
@@ -188,6 +188,9 @@ void qn_grammar_match_free(qn_grammar_match *match);
 
 /* qn_grammar_match_clone - a copy, with the same lifetimes. */
 qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match **out);
+
+/* qn_grammar_match_bytes - memory of the match now, without the grammar. */
+size_t qn_grammar_match_bytes(const qn_grammar_match *match);
 
 /* qn_grammar_match_accepts, qn_grammar_match_mask - accepts and mask of qn_request_params, with the match as `user`.
  *

@@ -235,6 +235,15 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     return status;
 }
 
+size_t qn_grammar_match_bytes(const qn_grammar_match *m)
+{
+    size_t bytes = sizeof *m + sizeof *m->state + m->state->config_capacity * sizeof *m->state->configs +
+                   m->state->frame_capacity * sizeof *m->state->frames;
+    for (size_t i = 0; i < m->n_triggers; i++)
+        bytes += m->triggers[i].n_containing * sizeof *m->triggers[i].containing;
+    return bytes;
+}
+
 static qn_status copy_containing(const trigger *from, trigger *to)
 {
     size_t capacity = 0;
