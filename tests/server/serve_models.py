@@ -8,12 +8,14 @@ the folder of quern.
 """
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 from serve_load import CHAT, MESSAGES, RESPONSES, TEXT, without_changing
@@ -200,6 +202,30 @@ def check_long_wait(folder):
         assert bad.startswith(b":") and b"model_unavailable" in bad, bad
 
 
+def check_unread_notes(folder):
+    """Nobody reads standard error, and its pipe is full: models are loaded and freed all the same. The notes that are lost are counted."""
+    out, into = os.pipe()
+    os.set_blocking(out, False)
+    with Server(None, "--models-dir", folder, "--models-max", "1", "--models-stay", "0", *OPTIONS, stderr=into) as server:
+        fill = subprocess.Popen(["sh", "-c", "timeout 1 cat /dev/zero"], stdout=into)  # it waits, and is ended
+        fill.wait()
+
+        def ask_in_turn():
+            for name in NAMES[:2]:
+                assert ask(server.port, "POST", TEXT, {"model": name, "prompt": "Once", "max_tokens": 4})[0] == 200
+
+        ask_in_turn()
+        with contextlib.suppress(BlockingIOError):
+            while os.read(out, 1 << 16):
+                pass
+        ask_in_turn()
+        text = os.read(out, 1 << 16).decode()
+        assert re.search(r"quern: note: [1-9]\d* notes were lost, as nobody read them\nquern: note: \S+ is", text), text
+        assert re.search(r'"lost":[1-9]', text), text
+    os.close(into)
+    os.close(out)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
@@ -210,6 +236,7 @@ def main():
     limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (58 << 20)  # and what contexts and programs need; a third model does not fit
     begin = time.monotonic()
     answers = answers_alone(args.folder)
+    check_unread_notes(args.folder)
     with Server(None, "--models-dir", args.folder, "--memory", str(limit), "--models-stay", "0", *OPTIONS) as server:
         check_metrics(server)
         check_crowd(server, answers, args.requests, limit)
