@@ -85,7 +85,8 @@ typedef enum qn_finish {
     QN_FINISH_LENGTH,    /* max_tokens tokens were generated, or the context is full */
     QN_FINISH_CANCELLED, /* qn_scheduler_cancel, a callback that returned false, or qn_scheduler_free */
     QN_FINISH_DEADLINE,  /* the deadline has passed */
-    QN_FINISH_ERROR      /* `status` and `error` say what */
+    QN_FINISH_ERROR,     /* `status` and `error` say what */
+    QN_FINISH_WITHDRAWN  /* it had not begun when the scheduler was closed (qn_scheduler_close) */
 } qn_finish;
 
 typedef struct qn_request_result {
@@ -228,6 +229,11 @@ QN_API qn_status qn_scheduler_check_room(qn_scheduler *scheduler, const char *cl
 
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
 QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
+
+/* qn_scheduler_close - requests begin no more, so that a scheduler with many in its queue has none soon: those of a submission of which none
+ * has begun end with QN_FINISH_WITHDRAWN, also those that come later; the others are completed. A scheduler in which none has ever begun
+ * lets the first begin. With `closed` false it is open again. */
+QN_API void qn_scheduler_close(qn_scheduler *scheduler, bool closed);
 
 /* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the
  * next step, before one that is idle. By one thread at a time. Sets *idle to whether there was nothing to do. QN_ERR_INVALID

@@ -123,7 +123,7 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
 static void log_note(void *unused, const char *line)
 {
     (void)unused;
-    qn_cli_error("note: %s", line);
+    qn_cli_note("%s", line);
 }
 
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session)

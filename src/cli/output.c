@@ -2,11 +2,14 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 #include "base/printable.h"
+#include "base/write_line.h"
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -70,6 +73,24 @@ void qn_cli_error(const char *format, ...)
     va_end(args);
     qn_mask(text);
     fprintf(stderr, "quern: %s\n", text);
+}
+
+void qn_cli_note(const char *format, ...)
+{
+    static atomic_uint n_lost;
+    char text[1024], line[1200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    qn_mask(text);
+    qn_text_buffer to = QN_APPEND_TO(line);
+    const unsigned n = atomic_exchange(&n_lost, 0);
+    if (n)
+        qn_append(&to, "quern: note: %u notes were lost, as nobody read them\n", n);
+    qn_append(&to, "quern: note: %s\n", text);
+    if (!qn_write_line(STDERR_FILENO, line, to.length))
+        atomic_fetch_add(&n_lost, n + 1);
 }
 
 int qn_cli_fail(void)

@@ -109,7 +109,7 @@ static void forget_signals(void)
 
 static void print_note(const char *text)
 {
-    qn_cli_error("note: %s", text);
+    qn_cli_note("%s", text);
 }
 
 /* Models that are loaded when they are asked for; else one is loaded at the start. */
@@ -167,8 +167,7 @@ static void check_key_mode(const char *path)
 {
     struct stat key;
     if (stat(path, &key) == 0 && S_ISREG(key.st_mode) && key.st_mode & S_IROTH)
-        qn_cli_error("note: %s: all users can read this private key (mode %03o, expected 600)", path,
-                     (unsigned)key.st_mode & 0777u);
+        qn_cli_note("%s: all users can read this private key (mode %03o, expected 600)", path, (unsigned)key.st_mode & 0777u);
 }
 
 static int open_log(serve *s)

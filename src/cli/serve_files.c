@@ -28,7 +28,7 @@ struct qn_serve_files {
 static void log_note(void *unused, const char *line)
 {
     (void)unused;
-    qn_cli_error("note: %s", line);
+    qn_cli_note("%s", line);
 }
 
 /* ---- Loading ---- */
@@ -63,10 +63,10 @@ static qn_status load(void *user, qn_registry *registry, const char *path, uint6
     if (f->args->quiet)
         return status;
     if (status)
-        qn_cli_error("note: %s is not loaded: %s", out->name, qn_error_text());
+        qn_cli_note("%s is not loaded: %s", out->name, qn_error_text());
     else
-        qn_cli_error("note: %s is loaded in %.1f s: %u tokens of context, %s with its contexts", out->name,
-                     qn_seconds() - started, (unsigned)out->served.n_ctx, qn_print_size(size, out->bytes));
+        qn_cli_note("%s is loaded in %.1f s: %u tokens of context, %s with its contexts", out->name, qn_seconds() - started,
+                    (unsigned)out->served.n_ctx, qn_print_size(size, out->bytes));
     return status;
 }
 
@@ -85,7 +85,7 @@ static qn_status check(void *user, const char *path)
         qn_gguf_close(file);
     }
     if (status && !f->args->quiet)
-        qn_cli_error("note: not loaded: %s", qn_error_text());
+        qn_cli_note("not loaded: %s", qn_error_text());
     return status;
 }
 
@@ -94,7 +94,7 @@ static bool is_lost(void *user, const qn_registered *model)
     const qn_serve_files *f = user;
     const bool lost = qn_model_check(model->served.model) != QN_OK;
     if (lost && !f->args->quiet)
-        qn_cli_error("note: %s is not used any more: %s", model->name, qn_error_text());
+        qn_cli_note("%s is not used any more: %s", model->name, qn_error_text());
     return lost;
 }
 
@@ -104,7 +104,7 @@ static void free_model(void *user, const qn_registered *model)
     qn_scheduler_free(model->scheduler);
     qn_model_free(model->served.model);
     if (!f->args->quiet)
-        qn_cli_error("note: %s is freed", model->name);
+        qn_cli_note("%s is freed", model->name);
 }
 
 /* ---- Files ---- */
@@ -135,7 +135,7 @@ static void add_file(const qn_serve_files *f, qn_registry *registry, const char 
 {
     const uint64_t bytes = size_of_all(path);
     if (bytes && qn_registry_add_file(registry, name, path, qn_serve_weight_bytes(bytes)) && !f->has_scanned)
-        qn_cli_error("note: %s: %s", path, qn_error_text());
+        qn_cli_note("%s: %s", path, qn_error_text());
 }
 
 static void add_arguments(const qn_serve_files *f, qn_registry *registry)

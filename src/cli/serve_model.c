@@ -53,7 +53,7 @@ static qn_sampling choose_sampling(const qn_args *args, const char *path)
     qn_sampling file = qn_sampling_defaults();
     if (read_sampling(path, &file)) {
         if (!args->quiet)
-            qn_cli_error("note: general.sampling of the model is not valid, and is ignored");
+            qn_cli_note("general.sampling of the model is not valid, and is ignored");
         file = qn_sampling_defaults();
     }
     const qn_sampling *given = &args->sampling;
@@ -86,11 +86,11 @@ static uint32_t choose_context(const qn_args *args, const qn_model *model, const
     const uint32_t trained = qn_model_get_info(model).n_ctx_train;
     const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
     if (wanted > trained && !args->quiet)
-        qn_cli_error("note: -c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
-                     (unsigned)trained);
+        qn_cli_note("-c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
+                    (unsigned)trained);
     if (fits < wanted && !args->quiet)
-        qn_cli_error("note: %llu tokens of context do not fit in memory, %llu do; see --memory and --kv",
-                     (unsigned long long)wanted, (unsigned long long)fits);
+        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv", (unsigned long long)wanted,
+                    (unsigned long long)fits);
     return (uint32_t)(fits < wanted ? fits : wanted);
 }
 

@@ -294,6 +294,13 @@ void qn_scheduler_cancel(qn_scheduler *s, uint64_t id)
     pthread_mutex_unlock(&s->lock);
 }
 
+void qn_scheduler_close(qn_scheduler *s, bool closed)
+{
+    pthread_mutex_lock(&s->lock);
+    s->is_closed = closed;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- Steps and counters ---- */
 
 qn_status qn_scheduler_step(qn_scheduler *s, bool *idle)

@@ -109,6 +109,8 @@ struct qn_request {
     qn_scheduler *scheduler;
     qn_client *client; /* NULL before it is queued */
     uint64_t id;       /* ascending */
+    uint64_t first_id; /* of those that were submitted with it */
+    bool has_begun;    /* one of these; of the scheduler's lock */
     atomic_bool cancelled;
 
     /* Constant. */
@@ -202,6 +204,7 @@ struct qn_scheduler {
     pthread_mutex_t lock; /* protects what follows up to `counters` */
     pthread_cond_t work, ended;
     bool is_stopping;
+    bool is_closed, has_begun; /* qn_scheduler_close; a request was admitted */
     uint64_t last_id;
     qn_client *clients;
     uint32_t n_clients, n_queued, n_alive;
@@ -281,6 +284,11 @@ qn_status qn_clients_check_room(qn_scheduler *s, const char *client, size_t n);
 /* qn_client_push - put a request in the queue of its client. qn_client_remove - take it out. The caller holds s->lock. */
 void qn_client_push(qn_scheduler *s, qn_request *r);
 void qn_client_remove(qn_scheduler *s, qn_request *r);
+
+/* qn_client_begin - a request of the queue begins, and with it all that were submitted with it. The caller holds s->lock.
+ * qn_client_withdraws - whether a request of the queue must not begin. */
+void qn_client_begin(qn_scheduler *s, qn_request *r);
+bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r);
 
 /* qn_client_leave - a request was freed: with the last one the client is. The caller holds s->lock. */
 void qn_client_leave(qn_scheduler *s, qn_client *client);

@@ -60,11 +60,14 @@ static double priority_of(const qn_request *r, double now)
     return r->params.priority + (now - r->submitted);
 }
 
-/* NULL: its queue is empty. */
-static qn_request *first_of(const qn_client *c, double now)
+/* NULL: none of its queue may begin. */
+static qn_request *first_of(const qn_scheduler *s, const qn_client *c, double now)
 {
-    qn_request *best = c->queue;
+    qn_request *best = NULL;
     for (qn_request *r = c->queue; r; r = r->next) {
+        if (qn_client_withdraws(s, r))
+            continue;
+        best = best ? best : r;
         const double difference = priority_of(r, now) - priority_of(best, now);
         if (difference > 0 || (difference == 0 && r->id < best->id))
             best = r;
@@ -134,8 +137,8 @@ static qn_request *find_next(const qn_scheduler *s, double now, const qn_request
         if (!c->queue || (best && !is_before(c, best)) || (blocked && (c->n_running || c == blocked->client)) ||
             (is_full(s) && !find_place(s, c, 0)))
             continue;
-        qn_request *r = first_of(c, now);
-        if (blocked && r->n_tokens >= blocked->n_tokens)
+        qn_request *r = first_of(s, c, now);
+        if (!r || (blocked && r->n_tokens >= blocked->n_tokens))
             continue;
         best = c;
         next = r;
@@ -252,6 +255,7 @@ static bool waits_for_copy(const qn_scheduler *s, const qn_request *r)
 static void take_out(qn_scheduler *s, qn_request *r, qn_status status, double now)
 {
     pthread_mutex_lock(&s->lock);
+    qn_client_begin(s, r);
     qn_client_remove(s, r);
     if (status == QN_OK) {
         s->running[s->n_running++] = r;

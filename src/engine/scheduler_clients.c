@@ -75,6 +75,18 @@ void qn_client_remove(qn_scheduler *s, qn_request *r)
     s->n_queued--;
 }
 
+void qn_client_begin(qn_scheduler *s, qn_request *r)
+{
+    s->has_begun = r->has_begun = true;
+    for (qn_request *other = r->client->queue; other; other = other->next)
+        other->has_begun = other->has_begun || other->first_id == r->first_id;
+}
+
+bool qn_client_withdraws(const qn_scheduler *s, const qn_request *r)
+{
+    return s->is_closed && s->has_begun && !r->has_begun;
+}
+
 static qn_status check_room(const qn_scheduler *s, const qn_client *c, size_t n)
 {
     qn_share share = {
@@ -117,6 +129,7 @@ static void enqueue(qn_scheduler *s, qn_client *c, qn_request *first, uint64_t *
         next = r->next;
         r->client = c;
         r->id = ++s->last_id;
+        r->first_id = first->id;
         if (ids)
             ids[i] = r->id;
         qn_client_push(s, r);

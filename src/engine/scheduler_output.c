@@ -152,7 +152,8 @@ static qn_status flush_text(qn_scheduler *s, qn_request *r)
 
 void qn_request_emit_end(qn_scheduler *s, qn_request *r)
 {
-    if (!r->result.is_stop_string && (r->params.on_text || r->events.parser)) {
+    const bool has_text = r->params.on_text || r->events.parser;
+    if (has_text && !r->result.is_stop_string && r->result.finish != QN_FINISH_WITHDRAWN) {
         const qn_status status = r->events.parser ? finish_events(r) : flush_text(s, r);
         if (status != QN_OK && r->result.status == QN_OK) {
             r->result.finish = QN_FINISH_ERROR;

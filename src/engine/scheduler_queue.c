@@ -88,7 +88,7 @@ void qn_scheduler_end(qn_scheduler *s, qn_request *r, qn_finish finish, qn_statu
     qn_request_emit_end(s, r);
 }
 
-/* ---- Cancelled and late ones ---- */
+/* ---- Cancelled, late and withdrawn ones ---- */
 
 static bool is_over(const qn_request *r, double now, qn_finish *finish)
 {
@@ -105,7 +105,7 @@ static void end_queued(qn_scheduler *s, double now)
     for (const qn_client *c = s->clients; c; c = c->next)
         for (qn_request *r = c->queue, *next; r; r = next) {
             next = r->next;
-            if (!is_over(r, now, &finish))
+            if (!is_over(r, now, &finish) && !qn_client_withdraws(s, r))
                 continue;
             qn_client_remove(s, r);
             r->next = over;
@@ -114,7 +114,8 @@ static void end_queued(qn_scheduler *s, double now)
     pthread_mutex_unlock(&s->lock);
     for (qn_request *next; over; over = next) {
         next = over->next;
-        (void)is_over(over, now, &finish);
+        if (!is_over(over, now, &finish))
+            finish = QN_FINISH_WITHDRAWN;
         qn_scheduler_end(s, over, finish, QN_OK);
     }
 }

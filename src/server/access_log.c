@@ -2,12 +2,12 @@
 #include "server/access_log.h"
 
 #include "base/memory.h"
+#include "base/write_line.h"
 #include "server/bytes.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,19 +120,13 @@ static void add_line(const qn_access *a, uint64_t n_lost, qn_bytes *line)
     qn_bytes_add(line, "}\n", 2);
 }
 
-/* A pipe is ready when PIPE_BUF bytes fit. No line has so many: a byte of a text becomes 6 at most when it is escaped. */
-static bool is_ready(int fd)
-{
-    struct pollfd p = { .fd = fd, .events = POLLOUT };
-    return poll(&p, 1, 0) == 1 && p.revents & POLLOUT;
-}
-
+/* No line has PIPE_BUF bytes: a byte of a text becomes 6 at most when it is escaped. */
 void qn_access_log_write(qn_access_log *log, const qn_access *access)
 {
     qn_bytes line = { 0 };
     pthread_mutex_lock(&log->lock);
     add_line(access, log->n_lost, &line);
-    if (!line.has_failed && is_ready(log->fd) && write(log->fd, line.data, line.length) == (ssize_t)line.length)
+    if (!line.has_failed && qn_write_line(log->fd, line.data, line.length))
         log->n_lost = 0;
     else
         log->n_lost++;

@@ -34,7 +34,10 @@ struct qn_answer {
     qn_outbox *outbox;
     qn_answer_request request;
     char scope[QN_KEY_SCOPE_BYTES], client[QN_ANSWER_CLIENT_BYTES];
-    qn_bytes body;
+    qn_bytes body; /* where models may be freed for others it is kept until a request has begun */
+    char secret[49];
+    int64_t created;
+    uint64_t seed;
     void *user; /* of the I/O thread */
     atomic_uint references;
     qn_answer *next_job; /* of the worker pool's lock */
@@ -49,9 +52,12 @@ struct qn_answer {
     uint64_t *ids;        /* [n_submitted], which is of the lock */
     pthread_mutex_t lock; /* protects what follows, and the exchange from begin on */
     size_t n_submitted;
-    size_t n_left;  /* requests that have not ended, and the worker, as long as it submits */
-    bool is_ending; /* none is left: a worker writes the end */
-    bool may_open;  /* a stream that waits for its model */
+    size_t n_left;      /* requests that have not ended, and the worker, as long as it submits */
+    size_t n_withdrawn; /* requests that ended because their model is to be freed for others */
+    bool is_ending;     /* none is left: a worker writes the end */
+    bool is_back;       /* none is left, as all were withdrawn: a worker has them wait again */
+    bool has_begun;     /* a stream, whose beginning was written */
+    bool may_open;      /* a stream that waits for its model */
     qn_bytes out;
     size_t n_taken; /* of out */
     size_t n_begun; /* bytes that a stream began with, which may be many at once */
@@ -229,13 +235,16 @@ static void trim(const qn_answer *a)
 #endif
 }
 
-/* The answer is a refusal: what was written is dropped, unless it has been sent. The caller holds the lock. */
+/* The answer is a refusal: what was written is dropped, unless it has been sent. A stream that cannot say it, as there is no memory to
+ * parse its body again, is cut. The caller holds the lock. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
 {
     const bool has_begun = a->view.is_stream && a->view.is_accepted;
     qn_refusal named = *refusal;
     named.id = a->request.id;
-    if (has_begun) {
+    if (has_begun && !a->exchange) {
+        a->is_abandoned = true;
+    } else if (has_begun) {
         a->request.protocol->fail(a->exchange, &named, &a->out);
     } else {
         qn_bytes_free(&a->out);
@@ -283,6 +292,21 @@ static void end(qn_answer *a)
     qn_answer_release(a);
 }
 
+/* If none of its requests has begun, they wait for the model again, which is to be freed for others. False: that is of no use. */
+static bool go_back(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool goes = a->n_withdrawn && a->n_withdrawn == a->exchange->n_requests && !a->is_abandoned && !a->is_stopped;
+    a->is_back = goes;
+    a->n_submitted = goes ? 0 : a->n_submitted;
+    pthread_mutex_unlock(&a->lock);
+    if (!goes)
+        return false;
+    a->request.restart(a->request.restart_user, a);
+    qn_answer_release(a); /* of the requests */
+    return true;
+}
+
 /* n requests have ended, or were not submitted, or the worker has done its work. Whether they were the last. */
 static bool leave(qn_answer *a, size_t n)
 {
@@ -298,6 +322,8 @@ static bool leave(qn_answer *a, size_t n)
 static void end_by_callback(qn_answer *a)
 {
     const qn_exchange *x = a->exchange;
+    if (go_back(a))
+        return;
     if (x->is_stream || (x->n_requests == 1 && x->requests->n_logprobs < 0)) {
         end(a);
         return;
@@ -387,10 +413,12 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     slot *s = user;
     const qn_answer *a = s->answer;
     const double now = qn_now();
-    if (s->last_token > 0)
+    if (s->last_token > 0) {
         qn_metrics_next_token(a->model->metrics, now - s->last_token);
-    else
+    } else {
         qn_metrics_first_token(a->model->metrics, now - a->request.arrived);
+        qn_bytes_free(&s->answer->body); /* it is not parsed again */
+    }
     s->last_token = now;
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
@@ -411,10 +439,25 @@ static bool is_first_choice(const qn_exchange *exchange, size_t i)
     return !i || exchange->requests[i].tokens != exchange->requests[i - 1].tokens;
 }
 
+/* It did not begin. */
+static void withdraw(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n_withdrawn++;
+    a->was_cancelled = true;
+    pthread_mutex_unlock(&a->lock);
+    if (leave(a, 1))
+        end_by_callback(a);
+}
+
 static void on_end(void *user, const qn_request_result *result)
 {
     slot *s = user;
     qn_answer *a = s->answer;
+    if (result->finish == QN_FINISH_WITHDRAWN) {
+        withdraw(a);
+        return;
+    }
     (void)pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
     qn_metrics_ended(a->model->metrics, result);
     if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH)
@@ -433,40 +476,60 @@ static void on_end(void *user, const qn_request_result *result)
 
 /* ---- Requests ---- */
 
-/* The model stays meanwhile, also if the requests end. */
+/* As long as requests are left, the model stays. */
 static void cancel(qn_answer *a)
 {
     pthread_mutex_lock(&a->lock);
     const size_t n = a->n_left ? a->n_submitted : 0;
-    const qn_registered *const model = n ? a->model : NULL;
-    if (model)
-        qn_registry_hold(a->request.registry, model);
-    pthread_mutex_unlock(&a->lock);
     for (size_t i = 0; i < n; i++)
-        qn_scheduler_cancel(model->scheduler, a->ids[i]);
-    if (model)
-        qn_registry_release(a->request.registry, model);
+        qn_scheduler_cancel(a->model->scheduler, a->ids[i]);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* What makes its exchange different from others with the same body. False without random numbers. */
+static bool find_origin(qn_answer *a)
+{
+    unsigned char random[24] = { 0 };
+    if (*a->secret)
+        return true;
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return false;
+    qn_text_buffer text = QN_APPEND_TO(a->secret);
+    qn_append_hex(&text, random, sizeof random);
+    a->created = (int64_t)qn_time();
+    a->seed = a->request.seed;
+    if (!a->request.has_seed)
+        memcpy(&a->seed, random, sizeof a->seed);
+    return true;
 }
 
 /* The exchange of the body. False: refused. */
 static bool parse(qn_answer *a, qn_refusal *refusal)
 {
-    unsigned char random[24] = { 0 };
-    char secret[2 * sizeof random + 1];
-    qn_origin origin = { .id = a->request.id, .secret = secret, .created = (int64_t)qn_time(), .seed = a->request.seed };
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+    if (!find_origin(a))
         return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
-    qn_text_buffer text = QN_APPEND_TO(secret);
-    qn_append_hex(&text, random, sizeof random);
-    if (!a->request.has_seed)
-        memcpy(&origin.seed, random, sizeof origin.seed);
+    const qn_origin origin = { .id = a->request.id, .secret = a->secret, .created = a->created, .seed = a->seed };
     qn_reading reading = { .limits = a->request.limits, .account = a->request.account };
     json_t *json = qn_body_read(a->body.data ? a->body.data : "", a->body.length, &reading, refusal);
-    qn_bytes_free(&a->body);
+    if (!qn_registry_frees(a->request.registry))
+        qn_bytes_free(&a->body);
     a->exchange = json ? qn_exchange_create(a->request.protocol, json, &reading, &origin, refusal) : NULL;
     json_decref(json);
     trim(a);
     return a->exchange != NULL;
+}
+
+/* Of an answer that is back: what was made for the model goes, before the model may. */
+static bool parse_again(qn_answer *a, qn_refusal *refusal)
+{
+    leave_model(a);
+    a->waiter.wake = NULL;
+    a->waiter.is_back = true;
+    pthread_mutex_lock(&a->lock);
+    a->n_withdrawn = 0;
+    a->is_back = a->was_cancelled = false;
+    pthread_mutex_unlock(&a->lock);
+    return parse(a, refusal);
 }
 
 /* A body that would not be queued is not worth its tokens. */
@@ -496,7 +559,7 @@ static bool bind(qn_answer *a, qn_refusal *refusal)
     if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
         return false;
     const size_t n = a->exchange->n_requests;
-    if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") || qn_alloc(&a->ids, n, sizeof *a->ids, "requests"))
+    if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") || (!a->ids && qn_alloc(&a->ids, n, sizeof *a->ids, "requests")))
         return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
     return true;
 }
@@ -540,14 +603,17 @@ static void run(qn_answer *a)
 {
     const size_t n = a->exchange->n_requests;
     qn_refusal refusal = { 0 };
+    qn_bytes again = { 0 };
     pthread_mutex_lock(&a->lock);
     a->n_left = n + 1;
     a->may_open = false;
     a->view.is_stream = a->exchange->is_stream;
     a->view.status = 200;
-    a->exchange->protocol->begin(a->exchange, &a->out);
-    a->n_begun = a->out.length;
+    a->exchange->protocol->begin(a->exchange, a->has_begun ? &again : &a->out);
+    a->n_begun = a->has_begun ? a->n_begun : a->out.length;
+    a->has_begun = true;
     pthread_mutex_unlock(&a->lock);
+    qn_bytes_free(&again);
 
     const bool is_queued = submit(a, &refusal);
     pthread_mutex_lock(&a->lock);
@@ -562,7 +628,7 @@ static void run(qn_answer *a)
         cancel(a);
     if (is_new)
         notify(a);
-    if (leave(a, is_queued ? 1 : n + 1))
+    if (leave(a, is_queued ? 1 : n + 1) && !go_back(a))
         end(a);
 }
 
@@ -624,7 +690,7 @@ void qn_answer_start(qn_answer *a)
         return;
     }
     pthread_mutex_lock(&a->lock);
-    const bool is_abandoned = a->is_abandoned, is_stopped = a->is_stopped;
+    const bool is_abandoned = a->is_abandoned, is_stopped = a->is_stopped, is_back = a->is_back;
     refusal = a->refusal;
     pthread_mutex_unlock(&a->lock);
     if (is_abandoned) {
@@ -632,7 +698,7 @@ void qn_answer_start(qn_answer *a)
         return;
     }
     qn_acquired result = QN_ACQUIRE_REFUSED;
-    if (!is_stopped && (a->exchange || parse(a, &refusal)))
+    if (!is_stopped && (is_back ? parse_again(a, &refusal) : a->exchange || parse(a, &refusal)))
         result = acquire(a, &refusal);
     if (result == QN_ACQUIRE_WAITS) {
         if (is_useless(a)) /* since it was looked at above */

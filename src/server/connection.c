@@ -189,8 +189,7 @@ void qn_connection_resume(qn_connection *c)
 
 void qn_connection_shut(qn_connection *c)
 {
-    c->is_shut = true;
-    qn_crowd_serve(c);
+    qn_crowd_shut(c);
     shutdown(c->fd, SHUT_RDWR);
 }
 

@@ -12,7 +12,7 @@
 
 struct qn_peer {
     qn_peer *next;
-    size_t n;                  /* connections */
+    size_t n, n_open;          /* connections; those that are not shut, and about to be closed */
     qn_connections waiting[2]; /* [is_known] that wait for the client */
     char name[QN_HTTP_ADDRESS_BYTES];
 };
@@ -27,26 +27,14 @@ bool qn_crowd_join(qn_connection *c)
         p->next = c->http->peers;
         c->http->peers = p;
     }
-    if (p)
-        p->n++;
+    if (!p)
+        return false;
+    p->n++;
+    p->n_open++;
+    c->http->n_open++;
     c->peer = p;
-    return p;
+    return true;
 }
-
-void qn_crowd_leave(qn_connection *c)
-{
-    qn_peer *p = c->peer, **link = &c->http->peers;
-    qn_crowd_serve(c);
-    c->peer = NULL;
-    if (--p->n)
-        return;
-    while (*link != p)
-        link = &(*link)->next;
-    *link = p->next;
-    free(p);
-}
-
-/* ---- Who waits ---- */
 
 void qn_crowd_serve(qn_connection *c)
 {
@@ -59,6 +47,31 @@ void qn_crowd_serve(qn_connection *c)
     c->http->n_waiting[c->is_known]--;
     c->waiting_in = NULL;
 }
+
+void qn_crowd_shut(qn_connection *c)
+{
+    if (c->is_shut)
+        return;
+    c->is_shut = true;
+    c->peer->n_open--;
+    c->http->n_open--;
+    qn_crowd_serve(c);
+}
+
+void qn_crowd_leave(qn_connection *c)
+{
+    qn_peer *p = c->peer, **link = &c->http->peers;
+    qn_crowd_shut(c);
+    c->peer = NULL;
+    if (--p->n)
+        return;
+    while (*link != p)
+        link = &(*link)->next;
+    *link = p->next;
+    free(p);
+}
+
+/* ---- Who waits ---- */
 
 void qn_crowd_wait(qn_connection *c, bool anew)
 {
@@ -114,8 +127,8 @@ void qn_crowd_evict(qn_connection *fresh)
 {
     qn_http *http = fresh->http;
     const size_t limit = limit_of(fresh);
-    const bool is_crowd = fresh->peer->n > limit;
-    if (!is_crowd && http->all.count <= http->params.max_connections)
+    const bool is_crowd = fresh->peer->n_open > limit;
+    if (!is_crowd && http->n_open <= http->params.max_connections)
         return;
     qn_metrics_refused(http->metrics);
     qn_connection_shut(is_crowd ? of_client(fresh->peer, limit) : of_all(http));

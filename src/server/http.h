@@ -123,6 +123,7 @@ struct qn_http {
     qn_tls *tls;
     qn_connections all;
     qn_peer *peers;                /* those that have connections */
+    size_t n_open;                 /* connections that are not shut */
     size_t n_waiting[2];           /* [is_known] connections */
     qn_connection *expected;       /* those of which the next is a request, until libmicrohttpd has done its work */
     char gate[QN_HTTP_GATE_BYTES]; /* bytes of a request that are looked at */
@@ -162,8 +163,10 @@ void qn_connections_tick(qn_http *http);
 
 /* ---- Places, crowd.c ---- */
 
-/* qn_crowd_join - a connection that was opened, with its client_text, is one of its peer. False without memory. qn_crowd_leave - no more. */
+/* qn_crowd_join - a connection that was opened, with its client_text, is one of its peer. False without memory. qn_crowd_shut - it is about to
+ * be closed, and has no place any more. qn_crowd_leave - it was closed. */
 bool qn_crowd_join(qn_connection *connection);
+void qn_crowd_shut(qn_connection *connection);
 void qn_crowd_leave(qn_connection *connection);
 
 /* qn_crowd_wait - it waits for its client, still or, anew, from now on. qn_crowd_serve - it does not. */

@@ -438,7 +438,7 @@ static qn_acquired acquire(qn_registry *registry, qn_registry_entry *entry, qn_w
         qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
     else if (entry->state == QN_MODEL_FAILED && qn_now() < entry->retry_at)
         qn_registry_refuse_failed(entry, refusal);
-    else if (!qn_share_allows(&share, 1))
+    else if (!waiter->is_back && !qn_share_allows(&share, 1))
         qn_refuse(refusal, 429, "overloaded", NULL, "%zu requests wait for the model, at most %zu may, of a client %zu",
                   share.used, share.most, qn_share_part(&share));
     else {
@@ -485,11 +485,12 @@ static qn_registry_entry *entry_of(const qn_registered *model)
     return (qn_registry_entry *)(uintptr_t)model;
 }
 
-void qn_registry_hold(qn_registry *registry, const qn_registered *model)
+bool qn_registry_frees(qn_registry *registry)
 {
     pthread_mutex_lock(&registry->lock);
-    entry_of(model)->n_users++;
+    const bool frees = registry->has_loader;
     pthread_mutex_unlock(&registry->lock);
+    return frees;
 }
 
 void qn_registry_release(qn_registry *registry, const qn_registered *model)

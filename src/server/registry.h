@@ -3,7 +3,7 @@
  * A model is added loaded, and then stays (qn_registry_add), or as a file (qn_registry_add_file), and is then loaded when a request
  * asks for it, by a thread of the registry. That thread frees the models that were used longest ago where a limit of memory or
  * number would be passed, but not before they were loaded for stay_seconds. A model that requests use is never freed: it takes no
- * more of them until those that it has have ended. Models are loaded in the order in which they are asked for, but clients take
+ * more of them until those that it has have ended, or have given it back because they had not begun (is_back). Models are loaded in the order in which they are asked for, but clients take
  * turns: one that asks for many has one loaded after the other client's.
  *
  *     qn_registry_acquire(registry, name, &waiter, &model, &refusal)     a reference to a loaded model, or the waiter waits for it
@@ -75,6 +75,7 @@ typedef struct qn_waiter {
     /* Called once, unless it is cancelled, by any thread: with a reference to the model, or NULL and a refusal. */
     void (*wake)(struct qn_waiter *waiter);
     const char *client; /* whose request it is: clients take turns; lives as long as it waits */
+    bool is_back;       /* it had the model, which was to be freed before it had begun: it waits again however many do */
     const qn_registered *model;
     qn_refusal refusal;
     struct qn_registry_entry *entry; /* the registry's, as what follows; NULL: it does not wait */
@@ -148,8 +149,8 @@ qn_acquired qn_registry_acquire(qn_registry *registry, const char *name, qn_wait
 /* qn_registry_cancel - a request waits no more. False: it did not, or its wake is being called. */
 bool qn_registry_cancel(qn_registry *registry, qn_waiter *waiter);
 
-/* qn_registry_hold - one more reference, where the caller knows that there is one. qn_registry_release - give one back. */
-void qn_registry_hold(qn_registry *registry, const qn_registered *model);
+/* qn_registry_frees - whether models may be freed for others. qn_registry_release - give a reference back. */
+bool qn_registry_frees(qn_registry *registry);
 void qn_registry_release(qn_registry *registry, const qn_registered *model);
 
 /* ---- What is there ---- */

@@ -129,10 +129,18 @@ static void unload(qn_registry *registry, qn_registry_entry *entry)
     entry->model.served.model = entry->model.echoed.model = NULL;
 }
 
+/* What it has queued comes back, to wait with new requests: only those that have begun keep others waiting. */
+static void set_draining(qn_registry_entry *entry, bool is_draining)
+{
+    if (entry->is_draining != is_draining && entry->model.scheduler)
+        qn_scheduler_close(entry->model.scheduler, is_draining);
+    entry->is_draining = is_draining;
+}
+
 /* One that is to stay after all. */
 static void undrain(qn_registry *registry, qn_registry_entry *entry)
 {
-    entry->is_draining = false;
+    set_draining(entry, false);
     qn_waiter *const first = qn_registry_take_waiters(registry, entry, NULL);
     pthread_mutex_unlock(&registry->lock);
     qn_registry_wake(first);
@@ -158,7 +166,7 @@ static fit free_memory_for(qn_registry *registry, uint64_t bytes)
             unload(registry, e);
             return AGAIN;
         }
-        e->is_draining = is_victim[i];
+        set_draining(e, is_victim[i]);
         result = is_victim[i] ? LATER : result;
     }
     return result;

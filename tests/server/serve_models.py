@@ -8,19 +8,23 @@ the folder of quern.
 """
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
 import signal
+import subprocess
+import tempfile
 import time
 
 from serve_load import CHAT, MESSAGES, RESPONSES, TEXT, without_changing
-from serve_process import LIMIT, SANITIZED, Connection, Server, ask, events_of
+from serve_process import LIMIT, SANITIZED, Connection, Server, ask, ask_once, events_of
 
 NAMES = ["demo-q8_0", "demo-q4_0", "demo-q4_1"]
 USER = [{"role": "user", "content": "Tell me about a fox and a lantern."}]
+ASK_ONE = {"prompt": "Once", "max_tokens": 4}
 OPTIONS = ["-c", "512", "-t", "2"]
 BODIES = [
     (TEXT, {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}),
@@ -200,6 +204,68 @@ def check_long_wait(folder):
         assert bad.startswith(b":") and b"model_unavailable" in bad, bad
 
 
+def check_swap(folder):
+    """A client's queue of one model does not keep another client's request for another model waiting: what has not begun waits again, and
+    is answered as if it had not."""
+    many, one = ({"Authorization": f"Bearer {key}"} for key in ("many-key-1", "one-key-2"))
+    body = {"prompt": "Once", "max_tokens": 100, "ignore_eos": True, "temperature": 0}
+    chat = {"messages": USER, "max_tokens": 100, "ignore_eos": True, "temperature": 0, "stream": True}
+    kinds = [(TEXT, body), (TEXT, {**body, "stream": True, "n": 2}), (CHAT, chat), (RESPONSES, {"input": "A fox", "max_output_tokens": 100, "temperature": 0, "stream": True}),
+             (MESSAGES, chat)]
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("many: many-key-1\none: one-key-2\n")
+        keys.flush()
+        with Server(None, "--models-dir", folder, "--models-max", "1", "--models-stay", "0", "-c", "512", "-t", "1", "--parallel", "2",
+                    "--api-key-file", keys.name) as server:
+            expected = [without_changing(ask(server.port, "POST", path, {**body, "model": NAMES[0]}, many)[2]) for path, body in kinds]
+            ended = []
+
+            async def answer(i):
+                path, body = kinds[i % len(kinds)]
+                status, _, found = await ask_once(server.port, "POST", path, {**body, "model": NAMES[0]}, many)
+                ended.append(i)
+                assert status == 200 and without_changing(found) == expected[i % len(kinds)], (path, status, found)
+
+            async def run():
+                tasks = [asyncio.ensure_future(answer(i)) for i in range(30)]
+                while not ended:
+                    await asyncio.sleep(0.01)
+                for _ in range(2):
+                    status, _, found = await ask_once(server.port, "POST", TEXT, {**ASK_ONE, "model": NAMES[1]}, one)
+                    assert status == 200, found
+                n = len(ended)
+                await asyncio.gather(*tasks)
+                return n
+
+            n = asyncio.run(run())
+            print(f"{n} of 30 answers before those of another model")
+            assert n < 20
+
+
+def check_unread_notes(folder):
+    """Nobody reads standard error, and its pipe is full: models are loaded and freed all the same. The notes that are lost are counted."""
+    out, into = os.pipe()
+    os.set_blocking(out, False)
+    with Server(None, "--models-dir", folder, "--models-max", "1", "--models-stay", "0", *OPTIONS, stderr=into) as server:
+        fill = subprocess.Popen(["sh", "-c", "timeout 1 cat /dev/zero"], stdout=into)  # it waits, and is ended
+        fill.wait()
+
+        def ask_in_turn():
+            for name in NAMES[:2]:
+                assert ask(server.port, "POST", TEXT, {"model": name, "prompt": "Once", "max_tokens": 4})[0] == 200
+
+        ask_in_turn()
+        with contextlib.suppress(BlockingIOError):
+            while os.read(out, 1 << 16):
+                pass
+        ask_in_turn()
+        text = os.read(out, 1 << 16).decode()
+        assert re.search(r"quern: note: [1-9]\d* notes were lost, as nobody read them\nquern: note: \S+ is", text), text
+        assert re.search(r'"lost":[1-9]', text), text
+    os.close(into)
+    os.close(out)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
@@ -210,6 +276,8 @@ def main():
     limit = (sizes[-1] + sizes[-2]) * 33 // 32 + (58 << 20)  # and what contexts and programs need; a third model does not fit
     begin = time.monotonic()
     answers = answers_alone(args.folder)
+    check_unread_notes(args.folder)
+    check_swap(args.folder)
     with Server(None, "--models-dir", args.folder, "--memory", str(limit), "--models-stay", "0", *OPTIONS) as server:
         check_metrics(server)
         check_crowd(server, answers, args.requests, limit)

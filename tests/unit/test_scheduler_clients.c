@@ -275,6 +275,65 @@ static void all_are_queued_or_none(void **unused)
     free(longer);
 }
 
+/* ---- Closed ---- */
+
+static void assert_withdrawn(const struct job *job)
+{
+    assert_int_equal(job->found.n_ends, 1);
+    assert_int_equal(job->found.result.finish, QN_FINISH_WITHDRAWN);
+    assert_int_equal(job->found.n_tokens + job->found.n_text, 0);
+}
+
+/* What has begun is completed, with all that was submitted with it; the rest is back at the next step. */
+static void a_closed_scheduler_begins_nothing(void **unused)
+{
+    (void)unused;
+    struct job pair[2], late, after;
+    qn_request_params params[2];
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 1 });
+    for (size_t i = 0; i < 2; i++) {
+        make_job(&pair[i], "pair", i, PROMPT, 8);
+        params[i] = pair[i].params;
+    }
+    assert_ok(qn_scheduler_submit_all(scheduler, params, 2, NULL, NULL));
+    struct job *many = submit_many(scheduler, "many", 5, 8);
+    step(scheduler);
+    assert_int_equal(n_running(scheduler, "pair"), 1);
+    qn_scheduler_close(scheduler, true);
+    step(scheduler);
+    for (size_t i = 0; i < 5; i++)
+        assert_withdrawn(&many[i]);
+    assert_int_equal(qn_scheduler_get_counters(scheduler).queued, 1);
+    make_job(&late, "late", 7, PROMPT, 8);
+    submit(scheduler, &late);
+    qn_scheduler_wait(scheduler);
+    assert_withdrawn(&late);
+    check_job(&pair[0]);
+    check_job(&pair[1]);
+    qn_scheduler_close(scheduler, false);
+    make_job(&after, "late", 8, PROMPT, 8);
+    submit(scheduler, &after);
+    qn_scheduler_wait(scheduler);
+    check_job(&after);
+    qn_scheduler_free(scheduler);
+    free(many);
+}
+
+/* Else one that is closed before it has requests would answer none, however often it is created again. */
+static void a_fresh_scheduler_lets_one_begin(void **unused)
+{
+    (void)unused;
+    qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_sequences = 4 });
+    qn_scheduler_close(scheduler, true);
+    struct job *jobs = submit_many(scheduler, "many", 3, 8);
+    qn_scheduler_wait(scheduler);
+    check_job(&jobs[0]);
+    assert_withdrawn(&jobs[1]);
+    assert_withdrawn(&jobs[2]);
+    qn_scheduler_free(scheduler);
+    free(jobs);
+}
+
 /* ---- The queue ---- */
 
 static size_t queued_of(qn_scheduler *scheduler, const char *client, struct job *jobs, size_t most)
@@ -551,6 +610,8 @@ int main(void)
         cmocka_unit_test(parts_are_shared_apart),
         cmocka_unit_test(choices_share_a_grammar),
         cmocka_unit_test(all_are_queued_or_none),
+        cmocka_unit_test(a_closed_scheduler_begins_nothing),
+        cmocka_unit_test(a_fresh_scheduler_lets_one_begin),
         cmocka_unit_test(no_client_fills_the_queue),
         cmocka_unit_test(a_request_waits_for_one_step),
         cmocka_unit_test(clients_share_places),

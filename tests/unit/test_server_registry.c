@@ -756,10 +756,8 @@ static void *ask_often(void *argument)
         } else if (!get(&r)) {
             atomic_fetch_add(&c->n_refused, 1);
         } else {
-            qn_registry_hold(&c->registry, r.model);
             if ((random >> 24) % 16 == 0)
                 sleep_milliseconds(1);
-            qn_registry_release(&c->registry, r.model);
             atomic_fetch_add(&c->n_wrong, strcmp(r.model->served.fingerprint, name) != 0);
             atomic_fetch_add(&c->n_answered, 1);
             qn_registry_release(&c->registry, r.model);
