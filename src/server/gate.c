@@ -15,8 +15,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Seconds of a look that are too many. The kernel takes a time that grows with the square of the packets that are looked at: a block
+ * that comes byte by byte is left to libmicrohttpd. */
+#define LONG_LOOK 0.0005
+
+_Static_assert(QN_HTTP_GATE_BYTES % 512 == 0 && !(QN_HTTP_GATE_BYTES & (QN_HTTP_GATE_BYTES - 1)), "looks double up to it");
+
 enum {
-    MOST_LOOKS = 16, /* at one header block: each costs as much as all that has come, in whatever small pieces */
+    MOST_LOOKS = 16,  /* at one header block: each costs as much as all that has come, in whatever small pieces */
+    FIRST_LOOK = 512, /* bytes; more of a longer block, where that took no long look */
     DISCARDED_AT_ONCE =
         16 /* times QN_HTTP_GATE_BYTES, of what a refused client has sent: closing a socket with unread bytes would
                               reset the connection before the client has read why */
@@ -101,9 +108,24 @@ static bool needs_more(qn_connection *c, size_t n)
     return head == QN_HEAD_PART && n <= most && n < QN_HTTP_GATE_BYTES && ++c->n_looks < MOST_LOOKS;
 }
 
+/* The bytes at the front of the socket, as many as there is time for: after a long look no other follows. */
+static ssize_t look(qn_connection *c)
+{
+    for (size_t size = FIRST_LOOK;; size *= 2) {
+        const double begin = qn_clock_read(CLOCK_THREAD_CPUTIME_ID);
+        const ssize_t n = recv(c->fd, c->http->gate, size, MSG_PEEK | MSG_DONTWAIT);
+        if (n < (ssize_t)size || size == QN_HTTP_GATE_BYTES)
+            return n;
+        if (qn_clock_read(CLOCK_THREAD_CPUTIME_ID) - begin > LONG_LOOK) {
+            c->n_looks = MOST_LOOKS;
+            return n;
+        }
+    }
+}
+
 bool qn_gate_look(qn_connection *c)
 {
-    const ssize_t n = c->is_shut ? 0 : recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_PEEK | MSG_DONTWAIT);
+    const ssize_t n = c->is_shut ? 0 : look(c);
     const bool is_open = !c->is_gone && (n > 0 || (n < 0 && errno == EAGAIN));
     if (n > 0)
         qn_connection_begin(c);

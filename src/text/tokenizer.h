@@ -41,7 +41,7 @@ void qn_tokenizer_free(qn_tokenizer *tok);
  *   tokens          [*count] free them with free(). Not NULL on success, even with a count of 0
  *   count           number of tokens
  *
- * Time is O(n log n) in the length. A piece between two boundaries of the pre-tokeniser that has more than 256 KiB, as no word has,
+ * Time is O(n log n) in the length. Special tokens whose names have more than 255 bytes are not found. A piece between two boundaries of the pre-tokeniser that has more than 256 KiB, as no word has,
  * becomes tokens in parts of so many bytes. */
 qn_status qn_tokenizer_encode(const qn_tokenizer *tok, const char *text, size_t length, bool parse_special, bool add_bos,
                               int32_t **tokens, size_t *count);

@@ -165,15 +165,22 @@ static void drop_repeated_specials(qn_vocab *vocab)
     vocab->n_special_tokens = n;
 }
 
+/* Whether texts are searched for the token. The limit bounds the time of a byte of text. */
+static bool is_found(const qn_vocab *vocab, uint32_t token)
+{
+    const size_t length = qn_vocab_text(vocab, token).length;
+    return is_stored_verbatim(vocab->token_types[token]) && length && length <= QN_SPECIAL_BYTES;
+}
+
 static qn_status index_specials(qn_vocab *vocab)
 {
     for (uint32_t i = 0; i < vocab->n_tokens; i++)
-        vocab->n_special_tokens += is_stored_verbatim(vocab->token_types[i]) && qn_vocab_text(vocab, i).length;
+        vocab->n_special_tokens += is_found(vocab, i);
     QN_TRY(qn_alloc(&vocab->special_tokens, vocab->n_special_tokens, sizeof *vocab->special_tokens, "special tokens"));
     size_t n = 0;
     for (uint32_t i = 0; i < vocab->n_tokens; i++) {
         const qn_string text = qn_vocab_text(vocab, i);
-        if (is_stored_verbatim(vocab->token_types[i]) && text.length) {
+        if (is_found(vocab, i)) {
             vocab->special_tokens[n++] = i;
             vocab->special_first_bytes[(unsigned char)text.data[0]] = true;
         }
@@ -235,6 +242,53 @@ int32_t qn_vocab_find_bytes(const qn_vocab *vocab, const char *bytes, size_t len
     return token >= 0 && vocab->token_types[token] == QN_TOKEN_NORMAL ? token : -1;
 }
 
+static unsigned char byte_at(const qn_vocab *vocab, size_t special, size_t depth)
+{
+    return (unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[special]] + depth];
+}
+
+/* The first special token of [from, to) whose byte at `depth` is not below `byte`, and the first whose byte is above it. The search begins
+ * at the end where it mostly stays, with growing steps: a walk over a text that drops few tokens at each byte takes few steps. */
+static size_t find_from(const qn_vocab *vocab, size_t from, size_t to, size_t depth, unsigned char byte)
+{
+    for (size_t step = 1; from < to; step *= 2) {
+        const size_t probe = step < to - from ? from + step - 1 : to - 1;
+        if (byte_at(vocab, probe, depth) >= byte) {
+            to = probe;
+            break;
+        }
+        from = probe + 1;
+    }
+    while (from < to) {
+        const size_t middle = from + (to - from) / 2;
+        if (byte_at(vocab, middle, depth) < byte)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static size_t find_to(const qn_vocab *vocab, size_t from, size_t to, size_t depth, unsigned char byte)
+{
+    for (size_t step = 1; from < to; step *= 2) {
+        const size_t probe = step < to - from ? to - step : from;
+        if (byte_at(vocab, probe, depth) <= byte) {
+            from = probe + 1;
+            break;
+        }
+        to = probe;
+    }
+    while (from < to) {
+        const size_t middle = from + (to - from) / 2;
+        if (byte_at(vocab, middle, depth) <= byte)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
 int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t length, bool control, const bool *without,
                             size_t *match)
 {
@@ -255,24 +309,8 @@ int32_t qn_vocab_special_at(const qn_vocab *vocab, const char *text, size_t leng
         if (depth == length)
             break;
         const unsigned char want = (unsigned char)text[depth];
-        size_t from = low, to = high;
-        while (from < to) {
-            const size_t middle = from + (to - from) / 2;
-            if ((unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[middle]] + depth] < want)
-                from = middle + 1;
-            else
-                to = middle;
-        }
-        low = from;
-        to = high;
-        while (from < to) {
-            const size_t middle = from + (to - from) / 2;
-            if ((unsigned char)vocab->texts[vocab->text_offsets[vocab->special_tokens[middle]] + depth] <= want)
-                from = middle + 1;
-            else
-                to = middle;
-        }
-        high = from;
+        low = find_from(vocab, low, high, depth, want);
+        high = find_to(vocab, low, high, depth, want);
     }
     return best;
 }

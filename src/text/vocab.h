@@ -21,6 +21,9 @@ typedef enum qn_token_type {
     QN_TOKEN_BYTE
 } qn_token_type;
 
+/* Special tokens with longer names are in no text. */
+enum { QN_SPECIAL_BYTES = 255 };
+
 typedef struct qn_vocab {
     size_t n_tokens;
     char *texts;             /* concatenated texts, as spelled in the file */
@@ -30,7 +33,8 @@ typedef struct qn_vocab {
     uint8_t *token_types;    /* [n_tokens] qn_token_type */
     uint32_t *slots;         /* hash table by text: id + 1, or 0 for an empty slot */
     size_t slot_mask;
-    uint32_t *special_tokens; /* [n_special_tokens] ids of control, unknown and user-defined tokens, sorted by text */
+    uint32_t *
+        special_tokens; /* [n_special_tokens] ids of control, unknown and user-defined tokens that texts may have, sorted by text */
     size_t n_special_tokens;
     bool special_first_bytes[256];   /* first bytes of their texts */
     uint16_t byte_to_codepoint[256]; /* the character that encodes a byte */

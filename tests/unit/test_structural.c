@@ -6,6 +6,7 @@
 #include "text/chat.h"
 
 #include <stdio.h>
+#include <time.h>
 
 /* "<q" is a normal token, so that merges could give "<q>". */
 static const char *const merges[] = { "Ċ Ċ", "o k", "< q", NULL };
@@ -190,6 +191,49 @@ static void test_raw_prompts(void **state)
     free_chat(&chat);
 }
 
+/* Tokens that make the search of each byte long: all runs of one letter, and another behind each. And one that is too long to be found. */
+static void test_time(void **state)
+{
+    (void)state;
+    enum { RUNS = 254, LONG = 60000, TEMPLATE = 1 << 19, SECONDS = 10 };
+    static struct added_token many[2 * RUNS + 2];
+    static char texts[2 * RUNS][RUNS + 2], longest[LONG + 2], template[TEMPLATE + 64];
+    for (size_t i = 0; i < RUNS; i++)
+        for (size_t ends = 0; ends < 2; ends++) {
+            memset(texts[2 * i + ends], 'a', i + 1);
+            texts[2 * i + ends][i + 1] = ends ? 'b' : 0;
+            many[2 * i + ends] = (struct added_token){ texts[2 * i + ends], 4 };
+        }
+    memset(longest, 'a', LONG);
+    longest[LONG] = 'b';
+    many[2 * RUNS] = (struct added_token){ longest, 4 };
+    const size_t begin = (size_t)sprintf(template, "{{ messages[0].content }}{%% if false %%}");
+    memset(template + begin, 'a', TEMPLATE - begin);
+    strcpy(template + TEMPLATE, "{% endif %}");
+    const struct vocab_spec spec = { .model = "gpt2", .added = many, .chat_template = template };
+    struct chat chat;
+    struct file_bytes bytes = make_vocab(&spec);
+    qn_gguf *file;
+    struct timespec start, end;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "test.gguf", &file));
+    assert_ok(qn_tokenizer_create(file, &chat.tok));
+    assert_ok(qn_chat_template_create(file, chat.tok, NULL, &chat.template));
+    struct tokens tokens;
+    assert_ok(qn_tokenizer_encode(chat.tok, template + begin, TEMPLATE - begin, false, false, &tokens.at, &tokens.n));
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    assert_int_equal(tokens.n, (TEMPLATE - begin) / RUNS + ((TEMPLATE - begin) % RUNS != 0));
+    free(tokens.at);
+    const double seconds = (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) * 1e-9;
+    if (seconds > SECONDS)
+        fail_msg("%.1f s, expected %d at most", seconds, SECONDS);
+    assert_int_equal(qn_tokenizer_find(chat.tok, texts[2 * RUNS - 1]), 256 + 2 * RUNS - 1); /* 255 bytes */
+    assert_int_equal(qn_tokenizer_find(chat.tok, longest), -1);
+    qn_gguf_close(file);
+    free(bytes.data);
+    free_chat(&chat);
+}
+
 static void begins_with(struct tokens all, size_t from, const int32_t *tokens, size_t n)
 {
     assert_true(from + n <= all.n);
@@ -221,9 +265,13 @@ static void test_answers_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages_are_text), cmocka_unit_test(test_markers_in_their_own_frames),
-        cmocka_unit_test(test_ends_of_spans),     cmocka_unit_test(test_without_spelling),
-        cmocka_unit_test(test_raw_prompts),       cmocka_unit_test(test_answers_come_back),
+        cmocka_unit_test(test_messages_are_text),
+        cmocka_unit_test(test_markers_in_their_own_frames),
+        cmocka_unit_test(test_ends_of_spans),
+        cmocka_unit_test(test_without_spelling),
+        cmocka_unit_test(test_raw_prompts),
+        cmocka_unit_test(test_answers_come_back),
+        cmocka_unit_test(test_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
