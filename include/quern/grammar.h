@@ -36,7 +36,8 @@ typedef enum qn_grammar_kind {
  *   text     [length] of the kind, UTF-8; not kept
  *   out      free it with qn_grammar_free
  *
- * Compilation takes a bounded number of steps: a text that exceeds them is refused in milliseconds.
+ * Compilation takes a bounded number of steps: a text that exceeds them is refused in milliseconds. So do masks: an answer under a
+ * grammar that is too ambiguous for them, or that no token of the vocabulary can follow, ends with QN_ERR_UNSUPPORTED.
  *
  * QN_ERR_INVALID       the text is not of the kind, or no output fits it; the error has the place
  * QN_ERR_UNSUPPORTED   a feature that is not supported, or the text is too large

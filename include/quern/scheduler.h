@@ -184,6 +184,11 @@ typedef struct qn_request_params {
     bool (*on_text)(void *user, const char *text, size_t length);
     bool (*on_event)(void *user, const qn_output_event *event);
     void (*on_end)(void *user, const qn_request_result *result);
+
+    /* Called while the request is submitted, by that thread: the bytes of memory that it keeps until it has ended, for its prompt,
+     * lists, tools and grammar, without what an earlier one of its submission keeps for it, what it generates, and its pages. False:
+     * it may not, and the submission is refused with QN_ERR_MEMORY. NULL: not called. */
+    bool (*on_memory)(void *user, size_t bytes);
     void *user;
 } qn_request_params;
 

@@ -14,21 +14,82 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WRITEBACK_BYTES = 16 << 20 };
+enum { WRITEBACK_BYTES = 16 << 20, MAX_LINKS = 40 };
 
-/* Symbolic links are resolved, so that rename replaces the file and not the link. */
-static char *resolve(const char *path)
+/* ---- The target ---- */
+
+/* The kernel's rule for links in /tmp and its like (fs.protected_symlinks), which holds for open alone: who put it there chooses the file
+ * that is written. */
+static bool is_foreign(const struct stat *link, const struct stat *folder)
 {
-    char *resolved = realpath(path, NULL);
-    return resolved ? resolved : strdup(path);
+    const mode_t shared = S_ISVTX | S_IWOTH;
+    return (folder->st_mode & shared) == shared && link->st_uid != geteuid() && link->st_uid != folder->st_uid;
 }
 
-/* Whether path is a symbolic link to nothing. rename would replace the link itself: /dev/stdout, if the file behind it was removed. */
-static bool is_dangling(const char *path)
+/* Where the link `name` in a folder leads, as it is written there; "" if it is no link. By descriptors, so that what is checked is what is
+ * followed. */
+static qn_status read_link(const char *given, const char *folder, const char *name, char target[PATH_MAX])
+{
+    struct stat in, link;
+    const int at = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const int fd = at >= 0 ? openat(at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+    const bool is_link = fd >= 0 && fstat(fd, &link) == 0 && S_ISLNK(link.st_mode);
+    const bool refused = is_link && (fstat(at, &in) != 0 || is_foreign(&link, &in));
+    const ssize_t length = is_link && !refused ? readlinkat(fd, "", target, PATH_MAX - 1) : 0;
+    target[length > 0 ? length : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+    if (at >= 0)
+        close(at);
+    return refused
+               ? qn_fail(QN_ERR_IO,
+                         "%s: is a symbolic link of another user in a folder that all can write to; it is not followed", given)
+               : QN_OK;
+}
+
+/* If *path is a symbolic link, replaces it by where the link leads. */
+static qn_status follow(const char *given, char **path, bool *is_link)
+{
+    char target[PATH_MAX], *next = NULL;
+    const char *slash = strrchr(*path, '/');
+    const int n = slash ? (int)(slash - *path) + 1 : 0;
+    char *folder = n ? strndup(*path, (size_t)n) : strdup(".");
+    if (!folder)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", given);
+    qn_status status = read_link(given, folder, *path + n, target);
+    free(folder);
+    *is_link = !status && *target;
+    if (!*is_link)
+        return status;
+    if (asprintf(&next, "%.*s%s", *target == '/' ? 0 : n, *path, target) < 0)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", given);
+    free(*path);
+    *path = next;
+    return QN_OK;
+}
+
+/* The file that a path names. Symbolic links are followed, so that rename replaces the file and not the link. A link to nothing is refused:
+ * /dev/stdout, if the file that it leads to was removed. */
+static qn_status resolve(const char *path, char **target)
 {
     struct stat st;
-    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && stat(path, &st) != 0;
+    *target = strdup(path);
+    if (!*target)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
+    for (int n = 0; n < MAX_LINKS; n++) {
+        bool is_link;
+        QN_TRY(follow(path, target, &is_link));
+        if (is_link)
+            continue;
+        if (n && lstat(*target, &st) != 0)
+            return qn_fail(QN_ERR_IO, "%s: is a symbolic link to a file that does not exist, expected a regular file or none",
+                           path);
+        return QN_OK;
+    }
+    return qn_fail(QN_ERR_IO, "%s: leads to more than %d symbolic links", path, MAX_LINKS);
 }
+
+/* ---- The temporary file ---- */
 
 /* Six random characters. O_EXCL detects a collision with another process. */
 static void random_suffix(char text[7], int attempt)
@@ -72,19 +133,16 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_
     *file = (qn_atomic_file){ .fd = -1 };
     if (path[0] == '\0' || path[strlen(path) - 1] == '/')
         return qn_fail(QN_ERR_IO, "'%s' does not name a file to write", path);
-    file->target = resolve(path);
-    if (!file->target)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory to write it", path);
     struct stat st;
-    if (is_dangling(file->target))
-        return qn_fail(QN_ERR_IO, "%s: is a symbolic link to a file that does not exist, expected a regular file or none",
-                       path);
-    const bool exists = stat(file->target, &st) == 0;
-    if (exists && !S_ISREG(st.st_mode))
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file or none", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
-    const bool keeps_mode = exists && access == QN_FILE_SHARED;
-    QN_TRY(create_temporary(file, exists || access == QN_FILE_PRIVATE ? 0600 : 0666));
+    QN_TRY(resolve(path, &file->target));
+    /* Another user's file does not open the new one to more readers than the umask does. */
+    const bool exists = lstat(file->target, &st) == 0, is_own = exists && S_ISREG(st.st_mode) && st.st_uid == geteuid();
+    const bool keeps_mode = is_own && access == QN_FILE_SHARED;
+    const mode_t shared_mode = is_own ? 0600 : exists ? st.st_mode & 0666 : 0666;
+    QN_TRY(create_temporary(file, access == QN_FILE_PRIVATE ? 0600 : shared_mode));
     if (keeps_mode && fchmod(file->fd, st.st_mode & 0777) != 0)
         return qn_fail(QN_ERR_IO, "%s: cannot give '%s' its permissions: %m", path, file->temporary);
     return QN_OK;

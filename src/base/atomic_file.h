@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 typedef struct qn_atomic_file {
-    char *target;    /* with symbolic links resolved */
+    char *target;    /* the file that is replaced: the path, or where its links lead */
     char *temporary; /* .NAME.XXXXXX.part in the target's directory */
     int fd;
     uint64_t written, written_back; /* bytes; those whose writing to the disk was begun */
@@ -18,12 +18,12 @@ typedef struct qn_atomic_file {
 } qn_atomic_file;
 
 typedef enum qn_file_access {
-    QN_FILE_SHARED,  /* the permissions of an existing target; a new file's follow the umask */
+    QN_FILE_SHARED, /* the permissions of an existing target, as far as the umask goes if it is another user's; a new file's follow the umask */
     QN_FILE_PRIVATE, /* 0600, also where the target has others: text of users, or code that is run */
 } qn_file_access;
 
 /* qn_atomic_file_create - create the temporary file. Nobody can read more of it than of the finished file. QN_ERR_IO if `path`
- * cannot be written, or exists and is not a regular file. Free with qn_atomic_file_free, whatever the status. */
+ * cannot be written, or exists and is not a regular file, or is a link of another user in a folder such as /tmp. Free with qn_atomic_file_free, whatever the status. */
 qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_access access);
 
 /* qn_atomic_file_write - append bytes. QN_ERR_IO, with the system's error text, if they cannot be written (disk full). */

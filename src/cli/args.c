@@ -384,3 +384,8 @@ qn_args_result qn_args_no_more(const char *command, const qn_args *args, size_t 
     qn_cli_error("%s: unexpected argument '%s' (see quern %s --help)", command, args->operands[n], command);
     return QN_ARGS_BAD;
 }
+
+void qn_args_hide(const char *text)
+{
+    explicit_bzero((char *)text, strlen(text));
+}

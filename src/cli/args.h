@@ -177,4 +177,8 @@ bool qn_print_completion(const char *shell);
 /* qn_nearest_command - the command whose name is a typing mistake away from `name`, or NULL. */
 const char *qn_nearest_command(const char *name);
 
+/* qn_args_hide - overwrite a secret that was given on the command line, which every user of the machine can read in a list of
+ * processes. Whoever reads the list before this sees it. */
+void qn_args_hide(const char *text);
+
 #endif

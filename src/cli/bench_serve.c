@@ -229,7 +229,7 @@ static bool set_target(struct run *run)
 {
     const qn_args *args = run->args;
     qn_serve_target *t = &run->target;
-    const char *url = args->operands[0];
+    const char *url = args->operands[0], *const given = args->api_key ? args->api_key : getenv("QUERN_API_KEY");
     size_t length = strlen(url);
     char *key = NULL;
     while (length && url[length - 1] == '/')
@@ -241,15 +241,19 @@ static bool set_target(struct run *run)
     t->timeout = (long)args->timeout;
     bool ok = asprintf(&t->base, "%.*s", (int)length, url) >= 0 &&
               asprintf(&t->url, "%s/v1/%s", t->base, t->chat ? "chat/completions" : "completions") >= 0 &&
-              asprintf(&key, "Authorization: Bearer %s", args->api_key ? args->api_key : "") >= 0;
+              asprintf(&key, "Authorization: Bearer %s", given ? given : "") >= 0;
     const char *const lines[] = { "Content-Type: application/json", "Accept: text/event-stream, application/json",
-                                  "Expect:", args->api_key ? key : NULL };
+                                  "Expect:", given ? key : NULL };
     for (size_t i = 0; ok && i < sizeof lines / sizeof *lines && lines[i]; i++) {
         struct curl_slist *longer = curl_slist_append(t->headers, lines[i]);
         ok = longer != NULL;
         t->headers = longer ? longer : t->headers;
     }
+    if (key)
+        explicit_bzero(key, strlen(key));
     free(key);
+    if (args->api_key)
+        qn_args_hide(args->api_key);
     if (!ok)
         qn_cli_error("no memory for requests");
     return ok;

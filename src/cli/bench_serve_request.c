@@ -2,6 +2,7 @@
  * What a server sends is untrusted: an event is bounded, and what is none ends the request. */
 #include "cli/bench_serve.h"
 
+#include "gguf/json_decode.h"
 #include "hub/http.h"
 
 #include "base/memory.h"
@@ -131,7 +132,7 @@ static bool end_event(qn_serve_request *r, double now)
     if (!r->has_data)
         return true;
     const bool is_end = r->event.n == 6 && memcmp(r->event.at, "[DONE]", 6) == 0;
-    json_t *event = is_end ? NULL : json_loadb(r->event.at, r->event.n, 0, &error);
+    json_t *event = is_end ? NULL : qn_json_load(r->event.at, r->event.n, 0, 0, &error);
     a->has_end |= is_end;
     bool ok = is_end;
     if (json_is_object(event))
@@ -276,7 +277,8 @@ void qn_serve_request_free(qn_serve_request *r)
 /* The message of an answer that is an error, or its beginning. */
 static void refuse(qn_serve_request *r, const char *kind)
 {
-    json_t *object = r->refusal.n ? json_loadb(r->refusal.at, r->refusal.n, 0, NULL) : NULL;
+    json_error_t error;
+    json_t *object = r->refusal.n ? qn_json_load(r->refusal.at, r->refusal.n, 0, 0, &error) : NULL;
     const char *text = error_text(object);
     failed(&r->answer, kind, "%s", text ? text : r->refusal.n ? r->refusal.at : "without a message");
     json_decref(object);
@@ -338,6 +340,7 @@ json_t *qn_serve_first_model(const qn_serve_target *target)
 {
     struct text text = { 0 };
     char error[CURL_ERROR_SIZE] = "", *url = NULL;
+    json_error_t why;
     long status = 0;
     CURL *curl = curl_easy_init();
     const bool ready = curl && asprintf(&url, "%s/v1/models", target->base) >= 0 && set_options(curl, target, url, error) &&
@@ -346,7 +349,7 @@ json_t *qn_serve_first_model(const qn_serve_target *target)
     const CURLcode code = ready ? curl_easy_perform(curl) : CURLE_OUT_OF_MEMORY;
     if (ready)
         curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
-    json_t *list = code == CURLE_OK && text.n ? json_loadb(text.at, text.n, 0, NULL) : NULL;
+    json_t *list = code == CURLE_OK && text.n ? qn_json_load(text.at, text.n, 0, 0, &why) : NULL;
     json_t *id = json_object_get(json_array_get(json_object_get(list, "data"), 0), "id");
     if (code != CURLE_OK)
         qn_cli_error("%s: %s", target->base, *error ? error : curl_easy_strerror(code));

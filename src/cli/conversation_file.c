@@ -3,6 +3,8 @@
 
 #include "base/atomic_file.h"
 #include "base/status.h"
+#include "gguf/json.h"
+#include "gguf/json_decode.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,7 @@
 #include <sys/stat.h>
 
 static const char *const variables[] = { "enable_thinking", "reasoning_effort" };
-enum { N_VARIABLES = sizeof variables / sizeof *variables };
+enum { N_VARIABLES = sizeof variables / sizeof *variables, MAX_FILE = 256 << 20 };
 
 /* ---- Reading ---- */
 
@@ -41,11 +43,11 @@ static qn_status check_messages(const char *path, const json_t *messages)
 static qn_status read_file(const char *path, json_t **root)
 {
     json_error_t error;
-    FILE *file = fopen(path, "rbe");
-    if (!file)
-        return qn_fail(QN_ERR_IO, "%s: cannot be opened", path);
-    *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    fclose(file);
+    char *text;
+    size_t length;
+    QN_TRY(qn_text_read(path, MAX_FILE, true, &text, &length));
+    *root = qn_json_load(text, length, JSON_REJECT_DUPLICATES, 0, &error);
+    free(text);
     if (!*root)
         return qn_fail(QN_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
     const qn_status status = check_messages(path, json_object_get(*root, "messages"));

@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 #include "cli/signals.h"
 
+#include "base/atomic_file.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -53,28 +54,25 @@ static bool parse_ids(const char *text, qn_token **ids, size_t *count)
     return *count > 0;
 }
 
-/* The output: a temporary file beside the target that is renamed onto it when whole. What exists and is no regular file (a
- * pipe, a device) is written straight: renaming would replace it. */
+/* The output: a file that is replaced when it is whole. What exists and is no regular file (a pipe, a device) is written straight:
+ * renaming would replace it. */
 struct output {
-    char *target, *temporary; /* temporary is NULL when writing straight */
-    FILE *file;
+    const char *path;
+    FILE *file; /* NULL: `replaced` is written */
+    qn_atomic_file replaced;
 };
 
-static void output_discard(struct output *out)
+static int output_discard(struct output *out, int status)
 {
     if (out->file)
         fclose(out->file);
-    if (out->temporary)
-        unlink(out->temporary);
-    free(out->temporary);
-    free(out->target);
-    *out = (struct output){ 0 };
+    qn_atomic_file_free(&out->replaced);
+    return status;
 }
 
-static int output_fail(struct output *out)
+static int output_fail(const struct output *out)
 {
-    qn_cli_error("%s: %s", out->target, strerror(errno));
-    output_discard(out);
+    qn_cli_error("%s: %s", out->path, strerror(errno));
     return QN_EXIT_FAILED;
 }
 
@@ -109,50 +107,27 @@ static int output_open(const char *path, struct output *out)
         qn_cli_error("%s: exists and does not hold logits; it is left as it is", path);
         return QN_EXIT_FAILED;
     }
-    *out = (struct output){ .target = regular ? realpath(path, NULL) : strdup(path) };
-    if (!out->target) {
-        qn_cli_error("%s: %s", path, strerror(errno));
-        return QN_EXIT_FAILED;
-    }
-    if (exists && !regular) {
-        out->file = fopen(out->target, "wbe");
-        return out->file ? QN_EXIT_DONE : output_fail(out);
-    }
-    const size_t temporary_size = strlen(out->target) + sizeof ".XXXXXX";
-    out->temporary = malloc(temporary_size);
-    if (!out->temporary)
-        return output_fail(out);
-    snprintf(out->temporary, temporary_size, "%s.XXXXXX", out->target);
-    const int fd = mkostemp(out->temporary, O_CLOEXEC);
-    if (fd < 0) {
-        free(out->temporary);
-        out->temporary = NULL;
-        return output_fail(out);
-    }
-    const mode_t mask = umask(0);
-    umask(mask);
-    fchmod(fd, exists ? status.st_mode & 07777 : 0666 & ~mask); /* mkstemp's own 0600 is for secrets */
-    out->file = fdopen(fd, "wb");
-    if (!out->file) {
-        close(fd);
-        return output_fail(out);
-    }
-    return QN_EXIT_DONE;
+    *out = (struct output){ .path = path, .replaced = { .fd = -1 } };
+    if (!exists || regular)
+        return qn_atomic_file_create(&out->replaced, path, QN_FILE_SHARED) ? output_discard(out, qn_cli_fail()) : QN_EXIT_DONE;
+    out->file = fopen(path, "wbe");
+    return out->file ? QN_EXIT_DONE : output_fail(out);
+}
+
+static int output_write(struct output *out, const float *values, size_t n)
+{
+    if (!out->file)
+        return qn_atomic_file_write(&out->replaced, values, n * sizeof *values) ? qn_cli_fail() : QN_EXIT_DONE;
+    return fwrite(values, sizeof *values, n, out->file) == n ? QN_EXIT_DONE : output_fail(out);
 }
 
 static int output_finish(struct output *out)
 {
-    const bool written = fflush(out->file) == 0 && (!out->temporary || fsync(fileno(out->file)) == 0);
-    const int saved_errno = errno;
-    const bool closed = fclose(out->file) == 0;
+    if (!out->file)
+        return output_discard(out, qn_atomic_file_commit(&out->replaced) ? qn_cli_fail() : QN_EXIT_DONE);
+    FILE *file = out->file;
     out->file = NULL;
-    if (!written)
-        errno = saved_errno;
-    if (!written || !closed || (out->temporary && rename(out->temporary, out->target)))
-        return output_fail(out);
-    free(out->temporary);
-    free(out->target);
-    return QN_EXIT_DONE;
+    return fclose(file) == 0 ? QN_EXIT_DONE : output_fail(out);
 }
 
 /* The logits of ids[at] to ids[at + n - 1], computed and written. */
@@ -166,11 +141,7 @@ static int write_rows(qn_session *session, const qn_token *ids, size_t at, size_
             qn_cli_error("the logit of token %zu at position %zu is not finite", i % n_vocab, at + i / n_vocab);
             return QN_EXIT_FAILED;
         }
-    if (fwrite(rows, sizeof *rows, n * n_vocab, out->file) != n * n_vocab) {
-        qn_cli_error("%s: %s", out->target, strerror(errno));
-        return QN_EXIT_FAILED;
-    }
-    return QN_EXIT_DONE;
+    return output_write(out, rows, n * n_vocab);
 }
 
 static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, size_t count)
@@ -207,10 +178,7 @@ static int evaluate(const qn_args *args, qn_model *model, const qn_token *ids, s
                 status = QN_EXIT_FAILED;
         }
         qn_progress_end(&progress);
-        if (status == QN_EXIT_DONE)
-            status = output_finish(&out);
-        else
-            output_discard(&out);
+        status = status == QN_EXIT_DONE ? output_finish(&out) : output_discard(&out, status);
     }
     qn_free(rows);
     qn_signals_session(NULL);

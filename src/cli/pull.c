@@ -133,7 +133,11 @@ int qn_cli_pull(qn_args *args)
     }
     const int status = get(qn_hub_pull, args->operands[0], args->quiet, &path);
     if (status == QN_EXIT_DONE) {
-        qn_print_text(stdout, path, strlen(path));
+        /* A script gets the path; a terminal shows what a name has that would show another one. */
+        if (isatty(STDOUT_FILENO))
+            qn_print_escaped(stdout, path, strlen(path));
+        else
+            fputs(path, stdout);
         putchar('\n');
     }
     free(path);

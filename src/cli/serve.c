@@ -155,10 +155,11 @@ static int open_keys(serve *s)
     const qn_args *args = s->args;
     if (!args->api_keys.count && !args->api_key_files.count)
         return QN_EXIT_DONE;
-    return qn_keys_create(args->api_keys.at, args->api_keys.count, args->api_key_files.at, args->api_key_files.count,
-                          args->quiet ? NULL : print_note, &s->keys)
-               ? qn_cli_fail()
-               : QN_EXIT_DONE;
+    const qn_status status = qn_keys_create(args->api_keys.at, args->api_keys.count, args->api_key_files.at,
+                                            args->api_key_files.count, args->quiet ? NULL : print_note, &s->keys);
+    for (size_t i = 0; i < args->api_keys.count; i++)
+        qn_args_hide(args->api_keys.at[i]);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
 }
 
 /* As for files of API keys. */

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_INDEX_BYTES = 64 << 20 };
+/* Of headers: of all files, whose values are kept. */
+enum { MAX_INDEX_BYTES = 32 << 20, MAX_HEADER_BYTES = QN_SAFETENSORS_MAX_HEADER };
 
 qn_status qn_checkpoint_path(const char *folder, const char *name, char path[QN_CHECKPOINT_PATH_MAX])
 {
@@ -24,7 +25,10 @@ static qn_status add_file(qn_checkpoint *c, const char *name)
     QN_TRY(qn_checkpoint_path(c->folder, name, path));
     QN_TRY(qn_realloc_array(&c->files, &c->files_capacity, c->n_files + 1, sizeof *c->files, "checkpoint files"));
     QN_TRY(qn_safetensors_open(path, &c->files[c->n_files]));
-    c->n_files++;
+    c->header_bytes += qn_safetensors_header_bytes(c->files[c->n_files++]);
+    if (c->header_bytes > MAX_HEADER_BYTES)
+        return qn_fail(QN_ERR_FORMAT, "%s: with it the headers of the checkpoint have %llu bytes, at most %d are allowed", path,
+                       (unsigned long long)c->header_bytes, MAX_HEADER_BYTES);
     return QN_OK;
 }
 

@@ -17,7 +17,8 @@ typedef struct qn_checkpoint {
     const char *folder;
     qn_safetensors **files;
     size_t n_files, files_capacity;
-    qn_source *sources; /* [n_sources] sorted by name */
+    uint64_t header_bytes; /* of all files */
+    qn_source *sources;    /* [n_sources] sorted by name */
     size_t n_sources;
 } qn_checkpoint;
 

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_CONFIG_BYTES = 16 << 20, MAX_BLOCKS = 4096 };
+enum { MAX_CONFIG_BYTES = 4 << 20, MAX_BLOCKS = 4096 };
 
 static const struct class_row {
     const char *class_name, *architecture;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKENIZER_BYTES = 256 << 20, MAX_TEMPLATE_BYTES = 4 << 20 };
+enum { MAX_TOKENIZER_BYTES = 256 << 20, MAX_SETTINGS_BYTES = 16 << 20, MAX_TEMPLATE_BYTES = 4 << 20 };
 
 qn_status qn_tokenizer_files_read(qn_tokenizer_files *f, const char *folder, const char *path, const qn_config *config)
 {
@@ -21,7 +21,7 @@ qn_status qn_tokenizer_files_read(qn_tokenizer_files *f, const char *folder, con
     *f = (qn_tokenizer_files){ .folder = folder, .path = path, .config = config };
     QN_TRY(qn_json_read(path, MAX_TOKENIZER_BYTES, true, &f->tokenizer));
     QN_TRY(qn_checkpoint_path(folder, "tokenizer_config.json", other));
-    QN_TRY(qn_json_read(other, MAX_TOKENIZER_BYTES, false, &f->settings));
+    QN_TRY(qn_json_read(other, MAX_SETTINGS_BYTES, false, &f->settings));
     QN_TRY(qn_checkpoint_path(folder, "chat_template.json", other));
     QN_TRY(qn_json_read(other, MAX_TEMPLATE_BYTES, false, &f->template_file));
     QN_TRY(qn_checkpoint_path(folder, "chat_template.jinja", other));

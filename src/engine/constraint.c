@@ -15,23 +15,18 @@ static qn_grammar_trigger_text trigger_of(const qn_output_delimiter *delimiter)
 }
 
 /* Adds the end of reasoning to the triggers, unless there is none in the answer. */
-static qn_status add_reasoning(const qn_model *model, qn_output_params output, const qn_token *prompt, size_t n,
+static qn_status add_reasoning(const qn_model *model, const qn_output_params *output, const qn_token *prompt, size_t n,
                                qn_grammar_start *start)
 {
-    char *text;
-    size_t length;
-    if (!output.think_open.text)
+    bool opens, closes;
+    if (!output->think_open.text)
         return QN_OK;
-    QN_TRY(qn_prompt_tail(model->tokenizer, prompt, n, &text, &length));
-    const bool opens = qn_output_prompt_opens_reasoning(&output, text ? text : "", length);
-    const qn_output_delimiter open = output.think_open;
-    output.think_open = output.think_close;
-    const bool closes = qn_output_prompt_opens_reasoning(&output, text ? text : "", length);
-    free(text);
-    if (closes || (!opens && open.token < 0))
+    QN_TRY(qn_prompt_ends_with(model->tokenizer, prompt, n, &output->think_open, &opens));
+    QN_TRY(qn_prompt_ends_with(model->tokenizer, prompt, n, &output->think_close, &closes));
+    if (closes || (!opens && output->think_open.token < 0))
         return QN_OK;
-    start->triggers[start->n_triggers++] = trigger_of(&output.think_close);
-    start->opening_token = opens ? -1 : open.token;
+    start->triggers[start->n_triggers++] = trigger_of(&output->think_close);
+    start->opening_token = opens ? -1 : output->think_open.token;
     return QN_OK;
 }
 
@@ -44,10 +39,10 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
         return qn_fail(QN_ERR_INVALID, "grammar_trigger: %d %s text", (int)trigger->when, trigger->text ? "with" : "without");
     switch (trigger->when) {
     case QN_GRAMMAR_AT_ONCE: return QN_OK;
-    case QN_GRAMMAR_AFTER_REASONING: return add_reasoning(model, *output, prompt, n, start);
+    case QN_GRAMMAR_AFTER_REASONING: return add_reasoning(model, output, prompt, n, start);
     case QN_GRAMMAR_AT_CALL:
         QN_TRY(qn_model_calls(model, &calls));
-        QN_TRY(add_reasoning(model, *output, prompt, n, start));
+        QN_TRY(add_reasoning(model, output, prompt, n, start));
         if (output->form != QN_OUTPUT_LLAMA3) /* whose grammar has the text */
             start->triggers[start->n_triggers++] = trigger_of(&output->call_open);
         return QN_OK;
@@ -63,7 +58,6 @@ static qn_status find_start(const qn_model *model, const qn_output_params *outpu
 static qn_constraint of_match(qn_grammar_match *match, qn_grammar *grammar, const qn_sampling *sampling)
 {
     return (qn_constraint){ .accepts = qn_grammar_match_check_first(sampling) ? qn_grammar_match_accepts : NULL,
-                            .mask = qn_grammar_match_mask,
                             .user = match,
                             .grammar = qn_grammar_share(grammar),
                             .match = match };
@@ -113,8 +107,11 @@ void qn_constraint_again(const qn_constraint *c, const uint32_t *allowed, qn_sam
         request->random = qn_splitmix(&request->random);
 }
 
-void qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
+qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
 {
     memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
+    if (c->match)
+        return qn_grammar_match_mask(c->match, answer, n, allowed);
     c->mask(c->user, answer, n, allowed);
+    return QN_OK;
 }

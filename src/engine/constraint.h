@@ -8,11 +8,16 @@
 /* Zero: every token may follow. */
 typedef struct qn_constraint {
     bool (*accepts)(void *user, const qn_token *answer, size_t n, qn_token token); /* as in qn_request_params */
-    void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed);
+    void (*mask)(void *user, const qn_token *answer, size_t n, uint32_t *allowed); /* a caller's; NULL with a grammar */
     void *user;
     qn_grammar *grammar; /* a reference, with its match, which is `user`; or NULL */
     qn_grammar_match *match;
 } qn_constraint;
+
+static inline bool qn_constraint_exists(const qn_constraint *constraint)
+{
+    return constraint->mask || constraint->match;
+}
 
 /* qn_constraint_create - the constraint of a grammar.
  *
@@ -33,7 +38,10 @@ void qn_constraint_again(const qn_constraint *constraint, const uint32_t *allowe
 
 /* qn_constraint_mask - make the mask for what follows an answer of n tokens.
  *
- *   allowed   [qn_sample_mask_words(n_vocab)] */
-void qn_constraint_mask(const qn_constraint *constraint, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed);
+ *   allowed   [qn_sample_mask_words(n_vocab)]
+ *
+ * QN_ERR_UNSUPPORTED as qn_grammar_match_mask. */
+qn_status qn_constraint_mask(const qn_constraint *constraint, const qn_token *answer, size_t n, size_t n_vocab,
+                             uint32_t *allowed);
 
 #endif

@@ -130,16 +130,16 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
 /* ---- Answers ---- */
 
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
-                                size_t *count, qn_output_params *output)
+                                size_t *count, qn_output_params *output, qn_output_tools **kept)
 {
     json_t *tools;
     *output = (qn_output_params){ 0 };
+    *kept = NULL;
     qn_status status = encode(model, conversation, length, -1, most, &tools, tokens, count);
     if (status == QN_OK && *count > most)
         status = qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %zu", *count, most);
     if (status == QN_OK)
-        status = qn_answer_output(model, tools, *tokens, *count, output);
-    json_incref(output->tools);
+        status = qn_answer_output(model, tools, *tokens, *count, output, kept);
     json_decref(tools);
     if (status) {
         qn_free_tokens(*tokens);

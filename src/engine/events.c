@@ -2,13 +2,15 @@
 #include "engine/events.h"
 
 #include "base/memory.h"
+#include "text/json_scan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- How an answer is parsed ---- */
 
-qn_status qn_prompt_tail(const qn_tokenizer *tok, const qn_token *prompt, size_t n, char **text, size_t *length)
+/* The text of the last tokens of a prompt; free() it. */
+static qn_status prompt_tail(const qn_tokenizer *tok, const qn_token *prompt, size_t n, char **text, size_t *length)
 {
     size_t capacity = 0;
     *text = NULL;
@@ -32,8 +34,39 @@ qn_status qn_prompt_tail(const qn_tokenizer *tok, const qn_token *prompt, size_t
     return QN_OK;
 }
 
+static bool ends_with_token(const qn_tokenizer *tok, const qn_token *prompt, size_t n, qn_token token)
+{
+    const size_t end = n < QN_PROMPT_TAIL ? 0 : n - QN_PROMPT_TAIL;
+    const char *bytes;
+    size_t n_bytes = 0;
+    for (size_t i = n; i-- > end;) {
+        if (prompt[i] == token)
+            return true;
+        if (qn_tokenizer_piece(tok, prompt[i], &bytes, &n_bytes) != QN_OK)
+            return false;
+        for (size_t b = 0; b < n_bytes; b++)
+            if (!qn_json_is_space(bytes[b]))
+                return false;
+    }
+    return false;
+}
+
+qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, size_t n, const qn_output_delimiter *delimiter,
+                              bool *ends)
+{
+    char *text;
+    size_t length;
+    *ends = delimiter->text && delimiter->token >= 0 && ends_with_token(tok, prompt, n, delimiter->token);
+    if (!delimiter->text || delimiter->token >= 0)
+        return QN_OK;
+    QN_TRY(prompt_tail(tok, prompt, n, &text, &length));
+    *ends = qn_output_ends_with(delimiter->text, text ? text : "", length);
+    free(text);
+    return QN_OK;
+}
+
 /* Without tools a call is text. */
-static qn_status find_form(const qn_model *model, json_t *tools, qn_output_params *output)
+static qn_status find_form(const qn_model *model, const json_t *tools, qn_output_params *output, qn_output_tools **kept)
 {
     (void)qn_model_output(model, output);
     if (tools && !json_is_null(tools) && !json_is_array(tools))
@@ -43,19 +76,16 @@ static qn_status find_form(const qn_model *model, json_t *tools, qn_output_param
         return QN_OK;
     }
     QN_TRY(qn_model_calls(model, output));
-    output->tools = tools;
-    return QN_OK;
+    return qn_output_tools_create(tools, output->form, kept);
 }
 
-qn_status qn_answer_output(const qn_model *model, json_t *tools, const qn_token *prompt, size_t n, qn_output_params *output)
+qn_status qn_answer_output(const qn_model *model, const json_t *tools, const qn_token *prompt, size_t n,
+                           qn_output_params *output, qn_output_tools **kept)
 {
-    char *text;
-    size_t length;
-    QN_TRY(find_form(model, tools, output));
-    QN_TRY(qn_prompt_tail(model->tokenizer, prompt, n, &text, &length));
-    output->starts_in_reasoning = qn_output_prompt_opens_reasoning(output, text ? text : "", length);
-    free(text);
-    return QN_OK;
+    *kept = NULL;
+    QN_TRY(find_form(model, tools, output, kept));
+    output->tools = *kept;
+    return qn_prompt_ends_with(model->tokenizer, prompt, n, &output->think_open, &output->starts_in_reasoning);
 }
 
 /* ---- Events ---- */

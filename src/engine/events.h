@@ -40,21 +40,23 @@ qn_status qn_events_finish(qn_events *events);
  *   tokens   [*count] free with qn_free_tokens; NULL with a count of 0 */
 qn_status qn_events_words(qn_events *events, const qn_model *model, qn_token **tokens, size_t *count);
 
-/* qn_prompt_tail - the text of the last tokens of a prompt: where reasoning begins or ends is told from it.
- *
- *   text   [*length] free it with free(); NULL with a length of 0 */
-qn_status qn_prompt_tail(const qn_tokenizer *tok, const qn_token *prompt, size_t n, char **text, size_t *length);
+/* qn_prompt_ends_with - whether a delimiter, and then space, is the end of a prompt [n]: by its token where it has one, which no
+ * message's text becomes, else by its text. A delimiter without a text is not. */
+qn_status qn_prompt_ends_with(const qn_tokenizer *tok, const qn_token *prompt, size_t n, const qn_output_delimiter *delimiter,
+                              bool *ends);
 
-/* Tokens of which qn_prompt_tail is the text at most. */
+/* Tokens of a prompt that are looked at. */
 enum { QN_PROMPT_TAIL = 64 };
 
 /* qn_answer_output - how the answer to a prompt of the model's chat format is parsed.
  *
- *   tools    JSON, referenced by the result; NULL, null and an empty array: a call is content
+ *   tools    JSON; NULL, null and an empty array: a call is content
  *   prompt   [n]
+ *   kept     set to what the result refers to of the tools, or NULL, also by an error. Free it with qn_output_tools_free
  *
  * QN_ERR_INVALID       tools are not an array
  * QN_ERR_UNSUPPORTED   tools with a chat template that has none, or whose calls cannot be parsed back */
-qn_status qn_answer_output(const qn_model *model, json_t *tools, const qn_token *prompt, size_t n, qn_output_params *output);
+qn_status qn_answer_output(const qn_model *model, const json_t *tools, const qn_token *prompt, size_t n,
+                           qn_output_params *output, qn_output_tools **kept);
 
 #endif

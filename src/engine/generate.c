@@ -16,8 +16,9 @@ struct generation {
     qn_stop_strings *stop_strings;
     qn_stop *stop;
     qn_utf8_stream utf8;
-    qn_events events; /* with on_event or a budget of reasoning */
-    qn_token *words;  /* [n_words] that end reasoning, of which next_word is the next one */
+    qn_output_tools *tools; /* of `events`, or NULL */
+    qn_events events;       /* with on_event or a budget of reasoning */
+    qn_token *words;        /* [n_words] that end reasoning, of which next_word is the next one */
     size_t n_words, next_word;
     qn_generate_result result;
 };
@@ -231,7 +232,7 @@ static qn_status create_events(struct generation *g, const qn_token *tail, size_
         return QN_OK;
     if (params->tools)
         QN_TRY(qn_load_json("tools", params->tools, params->tools_length, 0, &tools));
-    qn_status status = qn_answer_output(g->session->model, tools, tail, n_tail, &output);
+    qn_status status = qn_answer_output(g->session->model, tools, tail, n_tail, &output, &g->tools);
     output.reasoning_budget = params->reasoning_budget < 0 ? SIZE_MAX : (size_t)params->reasoning_budget;
     if (status == QN_OK)
         status = qn_events_create(output, params->grammar, &params->grammar_trigger, g->stop,
@@ -267,6 +268,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     if (status == QN_OK && result)
         *result = g.result;
     qn_events_free(&g.events);
+    qn_output_tools_free(g.tools);
     qn_free_tokens(g.words);
     qn_stop_free(g.stop);
     qn_stop_strings_free(g.stop_strings);

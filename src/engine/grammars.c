@@ -1,5 +1,5 @@
 /* Grammars that are kept. They are found by their scope, kind and text: what one scope has compiled takes another one as long as if
- * it were the first, so that time tells nothing of others. The least recently used are dropped; those in use live on
+ * it were the first, so that time tells nothing of others. Of the scope that has most, the least recently used are dropped; those in use live on
  * by the references of their users. Two threads that compile the same text at the same time both do it, and share one result. */
 #include "engine/grammars.h"
 
@@ -116,12 +116,30 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
     return NULL;
 }
 
-static void drop_oldest(qn_grammars *g)
+/* What a scope has, in bytes or in grammars. */
+static size_t weigh(const qn_grammars *g, const char *scope, bool by_bytes)
 {
-    size_t oldest = 0;
-    for (size_t i = 1; i < g->counts.n; i++)
-        oldest = g->kept[i].used < g->kept[oldest].used ? i : oldest;
-    drop(g, oldest);
+    size_t weight = 0;
+    for (size_t i = 0; i < g->counts.n; i++)
+        if (!strcmp(g->kept[i].scope, scope))
+            weight += by_bytes ? g->kept[i].bytes : 1;
+    return weight;
+}
+
+/* For a grammar of `bytes` that a scope gets, which counts as its own. So no scope drops what others have, up to an equal part. */
+static void drop_one(qn_grammars *g, const char *scope, size_t bytes)
+{
+    const bool by_bytes = g->counts.n < QN_KEPT_GRAMMARS;
+    size_t most = 0, found = 0;
+    for (size_t i = 0; i < g->counts.n; i++) {
+        const kept_grammar *k = &g->kept[i];
+        const size_t own = strcmp(k->scope, scope) != 0 ? 0 : by_bytes ? bytes : 1, weight = weigh(g, k->scope, by_bytes) + own;
+        if (weight > most || (weight == most && k->used < g->kept[found].used)) {
+            most = weight;
+            found = i;
+        }
+    }
+    drop(g, found);
 }
 
 /* The caller holds the lock. `text` is a copy that is kept. */
@@ -129,7 +147,7 @@ static void add(qn_grammars *g, const source *s, uint64_t hash, char *text, qn_g
 {
     const size_t bytes = sizeof(kept_grammar) + s->length + strlen(s->scope) + qn_grammar_bytes(grammar);
     while (g->counts.n == QN_KEPT_GRAMMARS || g->counts.bytes + bytes > QN_KEPT_GRAMMAR_BYTES)
-        drop_oldest(g);
+        drop_one(g, s->scope, bytes);
     g->kept[g->counts.n++] =
         (kept_grammar){ s->kind, text, text + s->length + 1, s->length, bytes, hash, ++g->n_uses, qn_grammar_share(grammar) };
     g->counts.bytes += bytes;

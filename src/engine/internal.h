@@ -103,11 +103,12 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output);
 /* qn_conversation_input - qn_conversation_tokens at the current time, and how the answer is parsed.
  *
  *   most     tokens; with more, which are counted and take no memory, it is QN_ERR_CONTEXT
- *   output   parameters of a parser, without on_event; their tools are released with json_decref, also after an error
+ *   output   parameters of a parser, without on_event
+ *   kept     their tools, or NULL: free them with qn_output_tools_free, also after an error
  *
  * QN_ERR_UNSUPPORTED also for tools with a chat template that has none, or whose calls cannot be parsed back. */
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
-                                size_t *count, qn_output_params *output);
+                                size_t *count, qn_output_params *output, qn_output_tools **kept);
 
 /* qn_model_open_device - create model->device by params->device, from the model's plan, kernels and team. Weights are not yet
  * uploaded. */

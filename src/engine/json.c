@@ -2,19 +2,10 @@
 #include "engine/internal.h"
 
 #include "base/memory.h"
-#include "text/json_decode.h"
-#include "text/json_scan.h"
+#include "gguf/json_decode.h"
 
 /* Values of a text that is JSON may take so much memory, and some more for each of its bytes. */
 enum { VALUES = 24 << 20, VALUES_FACTOR = 2 };
-
-static bool take_memory(void *left, size_t bytes)
-{
-    size_t *n = left;
-    const bool fits = bytes <= *n;
-    *n -= fits ? bytes : 0;
-    return fits;
-}
 
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out)
 {
@@ -22,10 +13,10 @@ qn_status qn_load_json(const char *what, const char *text, size_t length, size_t
     size_t left;
     if (!qn_mul_size(length, VALUES_FACTOR, &left) || !qn_add_size(left, VALUES, &left))
         left = SIZE_MAX;
-    const qn_json_limits limits = { .take = take_memory, .user = &left };
+    const qn_json_limits limits = { .take = qn_json_take, .user = &left };
     *out = qn_json_decode(text, length, flags, &limits, &error);
     if (!*out && json_error_code(&error) == json_error_stack_overflow)
-        return qn_fail(QN_ERR_INVALID, "the %s is nested deeper than %d", what, QN_JSON_MAX_DEPTH);
+        return qn_fail(QN_ERR_INVALID, "the %s is nested deeper than %d", what, QN_JSON_DEPTH);
     if (!*out && json_error_code(&error) == json_error_out_of_memory)
         return qn_fail(QN_ERR_INVALID, "the %s has more values than memory is allowed for", what);
     if (!*out)

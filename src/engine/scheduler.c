@@ -49,6 +49,7 @@ static qn_status create_locks(qn_scheduler *s)
     error = error ? error : pthread_cond_init(&s->work, NULL);
     error = error ? error : pthread_cond_init(&s->ended, NULL);
     error = error ? error : pthread_cond_init(&s->has_events, NULL);
+    error = error ? error : pthread_cond_init(&s->has_masks, NULL);
     s->has_locks = !error;
     return error ? qn_fail(QN_ERR_MEMORY, "scheduler: no mutex: %s", strerror(error)) : QN_OK;
 }
@@ -96,8 +97,11 @@ static qn_status create_threads(qn_scheduler *s)
     int error = pthread_create(&s->delivery_thread, NULL, qn_scheduler_delivery, s);
     s->has_delivery_thread = !error;
     if (!error)
+        error = pthread_create(&s->mask_thread, NULL, qn_scheduler_masks, s);
+    s->has_mask_thread = s->has_delivery_thread && !error;
+    if (!error)
         error = pthread_create(&s->step_thread, NULL, run_steps, s);
-    s->has_step_thread = s->has_delivery_thread && !error;
+    s->has_step_thread = s->has_mask_thread && !error;
     return error ? qn_fail(QN_ERR_MEMORY, "scheduler: no thread: %s", strerror(error)) : QN_OK;
 }
 
@@ -173,6 +177,12 @@ static void stop(qn_scheduler *s)
         qn_scheduler_end_late(s);
     }
     pthread_mutex_lock(&s->events_lock);
+    s->no_more_masks = true;
+    pthread_cond_signal(&s->has_masks);
+    pthread_mutex_unlock(&s->events_lock);
+    if (s->has_mask_thread) /* before callbacks: it may queue a last event */
+        pthread_join(s->mask_thread, NULL);
+    pthread_mutex_lock(&s->events_lock);
     s->no_more_events = true;
     pthread_cond_signal(&s->has_events);
     pthread_mutex_unlock(&s->events_lock);
@@ -194,6 +204,7 @@ void qn_scheduler_free(qn_scheduler *s)
         pthread_cond_destroy(&s->work);
         pthread_cond_destroy(&s->ended);
         pthread_cond_destroy(&s->has_events);
+        pthread_cond_destroy(&s->has_masks);
     }
     qn_free(s->running);
     qn_free(s->sharing);

@@ -2,7 +2,7 @@
  * have in common; scheduler_request.c: what is submitted; scheduler_clients.c: clients, their queues and shares;
  * scheduler_admit.c: who is evaluated next, and who gives up a place; scheduler_queue.c: the end of sequences;
  * scheduler_step.c: the rows of a step; scheduler_flight.c: steps on the device, and their tokens; scheduler_sample.c: what
- * tokens are sampled by, masks; scheduler_output.c: text and callbacks.
+ * tokens are sampled by; scheduler_masks.c: whose mask is made next; scheduler_output.c: text and callbacks.
  *
  * A request is a list of tokens, the prompt and what has been sampled, and a sequence that holds the first of them. A step
  * evaluates some of the others, and samples another token from the last. So a prompt, a token that is decoded and a sequence
@@ -33,7 +33,8 @@ typedef struct qn_input_prompt {
     size_t n_tokens;
     uint32_t *keep; /* [n_keep], ascending: positions whose states are kept; multiples of QN_PAGE above 0 */
     size_t n_keep;
-    qn_output_params output; /* of a conversation whose answer is parsed; with a reference to its tools */
+    qn_output_params output; /* of a conversation whose answer is parsed */
+    qn_output_tools *tools;  /* of `output`, or NULL */
 } qn_input_prompt;
 
 /* The same of the lists that a request has beside its prompt. */
@@ -67,12 +68,16 @@ typedef struct qn_client {
     /* Of events_lock. */
     struct qn_client *next_ready;
     struct qn_event *first_event, **last_event;
+    struct qn_client *next_masking;
+    qn_request *masks; /* that are to be made */
+    double
+        mask_seconds; /* that its masks have taken, or as many as the client had whose mask was begun last when it had none */
 } qn_client;
 
 typedef enum qn_event_kind {
     QN_EVENT_OUTPUT, /* a token, text, or both */
     QN_EVENT_PARSED, /* for on_event */
-    QN_EVENT_MASK,   /* a token was rejected */
+    QN_EVENT_MASK,   /* a token was rejected, of a request with a caller's mask */
     QN_EVENT_END
 } qn_event_kind;
 
@@ -91,10 +96,13 @@ typedef struct qn_event {
 /* What becomes of a rejected token. */
 enum qn_mask_state {
     QN_MASK_NONE,    /* no token was rejected */
-    QN_MASK_WAITING, /* until the thread that calls callbacks has sampled under the mask. The request has no rows in steps; if it
-                        was set aside, those of its tokens, without a sample */
+    QN_MASK_WAITING, /* until another thread has sampled under the mask: that of masks with a grammar, else the one that calls
+                        callbacks. The request has no rows in steps; if it was set aside, those of its tokens, without a sample */
     QN_MASK_SAMPLED  /* the step thread adds the token */
 };
+
+/* Where a grammar's mask is. */
+enum qn_mask_place { QN_MASK_NOWHERE, QN_MASK_QUEUED, QN_MASK_MADE };
 
 struct qn_request {
     qn_request *next; /* in the queue of its client, or among those that are submitted with it */
@@ -143,14 +151,20 @@ struct qn_request {
     char error[QN_ERROR_TEXT_MAX];
     qn_logprobs logprobs; /* of the last token, with n_logprobs >= 0 */
 
-    /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that calls callbacks, and `tokens` do not change. */
+    /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not change. */
     atomic_int mask_state;
-    bool is_rejected;         /* the token that this step has sampled */
-    qn_status mask_status;    /* no memory for a mask; `error` says so */
+    bool is_rejected;      /* the token that this step has sampled */
+    qn_status mask_status; /* why there is no token */
+    char mask_error[QN_ERROR_TEXT_MAX];
     float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL until one is */
     uint32_t *allowed;        /* the mask, behind the logits in the same allocation */
     qn_sample_request masked; /* the sample under the mask */
     qn_event mask;
+
+    /* Of events_lock. */
+    enum qn_mask_place mask_place;
+    qn_request *next_mask;
+    bool ends_after_mask; /* the last event is queued when the mask was made */
 
     /* Delivery: used by the thread that calls callbacks. */
     bool is_muted; /* a callback returned false */
@@ -216,8 +230,14 @@ struct qn_scheduler {
     qn_client *first_ready, *last_ready; /* those that have events, in turn */
     bool no_more_events;
 
-    pthread_t step_thread, delivery_thread;
-    bool has_locks, has_step_thread, has_delivery_thread;
+    /* Masks, with events_lock. s->lock may be taken while it is held, not the other way round. */
+    pthread_cond_t has_masks;
+    qn_client *masking;  /* those that have masks to be made, in the order in which they came */
+    double mask_seconds; /* those of the client whose mask was begun last, before it */
+    bool no_more_masks;
+
+    pthread_t step_thread, delivery_thread, mask_thread;
+    bool has_locks, has_step_thread, has_delivery_thread, has_mask_thread;
 };
 
 /* ---- scheduler_request.c ---- */
@@ -240,12 +260,14 @@ qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_toke
 qn_status qn_input_prompt_create(const qn_scheduler *s, const qn_request_params *params, qn_input_prompt **out, size_t *n);
 bool qn_input_prompt_is_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt);
+size_t qn_input_prompt_bytes(const qn_input_prompt *prompt);
 void qn_input_prompt_free(qn_input_prompt *prompt); /* NULL is allowed */
 
 /* qn_input_lists_create - the same of stop strings, stop tokens, biases and the scope. */
 qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *params, qn_input_lists **out);
 bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b);
 qn_input_lists *qn_input_lists_share(qn_input_lists *lists);
+size_t qn_input_lists_bytes(const qn_input_lists *lists);
 void qn_input_lists_free(qn_input_lists *lists); /* NULL is allowed */
 
 /* ---- scheduler_clients.c ---- */
@@ -368,8 +390,9 @@ qn_sample_request qn_request_next_sample(qn_request *request);
 /* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);
 
-/* qn_request_sample_masked - call the mask callback and sample under the mask. On the thread that calls callbacks. */
-void qn_request_sample_masked(qn_scheduler *s, qn_request *request);
+/* qn_request_sample_masked - make the mask and sample under it; false if the request was cancelled. The state is not changed. */
+bool qn_request_sample_masked(qn_request *request);
+void qn_request_set_mask_state(qn_scheduler *s, qn_request *request, int state);
 
 /* qn_request_take_masked - whether a token was sampled under a mask since the last step; then *status, and *sampled or the
  * thread's error text. */
@@ -378,10 +401,26 @@ bool qn_request_take_masked(qn_request *request, qn_sample_request *sampled, qn_
 /* qn_scheduler_await_masks - if running requests wait for masks: return when one has it, or there is other work, or soon. */
 void qn_scheduler_await_masks(qn_scheduler *s);
 
+/* ---- scheduler_masks.c ---- */
+
+/* qn_scheduler_push_mask - a request waits for its mask. */
+void qn_scheduler_push_mask(qn_scheduler *s, qn_request *request);
+
+/* qn_scheduler_push_end - queue a request's last event, behind a mask that is being made. One that is not begun is not made. */
+void qn_scheduler_push_end(qn_scheduler *s, qn_request *request);
+
+/* qn_scheduler_make_mask - make the mask that is next; false: there is none. The caller holds events_lock, which is given up
+ * meanwhile. */
+bool qn_scheduler_make_mask(qn_scheduler *s);
+
+/* qn_scheduler_masks - the thread of masks. */
+void *qn_scheduler_masks(void *scheduler);
+
 /* ---- scheduler_output.c ---- */
 
-/* qn_scheduler_push - queue an event. */
+/* qn_scheduler_push - queue an event. qn_scheduler_push_locked - the same; the caller holds events_lock. */
 void qn_scheduler_push(qn_scheduler *s, qn_event *event);
+void qn_scheduler_push_locked(qn_scheduler *s, qn_event *event);
 
 /* qn_request_emit - queue a sampled token and its text. Sets *found to whether a stop string ended the request. */
 qn_status qn_request_emit(qn_scheduler *s, qn_request *request, qn_token token, bool has_text, bool *found);
@@ -392,7 +431,7 @@ qn_status qn_request_push_parsed(void *request, const qn_output_event *event);
 /* qn_request_emit_end - queue the text held back and the last event. */
 void qn_request_emit_end(qn_scheduler *s, qn_request *request);
 
-/* qn_scheduler_deliver - call the callbacks of all queued events. */
+/* qn_scheduler_deliver - call the callbacks of all queued events, and make all masks. */
 void qn_scheduler_deliver(qn_scheduler *s);
 
 /* qn_scheduler_delivery - the delivery thread. */

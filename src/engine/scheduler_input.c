@@ -44,7 +44,7 @@ static qn_status find_tokens(const qn_scheduler *s, const qn_request_params *p, 
         return qn_tokenize(model, p->text, strlen(p->text), true, true, &prompt->tokens, &prompt->n_tokens);
     if (p->on_event)
         return qn_conversation_input(model, p->conversation, p->conversation_length, s->params.n_ctx, &prompt->tokens,
-                                     &prompt->n_tokens, &prompt->output);
+                                     &prompt->n_tokens, &prompt->output, &prompt->tools);
     if (p->conversation)
         return qn_conversation_tokens(model, p->conversation, p->conversation_length, -1, &prompt->tokens, &prompt->n_tokens);
     return qn_chat_tokens(model, p->messages, p->n_messages, true, &prompt->tokens, &prompt->n_tokens);
@@ -123,13 +123,18 @@ qn_input_prompt *qn_input_prompt_share(qn_input_prompt *prompt)
     return prompt;
 }
 
+size_t qn_input_prompt_bytes(const qn_input_prompt *p)
+{
+    return sizeof *p + p->n_tokens * sizeof *p->tokens + (p->n_keep + 1) * sizeof *p->keep + qn_output_tools_bytes(p->tools);
+}
+
 void qn_input_prompt_free(qn_input_prompt *prompt)
 {
     if (!prompt || atomic_fetch_sub(&prompt->n_users, 1) != 1)
         return;
     qn_free_tokens(prompt->tokens);
     qn_free(prompt->keep);
-    json_decref(prompt->output.tools);
+    qn_output_tools_free(prompt->tools);
     qn_free(prompt);
 }
 
@@ -188,6 +193,12 @@ qn_input_lists *qn_input_lists_share(qn_input_lists *lists)
 {
     atomic_fetch_add(&lists->n_users, 1);
     return lists;
+}
+
+size_t qn_input_lists_bytes(const qn_input_lists *l)
+{
+    return sizeof *l + qn_stop_strings_bytes(l->stop) + l->n_bias * sizeof *l->bias +
+           l->n_stop_tokens * sizeof *l->stop_tokens + strlen(l->scope) + 1;
 }
 
 void qn_input_lists_free(qn_input_lists *lists)

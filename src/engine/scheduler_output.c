@@ -41,16 +41,21 @@ static qn_event *take_event(qn_scheduler *s)
     return event;
 }
 
-void qn_scheduler_push(qn_scheduler *s, qn_event *event)
+void qn_scheduler_push_locked(qn_scheduler *s, qn_event *event)
 {
     qn_client *c = event->request->client;
-    pthread_mutex_lock(&s->events_lock);
     event->next = NULL;
     if (!c->first_event)
         add_ready(s, c);
     *c->last_event = event;
     c->last_event = &event->next;
     pthread_cond_signal(&s->has_events);
+}
+
+void qn_scheduler_push(qn_scheduler *s, qn_event *event)
+{
+    pthread_mutex_lock(&s->events_lock);
+    qn_scheduler_push_locked(s, event);
     pthread_mutex_unlock(&s->events_lock);
 }
 
@@ -156,7 +161,7 @@ void qn_request_emit_end(qn_scheduler *s, qn_request *r)
             memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
         }
     }
-    qn_scheduler_push(s, &r->end);
+    qn_scheduler_push_end(s, r);
 }
 
 /* ---- Callbacks ---- */
@@ -221,7 +226,10 @@ static void deliver(qn_scheduler *s, qn_event *event)
         deliver_parsed(event);
         qn_free(event);
         break;
-    case QN_EVENT_MASK: qn_request_sample_masked(s, event->request); break;
+    case QN_EVENT_MASK:
+        if (qn_request_sample_masked(event->request))
+            qn_request_set_mask_state(s, event->request, QN_MASK_SAMPLED);
+        break;
     case QN_EVENT_END:
         deliver_end(s, event->request); /* frees the event */
         break;
@@ -243,7 +251,7 @@ static bool deliver_next(qn_scheduler *s)
 void qn_scheduler_deliver(qn_scheduler *s)
 {
     pthread_mutex_lock(&s->events_lock);
-    while (deliver_next(s))
+    while (deliver_next(s) || qn_scheduler_make_mask(s))
         ;
     pthread_mutex_unlock(&s->events_lock);
 }

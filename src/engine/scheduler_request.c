@@ -114,6 +114,31 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, const
     return find_constraint(s, p, before, r);
 }
 
+/* Without what the one before keeps for it. */
+static size_t count_bytes(const qn_request *r, const qn_request *before)
+{
+    enum { PARTS = 4 << 10 }; /* sampler, parser, search */
+    const qn_grammar *grammar = r->constraint.grammar;
+    size_t bytes = sizeof *r + PARTS;
+    if (!before || before->prompt != r->prompt)
+        bytes += qn_input_prompt_bytes(r->prompt);
+    if (!before || before->lists != r->lists)
+        bytes += qn_input_lists_bytes(r->lists);
+    if (grammar)
+        bytes += qn_grammar_match_bytes(r->constraint.match);
+    if (grammar && (!before || before->constraint.grammar != grammar))
+        bytes += qn_grammar_bytes(grammar);
+    return bytes;
+}
+
+static qn_status ask_for_memory(const qn_request_params *p, const qn_request *r, const qn_request *before)
+{
+    const size_t bytes = p->on_memory ? count_bytes(r, before) : 0;
+    if (!p->on_memory || p->on_memory(p->user, bytes))
+        return QN_OK;
+    return qn_fail(QN_ERR_MEMORY, "memory: the request needs %zu bytes, which it may not have", bytes);
+}
+
 qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const qn_request *before, qn_request **out,
                          size_t *n_prompt)
 {
@@ -130,7 +155,9 @@ qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const
     r->n_vocab = s->model->hparams.n_vocab;
     atomic_init(&r->cancelled, false);
     atomic_init(&r->mask_state, QN_MASK_NONE);
-    const qn_status status = create(s, params, before, r, n_prompt);
+    qn_status status = create(s, params, before, r, n_prompt);
+    if (status == QN_OK)
+        status = ask_for_memory(params, r, before);
     if (status != QN_OK) {
         qn_request_free(r);
         return status;

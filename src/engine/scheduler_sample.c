@@ -1,6 +1,6 @@
 /* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of
- * the step. If it is rejected the step leaves its logits, and the request stays out of the following steps: the thread that
- * calls callbacks makes the mask and samples from these logits, while other requests continue. */
+ * the step. If it is rejected the step leaves its logits, and the request stays out of the following steps: another thread
+ * makes the mask and samples from these logits, while other requests continue. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -26,7 +26,7 @@ static qn_status alloc_mask(qn_request *r)
 static void keep_error(qn_request *r, qn_status status)
 {
     r->mask_status = status;
-    memcpy(r->error, qn_error_text(), strlen(qn_error_text()) + 1);
+    memcpy(r->mask_error, qn_error_text(), strlen(qn_error_text()) + 1);
 }
 
 /* A request's qn_sample_request.check. */
@@ -50,7 +50,8 @@ static bool has_penalties(const qn_sampling *p)
 
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->constraint.mask || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 || r->never_ahead;
+    return qn_constraint_exists(&r->constraint) || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 ||
+           r->never_ahead;
 }
 
 qn_sample_request qn_request_next_sample(qn_request *r)
@@ -64,7 +65,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     request.n_bias = r->lists->n_bias;
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
-    request.check = r->constraint.mask ? check : NULL;
+    request.check = qn_constraint_exists(&r->constraint) ? check : NULL;
     request.check_user = r;
     r->is_rejected = false;
     return request;
@@ -72,7 +73,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
 
 /* ---- Between steps ---- */
 
-static void set_state(qn_scheduler *s, qn_request *r, int state)
+void qn_request_set_mask_state(qn_scheduler *s, qn_request *r, int state)
 {
     pthread_mutex_lock(&s->lock); /* for qn_scheduler_await_masks */
     atomic_store(&r->mask_state, state);
@@ -85,20 +86,22 @@ void qn_request_reject(qn_scheduler *s, qn_request *r, const qn_sample_request *
     r->masked = *sampled;
     qn_constraint_again(&r->constraint, r->allowed, &r->masked);
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
-    set_state(s, r, r->mask_status == QN_OK ? QN_MASK_WAITING : QN_MASK_SAMPLED);
+    qn_request_set_mask_state(s, r, r->mask_status == QN_OK ? QN_MASK_WAITING : QN_MASK_SAMPLED);
     if (r->mask_status == QN_OK)
-        qn_scheduler_push(s, &r->mask);
+        qn_scheduler_push_mask(s, r);
 }
 
-void qn_request_sample_masked(qn_scheduler *s, qn_request *r)
+bool qn_request_sample_masked(qn_request *r)
 {
     if (atomic_load(&r->cancelled))
-        return;
-    qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
-    const qn_status status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
+        return false;
+    qn_status status =
+        qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
+    if (status == QN_OK)
+        status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
     if (status != QN_OK)
         keep_error(r, status);
-    set_state(s, r, QN_MASK_SAMPLED);
+    return true;
 }
 
 bool qn_request_take_masked(qn_request *r, qn_sample_request *sampled, qn_status *status)
@@ -107,7 +110,7 @@ bool qn_request_take_masked(qn_request *r, qn_sample_request *sampled, qn_status
         return false;
     atomic_store(&r->mask_state, QN_MASK_NONE);
     *sampled = r->masked;
-    *status = r->mask_status == QN_OK ? QN_OK : qn_fail(r->mask_status, "%s", r->error);
+    *status = r->mask_status == QN_OK ? QN_OK : qn_fail(r->mask_status, "%s", r->mask_error);
     return true;
 }
 

@@ -317,12 +317,12 @@ static float *check(void *user, qn_token token)
 /* The constraint as part of a request: a check of the token, or a mask. */
 static qn_status constrain(qn_session_sampling *sampling, size_t n_vocab, struct token_check *c, qn_sample_request *request)
 {
-    if (!sampling->constraint->mask)
+    if (!qn_constraint_exists(sampling->constraint))
         return QN_OK;
     if (!sampling->allowed)
         QN_TRY(qn_alloc(&sampling->allowed, qn_sample_mask_words(n_vocab), sizeof *sampling->allowed, "mask"));
     if (!sampling->constraint->accepts) {
-        qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed);
+        QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed));
         request->allowed = sampling->allowed;
         return QN_OK;
     }
@@ -337,7 +337,7 @@ static qn_status constrain(qn_session_sampling *sampling, size_t n_vocab, struct
 static qn_status sample_again(const struct token_check *c, size_t n_vocab, qn_sample_request *request)
 {
     const qn_session_sampling *sampling = c->sampling;
-    qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed);
+    QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed));
     qn_constraint_again(sampling->constraint, sampling->allowed, request);
     return qn_sampler_sample(sampling->sampler, sampling->logits, request);
 }

@@ -1,5 +1,7 @@
-/* JSON texts with bounds on depth and size. Jansson checks the grammar and the UTF-8. */
+/* JSON texts with bounds on depth, size and memory. */
 #include "gguf/json.h"
+
+#include "gguf/json_decode.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,53 +10,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Jansson's own limit is 2048, which is more stack than a thread may have. Brackets in strings are not counted. */
-static bool is_too_deep(const char *text, size_t length)
+static qn_status fail(const char *what, const json_error_t *error)
 {
-    size_t depth = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < length; i++) {
-        const char c = text[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else
-                in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > QN_JSON_MAX_DEPTH)
-                return true;
-        } else if ((c == '}' || c == ']') && depth > 0) {
-            depth--;
-        }
-    }
-    return false;
-}
-
-static qn_status parse(const char *what, const char *text, size_t length, bool large_integers, json_t **out)
-{
-    json_error_t error;
-    *out = NULL;
-    if (is_too_deep(text, length))
+    if (json_error_code(error) == json_error_stack_overflow)
         return qn_fail(QN_ERR_FORMAT, "%s: JSON nested more than %d deep", what, QN_JSON_MAX_DEPTH);
-    json_t *json = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (!json && large_integers && json_error_code(&error) == json_error_numeric_overflow)
-        json = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
-    if (!json)
-        return qn_fail(json_error_code(&error) == json_error_out_of_memory ? QN_ERR_MEMORY : QN_ERR_FORMAT,
-                       "%s: line %d, column %d: %s", what, error.line, error.column, error.text);
-    if (!json_is_object(json)) {
-        json_decref(json);
-        return qn_fail(QN_ERR_FORMAT, "%s: the JSON value is not an object", what);
-    }
-    *out = json;
-    return QN_OK;
+    if (json_error_code(error) == json_error_out_of_memory)
+        return qn_fail(QN_ERR_FORMAT, "%s: line %d: its values take more memory than a text of its size may have", what,
+                       error->line);
+    return qn_fail(QN_ERR_FORMAT, "%s: line %d, column %d: %s", what, error->line, error->column, error->text);
 }
 
 qn_status qn_json_parse(const char *what, const char *text, size_t length, json_t **out)
 {
-    return parse(what, text, length, false, out);
+    json_error_t error;
+    *out = qn_json_load(text, length, JSON_REJECT_DUPLICATES, QN_JSON_MAX_DEPTH, &error);
+    if (!*out)
+        return fail(what, &error);
+    if (json_is_object(*out))
+        return QN_OK;
+    json_decref(*out);
+    *out = NULL;
+    return qn_fail(QN_ERR_FORMAT, "%s: the JSON value is not an object", what);
 }
 
 static qn_status read_all(const char *path, int fd, uint64_t limit, char **text, size_t *length)
@@ -108,7 +84,7 @@ qn_status qn_json_read(const char *path, uint64_t limit, bool required, json_t *
     QN_TRY(qn_text_read(path, limit, required, &text, &length));
     if (!text)
         return QN_OK;
-    const qn_status status = parse(path, text, length, true, out);
+    const qn_status status = qn_json_parse(path, text, length, out);
     free(text);
     return status;
 }

@@ -227,6 +227,11 @@ qn_status qn_safetensors_check_unchanged(const qn_safetensors *file)
                                                          : qn_fail(QN_ERR_IO, "%s: was changed while it was read", file->path);
 }
 
+uint64_t qn_safetensors_header_bytes(const qn_safetensors *file)
+{
+    return file->data_at - 8;
+}
+
 const char *qn_safetensors_path(const qn_safetensors *file)
 {
     return file->path;

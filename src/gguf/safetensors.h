@@ -38,6 +38,9 @@ const char *qn_safetensors_path(const qn_safetensors *file);
 size_t qn_safetensors_count(const qn_safetensors *file);
 const qn_safetensor *qn_safetensors_at(const qn_safetensors *file, size_t i);
 
+/* qn_safetensors_header_bytes - length of the header, of which a file keeps the values. */
+uint64_t qn_safetensors_header_bytes(const qn_safetensors *file);
+
 /* qn_safetensors_read - read bytes [at, at + size) of a tensor. Any number of threads may call it. The result is 0 or an errno;
  * a file that has become shorter gives ENODATA. The range must be inside the tensor. */
 int qn_safetensors_read(const qn_safetensors *file, const qn_safetensor *tensor, uint64_t at, void *out, size_t size);

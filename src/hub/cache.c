@@ -1,9 +1,6 @@
 /* Paths, locks, references and links of the cache, and finding a model in it. */
 #include "hub/cache.h"
 
-#include "base/atomic_file.h"
-
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,65 +27,35 @@ char *qn_hub_path(const char *format, ...)
     return NULL;
 }
 
-/* "models--OWNER--REPO" */
-static char *folder_in(const char *parent, const char *repo)
+char *qn_hub_folder(const char *repo)
 {
     const char *slash = strchr(repo, '/');
-    return qn_hub_path("%s/models--%.*s--%s", parent, (int)(slash - repo), repo, slash + 1);
+    return qn_hub_path("models--%.*s--%s", (int)(slash - repo), repo, slash + 1);
 }
 
-char *qn_hub_folder(const qn_hub_settings *settings, const char *repo)
+void qn_hub_tag(const qn_hub_cache *cache)
 {
-    return folder_in(settings->cache, repo);
-}
-
-qn_status qn_hub_make_parents(const char *path)
-{
-    char *parent = strdup(path);
-    qn_status status = parent ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for a path in the hub's cache");
-    for (char *slash = parent ? strchr(parent + 1, '/') : NULL; slash && !status; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(parent, 0777) && errno != EEXIST)
-            status = qn_fail(QN_ERR_IO, "%s: cannot create the folder: %m", parent);
-        *slash = '/';
-    }
-    free(parent);
-    return status;
-}
-
-static qn_status write_text(const char *path, const char *text)
-{
-    qn_atomic_file file;
-    qn_status status = qn_atomic_file_create(&file, path, QN_FILE_SHARED);
-    if (!status)
-        status = qn_atomic_file_write(&file, text, strlen(text));
-    if (!status)
-        status = qn_atomic_file_commit(&file);
-    qn_atomic_file_free(&file);
-    return status;
-}
-
-void qn_hub_tag(const qn_hub_settings *settings)
-{
-    char *path = qn_hub_path("%s/CACHEDIR.TAG", settings->cache);
-    if (path && access(path, F_OK)) /* a cache without the tag works as well */
-        (void)write_text(path, "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of models, made by quern.\n");
-    free(path);
+    static const char name[] = "CACHEDIR.TAG";
+    struct stat st;
+    if (!qn_hub_stat(cache, name, false, &st)) /* a cache without the tag works as well */
+        (void)qn_hub_write_text(cache, name,
+                                "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of models, made by quern.\n");
 }
 
 /* ---- Locks ---- */
 
-qn_status qn_hub_lock(const qn_hub_settings *settings, const char *repo, const char *hash, int *fd)
+qn_status qn_hub_lock(const qn_hub_cache *cache, const char *repo, const char *hash, int *fd)
 {
     struct stat st;
-    char *locks = qn_hub_path("%s/.locks", settings->cache), *folder = locks ? folder_in(locks, repo) : NULL;
-    char *path = folder ? qn_hub_path("%s/%s.lock", folder, hash) : NULL;
-    qn_status status = path ? qn_hub_make_parents(path) : QN_ERR_MEMORY;
+    const char *name;
+    int at = -1;
+    char *folder = qn_hub_folder(repo), *path = folder ? qn_hub_path(".locks/%s/%s.lock", folder, hash) : NULL;
+    qn_status status = path ? qn_hub_make_parent(cache, path, &name, &at) : QN_ERR_MEMORY;
     *fd = -1;
     if (!status) {
-        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664);
+        *fd = openat(at, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0664);
         if (*fd < 0)
-            status = qn_fail(QN_ERR_IO, "%s: cannot open the lock: %m", path);
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot open the lock: %m", cache->path, path);
     }
     if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB)) {
         /* A file system without locks has one user at a time, or wastes a download: blobs are renamed to their place whole. */
@@ -97,7 +64,7 @@ qn_status qn_hub_lock(const qn_hub_settings *settings, const char *repo, const c
             close(*fd);
             *fd = -1;
         } else if (errno != ENOSYS && errno != ENOTSUP && errno != ENOLCK) {
-            status = qn_fail(QN_ERR_IO, "%s: cannot lock: %m", path);
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot lock: %m", cache->path, path);
         }
     }
     /* A lock file that was removed meanwhile excludes nobody. */
@@ -105,9 +72,10 @@ qn_status qn_hub_lock(const qn_hub_settings *settings, const char *repo, const c
         close(*fd);
         *fd = -1;
     }
+    if (at >= 0)
+        close(at);
     free(path);
     free(folder);
-    free(locks);
     return status;
 }
 
@@ -119,57 +87,68 @@ void qn_hub_unlock(int fd)
 
 /* ---- References and links ---- */
 
-void qn_hub_read_ref_file(const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1])
+void qn_hub_read_ref_file(const qn_hub_cache *cache, const char *path, char commit[QN_HUB_COMMIT_LENGTH + 1])
 {
-    FILE *file = fopen(path, "re");
-    const size_t length = file ? fread(commit, 1, QN_HUB_COMMIT_LENGTH, file) : 0;
-    commit[length] = '\0';
+    (void)qn_hub_read_text(cache, path, commit, QN_HUB_COMMIT_LENGTH + 1);
     if (!qn_hub_is_hash(commit, QN_HUB_COMMIT_LENGTH))
         commit[0] = '\0';
-    if (file)
-        fclose(file);
 }
 
-void qn_hub_read_ref(const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1])
+void qn_hub_read_ref(const qn_hub_cache *cache, const char *folder, char commit[QN_HUB_COMMIT_LENGTH + 1])
 {
     char *path = qn_hub_path("%s/refs/main", folder);
     commit[0] = '\0';
     if (path)
-        qn_hub_read_ref_file(path, commit);
+        qn_hub_read_ref_file(cache, path, commit);
     free(path);
 }
 
-qn_status qn_hub_write_ref(const char *folder, const char *commit)
+qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const char *commit)
 {
     char *path = qn_hub_path("%s/refs/main", folder), known[QN_HUB_COMMIT_LENGTH + 1];
-    qn_status status = path ? qn_hub_make_parents(path) : QN_ERR_MEMORY;
-    qn_hub_read_ref(folder, known);
+    qn_status status = path ? QN_OK : QN_ERR_MEMORY;
+    qn_hub_read_ref(cache, folder, known);
     if (!status && strcmp(known, commit) != 0)
-        status = write_text(path, commit);
+        status = qn_hub_write_text(cache, path, commit);
     free(path);
     return status;
 }
 
-qn_status qn_hub_make_snapshot(const char *folder, const char *commit, const char *path)
+qn_status qn_hub_make_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path)
 {
+    const char *name;
+    int at = -1;
     char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
-    const qn_status status = link ? qn_hub_make_parents(link) : QN_ERR_MEMORY;
+    const qn_status status = link ? qn_hub_make_parent(cache, link, &name, &at) : QN_ERR_MEMORY;
+    if (at >= 0)
+        close(at);
     free(link);
     return status;
 }
 
-/* Whether a link leads to `target`. */
-static bool leads_to(const char *link, const char *target)
+/* Replaces what is at `link` by a link to `target`. A name beside it could be too long: the temporary one is a blob's. */
+static qn_status replace_link(const qn_hub_cache *cache, const char *link, const char *target, const char *temporary)
 {
-    char found[PATH_MAX];
-    const ssize_t length = readlink(link, found, sizeof found);
-    return length >= 0 && (size_t)length == strlen(target) && memcmp(found, target, (size_t)length) == 0;
+    const char *name, *temporary_name;
+    int at, temporary_at = -1;
+    QN_TRY(qn_hub_make_parent(cache, link, &name, &at));
+    qn_status status = qn_hub_make_parent(cache, temporary, &temporary_name, &temporary_at);
+    if (!status) {
+        (void)unlinkat(temporary_at, temporary_name, 0); /* of a process that ended in between */
+        if (symlinkat(target, temporary_at, temporary_name) || renameat(temporary_at, temporary_name, at, name)) {
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot create the link: %m", cache->path, link);
+            (void)unlinkat(temporary_at, temporary_name, 0);
+        }
+        close(temporary_at);
+    }
+    close(at);
+    return status;
 }
 
-qn_status qn_hub_link(const char *folder, const char *commit, const char *path, const char *hash)
+qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path, const char *hash)
 {
-    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path);
-    char *temporary = qn_hub_path("%s/blobs/%s.%d.tmp", folder, hash, (int)getpid()); /* `path` may have the longest name */
+    char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[PATH_MAX];
+    char *temporary = qn_hub_path("%s/blobs/%s.%d.tmp", folder, hash, (int)getpid());
     char *target = qn_hub_path("../../blobs/%s", hash);
     qn_status status = link && temporary && target ? QN_OK : QN_ERR_MEMORY;
     for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) { /* one up for each folder of the path */
@@ -179,13 +158,8 @@ qn_status qn_hub_link(const char *folder, const char *commit, const char *path, 
     }
     if (!status && !target)
         status = QN_ERR_MEMORY;
-    if (!status && !leads_to(link, target)) {
-        unlink(temporary); /* of a process that ended in between */
-        if (symlink(target, temporary) || rename(temporary, link)) {
-            status = qn_fail(QN_ERR_IO, "%s: cannot create the link: %m", link);
-            unlink(temporary);
-        }
-    }
+    if (!status && !(qn_hub_read_link(cache, link, found, sizeof found) && strcmp(found, target) == 0))
+        status = replace_link(cache, link, target, temporary);
     free(target);
     free(temporary);
     free(link);
@@ -194,10 +168,11 @@ qn_status qn_hub_link(const char *folder, const char *commit, const char *path, 
 
 /* ---- Snapshots ---- */
 
-static qn_status read_folder(const char *snapshot, const char *inside, int depth, qn_hub_files *files)
+static qn_status read_folder(const qn_hub_cache *cache, const char *snapshot, const char *inside, int depth,
+                             qn_hub_files *files)
 {
     char *folder = qn_hub_path("%s%s%s", snapshot, *inside ? "/" : "", inside);
-    DIR *directory = folder ? opendir(folder) : NULL;
+    DIR *directory = folder ? qn_hub_opendir(cache, folder) : NULL;
     qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
     while (directory && !status) {
         const struct dirent *entry = readdir(directory);
@@ -210,7 +185,7 @@ static qn_status read_folder(const char *snapshot, const char *inside, int depth
         else if (!qn_hub_path_is_safe(path) || fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
             ; /* "." and "..", and what was removed meanwhile */
         else if (S_ISDIR(st.st_mode))
-            status = depth < QN_HUB_MAX_DEPTH ? read_folder(snapshot, path, depth + 1, files) : QN_OK;
+            status = depth < QN_HUB_MAX_DEPTH ? read_folder(cache, snapshot, path, depth + 1, files) : QN_OK;
         else if (fstatat(dirfd(directory), entry->d_name, &target, 0) == 0 && S_ISREG(target.st_mode))
             status = qn_hub_files_add(files, path, (uint64_t)target.st_size, NULL);
         free(path);
@@ -221,44 +196,55 @@ static qn_status read_folder(const char *snapshot, const char *inside, int depth
     return status;
 }
 
-qn_status qn_hub_read_snapshot(const char *folder, const char *commit, qn_hub_files *files)
+qn_status qn_hub_read_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, qn_hub_files *files)
 {
     *files = (qn_hub_files){ 0 };
     snprintf(files->commit, sizeof files->commit, "%s", commit);
     char *snapshot = qn_hub_path("%s/snapshots/%s", folder, commit);
-    const qn_status status = snapshot ? read_folder(snapshot, "", 0, files) : QN_ERR_MEMORY;
+    const qn_status status = snapshot ? read_folder(cache, snapshot, "", 0, files) : QN_ERR_MEMORY;
     free(snapshot);
     qn_hub_files_sort(files);
     return status;
 }
 
-/* The path of the first selected file; all are marked as used now. */
-static char *use(const char *folder, const qn_hub_files *files, const qn_hub_selection *selection)
+/* A cache that cannot be written keeps its times. */
+static void mark_used(const qn_hub_cache *cache, const char *path)
 {
     const struct timespec now[2] = { { .tv_nsec = UTIME_NOW }, { .tv_nsec = UTIME_OMIT } };
+    const char *name;
+    const int at = qn_hub_parent(cache, path, &name);
+    if (at < 0)
+        return;
+    (void)utimensat(at, name, now, 0);
+    close(at);
+}
+
+/* The path of the first selected file; all are marked as used now. */
+static char *use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files, const qn_hub_selection *selection)
+{
     char *first = NULL;
     for (size_t i = 0; i < selection->count; i++) {
         char *path = qn_hub_path("%s/snapshots/%s/%s", folder, files->commit, files->at[selection->at[i]].path);
         if (!path)
             break;
-        (void)utimensat(AT_FDCWD, path, now, 0); /* a cache that cannot be written keeps its times */
+        mark_used(cache, path);
         if (i == 0)
-            first = path;
-        else
-            free(path);
+            first = qn_hub_path("%s/%s", cache->path, path);
+        free(path);
     }
     return first;
 }
 
 /* The model in one snapshot: *path is NULL if it is not there or not whole. Without `path`, only *found. */
-static qn_status find_in(const char *folder, const char *commit, const qn_hub_name *name, bool *found, char **path)
+static qn_status find_in(const qn_hub_cache *cache, const char *folder, const char *commit, const qn_hub_name *name,
+                         bool *found, char **path)
 {
     qn_hub_files files;
     qn_hub_selection selection = { 0 };
-    qn_status status = qn_hub_read_snapshot(folder, commit, &files);
+    qn_status status = qn_hub_read_snapshot(cache, folder, commit, &files);
     *found = !status && qn_hub_select(&files, name, UINT64_MAX, &selection) == QN_OK;
     if (*found && path) {
-        *path = use(folder, &files, &selection);
+        *path = use(cache, folder, &files, &selection);
         status = *path ? QN_OK : QN_ERR_MEMORY;
     }
     qn_hub_selection_free(&selection);
@@ -266,27 +252,27 @@ static qn_status find_in(const char *folder, const char *commit, const qn_hub_na
     return status;
 }
 
-qn_status qn_hub_find_cached(const qn_hub_settings *settings, const qn_hub_name *name, char **path)
+qn_status qn_hub_find_cached(const qn_hub_cache *cache, const qn_hub_name *name, char **path)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1];
     bool found;
-    char *folder = qn_hub_folder(settings, name->repo);
+    char *folder = qn_hub_folder(name->repo);
     qn_status status = folder ? QN_OK : QN_ERR_MEMORY;
     *path = NULL;
     if (folder)
-        qn_hub_read_ref(folder, commit);
+        qn_hub_read_ref(cache, folder, commit);
     if (folder && *commit)
-        status = find_in(folder, commit, name, &found, path);
+        status = find_in(cache, folder, commit, name, &found, path);
     free(folder);
     return status;
 }
 
-qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
+qn_status qn_hub_find_elsewhere(const qn_hub_cache *cache, const qn_hub_name *name, char commit[QN_HUB_COMMIT_LENGTH + 1],
                                 char **path)
 {
     struct timespec newest = { 0 };
-    char *folder = qn_hub_folder(settings, name->repo), *snapshots = folder ? qn_hub_path("%s/snapshots", folder) : NULL;
-    DIR *directory = snapshots ? opendir(snapshots) : NULL;
+    char *folder = qn_hub_folder(name->repo), *snapshots = folder ? qn_hub_path("%s/snapshots", folder) : NULL;
+    DIR *directory = snapshots ? qn_hub_opendir(cache, snapshots) : NULL;
     qn_status status = snapshots ? QN_OK : QN_ERR_MEMORY;
     const struct dirent *entry;
     bool found;
@@ -294,10 +280,11 @@ qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_na
     *path = NULL;
     while (directory && !status && (entry = readdir(directory))) {
         struct stat st;
-        if (!qn_hub_is_hash(entry->d_name, QN_HUB_COMMIT_LENGTH) || fstatat(dirfd(directory), entry->d_name, &st, 0) ||
-            st.st_mtim.tv_sec < newest.tv_sec || (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec < newest.tv_nsec))
+        if (!qn_hub_is_hash(entry->d_name, QN_HUB_COMMIT_LENGTH) ||
+            fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || st.st_mtim.tv_sec < newest.tv_sec ||
+            (st.st_mtim.tv_sec == newest.tv_sec && st.st_mtim.tv_nsec < newest.tv_nsec))
             continue;
-        status = find_in(folder, entry->d_name, name, &found, NULL);
+        status = find_in(cache, folder, entry->d_name, name, &found, NULL);
         if (!status && found) {
             newest = st.st_mtim;
             strcpy(commit, entry->d_name);
@@ -306,7 +293,7 @@ qn_status qn_hub_find_elsewhere(const qn_hub_settings *settings, const qn_hub_na
     if (directory)
         closedir(directory);
     if (!status && *commit)
-        status = find_in(folder, commit, name, &found, path);
+        status = find_in(cache, folder, commit, name, &found, path);
     free(snapshots);
     free(folder);
     return status;

@@ -23,7 +23,9 @@ enum {
 struct transfer {
     const qn_hub_params *params;
     const qn_hub_file *file;
-    const char *path; /* of the incomplete file */
+    const char *path;              /* of the incomplete file, for error texts */
+    int folder;                    /* of the blob */
+    const char *blob, *incomplete; /* names in it */
     int fd;
     qn_hub_digest *digest;
     qn_hub_request request;
@@ -148,11 +150,11 @@ static qn_status hash_existing(struct transfer *t, uint64_t size)
 static qn_status open_incomplete(struct transfer *t)
 {
     struct stat st;
-    t->fd = open(t->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    t->fd = openat(t->folder, t->incomplete, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (t->fd < 0 || fstat(t->fd, &st))
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", t->path);
-    if (!S_ISREG(st.st_mode))
-        return qn_fail(QN_ERR_IO, "%s: is not a regular file", t->path);
+    if (!S_ISREG(st.st_mode) || st.st_nlink != 1) /* with another name it may be anybody's file */
+        return qn_fail(QN_ERR_IO, "%s: is not a regular file of one name", t->path);
     if ((uint64_t)st.st_size > t->file->size)
         return restart(t);
     return hash_existing(t, (uint64_t)st.st_size);
@@ -215,7 +217,7 @@ static qn_status receive_verified(qn_hub_http *http, struct transfer *t)
         if (status != QN_ERR_FORMAT)
             return status;
         if (!resumed) {
-            unlink(t->path);
+            (void)unlinkat(t->folder, t->incomplete, 0);
             return status;
         }
         qn_hub_log(t->params, "%s: what an earlier download left does not fit; from the beginning", t->file->path);
@@ -223,14 +225,31 @@ static qn_status receive_verified(qn_hub_http *http, struct transfer *t)
     }
 }
 
-qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file, char *url,
-                          const char *blob, uint32_t part, uint32_t n_parts)
+/* Opens the incomplete file, receives the rest, and gives it its name. */
+static qn_status download(qn_hub_http *http, struct transfer *t)
 {
-    char *path = qn_hub_path("%s.incomplete", blob);
+    QN_TRY(qn_hub_digest_create(t->file->hash, t->file->size, &t->digest));
+    QN_TRY(open_incomplete(t));
+    QN_TRY(receive_verified(http, t));
+    if (fdatasync(t->fd))
+        return qn_fail(QN_ERR_IO, "%s: cannot write: %m", t->path);
+    if (renameat(t->folder, t->incomplete, t->folder, t->blob))
+        return qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %m", t->path, t->blob);
+    return QN_OK;
+}
+
+qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file, char *url,
+                          const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts)
+{
+    char *path = qn_hub_path("%s/%s.incomplete", cache->path, blob);
+    if (!path)
+        return QN_ERR_MEMORY;
     struct transfer t = {
         .params = params,
         .file = file,
         .path = path,
+        .incomplete = strrchr(path, '/') + 1,
+        .folder = -1,
         .fd = -1,
         .request = { .repo = repo,
                      .what = file->path,
@@ -240,17 +259,13 @@ qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const 
                      .user = &t,
                      .progress = { .file = file->path, .total = file->size, .part = part, .n_parts = n_parts } },
     };
-    qn_status status = path ? qn_hub_digest_create(file->hash, file->size, &t.digest) : QN_ERR_MEMORY;
+    qn_status status = qn_hub_make_parent(cache, blob, &t.blob, &t.folder);
     if (!status)
-        status = open_incomplete(&t);
-    if (!status)
-        status = receive_verified(http, &t);
-    if (!status && fdatasync(t.fd))
-        status = qn_fail(QN_ERR_IO, "%s: cannot write: %m", path);
-    if (!status && rename(path, blob))
-        status = qn_fail(QN_ERR_IO, "%s: cannot be renamed to '%s': %m", path, blob);
+        status = download(http, &t);
     if (t.fd >= 0)
         close(t.fd);
+    if (t.folder >= 0)
+        close(t.folder);
     qn_hub_digest_free(t.digest);
     free(path);
     return status;

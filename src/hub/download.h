@@ -3,18 +3,19 @@
 #define QN_HUB_DOWNLOAD_H
 
 #include "hub/files.h"
+#include "hub/folder.h"
 #include "hub/http.h"
 
 /* qn_hub_download - the content of `file`, whose size and hash are known, into `blob`.
  *
  *   repo   for error texts
  *   url    of the file
- *   blob   the final path; until it is whole and verified the content is in BLOB.incomplete, which an error leaves for the
+ *   blob   the final path in the cache; until it is whole and verified the content is in BLOB.incomplete, which an error leaves for the
  *          next call. Only content with the wrong hash is removed
  *   part, n_parts   for the progress
  *
  * The caller holds the lock of the blob. Memory does not grow with the file. */
 qn_status qn_hub_download(qn_hub_http *http, const qn_hub_params *params, const char *repo, const qn_hub_file *file, char *url,
-                          const char *blob, uint32_t part, uint32_t n_parts);
+                          const qn_hub_cache *cache, const char *blob, uint32_t part, uint32_t n_parts);
 
 #endif

@@ -17,6 +17,8 @@ struct fetch {
     const qn_hub_params *params;
     const qn_hub_name *name;
     qn_hub_http *http;
+    qn_hub_cache cache;
+    char *folder; /* of the repository */
     qn_hub_files files;
     qn_hub_selection selection;
     char *path; /* the result */
@@ -100,17 +102,20 @@ static qn_status ask(struct fetch *f, char *url, qn_hub_file *file)
     return QN_OK;
 }
 
-static bool is_there(const char *blob, const qn_hub_file *file)
+static bool is_there(const struct fetch *f, const qn_hub_file *file)
 {
     struct stat st;
-    return stat(blob, &st) == 0 && S_ISREG(st.st_mode) && (!file->size || (uint64_t)st.st_size == file->size);
+    char *blob = *file->hash ? qn_hub_path("%s/blobs/%s", f->folder, file->hash) : NULL;
+    const bool found = blob && qn_hub_stat(&f->cache, blob, true, &st);
+    free(blob);
+    return found && S_ISREG(st.st_mode) && (!file->size || (uint64_t)st.st_size == file->size);
 }
 
 /* Takes the lock of a blob, which another process has while it downloads. */
 static qn_status lock(const struct fetch *f, const qn_hub_file *file, int *fd)
 {
     for (bool said = false;; said = true) {
-        QN_TRY(qn_hub_lock(f->settings, f->name->repo, file->hash, fd));
+        QN_TRY(qn_hub_lock(&f->cache, f->name->repo, file->hash, fd));
         if (*fd >= 0)
             return QN_OK;
         if (!said)
@@ -119,42 +124,36 @@ static qn_status lock(const struct fetch *f, const qn_hub_file *file, int *fd)
     }
 }
 
-static qn_status fetch_blob(struct fetch *f, qn_hub_file *file, char *url, const char *blob, uint32_t part)
+static qn_status fetch_blob(struct fetch *f, qn_hub_file *file, char *url, uint32_t part)
 {
     int fd;
     QN_TRY(lock(f, file, &fd));
-    qn_status status = QN_OK;
-    if (!is_there(blob, file))
-        status = qn_hub_download(f->http, f->params, f->name->repo, file, url, blob, part, (uint32_t)f->selection.count);
+    char *blob = qn_hub_path("%s/blobs/%s", f->folder, file->hash);
+    qn_status status = blob ? QN_OK : QN_ERR_MEMORY;
+    if (!status && !is_there(f, file))
+        status =
+            qn_hub_download(f->http, f->params, f->name->repo, file, url, &f->cache, blob, part, (uint32_t)f->selection.count);
+    free(blob);
     qn_hub_unlock(fd);
     return status;
 }
 
 static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
 {
-    char *folder = qn_hub_folder(f->settings, f->name->repo),
-         *before = qn_hub_path("%s/resolve/%s/", f->name->repo, f->files.commit);
+    char *before = qn_hub_path("%s/resolve/%s/", f->name->repo, f->files.commit);
     char *url = before ? qn_hub_http_url(f->http, before, file->path, "") : NULL;
-    char *blob = folder && *file->hash ? qn_hub_path("%s/blobs/%s", folder, file->hash) : NULL;
-    qn_status status = url && folder ? QN_OK : QN_ERR_MEMORY;
-    const bool there = blob && is_there(blob, file);
-    if (!status && !there) {
-        status = ask(f, url, file);
-        free(blob);
-        blob = status ? NULL : qn_hub_path("%s/blobs/%s", folder, file->hash);
-        if (!status)
-            status = blob ? qn_hub_make_parents(blob) : QN_ERR_MEMORY;
-    }
-    if (!status)
-        status = qn_hub_make_snapshot(folder, f->files.commit, file->path);
+    qn_status status = url ? QN_OK : QN_ERR_MEMORY;
+    const bool there = is_there(f, file);
     if (!status && !there)
-        status = fetch_blob(f, file, url, blob, part);
+        status = ask(f, url, file);
     if (!status)
-        status = qn_hub_link(folder, f->files.commit, file->path, file->hash);
-    free(blob);
+        status = qn_hub_make_snapshot(&f->cache, f->folder, f->files.commit, file->path);
+    if (!status && !there)
+        status = fetch_blob(f, file, url, part);
+    if (!status)
+        status = qn_hub_link(&f->cache, f->folder, f->files.commit, file->path, file->hash);
     free(url);
     free(before);
-    free(folder);
     return status;
 }
 
@@ -162,23 +161,24 @@ static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
 
 static qn_status fetch_selected(struct fetch *f)
 {
-    qn_status status = QN_OK;
+    QN_TRY(qn_hub_cache_open(f->settings->cache, true, &f->cache));
+    f->folder = qn_hub_folder(f->name->repo);
+    qn_status status = f->folder ? QN_OK : QN_ERR_MEMORY;
     for (size_t i = 0; i < f->selection.count && !status; i++)
         status = fetch_file(f, &f->files.at[f->selection.at[i]], (uint32_t)i);
-    char *folder = status ? NULL : qn_hub_folder(f->settings, f->name->repo);
-    if (folder) {
-        qn_hub_tag(f->settings);
-        status = qn_hub_write_ref(folder, f->files.commit); /* last: until then what the cache had is what offline use finds */
-    }
-    if (folder && !status)
-        f->path = qn_hub_path("%s/snapshots/%s/%s", folder, f->files.commit, f->files.at[f->selection.at[0]].path);
-    free(folder);
-    return status || f->path ? status : QN_ERR_MEMORY;
+    if (status)
+        return status;
+    qn_hub_tag(&f->cache);
+    /* Last: until then what the cache had is what offline use finds. */
+    QN_TRY(qn_hub_write_ref(&f->cache, f->folder, f->files.commit));
+    f->path =
+        qn_hub_path("%s/%s/snapshots/%s/%s", f->cache.path, f->folder, f->files.commit, f->files.at[f->selection.at[0]].path);
+    return f->path ? QN_OK : QN_ERR_MEMORY;
 }
 
 qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)
 {
-    struct fetch f = { .settings = settings, .params = params, .name = name };
+    struct fetch f = { .settings = settings, .params = params, .name = name, .cache = { .fd = -1 } };
     qn_status status = qn_hub_http_create(settings, params, &f.http);
     if (!status)
         status = list_files(&f);
@@ -189,6 +189,8 @@ qn_status qn_hub_fetch(const qn_hub_settings *settings, const qn_hub_params *par
     if (!status)
         status = fetch_selected(&f);
     *path = status ? NULL : f.path;
+    free(f.folder);
+    qn_hub_cache_close(&f.cache);
     qn_hub_selection_free(&f.selection);
     qn_hub_files_free(&f.files);
     qn_hub_http_free(f.http);

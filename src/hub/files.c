@@ -2,6 +2,7 @@
 #include "hub/files.h"
 
 #include "base/memory.h"
+#include "gguf/json_decode.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -42,26 +43,6 @@ void qn_hub_files_free(qn_hub_files *files)
 }
 
 /* ---- JSON ---- */
-
-/* Jansson's parser recurses. Whether brackets outside of strings nest no deeper than MAX_DEPTH. */
-static bool is_shallow(const char *json, size_t length)
-{
-    bool string = false;
-    int depth = 0;
-    for (size_t i = 0; i < length; i++) {
-        if (string && json[i] == '\\')
-            i++;
-        else if (json[i] == '"')
-            string = !string;
-        else if (!string && (json[i] == '{' || json[i] == '['))
-            depth++;
-        else if (!string && (json[i] == '}' || json[i] == ']'))
-            depth--;
-        if (depth > MAX_DEPTH)
-            return false;
-    }
-    return true;
-}
 
 static uint64_t size_of(const json_t *json)
 {
@@ -109,9 +90,9 @@ qn_status qn_hub_files_parse(const char *json, size_t length, qn_hub_files *file
     *files = (qn_hub_files){ 0 };
     if (length > QN_HUB_ANSWER_MAX)
         return qn_fail(QN_ERR_FORMAT, "the hub's answer: %zu bytes, expected at most %d", length, QN_HUB_ANSWER_MAX);
-    if (!is_shallow(json, length))
+    json_t *parsed = qn_json_load(json, length, JSON_REJECT_DUPLICATES, MAX_DEPTH, &why);
+    if (!parsed && json_error_code(&why) == json_error_stack_overflow)
         return qn_fail(QN_ERR_FORMAT, "the hub's answer: JSON nested more than %d deep", MAX_DEPTH);
-    json_t *parsed = json_loadb(json, length, JSON_REJECT_DUPLICATES, &why);
     if (!parsed)
         return qn_fail(QN_ERR_FORMAT, "the hub's answer is not JSON: %s at byte %d", why.text, why.position);
     const qn_status status = read_answer(parsed, files);

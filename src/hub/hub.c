@@ -8,18 +8,30 @@
 #include <stdio.h>
 
 /* Without the hub any snapshot will do: what `quern list` shows can be used. */
-static qn_status find_offline(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name,
-                              char **path)
+static qn_status find_offline(const qn_hub_cache *cache, const qn_hub_params *params, const qn_hub_name *name, char **path)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1], line[320];
-    QN_TRY(qn_hub_find_elsewhere(settings, name, commit, path));
+    QN_TRY(qn_hub_find_elsewhere(cache, name, commit, path));
     if (!*path)
         return qn_fail(QN_ERR_IO, "%s%s%s%s: not in %s, and HF_HUB_OFFLINE forbids to ask the hub", name->repo,
-                       *name->file || *name->type ? ":" : "", name->file, name->type, settings->cache);
+                       *name->file || *name->type ? ":" : "", name->file, name->type, cache->path);
     snprintf(line, sizeof line, "%s: of commit %s, as branch main in the cache lacks it", name->repo, commit);
     if (params->on_log)
         params->on_log(params->user, line);
     return QN_OK;
+}
+
+/* What is in the cache. Offline any snapshot will do; else *path is NULL if that of branch main lacks it. */
+static qn_status find(const qn_hub_settings *settings, const qn_hub_params *params, const qn_hub_name *name, char **path)
+{
+    qn_hub_cache cache;
+    qn_status status = qn_hub_cache_open(settings->cache, false, &cache);
+    if (!status)
+        status = qn_hub_find_cached(&cache, name, path);
+    if (!status && !*path && settings->offline)
+        status = find_offline(&cache, params, name, path);
+    qn_hub_cache_close(&cache);
+    return status;
 }
 
 /* What is in the cache, where it may do: without asking if `cached`, and offline. */
@@ -28,10 +40,8 @@ static qn_status get(const qn_hub_settings *settings, const qn_hub_params *param
 {
     *path = NULL;
     if (cached || settings->offline)
-        QN_TRY(qn_hub_find_cached(settings, name, path));
-    if (*path)
-        return QN_OK;
-    return settings->offline ? find_offline(settings, params, name, path) : qn_hub_fetch(settings, params, name, path);
+        QN_TRY(find(settings, params, name, path));
+    return *path ? QN_OK : qn_hub_fetch(settings, params, name, path);
 }
 
 static qn_status begin(const char *text, const qn_hub_params *params, bool cached, char **path)

@@ -3,11 +3,13 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DEFAULT_TIMEOUT = 10, MAX_TIMEOUT = 3600, TOKEN_SIZE = 4096 };
@@ -136,11 +138,25 @@ static void clean(char *token)
     *out = '\0';
 }
 
+/* A file of HF_TOKEN_PATH may be a pipe, whose writer is waited for. In its usual place it is a file: what others put there does not make
+ * quern wait. */
+static FILE *open_token(const char *path, bool given)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (given ? 0 : O_NONBLOCK));
+    if (fd >= 0 && !given && (fstat(fd, &st) || !S_ISREG(st.st_mode))) {
+        close(fd);
+        errno = EINVAL;
+        return NULL;
+    }
+    return fd >= 0 ? fdopen(fd, "r") : NULL;
+}
+
 static qn_status read_token_file(const char *folder, char token[TOKEN_SIZE])
 {
     const char *given = set(getenv("HF_TOKEN_PATH"));
     char *path = given ? expand(given) : join(folder, "token");
-    FILE *file = path ? fopen(path, "re") : NULL;
+    FILE *file = path ? open_token(path, given != NULL) : NULL;
     const size_t length = file ? fread(token, 1, TOKEN_SIZE - 1, file) : 0;
     const bool missing = path && !file && (errno == ENOENT || errno == ENOTDIR);
     qn_status status = QN_OK;

@@ -1,6 +1,7 @@
 /* Listing and removing what the cache has. */
 #include "hub/cache.h"
 #include "hub/hub.h"
+#include "hub/settings.h"
 
 #include "base/append.h"
 #include "base/memory.h"
@@ -36,9 +37,9 @@ static int by_name(const void *a, const void *b)
 }
 
 /* The entries of a folder but "." and "..", sorted. A folder that is not there has none. */
-static qn_status read_names(const char *folder, struct names *names)
+static qn_status read_names(const qn_hub_cache *cache, const char *folder, struct names *names)
 {
-    DIR *directory = opendir(folder);
+    DIR *directory = qn_hub_opendir(cache, folder);
     qn_status status = QN_OK;
     const struct dirent *entry;
     *names = (struct names){ 0 };
@@ -70,13 +71,22 @@ static bool ends_with(const char *text, const char *end)
 
 typedef bool (*on_entry_fn)(void *user, const qn_hub_entry *entry);
 
-static time_t last_use(const char *folder, const qn_hub_files *files, const qn_hub_selection *selection)
+struct listing {
+    const qn_hub_cache *cache;
+    const char *folder, *repo; /* of the repository that is listed */
+    on_entry_fn on_entry;
+    void *user;
+    bool go_on;
+};
+
+static time_t last_use(const qn_hub_cache *cache, const char *folder, const qn_hub_files *files,
+                       const qn_hub_selection *selection)
 {
     time_t used = 0;
     for (size_t i = 0; i < selection->count; i++) {
         struct stat st;
         char *path = qn_hub_path("%s/snapshots/%s/%s", folder, files->commit, files->at[selection->at[i]].path);
-        if (path && stat(path, &st) == 0 && st.st_atime > used)
+        if (path && qn_hub_stat(cache, path, true, &st) && st.st_atime > used)
             used = st.st_atime;
         free(path);
     }
@@ -84,59 +94,58 @@ static time_t last_use(const char *folder, const qn_hub_files *files, const qn_h
 }
 
 /* Whether branch main has the same content under the same name. */
-static bool is_in_main(const char *folder, const char *commit, const char *file)
+static bool is_in_main(const qn_hub_cache *cache, const char *folder, const char *commit, const char *file)
 {
     struct stat here, main;
     char now[QN_HUB_COMMIT_LENGTH + 1];
-    qn_hub_read_ref(folder, now);
+    qn_hub_read_ref(cache, folder, now);
     char *path = qn_hub_path("%s/snapshots/%s/%s", folder, commit, file),
          *current = qn_hub_path("%s/snapshots/%s/%s", folder, now, file);
-    const bool same = path && current && stat(path, &here) == 0 && stat(current, &main) == 0 && here.st_dev == main.st_dev &&
-                      here.st_ino == main.st_ino;
+    const bool same = path && current && qn_hub_stat(cache, path, true, &here) && qn_hub_stat(cache, current, true, &main) &&
+                      here.st_dev == main.st_dev && here.st_ino == main.st_ino;
     free(current);
     free(path);
     return same;
 }
 
-static void list_model(const char *folder, const char *repo, const qn_hub_files *files, const qn_hub_model *model,
-                       on_entry_fn on_entry, void *user, bool *go_on)
+static void list_model(struct listing *l, const qn_hub_files *files, const qn_hub_model *model)
 {
     char commit[QN_HUB_COMMIT_LENGTH + 1];
     qn_hub_name name = { 0 };
     qn_hub_selection selection;
-    qn_hub_read_ref(folder, commit);
+    qn_hub_read_ref(l->cache, l->folder, commit);
     const bool outdated = strcmp(commit, files->commit) != 0;
     strcpy(name.file, files->at[model->first].path);
-    if (outdated && is_in_main(folder, files->commit, name.file))
+    if (outdated && is_in_main(l->cache, l->folder, files->commit, name.file))
         return;
     if (qn_hub_select(files, &name, UINT64_MAX, &selection) == QN_OK) {
         const qn_hub_entry entry = {
-            .repo = repo,
+            .repo = l->repo,
             .file = name.file,
             .type = model->type,
             .n_files = (uint32_t)selection.count,
             .bytes = selection.bytes,
             .outdated = outdated,
-            .used = last_use(folder, files, &selection),
+            .used = last_use(l->cache, l->folder, files, &selection),
         };
-        *go_on = on_entry(user, &entry);
+        l->go_on = l->on_entry(l->user, &entry);
     }
     qn_hub_selection_free(&selection);
 }
 
 /* Incomplete downloads of a repository, as one entry. */
-static qn_status list_incomplete(const char *folder, const char *repo, on_entry_fn on_entry, void *user)
+static qn_status list_incomplete(const struct listing *l)
 {
     struct names names;
-    qn_hub_entry entry = { .repo = repo, .type = "" };
-    char *blobs = qn_hub_path("%s/blobs", folder);
-    qn_status status = blobs ? read_names(blobs, &names) : QN_ERR_MEMORY;
+    qn_hub_entry entry = { .repo = l->repo, .type = "" };
+    char *blobs = qn_hub_path("%s/blobs", l->folder);
+    qn_status status = blobs ? read_names(l->cache, blobs, &names) : QN_ERR_MEMORY;
     if (!blobs)
         return status;
     for (size_t i = 0; i < names.count; i++) {
         struct stat st;
         char *path = ends_with(names.at[i], ".incomplete") ? qn_hub_path("%s/%s", blobs, names.at[i]) : NULL;
-        if (path && stat(path, &st) == 0) {
+        if (path && qn_hub_stat(l->cache, path, false, &st)) {
             entry.n_files++;
             entry.bytes += (uint64_t)st.st_size;
             entry.used = st.st_mtime > entry.used ? st.st_mtime : entry.used;
@@ -144,38 +153,37 @@ static qn_status list_incomplete(const char *folder, const char *repo, on_entry_
         free(path);
     }
     if (!status && entry.n_files)
-        (void)on_entry(user, &entry);
+        (void)l->on_entry(l->user, &entry);
     free_names(&names);
     free(blobs);
     return status;
 }
 
-static qn_status list_snapshot(const char *folder, const char *repo, const char *commit, on_entry_fn on_entry, void *user,
-                               bool *go_on)
+static qn_status list_snapshot(struct listing *l, const char *commit)
 {
     qn_hub_files files;
     qn_hub_model *models = NULL;
     size_t count = 0;
-    qn_status status = qn_hub_read_snapshot(folder, commit, &files);
+    qn_status status = qn_hub_read_snapshot(l->cache, l->folder, commit, &files);
     if (!status)
         status = qn_hub_models(&files, &models, &count);
-    for (size_t i = 0; i < count && !status && *go_on; i++)
-        list_model(folder, repo, &files, &models[i], on_entry, user, go_on);
+    for (size_t i = 0; i < count && !status && l->go_on; i++)
+        list_model(l, &files, &models[i]);
     free(models);
     qn_hub_files_free(&files);
     return status;
 }
 
-static qn_status list_repository(const char *folder, const char *repo, on_entry_fn on_entry, void *user, bool *go_on)
+static qn_status list_repository(struct listing *l)
 {
     struct names commits = { 0 };
-    char *snapshots = qn_hub_path("%s/snapshots", folder);
-    qn_status status = snapshots ? read_names(snapshots, &commits) : QN_ERR_MEMORY;
-    for (size_t i = 0; i < commits.count && !status && *go_on; i++)
+    char *snapshots = qn_hub_path("%s/snapshots", l->folder);
+    qn_status status = snapshots ? read_names(l->cache, snapshots, &commits) : QN_ERR_MEMORY;
+    for (size_t i = 0; i < commits.count && !status && l->go_on; i++)
         if (qn_hub_is_hash(commits.at[i], QN_HUB_COMMIT_LENGTH))
-            status = list_snapshot(folder, repo, commits.at[i], on_entry, user, go_on);
-    if (!status && *go_on)
-        status = list_incomplete(folder, repo, on_entry, user);
+            status = list_snapshot(l, commits.at[i]);
+    if (!status && l->go_on)
+        status = list_incomplete(l);
     free_names(&commits);
     free(snapshots);
     return status;
@@ -196,19 +204,24 @@ static bool repo_of(const char *folder, char repo[QN_HUB_REPO_SIZE])
 qn_status qn_hub_list(on_entry_fn on_entry, void *user)
 {
     qn_hub_settings settings;
+    qn_hub_cache cache = { .fd = -1 };
     struct names names = { 0 };
-    bool go_on = true;
+    struct listing l = { .cache = &cache, .on_entry = on_entry, .user = user, .go_on = true };
     qn_status status = qn_hub_settings_read(&settings);
     if (!status)
-        status = read_names(settings.cache, &names);
-    for (size_t i = 0; i < names.count && !status && go_on; i++) {
+        status = qn_hub_cache_open(settings.cache, false, &cache);
+    if (!status)
+        status = read_names(&cache, "", &names);
+    for (size_t i = 0; i < names.count && !status && l.go_on; i++) {
         char repo[QN_HUB_REPO_SIZE];
-        char *folder = repo_of(names.at[i], repo) ? qn_hub_folder(&settings, repo) : NULL;
-        if (folder)
-            status = list_repository(folder, repo, on_entry, user, &go_on);
-        free(folder);
+        if (!repo_of(names.at[i], repo))
+            continue;
+        l.folder = names.at[i];
+        l.repo = repo;
+        status = list_repository(&l);
     }
     free_names(&names);
+    qn_hub_cache_close(&cache);
     qn_hub_settings_free(&settings);
     return status;
 }
@@ -216,7 +229,7 @@ qn_status qn_hub_list(on_entry_fn on_entry, void *user)
 /* ---- Removing ---- */
 
 struct removal {
-    const qn_hub_settings *settings;
+    qn_hub_cache cache;
     const qn_hub_name *name;
     char *folder;
     struct names snapshots;
@@ -225,14 +238,12 @@ struct removal {
 };
 
 /* The name of the blob that a link of a snapshot leads to; false if it leads elsewhere. */
-static bool blob_of(const char *link, char hash[QN_HUB_HASH_SIZE])
+static bool blob_of(const qn_hub_cache *cache, const char *link, char hash[QN_HUB_HASH_SIZE])
 {
     static const char blobs[] = "/blobs/";
     char target[PATH_MAX];
-    const ssize_t length = readlink(link, target, sizeof target - 1);
-    if (length < 0)
+    if (!qn_hub_read_link(cache, link, target, sizeof target))
         return false;
-    target[length] = '\0';
     const char *at = strstr(target, blobs), *name = at ? at + sizeof blobs - 1 : NULL;
     if (!name || strspn(target, "./") != (size_t)(at - target) + 1 || !qn_hub_is_etag(name))
         return false;
@@ -246,12 +257,12 @@ static qn_status is_linked(const struct removal *r, const char *hash, bool *link
     *linked = false;
     for (size_t s = 0; s < r->snapshots.count && !*linked; s++) {
         qn_hub_files files;
-        qn_status status = qn_hub_read_snapshot(r->folder, r->snapshots.at[s], &files);
+        qn_status status = qn_hub_read_snapshot(&r->cache, r->folder, r->snapshots.at[s], &files);
         for (size_t i = 0; i < files.count && !status && !*linked; i++) {
             char other[QN_HUB_HASH_SIZE];
             char *path = qn_hub_path("%s/snapshots/%s/%s", r->folder, r->snapshots.at[s], files.at[i].path);
             status = path ? QN_OK : QN_ERR_MEMORY;
-            *linked = path && blob_of(path, other) && strcmp(other, hash) == 0;
+            *linked = path && blob_of(&r->cache, path, other) && strcmp(other, hash) == 0;
             free(path);
         }
         qn_hub_files_free(&files);
@@ -262,7 +273,7 @@ static qn_status is_linked(const struct removal *r, const char *hash, bool *link
 
 static qn_status lock_blob(const struct removal *r, const char *hash, int *fd)
 {
-    QN_TRY(qn_hub_lock(r->settings, r->name->repo, hash, fd));
+    QN_TRY(qn_hub_lock(&r->cache, r->name->repo, hash, fd));
     return *fd >= 0 ? QN_OK : qn_fail(QN_ERR_IO, "%s: another process downloads a file of it", r->name->repo);
 }
 
@@ -272,10 +283,10 @@ static qn_status remove_blob(const struct removal *r, const char *hash, const ch
     struct stat st, target;
     char *path = qn_hub_path("%s/blobs/%s%s", r->folder, hash, suffix);
     qn_status status = path ? QN_OK : QN_ERR_MEMORY;
-    if (path && lstat(path, &st) == 0) {
-        const bool shared = S_ISLNK(st.st_mode), there = stat(path, &target) == 0;
-        if (unlink(path))
-            status = qn_fail(QN_ERR_IO, "%s: cannot be removed: %m", path);
+    if (path && qn_hub_stat(&r->cache, path, false, &st)) {
+        const bool shared = S_ISLNK(st.st_mode), there = qn_hub_stat(&r->cache, path, true, &target);
+        if (!qn_hub_unlink(&r->cache, path, false))
+            status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %m", r->cache.path, path);
         else if (there)
             *(shared ? &r->removed->shared : &r->removed->bytes) += (uint64_t)target.st_size;
     }
@@ -292,10 +303,11 @@ static qn_status remove_link(struct removal *r, const char *snapshot, const char
     char *path = qn_hub_path("%s/snapshots/%s/%s", r->folder, snapshot, file);
     if (!path)
         return QN_ERR_MEMORY;
-    const bool has_blob = blob_of(path, hash), is_file = lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    const bool has_blob = blob_of(&r->cache, path, hash),
+               is_file = qn_hub_stat(&r->cache, path, false, &st) && S_ISREG(st.st_mode);
     qn_status status = has_blob ? lock_blob(r, hash, &fd) : QN_OK;
-    if (!status && unlink(path))
-        status = qn_fail(QN_ERR_IO, "%s: cannot be removed: %m", path);
+    if (!status && !qn_hub_unlink(&r->cache, path, false))
+        status = qn_fail(QN_ERR_IO, "%s/%s: cannot be removed: %m", r->cache.path, path);
     if (!status) {
         r->removed->n_files++;
         r->removed->bytes += is_file ? (uint64_t)st.st_size : 0; /* a cache without links */
@@ -314,7 +326,7 @@ static qn_status remove_from(struct removal *r, const char *snapshot)
 {
     qn_hub_files files;
     qn_hub_selection selection = { 0 };
-    qn_status status = qn_hub_read_snapshot(r->folder, snapshot, &files);
+    qn_status status = qn_hub_read_snapshot(&r->cache, r->folder, snapshot, &files);
     const bool all = !*r->name->file && !*r->name->type;
     for (size_t i = 0; i < files.count && !status && all; i++)
         if (qn_hub_path_is_gguf(files.at[i].path))
@@ -335,7 +347,7 @@ static qn_status remove_incomplete(const struct removal *r)
     char *blobs = qn_hub_path("%s/blobs", r->folder);
     if (!blobs)
         return QN_ERR_MEMORY;
-    qn_status status = read_names(blobs, &names);
+    qn_status status = read_names(&r->cache, blobs, &names);
     for (size_t i = 0; i < names.count && !status; i++) {
         char *end = ends_with(names.at[i], suffix) ? names.at[i] + strlen(names.at[i]) - strlen(suffix) : NULL;
         if (!end)
@@ -355,40 +367,44 @@ static qn_status remove_incomplete(const struct removal *r)
     return status;
 }
 
+static bool is_folder(const qn_hub_cache *cache, const char *path)
+{
+    struct stat st;
+    return qn_hub_stat(cache, path, false, &st) && S_ISDIR(st.st_mode);
+}
+
 /* Removes empty folders in a folder, with `files` also the files, and the folder itself if nothing is left. */
-static void prune(const char *folder, bool files, int depth)
+static void prune(const qn_hub_cache *cache, const char *folder, bool files, int depth)
 {
     struct names names;
-    (void)read_names(folder, &names); /* what is not read stays */
+    (void)read_names(cache, folder, &names); /* what is not read stays */
     for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
-        struct stat st;
         char *path = qn_hub_path("%s/%s", folder, names.at[i]);
-        if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
-            prune(path, files, depth + 1);
+        if (path && is_folder(cache, path))
+            prune(cache, path, files, depth + 1);
         else if (path && files)
-            unlink(path);
+            (void)qn_hub_unlink(cache, path, false);
         free(path);
     }
     free_names(&names);
-    rmdir(folder);
+    (void)qn_hub_unlink(cache, folder, true);
 }
 
 /* Removes references to snapshots that are gone, which huggingface_hub takes for damage: "main", and "refs/pr/1" in folders. */
 static void remove_refs(const struct removal *r, const char *refs, int depth)
 {
     struct names names;
-    (void)read_names(refs, &names);
+    (void)read_names(&r->cache, refs, &names);
     for (size_t i = 0; i < names.count && depth < MAX_DEPTH; i++) {
         char commit[QN_HUB_COMMIT_LENGTH + 1];
-        struct stat st;
         char *path = qn_hub_path("%s/%s", refs, names.at[i]), *snapshot = NULL;
-        if (path && lstat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        if (path && is_folder(&r->cache, path)) {
             remove_refs(r, path, depth + 1);
         } else if (path) {
-            qn_hub_read_ref_file(path, commit);
+            qn_hub_read_ref_file(&r->cache, path, commit);
             snapshot = *commit ? qn_hub_path("%s/snapshots/%s", r->folder, commit) : NULL;
-            if (snapshot && stat(snapshot, &st))
-                unlink(path);
+            if (snapshot && !is_folder(&r->cache, snapshot))
+                (void)qn_hub_unlink(&r->cache, path, false);
         }
         free(snapshot);
         free(path);
@@ -396,25 +412,30 @@ static void remove_refs(const struct removal *r, const char *refs, int depth)
     free_names(&names);
 }
 
+/* Removes what huggingface_hub notes about a repository. A link in place of the folder is removed, not what it leads to. */
+static void remove_notes(const struct removal *r, const char *name)
+{
+    char *folder = qn_hub_path("%s/%s", r->folder, name);
+    if (folder && is_folder(&r->cache, folder))
+        prune(&r->cache, folder, true, 0);
+    else if (folder)
+        (void)qn_hub_unlink(&r->cache, folder, false);
+    free(folder);
+}
+
 /* What is left without a use. A repository without snapshots is gone itself, with what huggingface_hub notes about it: lists of
  * files (trees) and of files that it does not have (.no_exist). */
 static void remove_rest(const struct removal *r)
 {
-    static const char *const notes[] = { "trees", ".no_exist" };
-    struct stat st;
     char *snapshots = qn_hub_path("%s/snapshots", r->folder), *refs = qn_hub_path("%s/refs", r->folder);
     if (snapshots)
-        prune(snapshots, false, 0);
+        prune(&r->cache, snapshots, false, 0);
     if (refs)
         remove_refs(r, refs, 0);
-    if (snapshots && stat(snapshots, &st)) {
-        for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
-            char *folder = qn_hub_path("%s/%s", r->folder, notes[i]);
-            if (folder)
-                prune(folder, true, 0);
-            free(folder);
-        }
-        prune(r->folder, false, 0);
+    if (snapshots && !is_folder(&r->cache, snapshots)) {
+        remove_notes(r, "trees");
+        remove_notes(r, ".no_exist");
+        prune(&r->cache, r->folder, false, 0);
     }
     free(refs);
     free(snapshots);
@@ -423,7 +444,7 @@ static void remove_rest(const struct removal *r)
 static qn_status remove_all(struct removal *r)
 {
     char *snapshots = qn_hub_path("%s/snapshots", r->folder);
-    qn_status status = snapshots ? read_names(snapshots, &r->snapshots) : QN_ERR_MEMORY;
+    qn_status status = snapshots ? read_names(&r->cache, snapshots, &r->snapshots) : QN_ERR_MEMORY;
     for (size_t s = 0; s < r->snapshots.count && !status; s++)
         status = remove_from(r, r->snapshots.at[s]);
     if (!status && !*r->name->file && !*r->name->type)
@@ -431,8 +452,7 @@ static qn_status remove_all(struct removal *r)
     if (!status)
         remove_rest(r);
     if (!status && !r->removed->n_files)
-        status =
-            r->refused ? r->refused : qn_fail(QN_ERR_INVALID, "%s: it has no models in %s", r->name->repo, r->settings->cache);
+        status = r->refused ? r->refused : qn_fail(QN_ERR_INVALID, "%s: it has no models in %s", r->name->repo, r->cache.path);
     free_names(&r->snapshots);
     free(snapshots);
     return status;
@@ -445,12 +465,15 @@ qn_status qn_hub_remove(const char *text, qn_hub_removed *removed)
     *removed = (qn_hub_removed){ 0 };
     QN_TRY(qn_hub_name_parse(text, &name));
     qn_status status = qn_hub_settings_read(&settings);
-    struct removal r = { .settings = &settings, .name = &name, .removed = removed };
+    struct removal r = { .cache = { .fd = -1 }, .name = &name, .removed = removed };
+    if (!status)
+        status = qn_hub_cache_open(settings.cache, false, &r.cache);
     if (!status) {
-        r.folder = qn_hub_folder(&settings, name.repo);
+        r.folder = qn_hub_folder(name.repo);
         status = r.folder ? remove_all(&r) : QN_ERR_MEMORY;
     }
     free(r.folder);
+    qn_hub_cache_close(&r.cache);
     qn_hub_settings_free(&settings);
     return status;
 }

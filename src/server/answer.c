@@ -66,6 +66,9 @@ struct qn_answer {
     bool is_stopped;    /* with `refusal` */
     bool was_cancelled; /* a request has ended early because of that */
     qn_refusal refusal;
+    /* Of the worker that submits, then of the end. */
+    size_t n_kept; /* bytes promised to what the scheduler keeps */
+    bool is_over;  /* there were none left */
 };
 
 /* ---- The outbox ---- */
@@ -180,6 +183,8 @@ static void leave_model(qn_answer *a)
     qn_exchange_free(a->exchange);
     if (a->model)
         qn_registry_release(a->request.registry, a->model);
+    qn_account_give(a->request.account, a->n_kept);
+    a->n_kept = 0;
     a->slots = NULL;
     a->exchange = NULL;
     a->model = NULL;
@@ -418,6 +423,16 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
 }
 
+/* The worker's thread, while it submits. */
+static bool on_memory(void *user, size_t bytes)
+{
+    const slot *s = user;
+    qn_answer *a = s->answer;
+    a->is_over = !qn_account_take(a->request.account, bytes);
+    a->n_kept += a->is_over ? 0 : bytes;
+    return !a->is_over;
+}
+
 /* Choices of a prompt have its tokens; a conversation is one prompt. */
 static bool is_first_choice(const qn_exchange *exchange, size_t i)
 {
@@ -557,6 +572,7 @@ static void prepare(qn_answer *a, size_t i)
     params->on_event = a->exchange->has_events ? on_event : NULL;
     params->on_token = on_token;
     params->on_end = on_end;
+    params->on_memory = on_memory;
     params->user = &a->slots[i];
     params->scope = scope_of(a);
     params->client = a->client;
@@ -570,6 +586,8 @@ static bool submit(qn_answer *a, qn_refusal *refusal)
     for (size_t i = 0; i < n; i++)
         prepare(a, i);
     const qn_status status = qn_scheduler_submit_all(a->model->scheduler, a->exchange->requests, n, a->ids, &refused);
+    if (status && a->is_over)
+        return qn_refuse_over(a->request.account, refusal);
     if (status) {
         qn_exchange_refuse_status(served_of(a), status, refused.n_prompt, refusal);
         return false;

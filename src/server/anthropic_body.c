@@ -210,7 +210,8 @@ static bool take_tool(const json_t *tool, size_t index, json_t *tools, qn_refusa
         json_t *value = qn_field(tool, fields[i]);
         done = !value || json_object_set(function, names[i], value) == 0;
     }
-    done = done ? qn_openai_check_function(function, index, refusal) : qn_refuse_memory(refusal);
+    done = done ? qn_openai_check_function(function, index, tools, json_array_size(tools) - 1, refusal)
+                : qn_refuse_memory(refusal);
     json_decref(function);
     return done;
 }

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "base/printable.h"
-#include "text/json_decode.h"
+#include "gguf/json_decode.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -267,8 +267,10 @@ bool qn_keys_find(qn_keys *keys, const char *authorization, const char *api_key,
     uint64_t found = find(&keys->set, bearer, strlen(bearer));
     const uint64_t other = api_key ? find(&keys->set, api_key, strlen(api_key)) : 0;
     found = found ? found : other;
-    if (found)
+    if (found) {
         *key = keys->set.entries[found - 1].known;
+        key->is_operators = keys->set.n == 1 || !strcmp(key->name, QN_KEY_OPERATORS);
+    }
     pthread_rwlock_unlock(&keys->lock);
     return found != 0;
 }

@@ -22,7 +22,10 @@ typedef struct qn_key {
     char name[QN_KEY_NAME_BYTES];   /* for logs */
     char scope[QN_KEY_SCOPE_BYTES]; /* for qn_request_params.scope: equal for the same key only, as long as the process runs,
                                        whatever is reloaded */
+    bool is_operators;              /* it may see what others do: it has the name QN_KEY_OPERATORS, or is the only one */
 } qn_key;
+
+#define QN_KEY_OPERATORS "metrics"
 
 /* qn_keys_create - all keys of arguments and files.
  *

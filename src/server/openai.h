@@ -191,9 +191,9 @@ json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refus
  * see qn_reading_refuse. What is no object, as of a call that was cut, is an argument of its own: the conversation goes on. */
 json_t *qn_openai_arguments(json_t *given, qn_reading *reading);
 
-/* Its parts: a function of the tool of an index; the limits on numbers of messages and tools; reasoning_effort, in a field of any
+/* Its parts: a function of the tool of an index, whose name none of the first n_before of `tools` may have; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */
-bool qn_openai_check_function(const json_t *function, size_t index, qn_refusal *refusal);
+bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before, qn_refusal *refusal);
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);
 bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal);
 

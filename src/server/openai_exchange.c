@@ -106,15 +106,13 @@ bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_ref
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
 }
 
-/* What the scheduler makes of settings, once for all choices: nodes of stop strings, tokens of completions, biases. */
-static bool promise_copies(const qn_openai *x, qn_refusal *refusal)
+/* What n choices have until the answer ends, beside what their requests do: stop strings stay values of the body. */
+static bool promise_choices(const qn_openai *x, size_t n, qn_refusal *refusal)
 {
-    enum { NODE_BYTES = 64 };
-    size_t bytes = x->params.n_bias * sizeof *x->bias;
+    enum { VALUE_BYTES = 128 };
+    size_t bytes = n * (sizeof *x->base.requests + sizeof *x->choices);
     for (size_t i = 0; i < x->params.n_stop; i++)
-        bytes += NODE_BYTES * strlen(x->stop[i]);
-    for (size_t i = 0; i < x->n_prompts; i++)
-        bytes += x->prompts[i].n * sizeof *x->prompts[i].tokens;
+        bytes += VALUE_BYTES + strlen(x->stop[i]);
     return qn_account_take(x->base.account, bytes) || qn_refuse_over(x->base.account, refusal);
 }
 
@@ -124,9 +122,11 @@ bool qn_openai_bind(qn_openai *x, const qn_served *served, qn_refusal *refusal)
     const size_t n_prompts = is_chat ? 1 : x->n_prompts, n = n_prompts * x->n_choices;
     x->served = served;
     if (!qn_openai_bind_params(x, refusal) || !qn_openai_constrain(x, refusal) ||
-        !(is_chat ? qn_openai_dump_conversation : qn_openai_bind_prompts)(x, refusal) || !promise_copies(x, refusal))
+        !(is_chat ? qn_openai_dump_conversation : qn_openai_bind_prompts)(x, refusal))
         return false;
     release_body(x);
+    if (!promise_choices(x, n, refusal))
+        return false;
     if (qn_alloc(&x->base.requests, n, sizeof *x->base.requests, "requests") ||
         qn_alloc(&x->choices, n, sizeof *x->choices, "choices"))
         return qn_refuse_memory(refusal);
@@ -249,6 +249,14 @@ static bool keeps_tokens(const qn_openai *x)
     return x->params.n_logprobs >= 0 || x->has_tokens;
 }
 
+/* A grammar may turn out to be more than masks can do when the answer has begun: that is the client's error. */
+static bool refuse_end(const qn_request_result *result, qn_refusal *refusal)
+{
+    if (result->status == QN_ERR_UNSUPPORTED)
+        return qn_refuse(refusal, 400, "unsupported", NULL, "%s", result->error);
+    return qn_refuse(refusal, 500, "failed", NULL, "%s", result->error);
+}
+
 static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
 {
     switch (event->kind) {
@@ -260,7 +268,7 @@ static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event
     case QN_EXCHANGE_END: break;
     }
     qn_choice_end(choice, event->result);
-    return event->result->finish != QN_FINISH_ERROR || qn_refuse(refusal, 500, "failed", NULL, "%s", event->result->error);
+    return event->result->finish != QN_FINISH_ERROR || refuse_end(event->result, refusal);
 }
 
 bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out)

@@ -136,7 +136,15 @@ static bool take_messages(const json_t *body, qn_reading *reading, json_t *conve
 
 /* ---- Tools ---- */
 
-bool qn_openai_check_function(const json_t *function, size_t index, qn_refusal *refusal)
+static bool has_function(const json_t *tools, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (qn_json_is(json_object_get(json_object_get(json_array_get(tools, i), "function"), "name"), name))
+            return true;
+    return false;
+}
+
+bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before, qn_refusal *refusal)
 {
     const json_t *name = json_object_get(function, "name"), *parameters = qn_field(function, "parameters"),
                  *strict = qn_field(function, "strict");
@@ -145,15 +153,19 @@ bool qn_openai_check_function(const json_t *function, size_t index, qn_refusal *
     if (!length || length > MAX_NAME || strlen(json_string_value(name)) != length)
         return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: its name has %zu bytes, expected 1 to %d without U+0000",
                          index, length, MAX_NAME);
+    if (has_function(tools, n_before, json_string_value(name)))
+        return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: another tool has its name, '%.60s'", index,
+                         json_string_value(name));
     if (parameters && !json_is_object(parameters))
         return qn_refuse(refusal, 400, NULL, where.name, "tool %zu: 'parameters' is not an object", index);
     return !strict || json_is_boolean(strict) ||
            qn_refuse(refusal, 400, NULL, where.name, "tool %zu: 'strict' is neither true nor false", index);
 }
 
-static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
+static bool check_tool(const json_t *tools, size_t index, qn_refusal *refusal)
 {
-    const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
+    const json_t *tool = json_array_get(tools, index), *type = json_object_get(tool, "type"),
+                 *function = json_object_get(tool, "function");
     const place where = place_of("tools", index, "");
     if (json_is_string(type) && !qn_json_is(type, "function"))
         return qn_refuse(refusal, 400, "unsupported", where.name, "tool %zu is of the type '%.40s', expected \"function\"",
@@ -161,7 +173,7 @@ static bool check_tool(const json_t *tool, size_t index, qn_refusal *refusal)
     if (!json_is_string(type) || !json_is_string(json_object_get(function, "name")))
         return qn_refuse(refusal, 400, NULL, where.name,
                          "tool %zu: expected {\"type\": \"function\", \"function\": {\"name\": ...}}", index);
-    return qn_openai_check_function(function, index, refusal);
+    return qn_openai_check_function(function, index, tools, index, refusal);
 }
 
 static bool take_tools(const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
@@ -173,7 +185,7 @@ static bool take_tools(const json_t *body, qn_reading *reading, json_t *conversa
     if (!qn_openai_check_count(n, "tools", reading->limits, refusal))
         return false;
     for (size_t i = 0; i < n; i++)
-        if (!check_tool(json_array_get(tools, i), i, refusal))
+        if (!check_tool(tools, i, refusal))
             return false;
     if (!n || qn_json_is(qn_field(body, "tool_choice"), "none"))
         return true;

@@ -1,4 +1,5 @@
-/* Answers by what their ids end with, in a hash table whose entries are a list by last use, too. */
+/* Answers by what their ids end with, in a hash table. Those of a scope are a list by last use, too: where there is no place, the scope
+ * that has most loses one, so that none pushes out what others have. */
 #include "server/recall.h"
 
 #include "base/memory.h"
@@ -12,34 +13,45 @@
 
 enum { MAX_ANSWERS = 10000, MAX_BYTES = 64 << 20, MAX_TABLE = 1 << 24 };
 
-/* Its texts stand behind it: scope and id with their zeros, then reasoning and content. */
-typedef struct entry {
-    struct entry *next;          /* of the same bucket */
-    struct entry *newer, *older; /* by last use */
+typedef struct entry entry;
+
+/* A scope as long as it has entries. */
+typedef struct owner {
+    struct owner *next;
+    entry *newest, *oldest;
+    size_t n_entries, n_bytes; /* with the one that is being put */
+    char scope[];
+} owner;
+
+/* Its texts stand behind it: the id with its zero, then reasoning and content. */
+struct entry {
+    entry *next;          /* of the same bucket */
+    entry *newer, *older; /* of the same owner, by last use */
+    owner *owner;
     uint64_t hash;
-    size_t n_scope, n_id; /* with their zeros */
+    size_t n_id; /* with its zero */
     size_t n_reasoning, n_content;
     uint64_t used_by; /* the number of the conversation that it was put into last */
     char texts[];
-} entry;
+};
 
 struct qn_recall {
     pthread_mutex_t lock;
     entry **buckets; /* [n_buckets], a power of two */
     size_t n_buckets, n_entries, n_bytes, max_entries, max_bytes;
-    entry *newest, *oldest;
+    owner *owners;
     uint64_t n_conversations;
     uint64_t seed; /* ids come from clients: without it they could all be in one bucket */
 };
 
 static size_t entry_bytes(const entry *e)
 {
-    return sizeof *e + e->n_scope + e->n_id + e->n_reasoning + e->n_content;
+    return sizeof *e + e->n_id + e->n_reasoning + e->n_content;
 }
 
 static const char *id_of(const entry *e)
 {
-    return e->texts + e->n_scope;
+    return e->texts;
 }
 
 static const char *reasoning_of(const entry *e)
@@ -87,18 +99,56 @@ static entry **bucket_of(const qn_recall *recall, uint64_t hash)
     return &recall->buckets[hash & (recall->n_buckets - 1)];
 }
 
-static void unlink_use(qn_recall *recall, entry *e)
+static void unlink_use(entry *e)
 {
-    *(e->newer ? &e->newer->older : &recall->newest) = e->older;
-    *(e->older ? &e->older->newer : &recall->oldest) = e->newer;
+    *(e->newer ? &e->newer->older : &e->owner->newest) = e->older;
+    *(e->older ? &e->older->newer : &e->owner->oldest) = e->newer;
 }
 
-static void link_newest(qn_recall *recall, entry *e)
+static void link_newest(entry *e)
 {
     e->newer = NULL;
-    e->older = recall->newest;
-    *(e->older ? &e->older->newer : &recall->oldest) = e;
-    recall->newest = e;
+    e->older = e->owner->newest;
+    *(e->older ? &e->older->newer : &e->owner->oldest) = e;
+    e->owner->newest = e;
+}
+
+/* NULL without memory. */
+static owner *owner_of(qn_recall *recall, const char *scope)
+{
+    const size_t n_scope = strlen(scope) + 1;
+    owner *o = recall->owners;
+    while (o && strcmp(o->scope, scope) != 0)
+        o = o->next;
+    if (!o && (o = calloc(1, sizeof *o + n_scope))) {
+        memcpy(o->scope, scope, n_scope);
+        o->next = recall->owners;
+        recall->owners = o;
+    }
+    return o;
+}
+
+/* An entry of that size is the owner's. */
+static void charge(qn_recall *recall, owner *o, size_t bytes)
+{
+    recall->n_entries++;
+    recall->n_bytes += bytes;
+    o->n_entries++;
+    o->n_bytes += bytes;
+}
+
+static void discharge(qn_recall *recall, owner *o, size_t bytes)
+{
+    recall->n_entries--;
+    recall->n_bytes -= bytes;
+    o->n_bytes -= bytes;
+    if (--o->n_entries)
+        return;
+    owner **at = &recall->owners;
+    while (*at != o)
+        at = &(*at)->next;
+    *at = o->next;
+    free(o);
 }
 
 static void drop(qn_recall *recall, entry *e)
@@ -107,17 +157,36 @@ static void drop(qn_recall *recall, entry *e)
     while (*at != e)
         at = &(*at)->next;
     *at = e->next;
-    unlink_use(recall, e);
-    recall->n_entries--;
-    recall->n_bytes -= entry_bytes(e);
+    unlink_use(e);
+    discharge(recall, e->owner, entry_bytes(e));
     free(e);
+}
+
+/* The entry that was used longest ago of the scope that has most, in bytes or in entries; NULL: there is none. */
+static entry *find_unwanted(const qn_recall *recall, bool by_bytes)
+{
+    const owner *most = NULL;
+    for (const owner *o = recall->owners; o; o = o->next)
+        if (o->oldest && (!most || (by_bytes ? o->n_bytes > most->n_bytes : o->n_entries > most->n_entries)))
+            most = o;
+    return most ? most->oldest : NULL;
+}
+
+/* Until all that is charged has a place. */
+static void make_room(qn_recall *recall)
+{
+    entry *e;
+    while (recall->n_entries > recall->max_entries && (e = find_unwanted(recall, false)))
+        drop(recall, e);
+    while (recall->n_bytes > recall->max_bytes && (e = find_unwanted(recall, true)))
+        drop(recall, e);
 }
 
 static entry *find(const qn_recall *recall, const char *scope, const char *id)
 {
     const uint64_t hash = hash_of(recall, scope, id);
     entry *e = *bucket_of(recall, hash);
-    while (e && (e->hash != hash || strcmp(e->texts, scope) != 0 || strcmp(id_of(e), id) != 0))
+    while (e && (e->hash != hash || strcmp(e->owner->scope, scope) != 0 || strcmp(id_of(e), id) != 0))
         e = e->next;
     return e;
 }
@@ -126,8 +195,8 @@ void qn_recall_free(qn_recall *recall)
 {
     if (!recall)
         return;
-    while (recall->oldest)
-        drop(recall, recall->oldest);
+    while (recall->owners)
+        drop(recall, recall->owners->oldest);
     pthread_mutex_destroy(&recall->lock);
     qn_free(recall->buckets);
     qn_free(recall);
@@ -164,20 +233,19 @@ void qn_recall_keep(qn_recall *recall, const char *scope, const qn_exchange *exc
     qn_recall_answer_free(answer);
 }
 
-static entry *create_entry(const char *scope, const char *id, const qn_bytes *reasoning, const qn_bytes *content, size_t max)
+static entry *create_entry(const char *id, const qn_bytes *reasoning, const qn_bytes *content, size_t max)
 {
-    const size_t n_scope = strlen(scope) + 1, n_id = strlen(id) + 1;
+    const size_t n_id = strlen(id) + 1;
     size_t size;
-    if (!qn_add_size(reasoning->length, content->length, &size) || !qn_add_size(size, sizeof(entry) + n_scope + n_id, &size) ||
+    if (!qn_add_size(reasoning->length, content->length, &size) || !qn_add_size(size, sizeof(entry) + n_id, &size) ||
         size > max)
         return NULL;
     entry *e = malloc(size);
     if (!e)
         return NULL;
-    *e = (entry){ .n_scope = n_scope, .n_id = n_id, .n_reasoning = reasoning->length, .n_content = content->length };
+    *e = (entry){ .n_id = n_id, .n_reasoning = reasoning->length, .n_content = content->length };
     char *at = e->texts;
-    memcpy(at, scope, n_scope);
-    memcpy(at += n_scope, id, n_id);
+    memcpy(at, id, n_id);
     at += n_id;
     if (reasoning->length)
         memcpy(at, reasoning->data, reasoning->length);
@@ -188,22 +256,26 @@ static entry *create_entry(const char *scope, const char *id, const qn_bytes *re
 
 void qn_recall_put(qn_recall *recall, const char *scope, const char *id, const qn_bytes *reasoning, const qn_bytes *content)
 {
-    entry *e = create_entry(scope, id, reasoning, content, recall->max_bytes);
+    entry *e = create_entry(id, reasoning, content, recall->max_bytes);
     if (!e)
         return;
     pthread_mutex_lock(&recall->lock);
+    e->owner = owner_of(recall, scope);
+    if (!e->owner) {
+        pthread_mutex_unlock(&recall->lock);
+        free(e);
+        return;
+    }
+    charge(recall, e->owner, entry_bytes(e));
     entry *old = find(recall, scope, id);
     if (old)
         drop(recall, old);
-    while (recall->oldest && (recall->n_entries >= recall->max_entries || recall->n_bytes > recall->max_bytes - entry_bytes(e)))
-        drop(recall, recall->oldest);
+    make_room(recall);
     e->hash = hash_of(recall, scope, id);
     entry **bucket = bucket_of(recall, e->hash);
     e->next = *bucket;
     *bucket = e;
-    link_newest(recall, e);
-    recall->n_entries++;
-    recall->n_bytes += entry_bytes(e);
+    link_newest(e);
     pthread_mutex_unlock(&recall->lock);
 }
 
@@ -284,8 +356,8 @@ qn_recalled qn_recall_apply(qn_recall *recall, const char *scope, json_t *conver
         if (!restore(message, e))
             continue;
         e->used_by = number;
-        unlink_use(recall, e);
-        link_newest(recall, e);
+        unlink_use(e);
+        link_newest(e);
         result.n_messages++;
     }
     pthread_mutex_unlock(&recall->lock);

@@ -21,7 +21,7 @@ typedef struct qn_recall_answer {
     bool has_call; /* a complete one */
 } qn_recall_answer;
 
-/* qn_recall_create - keeps at most so many answers, and so many bytes in all; what was used longest ago goes first. 0: the
+/* qn_recall_create - keeps at most so many answers, and so many bytes in all; of the scope that has most, what was used longest ago goes first. 0: the
  * default in brackets [10000, 64 MiB]. Free it with qn_recall_free. */
 qn_status qn_recall_create(size_t max_answers, size_t max_bytes, qn_recall **out);
 void qn_recall_free(qn_recall *recall); /* NULL is allowed */

@@ -199,8 +199,12 @@ static bool check_key(qn_http_request *r, struct MHD_Connection *mhd)
     if (!params->keys)
         return true;
     r->has_key = qn_keys_find(params->keys, header(mhd, "Authorization"), header(mhd, "X-Api-Key"), &r->key);
-    return r->has_key || (r->route && r->route->is_open) ||
-           qn_request_refuse(r, 401, "invalid_api_key", "a valid API key is needed");
+    if (r->route && r->route->whose == QN_ROUTE_OPEN)
+        return true;
+    if (!r->has_key)
+        return qn_request_refuse(r, 401, "invalid_api_key", "a valid API key is needed");
+    return !r->route || r->route->whose != QN_ROUTE_OPERATORS || r->key.is_operators ||
+           qn_request_refuse(r, 403, "permission_denied", "this is for the API key with the name '" QN_KEY_OPERATORS "'");
 }
 
 static bool check_route(qn_http_request *r)

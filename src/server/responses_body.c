@@ -191,7 +191,8 @@ static bool take_tool(qn_responses *x, const json_t *tool, size_t index, json_t 
     if (!is_custom && !qn_json_is(type, "function"))
         return true;
     json_t *function = is_custom ? function_of_custom(tool) : function_of(tool);
-    const bool done = function ? qn_openai_check_function(function, index, refusal) : qn_refuse_memory(refusal);
+    const bool done = function ? qn_openai_check_function(function, index, tools, json_array_size(tools), refusal)
+                               : qn_refuse_memory(refusal);
     json_t *wrapped = done ? json_pack("{s:s, s:O}", "type", "function", "function", function) : NULL;
     json_decref(function);
     if (!done)

@@ -104,6 +104,13 @@ static void write_settings(const qn_responses *x, qn_bytes *out)
     qn_json_member_string(out, "truncation", "disabled");
 }
 
+static const char *error_code(const qn_refusal *error)
+{
+    if (error->status == 429)
+        return "rate_limit_exceeded";
+    return error->status < 500 && error->code ? error->code : "server_error";
+}
+
 static void write_response(const qn_responses *x, const char *status, const qn_refusal *error, bool has_usage, qn_bytes *out)
 {
     const bool is_incomplete = !strcmp(status, "incomplete");
@@ -117,7 +124,7 @@ static void write_response(const qn_responses *x, const char *status, const qn_r
     qn_json_key(out, "error");
     if (error) {
         qn_json_open(out, '{');
-        qn_json_member_string(out, "code", error->status == 429 ? "rate_limit_exceeded" : "server_error");
+        qn_json_member_string(out, "code", error_code(error));
         qn_json_member_string(out, "message", error->message);
         qn_json_close(out, '}');
     } else {

@@ -261,18 +261,18 @@ static bool page_file(qn_http *http, const char *rest, qn_page *page, qn_refusal
 #define WRITE "POST, OPTIONS"
 
 static const qn_route pages[] = {
-    { "/", READ, true, page_root, NULL, NULL },
-    { "/page/*", READ, true, page_file, NULL, NULL },
-    { "/health", READ, true, page_health, NULL, NULL },
-    { "/v1/health", READ, true, page_health, NULL, NULL },
-    { "/metrics", READ, false, page_metrics, NULL, NULL },
-    { "/props", READ, false, page_props, NULL, NULL },
-    { "/v1/models", READ, false, page_models, NULL, NULL },
-    { "/models", READ, false, page_models, NULL, NULL },
-    { "/v1/models/*", READ, false, page_model, NULL, NULL },
-    { "/models/*", READ, false, page_model, NULL, NULL },
-    { "/v1/embeddings", WRITE, false, NULL, NULL, "quern has no embeddings" },
-    { "/embeddings", WRITE, false, NULL, NULL, "quern has no embeddings" },
+    { "/", READ, QN_ROUTE_OPEN, page_root, NULL, NULL },
+    { "/page/*", READ, QN_ROUTE_OPEN, page_file, NULL, NULL },
+    { "/health", READ, QN_ROUTE_OPEN, page_health, NULL, NULL },
+    { "/v1/health", READ, QN_ROUTE_OPEN, page_health, NULL, NULL },
+    { "/metrics", READ, QN_ROUTE_OPERATORS, page_metrics, NULL, NULL },
+    { "/props", READ, QN_ROUTE_KEYS, page_props, NULL, NULL },
+    { "/v1/models", READ, QN_ROUTE_KEYS, page_models, NULL, NULL },
+    { "/models", READ, QN_ROUTE_KEYS, page_models, NULL, NULL },
+    { "/v1/models/*", READ, QN_ROUTE_KEYS, page_model, NULL, NULL },
+    { "/models/*", READ, QN_ROUTE_KEYS, page_model, NULL, NULL },
+    { "/v1/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
+    { "/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
 };
 
 enum { N_PAGES = sizeof pages / sizeof *pages, MAX_ROUTES = 128 };

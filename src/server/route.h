@@ -20,8 +20,8 @@ typedef struct qn_page {
 
 typedef struct qn_route {
     const char *path;
-    const char *allow; /* methods of Allow: "GET, HEAD, OPTIONS" */
-    bool is_open;      /* without a key */
+    const char *allow;                                               /* methods of Allow: "GET, HEAD, OPTIONS" */
+    enum { QN_ROUTE_KEYS, QN_ROUTE_OPEN, QN_ROUTE_OPERATORS } whose; /* OPEN: without a key; OPERATORS: qn_key.is_operators */
     /* One of these. Pages are made by the I/O thread: they do not wait. `rest` is what the star of
      * the path stands for. False: refused. */
     bool (*page)(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal);

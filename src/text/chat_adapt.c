@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
-#include "text/json_decode.h"
+#include "gguf/json_decode.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -102,7 +102,7 @@ static void on_probe_event(const qn_output_event *event, void *user)
     }
 }
 
-static bool finds_probe(qn_output_params params, json_t *tools, const char *text)
+static bool finds_probe(qn_output_params params, const qn_output_tools *tools, const char *text)
 {
     struct probe probe = { .n = 0 };
     qn_output_parser *parser;
@@ -133,11 +133,14 @@ static bool calls_are_parsed_back(const qn_jinja *jinja, const qn_output_params 
         { "messages", messages, false }, { "tools", tools, false }, { "bos_token", empty, true }, { "eos_token", empty, true }
     };
     qn_jinja_output output;
+    qn_output_tools *kept = NULL;
     bool found = false;
-    if (messages && tools && empty && qn_jinja_render(jinja, variables, 4, 0, &limits, &output) == QN_OK) {
-        found = finds_probe(*params, tools, output.text);
+    if (messages && tools && empty && qn_output_tools_create(tools, params->form, &kept) == QN_OK &&
+        qn_jinja_render(jinja, variables, 4, 0, &limits, &output) == QN_OK) {
+        found = finds_probe(*params, kept, output.text);
         qn_jinja_output_free(&output);
     }
+    qn_output_tools_free(kept);
     json_decref(tools);
     json_decref(messages);
     json_decref(empty);
@@ -194,11 +197,10 @@ bool qn_output_form_of(const qn_jinja *jinja, qn_output_params *params)
     return known || !(qn_jinja_uses(jinja, "tools") || qn_jinja_uses(jinja, "tool_calls"));
 }
 
-bool qn_output_prompt_opens_reasoning(const qn_output_params *params, const char *prompt, size_t length)
+bool qn_output_ends_with(const char *delimiter, const char *prompt, size_t length)
 {
-    const char *open = params->think_open.text;
-    const size_t n = open ? strlen(open) : 0;
+    const size_t n = strlen(delimiter);
     while (length && qn_json_is_space(prompt[length - 1]))
         length--;
-    return n && length >= n && !memcmp(prompt + length - n, open, n);
+    return n && length >= n && !memcmp(prompt + length - n, delimiter, n);
 }

@@ -57,14 +57,16 @@ typedef struct qn_value_types {
     size_t n;
 } qn_value_types;
 
+typedef struct qn_output_tool qn_output_tool;
+
 typedef struct qn_xml_call {
     enum { XML_OPEN, XML_NAME, XML_BODY, XML_KEY, XML_VALUE_BEGIN, XML_VALUE } state;
     size_t begin;  /* of the tag, name or key in `held` */
     size_t cursor; /* the first symbol of the value that is not decided */
     size_t n_arguments;
     qn_value_types types;
-    bool may_be_null;     /* the value is a string or null, and what came of it is the beginning of null: none of it went out */
-    const json_t *schema; /* of the arguments, or NULL */
+    bool may_be_null; /* the value is a string or null, and what came of it is the beginning of null: none of it went out */
+    const qn_output_tool *tool; /* NULL: unknown */
 } qn_xml_call;
 
 struct qn_output_parser {
@@ -75,7 +77,7 @@ struct qn_output_parser {
         int32_t token;
     } delimiters[N_DELIMITERS];
     bool has_delimiters;
-    json_t *tools;
+    const qn_output_tools *tools;
     void (*on_event)(const qn_output_event *event, void *user);
     void *user;
     size_t max_call;
@@ -153,14 +155,18 @@ void qn_output_xml_step(qn_output_parser *p);
 /* The output ends inside the call: begins a call whose name is known. */
 void qn_output_json_finish(qn_output_parser *p);
 
-/* ---- output_value.c ---- */
+/* ---- output_tools.c ---- */
 
-/* The tool of a name, or NULL; the schema of its arguments, or NULL. */
-const json_t *qn_output_tool(const json_t *tools, const char *name, size_t length);
+/* The schema of a tool's arguments, or NULL. The types of an argument by the schema of all arguments, which may be NULL. */
 const json_t *qn_output_tool_schema(const json_t *tool);
-
-/* The types of an argument by the schema of all arguments, which may be NULL. */
 void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types);
+
+/* The same of what is kept: the tool of a name, or NULL; the types of an argument of a tool, which may be NULL. */
+const qn_output_tool *qn_output_find_tool(const qn_output_tools *tools, const char *name, size_t length);
+void qn_output_argument_types(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length,
+                              qn_value_types *types);
+
+/* ---- output_value.c ---- */
 
 /* Whether a value's text is null, or with `partly` the beginning of it, in JSON's spelling or Python's. */
 bool qn_output_is_null(const char *text, size_t n, bool partly);

@@ -224,7 +224,7 @@ static void text_step(qn_output_parser *p)
 
 bool qn_output_accepts_name(const qn_output_parser *p)
 {
-    return p->name.n && (!p->needs_known || qn_output_tool(p->tools, p->name.data, p->name.n));
+    return p->name.n && (!p->needs_known || qn_output_find_tool(p->tools, p->name.data, p->name.n));
 }
 
 void qn_output_begin_call(qn_output_parser *p)
@@ -476,7 +476,7 @@ qn_status qn_output_parser_create(const qn_output_params *params, qn_output_pars
     qn_output_parser *p;
     QN_TRY(qn_alloc(&p, 1, sizeof *p, "output"));
     p->form = params->form;
-    p->tools = json_incref(params->tools);
+    p->tools = params->tools;
     p->on_event = params->on_event;
     p->user = params->user;
     p->max_call = params->max_call;
@@ -499,7 +499,6 @@ void qn_output_parser_free(qn_output_parser *p)
     for (unsigned i = 0; i < N_DELIMITERS; i++)
         qn_free(p->delimiters[i].text);
     qn_free(p->reasoning_end);
-    json_decref(p->tools);
     qn_utf8_stream_free(&p->utf8);
     free(p->queue.data);
     free(p->held.data);

@@ -33,15 +33,17 @@ typedef struct qn_output_delimiter {
     int32_t token;    /* the only way to recognise it, or -1: by its text */
 } qn_output_delimiter;
 
+/* What a parser needs of tools. Constant. */
+typedef struct qn_output_tools qn_output_tools;
+
 typedef struct qn_output_params {
     qn_output_form form;
     qn_output_delimiter think_open, think_close, call_open, call_close;
-    bool starts_in_reasoning; /* the prompt ends inside reasoning: qn_output_prompt_opens_reasoning */
+    bool starts_in_reasoning; /* the prompt ends inside reasoning */
 
-    /* An array of tools, {"type": "function", "function": {"name", "parameters"}} or {"name", "parameters" or "input_schema"},
-     * or NULL. Their schemas type the values of the XML form; their names tell calls from prose at doubtful places, where
+    /* NULL: none. Their schemas type the values of the XML form; their names tell calls from prose at doubtful places, where
      * without tools there are no calls. */
-    json_t *tools;
+    const qn_output_tools *tools;
 
     /* Budget: how many tokens of reasoning may come before it is ended by `reasoning_end`, in the template's words. */
     size_t reasoning_budget;   /* SIZE_MAX: no limit */
@@ -55,6 +57,16 @@ typedef struct qn_output_params {
 /* qn_output_params_init - the parameters of a form: its delimiters by their text, "<think>" and "</think>", calls of at most
  * 16 MiB, no budget. on_event must be set. */
 void qn_output_params_init(qn_output_params *params, qn_output_form form);
+
+/* qn_output_tools_create - what parsers of a form need of tools; nothing of the JSON is referenced afterwards.
+ *
+ *   tools   an array of {"type": "function", "function": {"name", "parameters"}} or {"name", "parameters" or "input_schema"}
+ *   out     free it with qn_output_tools_free
+ *
+ * QN_ERR_MEMORY is the only error. qn_output_tools_bytes - memory of the tools; 0 for NULL. */
+qn_status qn_output_tools_create(const json_t *tools, qn_output_form form, qn_output_tools **out);
+size_t qn_output_tools_bytes(const qn_output_tools *tools);
+void qn_output_tools_free(qn_output_tools *tools); /* NULL is allowed */
 
 /* qn_output_markers - the delimiters of all forms and those of results, NULL at the end: what only a chat template may spell as tokens,
  * whatever template a vocabulary comes with. */
@@ -79,15 +91,14 @@ enum { QN_OUTPUT_MAX_WORDS = 128 };
  * newline, think_close, two newlines. "" without think_close. */
 void qn_output_reasoning_words(const qn_jinja *jinja, const qn_output_params *params, char words[QN_OUTPUT_MAX_WORDS]);
 
-/* qn_output_prompt_opens_reasoning - whether output after this prompt starts inside reasoning: think_open, and then space, is
- * the end of the prompt. */
-bool qn_output_prompt_opens_reasoning(const qn_output_params *params, const char *prompt, size_t length);
+/* qn_output_ends_with - whether a delimiter, and then space, is the end of a text. */
+bool qn_output_ends_with(const char *delimiter, const char *prompt, size_t length);
 
 typedef struct qn_output_parser qn_output_parser;
 
 /* qn_output_parser_create - create a parser for one answer.
  *
- *   params   copied; the tools are referenced until the parser is freed, and must not change
+ *   params   copied; the tools outlive the parser
  *   out      free it with qn_output_parser_free
  *
  * QN_ERR_INVALID for a delimiter that breaks the rules of its struct, and for a form without the delimiters it needs. */

@@ -66,7 +66,7 @@ static void name_step(qn_output_parser *p)
         qn_output_call_failed(p, p->held.n - 1);
         return;
     }
-    xml->schema = qn_output_tool_schema(qn_output_tool(p->tools, p->name.data, p->name.n));
+    xml->tool = qn_output_find_tool(p->tools, p->name.data, p->name.n);
     qn_output_begin_call(p);
     begin_text(p, XML_BODY);
 }
@@ -137,7 +137,7 @@ static void key_step(qn_output_parser *p)
         return;
     const char *key = p->held.data + xml->begin;
     const size_t length = p->held.n - 1 - xml->begin;
-    qn_output_value_types(xml->schema, key, length, &xml->types);
+    qn_output_argument_types(p->tools, xml->tool, key, length, &xml->types);
     p->arguments.n = 0;
     qn_output_escape(p, &p->arguments, key, length);
     xml->may_be_null = false;

@@ -20,6 +20,7 @@ typedef struct node {
 struct qn_stop_strings {
     node *nodes;
     uint32_t n_nodes;
+    size_t bytes;
 };
 
 struct qn_stop {
@@ -129,6 +130,7 @@ qn_status qn_stop_strings_create(const char *const *strings, size_t n, qn_stop_s
         return status;
     }
     made->n_nodes = 1;
+    made->bytes = sizeof *made + n_nodes * sizeof *made->nodes;
     for (size_t i = 0; i < n; i++)
         add_string(made, strings[i], (uint32_t)i);
     link_suffixes(made->nodes, queue);
@@ -143,6 +145,11 @@ void qn_stop_strings_free(qn_stop_strings *strings)
         return;
     qn_free(strings->nodes);
     qn_free(strings);
+}
+
+size_t qn_stop_strings_bytes(const qn_stop_strings *strings)
+{
+    return strings->bytes;
 }
 
 qn_status qn_stop_create(const qn_stop_strings *strings, qn_stop **out)

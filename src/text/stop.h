@@ -20,6 +20,9 @@ typedef struct qn_stop qn_stop;
 qn_status qn_stop_strings_create(const char *const *strings, size_t n, qn_stop_strings **out);
 void qn_stop_strings_free(qn_stop_strings *strings);
 
+/* qn_stop_strings_bytes - memory of the automaton. */
+size_t qn_stop_strings_bytes(const qn_stop_strings *strings);
+
 /* qn_stop_create - begin a search; free it with qn_stop_free. */
 qn_status qn_stop_create(const qn_stop_strings *strings, qn_stop **out);
 void qn_stop_free(qn_stop *stop);

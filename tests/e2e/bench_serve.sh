@@ -81,6 +81,8 @@ is 'r["answered"] == 2 and r["completion_tokens"] == 14 and r["counted_by"] == "
 grep -q 'counted no tokens for 2 of 2' "$work/err" || fail "uncounted: not said"
 measure "$url" --model keyed --requests 2 --api-key secret
 is 'r["answered"] == 2'
+QUERN_API_KEY=secret measure "$url" --model keyed --requests 2
+is 'r["answered"] == 2'
 
 # ---- What goes wrong ----
 goes_wrong() { # MODEL KIND MESSAGE

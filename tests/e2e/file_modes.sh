@@ -58,4 +58,21 @@ if command -v openssl >/dev/null && "$QN_BIN/quern" version | grep -q microhttpd
         [ "$notes" -eq $((mode == 644)) ] || fail "a key of mode $mode: $notes notes"
     done
 fi
+
+# A key on the command line stands in the list of processes no longer than it takes to read it.
+if "$QN_BIN/quern" version | grep -q microhttpd; then
+    "$QN_BIN/quern" serve -m "$parrot" --port 0 --api-key 'me: hidden-1' --api-key=hidden-2 >"$work/out" 2>"$work/err" &
+    server=$!
+    for _ in {1..300}; do
+        ! grep -q '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
+        sleep 0.1
+    done
+    ! tr '\0' ' ' <"/proc/$server/cmdline" | grep -q hidden || fail "keys in /proc/PID/cmdline: $(tr '\0' ' ' <"/proc/$server/cmdline")"
+    url=$(grep -o 'http://[^ ]*' "$work/out" "$work/err" | head -n 1 | sed 's/^.*http/http/')
+    for key in hidden-1 hidden-2; do
+        [ "$(curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $key" "$url/v1/models")" = 200 ] || fail "the key $key"
+    done
+    kill $server
+    wait $server || fail "quern serve with keys"
+fi
 finish

@@ -10,6 +10,7 @@ MAX_BYTES = 200_000
 # The first paint, and frames a second. Beside other tests two threads of a core share its time: both take up to twice as much of it.
 MAX_FIRST_PAINT_MS, MIN_FRAMES = (300, 30) if os.environ.get("QN_SOAK") else (600, 15)
 N_MESSAGES = 2000
+MAX_COLOUR_MS = 2000  # of 100,000 characters; an expression that is tried from each of them takes ten times as long
 
 folder, browser, driver = sys.argv[1:4]
 server = PageServer(folder)
@@ -114,6 +115,52 @@ def live(page):
     check(result[0], "a node that did not change was made anew")
     check(result[1] == result[2], f"grown: {result[1][:600]}\nwhole: {result[2][:600]}")
     check(result[3] == "all:\n\tcc\n", f"code: {result[3]!r}")
+
+
+def endless_texts(page):
+    """Code is coloured, and Markdown read, in a time that grows with the text: an end that is missing is not looked for from each place where
+    something begins."""
+    samples = {
+        "js": ("x = \"a\\\"b\" + 'c' + `d\\`\ne` // \"f\"\nreturn it's 0x1f; f(1) /* g */ \"h\nif (\"i\" /* j \"k\" if",
+               ['"a\\"b"', "'c'", "`d\\`\ne`", '// "f"', "return", "0x1f", "f", "1", "/* g */", "if", '"i"', '"k"', "if"]),
+        "python": ("\"\"\"a \"b\" \"\"\" # c\nx = '''d''' \"\"\"e \"f", ['"""a "b" """', "# c", "'''d'''", '""', '"e "']),
+        "html": ("<!-- a --><b c=\"d\">\"e\n<br/> <!-- f <i>", ["<!-- a -->", "<b", '"d"', ">", "<br", "/>", "<i", ">"]),
+    }
+    endless = [["js", "`\\", 50000], ["js", "\"`\\", 33000], ["js", "\"\\", 50000], ["js", "'\\", 50000], ["js", "/*", 50000], ["html", "<!--", 25000],
+               ["html", "'", 100000], ["python", '"""\\', 25000], ["python", "'''\"\"\"\\", 14000], ["js", "1 ", 50000]]
+    marked_texts = [["*a ", 6000], ["a*_", 6000], ["*a\n", 50000], ["[a](", 5000], ["<", 20000], ["- *a\n", 20000]]
+    found, times = page.driver.execute_async_script("""
+        const [samples, endless, marked_texts, done] = arguments;
+        Promise.all([import("/page/code.js"), import("/page/markdown.js")]).then(([{ CodeBlock }, { block, tokenize }]) => {
+            const coloured = (text, language) => {
+                const code = new CodeBlock(text, language);
+                code.finish();
+                return code.element.querySelector("code");
+            };
+            const time = (act) => {
+                const began = performance.now();
+                act();
+                return performance.now() - began;
+            };
+            const found = samples.map(([language, text]) => {
+                const code = coloured(text, language);
+                return [code.textContent === text, [...code.querySelectorAll("span")].map((node) => node.textContent)];
+            });
+            const times = endless.map(([language, text, n]) => [`${language} ${text}`, time(() => coloured(text.repeat(n), language))]);
+            times.push(["code span", time(() => block({ type: "paragraph", tokens: [{ type: "codespan", raw: "` " + "a".repeat(100000) + "`" }] }))]);
+            times.push(["line ends", time(() => block({ type: "html", raw: "<!--" + "\\n".repeat(100000) + "x" }))]);
+            for (const [text, n] of marked_texts)
+                times.push([text, time(() => tokenize(text.repeat(n)))]);
+            const { marked } = globalThis;
+            globalThis.marked = undefined;
+            times.push(["fence", time(() => tokenize("~".repeat(100000) + "`"))]);
+            globalThis.marked = marked;
+            done([found, times]);
+        });""", [[language, text] for language, (text, _) in samples.items()], endless, marked_texts)
+    for (language, (_, expected)), (is_whole, words) in zip(samples.items(), found):
+        check(is_whole and words == expected, f"{language}: {words}, expected {expected}")
+    print(", ".join(f"{what!r} {ms:.0f} ms" for what, ms in times))
+    check(max(ms for _, ms in times) < MAX_COLOUR_MS, f"more than {MAX_COLOUR_MS} ms: {times}")
 
 
 def thinking(page):
@@ -581,7 +628,7 @@ def pictures(target):
         page.driver.quit()
 
 
-TESTS = [files, first_paint, streaming, markdown, live, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
+TESTS = [files, first_paint, streaming, markdown, live, endless_texts, thinking, failures, editing, reload, xss, imports, early, searching, exports, settings, gone, key, models, phone, names, long, any_imports]
 
 
 def main():

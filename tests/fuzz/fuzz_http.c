@@ -108,11 +108,12 @@ static size_t line_length(const char *at, const char *end, struct framing *f, co
     for (size_t i = 0; i < n; i++)
         if (((unsigned char)at[i] < ' ' && at[i] != '\t') || (unsigned char)at[i] >= 0x7f)
             f->is_strict = false;
-    /* Of zeros at the end of the last lines of a block that came with the request before it, libmicrohttpd does not tell. */
+    /* Of a block that came with the request before it libmicrohttpd does not tell whether zeros were at the end of its last lines, and
+     * takes a line of zeros or a colon for the empty one. */
     size_t n_text = n;
     while (n_text && !at[n_text - 1])
         n_text--;
-    return memchr(at, 0, n_text) || memchr(at, '\r', n) ? SIZE_MAX : n_text ? n : 0;
+    return memchr(at, 0, n_text) || memchr(at, '\r', n) ? SIZE_MAX : n_text && !(n_text == 1 && *at == ':') ? n : 0;
 }
 
 /* METHOD SP TARGET SP HTTP/1.1 */
@@ -314,7 +315,7 @@ static void parse_answers(struct answers *a, const struct requests *r)
 static void read_some(int fd, struct answers *a, const struct requests *r, int ms)
 {
     struct pollfd wait = { .fd = fd, .events = POLLIN };
-    if (a->has_ended || poll(&wait, 1, ms) <= 0)
+    if (a->has_ended || TEMP_FAILURE_RETRY(poll(&wait, 1, ms)) <= 0) /* libFuzzer has an alarm */
         return;
     if (a->n + 65536 > a->capacity) {
         a->capacity = 2 * a->capacity + 65536;
@@ -333,11 +334,12 @@ static int open_connection(void)
 {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     const struct linger none = { .l_onoff = 1 }; /* a port is free again when the connection is closed */
-    int failed = connect(fd, (struct sockaddr *)&address, sizeof address);
+    int failed = TEMP_FAILURE_RETRY(connect(fd, (struct sockaddr *)&address, sizeof address));
     for (int i = 0; failed && errno == EADDRNOTAVAIL && i < 70; i++) { /* where it is not: other connections of this machine */
         sleep(1);
-        failed = connect(fd, (struct sockaddr *)&address, sizeof address);
+        failed = TEMP_FAILURE_RETRY(connect(fd, (struct sockaddr *)&address, sizeof address));
     }
+    failed = failed && errno != EISCONN; /* an attempt that was interrupted has gone on */
     require(fd >= 0 && !failed, strerror(errno));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);

@@ -20,7 +20,7 @@ static struct transcript parse(unsigned options, uint32_t seed, const char *outp
     qn_output_parser *parser;
     qn_output_params_init(&params, (qn_output_form)(options % QN_OUTPUT_N_FORMS));
     params.starts_in_reasoning = options & THINKS;
-    params.tools = options & NO_TOOLS ? NULL : load_tools(tools_text);
+    params.tools = options & NO_TOOLS ? NULL : keep_tools(tools_text, params.form);
     params.max_call = options & SHORT_CALLS ? 64 : params.max_call;
     params.on_event = transcript_event;
     params.user = &transcript;

@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <strings.h>
 #include <sys/socket.h>
 
@@ -125,6 +126,7 @@ static inline struct hostile_server *hostile_start(void (*make)(const char *, co
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t length = sizeof address;
     pthread_t thread;
+    sigset_t all, before;
     require(s && !pthread_mutex_init(&s->lock, NULL), "memory");
     s->make = make;
     s->script = (const uint8_t *)"";
@@ -133,7 +135,10 @@ static inline struct hostile_server *hostile_start(void (*make)(const char *, co
                 !getsockname(s->fd, (struct sockaddr *)&address, &length),
             "it listens");
     snprintf(s->url, sizeof s->url, "http://127.0.0.1:%u", (unsigned)ntohs(address.sin_port));
-    require(!pthread_create(&thread, NULL, hostile_run, s) && !pthread_detach(thread), "it runs");
+    sigfillset(&all); /* libFuzzer has an alarm */
+    require(!pthread_sigmask(SIG_SETMASK, &all, &before) && !pthread_create(&thread, NULL, hostile_run, s) &&
+                !pthread_detach(thread) && !pthread_sigmask(SIG_SETMASK, &before, NULL),
+            "it runs");
     return s;
 }
 

@@ -351,7 +351,7 @@ def check_memory(server):
     after = server.resident()
     assert SANITIZED or after - before < 12 << 20, (before, after)
     refused = send(150000)
-    assert refused[0] == 400 and b"at most 300000" in refused[2], refused
+    assert refused[0] == 413 and b"needs more memory" in refused[2], refused
 
 
 async def stream_until(connection, path, body, stop):

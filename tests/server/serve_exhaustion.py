@@ -381,6 +381,54 @@ def check_all_unread(server):
     asyncio.run(check_unread(server, "4 streams that nobody reads", TEXT, body, 4))
 
 
+# ---- Requests that wait ----
+
+
+def nested_tools():
+    """44 kB whose values take 60 times that."""
+    nested = json.dumps(functools.reduce(lambda inner, _: {"a": inner}, range(40), {}), separators=(",", ":"))
+    parameters = {"type": "object", "properties": json.loads("{" + ",".join(f'"p{i}":{nested}' for i in range(180)) + "}")}
+    return body_of(SAY, tools=[{"type": "function", "function": {"name": "f", "parameters": parameters}}])
+
+
+def long_stops():
+    return body_of(SAY, stop=[f"{i:03}" + "".join(chr(33 + (i * 7919 + j * j * 31 + j) % 90) for j in range(1017)) for i in range(64)])
+
+
+async def check_queue(server, name, body, n):
+    """A client's requests in the queue have the memory of a client; with more it gets 429. Others are answered, and all of it comes back."""
+    source = "127.0.0.2"
+    busy, others = Connection(server.port, source), [Connection(server.port, source) for _ in range(n)]
+    await busy.send("POST", TEXT, body_of({"prompt": "a", "stream": True, "ignore_eos": True, "max_tokens": 50000, "n": 100}))
+    await asyncio.sleep(0.5)
+    forget_peak(server)
+    before, refused = server.resident(), []
+    asking = [asyncio.create_task(connection.ask("POST", CHAT, body)) for connection in others]
+    while (await asyncio.wait(asking, timeout=3))[0] != set(refused):
+        refused = [task for task in asking if task.done()]
+    grown = status_of(server, "VmHWM") - before
+    wrong = [task.result()[:2] for task in refused if task.result()[0] != 429 or task.result()[1].get("retry-after") != "1"]
+    for connection in [busy, *others]:
+        connection.close()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await asyncio.get_running_loop().run_in_executor(None, server.wait_idle)
+    kept = wait_resident(server, before + 32 * MB) - before
+    print(f"{name}: {n} x {len(body)} bytes, {len(refused)} refused, grown by {grown / 1e6:.0f} MB of {CLIENT / 1e6:.0f}, kept {kept / 1e6:.0f} MB", flush=True)
+    if grown > CLIENT + SLACK or kept > 48 * MB or wrong:
+        FAILED.append(f"{name}: {grown} bytes, kept {kept}; {wrong[:2]}")
+    return len(refused), grown
+
+
+def check_queues(agent):
+    with Server(agent, "-t", "2", "-c", "60000", "--max-body", str(MAX_BODY), "--quiet") as server:
+        ask(server.port, "POST", CHAT, body_of(SAY))
+        refused, grown = asyncio.run(check_queue(server, "tools that wait", nested_tools(), 250))
+        if refused or grown > 250 * 0.5 * MB:
+            FAILED.append(f"tools that wait: {refused} refused, {grown} bytes")
+        if not asyncio.run(check_queue(server, "stop strings that wait", long_stops(), 250))[0]:
+            FAILED.append("stop strings that wait: none is refused")
+
+
 def main():
     models = {"model": sys.argv[1], "agent": sys.argv[2]}
     wanted = sys.argv[3:]
@@ -394,6 +442,8 @@ def main():
             if of == "model" and (not wanted or "unread" in wanted):
                 check_all_unread(server)
             server.wait_idle()
+    if not wanted or "queues" in wanted:
+        check_queues(models["agent"])
     assert not FAILED, "\n".join(FAILED)
 
 

@@ -15,7 +15,7 @@ import time
 from serve_process import LIMIT, SANITIZED, Connection, Server
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-MANY, ONE = ({"Authorization": f"Bearer {key}"} for key in ("many-1", "one-2"))
+MANY, ONE, ALL = ({"Authorization": f"Bearer {key}"} for key in ("many-1", "one-2", "all-3"))
 SMALL = {"prompt": "Once upon a time, there was a little", "max_tokens": 10, "temperature": 0, "ignore_eos": True}
 # Of the small request: the step that it waits for, that of its prompt with the first token, and one for each of the others.
 STEPS, MOST = 11, 1.25
@@ -49,7 +49,7 @@ class Samples:
 
     async def read(self):
         connection = Connection(self.server.port)
-        _, _, body = await connection.ask("GET", "/metrics", headers=ONE)
+        _, _, body = await connection.ask("GET", "/metrics", headers=ALL)
         connection.close()
         found = {line.split("{")[0].split(" ")[0]: float(line.rsplit(" ", 1)[1]) for line in body.decode().splitlines() if not line.startswith("#")}
         return found["quern_step_seconds_total"], found["quern_steps_total"], found["quern_requests_running"]
@@ -148,7 +148,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "keys")
         with open(path, "w", encoding="ascii") as file:
-            file.write("many: many-1\none: one-2\n")
+            file.write("many: many-1\none: one-2\nmetrics: all-3\n")
         os.chmod(path, 0o600)
         with Server(model, "--api-key-file", path, "--parallel", "8", "-c", "40000") as server:
             asyncio.run(check_all(server))

@@ -261,6 +261,9 @@ async def run(proxy, replicas, args):
     await asyncio.to_thread(proxy.wait_until_up)
     for path, expected in (("/health", 200), ("/v1/models", 200), ("/metrics", 404)):
         assert (await ask_once(proxy.port, "GET", path))[0] == expected, path
+    for path in ("/%6detrics", "/%6Detric%73", "/metrics?a=1", "/%6detrics?a", "/metrics#a", "/%6d%65trics%23", "//metrics", "http://localhost/metrics"):
+        status, _, found = await ask_once(proxy.port, "GET", path)
+        assert status in (400, 403, 404) and b"quern_" not in found, (path, status)
     long = {"prompt": "A long body", "max_tokens": 1, "metadata": {"text": "x" * 1500000}}  # beyond the proxy's buffer
     assert (await ask_once(proxy.port, "POST", "/v1/completions", long))[0] == 200
     await check_affinity(proxy, args.conversations)

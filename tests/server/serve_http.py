@@ -206,6 +206,25 @@ def check_scopes(model):
             assert found_by("two") >= 128, path
 
 
+def check_metrics(model):
+    """What /metrics tells is of all keys: of several it is for the one of that name alone. The only one has it, and without keys all do."""
+    def statuses(server, *keys):
+        headers = [{"Authorization": f"Bearer {key}"} for key in keys] + [{"X-Api-Key": key} for key in keys]
+        return {ask(server.port, method, path, None, header)[0] for header in headers for method in ("GET", "HEAD")
+                for path in ("/metrics", "/%6detrics", "/metrics?a=1")}
+
+    with Server(model, "-c", "512", "--api-key", "one", "--api-key", "metrics: all", "--api-key", "metrics2: two") as server:
+        assert statuses(server, "one", "two") == {403}
+        assert statuses(server, "all") == {200}
+        assert statuses(server, "metrics", "") == {401}
+        status, _, found = ask(server.port, "GET", "/metrics", None, {"X-Api-Key": "one"})
+        assert (status, json.loads(found)["error"]["type"]) == (403, "permission_error"), found
+        assert ask(server.port, "GET", "/v1/models", None, {"X-Api-Key": "one"})[0] == 200
+    with Server(model, "-c", "512", "--api-key", "one") as server:
+        assert statuses(server, "one") == {200}
+        assert statuses(server, "") == {401}
+
+
 def check_unwanted_bodies(model):
     """Of requests that no protocol reads, without a key or with OPTIONS, no byte is kept: of whoever is not trusted, from any address."""
     size = 16 << 20
@@ -271,6 +290,7 @@ def main():
             assert server.process.wait(LIMIT) == 0 and time.monotonic() - begin < 15
     check_scopes(args.model)
     check_unwanted_bodies(args.model)
+    check_metrics(args.model)
     check_options(args.model)
     check_stop_while_loading(args.model)
 

@@ -170,7 +170,7 @@ def without_ids(found):
 def write_keys(folder, keys):
     path = os.path.join(folder, "keys")
     with open(path + ".part", "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write("".join(f"name{i}: {key}\n" for i, key in enumerate(keys)))
+        file.write("".join(f"{f'name{i}' if i else 'metrics'}: {key}\n" for i, key in enumerate(keys)))
     os.rename(path + ".part", path)
 
 

@@ -51,11 +51,11 @@ static inline void content(size_t request, const char *text)
     output(request, QN_OUTPUT_CONTENT, text, 0, QN_OUTPUT_COMPLETE);
 }
 
-static inline void finish(size_t request, qn_finish finish, bool is_stop_string)
+static inline void end_with(size_t request, qn_finish finish, qn_status status, bool is_stop_string)
 {
     const qn_request_result result = { .finish = finish,
                                        .error = finish == QN_FINISH_ERROR ? "it broke" : "",
-                                       .status = finish == QN_FINISH_ERROR ? QN_ERR_MEMORY : QN_OK,
+                                       .status = status,
                                        .is_stop_string = is_stop_string,
                                        .n_prompt = 10,
                                        .n_reused = 4,
@@ -63,6 +63,11 @@ static inline void finish(size_t request, qn_finish finish, bool is_stop_string)
                                        .prompt_seconds = 2,
                                        .generate_seconds = 1.5 };
     give(request, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = &result });
+}
+
+static inline void finish(size_t request, qn_finish finish, bool is_stop_string)
+{
+    end_with(request, finish, finish == QN_FINISH_ERROR ? QN_ERR_MEMORY : QN_OK, is_stop_string);
 }
 
 #endif

@@ -22,6 +22,15 @@ static inline json_t *load_tools(const char *json)
     return tools;
 }
 
+/* What parsers of a form keep of them. */
+static inline const qn_output_tools *keep_tools(const char *json, qn_output_form form)
+{
+    static qn_output_tools *kept[QN_OUTPUT_N_FORMS];
+    if (!kept[form] && qn_output_tools_create(load_tools(json), form, &kept[form]) != QN_OK)
+        abort();
+    return kept[form];
+}
+
 struct text {
     char *data;
     size_t n, capacity;

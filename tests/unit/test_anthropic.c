@@ -213,6 +213,8 @@ static void wrong_values_name_their_field(void **unused)
         { "{" ASK ",'tools':[5]}", "tools", "" },
         { "{" ASK ",'tools':[{'input_schema':{}}]}", "tools[0]", "name" },
         { "{" ASK ",'tools':[{'name':'f','input_schema':5}]}", "tools[0]", "" },
+        { "{" ASK ",'tools':[{'type':'bash_1','name':'f'},{'name':'f','strict':true},{'name':'g'},{'name':'f'}]}", "tools[3]",
+          "another tool has its name" },
         { "{" ASK "," TOOLS ",'tool_choice':'any'}", "tool_choice", "" },
         { "{" ASK "," TOOLS ",'tool_choice':{'type':'tool'}}", "tool_choice.name", "" },
         { "{" ASK "," TOOLS ",'tool_choice':{'type':'tool','name':'g'}}", "tool_choice", "not among" },
@@ -421,6 +423,12 @@ static void errors_have_types_and_ids(void **unused)
     finish(0, QN_FINISH_ERROR, false);
     assert_int_equal(x->protocol->end(x, &out), 500);
     assert_stream("{'type':'error','error':{'type':'api_error','message':'it broke'},'request_id':'req_1'}");
+    close_exchange();
+
+    open_exchange(MESSAGES, quoted("{" ASK "}"));
+    end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
+    assert_int_equal(x->protocol->end(x, &out), 400);
+    assert_stream("{'type':'error','error':{'type':'invalid_request_error','message':'it broke'},'request_id':'req_1'}");
     qn_refusal refusal;
     qn_exchange_refuse_status(&(qn_served){ .model = model, .n_ctx = 7 }, QN_ERR_CONTEXT, 28, &refusal);
     refusal.id = "2";

@@ -1,4 +1,4 @@
-/* Files that replace others: who may read them, from the first byte on, under every umask. */
+/* Files that replace others: who may read them, from the first byte on, under every umask; which symbolic links are followed. */
 #include "helper_assert.h"
 
 #include "base/atomic_file.h"
@@ -71,8 +71,148 @@ static void test_modes(void **state)
     }
 }
 
+/* ---- Files and links of other users, which only root can make ---- */
+
+enum { OTHER = 12345, THIRD };
+
+static char place[80], target[100], link_path[100], second[100];
+
+static void write_target(uid_t owner, mode_t mode)
+{
+    unlink(target);
+    const int fd = open(target, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "old", 3), 3);
+    assert_int_equal(fchmod(fd, mode), 0);
+    close(fd);
+    assert_true(owner == geteuid() || chown(target, owner, (gid_t)-1) == 0);
+}
+
+/* Writes to a path; whether that is refused. */
+static bool refuses(const char *name)
+{
+    qn_atomic_file file;
+    qn_status status = qn_atomic_file_create(&file, name, QN_FILE_SHARED);
+    if (status == QN_OK)
+        status = qn_atomic_file_write(&file, "new text", 8);
+    if (status == QN_OK)
+        status = qn_atomic_file_commit(&file);
+    else
+        assert_int_equal(status, QN_ERR_IO);
+    qn_atomic_file_free(&file);
+    return status != QN_OK;
+}
+
+static bool is_new(void)
+{
+    struct stat st;
+    assert_int_equal(stat(target, &st), 0);
+    return st.st_size == 8;
+}
+
+static void make_link(const char *to, const char *name, uid_t owner)
+{
+    unlink(name);
+    assert_int_equal(symlink(to, name), 0);
+    assert_true(owner == geteuid() || lchown(name, owner, (gid_t)-1) == 0);
+}
+
+static int make_place(void **state)
+{
+    (void)state;
+    snprintf(place, sizeof place, "%s/shared", folder);
+    snprintf(target, sizeof target, "%s/target", folder);
+    snprintf(link_path, sizeof link_path, "%s/link", place);
+    snprintf(second, sizeof second, "%s/second", folder);
+    return mkdir(place, 0700);
+}
+
+static int remove_place(void **state)
+{
+    (void)state;
+    unlink(link_path);
+    unlink(second);
+    unlink(target);
+    return rmdir(place);
+}
+
+static void test_links(void **state)
+{
+    (void)state;
+    static const struct {
+        mode_t folder;
+        uid_t folder_owner, link_owner;
+        bool refused;
+    } cases[] = { { 01777, 0, 0, false },     { 01777, 0, OTHER, true },      { 01777, OTHER, THIRD, true },
+                  { 0777, 0, OTHER, false },  { 01777, OTHER, OTHER, false }, { 01775, 0, OTHER, false },
+                  { 01777, OTHER, 0, false }, { 0755, OTHER, OTHER, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (geteuid() != 0 && (cases[i].folder_owner || cases[i].link_owner))
+            continue;
+        const uid_t folder_owner = cases[i].folder_owner ? cases[i].folder_owner : geteuid(),
+                    link_owner = cases[i].link_owner ? cases[i].link_owner : geteuid();
+        assert_int_equal(chmod(place, cases[i].folder), 0);
+        assert_true(folder_owner == geteuid() || chown(place, folder_owner, (gid_t)-1) == 0);
+        static const char *const leads_to[] = { "../target", NULL };
+        for (size_t l = 0; l < 2; l++) {
+            label("case %zu, link %zu", i, l);
+            write_target(geteuid(), 0600);
+            make_link(leads_to[l] ? leads_to[l] : target, link_path, link_owner);
+            assert_int_equal(refuses(link_path), cases[i].refused);
+            assert_int_equal(is_new(), !cases[i].refused);
+            make_link("shared/link", second, geteuid()); /* a link to the link */
+            write_target(geteuid(), 0600);
+            assert_int_equal(refuses(second), cases[i].refused);
+            assert_int_equal(is_new(), !cases[i].refused);
+            struct stat st;
+            assert_true(lstat(link_path, &st) == 0 && S_ISLNK(st.st_mode));
+            assert_true(lstat(second, &st) == 0 && S_ISLNK(st.st_mode));
+        }
+        if (geteuid() == 0)
+            assert_int_equal(chown(place, 0, (gid_t)-1), 0);
+    }
+}
+
+static void test_links_to_nothing(void **state)
+{
+    (void)state;
+    unlink(target);
+    make_link("../target", link_path, geteuid());
+    assert_true(refuses(link_path));
+    make_link("link", link_path, geteuid());
+    assert_true(refuses(link_path));
+    make_link(".", link_path, geteuid());
+    assert_true(refuses(link_path));
+}
+
+/* The file that another user left is replaced, but its mode does not say who may read the new one. */
+static void test_modes_of_others(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    static const struct {
+        mode_t mode;
+        unsigned expected;
+    } cases[] = { { 0666, 0640 }, { 0777, 0640 }, { 0600, 0600 }, { 0444, 0440 } };
+    const mode_t before = umask(027);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("mode %o", (unsigned)cases[i].mode);
+        write_target(OTHER, cases[i].mode);
+        assert_false(refuses(target));
+        assert_true(is_new());
+        assert_int_equal(mode_of(target), cases[i].expected);
+    }
+    umask(before);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_modes) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_modes),
+        cmocka_unit_test_setup_teardown(test_links, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(test_links_to_nothing, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(test_modes_of_others, make_place, remove_place),
+    };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -727,6 +727,31 @@ static void grammars_are_of_a_scope(void **unused)
     qn_model_free(model);
 }
 
+/* A scope that compiles one grammar after the other drops its own, not those of others. */
+static void scopes_keep_their_grammars(void **unused)
+{
+    (void)unused;
+    enum { OTHERS = 100 };
+    qn_model *model;
+    qn_grammar *grammar;
+    char text[64];
+    load_model("tests/golden/caller.gguf", 0, 1, &model);
+    for (int i = -OTHERS; i < 2 * QN_KEPT_GRAMMARS; i++) {
+        snprintf(text, sizeof text, "a{%d}", i + OTHERS + 1);
+        assert_ok(qn_grammar_create_in(model, i < 0 ? "a" : "b", QN_GRAMMAR_REGEX, text, strlen(text), &grammar));
+        qn_grammar_free(grammar);
+    }
+    assert_int_equal(qn_grammars_count(model->grammars).n, QN_KEPT_GRAMMARS);
+    const qn_grammar_counts before = qn_grammars_count(model->grammars);
+    for (int i = -OTHERS; i < 0; i++) {
+        snprintf(text, sizeof text, "a{%d}", i + OTHERS + 1);
+        assert_ok(qn_grammar_create_in(model, "a", QN_GRAMMAR_REGEX, text, strlen(text), &grammar));
+        qn_grammar_free(grammar);
+    }
+    assert_int_equal(qn_grammars_count(model->grammars).found - before.found, OTHERS);
+    qn_model_free(model);
+}
+
 static void threads_share_grammars(void **unused)
 {
     (void)unused;
@@ -776,6 +801,7 @@ int main(void)
         cmocka_unit_test(refuses),
         cmocka_unit_test(grammars_are_kept),
         cmocka_unit_test(grammars_are_of_a_scope),
+        cmocka_unit_test(scopes_keep_their_grammars),
         cmocka_unit_test(threads_share_grammars),
         cmocka_unit_test(test_big_integers),
     };

@@ -194,6 +194,24 @@ static void test_arguments(void **unused)
         }
 }
 
+/* Two tools of one name would have each other's arguments. */
+static void test_names(void **unused)
+{
+    (void)unused;
+    json_t *tools = json_pack("[{s:{s:s,s:b}}, {s:s}, {s:{s:s}}]", "function", "name", "f", "strict", true, "name", "g",
+                              "function", "name", "f");
+    for (size_t f = 0; f < N_FORMS; f++) {
+        qn_output_params output;
+        qn_grammar *grammar;
+        label("form %d", forms[f]);
+        qn_output_params_init(&output, forms[f]);
+        assert_int_equal(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar),
+                         QN_ERR_INVALID);
+        assert_text("two tools have the name 'f'");
+    }
+    json_decref(tools);
+}
+
 /* ---- Lengths ---- */
 
 static void test_lengths(void **unused)
@@ -297,8 +315,9 @@ static void test_constants(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),  cmocka_unit_test(test_bounds),    cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_lengths), cmocka_unit_test(test_no_length), cmocka_unit_test(test_constants),
+        cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),  cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_lengths), cmocka_unit_test(test_no_length),
+        cmocka_unit_test(test_constants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

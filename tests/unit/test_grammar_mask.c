@@ -11,6 +11,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 
 enum { N_MADE = 20000, END_TOKEN = 256, OTHER_CONTROL = 257, MAX_WORDS = (N_MADE + 31) / 32 };
 
@@ -279,7 +280,7 @@ static void check_match(qn_grammar_match *match, const qn_token *answer, size_t 
 {
     static uint32_t mask[MAX_WORDS];
     memset(mask, 0, sizeof mask);
-    qn_grammar_match_mask(match, answer, n, mask);
+    assert_ok(qn_grammar_match_mask(match, answer, n, mask));
     for (size_t t = 0; t < made.n; t++)
         assert_int_equal(qn_grammar_match_accepts(match, answer, n, (qn_token)t), is_set(mask, t));
 }
@@ -381,6 +382,154 @@ static void test_triggers(void **unused)
     qn_grammar_free(grammar);
 }
 
+/* ---- Costs ---- */
+
+/* A mask takes some milliseconds of a CPU at most: so many times the time of one in which the whole vocabulary is walked. */
+enum { MOST_WALKS = QN_TEST_SANITIZED ? 100 : 16, N_OPTIONAL = 300 };
+
+static const char walked[] = "root ::= ( [^x] | x )* \nx ::= \"x\" ([a-z] x)?";
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The shortest of some masks behind a text. */
+static double time_mask(const char *gbnf, const char *text, qn_status expected)
+{
+    static uint32_t mask[MAX_WORDS];
+    qn_grammar *grammar;
+    qn_grammar_state *state;
+    double least = INFINITY;
+    label("%.40s after '%s'", gbnf, text);
+    assert_ok(qn_grammar_from_gbnf(gbnf, strlen(gbnf), &grammar));
+    assert_ok(qn_grammar_state_create(grammar, &state));
+    assert_true(qn_grammar_state_advance(state, text, strlen(text)));
+    for (int i = 0; i < 3; i++) {
+        const double begin = cpu_seconds();
+        assert_int_equal(qn_grammar_mask(made.vocab, state, mask), expected);
+        least = fmin(least, cpu_seconds() - begin);
+    }
+    if (expected != QN_OK)
+        assert_text("too ambiguous");
+    qn_grammar_state_free(state);
+    qn_grammar_free(grammar);
+    return least;
+}
+
+/* Rules that may be left out one after the other: each byte leads to all of them. */
+static const char *optional_rules(int n_rules, const char *letters)
+{
+    static char text[2000];
+    size_t n = (size_t)sprintf(text, "root ::= ");
+    for (int i = 0; i < n_rules; i++)
+        n += (size_t)sprintf(text + n, "x? ");
+    sprintf(text + n, "\"q\"\nx ::= %s+ y?\ny ::= %s+ z?\nz ::= %s+", letters, letters, letters);
+    return text;
+}
+
+static void test_ambiguous(void **unused)
+{
+    (void)unused;
+    const struct {
+        const char *gbnf, *after;
+    } cases[] = {
+        { optional_rules(N_OPTIONAL, "[a-z ]"), "" },
+        { "root ::= (\"a\" | \"b\"{0,1000}){0,1000} \"c\"", "" },
+        { "root ::= e\ne ::= [a-z ] e [a-z ] | [a-z ] e [a-z ] e | [a-z ]", "aaa" },
+    };
+    const double walk = time_mask(walked, "", QN_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const double seconds = time_mask(cases[i].gbnf, cases[i].after, QN_ERR_UNSUPPORTED);
+        print_message("%.2f ms, a walk %.2f ms: %.40s\n", seconds * 1e3, walk * 1e3, cases[i].gbnf);
+        assert_true(seconds < MOST_WALKS * walk);
+    }
+}
+
+/* Bytes are read by the thread of the steps. */
+static void test_ambiguous_tokens(void **unused)
+{
+    (void)unused;
+    static const char token[] =
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    qn_grammar *grammar;
+    qn_grammar_state *state;
+    const double walk = time_mask(walked, "", QN_OK);
+    assert_ok(
+        qn_grammar_from_gbnf(optional_rules(N_OPTIONAL, "[a-z ]"), strlen(optional_rules(N_OPTIONAL, "[a-z ]")), &grammar));
+    assert_ok(qn_grammar_state_create(grammar, &state));
+    const double begin = cpu_seconds();
+    assert_false(qn_grammar_state_accepts(state, token, strlen(token)));
+    assert_false(qn_grammar_state_advance(state, token, strlen(token)));
+    const double seconds = cpu_seconds() - begin;
+    print_message("%.2f ms, a walk %.2f ms\n", seconds * 1e3, walk * 1e3);
+    assert_true(seconds < MOST_WALKS * walk);
+    qn_grammar_state_free(state);
+    qn_grammar_free(grammar);
+}
+
+/* A token whose check takes more than the thread of the steps may have is left to the mask, as is what was read before. */
+static void test_costly_checks(void **unused)
+{
+    (void)unused;
+    static uint32_t mask[MAX_WORDS];
+    qn_grammar *grammar;
+    qn_grammar_match *match;
+    const qn_token answer[] = { 'a', 'a' };
+    assert_ok(qn_grammar_from_gbnf(optional_rules(180, "[a]"), strlen(optional_rules(180, "[a]")), &grammar));
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, NULL, &match));
+    assert_true(qn_grammar_match_accepts(match, NULL, 0, 'a'));
+    for (size_t n = 1; n <= 2; n++) {
+        assert_false(qn_grammar_match_accepts(match, answer, n, 'a'));
+        memset(mask, 0, sizeof mask);
+        assert_ok(qn_grammar_match_mask(match, answer, n, mask));
+        assert_true(is_set(mask, 'a'));
+    }
+    qn_grammar_match_free(match);
+    qn_grammar_free(grammar);
+}
+
+/* The grammar is asked about the rest of each token that has the trigger. */
+static void test_ambiguous_behind_triggers(void **unused)
+{
+    (void)unused;
+    static uint32_t mask[MAX_WORDS];
+    static const char gbnf[] = "root ::= e\ne ::= [^x] e [^x] | [^x] e [^x] e | [^x]";
+    const qn_grammar_start start = { .triggers = { { "a", 1, -1 } }, .n_triggers = 1, .opening_token = -1 };
+    qn_grammar *grammar;
+    qn_grammar_match *match;
+    const double walk = time_mask(walked, "", QN_OK);
+    assert_ok(qn_grammar_from_gbnf(gbnf, strlen(gbnf), &grammar));
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, &start, &match));
+    const double begin = cpu_seconds();
+    assert_int_equal(qn_grammar_match_mask(match, NULL, 0, mask), QN_ERR_UNSUPPORTED);
+    const double seconds = cpu_seconds() - begin;
+    print_message("%.2f ms, a walk %.2f ms\n", seconds * 1e3, walk * 1e3);
+    assert_text("too ambiguous");
+    assert_true(seconds < MOST_WALKS * walk);
+    qn_grammar_match_free(match);
+    qn_grammar_free(grammar);
+}
+
+/* A grammar that no token of the vocabulary can follow is the caller's error. */
+static void test_no_token(void **unused)
+{
+    (void)unused;
+    static uint32_t mask[MAX_WORDS];
+    qn_grammar *grammar;
+    qn_grammar_match *match;
+    const qn_token token = END_TOKEN;
+    assert_ok(qn_grammar_from_regex("a", 1, &grammar));
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, NULL, &match));
+    assert_int_equal(qn_grammar_match_mask(match, &(qn_token){ OTHER_CONTROL }, 1, mask), QN_ERR_UNSUPPORTED);
+    assert_text("no token of the vocabulary may follow");
+    assert_false(qn_grammar_match_accepts(match, &token, 1, 'a'));
+    qn_grammar_match_free(match);
+    qn_grammar_free(grammar);
+}
+
 /* ---- The distribution ---- */
 
 enum { N_SMALL = 6, N_DRAWS = 40000 };
@@ -450,8 +599,17 @@ static void test_distribution(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_vocabulary), cmocka_unit_test(test_demo_vocabulary), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_match),           cmocka_unit_test(test_triggers),        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_made_vocabulary),
+        cmocka_unit_test(test_demo_vocabulary),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_match),
+        cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_ambiguous),
+        cmocka_unit_test(test_ambiguous_tokens),
+        cmocka_unit_test(test_costly_checks),
+        cmocka_unit_test(test_ambiguous_behind_triggers),
+        cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_distribution),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

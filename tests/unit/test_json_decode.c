@@ -1,7 +1,7 @@
 /* JSON of clients: surrogates that are alone, integers of any length, keys that are there twice, depth, memory. */
 #include "helper_assert.h"
 
-#include "text/json_decode.h"
+#include "gguf/json_decode.h"
 
 #include <stdlib.h>
 

@@ -185,7 +185,7 @@ static qn_output_params params_of(const struct golden *golden, bool by_token, st
     qn_output_params params;
     qn_output_params_init(&params, golden->form);
     params.starts_in_reasoning = golden->flags & THINKS;
-    params.tools = load_tools(tools_text);
+    params.tools = keep_tools(tools_text, params.form);
     params.on_event = transcript_event;
     params.user = transcript;
     if (by_token) {
@@ -655,11 +655,9 @@ static void test_forms(void **state)
         assert_int_equal(params.think_close.text != NULL, cases[i].thinks);
         qn_jinja_free(jinja);
     }
-    qn_output_params params;
-    qn_output_params_init(&params, QN_OUTPUT_XML);
-    assert_true(qn_output_prompt_opens_reasoning(&params, "assistant\n<think>\n", 18));
-    assert_false(qn_output_prompt_opens_reasoning(&params, "<think>\n\n</think>\n\n", 19));
-    assert_false(qn_output_prompt_opens_reasoning(&params, "think>", 6));
+    assert_true(qn_output_ends_with("<think>", "assistant\n<think>\n", 18));
+    assert_false(qn_output_ends_with("<think>", "<think>\n\n</think>\n\n", 19));
+    assert_false(qn_output_ends_with("<think>", "think>", 6));
 }
 
 static void test_refusals(void **state)
@@ -692,13 +690,38 @@ static void test_refusals(void **state)
     assert_text("form");
 }
 
+/* Of a tool whose schema is large only names and types are kept; those of more properties than are looked at may be any. */
+static void test_tools(void **state)
+{
+    (void)state;
+    enum { PROPERTIES = 40000, DEPTH = 40 };
+    json_t *properties = json_object();
+    json_t *tools = json_pack("[{s:s, s:{s:o}}]", "name", "f", "parameters", "properties", properties);
+    qn_output_tools *kept;
+    for (int i = 0; i < PROPERTIES; i++) {
+        char name[16];
+        json_t *nested = json_pack("{s:s}", "type", "string");
+        for (int d = 0; d < DEPTH && i < 100; d++)
+            nested = json_pack("{s:s, s:{s:o}}", "type", "string", "properties", "a", nested);
+        snprintf(name, sizeof name, "%d", i);
+        json_object_set_new(properties, name, nested);
+    }
+    for (int form = 0; form < QN_OUTPUT_N_FORMS; form++) {
+        assert_ok(qn_output_tools_create(tools, (qn_output_form)form, &kept));
+        assert_in_range(qn_output_tools_bytes(kept), 1, form == QN_OUTPUT_XML ? 40 * PROPERTIES : 2048);
+        qn_output_tools_free(kept);
+    }
+    assert_int_equal(qn_output_tools_bytes(NULL), 0);
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens), cmocka_unit_test(test_cut_off),          cmocka_unit_test(test_random),
         cmocka_unit_test(test_json),    cmocka_unit_test(test_streams),          cmocka_unit_test(test_limits),
         cmocka_unit_test(test_budget),  cmocka_unit_test(test_budget_of_blocks), cmocka_unit_test(test_words),
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_forms),   cmocka_unit_test(test_refusals),         cmocka_unit_test(test_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

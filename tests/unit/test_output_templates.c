@@ -258,7 +258,7 @@ static struct answer parse(qn_output_params params, bool by_token, const char *o
 {
     struct answer answer = { .n_calls = 0 };
     qn_output_parser *parser;
-    params.tools = load_tools(tools_text);
+    params.tools = keep_tools(tools_text, params.form);
     params.on_event = on_event;
     params.user = &answer;
     if (by_token) {

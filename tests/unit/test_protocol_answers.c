@@ -160,6 +160,28 @@ static void an_error_is_a_whole_answer(void **unused)
     }
 }
 
+#define UNSUPPORTED                                                                                                            \
+    "{\"error\":{\"message\":\"it broke\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"unsupported\"}}"
+
+/* A grammar that masks cannot follow is found out when the request runs: an error of the client. */
+static void an_unsupported_grammar_is_of_the_client(void **unused)
+{
+    (void)unused;
+    static const char *const paths[] = { CHAT, TEXT, "/completion" };
+    for (size_t i = 0; i < 6; i++) {
+        char body[200];
+        label("%s, %zu", paths[i / 2], i);
+        snprintf(body, sizeof body, "{%s%s}", i / 2 ? "\"prompt\":\"a\"" : ASK, i % 2 ? ",\"stream\":true" : "");
+        open_exchange(paths[i / 2], body);
+        out.length = 0;
+        end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
+        assert_bytes(&out, i % 2 ? "data: " UNSUPPORTED "\n\n" : "");
+        assert_int_equal(x->protocol->end(x, &out), 400);
+        assert_bytes(&out, i % 2 ? "" : UNSUPPORTED);
+        close_exchange();
+    }
+}
+
 /* ---- Whole chats ---- */
 
 static void assert_choice(const char *expected)
@@ -357,12 +379,19 @@ static void streams_fail_before_bind(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_fail_before_bind),    cmocka_unit_test(choices_begin_in_order),
-        cmocka_unit_test(reasoning_and_calls_stream),  cmocka_unit_test(usage_is_the_last_chunk),
-        cmocka_unit_test(reasoning_can_be_content),    cmocka_unit_test(an_error_ends_a_stream),
-        cmocka_unit_test(an_error_is_a_whole_answer),  cmocka_unit_test(whole_chats),
-        cmocka_unit_test(tokens_come_with_their_text), cmocka_unit_test(lists_of_completions),
-        cmocka_unit_test(completions_stream),          cmocka_unit_test(whole_completions),
+        cmocka_unit_test(streams_fail_before_bind),
+        cmocka_unit_test(choices_begin_in_order),
+        cmocka_unit_test(reasoning_and_calls_stream),
+        cmocka_unit_test(usage_is_the_last_chunk),
+        cmocka_unit_test(reasoning_can_be_content),
+        cmocka_unit_test(an_error_ends_a_stream),
+        cmocka_unit_test(an_error_is_a_whole_answer),
+        cmocka_unit_test(an_unsupported_grammar_is_of_the_client),
+        cmocka_unit_test(whole_chats),
+        cmocka_unit_test(tokens_come_with_their_text),
+        cmocka_unit_test(lists_of_completions),
+        cmocka_unit_test(completions_stream),
+        cmocka_unit_test(whole_completions),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

@@ -307,6 +307,10 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}", "tools[0]" },
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":5}}]}", "tools[0]" },
         { CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":5}}]}", "tools[0]" },
+        { CHAT,
+          "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}},{\"type\":\"function\","
+          "\"function\":{\"name\":\"g\"}},{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+          "tools[2]" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":5}", "tool_choice" },
         { CHAT, "{" ASK "," TOOLS ",\"tool_choice\":{\"type\":\"allowed_tools\"}}", "tool_choice" },
         { CHAT,

@@ -150,6 +150,8 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'tools':[5]", "tools", "" },
         { ASK ",'tools':[{'type':'function'}]", "tools[0]", "name" },
         { ASK ",'tools':[{'type':'custom'}]", "tools[0]", "name" },
+        { ASK ",'tools':[{'type':'web'},{'type':'function','name':'f'},{'type':'custom','name':'f'}]", "tools[2]",
+          "another tool has its name" },
         { ASK "," TOOLS ",'tool_choice':'any'", "tool_choice", "" },
         { ASK "," TOOLS ",'tool_choice':{'type':'function','name':'g'}", "tool_choice", "not among" },
         { ASK "," TOOLS ",'tool_choice':{'type':'allowed_tools'}", "tool_choice", "mode" },
@@ -477,6 +479,15 @@ static void errors_fail_the_response(void **unused)
     assert_int_equal(x->protocol->end(x, &out), 500);
     assert_bytes(&out, quoted("{'error':{'message':'it broke','type':'server_error','param':null,'code':'failed'}}"));
     close_exchange();
+
+    open_stream("", "auto");
+    end_with(0, QN_FINISH_ERROR, QN_ERR_UNSUPPORTED, false);
+    snprintf(head, sizeof head, HEAD("failed", "{'code':'unsupported','message':'it broke'}", "null"), "auto");
+    snprintf(rest, sizeof rest, "'response':%s" NO_USAGE, head);
+    want("response.failed", rest);
+    assert_wanted();
+    assert_int_equal(x->protocol->end(x, &out), 400);
+    close_stream();
 }
 
 int main(void)

@@ -2,6 +2,7 @@
  * repeated keys, large integers. */
 #include "helper_assert.h"
 
+#include "convert/checkpoint.h"
 #include "gguf/json.h"
 #include "gguf/safetensors.h"
 
@@ -70,7 +71,7 @@ static void test_damage(void **state)
         { "{}", "the tensors take 0 bytes, the file has 3", 3 },
         { "{" TENSOR("a", "F32", "[2]", "[0,8]") "}", "ends at byte 8 of 7", 7 },
         { "{" TENSOR("a", "F32", "[2]", "[0,8]") "}", "take 8 bytes, the file has 9", 9 },
-        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("a", "F32", "[2]", "[8,16]") "}", "duplicate", 16 },
+        { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("a", "F32", "[2]", "[8,16]") "}", "a key twice", 16 },
         { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("b", "F32", "[2]", "[4,12]") "}", "overlap", 12 },
         { "{" TENSOR("a", "F32", "[2]", "[0,8]") "," TENSOR("b", "F32", "[2]", "[9,17]") "}", "a gap", 17 },
         { "{" TENSOR("a", "F32", "[2]", "[1,9]") "}", "a gap", 9 },
@@ -82,7 +83,7 @@ static void test_damage(void **state)
         { "{" TENSOR("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", "not an array", 8 },
         { "{" TENSOR("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", "overflows", 0 },
         { "{" TENSOR("a", "F32", "[9223372036854775807,2,2]", "[0,0]") "}", "overflows", 0 },
-        { "{" TENSOR("a", "F32", "[99999999999999999999]", "[0,8]") "}", "too big integer", 8 },
+        { "{" TENSOR("a", "F32", "[99999999999999999999]", "[0,8]") "}", "not a non-negative integer", 8 },
         { "{" TENSOR("a", "F32", "[2]", "[8,0]") "}", "ascending", 8 },
         { "{" TENSOR("a", "F32", "[2]", "[-8,0]") "}", "ascending", 8 },
         { "{" TENSOR("a", "F32", "[2]", "[0]") "}", "ascending", 8 },
@@ -148,13 +149,76 @@ static void test_json(void **state)
     assert_int_equal(qn_json_read("/no/such/file", 10, true, &json), QN_ERR_IO);
 }
 
+/* Values of many times the size of their text, which a small file can have. */
+static void test_memory(void **state)
+{
+    (void)state;
+    enum { VALUES = 1000000 };
+    static const char *const values[] = { "{},", "[],", "0,", "\"\"," }, begin[] = "{\"x\":[";
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+        label("%s", values[v]);
+        const size_t n = strlen(values[v]), is_refused = v != 2;
+        char *text = malloc(sizeof begin + VALUES * n + 8), *at = text + sprintf(text, begin);
+        assert_non_null(text);
+        for (size_t i = 0; i < VALUES; i++, at += n)
+            memcpy(at, values[v], n);
+        at += sprintf(at - 1, "]}") - 1;
+        json_t *json;
+        assert_int_equal(qn_json_parse("text", text, (size_t)(at - text), &json), is_refused ? QN_ERR_FORMAT : QN_OK);
+        if (is_refused)
+            assert_text("take more memory");
+        json_decref(json);
+        free(text);
+    }
+    json_t *json;
+    assert_int_equal(qn_json_parse("text", "{\"a\":\"b\\u0000\"}", 15, &json), QN_ERR_FORMAT);
+    assert_text("U+0000");
+}
+
+static void write_padded(const char *folder, const char *name, size_t length)
+{
+    char file_name[300];
+    snprintf(file_name, sizeof file_name, "%s/%s.safetensors", folder, name);
+    FILE *file = fopen(file_name, "wb");
+    assert_non_null(file);
+    for (int i = 0; i < 8; i++)
+        fputc((int)(length >> 8 * i & 255), file);
+    const int n = fprintf(file, "{\"%s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", name);
+    fprintf(file, "%*s1234", (int)length - n, "");
+    fclose(file);
+}
+
+/* The headers of all files of a checkpoint are in memory at once. */
+static void test_many_headers(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/quern-headers.XXXXXX", index[64], name[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", folder);
+    FILE *file = fopen(index, "wb");
+    fputs("{\"weight_map\":{\"a\":\"a.safetensors\",\"b\":\"b.safetensors\"}}", file);
+    fclose(file);
+    for (size_t more = 0; more < 2; more++) {
+        qn_checkpoint checkpoint = { 0 };
+        write_padded(folder, "a", QN_SAFETENSORS_MAX_HEADER / 2);
+        write_padded(folder, "b", QN_SAFETENSORS_MAX_HEADER / 2 + more);
+        assert_int_equal(qn_checkpoint_open(&checkpoint, folder), more ? QN_ERR_FORMAT : QN_OK);
+        qn_checkpoint_close(&checkpoint);
+    }
+    assert_text("headers of the checkpoint");
+    for (const char *f = "ab"; *f; f++) {
+        snprintf(name, sizeof name, "%s/%c.safetensors", folder, *f);
+        unlink(name);
+    }
+    unlink(index);
+    rmdir(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reading),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_reading),      cmocka_unit_test(test_damage),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_many_headers), cmocka_unit_test(test_lengths), cmocka_unit_test(test_json),
     };
     const int fd = mkstemp(path);
     if (fd < 0)

@@ -446,6 +446,65 @@ static void ends_while_it_waits(void **unused)
     assert_int_equal(c.n_masks, 0);
 }
 
+/* ---- Memory ---- */
+
+enum { MOST_ASKED = 4 };
+
+/* What on_memory was called with. It allows n calls. */
+static struct {
+    size_t bytes[MOST_ASKED], n, most;
+} asked;
+
+static bool on_memory(void *user, size_t bytes)
+{
+    (void)user;
+    if (asked.n == asked.most)
+        return false;
+    asked.bytes[asked.n++] = bytes;
+    return true;
+}
+
+static void says_what_it_keeps(void **unused)
+{
+    (void)unused;
+    enum { STOP = 60000, BIASES = 1000, REST = 16 << 10 };
+    static const char gbnf[] = "root ::= [a-z]+ \"a long text of a grammar\"";
+    static struct constraint c;
+    static char stop[STOP + 1];
+    static qn_logit_bias bias[BIASES];
+    const char *const stops[] = { stop };
+    qn_scheduler *s;
+    qn_grammar *grammar;
+    uint64_t ids[2];
+    assert_ok(qn_grammar_create(model, QN_GRAMMAR_GBNF, gbnf, strlen(gbnf), &grammar));
+    assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .no_thread = true }, &s));
+    qn_request_params params = params_of(&c, 0);
+    params.on_memory = on_memory;
+    memset(stop, 'x', STOP);
+    for (size_t most = 0; most <= 2; most++) {
+        label("%zu calls", most);
+        qn_request_params all[2] = { params, params };
+        all[0].stop = all[1].stop = stops;
+        all[0].n_stop = all[1].n_stop = 1;
+        all[0].bias = all[1].bias = bias;
+        all[0].n_bias = all[1].n_bias = BIASES;
+        all[0].grammar = all[1].grammar = grammar;
+        asked.n = 0;
+        asked.most = most;
+        assert_int_equal(qn_scheduler_submit_all(s, all, 2, ids, NULL), most < 2 ? QN_ERR_MEMORY : QN_OK);
+        if (most < 2)
+            assert_text("memory");
+        assert_int_equal(asked.n, most);
+        assert_int_equal(qn_scheduler_get_counters(s).queued, most < 2 ? 0 : 2);
+        assert_int_equal(c.answer.n_ends, 0);
+    }
+    assert_in_range(asked.bytes[0], 28 * STOP + sizeof bias + sizeof prompt,
+                    28 * STOP + sizeof bias + sizeof prompt + 3 * REST);
+    assert_in_range(asked.bytes[1], sizeof(qn_request), REST); /* the rest is shared */
+    qn_scheduler_free(s);
+    qn_grammar_free(grammar);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,6 +518,7 @@ int main(void)
         cmocka_unit_test(a_request_that_waits_is_set_aside),
         cmocka_unit_test(slow_masks_block_no_other_request),
         cmocka_unit_test(ends_while_it_waits),
+        cmocka_unit_test(says_what_it_keeps),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

@@ -100,6 +100,24 @@ static void headers_are_read(void **state)
     qn_keys_free(keys);
 }
 
+static void one_is_the_operators(void **state)
+{
+    (void)state;
+    qn_key key;
+    qn_keys *keys = keys_of("a: one", NULL);
+    assert_true(qn_keys_find(keys, NULL, "one", &key));
+    assert_true(key.is_operators); /* nobody else's */
+    qn_keys_free(keys);
+    keys = keys_of("a: one", QN_KEY_OPERATORS ": two\nmetrics2: three\n");
+    assert_true(qn_keys_find(keys, NULL, "one", &key));
+    assert_false(key.is_operators);
+    assert_true(qn_keys_find(keys, NULL, "two", &key));
+    assert_true(key.is_operators);
+    assert_true(qn_keys_find(keys, NULL, "three", &key));
+    assert_false(key.is_operators);
+    qn_keys_free(keys);
+}
+
 /* Every character counts, up to the longest key. */
 static void all_characters_count(void **state)
 {
@@ -251,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(keys_are_found),
                                         cmocka_unit_test(headers_are_read),
+                                        cmocka_unit_test(one_is_the_operators),
                                         cmocka_unit_test(all_characters_count),
                                         cmocka_unit_test(bad_keys_are_refused),
                                         cmocka_unit_test(files_with_zeros_are_refused),

@@ -175,6 +175,41 @@ static void bytes_are_bounded(void **unused)
     qn_recall_free(recall);
 }
 
+/* A scope with many answers, or large ones, makes room by its own. */
+static void scopes_keep_theirs(void **unused)
+{
+    (void)unused;
+    enum { PLACES = 20, KEPT = 8 };
+    qn_recall *recall;
+    char id[32];
+    static char large[10001];
+    memset(large, 'x', sizeof large - 1);
+    for (int by_bytes = 0; by_bytes < 2; by_bytes++) {
+        label("by bytes %d", by_bytes);
+        assert_ok(qn_recall_create(by_bytes ? 0 : PLACES, by_bytes ? 100000 : 0, &recall));
+        for (int i = 0; i < KEPT; i++) {
+            snprintf(id, sizeof id, "id%d", i);
+            put(recall, "a", id, "r", "");
+        }
+        for (int i = 0; i < 10 * PLACES; i++) {
+            snprintf(id, sizeof id, "id%d", i);
+            put(recall, "b", id, by_bytes ? large : "r", "");
+        }
+        for (int i = 0; i < KEPT; i++) {
+            snprintf(id, sizeof id, "id%d", i);
+            assert_true(is_known(recall, "a", id));
+            assert_false(is_known(recall, "b", id));
+        }
+        assert_true(is_known(recall, "b", "id199"));
+        for (int i = 0; i < PLACES; i++) { /* a newcomer has a place */
+            snprintf(id, sizeof id, "%d", i);
+            put(recall, id, "id", "r", "");
+            assert_true(is_known(recall, id, "id"));
+        }
+        qn_recall_free(recall);
+    }
+}
+
 /* ---- Answers of exchanges ---- */
 
 static void give(qn_recall_answer *answer, qn_output_event_kind kind, const char *text, size_t call, qn_output_call_end end)
@@ -296,6 +331,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(messages_get_their_reasoning),
                                         cmocka_unit_test(an_answer_is_put_back_once),
                                         cmocka_unit_test(the_oldest_is_forgotten),
+                                        cmocka_unit_test(scopes_keep_theirs),
                                         cmocka_unit_test(bytes_are_bounded),
                                         cmocka_unit_test(answers_are_kept_by_their_calls),
                                         cmocka_unit_test(answers_are_kept_by_their_reasoning),

@@ -3,6 +3,7 @@
 #include "helper_assert.h"
 #include "helper_output.h"
 
+#include "engine/events.h"
 #include "gguf/gguf.h"
 #include "quern/quern.h"
 #include "quern/scheduler.h"
@@ -317,6 +318,35 @@ static void conversations_go_on(void **unused)
     qn_free_tokens(again);
 }
 
+/* Where an answer begins is told from the delimiter's token, not from a message's text that spells it. */
+static void ends_of_prompts(void **unused)
+{
+    (void)unused;
+    const qn_tokenizer *tok;
+    qn_token spelled[7], *raw;
+    size_t n;
+    bool ends;
+    assert_ok(qn_model_tokenizer(caller, &tok));
+    for (int i = 0; i < 7; i++)
+        spelled[i] = "<think>"[i];
+    assert_ok(qn_tokenize(caller, "x<think>\n", 9, true, false, &raw, &n));
+    const qn_output_delimiter as_token = { "<think>", THINK_OPEN }, as_text = { "<think>", -1 }, none = { NULL, -1 };
+    const struct {
+        const qn_token *prompt;
+        size_t n;
+        qn_output_delimiter delimiter;
+        bool ends;
+    } cases[] = { { raw, n, as_token, true },    { raw, n - 2, as_token, false }, { spelled, 7, as_token, false },
+                  { spelled, 7, as_text, true }, { spelled, 6, as_text, false },  { raw, n, as_text, true },
+                  { raw, n, none, false },       { raw, 0, as_token, false },     { raw, 0, as_text, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("case %zu", i);
+        assert_ok(qn_prompt_ends_with(tok, cases[i].prompt, cases[i].n, &cases[i].delimiter, &ends));
+        assert_int_equal(ends, cases[i].ends);
+    }
+    qn_free_tokens(raw);
+}
+
 static void chat_formats_are_described(void **unused)
 {
     (void)unused;
@@ -358,7 +388,7 @@ int main(void)
         cmocka_unit_test(answers_are_events),         cmocka_unit_test(answers_end),
         cmocka_unit_test(wrong_params_are_refused),   cmocka_unit_test(a_budget_ends_reasoning),
         cmocka_unit_test(words_are_control_tokens),   cmocka_unit_test(conversations_go_on),
-        cmocka_unit_test(chat_formats_are_described),
+        cmocka_unit_test(chat_formats_are_described), cmocka_unit_test(ends_of_prompts),
     };
     return cmocka_run_group_tests(tests, load_models, free_models);
 }

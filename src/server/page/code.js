@@ -16,32 +16,76 @@ const KEYWORDS = new Set(("abstract and as assert async await begin bool boolean
     + "INSERT INTO VALUES UPDATE DELETE CREATE TABLE JOIN LEFT INNER ON GROUP BY ORDER LIMIT AND OR NOT NULL AS SET").split(" "));
 
 const MAX_COLOURED = 100000;
-const STRINGS = String.raw`"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|${"`"}(?:[^${"`"}\\]|\\[^])*${"`"}`;
-const REST = String.raw`(?<number>\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\w*)|(?<word>[A-Za-z_]\w*)`;
 
-function pattern(language) {
-    if (MARKUP.test(language))
-        return new RegExp(String.raw`(?<comment><!--[^]*?-->)|(?<string>"[^"\n]*"|'[^'\n]*')|(?<keyword></?[\w:-]+|/?>)`, "g");
-    const comment = HASH.test(language) ? "(?<![\\w$&])#[^\\n]*" : DASH.test(language) ? "--[^\\n]*" : String.raw`\/\/[^\n]*|\/\*[^]*?\*\/|^[ \t]*#[a-z]+`;
-    const string = HASH.test(language) ? `"""[^]*?"""|'''[^]*?'''|${STRINGS}` : STRINGS;
-    return new RegExp(`(?<comment>${comment})|(?<string>${string})|${REST}`, "gm");
+// What begins with a mark and has an end, which need not be there. find() looks for the end from a place on: it returns where that is, or, as a
+// negative number, the place up to which there is none, for any beginning of the same kind.
+function until(kind, end) {
+    return { kind, find: (text, from) => {
+        const at = text.indexOf(end, from);
+        return at < 0 ? -text.length : at + end.length;
+    } };
 }
 
-// The text as text nodes and spans.
+function quoted(quote, { escapes = false, lines = false } = {}) {
+    return { kind: "string", find: (text, from) => {
+        for (let i = from; i < text.length; i++) {
+            if (text[i] === quote)
+                return i + 1;
+            if (escapes && text[i] === "\\")
+                i++;
+            if (text[i] === "\n" && !lines)
+                return -i;
+        }
+        return -text.length;
+    } };
+}
+
+const STRINGS = { "\"": quoted("\"", { escapes: true }), "'": quoted("'", { escapes: true }), "`": quoted("`", { escapes: true, lines: true }) };
+const MARKUP_ENDS = { "<!--": until("comment", "-->"), "\"": quoted("\""), "'": quoted("'") };
+const HASH_ENDS = { "\"\"\"": until("string", "\"\"\""), "'''": until("string", "'''"), ...STRINGS };
+const SLASH_ENDS = { "/*": until("comment", "*/"), ...STRINGS };
+
+const QUOTES = "[\"'`]";
+const REST = String.raw`(?<number>\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)\w*)|(?<word>[A-Za-z_]\w*)`;
+
+// What has an end in a language, and a pattern of the marks and of all other words. No alternative of it looks for an end.
+function grammar(language) {
+    if (MARKUP.test(language))
+        return [MARKUP_ENDS, /(?<mark><!--|["'])|(?<keyword><\/?[\w:-]+|\/?>)/g];
+    if (HASH.test(language))
+        return [HASH_ENDS, new RegExp(`(?<comment>(?<![\\w$&])#[^\\n]*)|(?<mark>"""|'''|${QUOTES})|${REST}`, "gm")];
+    if (DASH.test(language))
+        return [STRINGS, new RegExp(`(?<comment>--[^\\n]*)|(?<mark>${QUOTES})|${REST}`, "gm")];
+    return [SLASH_ENDS, new RegExp(String.raw`(?<comment>\/\/[^\n]*)|(?<keyword>^[ \t]*#[a-z]+)|(?<mark>\/\*|${QUOTES})|${REST}`, "gm")];
+}
+
+function wordKind({ comment, number, keyword, word }, next) {
+    return comment !== undefined ? "comment" : number !== undefined ? "number" : keyword !== undefined || KEYWORDS.has(word) ? "keyword"
+        : word !== undefined && next === "(" ? "call" : null;
+}
+
+// The text as text nodes and spans, in one pass: an end that is missing is looked for once.
 function coloured(text, language) {
-    const nodes = [];
-    let end = 0;
-    for (const match of text.matchAll(pattern(language))) {
-        const { comment, string, number, keyword, word } = match.groups;
-        const kind = comment !== undefined ? (comment.trimStart().startsWith("#") && !HASH.test(language) ? "keyword" : "comment")
-            : string !== undefined ? "string" : number !== undefined ? "number" : keyword !== undefined || KEYWORDS.has(word) ? "keyword"
-            : text[match.index + match[0].length] === "(" ? "call" : null;
+    const [ends, pattern] = grammar(language), missing = {}, nodes = document.createDocumentFragment();
+    let shown = 0;
+    for (let match; (match = pattern.exec(text));) {
+        const { mark } = match.groups, from = match.index;
+        let kind = mark === undefined ? wordKind(match.groups, text[pattern.lastIndex]) : null;
+        for (const begin of mark === undefined ? [] : [mark, mark[0]]) { // three quotes without an end are an empty string and a quote
+            if (kind || !ends[begin] || from < missing[begin])
+                continue;
+            const end = ends[begin].find(text, from + begin.length);
+            if (end > 0)
+                [kind, pattern.lastIndex] = [ends[begin].kind, end];
+            else
+                missing[begin] = -end;
+        }
         if (!kind)
             continue;
-        nodes.push(text.slice(end, match.index), element("span", { class: `c-${kind}` }, match[0]));
-        end = match.index + match[0].length;
+        nodes.append(text.slice(shown, from), element("span", { class: `c-${kind}` }, text.slice(from, pattern.lastIndex)));
+        shown = pattern.lastIndex;
     }
-    nodes.push(text.slice(end));
+    nodes.append(text.slice(shown));
     return nodes;
 }
 
@@ -68,6 +112,6 @@ export class CodeBlock {
 
     finish() {
         if (!PLAIN.test(this.language) && this.text.length <= MAX_COLOURED)
-            this.code.replaceChildren(...coloured(this.text, this.language));
+            this.code.replaceChildren(coloured(this.text, this.language));
     }
 }

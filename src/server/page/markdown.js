@@ -42,7 +42,7 @@ function plainTokens(text) {
             if (raw)
                 tokens.push({ type: raw.trim() ? "plain" : "space", raw });
     };
-    for (const match of text.matchAll(/^(`{3,}|~{3,})([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm)) {
+    for (const match of text.matchAll(/^(`{3,}(?!`)|~{3,}(?!~))([^\n`]*)(?:\n|$)([^]*?)(?:^\1[`~]*[ \t]*(?:\n|$)|$(?![^]))/gm)) {
         paragraphs(text.slice(end, match.index));
         tokens.push({ type: "code", raw: match[0], lang: match[2], text: match[3].replace(/\n$/, "") });
         end = match.index + match[0].length;
@@ -51,13 +51,43 @@ function plainTokens(text) {
     return tokens;
 }
 
+// What looks for an end that need not be there, by how it begins, and how much that costs for a character of what follows.
+const SEARCHES = { emStrong: [/^[*_]/, 20], link: [/^!?\[/, 1], reflink: [/^!?\[/, 1], tag: [/^</, 1], autolink: [/^</, 1], codespan: [/^`/, 1], del: [/^~/, 1] };
+const MAX_SEARCHED = 20e6, SEARCHED_PER_CHARACTER = 200, MAX_INLINE = 20000;
+
+// marked's lexer looks for such an end from each beginning. Here it does so a number of times that grows with the text: what begins later is text,
+// as are paragraphs that are very long.
+function lexer(marked, text) {
+    let left = MAX_SEARCHED + SEARCHED_PER_CHARACTER * text.length;
+    const tokenizer = new marked.Tokenizer();
+    for (const [name, [begin, cost]] of Object.entries(SEARCHES)) {
+        const search = tokenizer[name];
+        tokenizer[name] = function (source, ...more) {
+            if (!begin.test(source) || left < 0)
+                return undefined;
+            const token = search.call(this, source, ...more);
+            left -= cost * (token ? token.raw : source).length;
+            return token;
+        };
+    }
+    const lexer = new marked.Lexer({ ...marked.defaults, gfm: true, breaks: false, tokenizer });
+    const inline = lexer.inlineTokens;
+    lexer.inlineTokens = function (source, tokens = []) {
+        if (source.length <= MAX_INLINE)
+            return inline.call(this, source, tokens);
+        tokens.push({ type: "text", raw: source, text: source });
+        return tokens;
+    };
+    return lexer;
+}
+
 // Tokens of prepared text; their `raw` make up the text.
 export function tokenize(text) {
     const { marked } = globalThis;
-    if (!marked?.lexer)
+    if (!marked?.Lexer)
         return plainTokens(text);
     try {
-        return marked.lexer(text, { gfm: true, breaks: false });
+        return lexer(marked, text).lex(text);
     } catch {
         return plainTokens(text); // nested deeper than the lexer's stack
     }
@@ -81,7 +111,7 @@ function link(href, children) {
 
 function codeSpan(raw) {
     const inner = raw.replace(/^(`+)([^]*)\1$/, "$2").replaceAll("\n", " ");
-    return element("code", {}, /^ .*[^ ].* $/.test(inner) ? inner.slice(1, -1) : inner);
+    return element("code", {}, inner.startsWith(" ") && inner.endsWith(" ") && /[^ ]/.test(inner) ? inner.slice(1, -1) : inner);
 }
 
 const inlines = (tokens, depth) => (tokens ?? []).map((token) => inline(token, depth + 1));
@@ -147,6 +177,6 @@ export function block(token, depth = 0) {
     case "table": return table(token, depth);
     case "paragraph": return element("p", {}, ...inlines(token.tokens, depth));
     case "text": return element("span", {}, ...(token.tokens ? inlines(token.tokens, depth) : [characters(token.raw)]));
-    default: return element("p", { class: "plain" }, token.raw.replace(/\n+$/, ""));
+    default: return element("p", { class: "plain" }, token.raw.slice(0, token.raw.search(/(?<!\n)\n*$/)));
     }
 }

@@ -12,9 +12,10 @@ export async function* events(body) {
             const { value, done } = await reader.read();
             if (done)
                 return;
+            const may_end = rest.endsWith("\r") || /[\r\n]/.test(value); // a long line is not searched again with each part
             rest += value;
             // A carriage return at the end may be half of a line's end.
-            const lines = rest.split(/\r\n|\n|\r(?=[^])/);
+            const lines = may_end ? rest.split(/\r\n|\n|\r(?=[^])/) : [rest];
             rest = lines.pop();
             if (rest.length > MAX_LINE)
                 throw new Error("the server sent a line that is too long");

@@ -12,18 +12,19 @@
 #define QN_UNLIMITED UINT32_MAX
 
 enum {
-    QN_GRAMMAR_NODES = 1 << 17,      /* most nodes of a grammar */
-    QN_GRAMMAR_RULES = 1 << 15,      /* most rules */
-    QN_GRAMMAR_PROPERTIES = 256,     /* most properties of an object */
-    QN_GRAMMAR_SPELLED = 1024,       /* most bytes of a property's name, as JSON spells it */
-    QN_GRAMMAR_ITEMS = 1024,         /* most items of an array that have schemas of their own */
-    QN_GRAMMAR_STEPS = 3 << 20,      /* most steps of a compilation: some ns each */
-    QN_GRAMMAR_DFA_STEPS = 1 << 20,  /* most steps of a DFA */
-    QN_GRAMMAR_MASK_STEPS = 1 << 23, /* most steps of a mask */
-    QN_GRAMMAR_BYTE_STEPS = 1 << 18, /* most steps of a byte */
-    QN_GRAMMAR_NESTED = 64,          /* most nested groups of a regular expression or GBNF rule */
-    QN_NODE_NEVER = 0,               /* node 0: nothing follows */
-    QN_NODE_FINAL = 1                /* node 1: the output may end */
+    QN_GRAMMAR_NODES = 1 << 17,       /* most nodes of a grammar */
+    QN_GRAMMAR_RULES = 1 << 15,       /* most rules */
+    QN_GRAMMAR_PROPERTIES = 256,      /* most properties of an object */
+    QN_GRAMMAR_SPELLED = 1024,        /* most bytes of a property's name, as JSON spells it */
+    QN_GRAMMAR_ITEMS = 1024,          /* most items of an array that have schemas of their own */
+    QN_GRAMMAR_STEPS = 3 << 20,       /* most steps of a compilation: some ns each */
+    QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* most steps of a DFA */
+    QN_GRAMMAR_MASK_STEPS = 1 << 22,  /* most steps of a mask */
+    QN_GRAMMAR_TOKEN_STEPS = 1 << 18, /* most steps of the bytes that are read at once */
+    QN_GRAMMAR_CHECK_STEPS = 1 << 16, /* most steps of a token that is checked before a mask is made */
+    QN_GRAMMAR_NESTED = 64,           /* most nested groups of a regular expression or GBNF rule */
+    QN_NODE_NEVER = 0,                /* node 0: nothing follows */
+    QN_NODE_FINAL = 1                 /* node 1: the output may end */
 };
 
 typedef enum qn_node_kind {
@@ -232,16 +233,32 @@ struct qn_grammar_state {
     qn_frame *frames;   /* frame 0 returns to QN_NODE_FINAL */
     size_t n_configs, n_frames, config_capacity, frame_capacity;
     uint64_t met[32];          /* a bit of 2048 for each configuration of the set that is being made, by its hash */
-    uint64_t steps, max_steps; /* of the byte that is read */
+    uint64_t steps, max_steps; /* of the mask, or of the bytes that are read at once */
     bool failed;               /* no memory, or too many steps */
+    bool was_too_ambiguous;    /* the bytes that were read last were refused for that */
 };
+
+/* qn_state_begin - begin to count the steps of a mask, or of bytes that are read. */
+static inline void qn_state_begin(qn_grammar_state *s, uint64_t max_steps)
+{
+    s->steps = 0;
+    s->max_steps = max_steps;
+    s->failed = false;
+}
+
+/* qn_state_pay - count steps, of a few ns each. What a request can make longer pays for its length. */
+static inline void qn_state_pay(qn_grammar_state *s, uint64_t steps)
+{
+    s->steps += steps;
+    s->failed |= s->steps > s->max_steps;
+}
 
 /* qn_state_step - the configurations after a byte: reads [begin, end) of state->configs, appends them at `at`, from end on.
  * Returns their end; `at` itself if the byte may not follow. Frames are appended; truncate n_frames to undo. */
 size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, size_t at, uint8_t byte);
 
 /* qn_state_takes - whether a byte may follow a configuration. True for some of an object's keys that may not. */
-bool qn_state_takes(const qn_grammar_state *state, const qn_config *config, uint8_t byte);
+bool qn_state_takes(qn_grammar_state *state, const qn_config *config, uint8_t byte);
 
 /* qn_state_follow - the configurations behind the nodes of [begin, end), before their first byte: appends them at `at`, from
  * end on, returns their end. */
@@ -254,7 +271,13 @@ bool qn_state_adds_key(const qn_grammar_state *state, const qn_config *config);
 qn_config qn_state_additional_key(qn_grammar_state *state, const qn_config *config);
 
 /* qn_state_declared_bytes - adds the bytes with which the key continues as a declared name, or ends as one. */
-void qn_state_declared_bytes(const qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
+void qn_state_declared_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
+
+/* qn_state_advance - qn_grammar_state_advance, with at most so many steps for each 256 bytes. */
+bool qn_state_advance(qn_grammar_state *state, const char *bytes, size_t length, uint64_t max_steps);
+
+/* qn_state_accepts - qn_grammar_state_accepts, with steps that are counted to those before. */
+bool qn_state_accepts(qn_grammar_state *state, const char *bytes, size_t length);
 
 /* qn_state_has_final - whether a configuration of [begin, end) is QN_NODE_FINAL. */
 bool qn_state_has_final(const qn_grammar_state *state, size_t begin, size_t end);

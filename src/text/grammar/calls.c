@@ -362,7 +362,8 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
     const bool is_xml = calls->output->form == QN_OUTPUT_XML;
     uint32_t close = next, functions = QN_NODE_NEVER, node;
     size_t i;
-    json_t *tool;
+    json_t *tool, *names = json_object();
+    QN_TRY(qn_schema_own(c, names));
     if (calls->output->form != QN_OUTPUT_LLAMA3) {
         QN_TRY(add_delimiter(c, &calls->output->call_close, QN_MARK_CALL_CLOSE, next, &close));
         QN_TRY(add_regex(c, is_xml ? "\\n" : "\\n?", close, &close));
@@ -373,6 +374,10 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
         const char *name = json_string_value(json_object_get(function, "name"));
         if (calls->name && name && strcmp(name, calls->name) != 0)
             continue;
+        if (name && json_object_get(names, name)) /* arguments of one would fit the schema of the other */
+            return qn_fail(QN_ERR_INVALID, "tools: two tools have the name '%.60s'", name);
+        if (name && json_object_set_new(names, name, json_true()))
+            return no_memory();
         c->options.strict = json_is_true(json_object_get(function, "strict")) || json_is_true(json_object_get(tool, "strict"));
         QN_TRY(add_function(k, function, close, &node));
         QN_TRY(qn_schema_or(c, node, &functions));

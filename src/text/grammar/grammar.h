@@ -5,7 +5,8 @@
  * state which tokens may follow. A match joins the three to the callbacks of a request (quern/scheduler.h).
  *
  * Bounds. Compilation takes a bounded number of nodes, DFA states and steps: a text that exceeds them is refused in
- * milliseconds (QN_ERR_UNSUPPORTED, with the place). A state has at most QN_GRAMMAR_THREADS alternatives and QN_GRAMMAR_DEPTH
+ * milliseconds (QN_ERR_UNSUPPORTED, with the place). So do masks, and the reading of a text: what exceeds their steps does not
+ * follow, and masks are refused. A state has at most QN_GRAMMAR_THREADS alternatives and QN_GRAMMAR_DEPTH
  * open calls, one for each array or object of JSON: what would exceed them may not follow.
  *
  * White space of JSON: between two tokens nothing, one space, or one line end (LF or CR LF) with up to 128 spaces or tabs
@@ -98,7 +99,7 @@ typedef struct qn_grammar_calls {
  * Keywords that are not supported are errors for tools with `strict`, else ignored. In the form xml, strings are raw text up to
  * "\n</parameter>".
  *
- * QN_ERR_INVALID       a tool without a name, or a malformed schema; no tool of the name
+ * QN_ERR_INVALID       a tool without a name, two of one name, or a malformed schema; no tool of the name
  * QN_ERR_UNSUPPORTED   the form has no calls; an unsupported keyword; a name that the form cannot have */
 qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out);
 
@@ -106,7 +107,7 @@ qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out)
  * grammar's states and matches. */
 qn_grammar *qn_grammar_share(qn_grammar *grammar);
 
-/* qn_grammar_bytes - memory of the grammar, for caches of grammars. */
+/* qn_grammar_bytes - memory of the grammar. */
 size_t qn_grammar_bytes(const qn_grammar *grammar);
 
 /* ---- States ---- */
@@ -188,8 +189,14 @@ void qn_grammar_match_free(qn_grammar_match *match);
 /* qn_grammar_match_clone - a copy, with the same lifetimes. */
 qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match **out);
 
-/* qn_grammar_match_accepts, qn_grammar_match_mask - qn_request_params' accepts and mask, with the match as `user`. Where no
- * token may follow, an internal limit included, the mask is empty.
+/* qn_grammar_match_bytes - memory of the match now, without the grammar. */
+size_t qn_grammar_match_bytes(const qn_grammar_match *match);
+
+/* qn_grammar_match_accepts, qn_grammar_match_mask - accepts and mask of qn_request_params, with the match as `user`.
+ *
+ * QN_ERR_UNSUPPORTED if the grammar is too ambiguous for a mask or a token, or if no token of the vocabulary may follow;
+ * allowed is unspecified then. `accepts`, which threads of steps call, takes fewer steps: it says no where that is not enough,
+ * and the mask decides.
  *
  * Distribution. Let p be the softmax of the logits and A the allowed tokens. Checking first gives p(t) for t in A, plus
  * (1 - p(A)) p(t) / p(A) after a rejection: p(t) / p(A), the distribution of masking before sampling. With top-k, top-p or
@@ -197,7 +204,7 @@ qn_status qn_grammar_match_clone(const qn_grammar_match *match, qn_grammar_match
  * (rejected), 0.35, 0.25 checking first gives 0.78 and 0.22, masking first 0.58 and 0.42. So qn_grammar_match_check_first says
  * whether `accepts` may be set; where it may not, the request has `mask` alone, which is exact for every filter. */
 bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_token token);
-void qn_grammar_match_mask(void *match, const qn_token *answer, size_t n, uint32_t *allowed);
+qn_status qn_grammar_match_mask(qn_grammar_match *match, const qn_token *answer, size_t n, uint32_t *allowed);
 bool qn_grammar_match_check_first(const qn_sampling *sampling);
 
 /* qn_grammar_match_is_finished - whether the output may end after the tokens that were seen. */

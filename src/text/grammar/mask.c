@@ -12,6 +12,9 @@
 /* Where an alphabet leaves out more characters, most tokens are walked sooner than found. */
 enum { PIECE_WORDS = 256, MAX_OTHERS = 12 };
 
+/* What is done in one step: words of a mask that are joined, nodes of a trie that are walked by a table. */
+enum { JOINED = 16, WALKED = 4 };
+
 typedef struct walker {
     const qn_grammar_vocab *v;
     qn_grammar_state *s;
@@ -101,6 +104,7 @@ static alternatives find_alternatives(walker *w, size_t begin, size_t end)
     const qn_node *nodes = s->grammar->nodes;
     alternatives a = { .begin = begin, .strings = end, .end = end, .top = end };
     qn_config string;
+    qn_state_pay(s, end - begin);
     for (size_t i = begin; i < a.strings && !s->failed;) {
         if (!take_as_string(w, &s->configs[i], &a, &string) ||
             (a.top > end && !go_on_alike(s->grammar, &s->configs[end], &string))) {
@@ -124,7 +128,7 @@ static alternatives find_alternatives(walker *w, size_t begin, size_t end)
     return a;
 }
 
-static bool any_takes(const qn_grammar_state *s, size_t begin, size_t end, uint8_t byte)
+static bool any_takes(qn_grammar_state *s, size_t begin, size_t end, uint8_t byte)
 {
     for (size_t i = begin; i < end; i++)
         if (qn_state_takes(s, &s->configs[i], byte))
@@ -132,7 +136,7 @@ static bool any_takes(const qn_grammar_state *s, size_t begin, size_t end, uint8
     return false;
 }
 
-static uint32_t find_way(const qn_grammar_state *s, const alternatives *a, uint8_t byte)
+static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byte)
 {
     const bool is_declared = a->declared[byte / 64] >> (byte % 64) & 1, has_strings = a->top > a->end && !is_declared;
     const size_t n_alike = byte == '"' ? a->top : a->end + 1;
@@ -194,7 +198,7 @@ static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t a
     w->s->n_frames = n_frames;
 }
 
-static uint32_t look_up_way(const qn_grammar_state *s, const alternatives *a, uint8_t byte, uint32_t ways[256])
+static uint32_t look_up_way(qn_grammar_state *s, const alternatives *a, uint8_t byte, uint32_t ways[256])
 {
     if (!ways)
         return find_way(s, a, byte);
@@ -206,8 +210,7 @@ static uint32_t look_up_way(const qn_grammar_state *s, const alternatives *a, ui
 /* Allows the tokens that end at nodes [first, last) which follow the alternatives. ways: by byte, as far as they are known. */
 static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256])
 {
-    const qn_grammar_state *s = w->s;
-    w->s->failed |= s->steps > QN_GRAMMAR_MASK_STEPS;
+    qn_grammar_state *s = w->s;
     for (uint32_t i = first, next; i < last && !s->failed; i = next) {
         next = w->nodes[i].end;
         if (is_known(w, i))
@@ -249,7 +252,7 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
     memcpy(&s->configs[at], &s->configs[begin], (end - begin) * sizeof *s->configs);
     w->states[depth] = s->configs[begin].sub;
     const size_t behind = qn_state_follow(s, at, ends, ends);
-    s->steps += (last - first) / 8;
+    qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
         if (is_known_at(w, i, &plain_from)) {
@@ -341,7 +344,7 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     w->characters[depth] = (uint8_t)string.sub;
     w->states[depth] = string.sub >> 8;
     w->counts[depth] = 0;
-    s->steps += (last - first) / 8;
+    qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
         if (is_known_at(w, i, &plain_from)) {
@@ -379,6 +382,7 @@ static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
 {
     const bool is_few = most < QN_SHORT_TEXTS;
     const uint32_t *tokens = most == QN_UNLIMITED ? set->all : set->few[is_few ? most : QN_SHORT_TEXTS - 1];
+    qn_state_pay(w->s, w->v->n_words / JOINED);
     for (size_t i = 0; !is_few && most != QN_UNLIMITED && i < set->n_longer && set->characters[i] <= most; i++)
         qn_mask_set(w->allowed, set->longer[i]);
     for (size_t i = 0; i < w->v->n_words; i++)
@@ -411,6 +415,7 @@ static void add_difference(const walker *w, const qn_token_set *set, uint32_t mo
     const qn_grammar_vocab *v = w->v;
     const bool is_few = most < QN_SHORT_TEXTS;
     const uint32_t *tokens = most == QN_UNLIMITED ? set->all : set->few[is_few ? most : QN_SHORT_TEXTS - 1];
+    qn_state_pay(w->s, v->n_words * (n_others + 1) / JOINED);
     for (size_t begin = 0; begin < v->n_words; begin += PIECE_WORDS) {
         const size_t n = v->n_words - begin < PIECE_WORDS ? v->n_words - begin : PIECE_WORDS;
         uint32_t has_other[PIECE_WORDS] = { 0 };
@@ -436,7 +441,9 @@ static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state,
     qn_text_alphabet a;
     if (!(tries >> QN_TEXT_ASCII & 1))
         return tries;
-    const qn_text_fit fit = qn_text_find_alphabet(dfa, state, &a);
+    uint64_t steps = 0;
+    const qn_text_fit fit = qn_text_find_alphabet(dfa, state, &steps, &a);
+    qn_state_pay(w->s, steps);
     const uint32_t *others[QN_TEXT_BYTES];
     const size_t n_others = fit.characters ? find_containing_others(w->v, &a, others) : 0;
     if (!fit.characters || n_others > MAX_OTHERS)
@@ -469,11 +476,12 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
 {
     unsigned tries = QN_TRIES_ALL;
     uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, characters of what was added */
+    uint64_t steps = 0;
     for (int kind = (int)last; kind >= 0; kind--) {
         const unsigned parts = qn_text_contains((qn_text_class)kind);
         if (!(tries & parts))
             continue;
-        const qn_text_fit fit = qn_text_fits(dfa, state, (qn_text_class)kind);
+        const qn_text_fit fit = qn_text_fits(dfa, state, (qn_text_class)kind, &steps);
         if (fit.characters > added[kind])
             add_set(w, &w->v->texts[kind], fit.characters);
         for (int part = 0; part <= kind; part++)
@@ -482,6 +490,7 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
         if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(goes_on && fit.ends_within)))
             tries &= ~parts;
     }
+    qn_state_pay(w->s, steps);
     return add_alphabet_texts(w, dfa, state, last, goes_on, tries);
 }
 
@@ -590,19 +599,18 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
     uint16_t tries[QN_GRAMMAR_THREADS];
     memset(allowed, 0, v->n_words * sizeof *allowed);
     QN_TRY(reserve(s, 2 * n));
-    s->steps = 0;
-    for (size_t i = 0; i < n; i++)
+    qn_state_begin(s, QN_GRAMMAR_MASK_STEPS);
+    for (size_t i = 0; i < n && !s->failed; i++)
         tries[i] = (uint16_t)prepare(&w, i);
-    walk_tries(&w, tries, n);
-    for (int form = 0; form < QN_STRING_FORMS; form++)
+    if (!s->failed)
+        walk_tries(&w, tries, n);
+    for (int form = 0; form < QN_STRING_FORMS && !s->failed; form++)
         walk_closers(&w, tries, n, form);
     if (qn_state_has_final(s, 0, n))
         for (size_t i = 0; i < v->n_ends; i++)
             qn_mask_set(allowed, (uint32_t)v->ends[i]);
     s->n_frames = n_frames;
-    const bool failed = s->failed;
-    s->failed = false;
-    return failed ? qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous for a mask") : QN_OK;
+    return s->failed ? qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous for a mask") : QN_OK;
 }
 
 /* ---- The cache ---- */

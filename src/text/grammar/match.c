@@ -23,7 +23,8 @@ struct qn_grammar_match {
     qn_grammar_vocab *vocab;
     qn_grammar_state *state;
     size_t n_seen;
-    bool is_broken; /* a token was seen that may not follow */
+    bool is_broken;        /* a token was seen that may not follow */
+    bool is_too_ambiguous; /* with is_broken: whether it may was not found */
     qn_token opening_token;
     trigger triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
@@ -84,6 +85,7 @@ static bool is_free(const qn_grammar_match *m)
     return m->phase < m->n_triggers;
 }
 
+/* Steps are counted to those before. */
 static bool accepts_free(const qn_grammar_match *m, qn_token token)
 {
     size_t length, phase = m->phase, matched = m->n_matched;
@@ -91,7 +93,12 @@ static bool accepts_free(const qn_grammar_match *m, qn_token token)
     if (!bytes || token == m->triggers[phase].token)
         return true;
     const size_t end = find_triggers(m, bytes, length, &phase, &matched);
-    return phase < m->n_triggers || qn_grammar_state_accepts(m->state, bytes + end, length - end);
+    return phase < m->n_triggers || qn_state_accepts(m->state, bytes + end, length - end);
+}
+
+static qn_status too_ambiguous(void)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous after the text so far");
 }
 
 static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allowed)
@@ -118,9 +125,11 @@ static void check_completing(const qn_grammar_match *m, const qn_trie *trie, siz
             check_free(m, t, allowed);
 }
 
-static void mask_free(const qn_grammar_match *m, uint32_t *allowed)
+/* Behind a trigger that many tokens contain, the grammar is asked about each of them. */
+static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
     const trigger *t = &m->triggers[m->phase];
+    qn_state_begin(m->state, QN_GRAMMAR_MASK_STEPS);
     for (size_t token = 0; token < m->vocab->n_tokens; token++)
         qn_mask_set(allowed, (uint32_t)token);
     for (size_t i = 0; i < t->n_containing; i++)
@@ -128,6 +137,7 @@ static void mask_free(const qn_grammar_match *m, uint32_t *allowed)
     for (size_t matched = m->n_matched; matched > 0; matched = t->border[matched])
         for (int i = 0; i < QN_TRIE_CLOSING; i++)
             check_completing(m, &m->vocab->tries[i], matched, allowed);
+    return m->state->failed ? too_ambiguous() : QN_OK;
 }
 
 /* ---- Tokens ---- */
@@ -152,7 +162,30 @@ static void skip_opening(qn_grammar_match *m)
         m->phase = 1;
 }
 
-static void see(qn_grammar_match *m, qn_token token)
+/* False if that takes more than max_steps, of which a token may have more: nothing is changed then. */
+static bool advance(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
+{
+    if (m->is_broken || qn_state_advance(m->state, bytes, length, max_steps))
+        return true;
+    if (m->state->was_too_ambiguous && max_steps < QN_GRAMMAR_TOKEN_STEPS)
+        return false;
+    m->is_broken = true;
+    m->is_too_ambiguous = m->state->was_too_ambiguous;
+    return true;
+}
+
+static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint64_t max_steps)
+{
+    size_t phase = m->phase, matched = bytes ? m->n_matched : 0;
+    const size_t end = bytes ? find_triggers(m, bytes, length, &phase, &matched) : 0;
+    if (phase == m->n_triggers && !advance(m, bytes + end, length - end, max_steps))
+        return false;
+    m->phase = phase;
+    m->n_matched = matched;
+    return true;
+}
+
+static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
 {
     size_t length;
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
@@ -162,21 +195,21 @@ static void see(qn_grammar_match *m, qn_token token)
         m->phase++;
         m->n_matched = 0;
     } else if (is_free(m)) {
-        if (!bytes)
-            m->n_matched = 0;
-        const size_t end = bytes ? find_triggers(m, bytes, length, &m->phase, &m->n_matched) : 0;
-        m->is_broken = !is_free(m) && !qn_grammar_state_advance(m->state, bytes + end, length - end);
+        return see_free(m, bytes, length, max_steps);
     } else if (bytes) {
-        m->is_broken |= !qn_grammar_state_advance(m->state, bytes, length);
+        return advance(m, bytes, length, max_steps);
     } else if (!is_end(m->vocab, token)) {
         m->is_broken = true;
     }
+    return true;
 }
 
-static void see_all(qn_grammar_match *m, const qn_token *answer, size_t n)
+static bool see_all(qn_grammar_match *m, const qn_token *answer, size_t n, uint64_t max_steps)
 {
     for (; m->n_seen < n; m->n_seen++)
-        see(m, answer[m->n_seen]);
+        if (!see(m, answer[m->n_seen], max_steps))
+            return false;
+    return true;
 }
 
 /* ---- Matches ---- */
@@ -200,6 +233,15 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     else
         qn_grammar_match_free(m);
     return status;
+}
+
+size_t qn_grammar_match_bytes(const qn_grammar_match *m)
+{
+    size_t bytes = sizeof *m + sizeof *m->state + m->state->config_capacity * sizeof *m->state->configs +
+                   m->state->frame_capacity * sizeof *m->state->frames;
+    for (size_t i = 0; i < m->n_triggers; i++)
+        bytes += m->triggers[i].n_containing * sizeof *m->triggers[i].containing;
+    return bytes;
 }
 
 static qn_status copy_containing(const trigger *from, trigger *to)
@@ -249,29 +291,41 @@ bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_
 {
     qn_grammar_match *m = match;
     size_t length;
-    see_all(m, answer, n);
-    if (m->is_broken)
+    if (!see_all(m, answer, n, QN_GRAMMAR_CHECK_STEPS) || m->is_broken)
         return false;
     if (is_opening(m, token))
         return true;
+    qn_state_begin(m->state, QN_GRAMMAR_CHECK_STEPS);
     if (is_free(m))
         return accepts_free(m, token);
     const char *bytes = qn_grammar_vocab_bytes(m->vocab, token, &length);
     if (bytes)
-        return qn_grammar_state_accepts(m->state, bytes, length);
+        return qn_state_accepts(m->state, bytes, length);
     return is_end(m->vocab, token) && qn_grammar_state_is_finished(m->state);
 }
 
-void qn_grammar_match_mask(void *match, const qn_token *answer, size_t n, uint32_t *allowed)
+static bool is_empty(const uint32_t *mask, size_t n_words)
 {
-    qn_grammar_match *m = match;
-    see_all(m, answer, n);
+    for (size_t i = 0; i < n_words; i++)
+        if (mask[i])
+            return false;
+    return true;
+}
+
+qn_status qn_grammar_match_mask(qn_grammar_match *m, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
+    if (m->is_too_ambiguous)
+        return too_ambiguous();
     if (is_free(m) && !m->is_broken)
-        mask_free(m, allowed);
-    else if (m->is_broken || qn_grammar_mask(m->vocab, m->state, allowed) != QN_OK)
-        memset(allowed, 0, m->vocab->n_words * sizeof *allowed);
+        QN_TRY(mask_free(m, allowed));
+    else if (!m->is_broken)
+        QN_TRY(qn_grammar_mask(m->vocab, m->state, allowed));
     if (!m->n_seen && m->opening_token >= 0)
         qn_mask_set(allowed, (uint32_t)m->opening_token);
+    if (is_empty(allowed, m->vocab->n_words))
+        return qn_fail(QN_ERR_UNSUPPORTED, "grammar: no token of the vocabulary may follow the text so far");
+    return QN_OK;
 }
 
 bool qn_grammar_match_check_first(const qn_sampling *sampling)

@@ -9,16 +9,19 @@
 
 enum { MAX_FRAMES = 1 << 14, MAX_WORK = 1024, MAX_SPLITS = 1024, PIECE = 256 };
 
+/* What is compared in one step. */
+enum { COMPARED = 4, COMPARED_FRAMES = 8 };
+
 /* ---- Frames ---- */
 
 static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
 {
     for (size_t i = s->n_frames; i-- > 0;)
         if (!memcmp(&s->frames[i], frame, sizeof *frame)) {
-            s->steps += (s->n_frames - i) / 8;
+            qn_state_pay(s, (s->n_frames - i) / COMPARED_FRAMES);
             return (uint32_t)i;
         }
-    s->steps += s->n_frames / 8;
+    qn_state_pay(s, s->n_frames / COMPARED_FRAMES);
     if (s->n_frames >= MAX_FRAMES ||
         qn_realloc_array(&s->frames, &s->frame_capacity, s->n_frames + 1, sizeof *s->frames, "grammar state") != QN_OK) {
         s->failed = true;
@@ -76,9 +79,10 @@ bool qn_state_adds_key(const qn_grammar_state *s, const qn_config *config)
     return find_key_rules(&s->grammar->objects[s->grammar->nodes[config->node].a], &s->frames[config->frame]).additional;
 }
 
-void qn_state_declared_bytes(const qn_grammar_state *s, const qn_config *c, uint64_t bytes[4])
+void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t bytes[4])
 {
     const qn_object_rule *o = &s->grammar->objects[s->grammar->nodes[c->node].a];
+    qn_state_pay(s, ((c->sub >> 20) - (c->sub >> 8 & 0xfff)) / COMPARED);
     for (uint32_t i = c->sub >> 8 & 0xfff; i < c->sub >> 20; i++) {
         const qn_spelling *name = &o->spellings[i];
         const uint8_t byte = name->length > c->count ? (uint8_t)name->text[c->count] : o->end;
@@ -109,7 +113,7 @@ qn_config qn_state_additional_key(qn_grammar_state *s, const qn_config *c)
 /* Begins a set of configurations, of one byte. */
 static void begin_set(qn_grammar_state *s)
 {
-    s->max_steps = s->steps + QN_GRAMMAR_BYTE_STEPS;
+    qn_state_pay(s, 2);
     memset(s->met, 0, sizeof s->met);
 }
 
@@ -120,8 +124,11 @@ static size_t add_config(qn_grammar_state *s, size_t begin, size_t end, const qn
     const uint32_t bit = (uint32_t)(key * UINT64_C(0xd6e8feb86659fd93) >> 53);
     const bool is_met = s->met[bit / 64] >> (bit % 64) & 1;
     for (size_t i = begin; i < end && is_met; i++)
-        if (!memcmp(&s->configs[i], c, sizeof *c))
+        if (!memcmp(&s->configs[i], c, sizeof *c)) {
+            qn_state_pay(s, (i - begin) / COMPARED);
             return end;
+        }
+    qn_state_pay(s, is_met ? (end - begin) / COMPARED : 0);
     if (end - begin >= QN_GRAMMAR_THREADS)
         return end;
     if (qn_realloc_array(&s->configs, &s->config_capacity, end + 1, sizeof *s->configs, "grammar state") != QN_OK) {
@@ -155,10 +162,10 @@ static void put(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
 /* Whether a split was met with this frame before: loops may return without a byte, and branches meet. */
 static bool repeats(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
 {
+    qn_state_pay(s, w->n_splits / COMPARED);
     for (size_t i = 0; i < w->n_splits; i++)
         if (w->splits[i].node == node && w->splits[i].frame == frame)
             return true;
-    s->steps += w->n_splits / 8;
     if (w->n_splits == MAX_SPLITS) {
         s->failed = true;
         return true;
@@ -198,7 +205,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
     while (w.n && !s->failed) {
         qn_config c = { .node = w.items[--w.n].node, .frame = w.items[w.n].frame };
         const qn_node *n = &g->nodes[c.node];
-        s->failed |= ++s->steps > s->max_steps;
+        qn_state_pay(s, 1);
         switch ((qn_node_kind)n->kind) {
         case QN_NEVER: break;
         case QN_FINAL:
@@ -300,6 +307,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     const bool additional = rules.additional && next != QN_STRING_REJECTED;
     if (next == QN_STRING_END)
         return additional ? add_closure(s, begin, end, o->rest_value, count_member(s, o, c.frame, -1)) : end;
+    qn_state_pay(s, (last - first) / COMPARED);
     while (first < last && (o->spellings[first].length <= c.count || (uint8_t)o->spellings[first].text[c.count] != byte))
         first++;
     while (first < last && (uint8_t)o->spellings[last - 1].text[c.count] != byte)
@@ -327,7 +335,7 @@ size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, u
     for (size_t i = begin; i < end && !s->failed; i++) {
         qn_config c = s->configs[i];
         const qn_node *n = &g->nodes[c.node];
-        s->steps++;
+        qn_state_pay(s, 1);
         if (n->kind == QN_BYTE && byte >= n->lo && byte <= n->hi)
             out = add_closure(s, at, out, n->next, c.frame);
         if (n->kind == QN_STRING)
@@ -357,11 +365,12 @@ static bool string_takes(const qn_grammar *g, const qn_string_rule *rule, const 
            (!dfa || dfa->next[(size_t)(c->sub >> 8) * dfa->n_classes + dfa->class_of[byte]]);
 }
 
-bool qn_state_takes(const qn_grammar_state *s, const qn_config *c, uint8_t byte)
+bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
 {
     const qn_grammar *g = s->grammar;
     const qn_node *n = &g->nodes[c->node];
     uint64_t declared[4] = { 0 };
+    qn_state_pay(s, 1);
     switch ((qn_node_kind)n->kind) {
     case QN_BYTE: return byte >= n->lo && byte <= n->hi;
     case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
@@ -396,6 +405,7 @@ qn_status qn_grammar_state_create(const qn_grammar *grammar, qn_grammar_state **
         return qn_fail(QN_ERR_MEMORY, "grammar state: no memory");
     s->grammar = grammar;
     const qn_frame bottom = { .node = QN_NODE_FINAL };
+    qn_state_begin(s, QN_GRAMMAR_TOKEN_STEPS);
     add_frame(s, &bottom);
     begin_set(s);
     if (!s->failed)
@@ -443,7 +453,6 @@ qn_status qn_grammar_state_clone(const qn_grammar_state *state, qn_grammar_state
 static size_t look_ahead(qn_grammar_state *s, const char *bytes, size_t length)
 {
     size_t begin = 0, end = s->n_configs;
-    s->failed = false;
     for (size_t i = 0; i < length; i++) {
         const size_t next = qn_state_step(s, begin, end, end, (uint8_t)bytes[i]);
         if (next == end)
@@ -459,13 +468,18 @@ static size_t look_ahead(qn_grammar_state *s, const char *bytes, size_t length)
     return end;
 }
 
-bool qn_grammar_state_accepts(qn_grammar_state *s, const char *bytes, size_t length)
+bool qn_state_accepts(qn_grammar_state *s, const char *bytes, size_t length)
 {
     const size_t n_frames = s->n_frames;
     const bool follows = !length || look_ahead(s, bytes, length) > s->n_configs;
     s->n_frames = n_frames;
-    s->failed = false;
     return follows;
+}
+
+bool qn_grammar_state_accepts(qn_grammar_state *s, const char *bytes, size_t length)
+{
+    qn_state_begin(s, QN_GRAMMAR_TOKEN_STEPS);
+    return qn_state_accepts(s, bytes, length);
 }
 
 /* Keeps the frames of the configurations, in the order of their use. */
@@ -490,13 +504,15 @@ static void compact(qn_grammar_state *s, uint32_t *moved, qn_frame *kept)
     s->n_frames = n;
 }
 
-static bool advance_piece(qn_grammar_state *s, const char *bytes, size_t length)
+static bool advance_piece(qn_grammar_state *s, const char *bytes, size_t length, uint64_t max_steps)
 {
-    const size_t n_frames = s->n_frames, begin = s->n_configs, end = look_ahead(s, bytes, length);
+    const size_t n_frames = s->n_frames, begin = s->n_configs;
+    qn_state_begin(s, max_steps);
+    const size_t end = look_ahead(s, bytes, length);
     uint32_t *moved = end > begin ? calloc(s->n_frames, sizeof *moved) : NULL;
     qn_frame *kept = end > begin ? malloc(s->n_frames * sizeof *kept) : NULL;
     const bool follows = moved && kept;
-    s->failed = false;
+    s->was_too_ambiguous = s->failed;
     if (follows) {
         memmove(s->configs, s->configs + begin, (end - begin) * sizeof *s->configs);
         s->n_configs = end - begin;
@@ -509,25 +525,31 @@ static bool advance_piece(qn_grammar_state *s, const char *bytes, size_t length)
     return follows;
 }
 
-bool qn_grammar_state_advance(qn_grammar_state *s, const char *bytes, size_t length)
+bool qn_state_advance(qn_grammar_state *s, const char *bytes, size_t length, uint64_t max_steps)
 {
     if (!length)
         return true;
     if (length <= PIECE)
-        return advance_piece(s, bytes, length);
+        return advance_piece(s, bytes, length, max_steps);
     qn_grammar_state *trial;
     if (qn_grammar_state_clone(s, &trial) != QN_OK)
         return false;
     bool follows = true;
     for (size_t at = 0; at < length && follows; at += PIECE)
-        follows = advance_piece(trial, bytes + at, length - at < PIECE ? length - at : PIECE);
+        follows = advance_piece(trial, bytes + at, length - at < PIECE ? length - at : PIECE, max_steps);
     if (follows) {
         const qn_grammar_state old = *s;
         *s = *trial;
         *trial = old;
     }
+    s->was_too_ambiguous = !follows && trial->was_too_ambiguous;
     qn_grammar_state_free(trial);
     return follows;
+}
+
+bool qn_grammar_state_advance(qn_grammar_state *s, const char *bytes, size_t length)
+{
+    return qn_state_advance(s, bytes, length, QN_GRAMMAR_TOKEN_STEPS);
 }
 
 bool qn_grammar_state_is_finished(const qn_grammar_state *s)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { MAX_STATES = 64, MAX_VISITS = 2048 };
+enum { MAX_STATES = 64, MAX_STEPS = 1 << 16, BEGIN_STEPS = 64, COMPARED = 4 };
 
 unsigned qn_text_contains(qn_text_class kind)
 {
@@ -106,7 +106,8 @@ typedef struct level {
     const qn_dfa *dfa;
     uint16_t run_end[256]; /* by byte, the next one of another class of the DFA */
     state_set at[PLACES];
-    bool is_full;     /* too many states */
+    bool is_full;     /* too many states, or steps */
+    uint64_t steps;   /* of some ns */
     bool lives, ends; /* some byte follows, some does not */
 } level;
 
@@ -114,8 +115,11 @@ static void add_state(level *l, int place, uint32_t state)
 {
     state_set *to = &l->at[place];
     for (size_t i = 0; i < to->n; i++)
-        if (to->items[i] == state)
+        if (to->items[i] == state) {
+            l->steps += i / COMPARED;
             return;
+        }
+    l->steps += to->n / COMPARED;
     if (to->n == MAX_STATES)
         l->is_full = true;
     else
@@ -127,6 +131,7 @@ static void take_byte(level *l, uint32_t state, uint8_t byte, int place)
     const uint32_t next = l->dfa->next[(size_t)state * l->dfa->n_classes + l->dfa->class_of[byte]];
     l->lives |= next != 0;
     l->ends |= !next;
+    l->is_full |= ++l->steps > MAX_STEPS;
     if (next)
         add_state(l, place, next);
 }
@@ -200,13 +205,16 @@ static bool take_character(level *l, const state_set *from, qn_text_class kind, 
     return !l->ends;
 }
 
-static bool are_equal(const state_set *a, const state_set *b)
+static bool are_equal(level *l, const state_set *a, const state_set *b)
 {
     size_t n_common = 0;
+    if (a->n != b->n)
+        return false;
+    l->steps += a->n * b->n / COMPARED;
     for (size_t i = 0; i < a->n; i++)
         for (size_t k = 0; k < b->n; k++)
             n_common += a->items[i] == b->items[k];
-    return a->n == b->n && n_common == a->n;
+    return n_common == a->n;
 }
 
 static void find_runs(level *l)
@@ -218,20 +226,20 @@ static void find_runs(level *l)
     }
 }
 
-qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind)
+qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps)
 {
-    level l = { .dfa = dfa };
+    level l = { .dfa = dfa, .steps = BEGIN_STEPS };
     state_set from = { { state }, 1 };
     qn_text_fit fit = { 0 };
     find_runs(&l);
-    for (size_t n_visits = 0; n_visits < MAX_VISITS; n_visits += from.n) {
+    for (;;) {
         const bool is_first = fit.characters == 0;
         if (!take_character(&l, &from, kind, is_first) || l.is_full) {
             fit.is_closed = !l.lives && !l.is_full;
             break;
         }
         fit.characters++;
-        if (fit.characters > QN_TOKEN_BYTES || (!is_first && are_equal(&from, &l.at[BODY]))) {
+        if (fit.characters > QN_TOKEN_BYTES || (!is_first && are_equal(&l, &from, &l.at[BODY]))) {
             fit.characters = QN_UNLIMITED;
             break;
         }
@@ -239,6 +247,7 @@ qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind)
         for (size_t i = 0; i < from.n; i++)
             fit.ends_within |= dfa->accept[from.items[i]] != 0;
     }
+    *steps += l.steps;
     return fit;
 }
 
@@ -292,9 +301,9 @@ static bool any_lives(const qn_dfa *dfa, const state_set *from, const uint8_t *b
     return false;
 }
 
-qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, qn_text_alphabet *a)
+qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *a)
 {
-    level l = { .dfa = dfa };
+    level l = { .dfa = dfa, .steps = BEGIN_STEPS };
     const uint32_t *row = &dfa->next[(size_t)state * dfa->n_classes], next = row[dfa->class_of['a']];
     state_set from = { { state }, 1 };
     qn_text_fit fit = { 0 };
@@ -306,7 +315,8 @@ qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, qn_text_alp
         return fit;
     find_runs(&l);
     a->has_foreign = takes_foreign(&l, &from, next);
-    for (size_t n_visits = 0; n_visits < MAX_VISITS; n_visits += from.n) {
+    for (;;) {
+        l.steps += from.n * s.n_outside / COMPARED;
         a->others_end = a->others_end && !any_lives(dfa, &from, s.outside, s.n_outside);
         begin_character(&l);
         for (size_t i = 0; i < s.n_inside; i++)
@@ -320,11 +330,12 @@ qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, qn_text_alp
         fit.characters++;
         for (size_t i = 0; i < l.at[BODY].n; i++)
             fit.ends_within |= dfa->accept[l.at[BODY].items[i]] != 0;
-        if (fit.characters > QN_TOKEN_BYTES || are_equal(&from, &l.at[BODY])) {
+        if (fit.characters > QN_TOKEN_BYTES || are_equal(&l, &from, &l.at[BODY])) {
             fit.characters = QN_UNLIMITED;
             break;
         }
         from = l.at[BODY];
     }
+    *steps += l.steps;
     return fit;
 }

@@ -122,8 +122,9 @@ typedef struct qn_text_fit {
     bool ends_within;    /* the DFA's text may end behind a character of them */
 } qn_text_fit;
 
-/* qn_text_fits - whether the texts of a class follow a state of a DFA, by the sets of states that they lead to. */
-qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind);
+/* qn_text_fits - whether the texts of a class follow a state of a DFA, by the sets of states that they lead to. No
+ * characters follow if it takes too many steps, which are added to *steps. */
+qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps);
 
 /* Printable ASCII characters, and perhaps all others that are in classes, that states of a DFA take alike. */
 typedef struct qn_text_alphabet {
@@ -138,8 +139,8 @@ static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
 }
 
 /* qn_text_find_alphabet - the alphabet with which a state of a DFA goes on, and how texts of it follow, those included that end
- * inside a character. No characters follow if the alphabet does not have the letters a to z. */
-qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, qn_text_alphabet *alphabet);
+ * inside a character. No characters follow if the alphabet does not have the letters a to z. Steps as above. */
+qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *alphabet);
 
 /* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, control
  * characters, bytes outside ASCII. */

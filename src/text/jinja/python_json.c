@@ -2,7 +2,7 @@
 #include "base/status.h"
 #include "text/jinja/run.h"
 #include "base/utf8.h"
-#include "text/json_decode.h"
+#include "gguf/json_decode.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -211,20 +211,11 @@ qn_status qn_to_json(qn_run *r, const qn_value *value, const qn_json_style *styl
     return qn_builder_finish(&w.b, out);
 }
 
-/* The values count as those of the rendering that they become. */
-static bool take_memory(void *left, size_t bytes)
-{
-    size_t *n = left;
-    const bool fits = bytes <= *n;
-    *n -= fits ? bytes : 0;
-    return fits;
-}
-
 qn_status qn_from_json(qn_run *r, const qn_value *text, qn_value *out)
 {
     json_error_t error;
-    size_t left = (r->arena.limit - r->arena.bytes) / 2;
-    const qn_json_limits limits = { .take = take_memory, .user = &left };
+    size_t left = (r->arena.limit - r->arena.bytes) / 2; /* the values count as those of the rendering that they become */
+    const qn_json_limits limits = { .take = qn_json_take, .user = &left };
     QN_TRY(qn_run_work(r, text->u.string->length)); /* a value may have two bytes */
     json_t *json = qn_json_decode(text->u.string->data, text->u.string->length, JSON_DECODE_ANY, &limits, &error);
     if (!json)

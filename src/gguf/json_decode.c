@@ -1,9 +1,8 @@
 /* A decoder without recursion: values are put into the array or object that is open, which is on a stack. */
-#include "text/json_decode.h"
+#include "gguf/json_decode.h"
 
 #include "base/append.h"
 #include "base/utf8.h"
-#include "text/json_scan.h"
 
 #include <locale.h>
 #include <math.h>
@@ -26,7 +25,7 @@ typedef struct decoder {
     size_t flags, max_depth;
     json_error_t *why;
     json_t *root;
-    json_t *open[QN_JSON_MAX_DEPTH]; /* [depth] arrays and objects, each in the one before it */
+    json_t *open[QN_JSON_DEPTH]; /* [depth] arrays and objects, each in the one before it */
     size_t depth;
     char *scratch; /* of a string with escapes, of a key */
     size_t cap_scratch;
@@ -232,7 +231,10 @@ static bool put_string(decoder *d)
         d->scratch = NULL;
         d->cap_scratch = 0;
     }
-    bool done = decode_string(d, false, &text, &n) && take(d, STRING_COST + n);
+    bool done = decode_string(d, false, &text, &n);
+    if (done && d->limits && d->limits->refuses_zero && memchr(text, 0, n))
+        done = fail(d, json_error_null_character, "a string has U+0000");
+    done = done && take(d, STRING_COST + n);
     json_t *value = done ? json_stringn_nocheck(text, n) : NULL;
     if (is_member) {
         free(d->scratch);
@@ -351,9 +353,14 @@ static bool put_number(decoder *d)
 
 /* ---- Values ---- */
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
 static void skip_space(decoder *d)
 {
-    while (d->at < d->length && qn_json_is_space(d->text[d->at]))
+    while (d->at < d->length && is_space(d->text[d->at]))
         d->at++;
 }
 
@@ -474,12 +481,12 @@ static void free_shared(decoder *d)
 
 json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_json_limits *limits, json_error_t *why)
 {
-    const size_t depth = limits && limits->depth ? limits->depth : QN_JSON_MAX_DEPTH;
+    const size_t depth = limits && limits->depth ? limits->depth : QN_JSON_DEPTH;
     decoder d = { .text = text,
                   .length = length,
                   .limits = limits,
                   .flags = flags,
-                  .max_depth = depth < QN_JSON_MAX_DEPTH ? depth : QN_JSON_MAX_DEPTH,
+                  .max_depth = depth < QN_JSON_DEPTH ? depth : QN_JSON_DEPTH,
                   .why = why };
     const bool done = decode(&d);
     free_shared(&d);
@@ -488,4 +495,20 @@ json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_j
         return d.root;
     json_decref(d.root);
     return NULL;
+}
+
+bool qn_json_take(void *left, size_t bytes)
+{
+    size_t *n = left;
+    const bool fits = bytes <= *n;
+    *n -= fits ? bytes : 0;
+    return fits;
+}
+
+json_t *qn_json_load(const char *text, size_t length, size_t flags, size_t depth, json_error_t *why)
+{
+    enum { FACTOR = 24, SOME = 1 << 20, MOST = 512 << 20 };
+    size_t left = length < (MOST - SOME) / FACTOR ? length * FACTOR + SOME : MOST;
+    const qn_json_limits limits = { .depth = depth, .refuses_zero = true, .take = qn_json_take, .user = &left };
+    return qn_json_decode(text, length, flags, &limits, why);
 }

@@ -1,15 +1,18 @@
-/* JSON that clients send, as they mean it, into Jansson's values: what Jansson refuses and JavaScript and Python print. Memory is
- * counted before it is used: a small text can make values of eighty times its size. */
-#ifndef QN_TEXT_JSON_DECODE_H
-#define QN_TEXT_JSON_DECODE_H
+/* JSON of strangers (clients, files, servers) into Jansson's values, as they mean it: what Jansson refuses and JavaScript and Python
+ * print. Memory is counted before it is used: a small text can make values of eighty times its size. */
+#ifndef QN_GGUF_JSON_DECODE_H
+#define QN_GGUF_JSON_DECODE_H
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
+enum { QN_JSON_DEPTH = 256 };
+
 /* What a text may have. Zero: the defaults. */
 typedef struct qn_json_limits {
-    size_t depth; /* levels of arrays and objects; 0, or more than it: QN_JSON_MAX_DEPTH */
+    size_t depth;      /* levels of arrays and objects; 0, or more than it: QN_JSON_DEPTH */
+    bool refuses_zero; /* U+0000 in strings, which cuts them where they are texts of C */
     /* Called before values take as many bytes; false: they are too many, and decoding ends. NULL: there is no limit. */
     bool (*take)(void *user, size_t bytes);
     void *user;
@@ -29,5 +32,12 @@ typedef struct qn_json_limits {
  * integers of long arrays may be one value, as those of token ids: integers must not be changed. Stack and time do not grow with
  * the depth. */
 json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_json_limits *limits, json_error_t *why);
+
+/* qn_json_take - `take` where *left, a size_t, is how many bytes there are left. */
+bool qn_json_take(void *left, size_t bytes);
+
+/* qn_json_load - qn_json_decode for texts of files and servers: values of at most 24 times its size, and a MiB, and 512 MiB. U+0000 is
+ * refused. */
+json_t *qn_json_load(const char *text, size_t length, size_t flags, size_t depth, json_error_t *why);
 
 #endif

@@ -1,0 +1,353 @@
+/* What a parser keeps of tools: their names, and for the XML form the types that their JSON schemas give arguments. The JSON itself,
+ * which may be large, is not needed while an answer is generated. */
+#include "base/memory.h"
+#include "text/grammar/schema_merge.h"
+#include "text/output_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Schemas come with requests: references may form cycles, and lists be long. What is counted: 256 for a schema, 4 for a
+ * constant or a name of a type, 8 for a value that the search for an anchor visits. */
+enum { PER_SCHEMA = 256, PER_CONSTANT = 4, PER_VALUE = 8, MAX_VISITS = 256 * PER_SCHEMA };
+
+static const char *const type_names[N_VALUE_TYPES] = {
+    [VALUE_STRING] = "string", [VALUE_INTEGER] = "integer", [VALUE_NUMBER] = "number", [VALUE_BOOLEAN] = "boolean",
+    [VALUE_NULL] = "null",     [VALUE_ARRAY] = "array",     [VALUE_OBJECT] = "object",
+};
+
+const json_t *qn_output_tool_schema(const json_t *tool)
+{
+    const json_t *schema = json_object_get(tool, "parameters");
+    return schema ? schema : json_object_get(tool, "input_schema");
+}
+
+struct walk {
+    const json_t *root;
+    uint64_t n_visits;
+    qn_value_types *types;
+};
+
+/* Counts visits; false if they are too many. */
+static bool visit(struct walk *walk, uint64_t n)
+{
+    walk->n_visits = n < MAX_VISITS - walk->n_visits ? walk->n_visits + n : MAX_VISITS;
+    return walk->n_visits < MAX_VISITS;
+}
+
+static void add_type(struct walk *walk, qn_value_type type)
+{
+    qn_value_types *types = walk->types;
+    for (size_t i = 0; i < types->n; i++)
+        if (types->types[i] == type)
+            return;
+    types->types[types->n++] = type;
+}
+
+/* What a reference leads to, or NULL. */
+static const json_t *resolve(struct walk *walk, const json_t *reference)
+{
+    json_t *target;
+    if (!json_is_string(reference) || !visit(walk, PER_SCHEMA))
+        return NULL;
+    const uint64_t before = QN_SCHEMA_STEPS - (MAX_VISITS - walk->n_visits) / PER_VALUE;
+    uint64_t steps = before;
+    if (qn_schema_resolve((json_t *)walk->root, json_string_value(reference), &steps, &target) != QN_OK)
+        return NULL;
+    return visit(walk, PER_VALUE * (steps - before)) ? target : NULL;
+}
+
+/* The schema that references lead to, or NULL. */
+static const json_t *dereference(struct walk *walk, const json_t *schema)
+{
+    const json_t *reference;
+    while (schema && (reference = json_object_get(schema, "$ref")))
+        schema = resolve(walk, reference);
+    return schema;
+}
+
+static void add_type_of(struct walk *walk, const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_STRING: add_type(walk, VALUE_STRING); break;
+    case JSON_INTEGER: add_type(walk, VALUE_INTEGER); break;
+    case JSON_REAL: add_type(walk, VALUE_NUMBER); break;
+    case JSON_TRUE:
+    case JSON_FALSE: add_type(walk, VALUE_BOOLEAN); break;
+    case JSON_NULL: add_type(walk, VALUE_NULL); break;
+    case JSON_ARRAY: add_type(walk, VALUE_ARRAY); break;
+    case JSON_OBJECT: add_type(walk, VALUE_OBJECT); break;
+    }
+}
+
+static void add_named(struct walk *walk, const json_t *name)
+{
+    for (qn_value_type type = 0; type < N_VALUE_TYPES; type++)
+        if (json_is_string(name) && !strcmp(json_string_value(name), type_names[type]))
+            add_type(walk, type);
+}
+
+static const char *const unions[] = { "anyOf", "oneOf", "allOf" };
+enum { N_UNIONS = sizeof unions / sizeof *unions };
+
+static void collect(struct walk *walk, const json_t *schema)
+{
+    const json_t *list, *element;
+    size_t i;
+    if (!visit(walk, PER_SCHEMA))
+        return;
+    schema = dereference(walk, schema);
+    if ((list = json_object_get(schema, "type"))) {
+        add_named(walk, list);
+        for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
+            add_named(walk, json_array_get(list, i));
+        if (json_is_true(json_object_get(schema, "nullable")))
+            add_type(walk, VALUE_NULL);
+        return;
+    }
+    if ((element = json_object_get(schema, "const")))
+        add_type_of(walk, element);
+    list = json_object_get(schema, "enum");
+    for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
+        add_type_of(walk, json_array_get(list, i));
+    for (size_t u = 0; u < N_UNIONS; u++) {
+        list = json_object_get(schema, unions[u]);
+        for (i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
+            collect(walk, json_array_get(list, i));
+    }
+    if (json_object_get(schema, "properties"))
+        add_type(walk, VALUE_OBJECT);
+    if (json_object_get(schema, "items"))
+        add_type(walk, VALUE_ARRAY);
+}
+
+/* The types of a property of objects, in what their schema says itself, refers to or joins. True if one names the property. */
+static bool collect_property(struct walk *walk, const json_t *schema, const char *name)
+{
+    const json_t *property = json_object_get(json_object_get(schema, "properties"), name), *list;
+    const json_t *reference = json_object_get(schema, "$ref");
+    bool is_named = property != NULL;
+    size_t i;
+    if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
+        return false;
+    if (property)
+        collect(walk, property);
+    if (reference)
+        is_named |= collect_property(walk, resolve(walk, reference), name);
+    for (size_t u = 0; u < N_UNIONS; u++) {
+        list = json_object_get(schema, unions[u]);
+        for (i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
+            is_named |= collect_property(walk, json_array_get(list, i), name);
+    }
+    return is_named;
+}
+
+/* `left`: visits that may be made; those that are made are taken off. */
+static void find_types(const json_t *schema, const char *key, size_t length, uint64_t *left, qn_value_types *types)
+{
+    const uint64_t begin = *left < MAX_VISITS ? MAX_VISITS - *left : 0;
+    struct walk walk = { .root = schema, .n_visits = begin, .types = types };
+    char name[MAX_NAME + 1];
+    bool is_named = false;
+    *types = (qn_value_types){ .n = 0 };
+    if (length <= MAX_NAME) {
+        memcpy(name, key, length);
+        name[length] = '\0';
+        is_named = collect_property(&walk, schema, name);
+    }
+    if (!is_named)
+        collect(&walk, json_object_get(dereference(&walk, schema), "additionalProperties"));
+    *left -= walk.n_visits - begin;
+    /* A value of any type is JSON if it can be read as JSON. */
+    if (!types->n)
+        for (qn_value_type type = VALUE_INTEGER; type < N_VALUE_TYPES; type++)
+            types->types[types->n++] = type;
+}
+
+void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types)
+{
+    uint64_t left = MAX_VISITS;
+    find_types(schema, key, length, &left, types);
+}
+
+/* ---- Tools ---- */
+
+/* What all tools may be visited for their types, and each argument more. Types that are not found by then are any. */
+enum { VISITS_OF_TOOLS = 64 * MAX_VISITS, VISITS_OF_ARGUMENT = 8 * PER_SCHEMA };
+
+/* A name is at names[name .. name + length). */
+typedef struct argument {
+    uint32_t name;
+    uint16_t length;
+    uint8_t n_types, types[N_VALUE_TYPES];
+} argument;
+
+struct qn_output_tool {
+    uint32_t name, length;
+    uint32_t first, n; /* its arguments that have a name in the schema */
+    argument other;    /* of any other name */
+};
+
+struct qn_output_tools {
+    size_t n_tools, n_arguments, n_names;
+    size_t tool_capacity, argument_capacity, name_capacity;
+    qn_output_tool *tools;
+    argument *arguments;
+    char *names;
+};
+
+struct build {
+    qn_output_tools *to;
+    uint64_t left; /* visits */
+    json_t *found; /* names of a tool's arguments */
+    bool has_memory;
+};
+
+static qn_status add_name(qn_output_tools *to, const char *name, size_t length, uint32_t *at)
+{
+    size_t need;
+    if (!qn_add_size(to->n_names, length, &need) || need > UINT32_MAX)
+        return qn_fail(QN_ERR_MEMORY, "tools: their names do not fit in memory");
+    QN_TRY(qn_realloc_array(&to->names, &to->name_capacity, need + 1, 1, "tools"));
+    memcpy(to->names + to->n_names, name, length);
+    *at = (uint32_t)to->n_names;
+    to->n_names = need;
+    return QN_OK;
+}
+
+static argument argument_of(const qn_value_types *types)
+{
+    argument a = { .n_types = (uint8_t)types->n };
+    for (size_t i = 0; i < types->n; i++)
+        a.types[i] = (uint8_t)types->types[i];
+    return a;
+}
+
+/* The names of the properties of objects, as collect_property finds them. */
+static void find_names(struct build *b, struct walk *walk, const json_t *schema)
+{
+    const json_t *reference = json_object_get(schema, "$ref"), *list, *property;
+    const char *name;
+    if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
+        return;
+    json_object_foreach(json_object_get(schema, "properties"), name, property)
+    {
+        if (!visit(walk, PER_CONSTANT))
+            return;
+        b->has_memory &= strlen(name) > MAX_NAME || !json_object_set_new(b->found, name, json_null());
+    }
+    if (reference)
+        find_names(b, walk, resolve(walk, reference));
+    for (size_t u = 0; u < N_UNIONS; u++) {
+        list = json_object_get(schema, unions[u]);
+        for (size_t i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
+            find_names(b, walk, json_array_get(list, i));
+    }
+}
+
+static qn_status add_arguments(struct build *b, const json_t *schema, qn_output_tool *tool)
+{
+    qn_output_tools *to = b->to;
+    struct walk walk = { .root = schema };
+    qn_value_types types;
+    const char *name;
+    json_t *value;
+    json_object_clear(b->found);
+    find_names(b, &walk, schema);
+    if (!b->has_memory)
+        return qn_fail(QN_ERR_MEMORY, "no memory for tools");
+    tool->first = (uint32_t)to->n_arguments;
+    json_object_foreach(b->found, name, value)
+    {
+        const size_t length = strlen(name);
+        b->left += VISITS_OF_ARGUMENT;
+        find_types(schema, name, length, &b->left, &types);
+        QN_TRY(qn_realloc_array(&to->arguments, &to->argument_capacity, to->n_arguments + 1, sizeof *to->arguments, "tools"));
+        argument *a = &to->arguments[to->n_arguments++];
+        *a = argument_of(&types);
+        a->length = (uint16_t)length;
+        QN_TRY(add_name(to, name, length, &a->name));
+        tool->n++;
+    }
+    find_types(schema, "", SIZE_MAX, &b->left, &types); /* the length of no name */
+    tool->other = argument_of(&types);
+    return QN_OK;
+}
+
+static qn_status add_tool(struct build *b, const json_t *entry, bool has_types)
+{
+    qn_output_tools *to = b->to;
+    const json_t *function = json_object_get(entry, "function"), *name;
+    function = function ? function : entry;
+    name = json_object_get(function, "name");
+    if (!json_is_string(name))
+        return QN_OK;
+    QN_TRY(qn_realloc_array(&to->tools, &to->tool_capacity, to->n_tools + 1, sizeof *to->tools, "tools"));
+    qn_output_tool *tool = &to->tools[to->n_tools++];
+    *tool = (qn_output_tool){ .length = (uint32_t)json_string_length(name) };
+    QN_TRY(add_name(to, json_string_value(name), json_string_length(name), &tool->name));
+    return has_types ? add_arguments(b, qn_output_tool_schema(function), tool) : QN_OK;
+}
+
+qn_status qn_output_tools_create(const json_t *tools, qn_output_form form, qn_output_tools **out)
+{
+    struct build b = { .left = VISITS_OF_TOOLS, .has_memory = true };
+    *out = NULL;
+    QN_TRY(qn_alloc(&b.to, 1, sizeof *b.to, "tools"));
+    b.found = json_object();
+    qn_status status = b.found ? QN_OK : qn_fail(QN_ERR_MEMORY, "no memory for tools");
+    for (size_t i = 0; status == QN_OK && i < json_array_size(tools); i++)
+        status = add_tool(&b, json_array_get(tools, i), form == QN_OUTPUT_XML);
+    json_decref(b.found);
+    if (status == QN_OK)
+        *out = b.to;
+    else
+        qn_output_tools_free(b.to);
+    return status;
+}
+
+void qn_output_tools_free(qn_output_tools *tools)
+{
+    if (!tools)
+        return;
+    free(tools->tools);
+    free(tools->arguments);
+    free(tools->names);
+    qn_free(tools);
+}
+
+size_t qn_output_tools_bytes(const qn_output_tools *tools)
+{
+    return tools ? sizeof *tools + tools->tool_capacity * sizeof *tools->tools +
+                       tools->argument_capacity * sizeof *tools->arguments + tools->name_capacity
+                 : 0;
+}
+
+const qn_output_tool *qn_output_find_tool(const qn_output_tools *tools, const char *name, size_t length)
+{
+    for (size_t i = 0; tools && i < tools->n_tools; i++) {
+        const qn_output_tool *tool = &tools->tools[i];
+        if (tool->length == length && !memcmp(tools->names + tool->name, name, length))
+            return tool;
+    }
+    return NULL;
+}
+
+void qn_output_argument_types(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length,
+                              qn_value_types *types)
+{
+    const argument *found;
+    if (!tool) {
+        qn_output_value_types(NULL, key, length, types);
+        return;
+    }
+    found = &tool->other;
+    for (uint32_t i = 0; i < tool->n && found == &tool->other; i++) {
+        const argument *a = &tools->arguments[tool->first + i];
+        if (a->length == length && !memcmp(tools->names + a->name, key, length))
+            found = a;
+    }
+    *types = (qn_value_types){ .n = found->n_types };
+    for (size_t i = 0; i < found->n_types; i++)
+        types->types[i] = (qn_value_type)found->types[i];
+}
