@@ -230,9 +230,9 @@ QN_API qn_status qn_scheduler_check_room(qn_scheduler *scheduler, const char *cl
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */
 QN_API void qn_scheduler_cancel(qn_scheduler *scheduler, uint64_t id);
 
-/* qn_scheduler_close - requests begin no more, so that a scheduler with many in its queue has none soon: those of a submission of which none
- * has begun end with QN_FINISH_WITHDRAWN, also those that come later; the others are completed. A scheduler in which none has ever begun
- * lets the first begin. With `closed` false it is open again. */
+/* qn_scheduler_close - requests begin no more, so that a scheduler with many in its queue has none soon: those of a submission
+ * of which none has begun end with QN_FINISH_WITHDRAWN, also those that come later; the others are completed. A scheduler in
+ * which none has ever begun lets the first begin. With `closed` false it is open again. */
 QN_API void qn_scheduler_close(qn_scheduler *scheduler, bool closed);
 
 /* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the

@@ -1,5 +1,6 @@
-/* How clients share what has a limit, such as the places of a queue: as long as there is room anyone may have it. Beyond that those
- * may who have less than an equal part, up to a multiple of the limit in all: one client that takes everything leaves others theirs. */
+/* How clients share what has a limit, such as the places of a queue: as long as there is room anyone may have it. Beyond that
+ * those may who have less than an equal part, up to a multiple of the limit in all: one client that takes everything leaves
+ * others theirs. */
 #ifndef QN_BASE_SHARE_H
 #define QN_BASE_SHARE_H
 

@@ -41,8 +41,8 @@ enum { QN_BENCH_MAX_REPETITIONS = 1000 };
 /* qn_cli_error - "quern: " and the text on one line of standard error, control characters made harmless. */
 void qn_cli_error(const char *format, ...) QN_PRINTF(1, 2);
 
-/* qn_cli_note - "quern: note: " and the text likewise, from any thread of a server: a pipe that nobody reads loses notes and makes nobody
- * wait; the next one says how many. */
+/* qn_cli_note - "quern: note: " and the text likewise, from any thread of a server: a pipe that nobody reads loses notes and
+ * makes nobody wait; the next one says how many. */
 void qn_cli_note(const char *format, ...) QN_PRINTF(1, 2);
 
 /* qn_cli_fail - qn_cli_error with qn_error_text(), or nothing after Ctrl-C. Returns QN_EXIT_FAILED. */

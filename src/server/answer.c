@@ -235,8 +235,8 @@ static void trim(const qn_answer *a)
 #endif
 }
 
-/* The answer is a refusal: what was written is dropped, unless it has been sent. A stream that cannot say it, as there is no memory to
- * parse its body again, is cut. The caller holds the lock. */
+/* The answer is a refusal: what was written is dropped, unless it has been sent. A stream that cannot say it, as there is no
+ * memory to parse its body again, is cut. The caller holds the lock. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
 {
     const bool has_begun = a->view.is_stream && a->view.is_accepted;

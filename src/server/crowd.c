@@ -1,10 +1,10 @@
 /* Who has the places of connections, and which connection is closed where there are too many.
  *
- * Two classes of connections wait for their clients: the known, whose last request was to be answered (with a valid key, where there
- * are keys), and all others. Others go first, as long as the known have no more than half of the places, so that neither class can
- * take those of the other. Of a class the client goes first that has most of it, and of a client's connections the one that
- * has waited longest. An answer to one that is not known waits for its client, too: without a key nobody keeps a place by not
- * reading. The cost of one is a walk over the clients. */
+ * Two classes of connections wait for their clients: the known, whose last request was to be answered (with a valid key, where
+ * there are keys), and all others. Others go first, as long as the known have no more than half of the places, so that neither
+ * class can take those of the other. Of a class the client goes first that has most of it, and of a client's connections the
+ * one that has waited longest. An answer to one that is not known waits for its client, too: without a key nobody keeps a
+ * place by not reading. The cost of one is a walk over the clients. */
 #include "server/http.h"
 
 #include <stdlib.h>

@@ -163,8 +163,8 @@ void qn_connections_tick(qn_http *http);
 
 /* ---- Places, crowd.c ---- */
 
-/* qn_crowd_join - a connection that was opened, with its client_text, is one of its peer. False without memory. qn_crowd_shut - it is about to
- * be closed, and has no place any more. qn_crowd_leave - it was closed. */
+/* qn_crowd_join - a connection that was opened, with its client_text, is one of its peer. False without memory.
+ * qn_crowd_shut - it is about to be closed, and has no place any more. qn_crowd_leave - it was closed. */
 bool qn_crowd_join(qn_connection *connection);
 void qn_crowd_shut(qn_connection *connection);
 void qn_crowd_leave(qn_connection *connection);

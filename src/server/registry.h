@@ -3,8 +3,9 @@
  * A model is added loaded, and then stays (qn_registry_add), or as a file (qn_registry_add_file), and is then loaded when a request
  * asks for it, by a thread of the registry. That thread frees the models that were used longest ago where a limit of memory or
  * number would be passed, but not before they were loaded for stay_seconds. A model that requests use is never freed: it takes no
- * more of them until those that it has have ended, or have given it back because they had not begun (is_back). Models are loaded in the order in which they are asked for, but clients take
- * turns: one that asks for many has one loaded after the other client's.
+ * more of them until those that it has have ended, or have given it back because they had not begun (is_back). Models are
+ * loaded in the order in which they are asked for, but clients take turns: one that asks for many has one loaded after the other
+ * client's.
  *
  *     qn_registry_acquire(registry, name, &waiter, &model, &refusal)     a reference to a loaded model, or the waiter waits for it
  *     use model; qn_registry_release(registry, model)
