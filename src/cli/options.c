@@ -198,7 +198,7 @@ const qn_option qn_options[] = {
     CHOICE(BENCH_SERVE, "--api", NULL, NULL, api, "API", apis, "chat or completions (default chat)",
            "Answers are streamed in either: /v1/chat/completions or /v1/completions."),
     TEXT(BENCH_SERVE, "--api-key", NULL, NULL, api_key, "KEY", "sent with every request, as a bearer token",
-         "Other users of the machine can see it; the environment variable QUERN_API_KEY has it "
+         "Other users of the machine may see it while the program starts; the environment variable QUERN_API_KEY has it "
          "without that."),
     INT(BENCH_SERVE, "--parallel", NULL, "-np", sequences, "N", 1, 4096,
         "clients, each of which waits for its answer before its next request (default 1)",
@@ -246,7 +246,7 @@ const qn_option qn_options[] = {
     INT(SERVE, "--max-tokens", NULL, "-n", max_tokens, "N", 1, INT32_MAX, "tokens of an answer at most (default: the context)",
         NULL),
     TEXTS(SERVE, "--api-key", NULL, NULL, api_keys, "[NAME: ]KEY", "a key that requests need; may be repeated",
-          "Other users of the machine can see it; --api-key-file is better. The name is for logs; of "
+          "Other users of the machine may see it while the program starts; --api-key-file is better. The name is for logs; of "
           "several keys the one named metrics may ask for /metrics."),
     TEXTS(SERVE, "--api-key-file", NULL, NULL, api_key_files, "FILE", "a file of keys, one a line; may be repeated",
           "A line is KEY or NAME: KEY; empty lines and those that begin with # are ignored."),
