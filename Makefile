@@ -42,7 +42,7 @@ fuzz:
 # A hundred thousand drawn chat templates, compared with jinja2: a quarter of an hour. Answers for 200 schemas: four minutes. Ten
 # thousand requests from asyncio, and two thousand through Ray, of whose two nodes one is killed: five minutes. A thousand through
 # HAProxy, of whose two replicas one is killed and one stopped: two to four minutes. 100 seconds of clients that cut connections while models,
-keys and certificates change. And all GPU kernels for the oldest architecture.
+# keys and certificates change. And all GPU kernels for the oldest architecture.
 soak: all
 	@QN_SOAK=1000 "$$BUILD/tests/test_scheduler_random"
 	@QN_BATCH_REQUESTS=10000 QN_BIN="$$(cd "$$BUILD" && pwd)" bash tests/e2e/batch_resume.sh
