@@ -116,5 +116,5 @@ for part in CMakeLists.txt cmake src include check models docs quern.pc.in quern
 done
 quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF
 quiet cmake --build "$build" --target CMakeFiles/quern-objects.dir/cuda/built_in.c.o CMakeFiles/quern-objects.dir/src/base/status.c.o \
-    CMakeFiles/quern.dir/src/cli/demo_model.c.o CMakeFiles/quern-page.dir/page/page_files.c.o
+    CMakeFiles/quern-cli.dir/src/cli/demo_model.c.o CMakeFiles/quern-page.dir/page/page_files.c.o
 cmp <(grep '^prefix=' "$build/quern.pc") <(grep '^prefix=' "$work/quern.pc") || die "quern.pc has another prefix"
