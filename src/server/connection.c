@@ -110,6 +110,7 @@ static bool is_busy(const qn_connection *c)
 
 static void close_connection(qn_http *http, qn_connection *c)
 {
+    qn_request_lose(c);
     epoll_ctl(http->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     http->n_busy -= is_busy(c);
     qn_gate_forget(c);

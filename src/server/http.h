@@ -197,6 +197,10 @@ enum MHD_Result qn_request_handle(void *http, struct MHD_Connection *mhd, const 
                                   const char *version, const char *data, size_t *length, void **context);
 void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context, enum MHD_RequestTerminationCode code);
 
+/* qn_request_lose - ends a connection's request, if it has one, which libmicrohttpd has forgotten: for those that it refuses by itself it
+ * does not always say that they are completed. */
+void qn_request_lose(qn_connection *connection);
+
 /* qn_request_make_id - a random id. qn_request_refuse - the answer is a refusal. Returns false. */
 void qn_request_make_id(char id[QN_HTTP_ID_BYTES]);
 bool qn_request_refuse(qn_http_request *request, int status, const char *code, const char *message);

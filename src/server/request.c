@@ -27,6 +27,8 @@ void qn_request_make_id(char id[QN_HTTP_ID_BYTES])
 void *qn_request_begin(void *http, const char *uri, struct MHD_Connection *mhd)
 {
     qn_connection *c = qn_connection_of(mhd);
+    if (c)
+        qn_request_lose(c);
     qn_http_request *r = c ? calloc(1, sizeof *r) : NULL;
     if (!r)
         return NULL;
@@ -144,6 +146,12 @@ void qn_request_completed(void *http, struct MHD_Connection *mhd, void **context
         end_later(r);
     else
         end_request(r);
+}
+
+void qn_request_lose(qn_connection *c)
+{
+    void *context = c->request;
+    qn_request_completed(c->http, c->mhd, &context, MHD_REQUEST_TERMINATED_WITH_ERROR);
 }
 
 /* ---- Headers ---- */
