@@ -49,7 +49,7 @@ if command -v openssl >/dev/null && "$QN_BIN/quern" version | grep -q microhttpd
         "$QN_BIN/quern" serve -m "$parrot" --port 0 --tls-cert "$work/cert.pem" --tls-key "$work/key.pem" >"$work/out" 2>"$work/err" &
         server=$!
         for _ in {1..300}; do
-            ! grep -q '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
+            ! grep -qs '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
             sleep 0.1
         done
         kill $server
@@ -61,10 +61,11 @@ fi
 
 # A key on the command line stands in the list of processes no longer than it takes to read it.
 if "$QN_BIN/quern" version | grep -q microhttpd; then
+    rm -f "$work/out" # of the server before
     "$QN_BIN/quern" serve -m "$parrot" --port 0 --api-key 'me: hidden-1' --api-key=hidden-2 >"$work/out" 2>"$work/err" &
     server=$!
     for _ in {1..300}; do
-        ! grep -q '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
+        ! grep -qs '^ready' "$work/out" && kill -0 $server 2>/dev/null || break
         sleep 0.1
     done
     ! tr '\0' ' ' <"/proc/$server/cmdline" | grep -q hidden || fail "keys in /proc/PID/cmdline: $(tr '\0' ' ' <"/proc/$server/cmdline")"
