@@ -46,6 +46,7 @@ if command -v openssl >/dev/null && "$QN_BIN/quern" version | grep -q microhttpd
     openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
     for mode in 644 600; do
         chmod $mode "$work/key.pem"
+        rm -f "$work/out"
         "$QN_BIN/quern" serve -m "$parrot" --port 0 --tls-cert "$work/cert.pem" --tls-key "$work/key.pem" >"$work/out" 2>"$work/err" &
         server=$!
         for _ in {1..300}; do
