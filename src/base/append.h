@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 typedef struct qn_text_buffer {
-    char *text;    /* [size] */
+    char *text; /* [size] */
     size_t size;
     size_t length; /* of the text, < size */
     bool is_cut;   /* a piece did not fit */
