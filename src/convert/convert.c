@@ -206,6 +206,11 @@ static void log_summary(const struct conversion *c)
         log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all, n_matrices,
                  list, (double)c->difference);
     log_wider(c);
+    if (c->config.rope_ignored)
+        log_line(c, "config.json: '%s' has no effect with this rope_type, as in transformers", c->config.rope_ignored);
+    if (c->config.rope_untruncated)
+        log_line(c, "YaRN without truncation is stored as rope_freqs.weight%s",
+                 c->config.kind == QN_CONFIG_LLAMA ? "" : ", which llama.cpp does not read for this architecture");
     if (c->targets.n_vision)
         log_line(c, "left out: %zu tensors of the image encoder", c->targets.n_vision);
     if (c->targets.dropped_output)

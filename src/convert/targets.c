@@ -211,10 +211,10 @@ static qn_status add_mtp(struct list *l)
 static qn_status add_rope_factors(const struct list *l)
 {
     qn_target *t;
-    if (l->config->rope != QN_CONFIG_ROPE_LLAMA3)
+    if (!qn_config_has_rope_factors(l->config))
         return QN_OK;
     QN_TRY(new_target(l, "rope_freqs.weight", &t));
-    t->rows = l->config->head_dim / 2;
+    t->rows = l->config->n_rot / 2;
     t->columns = 1;
     t->is_vector = t->stays_f32 = true;
     QN_TRY(qn_alloc(&t->values, t->rows, sizeof *t->values, "frequency factors"));

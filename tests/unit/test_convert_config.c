@@ -1,0 +1,173 @@
+/* What the files of a checkpoint say besides shapes and weights: rope blocks, tied matrices, end tokens, flags of the tokeniser. What
+ * transformers and tokenizers act on is in the file, or the checkpoint is refused with the name of what is not. */
+#include "helper_checkpoint.h"
+
+#include "gguf/gguf.h"
+#include "model/model.h"
+
+#include <math.h>
+
+/* ---- Rope ---- */
+
+#define YARN                                                                                                                   \
+    "\"factor\": 4.0,\n    \"original_max_position_embeddings\": 128,\n    \"rope_theta\": 1000000.0,\n    \"rope_type\": "    \
+    "\"yarn\""
+
+enum { PAIRS = 16 };
+
+/* From transformers 5.24: _compute_yarn_parameters in float64, heads of 32 elements. */
+static const double rounded[PAIRS] = {
+    1,       0.342628409,    0.111142463,    0.0328078717,   0.00790569415,  0.00333380358,  0.00140585331,  0.000592843426,
+    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
+};
+static const double exact[PAIRS] = {
+    1,       0.331093437,    0.101413948,    0.0266541505,   0.00790569415,  0.00333380358,  0.00140585331,  0.000592843426,
+    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
+};
+static const double betas[PAIRS] = {
+    1,       0.421696503,    0.144485202,    0.0468683881,   0.0138349648,   0.00333380358,  0.00140585331,  0.000592843426,
+    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
+};
+static const double exact_betas[PAIRS] = {
+    1,       0.421696503,    0.139719118,    0.0414035541,   0.010073505,    0.00333380358,  0.00140585331,  0.000592843426,
+    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
+};
+static const double narrower[PAIRS] = {
+    1,     0.527120629,    0.266741912,    0.131231487,    0.0632455532,   0.0266704286,   0.0112468265,   0.00474274741,
+    0.002, 0.000843393007, 0.000355655882, 0.000149978842, 6.32455532e-05, 2.66704286e-05, 1.12468265e-05, 4.74274741e-06
+};
+static const double shorter[PAIRS] = {
+    1,       0.316272378,    0.0889139705,   0.0187473552,   0.00790569415,  0.00333380358,  0.00140585331,  0.000592843426,
+    0.00025, 0.000105424126, 4.44569853e-05, 1.87473552e-05, 7.90569415e-06, 3.33380358e-06, 1.40585331e-06, 5.92843426e-07
+};
+
+static void check_rope(const double *frequencies, double attn_factor)
+{
+    qn_gguf *file;
+    qn_hparams hparams;
+    qn_plan plan;
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_ok(qn_gguf_open(out, &file));
+    assert_ok(qn_model_build(file, &hparams, &plan));
+    assert_int_equal(plan.heads.n_rot, 2 * PAIRS);
+    for (size_t i = 0; i < PAIRS; i++)
+        if (!(fabs(plan.frequencies[i] - frequencies[i]) <= 1e-6 * frequencies[i]))
+            fail_msg("frequency %zu is %.9g, expected %.9g", i, plan.frequencies[i], frequencies[i]);
+    if (!(fabs(plan.attn_factor - attn_factor) <= 1e-6))
+        fail_msg("the attention factor is %.9g, expected %.9g", plan.attn_factor, attn_factor);
+    qn_plan_free(&plan);
+    qn_gguf_close(file);
+}
+
+static void test_yarn(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        const double *frequencies;
+        double attn_factor;
+    } cases[] = {
+        { "", rounded, 1.13862944 },
+        { ", \"truncate\": true", rounded, 1.13862944 },
+        { ", \"truncate\": false", exact, 1.13862944 },
+        { ", \"truncate\": null", exact, 1.13862944 },
+        { ", \"mscale\": 0.707, \"mscale_all_dim\": 1.0", rounded, 0.964326915 },
+        { ", \"mscale\": 1, \"mscale_all_dim\": 0.4", rounded, 1.07880764 },
+        { ", \"mscale\": 2.0", rounded, 1.13862944 },
+        { ", \"mscale_all_dim\": 2.0", rounded, 1.13862944 },
+        { ", \"mscale\": 2.0, \"mscale_all_dim\": 0", rounded, 1.13862944 },
+        { ", \"mscale\": 2.0, \"mscale_all_dim\": null", rounded, 1.13862944 },
+        { ", \"attention_factor\": 1.3", rounded, 1.3 },
+        { ", \"attention_factor\": null", rounded, 1.13862944 },
+        { ", \"attention_factor\": 1.3, \"mscale\": 0.7, \"mscale_all_dim\": 1.0", rounded, 1.3 },
+        { ", \"truncate\": false, \"mscale\": 0.707, \"mscale_all_dim\": 1.0", exact, 0.964326915 },
+        { ", \"beta_fast\": 0, \"beta_slow\": 0", rounded, 1.13862944 },
+        { ", \"beta_fast\": 8, \"beta_slow\": 0.5", betas, 1.13862944 },
+        { ", \"beta_fast\": 8, \"beta_slow\": 0.5, \"truncate\": false", exact_betas, 1.13862944 },
+        { ", \"factor\": 0.5, \"mscale\": 2, \"mscale_all_dim\": 0.5", narrower, 1 },
+        { ", \"extrapolation_factor\": 1, \"attn_factor\": 1.0, \"short_factor\": null", rounded, 1.13862944 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char block[512];
+        const char *old =
+            strstr(cases[i].more, "\"factor\"") ? YARN + strlen("\"factor\": 4.0,") : YARN; /* a key is there once */
+        label("%s", cases[i].more);
+        snprintf(block, sizeof block, "%s%s", old, cases[i].more);
+        link_checkpoint("qwen3");
+        edit("config.json", YARN, block);
+        check_rope(cases[i].frequencies, cases[i].attn_factor);
+    }
+}
+
+/* The places where transformers looks, in its order. */
+static void test_rope_places(void **state)
+{
+    (void)state;
+    label("rope_scaling counts more than rope_parameters");
+    link_checkpoint("qwen3");
+    edit("config.json", "\"rope_parameters\": {",
+         "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"rope_theta\": 1e6, \"original_max_position_embeddings\": "
+         "64},\n"
+         "  \"rope_parameters\": {");
+    check_rope(shorter, 1.13862944);
+    label("an empty rope_scaling does not");
+    link_checkpoint("qwen3");
+    edit("config.json", "\"rope_parameters\": {", "\"rope_scaling\": {},\n  \"rope_parameters\": {");
+    check_rope(rounded, 1.13862944);
+    label("an original context outside of the block counts more than that inside");
+    link_checkpoint("qwen3");
+    edit("config.json", "\"rope_parameters\": {", "\"original_max_position_embeddings\": 64,\n  \"rope_parameters\": {");
+    check_rope(shorter, 1.13862944);
+    label("a key that the type does not read");
+    link_checkpoint("qwen3");
+    edit("config.json", "\"rope_type\": \"yarn\"", "\"rope_type\": \"yarn\", \"low_freq_factor\": 3");
+    check_rope(rounded, 1.13862944);
+    assert_non_null(strstr(log_text, "'low_freq_factor' has no effect with this rope_type"));
+}
+
+static void test_rope_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *before, *after, *text;
+    } cases[] = {
+        { "qwen3", YARN, YARN ", \"frobnicate\": 3", "'rope_parameters' has the unknown key 'frobnicate'" },
+        { "qwen3", YARN, YARN ", \"finetuned\": true", "unknown key 'finetuned'" },
+        { "qwen3", YARN, YARN ", \"extrapolation_factor\": 0.5", "'extrapolation_factor' of 'rope_parameters' is not 1" },
+        { "qwen3", YARN, YARN ", \"attn_factor\": \"1\"", "'attn_factor' of 'rope_parameters' is not 1" },
+        { "qwen3", YARN, "\"full_attention\": {\"rope_type\": \"default\"}", "unknown key 'full_attention'" },
+        { "qwen3", YARN, YARN ", \"truncate\": 0", "'truncate' is neither true nor false" },
+        { "qwen3", YARN, YARN ", \"mscale\": \"0.7\"", "'mscale'" },
+        { "qwen3", YARN, YARN ", \"mscale\": -1", "'mscale'" },
+        { "qwen3", YARN, YARN ", \"beta_fast\": 0.5", "'beta_fast' is 0.5, expected at least 'beta_slow', 1" },
+        { "qwen3", YARN, YARN ", \"attention_factor\": 0", "'attention_factor'" },
+        { "qwen3", YARN, YARN ", \"partial_rotary_factor\": 0.5", "'partial_rotary_factor' is 0.5" },
+        { "qwen3", "\"rope_type\": \"yarn\"", "\"rope_type\": 3", "rope_type is not a string" },
+        { "qwen3", "\"factor\": 4.0,", "", "'factor', which is missing" },
+        { "qwen3", "\"rope_theta\": 1000000.0", "\"rope_theta\": 1", "'rope_theta' is 1" },
+        { "qwen2", "\"rope_type\": \"default\"", "\"rope_type\": \"default\", \"truncated\": false",
+          "unknown key 'truncated'" },
+        { "qwen2", "\"rope_parameters\"", "\"partial_rotary_factor\": 0.5, \"rope_parameters\"",
+          "'partial_rotary_factor' is 0.5" },
+        { "qwen2", "\"rope_parameters\"", "\"rope_scaling\": 3, \"_\"", "'rope_scaling' is not an object" },
+        { "llama", "\"low_freq_factor\"", "\"low_freq_factors\"", "unknown key 'low_freq_factors'" },
+        { "qwen35", "\"mrope_section\"", "\"mrope_sections\"", "unknown key 'mrope_sections'" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s: %s", cases[i].name, cases[i].after);
+        link_checkpoint(cases[i].name);
+        edit("config.json", cases[i].before, cases[i].after);
+        assert_int_not_equal(convert(copy, NULL, 1, false), QN_OK);
+        assert_text(cases[i].text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_rope_places),
+        cmocka_unit_test(test_rope_refused),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
