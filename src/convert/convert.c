@@ -214,9 +214,21 @@ static void log_summary(const struct conversion *c)
     if (c->targets.n_vision)
         log_line(c, "left out: %zu tensors of the image encoder", c->targets.n_vision);
     if (c->targets.dropped_output)
-        log_line(c, "left out: lm_head.weight, the embedding is the output matrix (tie_word_embeddings)");
+        log_line(c, "left out: lm_head.weight, which has the values of the embedding (tie_word_embeddings)");
+    if (c->targets.untied_output)
+        log_line(c, "lm_head.weight is used: its values are not those of the embedding, although tie_word_embeddings is true");
     if (c->targets.dropped_mtp)
         log_line(c, "left out: the MTP block, which config.json names and the checkpoint does not have");
+}
+
+static void log_files(const struct conversion *c)
+{
+    if (c->checkpoint.has_unlisted_file)
+        log_line(
+            c,
+            "the folder has both model.safetensors and model.safetensors.index.json: the %zu files that the index lists are "
+            "used, not model.safetensors (which transformers takes)",
+            c->checkpoint.n_files);
 }
 
 static qn_status convert(struct conversion *c)
@@ -225,6 +237,7 @@ static qn_status convert(struct conversion *c)
     QN_TRY(qn_checkpoint_path(c->folder, "tokenizer.json", c->tokenizer_path));
     QN_TRY(qn_config_read(&c->config, c->config_path));
     QN_TRY(qn_checkpoint_open(&c->checkpoint, c->folder));
+    log_files(c);
     QN_TRY(qn_targets_list(&c->targets, &c->config, &c->checkpoint));
     QN_TRY(qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_cores(), &c->encoder));
     bool guessed_wrong = true;

@@ -5,6 +5,7 @@
 
 #include "convert/general.h"
 #include "gguf/gguf.h"
+#include "gguf/json.h"
 #include "gguf/safetensors.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
@@ -327,7 +328,7 @@ static void test_missing_files(void **state)
     }
 }
 
-/* transformers saves Qwen3.5 without its MTP block, and older versions save a tied output matrix. */
+/* transformers saves Qwen3.5 without its MTP block. */
 static void test_left_out(void **state)
 {
     (void)state;
@@ -340,14 +341,97 @@ static void test_left_out(void **state)
     assert_ok(qn_model_load(out, &params, &model));
     assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
     qn_model_free(model);
+}
+
+/* Gives the copy's tensor `from` the name `to`, too, or instead: then with its own data, of which the last byte is changed by `flip`. */
+static void name_tensor(const char *from, const char *to, bool keep, uint8_t flip)
+{
+    char path[8192];
+    size_t size;
+    uint64_t header_bytes;
+    snprintf(path, sizeof path, "%s/model.safetensors", copy);
+    char *file = read_file(path, &size);
+    memcpy(&header_bytes, file, 8);
+    json_t *header = json_loadb(file + 8, header_bytes, 0, NULL), *old = json_object_get(header, from),
+           *entry = json_deep_copy(old), *range = json_object_get(entry, "data_offsets");
+    const size_t data = 8 + header_bytes, n = size - data, begin = (size_t)json_integer_value(json_array_get(range, 0)),
+                 bytes = (size_t)json_integer_value(json_array_get(range, 1)) - begin;
+    char *more = malloc(n + bytes);
+    assert_non_null(more);
+    memcpy(more, file + data, n);
+    memcpy(more + n, file + data + begin, bytes);
+    more[n + bytes - 1] = (char)(more[n + bytes - 1] ^ flip);
+    if (keep) {
+        json_array_set_new(range, 0, json_integer((json_int_t)n));
+        json_array_set_new(range, 1, json_integer((json_int_t)(n + bytes)));
+    } else {
+        json_object_del(header, from);
+    }
+    json_object_set_new(header, to, entry);
+    char *text = json_dumps(header, 0);
+    const uint64_t length = strlen(text);
+    unlink(path);
+    FILE *out_file = fopen(path, "wb");
+    assert_non_null(out_file);
+    assert_int_equal(fwrite(&length, 1, 8, out_file), 8);
+    assert_int_equal(fwrite(text, 1, length, out_file), length);
+    assert_int_equal(fwrite(more, 1, keep ? n + bytes : n, out_file), keep ? n + bytes : n);
+    fclose(out_file);
+    free(text);
+    free(more);
+    free(file);
+    json_decref(header);
+}
+
+static void check_tied(const char *name, bool has_output, bool is_golden, const char *note)
+{
+    qn_gguf *file;
+    qn_model *model;
+    const qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_int_equal(strstr(log_text, "lm_head.weight") != NULL, note != NULL);
+    assert_true(!note || strstr(log_text, note));
+    assert_ok(qn_gguf_open(out, &file));
+    assert_int_equal(qn_gguf_find_tensor(file, "output.weight") != NULL, has_output);
+    qn_gguf_close(file);
+    assert_ok(qn_model_load(out, &params, &model));
+    assert_int_equal(error_of_logits(name, model) < MAX_ERROR, is_golden);
+    qn_model_free(model);
+}
+
+/* An output matrix that is stored although config.json says that it is the embedding: as transformers, by its values. */
+static void test_tied(void **state)
+{
+    (void)state;
+    label("other values");
     link_checkpoint("llama");
     edit("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    check_tied("llama", true, true, "lm_head.weight is used: its values are not those of the embedding");
+    label("the same values");
+    link_checkpoint("qwen2");
+    name_tensor("model.embed_tokens.weight", "lm_head.weight", true, 0);
+    check_tied("qwen2", false, true, "left out: lm_head.weight, which has the values of the embedding");
+    label("the last weight has another sign");
+    link_checkpoint("qwen2");
+    name_tensor("model.embed_tokens.weight", "lm_head.weight", true, 0x80);
+    check_tied("qwen2", true, false, "lm_head.weight is used");
+    label("only the output matrix");
+    link_checkpoint("qwen2");
+    name_tensor("model.embed_tokens.weight", "lm_head.weight", false, 0);
+    check_tied("qwen2", false, true, NULL);
+}
+
+/* A folder with one file and an index of others. */
+static void test_both(void **state)
+{
+    (void)state;
+    static const char note[] = "the 3 files that the index lists are used, not model.safetensors";
+    link_checkpoint("llama");
     assert_ok(convert(copy, NULL, 1, false));
-    assert_non_null(strstr(log_text, "left out: lm_head.weight"));
-    qn_gguf *file;
-    assert_ok(qn_gguf_open(out, &file));
-    assert_null(qn_gguf_find_tensor(file, "output.weight"));
-    qn_gguf_close(file);
+    assert_null(strstr(log_text, note));
+    edit("model.safetensors", NULL, "anything");
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_non_null(strstr(log_text, note));
 }
 
 static bool cancel(void *user, size_t done, size_t total)
@@ -399,7 +483,7 @@ int main(void)
         cmocka_unit_test(test_golden),        cmocka_unit_test(test_low_bit),  cmocka_unit_test(test_wrong_guess),
         cmocka_unit_test(test_force),         cmocka_unit_test(test_threads),  cmocka_unit_test(test_damage),
         cmocka_unit_test(test_missing_files), cmocka_unit_test(test_left_out), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_tied),     cmocka_unit_test(test_both),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
