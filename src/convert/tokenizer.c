@@ -22,6 +22,8 @@ qn_status qn_tokenizer_files_read(qn_tokenizer_files *f, const char *folder, con
     QN_TRY(qn_json_read(path, MAX_TOKENIZER_BYTES, true, &f->tokenizer));
     QN_TRY(qn_checkpoint_path(folder, "tokenizer_config.json", other));
     QN_TRY(qn_json_read(other, MAX_SETTINGS_BYTES, false, &f->settings));
+    QN_TRY(qn_checkpoint_path(folder, "generation_config.json", other));
+    QN_TRY(qn_json_read(other, MAX_SETTINGS_BYTES, false, &f->generation));
     QN_TRY(qn_checkpoint_path(folder, "chat_template.json", other));
     QN_TRY(qn_json_read(other, MAX_TEMPLATE_BYTES, false, &f->template_file));
     QN_TRY(qn_checkpoint_path(folder, "chat_template.jinja", other));
@@ -32,6 +34,7 @@ void qn_tokenizer_files_free(qn_tokenizer_files *f)
 {
     json_decref(f->tokenizer);
     json_decref(f->settings);
+    json_decref(f->generation);
     json_decref(f->template_file);
     free(f->template_text);
     *f = (qn_tokenizer_files){ 0 };

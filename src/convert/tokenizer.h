@@ -11,6 +11,7 @@ typedef struct qn_tokenizer_files {
     const qn_config *config;
     json_t *tokenizer;
     json_t *settings;      /* tokenizer_config.json; NULL if there is none */
+    json_t *generation;    /* generation_config.json; NULL if there is none */
     json_t *template_file; /* chat_template.json; NULL if there is none */
     char *template_text;   /* chat_template.jinja; NULL if there is none */
 } qn_tokenizer_files;

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EOG = 16 };
+enum { MAX_LISTED = 64, MAX_EOG = MAX_LISTED + 64 };
 
 struct qn_tokenizer {
     qn_vocab vocab;
@@ -83,19 +83,98 @@ static void add_eog(qn_tokenizer *tok, int32_t token)
         tok->eog_tokens[tok->n_eog++] = token;
 }
 
+/* The tokens of QN_KEY_EOS_IDS, which has all where a checkpoint lists several. */
+static qn_status add_listed(qn_tokenizer *tok, const qn_gguf *file)
+{
+    const qn_gguf_kv *kv = qn_gguf_find(file, QN_KEY_EOS_IDS);
+    if (!kv)
+        return QN_OK;
+    if (kv->type != QN_GGUF_ARRAY || kv->count > MAX_LISTED)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is not an array of at most %d ids", qn_gguf_path(file), QN_KEY_EOS_IDS,
+                       MAX_LISTED);
+    for (uint64_t i = 0; i < kv->count; i++) {
+        int32_t token;
+        QN_TRY(qn_gguf_array_i32(file, kv, i, &token));
+        if (token < 0 || (size_t)token >= tok->vocab.n_tokens)
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' has %d, the vocabulary has %zu tokens", qn_gguf_path(file), QN_KEY_EOS_IDS,
+                           token, tok->vocab.n_tokens);
+        add_eog(tok, token);
+    }
+    return QN_OK;
+}
+
+/* Files have one eos id; a model may end its turn, its call or its text with other tokens, and one made for code ends a file or a
+ * repository. The names are those of llama.cpp (llama-vocab.cpp). */
+static void add_named(qn_tokenizer *tok)
+{
+    static const char *const names[] = {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<\xef\xbd\x9c"
+        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+        "[e~[",
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "[PAD]",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
+    };
+    /* A name that means something else where the vocabulary has these, too: the end of a channel, a tag. */
+    static const struct {
+        const char *name, *with[2];
+    } exceptions[] = { { "<|end|>", { "<|return|>", "<|call|>" } },
+                       { "<|end|>", { "<|return|>", "<|calls|>" } },
+                       { "<|end|>", { "<|calls|>", "<|flush|>" } },
+                       { "<|end|>", { "<|call|>", "<|flush|>" } },
+                       { "</s>", { "<|tool_response>", "<|tool_response>" } },
+                       { "</s>", { "<|plamo:eos|>", "<|plamo:eos|>" } } };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool excepted = false;
+        for (size_t e = 0; e < sizeof exceptions / sizeof *exceptions; e++)
+            excepted |= strcmp(names[i], exceptions[e].name) == 0 && qn_tokenizer_find(tok, exceptions[e].with[0]) >= 0 &&
+                        qn_tokenizer_find(tok, exceptions[e].with[1]) >= 0;
+        if (!excepted)
+            add_eog(tok, qn_tokenizer_find(tok, names[i]));
+    }
+}
+
 static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
 {
-    static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
-    /* Files have one eos id; a chat model may end its turn or its text with another token. */
-    static const char *const names[] = { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>" };
+    static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
+                                        "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+                                        "tokenizer.ggml.fim_sep_token_id" };
     add_eog(tok, tok->eos);
+    QN_TRY(add_listed(tok, file));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
         QN_TRY(get_token(tok, file, keys[i], &token));
         add_eog(tok, token);
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        add_eog(tok, qn_tokenizer_find(tok, names[i]));
+    add_named(tok);
     return QN_OK;
 }
 

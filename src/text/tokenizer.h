@@ -18,6 +18,10 @@
 
 typedef struct qn_tokenizer qn_tokenizer;
 
+/* A key of quern's own, beside tokenizer.ggml.eos_token_id which has one id: an array of the ids that end generation, where a
+ * checkpoint lists several. */
+#define QN_KEY_EOS_IDS "quern.tokenizer.eos_token_ids"
+
 /* qn_tokenizer_create - create the tokeniser described by a file's tokenizer.ggml.* keys.
  *
  *   out   free it with qn_tokenizer_free
@@ -80,7 +84,8 @@ void qn_tokenizer_mark_structural(const qn_tokenizer *tok, const char *text, siz
 qn_status qn_tokenizer_piece(const qn_tokenizer *tok, int32_t token, const char **bytes, size_t *length);
 
 /* qn_tokenizer_is_special - whether it is a control token, which displayed text does not contain.
- * qn_tokenizer_is_eog - whether generation ends at it.
+ * qn_tokenizer_is_eog - whether generation ends at it: the file's end tokens, and control and user-defined tokens with the names
+ * that end tokens have.
  *
  * Both are false outside the vocabulary. */
 bool qn_tokenizer_is_special(const qn_tokenizer *tok, int32_t token);

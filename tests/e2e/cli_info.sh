@@ -20,7 +20,7 @@ says() {
     with_template "$1"
     quern info "$work/model.gguf"
     [ $status -eq 0 ] || fail "info: status $status with $1"
-    [ "$(sed -n '/^tokeniser/,/^$/p' "$work/out" | sed '1d;$d')" = "$2" ] || fail "info of $1: $(sed -n '/^tokeniser/,/^$/p' "$work/out")"
+    [ "$(sed -n '/^tokeniser/,/^$/p' "$work/out" | sed '1d;/^ends/d;$d')" = "$2" ] || fail "info of $1: $(sed -n '/^tokeniser/,/^$/p' "$work/out")"
 }
 
 turns='{% for m in messages %}{{ m.role + m.content }}{% endfor %}'
@@ -65,5 +65,6 @@ text = "".join(open(path, encoding="utf-8").read() for path in sys.argv[1:]).rep
 sys.exit(any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") for c in text))
 PY
 quern info "$golden/caller.gguf"
+grep -q '^ends        [0-9].*[0-9] "<|im_end|>"' "$work/out" || fail "info: the end tokens"
 grep -qxF 'tool calls  json: <tool_call>{"name": ..., "arguments": {...}}</tool_call>' "$work/out" || fail "info: tool calls of the caller"
 finish

@@ -162,12 +162,195 @@ static void test_rope_refused(void **state)
     }
 }
 
+/* ---- End tokens ---- */
+
+enum { END_OF_TEXT = 320, IM_END = 322, N_VOCAB = 352, MAX_ENDS = 8 };
+
+static void check_ends(uint32_t first, const int *expected)
+{
+    const qn_model_params params = { .vocab_only = true };
+    qn_model *model;
+    qn_gguf *file;
+    uint32_t eos;
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_ok(qn_gguf_open(out, &file));
+    assert_ok(qn_gguf_get_u32(file, "tokenizer.ggml.eos_token_id", true, &eos));
+    assert_int_equal(eos, first);
+    qn_gguf_close(file);
+    assert_ok(qn_model_load(out, &params, &model));
+    for (qn_token token = 0; token < N_VOCAB; token++) {
+        bool is_expected = token == END_OF_TEXT || token == IM_END; /* by their names */
+        for (int i = 0; i < MAX_ENDS && expected[i]; i++)
+            is_expected |= expected[i] == token;
+        if (qn_token_is_end(model, token) != is_expected)
+            fail_msg("token %d ends generation: %d, expected %d", token, !is_expected, is_expected);
+    }
+    qn_model_free(model);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *generation, *config; /* values of eos_token_id; NULL: no such key; "": no such file */
+        bool named;                      /* tokenizer_config.json names <|im_end|> */
+        uint32_t first;
+        int expected[MAX_ENDS];
+    } cases[] = {
+        { NULL, "null", true, IM_END, { 0 } },
+        { "[5, 7, 322]", "null", true, IM_END, { 5, 7 } },
+        { "5", "null", true, IM_END, { 5 } },
+        { "null", "null", true, IM_END, { 0 } },
+        { "[]", "[7]", true, IM_END, { 7 } },
+        { NULL, "[5, 6, 5]", true, IM_END, { 5, 6 } },
+        { "[5]", "[6, 7]", true, IM_END, { 5, 6, 7 } },
+        { NULL, "5", true, IM_END, { 0 } }, /* what LlamaConfig has by default is of another tokeniser */
+        { "", "5", true, IM_END, { 5 } },
+        { NULL, "5", false, 5, { 5 } },
+        { "6", "5", false, 6, { 6 } },
+        { "[7, 6]", "[5]", false, 7, { 7, 6, 5 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char value[128], path[8192];
+        const char *generation = cases[i].generation;
+        label("%s in generation_config.json, %s in config.json", generation ? generation : "none", cases[i].config);
+        link_checkpoint("qwen2");
+        snprintf(path, sizeof path, "%s/generation_config.json", copy);
+        if (generation && !*generation)
+            unlink(path);
+        snprintf(value, sizeof value, "{ \"eos_token_id\": %s,", generation ? generation : "");
+        if (generation && *generation)
+            edit("generation_config.json", "{", value);
+        snprintf(value, sizeof value, "\"eos_token_id\": %s", cases[i].config);
+        edit("config.json", "\"eos_token_id\": null", value);
+        if (!cases[i].named)
+            edit("tokenizer_config.json", "\"eos_token\"", "\"other_token\"");
+        check_ends(cases[i].first, cases[i].expected);
+    }
+}
+
+static void test_bad_ends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *before, *after, *text;
+    } cases[] = {
+        { "generation_config.json", "{", "{ \"eos_token_id\": [5, 352],",
+          "generation_config.json: 'eos_token_id' is 352, expected 0 to 351" },
+        { "generation_config.json", "{", "{ \"eos_token_id\": -1,", "'eos_token_id' is -1" },
+        { "generation_config.json", "{", "{ \"eos_token_id\": \"</s>\",",
+          "generation_config.json: 'eos_token_id' is not an id" },
+        { "generation_config.json", "{", "{ \"eos_token_id\": [[5]],", "'eos_token_id' is not an id" },
+        { "config.json", "\"eos_token_id\": null", "\"eos_token_id\": [5, 6.5]", "config.json: 'eos_token_id' is not an id" },
+        { "config.json", "\"bos_token_id\": null", "\"bos_token_id\": [5, 6]", "'bos_token_id' is not an id" },
+        { "config.json", "\"eos_token_id\": null",
+          "\"eos_token_id\": "
+          "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,"
+          "40,41,42,43,44,45,46,47,48,49,50,51,52,53,54,55,56,57,58,59,60,61,62,63]",
+          "too many ids, at most 64" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s: %.60s", cases[i].file, cases[i].after);
+        link_checkpoint("qwen2");
+        edit(cases[i].file, cases[i].before, cases[i].after);
+        assert_int_not_equal(convert(copy, NULL, 1, false), QN_OK);
+        assert_text(cases[i].text);
+    }
+}
+
+/* A file with a list that no converter writes. */
+static void test_hostile_ends(void **state)
+{
+    (void)state;
+    static const int32_t outside[] = { 5, N_VOCAB }, negative[] = { -1 }, many[65] = { 0 };
+    static const struct {
+        const int32_t *ids;
+        size_t n;
+        const char *text;
+    } cases[] = { { outside, 2, "'quern.tokenizer.eos_token_ids' has 352" },
+                  { negative, 1, "'quern.tokenizer.eos_token_ids' has -1" },
+                  { many, 65, "is not an array of at most 64 ids" },
+                  { NULL, 0, "is not an array of at most 64 ids" } };
+    link_checkpoint("qwen2");
+    assert_ok(convert(copy, NULL, 1, false));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char key[] = "quern.tokenizer.eos_token_ids";
+        char path[8192];
+        const qn_model_params params = { .vocab_only = true };
+        qn_gguf *file;
+        qn_gguf_writer *w;
+        qn_model *model;
+        label("%s", cases[i].text);
+        snprintf(path, sizeof path, "%s/bad.gguf", work);
+        assert_ok(qn_gguf_open(out, &file));
+        assert_ok(qn_gguf_writer_create(path, &w));
+        for (size_t k = 0; k < qn_gguf_n_kv(file); k++)
+            assert_ok(qn_gguf_writer_copy(w, qn_gguf_kv_at(file, k)));
+        assert_ok(cases[i].ids ? qn_gguf_writer_add_i32s(w, key, cases[i].ids, cases[i].n)
+                               : qn_gguf_writer_add_string(w, key, "5"));
+        assert_ok(qn_gguf_writer_begin_data(w));
+        assert_ok(qn_gguf_writer_finish(w));
+        qn_gguf_writer_free(w);
+        qn_gguf_close(file);
+        assert_int_equal(qn_model_load(path, &params, &model), QN_ERR_FORMAT);
+        assert_text(cases[i].text);
+    }
+}
+
+static bool keep_first(void *user, qn_token token)
+{
+    *(qn_token *)user = *(qn_token *)user < 0 ? token : *(qn_token *)user;
+    return true;
+}
+
+/* The first greedy token, and whether generation ended with it. */
+static qn_token generate_first(bool ignore_end, bool ends)
+{
+    const qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    static const qn_token ids[] = { 40, 41, 42 };
+    qn_generate_params request = qn_generate_defaults();
+    qn_generate_result result;
+    qn_model *model;
+    qn_session *session;
+    qn_token first = -1;
+    request.sampling.temperature = 0;
+    request.max_tokens = 1;
+    request.ignore_end = ignore_end;
+    request.on_token = keep_first;
+    request.user = &first;
+    assert_ok(qn_model_load(out, &params, &model));
+    assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 16 }, &session));
+    assert_ok(qn_generate(session, ids, 3, &request, &result));
+    assert_int_equal(result.reason == QN_STOP_END, ends);
+    qn_session_free(session);
+    qn_model_free(model);
+    return first;
+}
+
+static void test_ends_are_honoured(void **state)
+{
+    (void)state;
+    char value[64];
+    link_checkpoint("qwen2");
+    assert_ok(convert(copy, NULL, 1, false));
+    const qn_token first = generate_first(false, false);
+    snprintf(value, sizeof value, "{ \"eos_token_id\": [350, %d],", first);
+    edit("generation_config.json", "{", value);
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_int_equal(generate_first(false, true), first);
+    assert_int_equal(generate_first(true, false), first);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_yarn),
         cmocka_unit_test(test_rope_places),
         cmocka_unit_test(test_rope_refused),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_bad_ends),
+        cmocka_unit_test(test_hostile_ends),
+        cmocka_unit_test(test_ends_are_honoured),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

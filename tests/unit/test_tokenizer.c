@@ -301,6 +301,74 @@ static void test_end_keys(void **state)
     qn_tokenizer_free(tok);
 }
 
+/* A special token with this name, of a kind, beside up to two others; whether it ends generation. */
+static bool ends(const char *name, int kind, const char *with, const char *and)
+{
+    const struct added_token tokens[] = { { name, kind }, { with, 3 }, { with ? and : NULL, 3 }, { NULL, 0 } };
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = tokens };
+    qn_tokenizer *tok;
+    assert_ok(create(&spec, &tok));
+    const bool is_end = qn_tokenizer_is_eog(tok, 256);
+    qn_tokenizer_free(tok);
+    return is_end;
+}
+
+static void test_end_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "<|eot_id|>",
+                                         "<|im_end|>",
+                                         "<|end|>",
+                                         "<|return|>",
+                                         "<|call|>",
+                                         "<|flush|>",
+                                         "<|calls|>",
+                                         "<end_of_turn>",
+                                         "<|endoftext|>",
+                                         "</s>",
+                                         "<|eom_id|>",
+                                         "<EOT>",
+                                         "_<EOT>",
+                                         "[EOT]",
+                                         "[EOS]",
+                                         "<|end_of_text|>",
+                                         "<end_of_utterance>",
+                                         "<eos>",
+                                         "<turn|>",
+                                         "<|tool_response>",
+                                         "<｜end▁of▁sentence｜>",
+                                         "[e~[",
+                                         "<|fim_pad|>",
+                                         "<fim-pad>",
+                                         "<fim_pad>",
+                                         "<PAD>",
+                                         "[PAD]",
+                                         "<|fim_repo|>",
+                                         "<|repo_name|>",
+                                         "<fim-repo>",
+                                         "<REPO>",
+                                         "<reponame>",
+                                         "<|file_sep|>" };
+    static const char *const others[] = { "<|im_start|>", "<|fim_prefix|>", "<|fim_middle|>", "<tool_call>",
+                                          "<|im_end|",    "im_end",         "<|IM_END|>",     "<|endoftext|>x" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        label("%s", names[i]);
+        assert_true(ends(names[i], 3, NULL, NULL));
+        assert_true(ends(names[i], 4, NULL, NULL));
+        assert_false(ends(names[i], 1, NULL, NULL)); /* text that is spelled so */
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        label("%s", others[i]);
+        assert_false(ends(others[i], 3, NULL, NULL));
+    }
+    label("%s", "where other tokens give a name another meaning");
+    assert_false(ends("<|end|>", 3, "<|return|>", "<|call|>"));
+    assert_false(ends("<|end|>", 3, "<|calls|>", "<|flush|>"));
+    assert_true(ends("<|end|>", 3, "<|return|>", "<|flush|>"));
+    assert_true(ends("<|call|>", 3, "<|return|>", "<|end|>"));
+    assert_false(ends("</s>", 3, "<|tool_response>", NULL));
+}
+
 /* ---- Form C and other bytes ---- */
 
 static void test_form_c(void **state)
@@ -643,11 +711,14 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pretokenizers),      cmocka_unit_test(test_merging),        cmocka_unit_test(test_left_out_byte),
-        cmocka_unit_test(test_merge_into_control), cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_end_keys),           cmocka_unit_test(test_form_c),         cmocka_unit_test(test_marks_in_order),
-        cmocka_unit_test(test_random_bytes),       cmocka_unit_test(test_refusals),       cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_repeated_tokens),    cmocka_unit_test(test_ids_of_none),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pretokenizers),  cmocka_unit_test(test_merging),
+        cmocka_unit_test(test_left_out_byte),  cmocka_unit_test(test_merge_into_control),
+        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_end_keys),       cmocka_unit_test(test_end_names),
+        cmocka_unit_test(test_form_c),         cmocka_unit_test(test_marks_in_order),
+        cmocka_unit_test(test_random_bytes),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_linear),         cmocka_unit_test(test_repeated_tokens),
+        cmocka_unit_test(test_ids_of_none),    cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
