@@ -21,6 +21,7 @@ struct conversion {
     qn_checkpoint checkpoint;
     qn_targets targets;
     qn_encoder *encoder;
+    size_t n_stripping;   /* flags lstrip and rstrip of added tokens */
     float difference;     /* of lossless tensors, the largest */
     bool classifies_all;  /* matrices are classified by all of their weights, not by a sample */
     uint64_t done, total; /* bytes of the source's tensors, for on_progress */
@@ -119,6 +120,7 @@ static qn_status write_keys(struct conversion *c, qn_gguf_writer *writer)
         status = qn_tokenizer_write(&files, writer);
     if (!status)
         status = qn_special_tokens_write(&files, writer);
+    c->n_stripping = files.n_stripping;
     qn_tokenizer_files_free(&files);
     return status;
 }
@@ -206,6 +208,9 @@ static void log_summary(const struct conversion *c)
         log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all, n_matrices,
                  list, (double)c->difference);
     log_wider(c);
+    if (c->n_stripping)
+        log_line(c, "%zu flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read",
+                 c->n_stripping);
     if (c->config.rope_ignored)
         log_line(c, "config.json: '%s' has no effect with this rope_type, as in transformers", c->config.rope_ignored);
     if (c->config.rope_untruncated)

@@ -18,9 +18,18 @@
 
 typedef struct qn_tokenizer qn_tokenizer;
 
-/* A key of quern's own, beside tokenizer.ggml.eos_token_id which has one id: an array of the ids that end generation, where a
- * checkpoint lists several. */
+/* Keys of quern's own, for what GGUF has no keys for. Each is there only where it says something new.
+ *
+ *   EOS_IDS         array: the ids that end generation, where a checkpoint lists several
+ *   LSTRIP_IDS      array: tokens that take the white space before them with them, as tokenizers' lstrip
+ *   RSTRIP_IDS      array: the same for the white space after them
+ *   NFC             bool: whether text is normalised to form C; without it the pre-tokeniser's name says it
+ *   IGNORE_MERGES   bool: whether a piece that is a token becomes that token without merging; the same */
 #define QN_KEY_EOS_IDS "quern.tokenizer.eos_token_ids"
+#define QN_KEY_LSTRIP_IDS "quern.tokenizer.lstrip_token_ids"
+#define QN_KEY_RSTRIP_IDS "quern.tokenizer.rstrip_token_ids"
+#define QN_KEY_NFC "quern.tokenizer.nfc"
+#define QN_KEY_IGNORE_MERGES "quern.tokenizer.ignore_merges"
 
 /* qn_tokenizer_create - create the tokeniser described by a file's tokenizer.ggml.* keys.
  *

@@ -106,6 +106,23 @@ static inline void edit(const char *file, const char *before, const char *after)
     free(text);
 }
 
+/* Removes the white space between the tokens of a JSON file of the copy, as edits of it expect. */
+static inline void compact_json(const char *file)
+{
+    char path[8192];
+    size_t size, n = 0;
+    snprintf(path, sizeof path, "%s/%s", copy, file);
+    char *text = read_file(path, &size);
+    bool in_string = false;
+    for (size_t i = 0; i < size; i++) {
+        in_string ^= text[i] == '"' && (i == 0 || text[i - 1] != '\\' || (i > 1 && text[i - 2] == '\\'));
+        if (in_string || (text[i] != ' ' && text[i] != '\n'))
+            text[n++] = text[i];
+    }
+    write_file(path, text, n);
+    free(text);
+}
+
 static inline int make_folder(void **state)
 {
     (void)state;

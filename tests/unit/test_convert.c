@@ -281,22 +281,6 @@ static const struct damage damages[] = {
     { "qwen2", "generation_config.json", "\"top_k\": 20", "\"top_k\": 1e300", QN_ERR_FORMAT, "'top_k'" },
 };
 
-static void compact_json(const char *file) /* as its edits expect it, without spaces */
-{
-    char path[8192];
-    size_t size, n = 0;
-    snprintf(path, sizeof path, "%s/%s", copy, file);
-    char *text = read_file(path, &size);
-    bool in_string = false;
-    for (size_t i = 0; i < size; i++) {
-        in_string ^= text[i] == '"' && (i == 0 || text[i - 1] != '\\' || (i > 1 && text[i - 2] == '\\'));
-        if (in_string || (text[i] != ' ' && text[i] != '\n'))
-            text[n++] = text[i];
-    }
-    write_file(path, text, n);
-    free(text);
-}
-
 static void test_damage(void **state)
 {
     (void)state;

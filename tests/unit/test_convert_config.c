@@ -341,6 +341,200 @@ static void test_ends_are_honoured(void **state)
     assert_int_equal(generate_first(true, false), first);
 }
 
+/* ---- The tokeniser's flags ---- */
+
+/* tokenizer.json without its white space, with another text in the place of each of two. */
+static void edit_tokenizer(const char *name, const char *before, const char *after)
+{
+    link_checkpoint(name);
+    compact_json("tokenizer.json");
+    edit("tokenizer.json", before, after);
+}
+
+static void check_tokens(const char *text, const qn_token *expected)
+{
+    const qn_model_params params = { .vocab_only = true };
+    qn_model *model;
+    qn_token *tokens;
+    size_t n;
+    label("%s", text);
+    assert_ok(qn_model_load(out, &params, &model));
+    assert_ok(qn_tokenize(model, text, strlen(text), true, false, &tokens, &n));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(tokens[i], expected[i]);
+    assert_int_equal(expected[n], 0);
+    qn_free_tokens(tokens);
+    qn_model_free(model);
+}
+
+#define ADDED(content, special, flags)                                                                                         \
+    "\"content\":\"" content "\",\"single_word\":false," flags ",\"normalized\":false,\"special\":" special
+
+/* As tokenizers 0.23 gives the ids. */
+static void test_strips(void **state)
+{
+    (void)state;
+    enum { TOOL = 324, START = 321 };
+    static const char plain[] = "\"lstrip\":false,\"rstrip\":false";
+    static const struct {
+        const char *flags;
+        struct {
+            const char *text;
+            qn_token ids[16];
+        } texts[8];
+    } cases[] = {
+        { "\"lstrip\":true,\"rstrip\":false",
+          { { "a  <tool_call>  b", { 64, TOOL, 220, 284 } },
+            { "<tool_call>\n\n x", { TOOL, 311, 220, 87 } },
+            { " \u00a0\u3000<tool_call>\u2003\t<tool_call> ", { TOOL, TOOL, 220 } },
+            { "a\u200b <tool_call> \u200bb", { 64, 262, 233, TOOL, 220, 262, 233, 65 } },
+            { "x <|im_start|> <tool_call> y", { 87, START, TOOL, 220, 88 } },
+            { "  <|im_end|>  <tool_call>  <|im_end|>  ", { 257, 322, TOOL, 257, 322, 257 } },
+            { " <tool_call>\u1680\u180e", { TOOL, 157, 248, 222, 157, 254, 236 } } } },
+        { "\"lstrip\":false,\"rstrip\":true",
+          { { "a  <tool_call>  b", { 64, 257, TOOL, 65 } },
+            { "<tool_call>\n\n x", { TOOL, 87 } },
+            { " \u00a0\u3000<tool_call>\u2003\t<tool_call> ", { 220, 126, 254, 274, 222, TOOL, TOOL } },
+            { "a\u200b <tool_call> \u200bb", { 64, 262, 233, 220, TOOL, 262, 233, 65 } },
+            { "x <|im_start|> <tool_call> y", { 87, 220, START, TOOL, 88 } },
+            { "  <|im_end|>  <tool_call>  <|im_end|>  ", { 257, 322, 257, TOOL, 322, 257 } },
+            { " <tool_call>\u1680\u180e", { 220, TOOL, 157, 254, 236 } } } },
+        { "\"lstrip\":true,\"rstrip\":true",
+          { { "a  <tool_call>  b", { 64, TOOL, 65 } },
+            { "<tool_call>\n\n x", { TOOL, 87 } },
+            { " \u00a0\u3000<tool_call>\u2003\t<tool_call> ", { TOOL, TOOL } },
+            { "a\u200b <tool_call> \u200bb", { 64, 262, 233, TOOL, 262, 233, 65 } },
+            { "x <|im_start|> <tool_call> y", { 87, START, TOOL, 88 } },
+            { "  <|im_end|>  <tool_call>  <|im_end|>  ", { 257, 322, TOOL, 322, 257 } },
+            { " <tool_call>\u1680\u180e", { TOOL, 157, 254, 236 } } } },
+    };
+    char before[256], after[256];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(before, sizeof before, ADDED("<|im_start|>", "true", "%s"), plain);
+        snprintf(after, sizeof after, ADDED("<|im_start|>", "true", "%s"), cases[i].flags);
+        edit_tokenizer("qwen2", before, after);
+        snprintf(before, sizeof before, ADDED("<tool_call>", "false", "%s"), plain);
+        snprintf(after, sizeof after, ADDED("<tool_call>", "false", "%s"), cases[i].flags);
+        edit("tokenizer.json", before, after);
+        assert_ok(convert(copy, NULL, 1, false));
+        assert_non_null(
+            strstr(log_text, "flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read"));
+        for (size_t t = 0; t < 8 && cases[i].texts[t].text; t++)
+            check_tokens(cases[i].texts[t].text, cases[i].texts[t].ids);
+    }
+    /* tokenizer_config.json replaces them. */
+    edit("tokenizer_config.json", "{",
+         "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<tool_call>\", \"lstrip\": false },"
+         " \"321\": { \"content\": \"<|im_start|>\", \"lstrip\": true } },");
+    assert_ok(convert(copy, NULL, 1, false));
+    check_tokens("a  <tool_call>  b", (qn_token[]){ 64, 257, TOOL, 220, 284, 0 });
+    check_tokens("x <|im_start|> <tool_call> y", (qn_token[]){ 87, START, 220, TOOL, 220, 88, 0 });
+}
+
+/* Normalisers that the pre-tokeniser's name does not say. */
+static void test_normalizers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *before, *after;
+        qn_token ids[16];
+    } cases[] = {
+        { "qwen3", "{\"type\":\"NFC\"}", "null", { 68, 306, 220, 66, 64, 69, 127, 102, 299, 226, 103 } },
+        { "qwen3",
+          "{\"type\":\"NFC\"}",
+          "{\"type\":\"Sequence\",\"normalizers\":[]}",
+          { 68, 306, 220, 66, 64, 69, 127, 102, 299, 226, 103 } },
+        { "qwen3",
+          "{\"type\":\"NFC\"}",
+          "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}",
+          { 127, 102, 220, 66, 64, 69, 127, 102, 220, 42 } },
+        { "llama",
+          "\"normalizer\":null",
+          "\"normalizer\":{\"type\":\"NFC\"}",
+          { 127, 102, 220, 66, 64, 69, 127, 102, 220, 42 } },
+        { "llama", "\"normalizer\":null", "\"normalizer\":null", { 68, 310, 220, 66, 64, 69, 127, 102, 275, 226, 103 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
+        assert_ok(convert(copy, NULL, 1, false));
+        check_tokens("e\u0301 caf\u00e9 \u212a", cases[i].ids);
+    }
+}
+
+static void test_ignored_merges(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *before, *after;
+        bool has_key, value;
+    } cases[] = { { "llama", "\"ignore_merges\":true", "\"ignore_merges\":true", false, false },
+                  { "llama", "\"ignore_merges\":true", "\"ignore_merges\":false", true, false },
+                  { "llama", "\"ignore_merges\":true", "\"version\":1", true, false },
+                  { "qwen2", "\"ignore_merges\":false", "\"ignore_merges\":true", true, true },
+                  { "qwen2", "\"ignore_merges\":false", "\"ignore_merges\":false", false, false } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_gguf *file;
+        bool value = false;
+        label("%s: %s", cases[i].name, cases[i].after);
+        edit_tokenizer(cases[i].name, cases[i].before, cases[i].after);
+        assert_ok(convert(copy, NULL, 1, false));
+        assert_ok(qn_gguf_open(out, &file));
+        assert_int_equal(qn_gguf_find(file, "quern.tokenizer.ignore_merges") != NULL, cases[i].has_key);
+        assert_ok(qn_gguf_get_bool(file, "quern.tokenizer.ignore_merges", false, &value));
+        assert_int_equal(value, cases[i].value);
+        qn_gguf_close(file);
+    }
+}
+
+static void test_tokenizers_refused(void **state)
+{
+    (void)state;
+    static const char plain[] =
+        "\"content\":\"<tool_call>\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false";
+    static const struct {
+        const char *name, *file, *before, *after, *text;
+    } cases[] = {
+        { "qwen2", "tokenizer.json", plain, "\"content\":\"<tool_call>\",\"single_word\":true",
+          "the added token '<tool_call>' has the flag 'single_word'" },
+        { "qwen2", "tokenizer.json", plain, "\"content\":\"<tool_call>\",\"case_sensitive\":true",
+          "the added token '<tool_call>' has the flag 'case_sensitive'" },
+        { "qwen3", "tokenizer.json", plain, "\"content\":\"caf\u00e9\",\"normalized\":true",
+          "the added token 'caf\u00e9' has the flag 'normalized'" },
+        { "qwen2", "tokenizer_config.json", "{",
+          "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<tool_call>\", \"single_word\": true } },",
+          "tokenizer_config.json: the added token '<tool_call>' has the flag 'single_word'" },
+        { "qwen2", "tokenizer_config.json", "{", "{ \"add_prefix_space\": true,", "'add_prefix_space' is true" },
+        { "qwen2", "tokenizer_config.json", "{", "{ \"split_special_tokens\": true,", "'split_special_tokens' is true" },
+        { "qwen2", "tokenizer.json", "\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}",
+          "the normaliser 'Lowercase'" },
+        { "qwen3", "tokenizer.json", "{\"type\":\"NFC\"}",
+          "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Strip\"}]}", "the normaliser 'Strip'" },
+        { "qwen2", "tokenizer.json", "\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"",
+          "the decoder 'Metaspace'" },
+        { "qwen2", "tokenizer.json", "\"post_processor\":{\"type\":\"ByteLevel\"",
+          "\"post_processor\":{\"type\":\"RobertaProcessing\"", "the post-processor 'RobertaProcessing'" },
+        { "llama", "tokenizer.json", "\"single\":[", "\"single\":[{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}},",
+          "adds 2 tokens before a text and 0 after it" },
+        { "qwen2", "tokenizer.json", "\"dropout\":null", "\"dropout\":0.1", "'dropout' is not 0" },
+        { "qwen2", "tokenizer.json", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
+          "the pre-tokeniser is none that quern has" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s: %s", cases[i].file, cases[i].after);
+        link_checkpoint(cases[i].name);
+        if (strcmp(cases[i].file, "tokenizer.json") == 0)
+            compact_json("tokenizer.json");
+        edit(cases[i].file, cases[i].before, cases[i].after);
+        assert_int_equal(convert(copy, NULL, 1, false), QN_ERR_UNSUPPORTED);
+        assert_text(cases[i].text);
+    }
+    label("%s", "ASCII, and a text that is not normalised");
+    edit_tokenizer("qwen3", plain, "\"content\":\"<tool_call>\",\"normalized\":true");
+    assert_ok(convert(copy, NULL, 1, false));
+    edit_tokenizer("qwen2", plain, "\"content\":\"caf\u00e9\",\"normalized\":true");
+    assert_ok(convert(copy, NULL, 1, false));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +545,10 @@ int main(void)
         cmocka_unit_test(test_bad_ends),
         cmocka_unit_test(test_hostile_ends),
         cmocka_unit_test(test_ends_are_honoured),
+        cmocka_unit_test(test_strips),
+        cmocka_unit_test(test_normalizers),
+        cmocka_unit_test(test_ignored_merges),
+        cmocka_unit_test(test_tokenizers_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -301,6 +301,49 @@ static void test_end_keys(void **state)
     qn_tokenizer_free(tok);
 }
 
+/* Keys of quern's own, and what they must not be. */
+static void test_own_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        int64_t value;
+        const char *text;
+        size_t n_tokens;
+    } cases[] = { { "quern.tokenizer.ignore_merges", 1, "whole", 1 },
+                  { "quern.tokenizer.ignore_merges", 0, "whole", 5 },
+                  { "quern.tokenizer.nfc", 1, "e\u0301", 1 },
+                  { "quern.tokenizer.nfc", 0, "e\u0301", 2 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct vocab_spec spec = { .model = "gpt2",
+                                         .pre = "gpt-2",
+                                         .merges = merges,
+                                         .added = added,
+                                         .id_key = cases[i].key,
+                                         .id_type = QN_GGUF_BOOL,
+                                         .id_bytes = 1,
+                                         .id_value = cases[i].value };
+        qn_tokenizer *tok;
+        int32_t *tokens;
+        size_t n;
+        label("%s %d", cases[i].key, (int)cases[i].value);
+        assert_ok(create(&spec, &tok));
+        assert_ok(qn_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, false, &tokens, &n));
+        assert_int_equal(n, cases[i].n_tokens);
+        free(tokens);
+        qn_tokenizer_free(tok);
+    }
+    static const char *const arrays[] = { "quern.tokenizer.lstrip_token_ids", "quern.tokenizer.rstrip_token_ids" };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        const struct vocab_spec spec = {
+            .model = "gpt2", .pre = "gpt-2", .id_key = arrays[i], .id_type = QN_GGUF_U32, .id_bytes = 4
+        };
+        qn_tokenizer *tok;
+        assert_int_equal(create(&spec, &tok), QN_ERR_FORMAT);
+        assert_text(arrays[i]);
+    }
+}
+
 /* A special token with this name, of a kind, beside up to two others; whether it ends generation. */
 static bool ends(const char *name, int kind, const char *with, const char *and)
 {
@@ -711,14 +754,15 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pretokenizers),  cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_left_out_byte),  cmocka_unit_test(test_merge_into_control),
-        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_end_keys),       cmocka_unit_test(test_end_names),
-        cmocka_unit_test(test_form_c),         cmocka_unit_test(test_marks_in_order),
-        cmocka_unit_test(test_random_bytes),   cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_linear),         cmocka_unit_test(test_repeated_tokens),
-        cmocka_unit_test(test_ids_of_none),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pretokenizers),   cmocka_unit_test(test_merging),
+        cmocka_unit_test(test_left_out_byte),   cmocka_unit_test(test_merge_into_control),
+        cmocka_unit_test(test_special_tokens),  cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_end_keys),        cmocka_unit_test(test_end_names),
+        cmocka_unit_test(test_own_keys),        cmocka_unit_test(test_form_c),
+        cmocka_unit_test(test_marks_in_order),  cmocka_unit_test(test_random_bytes),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_repeated_tokens), cmocka_unit_test(test_ids_of_none),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
