@@ -352,7 +352,7 @@ const qn_option qn_options[] = {
         "GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + before those that it "
         "updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
-    FLAG(CONVERT, "--force", NULL, NULL, force, "write ordinary weights in a type of 1 or 2 bits",
+    FLAG(QUANTIZE | CONVERT, "--force", NULL, NULL, force, "write weights in a type of 1 or 2 bits that does not hold them",
          "The model will not be usable: weights must be trained for such types."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
     FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),

@@ -40,11 +40,6 @@ static void log_line(const struct conversion *c, const char *format, ...)
         c->params.on_log(c->params.user, line);
 }
 
-static bool is_low_bit(const qn_type_info *info)
-{
-    return info->block_bytes * 8 < info->block_weights * 3;
-}
-
 /* The type that holds weights of this kind without loss: the asked one if it can, else the smallest. TQ1_0 and TQ2_0 have one
  * scale for 256 weights, the groups have 128. */
 static const qn_type_info *lossless_type(const qn_type_info *asked, qn_weight_kind kind)
@@ -68,7 +63,7 @@ static qn_status select_type(const struct conversion *c, qn_target *t)
         return QN_OK;
     }
     t->kind = QN_WEIGHTS_ORDINARY;
-    if (!c->asked || is_low_bit(c->asked))
+    if (!c->asked || qn_type_is_low_bit(c->asked))
         QN_TRY(qn_encoder_classify(c->encoder, t, c->classifies_all, &t->kind));
     t->lossless = t->kind != QN_WEIGHTS_ORDINARY;
     if (t->lossless)
@@ -86,7 +81,7 @@ static qn_status check_ordinary(const struct conversion *c)
     for (size_t i = 0; i < c->targets.n; i++) {
         const qn_target *t = &c->targets.at[i];
         n_matrices += !t->stays_f32;
-        if (t->stays_f32 || t->lossless || !is_low_bit(t->to))
+        if (t->stays_f32 || t->lossless || !qn_type_is_low_bit(t->to))
             continue;
         first = n++ ? first : t;
     }

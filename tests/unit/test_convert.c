@@ -192,6 +192,9 @@ static void test_wrong_guess(void **state)
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x7f80);
     assert_int_equal(convert(copy, NULL, 2, false), QN_ERR_FORMAT);
     assert_text("'model.embed_tokens.weight', row 5 contains an infinity or NaN");
+    poke("model.embed_tokens.weight", 5 * 128 + 3, 0x4780); /* 65536 */
+    assert_int_equal(convert(copy, "f16", 2, false), QN_ERR_FORMAT);
+    assert_text("'model.embed_tokens.weight' has a weight that is too large for f16");
 }
 
 static void test_force(void **state)
