@@ -133,7 +133,8 @@ const qn_option qn_options[] = {
         "refused."),
     TEXT(GENERATE, "--save", NULL, NULL, save, "FILE", "write the conversation to this session file at the end",
          "After Ctrl-C, too. The file holds the tokens, the KV cache and recurrent states, and appears whole or not at all. A "
-         "file that exists is replaced only if it is empty or a session file."),
+         "file that exists is replaced only if it is empty or a session file. Whether it can be written is tried at the start; "
+         "if it cannot at the end, a file in the folder for temporary files is written and named."),
 
     NUMBER(GENERATE | SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
            "temperature (default 0.8); 0 is greedy", NULL),
