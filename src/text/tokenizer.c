@@ -147,8 +147,7 @@ static void add_named(qn_tokenizer *tok)
         "<eos>",
         "<turn|>",
         "<|tool_response>",
-        "<\xef\xbd\x9c"
-        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+        "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>",
         "[e~[",
         "<|fim_pad|>",
         "<fim-pad>",
