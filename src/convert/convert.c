@@ -22,6 +22,7 @@ struct conversion {
     qn_targets targets;
     qn_encoder *encoder;
     size_t n_stripping;   /* flags lstrip and rstrip of added tokens */
+    bool adds_end;        /* the tokeniser adds an end token to each text */
     float difference;     /* of lossless tensors, the largest */
     bool classifies_all;  /* matrices are classified by all of their weights, not by a sample */
     uint64_t done, total; /* bytes of the source's tensors, for on_progress */
@@ -116,6 +117,7 @@ static qn_status write_keys(struct conversion *c, qn_gguf_writer *writer)
     if (!status)
         status = qn_special_tokens_write(&files, writer);
     c->n_stripping = files.n_stripping;
+    c->adds_end = files.adds_end;
     qn_tokenizer_files_free(&files);
     return status;
 }
@@ -206,6 +208,8 @@ static void log_summary(const struct conversion *c)
     if (c->n_stripping)
         log_line(c, "%zu flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read",
                  c->n_stripping);
+    if (c->adds_end)
+        log_line(c, "the tokeniser adds an end token to each text; quern does not, as answers continue prompts");
     if (c->config.rope_ignored)
         log_line(c, "config.json: '%s' has no effect with this rope_type, as in transformers", c->config.rope_ignored);
     if (c->config.rope_untruncated)

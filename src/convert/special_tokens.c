@@ -41,16 +41,21 @@ static const char *token_at(const json_t *single, size_t i)
     return json_string_value(json_object_get(json_object_get(json_array_get(single, i), "SpecialToken"), "id"));
 }
 
-static void read_end(struct special *s, enum token_role role, const char *token)
+/* GGUF has a key for adding the token of a role, and none for adding another. */
+static qn_status read_end(const qn_tokenizer_files *f, struct special *s, enum token_role role, const char *token)
 {
     if (!token)
-        return;
+        return QN_OK;
     if (!s->text[role])
         s->text[role] = token;
-    s->adds[role] = strcmp(token, s->text[role]) == 0;
+    if (strcmp(token, s->text[role]) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the post-processor adds '%.60s' to texts, which is not the %s_token, '%.60s'",
+                       f->path, token, roles[role].name, s->text[role]);
+    s->adds[role] = 1;
+    return QN_OK;
 }
 
-static void read_processor(struct special *s, const json_t *processor)
+static qn_status read_processor(const qn_tokenizer_files *f, struct special *s, const json_t *processor)
 {
     const char *type = json_string_value(json_object_get(processor, "type"));
     const json_t *single = json_object_get(processor, "single");
@@ -58,12 +63,13 @@ static void read_processor(struct special *s, const json_t *processor)
         s->adds[BOS] = s->adds[BOS] < 0 ? 0 : s->adds[BOS];
         s->adds[EOS] = s->adds[EOS] < 0 ? 0 : s->adds[EOS];
     } else if (type && strcmp(type, "TemplateProcessing") == 0 && json_array_size(single) > 1) {
-        read_end(s, BOS, token_at(single, 0));
-        read_end(s, EOS, token_at(single, json_array_size(single) - 1));
+        QN_TRY(read_end(f, s, BOS, token_at(single, 0)));
+        return read_end(f, s, EOS, token_at(single, json_array_size(single) - 1));
     }
+    return QN_OK;
 }
 
-static void read_special(const qn_tokenizer_files *f, struct special *s)
+static qn_status read_special(const qn_tokenizer_files *f, struct special *s)
 {
     for (int role = 0; role < N_ROLES; role++) {
         char name[32];
@@ -74,9 +80,9 @@ static void read_special(const qn_tokenizer_files *f, struct special *s)
     const json_t *processor = json_object_get(f->tokenizer, "post_processor");
     const json_t *parts = json_object_get(processor, "processors");
     if (!parts)
-        read_processor(s, processor);
+        QN_TRY(read_processor(f, s, processor));
     for (size_t i = 0; i < json_array_size(parts); i++)
-        read_processor(s, json_array_get(parts, i));
+        QN_TRY(read_processor(f, s, json_array_get(parts, i)));
     for (int role = 0; role < N_ROLES; role++) {
         char name[32];
         snprintf(name, sizeof name, "add_%s_token", roles[role].name);
@@ -84,6 +90,7 @@ static void read_special(const qn_tokenizer_files *f, struct special *s)
         if (s->adds[role] < 0 && json_is_boolean(adds))
             s->adds[role] = json_is_true(adds);
     }
+    return QN_OK;
 }
 
 /* The id of an added token, or NULL. */
@@ -222,10 +229,11 @@ static qn_status write_template(const qn_tokenizer_files *f, qn_gguf_writer *w)
     return json_is_string(template) ? qn_gguf_writer_add_string(w, key, json_string_value(template)) : QN_OK;
 }
 
-qn_status qn_special_tokens_write(const qn_tokenizer_files *f, qn_gguf_writer *w)
+qn_status qn_special_tokens_write(qn_tokenizer_files *f, qn_gguf_writer *w)
 {
     struct special s;
-    read_special(f, &s);
+    QN_TRY(read_special(f, &s));
+    f->adds_end = s.adds[EOS] > 0;
     for (int role = 0; role < N_ROLES; role++)
         QN_TRY(role == EOS ? write_ends(f, w, &s) : write_id(f, w, &s, (enum token_role)role));
     for (int role = 0; role < N_ROLES; role++)

@@ -16,6 +16,7 @@ typedef struct qn_tokenizer_files {
     char *template_text;   /* chat_template.jinja; NULL if there is none */
     /* set by qn_tokenizer_write */
     bool nfc;           /* text is normalised to form C */
+    bool adds_end;      /* the tokeniser adds an end token to each text; set by qn_special_tokens_write */
     size_t n_stripping; /* flags lstrip and rstrip of tokens */
 } qn_tokenizer_files;
 
@@ -34,7 +35,8 @@ qn_status qn_tokenizer_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 /* qn_token_flags_write - the part of it about added tokens, whose ids are in range. */
 qn_status qn_token_flags_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 
-/* qn_special_tokens_write - add the ids of special tokens, which of them the tokeniser adds, and the chat templates. */
-qn_status qn_special_tokens_write(const qn_tokenizer_files *files, qn_gguf_writer *writer);
+/* qn_special_tokens_write - add the ids of special tokens, which of them the tokeniser adds, and the chat templates. QN_ERR_UNSUPPORTED if
+ * it adds others than the tokens of beginning and end; QN_ERR_FORMAT for an id out of range. */
+qn_status qn_special_tokens_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 
 #endif

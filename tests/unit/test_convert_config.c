@@ -515,6 +515,9 @@ static void test_tokenizers_refused(void **state)
           "\"post_processor\":{\"type\":\"RobertaProcessing\"", "the post-processor 'RobertaProcessing'" },
         { "llama", "tokenizer.json", "\"single\":[", "\"single\":[{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}},",
           "adds 2 tokens before a text and 0 after it" },
+        { "llama", "tokenizer.json", "\"single\":[{\"SpecialToken\":{\"id\":\"<|endoftext|>\"",
+          "\"single\":[{\"SpecialToken\":{\"id\":\"<|im_start|>\"",
+          "the post-processor adds '<|im_start|>' to texts, which is not the bos_token, '<|endoftext|>'" },
         { "qwen2", "tokenizer.json", "\"dropout\":null", "\"dropout\":0.1", "'dropout' is not 0" },
         { "qwen2", "tokenizer.json", "\"add_prefix_space\":false", "\"add_prefix_space\":true",
           "the pre-tokeniser is none that quern has" },
@@ -528,6 +531,11 @@ static void test_tokenizers_refused(void **state)
         assert_int_equal(convert(copy, NULL, 1, false), QN_ERR_UNSUPPORTED);
         assert_text(cases[i].text);
     }
+    label("%s", "an end token is added");
+    edit_tokenizer("llama", "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}]",
+                   "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"<|im_end|>\",\"type_id\":0}}]");
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_non_null(strstr(log_text, "the tokeniser adds an end token to each text; quern does not"));
     label("%s", "ASCII, and a text that is not normalised");
     edit_tokenizer("qwen3", plain, "\"content\":\"<tool_call>\",\"normalized\":true");
     assert_ok(convert(copy, NULL, 1, false));
