@@ -12,8 +12,8 @@ enum { SAMPLED_ROWS = 16 };
 
 enum { QUERIES, KEYS, VALUES };
 
-static const char *const names[] = { "queries", "keys", "values" };
-static const float most[] = { 4, 1, 1.5f };
+/* Ratios that are too large alone. */
+static const double query_unit = 4, key_unit = 1, value_unit = 1.5;
 
 /* ---- Norms ---- */
 
@@ -120,14 +120,13 @@ qn_status qn_kv_bias_find(const qn_plan *plan, const qn_biased_projection qkv[3]
 
 /* ---- What is too large ---- */
 
-static bool is_large(const qn_kv_bias *bias, size_t i)
-{
-    return !(bias->ratios[i] <= most[i]);
-}
-
+/* Of a bias of r units, the errors are sqrt(1 + r r) times those without it. Those of a query and of keys multiply. NaN is too
+ * large. */
 bool qn_kv_bias_is_large(const qn_kv_bias *bias)
 {
-    return is_large(bias, QUERIES) || is_large(bias, KEYS) || is_large(bias, VALUES);
+    const double q = (double)bias->ratios[QUERIES] / query_unit, k = (double)bias->ratios[KEYS] / key_unit,
+                 v = (double)bias->ratios[VALUES] / value_unit;
+    return !((1 + q * q) * (1 + k * k) <= 2 && v <= 1);
 }
 
 static size_t count_large(const qn_plan *plan)
@@ -143,18 +142,14 @@ bool qn_plan_has_large_kv_bias(const qn_plan *plan)
     return count_large(plan) > 0;
 }
 
-static void append_sizes(const qn_plan *plan, qn_text_buffer *to)
+/* The largest ratio of the layers with large biases. */
+static double largest_of(const qn_plan *plan, size_t i)
 {
-    const char *separator = "biases of";
-    for (size_t i = 0; i < 3; i++) {
-        double largest = 0;
-        for (size_t layer = 0; layer < plan->n_layers; layer++)
+    double largest = 0;
+    for (size_t layer = 0; layer < plan->n_layers; layer++)
+        if (qn_kv_bias_is_large(&plan->kv_bias[layer]))
             largest = larger(largest, (double)plan->kv_bias[layer].ratios[i]);
-        if (largest <= (double)most[i])
-            continue;
-        qn_append(to, "%s %s are up to %.3g", separator, names[i], largest);
-        separator = ", of";
-    }
+    return largest;
 }
 
 /* "0, 2-5": adjacent ones are joined. */
@@ -178,8 +173,8 @@ void qn_plan_describe_kv_bias(const qn_plan *plan, char *text, size_t size)
     const size_t n = count_large(plan);
     if (!n)
         return;
-    append_sizes(plan, &to);
-    qn_append(&to, " times the norm without them (layer%s ", n > 1 ? "s" : "");
+    qn_append(&to, "biases of queries, keys and values are up to %.3g, %.3g and %.3g times the norm without them (layer%s ",
+              largest_of(plan, QUERIES), largest_of(plan, KEYS), largest_of(plan, VALUES), n > 1 ? "s" : "");
     append_layers(plan, &to);
     qn_append(&to, " of %zu)", plan->n_layers);
 }

@@ -9,9 +9,10 @@
  * The rule. Of each head, B is the norm of the bias, of keys that of what the mean leaves of it: the root of the mean square
  * over the positions of the context length used in training. N is the norm without bias that the weights let expect: their
  * input comes from an RMS norm, so the expected square is the sum of the weights' squares, each times the square of the norm's
- * weight. Keys and values with B = r N have errors of sqrt(1 + r r) times those without bias, and up to sqrt(1 + 3 r r) at the
- * position that is farthest from page 0: for r = 1, at most twice. So r may be at most 1. For queries, whose bias adds nothing
- * to the codes' error relative to the score, it may be 4 (docs/lab/2026-11-aura.md has measurements). */
+ * weight. Keys with B = r N have errors of sqrt(1 + r r) times those without bias, and up to sqrt(1 + 3 r r) at the position
+ * that is farthest from page 0: for r = 1, at most twice. For values, which do not depend on the position, r = 1.5 is 1.8
+ * times. A query bias adds nothing to the error of codes; r = 4 costs at most 1.8 times as measured
+ * (docs/lab/2026-11-aura.md). What queries and keys cost is multiplied. */
 #ifndef QN_MODEL_KV_BIAS_H
 #define QN_MODEL_KV_BIAS_H
 
@@ -40,8 +41,9 @@ qn_status qn_kv_bias_find(const qn_plan *plan, const qn_biased_projection qkv[3]
 bool qn_kv_bias_is_large(const qn_kv_bias *bias);
 bool qn_plan_has_large_kv_bias(const qn_plan *plan);
 
-/* qn_plan_describe_kv_bias - how large the biases are that are too large, and in which layers: "biases of keys are up to 88, of
- * values up to 1.9 times the norm without them (layers 0, 2-5 of 28)". Cut where it does not fit; empty if none are. */
+/* qn_plan_describe_kv_bias - how large the biases are in the layers in which they are too large: "biases of queries, keys and
+ * values are up to 0.9, 88 and 0.2 times the norm without them (layers 0, 2-5 of 28)". Cut where it does not fit; empty if there
+ * are none. */
 void qn_plan_describe_kv_bias(const qn_plan *plan, char *text, size_t size);
 
 #endif

@@ -86,7 +86,7 @@ for name, offset in tensors:
 open(sys.argv[2], "wb").write(data)
 PY
 quern info "$work/biased.gguf"
-grep -qE '^KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as biases of keys are up to [0-9.]+ times the norm without them \(layers 0-1 of 2\)$' "$work/out" ||
+grep -qE '^KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as biases of queries, keys and values are up to [0-9.]+, [0-9.]+ and [0-9.]+ times the norm without them \(layers 0-1 of 2\)$' "$work/out" ||
     fail "info: the biased model's KV cache"
 quern info "$golden/parrot.gguf"
 grep -qx 'KV cache    f16 in all layers, whatever --kv says: there are no AURA codes for heads of 16 values' "$work/out" || fail "info: the parrot's KV cache"
@@ -95,7 +95,7 @@ for model in qwen2.q1_0 qwen3.q1_0 qwen35.q1_0; do
     ! grep -q '^KV cache' "$work/out" || fail "info: a KV cache of $model"
 done
 # Commands say it when they are asked for codes.
-note='^quern: note: cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of keys are up to [0-9.]* times the norm'
+note='^quern: note: cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of queries, keys and values are up to [0-9.]*, [0-9.]* and [0-9.]* times the norm'
 quern logits -m "$work/biased.gguf" --ids 1,2,3 -o "$work/logits" --kv aura4
 [ $status -eq 0 ] && grep -q "$note" "$work/err" || fail "logits: no note on the KV cache"
 quern logits -m "$work/biased.gguf" --ids 1,2,3 -o "$work/logits"

@@ -138,17 +138,16 @@ static void describes(const qn_kv_bias *layers, size_t n, const char *text)
 static void texts_name_layers(void **unused)
 {
     (void)unused;
-    const qn_kv_bias small = { { 4, 1, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 4, 0, 2 } }, query = { { 5, 0, 0 } };
+    const qn_kv_bias small = { { 1.5f, 0.8f, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 3, 0, 2 } },
+                     query = { { 5, 0, 0 } }, both = { { 2, 0.9f, 0 } };
     describes(NULL, 4, "");
     describes((const qn_kv_bias[]){ small, small }, 2, "");
     describes((const qn_kv_bias[]){ small, key }, 2,
-              "biases of keys are up to 88.4 times the norm without them (layer 1 of 2)");
-    describes(
-        (const qn_kv_bias[]){ key, small, value, key, key, small, query }, 7,
-        "biases of queries are up to 5, of keys are up to 88.4, of values are up to 2 times the norm without them (layers 0, "
-        "2-4, 6 of 7)");
+              "biases of queries, keys and values are up to 1, 88.4 and 0 times the norm without them (layer 1 of 2)");
+    describes((const qn_kv_bias[]){ key, small, value, key, both, small, query }, 7,
+              "biases of queries, keys and values are up to 5, 88.4 and 2 times the norm without them (layers 0, 2-4, 6 of 7)");
     describes((const qn_kv_bias[]){ key, { { 0, NAN, 0 } } }, 2,
-              "biases of keys are up to nan times the norm without them (layers 0-1 of 2)");
+              "biases of queries, keys and values are up to 1, nan and 0 times the norm without them (layers 0-1 of 2)");
 }
 
 /* ---- Models with biases ---- */
@@ -156,10 +155,10 @@ static void texts_name_layers(void **unused)
 static char model_path[80];
 
 struct bias {
-    const char *name, *tensor;
-    size_t first, end; /* rope pairs */
-    float norm;        /* of each head */
-    int layer;         /* -1: all */
+    const char *name, *tensor; /* NULL: queries, keys and values */
+    size_t first, end;         /* rope pairs */
+    float norm;                /* of each head */
+    int layer;                 /* -1: all */
 };
 
 static const struct bias no_bias = { "no bias", "attn_k.bias", 0, 0, 0, -1 };
@@ -214,7 +213,7 @@ static void write_model(const struct bias *b, uint32_t n_ctx)
         for (size_t i = 0; i < 3; i++) {
             size_t count;
             const size_t at = (size_t)((uint8_t *)floats_of(file, golden, size, layer, tensors[i], &count) - golden);
-            const bool is_there = strcmp(tensors[i], b->tensor) == 0 && (b->layer < 0 || b->layer == layer);
+            const bool is_there = (!b->tensor || strcmp(tensors[i], b->tensor) == 0) && (b->layer < 0 || b->layer == layer);
             fill_bias(is_there ? b : &no_bias, (float *)(void *)(bytes + at), count);
         }
     qn_gguf_close(file);
@@ -298,8 +297,8 @@ static void compare_errors(const struct bias *b, uint32_t n_ctx, const double *w
 {
     open_biased(b, n_ctx);
     for (size_t f = 0; f < 2; f++) {
-        label("%s %s, norm %g, layer %d, context %u, %s", b->tensor, b->name, (double)b->norm, b->layer, (unsigned)n_ctx,
-              formats[f]);
+        label("%s %s, norm %g, layer %d, context %u, %s", b->tensor ? b->tensor : "all biases,", b->name, (double)b->norm,
+              b->layer, (unsigned)n_ctx, formats[f]);
         const double error = error_of(formats[f], is_f16);
         if (error > 2 * without[f])
             fail_msg("%g, without bias %g", error, without[f]);
@@ -340,8 +339,8 @@ static void errors_are_at_most_twice_those_without_biases(void **unused)
 static void errors_with_biases_of_values_and_queries(void **unused)
 {
     (void)unused;
-    static const char *const tensors[] = { "attn_v.bias", "attn_q.bias" };
-    static const float norms[] = { 4, 16, 32, 100, 750 };
+    static const char *const tensors[] = { "attn_v.bias", "attn_q.bias", NULL };
+    static const float norms[] = { 4, 8, 12, 16, 32, 100, 750 };
     double without[2];
     bool is_f16;
     random_state = 8;
@@ -349,7 +348,7 @@ static void errors_with_biases_of_values_and_queries(void **unused)
     for (size_t f = 0; f < 2; f++)
         without[f] = error_of(formats[f], &is_f16);
     close_biased();
-    for (size_t t = 0; t < 2; t++)
+    for (size_t t = 0; t < sizeof tensors / sizeof tensors[0]; t++)
         for (size_t n = 0; n < sizeof norms / sizeof norms[0]; n++) {
             const struct bias b = { "all", tensors[t], 0, PAIRS, norms[n], -1 };
             compare_errors(&b, 256, without, &is_f16);
@@ -368,10 +367,9 @@ static void the_reason_is_logged(void **unused)
     open_biased(&large, 256);
     qn_session *session = new_session("aura4");
     assert_int_equal(log_lines, 1);
-    assert_non_null(strstr(log_text,
-                           "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of keys "
-                           "are up to 8"));
-    assert_non_null(strstr(log_text, " times the norm without them (layer 1 of 2)"));
+    assert_non_null(strstr(log_text, "cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of "
+                                     "queries, keys and values are up to 0, 8"));
+    assert_non_null(strstr(log_text, " and 0 times the norm without them (layer 1 of 2)"));
     qn_session_free(session);
     qn_session_free(new_session("f16"));
     assert_int_equal(log_lines, 0);
