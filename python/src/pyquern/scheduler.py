@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyquern import requests
 from pyquern._cdef import ffi
 from pyquern._lib import InvalidError, check, lib
-from pyquern.loading import ModelHandle, size
+from pyquern.loading import ModelHandle, on_log, size
 from pyquern.options import (
     ChatPrompt,
     Message,
@@ -139,6 +139,7 @@ class Scheduler:
         params.max_sequences, params.max_queued, params.max_rows = max_sequences, max_queued, max_rows
         params.step_seconds, params.prefix_states = step_seconds, size(prefix_states, "prefix_states")
         params.no_prefix_cache = not prefix_cache
+        params.on_log = on_log
         check(lib.qn_scheduler_create(self._model.pointer, params, out))
         self._owner = _Owner(out[0])
         self._free = weakref.finalize(self, _free_scheduler, self._owner, self._model)
