@@ -212,7 +212,9 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
  *                  `enable_thinking`, `reasoning_effort` and any other variable of the template. Messages are objects as
  *                  transformers' apply_chat_template takes them: role, content (text or parts), tool_calls (arguments as
  *                  objects), reasoning_content. bos_token and eos_token given here win over the vocabulary's; tools and
- *                  documents are none if they are missing. Depth at most 256, no key twice in an object
+ *                  documents are none if they are missing. With `continue_final_message` true the text ends with the content of
+ *                  the last message, the assistant's, for an answer that goes on with it. Depth at most 256, no key twice in an
+ *                  object
  *   now            seconds since 1970, for templates that print the date; negative: the current time
  *   text           [*text_length] and a terminator; free with qn_free_text
  *
@@ -221,7 +223,7 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
  *
  * QN_ERR_UNSUPPORTED   there is no chat template that can be used, or no tokeniser; the text has the reason
  * QN_ERR_INVALID       not such JSON; the template raises an exception, whose text is the error text; it fails, or exceeds a
- *                      limit: the text has its line and expression */
+ *                      limit: the text has its line and expression; the last message cannot be continued */
 QN_API qn_status qn_conversation_text(const qn_model *model, const char *conversation, size_t length, int64_t now, char **text,
                                       size_t *text_length);
 QN_API void qn_free_text(char *text);

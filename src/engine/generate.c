@@ -73,7 +73,7 @@ static qn_status emit_events(struct generation *g, qn_token token, const char *b
 /* Passes on what is held back, unless generation was stopped by a stop string or a callback. */
 static qn_status flush_events(struct generation *g)
 {
-    QN_TRY(qn_events_finish(&g->events));
+    QN_TRY(qn_events_finish(&g->events, g->result.reason != QN_STOP_END));
     if (g->events.is_stop_string && g->result.reason != QN_STOP_CALLBACK)
         g->result.reason = QN_STOP_STRING;
     return QN_OK;

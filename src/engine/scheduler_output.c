@@ -95,7 +95,7 @@ static qn_status finish_events(qn_request *r)
 {
     if (r->events.status != QN_OK)
         return QN_OK;
-    QN_TRY(qn_events_finish(&r->events));
+    QN_TRY(qn_events_finish(&r->events, r->result.finish != QN_FINISH_STOP));
     if (r->events.is_stop_string && r->result.finish == QN_FINISH_LENGTH)
         r->result.finish = QN_FINISH_STOP;
     r->result.is_stop_string = r->events.is_stop_string && r->result.finish == QN_FINISH_STOP;

@@ -188,7 +188,10 @@ static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *readi
     for (size_t i = 0; i < n; i++)
         if (!take_message(turns, json_array_get(messages, i), i, refusal))
             return false;
-    return true;
+    return !qn_turns_ends_with_call(turns) ||
+           qn_refuse(
+               refusal, 400, NULL, "messages",
+               "'messages' ends with a tool_use, expected its tool_result, or an answer of texts alone, which is continued");
 }
 
 /* ---- Tools ---- */
@@ -331,7 +334,7 @@ bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
     const bool done = check_thread(body, refusal) && take_messages(&turns, body, reading, refusal) &&
                       take_output(x, body, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_reading_refuse(reading, refusal));
+                      (qn_turns_finish(&turns, x->base.tools.list, true, conversation) || qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

@@ -119,6 +119,7 @@ typedef struct qn_openai {
     bool has_usage; /* a stream ends with usage */
     bool has_timings;
     bool has_think_tags;      /* reasoning is content, between tags */
+    bool has_functions;       /* a call is `function_call` */
     bool is_echo, has_tokens; /* the answer repeats the prompt; has token ids */
     /* From bind on. */
     const qn_served *served;
@@ -190,6 +191,10 @@ json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refus
 /* qn_openai_arguments - the object that arguments of a call are, which may be its text, counted with the values of the body; NULL:
  * see qn_reading_refuse. What is no object, as of a call that was cut, is an argument of its own: the conversation goes on. */
 json_t *qn_openai_arguments(json_t *given, qn_reading *reading);
+
+/* qn_openai_take_functions - `functions` and `function_call`, of a body and of its messages, become tools and calls of them, before
+ * anything else of the body is read. is_legacy: the answer is to have their form. False: refused. openai_functions.c. */
+bool qn_openai_take_functions(json_t *body, bool *is_legacy, qn_reading *reading, qn_refusal *refusal);
 
 /* Its parts: a function of the tool of an index, whose name none of the first n_before of `tools` may have; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */

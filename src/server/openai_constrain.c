@@ -177,6 +177,13 @@ static bool has_strict_tool(const json_t *tools)
     return false;
 }
 
+/* Where the grammar of a whole answer begins. One that continues a message has no reasoning before it. */
+static qn_grammar_when whole_answer(const qn_openai *x)
+{
+    const bool continues = json_is_true(json_object_get(x->base.conversation, "continue_final_message"));
+    return x->kind == QN_OPENAI_CHAT && !continues ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
+}
+
 /* The schema of content that may come in place of calls. */
 static void dump_format(const qn_format *f, qn_bytes *out)
 {
@@ -209,7 +216,7 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
     const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     qn_bytes_free(&text);
     qn_bytes_free(&format);
-    x->params.grammar_trigger.when = tools->is_required || has_format ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
+    x->params.grammar_trigger.when = tools->is_required || has_format ? whole_answer(x) : QN_GRAMMAR_AT_CALL;
     if (status == QN_ERR_MEMORY)
         return has_memory ? qn_refuse_memory(refusal) : qn_refuse_over(x->base.account, refusal);
     return status == QN_OK || (!tools->is_required && !has_strict_tool(tools->list)) ||
@@ -235,6 +242,6 @@ bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal)
     }
     if (x->tools.list)
         return compile_calls(x, refusal);
-    x->params.grammar_trigger.when = x->kind == QN_OPENAI_CHAT ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
+    x->params.grammar_trigger.when = whole_answer(x);
     return !x->format.is_given || compile_format(x, refusal);
 }

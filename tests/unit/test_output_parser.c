@@ -293,6 +293,46 @@ static void test_cut_off(void **state)
     }
 }
 
+/* What comes of output that something else than the model ends: its log without what closes the last entry is the beginning of
+ * the whole output's. A delimiter's token comes whole. */
+static void expect_cut(const struct golden *golden, bool by_token, size_t cut)
+{
+    struct transcript transcript = { .last_kind = -1 };
+    const qn_output_params params = params_of(golden, by_token, &transcript);
+    const char *output = golden->output;
+    qn_output_parser *parser;
+    assert_ok(qn_output_parser_create(&params, &parser));
+    for (size_t at = 0, end; at < cut; at = end) {
+        int32_t token;
+        end = next_piece(&params, output, at, strlen(output), 1, &token);
+        assert_ok(qn_output_feed(parser, token >= 0 ? token : by_token ? 100 : -1, output + at, end - at));
+    }
+    assert_ok(qn_output_cut(parser));
+    transcript_close(&transcript);
+    text_add(&transcript.log, "", 0);
+    assert_null(transcript.problem);
+    const char *log = transcript.log.data;
+    const size_t n = transcript.log.n, n_close = !n ? 0 : log[n - 1] == '}' ? 1 : 2;
+    if (strncmp(log, golden->log, n - n_close) != 0)
+        fail_msg("%s", log);
+    transcript_free(&transcript);
+    qn_output_parser_free(parser);
+}
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_GOLDENS; i++) {
+        const struct golden *golden = &goldens[i];
+        for (int by_token = 0; by_token < 2; by_token++)
+            for (size_t cut = 0; cut <= strlen(golden->output); cut++) {
+                label("golden %zu, %s, cut at %zu: %s", i, by_token ? "tokens" : "bytes", cut, golden->output);
+                if (!(golden->flags & (by_token ? BYTES_ONLY : TOKENS_ONLY)))
+                    expect_cut(golden, by_token, cut);
+            }
+    }
+}
+
 /* Text made of the formats' pieces: the events do not depend on cuts, and lose nothing. */
 static void test_random(void **state)
 {
@@ -718,10 +758,11 @@ static void test_tools(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cut_off),          cmocka_unit_test(test_random),
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_streams),          cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_budget),  cmocka_unit_test(test_budget_of_blocks), cmocka_unit_test(test_words),
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_refusals),         cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cuts),   cmocka_unit_test(test_cut_off),
+        cmocka_unit_test(test_random),  cmocka_unit_test(test_json),   cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_budget), cmocka_unit_test(test_budget_of_blocks),
+        cmocka_unit_test(test_words),   cmocka_unit_test(test_forms),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

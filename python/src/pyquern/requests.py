@@ -174,9 +174,9 @@ class ChatRequest(Request[ChatEvent, ChatCompletion]):
         if kind == lib.QN_OUTPUT_CALL_BEGIN:
             self._name, self._arguments = text, []
             return self.add(ChatEvent("tool_call", text, event.call))
-        is_complete = event.call_end == lib.QN_OUTPUT_COMPLETE
+        is_complete, is_cut = event.call_end == lib.QN_OUTPUT_COMPLETE, event.call_end == lib.QN_OUTPUT_CUT
         call = ToolCall(self._name, "".join(self._arguments)) if is_complete else None
-        return self.add(ChatEvent("tool_call_end", text, event.call, call))
+        return self.add(ChatEvent("tool_call_end", "" if is_cut else text, event.call, call))
 
     def _answer(self, reason: FinishReason, is_stop_string: bool, usage: Usage) -> ChatCompletion:
         reasoning: list[str] = []
