@@ -187,6 +187,7 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, None, {"grammar": "root ::= nowhere"}),
         (pyquern.UnsupportedError, "uniqueItems", {"json_schema": {"type": "array", "uniqueItems": True}}),
         (TypeError, "json_schema", {"json_schema": 1}),
+        (pyquern.InvalidError, "json_whitespace: 'tabs', expected one of 'default'", {"json_object": True, "json_whitespace": "tabs"}),
         (TypeError, "choices", {"choices": "ab"}),
     ]
     for error, pattern, options in wrong:
@@ -222,6 +223,15 @@ def test_constraints(demo: pyquern.Model) -> None:
     lenient = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "uniqueItems": True}
     assert isinstance(json.loads(demo.generate("a", json_schema=lenient, strict=False).text), list)
     assert demo.generate("a", json_object=True, max_tokens=5).text.startswith("{")
+    fixed = {"const": {"b": [1], "a": {}}}
+    spellings = {
+        "default": '{"b": [1], "a": {}}',
+        "indent": '{\n  "b": [\n    1\n  ],\n  "a": {}\n}',
+        "compact": '{"b":[1],"a":{}}',
+    }
+    for style, text in spellings.items():
+        assert demo.generate("a", json_schema=fixed, json_whitespace=style).text == text
+    assert json.loads(demo.generate("a", json_schema=fixed, json_property_order="any").text) == fixed["const"]
     assert demo.generate("Is it?", choices=["yes", "no"]).text in ("yes", "no")
     assert demo.generate("a", regex="[0-9]{3}-[a-f]").text[3] == "-"
     assert demo.generate("a", grammar='root ::= "x" [yz]').text in ("xy", "xz")

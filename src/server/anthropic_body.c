@@ -306,7 +306,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversatio
         return qn_refuse_type(refusal, "output_config", config, "an object");
     if (!take_thinking_mode(x, qn_field(body, "thinking"), &thinks, refusal) ||
         !qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->base.params.reasoning_budget, refusal) ||
-        !take_format(x, qn_field(config, "format"), refusal))
+        !take_format(x, qn_field(config, "format"), refusal) || !qn_openai_take_style(&x->base, body, refusal))
         return false;
     if (json_object_set_new(conversation, "enable_thinking", json_boolean(thinks)))
         return qn_refuse_memory(refusal);

@@ -115,6 +115,7 @@ typedef struct qn_openai {
     qn_llama_fields fields;  /* of /completion */
     qn_bytes settings;       /* of /completion, from bind on: what all choices have of generation_settings */
     qn_format format;
+    qn_json_style style; /* of constrained JSON */
     qn_tools tools;
     bool has_usage; /* a stream ends with usage */
     bool has_timings;
@@ -202,8 +203,9 @@ bool qn_openai_check_function(const json_t *function, size_t index, const json_t
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);
 bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal);
 
-/* openai_constrain.c: what answers may be, by OpenAI's fields; by a schema in a field of any name; whether format and tools go
- * together. */
+/* openai_constrain.c: what answers may be, by OpenAI's fields; how JSON is written; by a schema in a field of any name; whether
+ * format and tools go together. */
+bool qn_openai_take_style(qn_openai *x, const json_t *body, qn_refusal *refusal);
 bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal);
 bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
 void qn_openai_call(qn_openai *x, json_t *name); /* the function of this name must be called; NULL: of none */

@@ -4,6 +4,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- How JSON is written ---- */
+
+/* The place of a field's text in a list, which is an enumeration; as it is without the field. */
+static bool take_name(const json_t *body, const char *field, const char *const *names, const char *expected, int *which,
+                      qn_refusal *refusal)
+{
+    const json_t *given = qn_field(body, field);
+    for (int i = 0; given && names[i]; i++)
+        if (qn_json_is(given, names[i])) {
+            *which = i;
+            return true;
+        }
+    return !given || qn_refuse_type(refusal, field, given, expected);
+}
+
+bool qn_openai_take_style(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    static const char *const spaces[] = { "default", "indent", "compact", "any", NULL }, *const orders[] = { "schema", "any",
+                                                                                                             NULL };
+    int space = QN_JSON_SPACE_DEFAULT, order = QN_JSON_ORDER_SCHEMA;
+    if (!take_name(body, "json_whitespace", spaces, "\"default\", \"indent\", \"compact\" or \"any\"", &space, refusal) ||
+        !take_name(body, "json_property_order", orders, "\"schema\" or \"any\"", &order, refusal))
+        return false;
+    x->style = (qn_json_style){ (qn_json_space)space, (qn_json_order)order };
+    return true;
+}
+
 /* ---- The format of content ---- */
 
 bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
@@ -75,7 +102,8 @@ static bool compile_format(qn_openai *x, qn_refusal *refusal)
     }
     const char *text = is_schema ? schema.data : json_string_value(f->source);
     const size_t length = is_schema ? schema.length : json_string_length(f->source);
-    const qn_status status = qn_grammar_create_in(x->served->model, x->base.scope, f->kind, text, length, &x->params.grammar);
+    const qn_status status =
+        qn_grammar_create_in(x->served->model, x->base.scope, &x->style, f->kind, text, length, &x->params.grammar);
     qn_bytes_free(&schema);
     if (status == QN_ERR_MEMORY)
         return qn_refuse_memory(refusal);
@@ -211,7 +239,8 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
                                    .format = has_format ? format.data : NULL,
                                    .format_length = format.length,
                                    .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT,
-                                   .scope = x->base.scope };
+                                   .scope = x->base.scope,
+                                   .style = x->style };
     const bool has_memory = !text.has_failed && !format.has_failed;
     const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     qn_bytes_free(&text);
@@ -227,7 +256,7 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 
 bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
-    if (!take_format(x, body, refusal))
+    if (!take_format(x, body, refusal) || !qn_openai_take_style(x, body, refusal))
         return false;
     return x->kind != QN_OPENAI_CHAT || (take_tools(x, body, refusal) && qn_openai_check_tools(x, refusal));
 }

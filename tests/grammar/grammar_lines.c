@@ -1,5 +1,5 @@
 /* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json": ..., "strict": b, "closed": b,
- * "required_first": b, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
+ * "space": n, "order": n, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
  * {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text may end, what ends it], ...], "walks":
  * [[text, whether it
  * ended], ...], "microseconds": [of each mask]}. Walks need the vocabulary of a GGUF file, the first argument; the second is
@@ -53,7 +53,8 @@ static qn_status compile(json_t *line, qn_grammar **grammar)
 {
     const qn_grammar_options options = { .strict = json_is_true(json_object_get(line, "strict")),
                                          .closed = json_is_true(json_object_get(line, "closed")),
-                                         .required_first = json_is_true(json_object_get(line, "required_first")) };
+                                         .style = { (qn_json_space)json_integer_value(json_object_get(line, "space")),
+                                                    (qn_json_order)json_integer_value(json_object_get(line, "order")) } };
     json_t *schema = json_object_get(line, "schema"), *regex = json_object_get(line, "regex");
     json_t *gbnf = json_object_get(line, "gbnf"), *choices = json_object_get(line, "choices");
     if (schema)
@@ -63,7 +64,7 @@ static qn_status compile(json_t *line, qn_grammar **grammar)
     if (gbnf)
         return qn_grammar_from_gbnf(json_string_value(gbnf), json_string_length(gbnf), grammar);
     if (!choices)
-        return qn_grammar_from_json(json_is_true(json_object_get(line, "json")), grammar);
+        return qn_grammar_from_json(json_is_true(json_object_get(line, "json")), options.style, grammar);
     const size_t n = json_array_size(choices);
     const char **list = calloc(n + 1, sizeof *list);
     for (size_t i = 0; i < n; i++)

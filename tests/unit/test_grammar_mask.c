@@ -144,7 +144,9 @@ static const char *const gbnfs[] = {
     "root ::= (a | b)* \"x\"\na ::= \"(\" root \")\" | \"a\"\nb ::= a? a? \"name\" a*",
 };
 enum {
-    N_SCHEMAS = sizeof schemas / sizeof *schemas,
+    N_STYLES = 4,
+    N_PLAIN = sizeof schemas / sizeof *schemas,
+    N_SCHEMAS = N_STYLES * N_PLAIN, /* each in every style of white space; properties in any order where that is any */
     N_REGEXES = sizeof regexes / sizeof *regexes,
     N_GBNFS = sizeof gbnfs / sizeof *gbnfs
 };
@@ -153,9 +155,13 @@ static qn_grammar *compile(size_t which)
 {
     qn_grammar *grammar = NULL;
     if (which < N_SCHEMAS) {
-        json_t *schema = json_loads(schemas[which], JSON_DECODE_ANY, NULL);
+        const qn_json_space space = (qn_json_space)(which / N_PLAIN);
+        const qn_grammar_options options = {
+            .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY : QN_JSON_ORDER_SCHEMA }
+        };
+        json_t *schema = json_loads(schemas[which % N_PLAIN], JSON_DECODE_ANY, NULL);
         assert_non_null(schema);
-        assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+        assert_ok(qn_grammar_from_schema(schema, &options, &grammar));
         json_decref(schema);
     } else if (which < N_SCHEMAS + N_REGEXES) {
         assert_ok(qn_grammar_from_regex(regexes[which - N_SCHEMAS], strlen(regexes[which - N_SCHEMAS]), &grammar));
@@ -233,7 +239,7 @@ static void test_demo_vocabulary(void **unused)
 /* Threads share a vocabulary and its cache. */
 static void *take_masks(void *which)
 {
-    static const char text[] = "{\"name\":[1,true,null,\"a b\"],\"b\":{}}";
+    static const char text[] = "{\"name\": [1, true, null, \"a b\"], \"b\": {}}";
     qn_grammar *grammar = which;
     qn_grammar_state *state;
     uint32_t *mask = calloc(MAX_WORDS, sizeof *mask);
@@ -254,7 +260,7 @@ static void test_threads(void **unused)
     (void)unused;
     pthread_t threads[4];
     qn_grammar *grammar;
-    assert_ok(qn_grammar_from_json(true, &grammar));
+    assert_ok(qn_grammar_from_json(true, (qn_json_style){ 0 }, &grammar));
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, take_masks, grammar), 0);
     for (int i = 0; i < 4; i++) {

@@ -63,6 +63,10 @@ class AnswerOptions(SamplingOptions, total=False):
     """Keywords of the schema that are not supported are an error, else ignored: True."""
     json_object: bool | None
     """The text is a JSON object."""
+    json_whitespace: Literal["default", "indent", "compact", "any"] | None
+    """How JSON under json_schema, json_object and tools is written: "default" is what json.dumps writes."""
+    json_property_order: Literal["schema", "any"] | None
+    """Properties come in the order of the schema, or in any: "schema"."""
     regex: str | None
     """The whole text matches a regular expression, ECMAScript's with the u flag."""
     choices: Sequence[str] | None
@@ -241,12 +245,26 @@ def _schema_text(schema: Any) -> str:
     return json.dumps(schema)
 
 
-def _compile(model: Any, kind: int, text: str, out: Any) -> None:
+_STYLES = {"json_whitespace": ("default", "indent", "compact", "any"), "json_property_order": ("schema", "any")}
+
+
+def _take_style(options: Options) -> Any:
+    """A qn_json_style."""
+    values = []
+    for name, known in _STYLES.items():
+        value = options.take(name, known[0])
+        if value not in known:
+            raise InvalidError(f"{name}: {value!r}, expected one of {', '.join(map(repr, known))}")
+        values.append(known.index(value))
+    return ffi.new("qn_json_style *", values)
+
+
+def _compile(model: Any, kind: int, text: str, style: Any, out: Any) -> None:
     data = text.encode()
-    check(lib.qn_grammar_create(model, kind, data, len(data), out))
+    check(lib.qn_grammar_create_in(model, ffi.NULL, style, kind, data, len(data), out))
 
 
-def _take_format(model: Any, options: Options) -> Any:
+def _take_format(model: Any, style: Any, options: Options) -> Any:
     """The grammar of the text; None if it may be any."""
     is_strict = options.take("strict", True)
     given = {name: options.take(name) for name in ("json_schema", "json_object", "regex", "choices", "grammar")}
@@ -261,11 +279,11 @@ def _take_format(model: Any, options: Options) -> Any:
         check(lib.qn_grammar_create_choices(model, options.strings(value, name), len(value), out))
     elif name == "json_schema":
         kind = lib.QN_GRAMMAR_SCHEMA_STRICT if is_strict else lib.QN_GRAMMAR_SCHEMA
-        _compile(model, kind, _schema_text(value), out)
+        _compile(model, kind, _schema_text(value), style, out)
     elif name == "json_object":
-        _compile(model, lib.QN_GRAMMAR_JSON, "", out)
+        _compile(model, lib.QN_GRAMMAR_JSON, "", style, out)
     else:
-        _compile(model, lib.QN_GRAMMAR_REGEX if name == "regex" else lib.QN_GRAMMAR_GBNF, value, out)
+        _compile(model, lib.QN_GRAMMAR_REGEX if name == "regex" else lib.QN_GRAMMAR_GBNF, value, style, out)
     return ffi.gc(out[0], lib.qn_grammar_free)
 
 
@@ -273,12 +291,15 @@ def _has_strict_tool(tools: Sequence[Mapping[str, Any]]) -> bool:
     return any(tool.get("function", {}).get("strict") is True for tool in tools)
 
 
-def _take_calls(model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, options: Options) -> tuple[Any, int]:
+def _take_calls(
+    model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, style: Any, options: Options
+) -> tuple[Any, int]:
     """The grammar of calls, and where it begins. A call that is not required has none where its tools are too much for one,
     unless one of them is strict."""
     choice = options.take("tool_choice", "auto")
     params, out = ffi.new("qn_call_params *"), ffi.new("qn_grammar **")
     params.tools, params.length = options.keep(ffi.from_buffer(text)), len(text)
+    params.style = style[0]
     params.is_single = not options.take("parallel_tool_calls", True)
     params.is_required = choice != "auto"
     if isinstance(choice, Mapping):
@@ -357,14 +378,15 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
     stop = options.take("stop", ())
     stop = [stop] if isinstance(stop, str) else list(stop)
     params.stop, params.n_stop = options.strings(stop, "stop"), len(stop)
-    grammar = _take_format(model, options)
+    style = _take_style(options)
+    grammar = _take_format(model, style, options)
     when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE
     if prompt:
         assign(params, "reasoning_budget", options.take("reasoning_budget", -1), "reasoning_budget")
     if prompt and prompt.tools:
         if grammar:
             raise UnsupportedError("tools: they are given with a format of the text, expected one of them")
-        grammar, when = _take_calls(model, prompt.tools, prompt.tools_json, options)
+        grammar, when = _take_calls(model, prompt.tools, prompt.tools_json, style, options)
     elif prompt:
         options.take("parallel_tool_calls")
         if options.take("tool_choice", "auto") != "auto":

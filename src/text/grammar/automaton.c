@@ -304,7 +304,8 @@ static bool is_productive(const qn_grammar *g, const qn_node *n)
     case QN_RETURN: return true;
     case QN_BYTE:
     case QN_DFA:
-    case QN_STRING: return g->nodes[n->next].productive;
+    case QN_STRING:
+    case QN_INDENT: return g->nodes[n->next].productive;
     case QN_SPLIT: return g->nodes[n->next].productive || g->nodes[n->a].productive;
     case QN_CALL: return rule_is_productive(g, n->a) && g->nodes[n->next].productive;
     case QN_KEY:

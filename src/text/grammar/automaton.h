@@ -35,10 +35,11 @@ typedef enum qn_node_kind {
     QN_STRING, /* the rest of a JSON string by strings[a], its quote included, then next */
     QN_KEY,    /* the rest of a key of objects[a], the byte behind it included */
     QN_SPLIT,  /* next or a */
-    QN_CALL,   /* rule `a`, then next */
+    QN_CALL,   /* rule `a`, lo levels deeper, then next */
     QN_RETURN, /* to the frame's node */
     QN_MEMBER, /* of objects[a]: `}` or a key; lo: 1 before the first member */
-    QN_ITEM    /* of arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item behind a comma */
+    QN_ITEM,   /* of arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item */
+    QN_INDENT  /* a line end and two spaces for each level of the frame, and lo more levels, then next */
 } qn_node_kind;
 
 typedef struct qn_node {
@@ -79,17 +80,20 @@ typedef struct qn_object_rule {
     uint32_t *value_rules; /* [n_properties] what those nodes call */
     uint64_t required[4], usable[4];
     uint32_t n_required, min, max;
-    bool additional, required_first;
+    bool additional;
+    bool is_ordered;                      /* properties come in their order, then additional ones */
     uint8_t end;                          /* the byte behind a key */
     uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node behind it, and its rule */
-    uint32_t close, first, more;          /* nodes of `}`; of the first key's quote; of a comma and a key */
+    uint32_t close_empty, close;          /* nodes of `}`: at once, or behind a member */
+    uint32_t first, more;                 /* nodes of the first key's quote; of a comma and a key */
 } qn_object_rule;
 
 typedef struct qn_array_rule {
     uint32_t min, max, n_prefix;
     uint32_t *items;      /* [n_prefix + 1] nodes of items, each calls its rule and continues; the last is for the rest */
     uint32_t *item_rules; /* [n_prefix + 1] */
-    uint32_t close, comma;
+    uint32_t close_empty, close; /* nodes of `]`: at once, or behind an item */
+    uint32_t first, comma;       /* nodes that lead to the first item, and to the next */
 } qn_array_rule;
 
 typedef struct qn_rule {
@@ -218,12 +222,15 @@ qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const c
 
 typedef struct qn_config {
     uint32_t node, frame;
-    uint32_t sub;   /* DFA: state. STRING: machine state | DFA state << 8. KEY: machine state | first << 8 | end << 20 */
+    uint32_t sub;   /* DFA: state. STRING: machine state | DFA state << 8. KEY: machine state | first << 8 | end << 20.
+                       INDENT: bytes read */
     uint32_t count; /* STRING: characters, at most max, or min without max. KEY: bytes read */
 } qn_config;
 
 typedef struct qn_frame {
-    uint32_t node, parent, depth, count;
+    uint32_t node, parent;
+    uint16_t depth, level; /* level: objects and arrays that are open, where QN_CALL counts them */
+    uint32_t count;
     uint64_t seen[4];
 } qn_frame;
 

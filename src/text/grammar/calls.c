@@ -269,6 +269,7 @@ static qn_status add_parameters(call_compiler *k, const char *what, json_t *root
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", what, QN_GRAMMAR_PROPERTIES);
     QN_TRY(qn_grammar_add_object(c->grammar, &id));
     qn_object_rule o = { .max = QN_UNLIMITED,
+                         .is_ordered = c->options.style.order == QN_JSON_ORDER_SCHEMA,
                          .end = '>',
                          .spellings = calloc(n + 1, sizeof *o.spellings),
                          .values = calloc(n + 1, sizeof *o.values),
@@ -303,7 +304,7 @@ static qn_status add_parameters(call_compiler *k, const char *what, json_t *root
     for (int i = 0; i < 4; i++)
         c->grammar->objects[id].n_required += (uint32_t)__builtin_popcountll(c->grammar->objects[id].required[i]);
     QN_TRY(add_literal(c, "</function>", c->end, &node));
-    c->grammar->objects[id].close = node;
+    c->grammar->objects[id].close = c->grammar->objects[id].close_empty = node;
     QN_TRY(add_rule(c, what, first, &rule));
     return qn_schema_node(c, QN_CALL, rule, next, entry);
 }
@@ -409,7 +410,7 @@ static qn_status add_format(call_compiler *k, uint32_t *entry)
 {
     qn_schema_compiler *c = &k->c;
     uint32_t rule, node;
-    c->options = (qn_grammar_options){ .strict = k->calls->is_format_strict };
+    c->options = (qn_grammar_options){ .strict = k->calls->is_format_strict, .style = k->calls->style };
     QN_TRY(qn_schema_compile(c, "format", k->calls->format, k->calls->format, NULL, &rule));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
     QN_TRY(add_regex(c, "\\n{0,2}", node, &node));
@@ -441,7 +442,7 @@ qn_status qn_grammar_from_calls(const qn_grammar_calls *calls, qn_grammar **out)
     *out = NULL;
     if (calls->output->form == QN_OUTPUT_PLAIN)
         return qn_fail(QN_ERR_UNSUPPORTED, "tools: the model's chat template has no calls that can be parsed back");
-    qn_status status = qn_schema_begin(&k.c, &(qn_grammar_options){ .closed = true });
+    qn_status status = qn_schema_begin(&k.c, &(qn_grammar_options){ .closed = true, .style = calls->style });
     if (status == QN_OK)
         status = add_calls(&k, &entry);
     if (status == QN_OK && calls->format)

@@ -79,9 +79,53 @@ qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32
                                id);
 }
 
-qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+/* ---- White space ---- */
+
+qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id)
 {
-    return qn_schema_node(c, QN_DFA, c->space, next, id);
+    *id = next;
+    return c->options.style.space == QN_JSON_SPACE_ANY ? qn_schema_node(c, QN_DFA, c->space, next, id) : QN_OK;
+}
+
+/* One space, but where there is none or any. */
+static qn_status add_one(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    if (c->options.style.space == QN_JSON_SPACE_COMPACT || c->options.style.space == QN_JSON_SPACE_ANY)
+        return qn_schema_any_space(c, next, id);
+    return qn_schema_byte(c, ' ', next, id);
+}
+
+static qn_status add_line(qn_schema_compiler *c, uint8_t levels, uint32_t next, uint32_t *id)
+{
+    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_INDENT, .lo = levels, .next = next }, id);
+}
+
+qn_status qn_schema_after_colon(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    return add_one(c, next, id);
+}
+
+qn_status qn_schema_after_comma(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    return c->options.style.space == QN_JSON_SPACE_INDENT ? add_line(c, 1, next, id) : add_one(c, next, id);
+}
+
+qn_status qn_schema_after_open(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    *id = next;
+    return c->options.style.space == QN_JSON_SPACE_INDENT ? add_line(c, 1, next, id) : QN_OK;
+}
+
+qn_status qn_schema_before_close(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    *id = next;
+    return c->options.style.space == QN_JSON_SPACE_INDENT ? add_line(c, 0, next, id) : QN_OK;
+}
+
+qn_status qn_schema_inner(qn_schema_compiler *c, uint32_t rule, uint32_t next, uint32_t *id)
+{
+    const uint8_t levels = c->options.style.space == QN_JSON_SPACE_INDENT;
+    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_CALL, .lo = levels, .a = rule, .next = next }, id);
 }
 
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa)
@@ -224,14 +268,13 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
     return qn_fail(status, "%s: %s", qn_schema_path(c), text);
 }
 
-/* The rule's schema is `part` and what stands beside the keyword. */
-static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, const char *keyword, const char *key,
-                             uint32_t *entry)
+/* A part of a keyword of the schema, and what stands beside the keyword. Owned by the compiler. */
+static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest, json_t **joined)
 {
-    json_t *merged;
-    QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
-    QN_TRY(qn_schema_own(c, merged));
-    return call(c, merged, keyword, key, entry);
+    const bool is_rest_first = qn_schema_is_properties_first(schema, keyword);
+    QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, &c->merges, joined)
+                                               : qn_schema_merge(c->root, part, rest, &c->merges, joined)));
+    return qn_schema_own(c, *joined);
 }
 
 /* oneOf is a union if its alternatives, each with what stands beside them, exclude each other. Without strict it always is. */
@@ -271,7 +314,9 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
     {
         char key[32];
         snprintf(key, sizeof key, "%zu", i);
-        QN_TRY(is_empty ? call(c, branch, keyword, key, entry) : call_merged(c, branch, rest, keyword, key, entry));
+        if (!is_empty)
+            QN_TRY(join(c, schema, keyword, branch, rest, &branch));
+        QN_TRY(call(c, branch, keyword, key, entry));
     }
     return QN_OK;
 }
@@ -281,13 +326,15 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_t *parts = json_object_get(schema, "allOf"), *part;
     size_t i;
     bool is_empty;
-    json_t *merged = without(schema, "allOf", &is_empty);
-    QN_TRY(qn_schema_own(c, merged));
+    json_t *rest = without(schema, "allOf", &is_empty), *all = json_array(), *merged = json_true();
+    const bool is_rest_first = qn_schema_is_properties_first(schema, "allOf");
+    QN_TRY(qn_schema_own(c, rest));
+    QN_TRY(qn_schema_own(c, all));
     if (!json_is_array(parts))
         return qn_fail(QN_ERR_INVALID, "%s/allOf: not a list of schemas", qn_schema_path(c));
-    if (is_empty)
-        merged = json_true();
-    json_array_foreach(parts, i, part)
+    if (json_array_extend(all, parts) || (!is_empty && json_array_insert(all, is_rest_first ? 0 : json_array_size(all), rest)))
+        return no_memory();
+    json_array_foreach(all, i, part)
     {
         json_t *next;
         QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
@@ -310,8 +357,10 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
     json_t *rest = without(schema, "$ref", &is_empty);
     QN_TRY(qn_schema_own(c, rest));
     QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &target)));
-    if (!is_empty)
-        return call_merged(c, target, rest, NULL, NULL, entry);
+    if (!is_empty) {
+        QN_TRY(join(c, schema, "$ref", target, rest, &target));
+        return call(c, target, NULL, NULL, entry);
+    }
     snprintf(path, sizeof path, "%s: %.160s", c->what, reference);
     QN_TRY(add_rule(c, target, path, &rule));
     return call_rule(c, rule, entry);
@@ -463,7 +512,7 @@ qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *roo
 
 qn_status qn_schema_begin(qn_schema_compiler *c, const qn_grammar_options *options)
 {
-    static const char space[] = "( |\\r?\\n[ \\t]{0,128})?";
+    static const char space[] = "( |\\r?\\n[ \\t]{0,20})?";
     uint32_t expr;
     *c = (qn_schema_compiler){ .options = options ? *options : (qn_grammar_options){ 0 } };
     c->owned = json_array();
@@ -507,12 +556,12 @@ qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options 
     return status;
 }
 
-qn_status qn_grammar_from_json(bool object, qn_grammar **out)
+qn_status qn_grammar_from_json(bool object, qn_json_style style, qn_grammar **out)
 {
     json_t *schema = object ? json_pack("{s:s}", "type", "object") : json_true();
     if (!schema)
         return no_memory();
-    const qn_status status = qn_grammar_from_schema(schema, NULL, out);
+    const qn_status status = qn_grammar_from_schema(schema, &(qn_grammar_options){ .style = style }, out);
     json_decref(schema);
     return status;
 }

@@ -61,7 +61,16 @@ qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema);
 qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *rule);
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id);
 qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id);
-qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+
+/* White space of the style before `next`. any_space: where only the style `any` has some. */
+qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+qn_status qn_schema_after_colon(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+qn_status qn_schema_after_comma(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+qn_status qn_schema_after_open(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+qn_status qn_schema_before_close(qn_schema_compiler *c, uint32_t next, uint32_t *id);
+
+/* qn_schema_inner - a call of the rule of a member or item. */
+qn_status qn_schema_inner(qn_schema_compiler *c, uint32_t rule, uint32_t next, uint32_t *id);
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa);
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
 

@@ -257,6 +257,20 @@ static json_t *merge_keyword(const char *key, json_t *x, json_t *y, uint64_t *st
     return NULL;
 }
 
+bool qn_schema_is_properties_first(json_t *schema, const char *keyword)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(schema, key, value)
+    {
+        if (!strcmp(key, "properties"))
+            return true;
+        if (!strcmp(key, keyword))
+            return false;
+    }
+    return false;
+}
+
 static qn_status too_many(void)
 {
     return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
@@ -280,7 +294,8 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
-                status = merge(root, target, rest, i + 1, steps, &merged);
+                status = qn_schema_is_properties_first(*out, "$ref") ? merge(root, rest, target, i + 1, steps, &merged)
+                                                                     : merge(root, target, rest, i + 1, steps, &merged);
             else
                 merged = json_incref(target);
         }

@@ -227,7 +227,7 @@ static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *sc
     snprintf(key, sizeof key, "%zu", i);
     QN_TRY(qn_schema_rule(c, schema, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
                           &array->item_rules[i]));
-    return qn_schema_node(c, QN_CALL, array->item_rules[i], next, &array->items[i]);
+    return qn_schema_inner(c, array->item_rules[i], next, &array->items[i]);
 }
 
 qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
@@ -237,7 +237,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
         prefix = items;
         items = json_object_get(schema, "additionalItems");
     }
-    uint32_t id, first, between, after, more, node;
+    uint32_t id, first, between, after, item, node;
     if (json_array_size(prefix) > QN_GRAMMAR_ITEMS)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu items with schemas of their own, at most %d are supported",
                        qn_schema_path(c), json_array_size(prefix), QN_GRAMMAR_ITEMS);
@@ -250,14 +250,17 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
     c->grammar->arrays[id] = array;
     if (!array.items || !array.item_rules)
         return no_memory();
-    QN_TRY(qn_schema_byte(c, ']', c->end, &c->grammar->arrays[id].close));
+    QN_TRY(qn_schema_byte(c, ']', c->end, &node));
+    c->grammar->arrays[id].close_empty = node;
+    QN_TRY(qn_schema_before_close(c, node, &c->grammar->arrays[id].close));
     QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &first));
     QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &between));
-    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &more));
+    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &item));
     c->grammar->nodes[first].lo = 1;
-    c->grammar->nodes[more].lo = 2;
-    QN_TRY(qn_schema_space(c, between, &after));
-    QN_TRY(qn_schema_space(c, more, &node));
+    c->grammar->nodes[item].lo = 2;
+    QN_TRY(qn_schema_any_space(c, between, &after));
+    QN_TRY(qn_schema_after_open(c, item, &c->grammar->arrays[id].first));
+    QN_TRY(qn_schema_after_comma(c, item, &node));
     QN_TRY(qn_schema_byte(c, ',', node, &c->grammar->arrays[id].comma));
     for (uint32_t i = 0; i <= array.n_prefix; i++)
         QN_TRY(add_item(c, json_is_array(json_object_get(schema, "items")) ? "items" : "prefixItems",
@@ -265,7 +268,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
                         : items            ? items
                                            : json_true(),
                         i, after, &array));
-    QN_TRY(qn_schema_space(c, first, &node));
+    QN_TRY(qn_schema_any_space(c, first, &node));
     return qn_schema_byte(c, '[', node, entry);
 }
 
@@ -334,6 +337,15 @@ static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const cha
     return QN_OK;
 }
 
+/* From behind the quote of a key to behind its value. */
+static qn_status add_member(qn_schema_compiler *c, uint32_t rule, uint32_t after, uint32_t *node)
+{
+    QN_TRY(qn_schema_inner(c, rule, after, node));
+    QN_TRY(qn_schema_after_colon(c, *node, node));
+    QN_TRY(qn_schema_byte(c, ':', *node, node));
+    return qn_schema_any_space(c, *node, node);
+}
+
 /* Property `key`: its spellings, and the nodes from the end of its name to the next member. */
 static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema, uint32_t after)
 {
@@ -341,10 +353,7 @@ static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char
     uint32_t rule, node;
     QN_TRY(add_spellings(c, object, key, strlen(key), property));
     QN_TRY(qn_schema_rule(c, schema, "properties", key, &rule));
-    QN_TRY(qn_schema_node(c, QN_CALL, rule, after, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
-    QN_TRY(qn_schema_byte(c, ':', node, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(add_member(c, rule, after, &node));
     c->grammar->objects[object].values[property] = node;
     c->grammar->objects[object].value_rules[property] = rule;
     return QN_OK;
@@ -359,10 +368,7 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     if (o->n_spellings)
         rule.form = o->n_spellings > o->n_properties ? QN_STRING_KEY_UNICODE : QN_STRING_KEY;
     QN_TRY(qn_schema_rule(c, schema, "additionalProperties", NULL, &value_rule));
-    QN_TRY(qn_schema_node(c, QN_CALL, value_rule, after, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
-    QN_TRY(qn_schema_byte(c, ':', node, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(add_member(c, value_rule, after, &node));
     QN_TRY(qn_grammar_add_string(c->grammar, rule, &string));
     QN_TRY(qn_schema_node(c, QN_STRING, string, node, &o->rest));
     o->rest_value = node;
@@ -432,10 +438,10 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &first));
     c->grammar->nodes[first].lo = 1;
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &between));
-    QN_TRY(qn_schema_space(c, between, &after));
+    QN_TRY(qn_schema_any_space(c, between, &after));
     QN_TRY(add_properties(c, id, schema, after));
     o = &c->grammar->objects[id];
-    o->required_first = c->options.required_first;
+    o->is_ordered = c->options.style.order == QN_JSON_ORDER_SCHEMA;
     o->end = '"';
     QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
     QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
@@ -443,11 +449,13 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     if (c->options.strict && o->additional && o->min > o->n_required + 1)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
                        qn_schema_path(c), o->min);
-    QN_TRY(qn_schema_byte(c, '}', c->end, &o->close));
-    QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &key));
-    QN_TRY(qn_schema_byte(c, '"', key, &o->first));
-    QN_TRY(qn_schema_space(c, o->first, &node));
+    QN_TRY(qn_schema_byte(c, '}', c->end, &o->close_empty));
+    QN_TRY(qn_schema_before_close(c, o->close_empty, &o->close));
+    QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &node));
+    QN_TRY(qn_schema_byte(c, '"', node, &key));
+    QN_TRY(qn_schema_after_open(c, key, &o->first));
+    QN_TRY(qn_schema_after_comma(c, key, &node));
     QN_TRY(qn_schema_byte(c, ',', node, &o->more));
-    QN_TRY(qn_schema_space(c, first, &node));
+    QN_TRY(qn_schema_any_space(c, first, &node));
     return qn_schema_byte(c, '{', node, entry);
 }

@@ -31,14 +31,16 @@ static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
     return (uint32_t)s->n_frames++;
 }
 
-/* A call at the end of a rule returns to where the rule returns to. */
-static bool push(qn_grammar_state *s, uint32_t node, uint32_t parent, uint32_t *frame)
+/* The frame of a call. A call at the end of a rule returns to where the rule returns to. */
+static bool push(qn_grammar_state *s, const qn_node *call, uint32_t parent, uint32_t *frame)
 {
+    const uint16_t level = (uint16_t)(s->frames[parent].level + call->lo);
+    uint32_t node = call->next;
     if (s->grammar->nodes[node].kind == QN_RETURN) {
         node = s->frames[parent].node;
         parent = s->frames[parent].parent;
     }
-    const qn_frame f = { .node = node, .parent = parent, .depth = s->frames[parent].depth + 1 };
+    const qn_frame f = { .node = node, .parent = parent, .depth = (uint16_t)(s->frames[parent].depth + 1), .level = level };
     if (f.depth > QN_GRAMMAR_DEPTH)
         return false;
     *frame = add_frame(s, &f);
@@ -52,19 +54,40 @@ typedef struct key_rules {
     bool additional, any, may_close;
 } key_rules;
 
+/* In the order of the properties: up to the first that is required, and none that leaves too few behind it. */
+static void keep_order(const qn_object_rule *o, const qn_frame *f, key_rules *rules)
+{
+    uint32_t behind = 0;
+    for (int i = 0, is_past = 0; i < 4; i++) {
+        const uint64_t missing = o->required[i] & ~f->seen[i];
+        rules->allowed[i] &= is_past ? 0 : missing ? missing ^ (missing - 1) : ~UINT64_C(0);
+        is_past |= missing != 0;
+    }
+    for (int i = 3; i >= 0 && !o->additional && f->count + 1 < o->min; i--) {
+        for (uint64_t left = rules->allowed[i]; left && f->count + 1 + behind < o->min;) {
+            const int last = 63 - __builtin_clzll(left);
+            const uint64_t after = last < 63 ? o->usable[i] >> (last + 1) : 0;
+            left ^= UINT64_C(1) << last;
+            if (f->count + 1 + behind + (uint32_t)__builtin_popcountll(after) < o->min)
+                rules->allowed[i] ^= UINT64_C(1) << last;
+        }
+        behind += (uint32_t)__builtin_popcountll(o->usable[i]);
+    }
+}
+
 static key_rules find_key_rules(const qn_object_rule *o, const qn_frame *f)
 {
     key_rules rules = { .additional = o->additional };
     uint32_t missing = 0;
     for (int i = 0; i < 4; i++)
         missing += (uint32_t)__builtin_popcountll(o->required[i] & ~f->seen[i]);
-    const bool optional = (o->max == QN_UNLIMITED || f->count + missing < o->max) && !(o->required_first && missing);
-    rules.additional &= optional;
-    rules.any = rules.additional;
-    for (int i = 0; i < 4; i++) {
+    const bool optional = o->max == QN_UNLIMITED || f->count + missing < o->max;
+    rules.additional &= optional && !(o->is_ordered && missing);
+    for (int i = 0; i < 4; i++)
         rules.allowed[i] = o->usable[i] & ~f->seen[i] & (optional ? ~UINT64_C(0) : o->required[i]);
-        rules.any |= rules.allowed[i] != 0;
-    }
+    if (o->is_ordered)
+        keep_order(o, f, &rules);
+    rules.any = rules.additional || rules.allowed[0] || rules.allowed[1] || rules.allowed[2] || rules.allowed[3];
     rules.may_close = !missing && f->count >= o->min;
     return rules;
 }
@@ -90,7 +113,7 @@ void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t b
     }
 }
 
-/* The frame after one more member; `property` -1: an additional one. */
+/* The frame after one more member; `property` -1: an additional one. In order, those before it count as seen. */
 static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint32_t frame, int property)
 {
     qn_frame f = s->frames[frame];
@@ -99,6 +122,10 @@ static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint3
         f.count++;
     if (property >= 0)
         f.seen[property / 64] |= UINT64_C(1) << (property % 64);
+    for (int i = 0; i < 4 && o->is_ordered; i++)
+        f.seen[i] |= property < 0 || i < property / 64 ? ~UINT64_C(0)
+                     : i == property / 64              ? (UINT64_C(2) << (property % 64)) - 1
+                                                       : 0;
     return add_frame(s, &f);
 }
 
@@ -181,11 +208,11 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     const uint32_t count = s->frames[frame].count;
     const uint32_t which = count < array->n_prefix ? count : array->n_prefix;
     if (n->lo != 2 && count >= array->min)
-        put(s, w, array->close, frame);
+        put(s, w, n->lo ? array->close_empty : array->close, frame);
     if ((array->max != QN_UNLIMITED && count >= array->max) || !s->grammar->nodes[array->items[which]].productive)
         return;
-    if (!n->lo) {
-        put(s, w, array->comma, frame);
+    if (n->lo != 2) {
+        put(s, w, n->lo ? array->first : array->comma, frame);
         return;
     }
     qn_frame f = s->frames[frame];
@@ -212,7 +239,8 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             c.frame = 0;
             end = add_config(s, begin, end, &c);
             break;
-        case QN_BYTE: end = add_config(s, begin, end, &c); break;
+        case QN_BYTE:
+        case QN_INDENT: end = add_config(s, begin, end, &c); break;
         case QN_DFA:
             c.sub = 1;
             end = add_config(s, begin, end, &c);
@@ -235,7 +263,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             break;
         case QN_CALL: {
             uint32_t called;
-            if (push(s, n->next, c.frame, &called))
+            if (push(s, n, c.frame, &called))
                 put(s, &w, g->rules[n->a].entry, called);
             break;
         }
@@ -244,7 +272,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             const qn_object_rule *o = &g->objects[n->a];
             const key_rules rules = find_key_rules(o, &s->frames[c.frame]);
             if (rules.may_close)
-                put(s, &w, o->close, c.frame);
+                put(s, &w, n->lo ? o->close_empty : o->close, c.frame);
             if (rules.any)
                 put(s, &w, n->lo ? o->first : o->more, c.frame);
             break;
@@ -327,6 +355,24 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     return add_config(s, begin, end, &c);
 }
 
+/* A line end, then two spaces a level. */
+static bool indent_takes(const qn_grammar_state *s, const qn_node *n, const qn_config *c, uint8_t byte, bool *ends)
+{
+    *ends = c->sub == 2u * (s->frames[c->frame].level + n->lo);
+    return byte == (c->sub ? ' ' : '\n');
+}
+
+static size_t step_indent(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
+{
+    bool ends;
+    if (!indent_takes(s, n, &c, byte, &ends))
+        return end;
+    if (ends)
+        return add_closure(s, begin, end, n->next, c.frame);
+    c.sub++;
+    return add_config(s, begin, end, &c);
+}
+
 size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, uint8_t byte)
 {
     const qn_grammar *g = s->grammar;
@@ -342,6 +388,8 @@ size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, u
             out = step_string(s, at, out, c, n, byte);
         if (n->kind == QN_KEY)
             out = step_key(s, at, out, c, n, byte);
+        if (n->kind == QN_INDENT)
+            out = step_indent(s, at, out, c, n, byte);
         if (n->kind != QN_DFA)
             continue;
         const qn_dfa *dfa = &g->dfas[n->a];
@@ -370,9 +418,11 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     const qn_grammar *g = s->grammar;
     const qn_node *n = &g->nodes[c->node];
     uint64_t declared[4] = { 0 };
+    bool ends;
     qn_state_pay(s, 1);
     switch ((qn_node_kind)n->kind) {
     case QN_BYTE: return byte >= n->lo && byte <= n->hi;
+    case QN_INDENT: return indent_takes(s, n, c, byte, &ends);
     case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
     case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
     case QN_KEY: {
