@@ -75,6 +75,10 @@ QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, const 
  *   choices   [n_choices] zero-terminated UTF-8, n_choices >= 1 */
 QN_API qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out);
 
+/* qn_grammar_create_choices_in - the same, of a scope as in qn_grammar_create_in. */
+QN_API qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const char *const *choices, size_t n_choices,
+                                              qn_grammar **out);
+
 typedef struct qn_call_params {
     const char *tools; /* [length] JSON, an array as that of a conversation */
     size_t length;

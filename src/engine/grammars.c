@@ -250,6 +250,12 @@ qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *t
 
 qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out)
 {
+    return qn_grammar_create_choices_in(model, NULL, choices, n_choices, out);
+}
+
+qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const char *const *choices, size_t n_choices,
+                                       qn_grammar **out)
+{
     size_t length = 0, capacity = 0;
     char *text = NULL;
     *out = NULL;
@@ -264,7 +270,7 @@ qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices,
         length += n;
     }
     const qn_status status = get(model->grammars,
-                                 &(source){ .scope = "",
+                                 &(source){ .scope = scope ? scope : "",
                                             .kind = CHOICES,
                                             .text = text ? text : "",
                                             .length = length,

@@ -297,7 +297,7 @@ static bool take_format(qn_anthropic *x, const json_t *format, qn_refusal *refus
     return qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false, "output_config.format.schema", refusal);
 }
 
-static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversation, qn_refusal *refusal)
+static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
 {
     const json_t *config = qn_field(body, "output_config");
     json_t *effort = qn_field(config, "effort");
@@ -306,7 +306,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversatio
         return qn_refuse_type(refusal, "output_config", config, "an object");
     if (!take_thinking_mode(x, qn_field(body, "thinking"), &thinks, refusal) ||
         !qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->base.params.reasoning_budget, refusal) ||
-        !take_format(x, qn_field(config, "format"), refusal) || !qn_openai_take_style(&x->base, body, refusal))
+        !take_format(x, qn_field(config, "format"), refusal) || !qn_openai_take_format(&x->base, body, reading, refusal))
         return false;
     if (json_object_set_new(conversation, "enable_thinking", json_boolean(thinks)))
         return qn_refuse_memory(refusal);
@@ -333,7 +333,7 @@ bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *
     qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
     const bool done = check_thread(body, refusal) && take_messages(&turns, body, reading, refusal) &&
-                      take_output(x, body, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
+                      take_output(x, body, reading, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
                       (qn_turns_finish(&turns, x->base.tools.list, true, conversation) || qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);

@@ -303,11 +303,12 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *
     qn_turns turns;
     qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done =
-        check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
-        take_format(x, qn_field(body, "text"), refusal) && qn_openai_take_style(&x->base, body, refusal) &&
-        take_tools(x, body, reading, tools, refusal) && take_effort(body, conversation, refusal) &&
-        (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) || qn_reading_refuse(reading, refusal));
+    const bool done = check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
+                      take_format(x, qn_field(body, "text"), refusal) &&
+                      qn_openai_take_format(&x->base, body, reading, refusal) && take_tools(x, body, reading, tools, refusal) &&
+                      take_effort(body, conversation, refusal) &&
+                      (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) ||
+                       qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

@@ -278,7 +278,7 @@ static void wrong_values_name_their_field(void **unused)
         { "\"json_whitespace\":\"tabs\"", "json_whitespace" },
         { "\"json_whitespace\":2", "json_whitespace" },
         { "\"json_property_order\":\"default\"", "json_property_order" },
-        { "\"json_schema\":{},\"grammar\":\"root ::= \\\"a\\\"\"", "json_schema" },
+        { "\"json_schema\":{},\"grammar\":\"root ::= \\\"a\\\"\"", "grammar" },
     };
     static const struct {
         const char *path, *body, *param;
