@@ -288,13 +288,18 @@ static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *think
     return !is_enabled || take_budget(x, given, refusal);
 }
 
-static bool take_format(qn_anthropic *x, const json_t *format, qn_refusal *refusal)
+/* `output_format` is its older name. */
+static bool take_format(qn_anthropic *x, const json_t *body, qn_refusal *refusal)
 {
-    if (!format)
-        return true;
-    if (!qn_json_is(json_object_get(format, "type"), "json_schema"))
-        return qn_refuse_type(refusal, "output_config.format.type", json_object_get(format, "type"), "\"json_schema\"");
-    return qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false, "output_config.format.schema", refusal);
+    const json_t *older = qn_field(body, "output_format"), *newer = qn_field(qn_field(body, "output_config"), "format"),
+                 *format = newer ? newer : older, *type = json_object_get(format, "type");
+    if (older && newer)
+        return qn_refuse(refusal, 400, NULL, "output_format",
+                         "'output_format' is given with 'output_config.format', expected one of them");
+    if (format && !qn_json_is(type, "json_schema"))
+        return qn_refuse_type(refusal, newer ? "output_config.format.type" : "output_format.type", type, "\"json_schema\"");
+    return !format || qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false,
+                                            newer ? "output_config.format.schema" : "output_format.schema", refusal);
 }
 
 static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
@@ -306,7 +311,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading
         return qn_refuse_type(refusal, "output_config", config, "an object");
     if (!take_thinking_mode(x, qn_field(body, "thinking"), &thinks, refusal) ||
         !qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->base.params.reasoning_budget, refusal) ||
-        !take_format(x, qn_field(config, "format"), refusal) || !qn_openai_take_format(&x->base, body, reading, refusal))
+        !take_format(x, body, refusal) || !qn_openai_take_format(&x->base, body, reading, refusal))
         return false;
     if (json_object_set_new(conversation, "enable_thinking", json_boolean(thinks)))
         return qn_refuse_memory(refusal);

@@ -198,8 +198,10 @@ json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refus
 json_t *qn_openai_arguments(json_t *given, qn_reading *reading);
 
 /* qn_openai_take_functions - `functions` and `function_call`, of a body and of its messages, become tools and calls of them, before
- * anything else of the body is read. is_legacy: the answer is to have their form. False: refused. openai_functions.c. */
+ * anything else of the body is read. is_legacy: the answer is to have their form. False: refused. qn_openai_name_functions - a
+ * refusal of tools as one of those fields. openai_functions.c. */
 bool qn_openai_take_functions(json_t *body, bool *is_legacy, qn_reading *reading, qn_refusal *refusal);
+void qn_openai_name_functions(qn_refusal *refusal);
 
 /* Its parts: a function of the tool of an index, whose name none of the first n_before of `tools` may have; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */

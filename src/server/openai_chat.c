@@ -21,16 +21,20 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
 {
     bool has_functions;
     qn_openai *x = NULL;
-    if (qn_openai_take_functions(body, &has_functions, reading, refusal))
-        x = qn_openai_create(QN_OPENAI_CHAT, body, reading, refusal);
-    if (!x)
+    if (!qn_openai_take_functions(body, &has_functions, reading, refusal))
         return NULL;
-    x->has_functions = has_functions;
-    x->base.has_events = true;
-    x->base.conversation = qn_openai_conversation(body, reading, refusal);
-    if (x->base.conversation && take_reasoning(x, body, refusal))
+    x = qn_openai_create(QN_OPENAI_CHAT, body, reading, refusal);
+    if (x)
+        x->base.conversation = qn_openai_conversation(body, reading, refusal);
+    if (x && x->base.conversation && take_reasoning(x, body, refusal)) {
+        x->has_functions = has_functions;
+        x->base.has_events = true;
         return &x->base;
-    qn_openai_free(&x->base);
+    }
+    if (has_functions)
+        qn_openai_name_functions(refusal);
+    if (x)
+        qn_openai_free(&x->base);
     return NULL;
 }
 

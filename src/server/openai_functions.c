@@ -96,6 +96,20 @@ static bool take_messages(json_t *messages, qn_reading *reading, qn_refusal *ref
     return true;
 }
 
+void qn_openai_name_functions(qn_refusal *refusal)
+{
+    static const struct {
+        const char *new, *old;
+    } names[] = { { "tools", "functions" }, { "tool_choice", "function_call" } };
+    char param[sizeof refusal->param];
+    memcpy(param, refusal->param, sizeof param);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i].new);
+        if (!strncmp(param, names[i].new, n))
+            snprintf(refusal->param, sizeof refusal->param, "%s%.40s", names[i].old, param + n);
+    }
+}
+
 bool qn_openai_take_functions(json_t *body, bool *is_legacy, qn_reading *reading, qn_refusal *refusal)
 {
     const json_t *functions = qn_field(body, "functions");
