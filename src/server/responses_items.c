@@ -108,7 +108,8 @@ static void write_logprobs(const qn_responses *x, size_t from, qn_bytes *out)
     from += from < x->logprobs.length && x->logprobs.data[from] == ',';
     qn_json_key(out, "logprobs");
     qn_json_open(out, '[');
-    qn_bytes_add(out, x->logprobs.data + from, x->logprobs.length - from);
+    if (from < x->logprobs.length)
+        qn_bytes_add(out, x->logprobs.data + from, x->logprobs.length - from);
     qn_json_close(out, ']');
 }
 

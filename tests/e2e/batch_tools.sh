@@ -63,7 +63,7 @@ for name in ("none", "plain", "quiet", "effort", "loud"):
     message = one[name]["message"]
     check(name, message["content"] == "<tool_call>" + said + "</tool_call>" and "tool_calls" not in message)
     check(name, one[name]["finish_reason"] == "stop" and message["reasoning_content"] == "I look it up.")
-check("a call that is cut", one["cut"]["message"]["content"] == "<tool_call>" and one["cut"]["finish_reason"] == "length")
+check("a call that is cut", one["cut"]["message"]["content"] == "" and one["cut"]["finish_reason"] == "length")
 check("stop strings are not of reasoning", one["stop"]["message"]["reasoning_content"] == "I look it up.")
 check("stop", one["stop"]["message"]["content"] == ("<tool_call>" + said).split("quern")[0] and one["stop"]["finish_reason"] == "stop")
 check("log probabilities", len(one["logprobs"]["logprobs"]["content"]) == 6)
@@ -126,7 +126,7 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 10 "$(with_call '[{"function":{}}]')" $chat
     line 11 "$(with_call '{}')" $chat
     line 12 "$(with_call '[]')" $chat
-    line 13 '{"messages":[{"role":"function","content":"a"}]}' $chat
+    line 13 '{"messages":[{"role":"functions","content":"a"}]}' $chat
     line 14 '{"messages":[]}' $chat
     line 15 '{"messages":["a"]}' $chat
     line 16 "{$ask,\"chat_template_kwargs\":[]}" $chat
