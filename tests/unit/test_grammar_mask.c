@@ -156,9 +156,8 @@ static qn_grammar *compile(size_t which)
     qn_grammar *grammar = NULL;
     if (which < N_SCHEMAS) {
         const qn_json_space space = (qn_json_space)(which / N_PLAIN);
-        const qn_grammar_options options = {
-            .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY : QN_JSON_ORDER_SCHEMA }
-        };
+        const qn_grammar_options options = { .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY
+                                                                                          : QN_JSON_ORDER_SCHEMA } };
         json_t *schema = json_loads(schemas[which % N_PLAIN], JSON_DECODE_ANY, NULL);
         assert_non_null(schema);
         assert_ok(qn_grammar_from_schema(schema, &options, &grammar));

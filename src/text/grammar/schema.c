@@ -43,29 +43,30 @@ static void append_step(qn_text_buffer *path, const char *step)
 }
 
 /* A new rule by its path. */
-static qn_status add_rule(qn_schema_compiler *c, json_t *schema, const char *path, uint32_t *rule)
+static qn_status add_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *path, uint32_t *rule)
 {
-    size_t slot = ((uintptr_t)schema >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
+    size_t slot = (((uintptr_t)schema >> 4) + form) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
     for (; c->slots[slot]; slot = (slot + 1) & (QN_SCHEMA_SLOTS - 1))
-        if (c->schemas[c->slots[slot] - 1] == schema) {
+        if (c->places[c->slots[slot] - 1].schema == schema && c->places[c->slots[slot] - 1].form == form) {
             *rule = c->slots[slot] - 1;
             return QN_OK;
         }
-    QN_TRY(qn_realloc_array(&c->schemas, &c->capacity, c->grammar->n_rules + 1, sizeof *c->schemas, "schema"));
+    QN_TRY(qn_realloc_array(&c->places, &c->capacity, c->grammar->n_rules + 1, sizeof *c->places, "schema"));
     QN_TRY(qn_grammar_add_rule(c->grammar, path, rule));
-    c->schemas[*rule] = schema;
+    c->places[*rule] = (struct qn_schema_place){ schema, form };
     c->slots[slot] = *rule + 1;
     return QN_OK;
 }
 
-qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *rule)
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword, const char *key,
+                         uint32_t *rule)
 {
     char path[256];
     qn_text_buffer to = QN_APPEND_TO(path);
     qn_append(&to, "%.160s", qn_schema_path(c));
     append_step(&to, keyword);
     append_step(&to, key);
-    return add_rule(c, schema, path, rule);
+    return add_rule(c, schema, form, path, rule);
 }
 
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id)
@@ -158,10 +159,16 @@ static qn_status call_rule(qn_schema_compiler *c, uint32_t rule, uint32_t *entry
     return qn_schema_or(c, node, entry);
 }
 
+/* The form of the rule that is compiled: that of what it is joined from. */
+static qn_schema_form form_here(const qn_schema_compiler *c)
+{
+    return c->places[c->rule].form;
+}
+
 static qn_status call(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *entry)
 {
     uint32_t rule;
-    QN_TRY(qn_schema_rule(c, schema, keyword, key, &rule));
+    QN_TRY(qn_schema_rule(c, schema, form_here(c), keyword, key, &rule));
     return call_rule(c, rule, entry);
 }
 
@@ -362,7 +369,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
         return call(c, target, NULL, NULL, entry);
     }
     snprintf(path, sizeof path, "%s: %.160s", c->what, reference);
-    QN_TRY(add_rule(c, target, path, &rule));
+    QN_TRY(add_rule(c, target, form_here(c), path, &rule));
     return call_rule(c, rule, entry);
 }
 
@@ -432,9 +439,14 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
 
 static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
+    const qn_schema_form form = form_here(c);
     unsigned types;
     uint32_t node;
     QN_TRY(qn_schema_types(c, schema, &types));
+    if (form == QN_FORM_PARAMETERS)
+        return types & QN_IS_OBJECT ? qn_schema_parameters(c, schema, entry) : QN_OK;
+    if (form & QN_FORM_VALUE)
+        return qn_schema_value(c, schema, types, form, entry);
     if (has_constants(schema))
         return qn_schema_enum(c, schema, types, entry);
     if (types & QN_IS_STRING) {
@@ -491,19 +503,17 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
     return compile_types(c, schema, entry);
 }
 
-qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *root, json_t *part, const char *key,
+qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *root, json_t *part, qn_schema_form form,
                             uint32_t *rule)
 {
     char path[256];
     qn_print(c->what, sizeof c->what, "%s", what);
     c->root = root;
-    qn_text_buffer to = QN_APPEND_TO(path);
-    qn_append(&to, "%s: #%s", c->what, key ? "/properties" : "");
-    append_step(&to, key);
-    QN_TRY(add_rule(c, part, path, rule));
+    qn_print(path, sizeof path, "%s: #", c->what);
+    QN_TRY(add_rule(c, part, form, path, rule));
     for (; c->rule < c->grammar->n_rules; c->rule++) {
         uint32_t entry;
-        QN_TRY(compile_rule(c, c->schemas[c->rule], &entry));
+        QN_TRY(compile_rule(c, c->places[c->rule].schema, &entry));
         c->grammar->rules[c->rule].entry = entry;
         c->exprs.n = c->exprs.n_ranges = 0;
     }
@@ -535,7 +545,7 @@ qn_status qn_schema_end(qn_schema_compiler *c, qn_status status, qn_grammar **ou
     qn_exprs_free(&c->exprs);
     json_decref(c->owned);
     json_decref(c->anything);
-    free(c->schemas);
+    free(c->places);
     free(c->slots);
     return status;
 }
@@ -548,7 +558,7 @@ qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options 
     *out = NULL;
     qn_status status = qn_schema_begin(&c, options);
     if (status == QN_OK)
-        status = qn_schema_compile(&c, "schema", root, root, NULL, &rule);
+        status = qn_schema_compile(&c, "schema", root, root, QN_FORM_JSON, &rule);
     if (status == QN_OK)
         status = qn_grammar_finish(c.grammar, rule);
     status = qn_schema_end(&c, status, out);

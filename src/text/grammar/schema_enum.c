@@ -108,7 +108,7 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     qn_status status = qn_schema_begin(&other, &options);
     if (status == QN_OK) {
         other.grammar->steps = c->grammar->steps + FILTER_STEPS;
-        status = qn_schema_compile(&other, c->what, c->root, rest, NULL, &rule);
+        status = qn_schema_compile(&other, c->what, c->root, rest, QN_FORM_JSON, &rule);
     }
     if (status == QN_OK)
         status = qn_grammar_finish(other.grammar, rule);
@@ -295,7 +295,7 @@ static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t string
         return add_scalar(c, value, scalars, last_scalar);
     json_t *schema = constant_schema(value);
     QN_TRY(qn_schema_own(c, schema));
-    QN_TRY(qn_schema_rule(c, schema, "const", NULL, &rule));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "const", NULL, &rule));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
     return qn_schema_or(c, node, entry);
 }

@@ -70,21 +70,29 @@ static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t le
     return QN_OK;
 }
 
-static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
+qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length)
 {
     json_t *pattern = json_object_get(schema, "pattern");
-    const char *name = json_string_value(json_object_get(schema, "format")), *text = json_string_value(pattern);
-    const char *format = name ? qn_schema_format(name) : NULL;
-    if (pattern && !text)
+    const char *name = json_string_value(json_object_get(schema, "format")), *format = name ? qn_schema_format(name) : NULL;
+    if (pattern && !json_is_string(pattern))
         return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
     if (name && !format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/format: '%s' is not supported", qn_schema_path(c), name);
     if (pattern && format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format", qn_schema_path(c));
-    text = text ? text : format;
+    *text = pattern ? json_string_value(pattern) : format;
+    *length = pattern ? json_string_length(pattern) : format ? strlen(format) : 0;
+    return QN_OK;
+}
+
+static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
+{
+    const char *text;
+    size_t length;
+    QN_TRY(qn_schema_pattern(c, schema, &text, &length));
     if (!text)
         return QN_OK;
-    const qn_status status = find_pattern(c, text, pattern ? json_string_length(pattern) : strlen(text), rule);
+    const qn_status status = find_pattern(c, text, length, rule);
     return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
 }
 
@@ -225,7 +233,7 @@ static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *sc
 {
     char key[32];
     snprintf(key, sizeof key, "%zu", i);
-    QN_TRY(qn_schema_rule(c, schema, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
                           &array->item_rules[i]));
     return qn_schema_inner(c, array->item_rules[i], next, &array->items[i]);
 }
@@ -352,7 +360,7 @@ static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char
     const uint32_t property = c->grammar->objects[object].n_properties++;
     uint32_t rule, node;
     QN_TRY(add_spellings(c, object, key, strlen(key), property));
-    QN_TRY(qn_schema_rule(c, schema, "properties", key, &rule));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "properties", key, &rule));
     QN_TRY(add_member(c, rule, after, &node));
     c->grammar->objects[object].values[property] = node;
     c->grammar->objects[object].value_rules[property] = rule;
@@ -367,7 +375,7 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     uint32_t node, value_rule, string;
     if (o->n_spellings)
         rule.form = o->n_spellings > o->n_properties ? QN_STRING_KEY_UNICODE : QN_STRING_KEY;
-    QN_TRY(qn_schema_rule(c, schema, "additionalProperties", NULL, &value_rule));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "additionalProperties", NULL, &value_rule));
     QN_TRY(add_member(c, value_rule, after, &node));
     QN_TRY(qn_grammar_add_string(c->grammar, rule, &string));
     QN_TRY(qn_schema_node(c, QN_STRING, string, node, &o->rest));
@@ -376,18 +384,39 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     return QN_OK;
 }
 
+qn_status qn_schema_members(const qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest)
+{
+    *properties = json_object_get(schema, "properties");
+    *required = json_object_get(schema, "required");
+    *rest = json_object_get(schema, "additionalProperties");
+    *rest = *rest ? *rest : c->options.closed && *properties ? json_false() : json_true();
+    if ((*properties && !json_is_object(*properties)) ||
+        (*required && !json_is_array(*required) && !json_is_boolean(*required)))
+        return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
+    if (json_object_size(*properties) > QN_GRAMMAR_PROPERTIES || json_array_size(*required) > 2 * QN_GRAMMAR_PROPERTIES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
+    return QN_OK;
+}
+
+qn_status qn_schema_object_counts(const qn_schema_compiler *c, json_t *schema, qn_object_rule *o)
+{
+    o->is_ordered = c->options.style.order == QN_JSON_ORDER_SCHEMA;
+    QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
+    QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
+    /* Required names are different, and one more member is another; of additional names two may be the same. */
+    if (c->options.strict && o->additional && o->min > o->n_required + 1)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
+                       qn_schema_path(c), o->min);
+    return QN_OK;
+}
+
 static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t after)
 {
-    json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required"), *value, *rest;
+    json_t *properties, *required, *rest, *value;
     const char *key;
     size_t i;
-    rest = json_object_get(schema, "additionalProperties");
-    rest = rest ? rest : c->options.closed && properties ? json_false() : json_true();
-    if ((properties && !json_is_object(properties)) || (required && !json_is_array(required) && !json_is_boolean(required)))
-        return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
+    QN_TRY(qn_schema_members(c, schema, &properties, &required, &rest));
     const size_t most = json_object_size(properties) + json_array_size(required);
-    if (most > 2 * QN_GRAMMAR_PROPERTIES)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     qn_object_rule *o = &c->grammar->objects[object];
     o->spellings = calloc(2 * most + 1, sizeof *o->spellings);
     o->values = calloc(most + 1, sizeof *o->values);
@@ -441,14 +470,8 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     QN_TRY(qn_schema_any_space(c, between, &after));
     QN_TRY(add_properties(c, id, schema, after));
     o = &c->grammar->objects[id];
-    o->is_ordered = c->options.style.order == QN_JSON_ORDER_SCHEMA;
     o->end = '"';
-    QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
-    QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
-    /* Required names are different, and one more member is another; of additional names two may be the same. */
-    if (c->options.strict && o->additional && o->min > o->n_required + 1)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
-                       qn_schema_path(c), o->min);
+    QN_TRY(qn_schema_object_counts(c, schema, o));
     QN_TRY(qn_schema_byte(c, '}', c->end, &o->close_empty));
     QN_TRY(qn_schema_before_close(c, o->close_empty, &o->close));
     QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &node));
