@@ -151,11 +151,15 @@ static bool collect_property(struct walk *walk, const json_t *schema, const char
     const json_t *property = name ? json_object_get(json_object_get(schema, "properties"), name)
                                   : json_object_get(schema, "additionalProperties"),
                  *part;
+    json_t *matching;
+    const char *pattern;
     bool is_named = property != NULL;
     if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
         return false;
     if (property)
         collect(walk, property);
+    if (!name)
+        json_object_foreach((json_t *)json_object_get(schema, "patternProperties"), pattern, matching) collect(walk, matching);
     for (size_t k = 0; k < N_PARTS; k++)
         for (size_t i = 0; (part = part_of(walk, schema, k, i)); i++)
             is_named |= collect_property(walk, part, name);

@@ -180,6 +180,8 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
 /* Appends `child` to the children of a CAT or ALT; *last is the last child, 0 at first. */
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
+/* The characters of a text in UTF-8, which a JSON string may spell differently. */
+qn_status qn_expr_characters(qn_exprs *x, const char *text, size_t length, uint32_t *id);
 /* One of two characters, which may be the same. */
 qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id);
 /* `child` from min to max times; QN_UNLIMITED: any number of times from min on. */

@@ -142,6 +142,11 @@ qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps)
     return c->grammar->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", qn_schema_path(c)) : QN_OK;
 }
 
+bool qn_schema_may_ignore(const qn_schema_compiler *c, qn_status status)
+{
+    return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS;
+}
+
 /* One more way to continue: *entry becomes a split of what it was and the node. */
 qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry)
 {
@@ -193,6 +198,7 @@ static const char *const supported[] = { "type",
                                          "properties",
                                          "required",
                                          "additionalProperties",
+                                         "patternProperties",
                                          "minProperties",
                                          "maxProperties",
                                          "items",
@@ -211,6 +217,9 @@ static const char *const supported[] = { "type",
                                          "anyOf",
                                          "oneOf",
                                          "allOf",
+                                         "if",
+                                         "then",
+                                         "else",
                                          "$ref",
                                          "nullable",
                                          NULL };
@@ -381,14 +390,24 @@ static unsigned implied_types(json_t *schema)
     static const struct {
         const char *keyword;
         unsigned types;
-    } implied[] = {
-        { "properties", QN_IS_OBJECT },       { "required", QN_IS_OBJECT },        { "additionalProperties", QN_IS_OBJECT },
-        { "minProperties", QN_IS_OBJECT },    { "maxProperties", QN_IS_OBJECT },   { "items", QN_IS_ARRAY },
-        { "prefixItems", QN_IS_ARRAY },       { "minItems", QN_IS_ARRAY },         { "maxItems", QN_IS_ARRAY },
-        { "minLength", QN_IS_STRING },        { "maxLength", QN_IS_STRING },       { "pattern", QN_IS_STRING },
-        { "format", QN_IS_STRING },           { "minimum", QN_IS_NUMBER },         { "maximum", QN_IS_NUMBER },
-        { "exclusiveMinimum", QN_IS_NUMBER }, { "exclusiveMaximum", QN_IS_NUMBER }
-    };
+    } implied[] = { { "properties", QN_IS_OBJECT },
+                    { "required", QN_IS_OBJECT },
+                    { "additionalProperties", QN_IS_OBJECT },
+                    { "patternProperties", QN_IS_OBJECT },
+                    { "minProperties", QN_IS_OBJECT },
+                    { "maxProperties", QN_IS_OBJECT },
+                    { "items", QN_IS_ARRAY },
+                    { "prefixItems", QN_IS_ARRAY },
+                    { "minItems", QN_IS_ARRAY },
+                    { "maxItems", QN_IS_ARRAY },
+                    { "minLength", QN_IS_STRING },
+                    { "maxLength", QN_IS_STRING },
+                    { "pattern", QN_IS_STRING },
+                    { "format", QN_IS_STRING },
+                    { "minimum", QN_IS_NUMBER },
+                    { "maximum", QN_IS_NUMBER },
+                    { "exclusiveMinimum", QN_IS_NUMBER },
+                    { "exclusiveMaximum", QN_IS_NUMBER } };
     unsigned types = 0;
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (json_object_get(schema, implied[i].keyword))
@@ -492,6 +511,10 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
     if (!json_is_object(schema))
         return qn_fail(QN_ERR_INVALID, "%s: neither an object nor a boolean", qn_schema_path(c));
     QN_TRY(qn_schema_check_keywords(c, schema));
+    if (json_object_get(schema, "if")) {
+        schema = qn_schema_expand_if(schema, NULL);
+        QN_TRY(qn_schema_own(c, schema));
+    }
     if (json_object_get(schema, "$ref"))
         return compile_reference(c, schema, entry);
     if (json_object_get(schema, "allOf"))

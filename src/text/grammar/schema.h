@@ -95,6 +95,9 @@ qn_status qn_schema_or(qn_schema_compiler *c, uint32_t node, uint32_t *entry);
 /* qn_schema_charge - count work that is no node and no automaton; QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS. */
 qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps);
 
+/* qn_schema_may_ignore - whether a keyword is ignored for this error: it is not supported, and the schema is not strict. */
+bool qn_schema_may_ignore(const qn_schema_compiler *c, qn_status status);
+
 /* The error of another function, with the place. */
 qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status);
 
@@ -129,9 +132,30 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
 qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry);
 qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry);
 
+/* ---- schema_names.c ---- */
+
+/* qn_schema_match_properties - properties, each with the schemas of the patterns that its name matches. Owned by the compiler. */
+qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, json_t **properties);
+
+/* qn_schema_find_names - names that an object does not name, by the patterns that they match: DFAs of the grammar, without a name in
+ * common, and the schemas of their values.
+ *
+ *   patterns    NULL: none
+ *   rest        the schema of names that match none; false: there are no such names
+ *   in_string   names as JSON spells them
+ *   all         the DFA of all such names, which is taken
+ *   names       [QN_SCHEMA_NAMES] */
+enum { QN_SCHEMA_NAMES = 64 };
+typedef struct qn_schema_names {
+    uint32_t dfa;
+    json_t *schema;
+} qn_schema_names;
+qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *rest, bool in_string, qn_dfa *all,
+                               qn_schema_names *names, size_t *n_names);
+
 /* qn_schema_members - the properties of an object's schema, the required ones, and the schema of others, which is there. Borrowed.
  * qn_schema_object_counts - sets how many members an object has, and whether they are in order. */
-qn_status qn_schema_members(const qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest);
+qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest);
 qn_status qn_schema_object_counts(const qn_schema_compiler *c, json_t *schema, qn_object_rule *o);
 
 /* schema_xml.c: the same of parameters and of a value in the form xml. */

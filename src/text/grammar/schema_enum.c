@@ -122,9 +122,7 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     }
     if (grammar)
         qn_grammar_free(grammar);
-    if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS)
-        return QN_OK;
-    return status;
+    return qn_schema_may_ignore(c, status) ? QN_OK : status;
 }
 
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants)
@@ -176,17 +174,10 @@ static json_t *constant_schema(json_t *value)
 /* Appends a string's characters in quotes, which JSON may spell differently. */
 static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
 {
-    const char *text = json_string_value(value);
-    const size_t length = json_string_length(value);
     uint32_t cat, end = 0, part;
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_CAT }, &cat));
-    for (size_t i = 0, bytes; i < length; i += bytes) {
-        qn_range range;
-        qn_utf8_next(text + i, length - i, &bytes, &range.lo);
-        range.hi = range.lo;
-        QN_TRY(qn_expr_class(&c->exprs, &range, 1, false, &part));
-        qn_expr_append(&c->exprs, cat, &end, part);
-    }
+    QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+    qn_expr_append(&c->exprs, cat, &end, part);
     QN_TRY(qn_expr_literal(&c->exprs, "\"", 1, &part));
     qn_expr_append(&c->exprs, cat, &end, part);
     qn_expr_append(&c->exprs, parent, last, cat);

@@ -93,7 +93,7 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     if (!text)
         return QN_OK;
     const qn_status status = find_pattern(c, text, length, rule);
-    return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
+    return qn_schema_may_ignore(c, status) ? QN_OK : status;
 }
 
 qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
@@ -384,7 +384,7 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     return QN_OK;
 }
 
-qn_status qn_schema_members(const qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest)
+qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest)
 {
     *properties = json_object_get(schema, "properties");
     *required = json_object_get(schema, "required");
@@ -393,6 +393,9 @@ qn_status qn_schema_members(const qn_schema_compiler *c, json_t *schema, json_t 
     if ((*properties && !json_is_object(*properties)) ||
         (*required && !json_is_array(*required) && !json_is_boolean(*required)))
         return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
+    json_t *patterns = json_object_get(schema, "patternProperties");
+    if (patterns)
+        QN_TRY(qn_schema_match_properties(c, patterns, properties));
     if (json_object_size(*properties) > QN_GRAMMAR_PROPERTIES || json_array_size(*required) > 2 * QN_GRAMMAR_PROPERTIES)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     return QN_OK;
@@ -408,6 +411,62 @@ qn_status qn_schema_object_counts(const qn_schema_compiler *c, json_t *schema, q
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
                        qn_schema_path(c), o->min);
     return QN_OK;
+}
+
+/* The DFA of names that the object does not have, as JSON spells them. */
+static qn_status find_other_names(qn_schema_compiler *c, json_t *properties, json_t *required, qn_dfa *out)
+{
+    uint32_t any, known, last = 0, part;
+    const char *key;
+    json_t *value;
+    size_t i;
+    qn_dfa all, declared;
+    QN_TRY(qn_expr_any(&c->exprs, 0, QN_UNLIMITED, &any));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &known));
+    json_object_foreach(properties, key, value)
+    {
+        QN_TRY(qn_expr_characters(&c->exprs, key, strlen(key), &part));
+        qn_expr_append(&c->exprs, known, &last, part);
+    }
+    json_array_foreach(required, i, value)
+    {
+        QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+        qn_expr_append(&c->exprs, known, &last, part);
+    }
+    QN_TRY(qn_dfa_compile(&c->exprs, any, true, qn_schema_path(c), &c->grammar->steps, &all));
+    qn_status status = last ? qn_dfa_compile(&c->exprs, known, true, qn_schema_path(c), &c->grammar->steps, &declared) : QN_OK;
+    if (status == QN_OK && !last) {
+        *out = all;
+        return QN_OK;
+    }
+    if (status == QN_OK) {
+        status = qn_dfa_meet(&all, &declared, true, qn_schema_path(c), &c->grammar->steps, out);
+        qn_dfa_free(&declared);
+    }
+    qn_dfa_free(&all);
+    return status;
+}
+
+/* Members that the object does not name, by the patterns of their names. */
+static qn_status add_matching(qn_schema_compiler *c, uint32_t object, json_t *schema, json_t *rest, uint32_t after)
+{
+    json_t *properties, *required, *others;
+    qn_schema_names names[QN_SCHEMA_NAMES];
+    uint32_t rule, node, any = QN_NODE_NEVER;
+    size_t n;
+    qn_dfa all;
+    QN_TRY(qn_schema_members(c, schema, &properties, &required, &others));
+    QN_TRY(find_other_names(c, properties, required, &all));
+    QN_TRY(qn_schema_find_names(c, json_object_get(schema, "patternProperties"), rest, true, &all, names, &n));
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_schema_rule(c, names[i].schema, QN_FORM_JSON, "patternProperties", NULL, &rule));
+        QN_TRY(add_member(c, rule, after, &node));
+        QN_TRY(qn_schema_byte(c, '"', node, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, names[i].dfa, node, &node));
+        QN_TRY(qn_schema_or(c, node, &any));
+    }
+    c->grammar->objects[object].additional = n > 0;
+    return qn_schema_node(c, QN_REST, object, any, &c->grammar->objects[object].others);
 }
 
 static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t after)
@@ -455,6 +514,8 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
         o->n_required += (uint32_t)__builtin_popcountll(o->required[i]);
     if (o->n_spellings)
         qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
+    if (json_object_get(schema, "patternProperties"))
+        return add_matching(c, object, schema, rest, after);
     o->additional = !json_is_false(rest);
     return o->additional ? add_rest(c, object, rest, after) : QN_OK;
 }
@@ -475,6 +536,8 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     QN_TRY(qn_schema_byte(c, '}', c->end, &o->close_empty));
     QN_TRY(qn_schema_before_close(c, o->close_empty, &o->close));
     QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &node));
+    if (o->others)
+        QN_TRY(qn_schema_or(c, o->others, &node));
     QN_TRY(qn_schema_byte(c, '"', node, &key));
     QN_TRY(qn_schema_after_open(c, key, &o->first));
     QN_TRY(qn_schema_after_comma(c, key, &node));

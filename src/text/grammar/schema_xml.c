@@ -188,7 +188,7 @@ static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned rea
     qn_status status = pattern ? add_pattern(c, pattern, length, &rule, &id, &is_none) : QN_OK;
     if (is_none)
         return QN_OK;
-    if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS) {
+    if (qn_schema_may_ignore(c, status)) {
         status = QN_OK;
         pattern = NULL;
     }
@@ -365,7 +365,7 @@ static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const cha
 }
 
 /* The DFA of names that neither the tool nor the object has. */
-static qn_status add_names(qn_schema_compiler *c, const qn_object_rule *o, uint32_t *id)
+static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o, qn_dfa *out)
 {
     uint32_t any, known, last = 0, part;
     const char *name;
@@ -393,21 +393,29 @@ static qn_status add_names(qn_schema_compiler *c, const qn_object_rule *o, uint3
         qn_dfa_free(&names);
         names = dfa;
     }
-    return status == QN_OK ? qn_grammar_add_dfa(c->grammar, &names, id) : status;
+    *out = names;
+    return status;
 }
 
 /* Parameters that the schema does not name. */
-static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t between)
+static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *patterns, json_t *rest, uint32_t between)
 {
     qn_object_rule *o = &c->grammar->objects[object];
-    uint32_t rule, names, node;
-    QN_TRY(qn_schema_rule(c, schema, value_form(c, ""), "additionalProperties", NULL, &rule));
-    QN_TRY(add_names(c, o, &names));
-    QN_TRY(add_line(c, rule, between, &node));
-    QN_TRY(qn_schema_byte(c, '>', node, &node));
-    QN_TRY(qn_schema_node(c, QN_DFA, names, node, &node));
-    o->additional = true;
-    return qn_schema_node(c, QN_REST, object, node, &o->others);
+    qn_schema_names names[QN_SCHEMA_NAMES];
+    uint32_t rule, node, any = QN_NODE_NEVER;
+    size_t n;
+    qn_dfa all;
+    QN_TRY(find_other_names(c, o, &all));
+    QN_TRY(qn_schema_find_names(c, patterns, rest, false, &all, names, &n));
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_schema_rule(c, names[i].schema, value_form(c, ""), "additionalProperties", NULL, &rule));
+        QN_TRY(add_line(c, rule, between, &node));
+        QN_TRY(qn_schema_byte(c, '>', node, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, names[i].dfa, node, &node));
+        QN_TRY(qn_schema_or(c, node, &any));
+    }
+    o->additional = n > 0;
+    return qn_schema_node(c, QN_REST, object, any, &o->others);
 }
 
 static int compare_spellings(const void *a, const void *b)
@@ -456,7 +464,8 @@ static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *
     QN_TRY(add_required(c, object, required, rest, between));
     if (o->n_spellings)
         qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
-    return json_is_false(rest) ? QN_OK : add_rest(c, object, rest, between);
+    json_t *patterns = json_object_get(schema, "patternProperties");
+    return json_is_false(rest) && !patterns ? QN_OK : add_rest(c, object, patterns, rest, between);
 }
 
 qn_status qn_schema_parameters(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
