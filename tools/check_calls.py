@@ -81,6 +81,15 @@ ROOTS = {
                 "if": {"properties": {"kind": {"const": "a"}}, "required": ["kind"]}, "then": {"properties": {"x": {"minimum": 9}}, "required": ["x"]}},
     "ifs in allOf": {"type": "object", "properties": {"kind": {"enum": ["a", "b", "c"]}}, "required": ["kind"], "allOf": [
         {"if": {"properties": {"kind": {"const": "a"}}}, "then": branch(x=INTEGER)}, {"if": {"properties": {"kind": {"const": "b"}}}, "then": branch(y=STRING)}]},
+    "12 ifs": {"type": "object", "properties": {"kind": {"enum": [f"k{i}" for i in range(12)]}}, "required": ["kind"], "allOf": [
+        {"if": {"properties": {"kind": {"const": f"k{i}"}}}, "then": branch(**{f"a{i}": INTEGER})} for i in range(12)]},
+    "ifs of strings": {"type": "object", "properties": {"kind": STRING}, "required": ["kind"], "allOf": [
+        {"if": {"properties": {"kind": {"const": f"k{i}"}}, "required": ["kind"]}, "then": branch(**{f"a{i}": INTEGER})} for i in range(6)]},
+    "if of any value": {"properties": {"v": {"if": {"properties": {"x": {"const": 1}}, "required": ["x"]}, "then": {"required": ["y"]}, "else": {"type": "string"}}}, "required": ["v"]},
+    "if of a type": {"properties": {"v": {"if": {"type": "string"}, "then": {"maxLength": 2}, "else": {"type": "integer", "minimum": 7}}}, "required": ["v"]},
+    "if of a number": {"properties": {"n": INTEGER, "m": INTEGER}, "required": ["n"], "if": {"properties": {"n": {"minimum": 10}}}, "then": {"required": ["m"]}},
+    "if without a type": {"properties": {"k": {"enum": ["a", "b"]}, "x": INTEGER}, "if": {"required": ["k"]}, "then": {"required": ["x"]}, "else": {"maxProperties": 0}},
+    "not": {"properties": {"v": {"type": "string", "not": {"enum": ["a", "", "red"]}, "maxLength": 3}, "w": {"enum": ["a", "b"], "not": {"const": "a"}}}, "required": ["v", "w"]},
     "then with parameters": {"type": "object", "if": branch(flag={"const": True}), "then": branch(text={"type": "string", "maxLength": 3})},
     "additional true": {"type": "object", "properties": {"a": INTEGER}, "additionalProperties": True},
     "additional schema": {"type": "object", "properties": {"a": INTEGER}, "required": ["a"], "additionalProperties": {"type": "integer"}},
@@ -162,6 +171,7 @@ def main():
     for name, schema in all_cases:
         if a.only not in name:
             continue
+        refused = {}
         for form in ("xml", "json"):
             for strict in (False, True):
                 function = {"name": "f", "strict": strict, **({} if schema is None else {"parameters": schema})}
@@ -179,6 +189,12 @@ def main():
                     n["wrong"] += not may_be
                     if not may_be or a.verbose:
                         print(f"{name}, {form}, strict {strict}: {answer['error']}")
+                if form == "xml":
+                    refused[strict] = "error" in answer
+                elif refused[strict] != ("error" in answer):
+                    n["wrong"] += 1
+                    print(f"{name}, strict {strict}: refused in one form only: {answer.get('error')}\n    {json.dumps(schema)}")
+                if "error" in answer:
                     continue
                 done = 0
                 for text, ended, calls in answer["walks"]:

@@ -245,6 +245,15 @@ static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
+/* Whether `not` excludes strings. */
+static bool is_exclusion(json_t *schema)
+{
+    json_t *excluded = qn_schema_excluded(schema);
+    const bool is = excluded != NULL;
+    json_decref(excluded);
+    return is;
+}
+
 qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
 {
     const char *key;
@@ -252,6 +261,8 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
     QN_TRY(check_numbers(c, schema));
     json_object_foreach(schema, key, value)
     {
+        if (!strcmp(key, "not") && is_exclusion(schema))
+            continue;
         if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
         if (!strcmp(key, "nullable") && json_is_true(value) && c->options.strict)

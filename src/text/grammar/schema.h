@@ -116,6 +116,11 @@ bool qn_schema_is_note(const char *key);
 /* qn_schema_types - the types of a schema, as QN_IS_...: those it names, or those that its keywords are about. */
 qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types);
 
+/* qn_schema_excluded - the strings that `not` excludes, a new reference to a list; NULL: it has none, or says something else, which is not
+ * supported. qn_schema_exclude - leaves them out of a DFA of strings. *is_none: nothing is left. */
+json_t *qn_schema_excluded(json_t *schema);
+qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_string, uint32_t *dfa, bool *is_none);
+
 /* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
 

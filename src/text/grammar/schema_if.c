@@ -7,12 +7,10 @@
  * that validates may not fit. */
 #include "text/grammar/schema_merge.h"
 
-#include "base/append.h"
-
 #include <string.h>
 
 /* Longer lists are not looked through: what they are of is left out. */
-enum { MAX_PATTERN = 2000, MAX_LIST = 256 };
+enum { MAX_LIST = 256 };
 
 static const char *const type_names[] = { "null", "boolean", "number", "string", "array", "object" };
 enum { N_TYPES = sizeof type_names / sizeof *type_names };
@@ -30,32 +28,19 @@ static bool has(json_t *list, json_t *value)
     return false;
 }
 
-static void append_escaped(qn_text_buffer *to, const char *text, size_t length)
+/* Whether constants are strings of ASCII. */
+static bool are_texts(json_t *constants)
 {
-    for (size_t i = 0; i < length; i++)
-        qn_append(to, strchr("\\^$.*+?()[]{}|/-", text[i]) && text[i] ? "\\%c" : "%c", text[i]);
-}
-
-/* Values that are no string, or another one: shorter, longer, or of another character somewhere. NULL: too long, or not of ASCII. */
-static json_t *other_than(const char *text, size_t length)
-{
-    static const char any[] = "[\\s\\S]";
-    char pattern[MAX_PATTERN];
-    qn_text_buffer to = QN_APPEND_TO(pattern);
-    qn_append(&to, "^(");
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)text[i] < 0x20 || (unsigned char)text[i] >= 0x7f)
-            return NULL;
-        append_escaped(&to, text, i);
-        qn_append(&to, "([^");
-        append_escaped(&to, text + i, 1);
-        qn_append(&to, "]%s*)?|", any);
+    json_t *value;
+    size_t i, k;
+    bool are = json_array_size(constants) > 0;
+    json_array_foreach(constants, i, value)
+    {
+        are &= json_is_string(value);
+        for (k = 0; are && k < json_string_length(value); k++)
+            are = (unsigned char)json_string_value(value)[k] < 0x80;
     }
-    append_escaped(&to, text, length);
-    qn_append(&to, "%s+)$", any);
-    return to.is_cut ? NULL
-                     : json_pack("{s:[{s:[s,s,s,s,s]},{s:s,s:s}]}", "anyOf", "type", "null", "boolean", "number", "array",
-                                 "object", "type", "string", "pattern", pattern);
+    return are;
 }
 
 /* A schema of the values of `known` that are none of some constants, or NULL. */
@@ -75,8 +60,8 @@ static json_t *other_constants(json_t *constants, json_t *known)
         json_t *left = json_array();
         json_array_foreach(values, i, value) if (!has(constants, value)) json_array_append(left, value);
         rest = json_pack("{s:o}", "enum", left);
-    } else if (json_array_size(constants) == 1 && json_is_string(value = json_array_get(constants, 0))) {
-        rest = other_than(json_string_value(value), json_string_length(value));
+    } else if (are_texts(constants)) {
+        rest = json_pack("{s:{s:O}}", "not", "enum", constants);
     }
     json_decref(booleans);
     return rest;
@@ -115,37 +100,65 @@ static json_t *find_property(json_t *a, json_t *b, const char *name)
     return property ? property : json_object_get(json_object_get(b, "properties"), name);
 }
 
-/* Appends schemas that are not `condition`, each with `otherwise`. */
-static void append_others(json_t *alternatives, json_t *condition, json_t *schema, json_t *beside, json_t *otherwise)
+/* Whether a condition asks for more than properties and required ones. */
+static bool asks_for_more(json_t *condition)
+{
+    const char *key;
+    json_t *value, *object = json_string("object");
+    bool more = false;
+    json_object_foreach(condition, key, value) more |=
+        strcmp(key, "properties") != 0 && strcmp(key, "required") != 0 && !(!strcmp(key, "type") && json_equal(value, object));
+    json_decref(object);
+    return more;
+}
+
+/* Appends schemas that are not `condition`, each with `otherwise`. True if there is one for all that it asks for. */
+static bool append_others(json_t *alternatives, json_t *condition, json_t *schema, json_t *beside, json_t *otherwise)
 {
     json_t *properties = json_object_get(condition, "properties"), *property, *name, *not_it, *values;
     const char *key;
     size_t i;
+    bool is_all = !asks_for_more(condition);
     if (json_object_size(properties) > MAX_LIST || json_array_size(json_object_get(condition, "required")) > MAX_LIST)
-        return;
+        return false;
     json_object_foreach(properties, key, property)
     {
-        if (!(values = other_values(property, find_property(schema, beside, key))))
+        if (!(values = other_values(property, find_property(schema, beside, key)))) {
+            is_all = false;
             continue;
-        not_it = json_pack("{s:{s:o},s:[s]}", "properties", key, values, "required", key);
+        }
+        not_it = json_pack("{s:s,s:{s:o},s:[s]}", "type", "object", "properties", key, values, "required", key);
         json_array_append_new(alternatives, json_pack("{s:[o,O]}", "allOf", not_it, otherwise));
     }
     json_array_foreach(json_object_get(condition, "required"), i, name) if (json_is_string(name))
     {
-        not_it = json_pack("{s:{s:b}}", "properties", json_string_value(name), 0);
+        not_it = json_pack("{s:s,s:{s:b}}", "type", "object", "properties", json_string_value(name), 0);
         json_array_append_new(alternatives, json_pack("{s:[o,O]}", "allOf", not_it, otherwise));
     }
     if (!properties && (values = other_values(condition, json_object_get(schema, "enum") ? schema : beside)))
         json_array_append_new(alternatives, json_pack("{s:[o,O]}", "allOf", values, otherwise));
+    return is_all;
 }
 
 /* ---- All of it ---- */
 
-/* The properties of a condition that the schemas beside it require: they tell alternatives apart. */
+static bool is_object(json_t *schema)
+{
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    return type && !strcmp(type, "object");
+}
+
+/* A condition with its properties required where the schemas beside it require them, and with their type: that tells alternatives
+ * apart. */
 static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
 {
-    json_t *required = json_array(), *property;
+    json_t *out = json_copy(condition), *required = json_array(), *property;
     const char *key;
+    if (!json_is_object(condition)) {
+        json_decref(required);
+        return out ? out : json_incref(condition);
+    }
+    json_array_extend(required, json_object_get(condition, "required"));
     json_t *properties = json_object_get(condition, "properties");
     if (json_object_size(properties) > MAX_LIST)
         properties = NULL;
@@ -156,7 +169,10 @@ static json_t *require_those(json_t *condition, json_t *schema, json_t *beside)
             json_array_append(required, name);
         json_decref(name);
     }
-    return json_pack("{s:o}", "required", required);
+    json_object_set_new(out, "required", required);
+    if (is_object(schema) || is_object(beside))
+        json_object_set_new(out, "type", json_string("object"));
+    return out;
 }
 
 json_t *qn_schema_expand_if(json_t *schema, json_t *beside)
@@ -172,10 +188,9 @@ json_t *qn_schema_expand_if(json_t *schema, json_t *beside)
     }
     then = then ? then : json_true();
     otherwise = otherwise ? otherwise : json_true();
-    json_array_append_new(alternatives,
-                          json_pack("{s:[O,O,o]}", "allOf", condition, then, require_those(condition, schema, beside)));
-    append_others(alternatives, condition, schema, beside, otherwise);
-    json_array_append_new(alternatives, json_pack("{s:[O,O]}", "allOf", then, otherwise));
+    json_array_append_new(alternatives, json_pack("{s:[o,O]}", "allOf", require_those(condition, schema, beside), then));
+    if (!append_others(alternatives, condition, schema, beside, otherwise))
+        json_array_append_new(alternatives, json_pack("{s:[O,O]}", "allOf", then, otherwise));
     all = json_object_get(out, "allOf") ? json_copy(json_object_get(out, "allOf")) : json_array();
     json_array_append_new(all, json_pack("{s:o}", "anyOf", alternatives));
     json_object_set_new(out, "allOf", all);

@@ -137,7 +137,16 @@ static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
         return json_incref(b);
     if (json_is_true(b))
         return json_incref(a);
-    return json_pack("{s:[O,O]}", "allOf", a, b);
+    json_t *of[] = { a, b }, *all = json_array();
+    for (int i = 0; i < 2; i++) { /* nothing is nested that need not be */
+        json_t *parts = json_object_size(of[i]) == 1 ? json_object_get(of[i], "allOf") : NULL;
+        *steps += json_array_size(parts);
+        if (json_is_array(parts) && *steps <= QN_SCHEMA_STEPS)
+            json_array_extend(all, parts);
+        else
+            json_array_append(all, of[i]);
+    }
+    return json_pack("{s:o}", "allOf", all);
 }
 
 static bool has_type(json_t *types, const char *name)
@@ -231,6 +240,25 @@ static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t
     return out;
 }
 
+/* Of two `not`: what neither excludes, where both are of constants. */
+static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
+{
+    json_t *of[] = { a, b }, *all = json_array();
+    for (int i = 0; i < 2; i++) {
+        json_t *constant = json_object_get(of[i], "const"), *values = json_object_get(of[i], "enum");
+        *steps += json_array_size(values);
+        if (json_object_size(of[i]) != 1 || (!constant && !json_is_array(values)) || *steps > QN_SCHEMA_STEPS) {
+            json_decref(all);
+            return NULL;
+        }
+        if (constant)
+            json_array_append(all, constant);
+        else
+            json_array_extend(all, values);
+    }
+    return json_pack("{s:o}", "enum", all);
+}
+
 static const char *const member_keywords[] = { "properties", "patternProperties", NULL };
 
 static bool is_one_of(const char *key, const char *const *keys)
@@ -261,6 +289,8 @@ static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y
         return intersect(x, y, steps);
     if (!strcmp(key, "required") || !strcmp(key, "allOf"))
         return unite(x, y, steps);
+    if (!strcmp(key, "not"))
+        return exclude_both(x, y, steps);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf"))
         return cross(root, x, y, steps);
     return NULL;

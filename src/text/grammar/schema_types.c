@@ -92,8 +92,30 @@ static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_ru
     QN_TRY(qn_schema_pattern(c, schema, &text, &length));
     if (!text)
         return QN_OK;
-    const qn_status status = find_pattern(c, text, length, rule);
+    qn_string_rule any_length = { .form = rule->form, .max = QN_UNLIMITED, .dfa = -1 };
+    qn_status status = find_pattern(c, text, length, rule);
+    if (qn_schema_may_ignore(c, status) && (status = find_pattern(c, text, length, &any_length)) == QN_OK)
+        *rule = any_length; /* the lengths are too many for an automaton of both */
     return qn_schema_may_ignore(c, status) ? QN_OK : status;
+}
+
+/* Leaves out what `not` excludes: then the string is a DFA, in which its lengths are. */
+static qn_status exclude(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule, bool *is_none)
+{
+    static const char any[] = "^[\\s\\S]*$";
+    json_t *excluded = qn_schema_excluded(schema);
+    const bool has_some = json_array_size(excluded) > 0;
+    uint32_t dfa;
+    json_decref(excluded);
+    *is_none = false;
+    if (!has_some)
+        return QN_OK;
+    if (rule->dfa < 0)
+        QN_TRY(find_pattern(c, any, sizeof any - 1, rule));
+    dfa = (uint32_t)rule->dfa;
+    QN_TRY(qn_schema_exclude(c, schema, true, &dfa, is_none));
+    rule->dfa = (int32_t)dfa;
+    return QN_OK;
 }
 
 qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
@@ -107,6 +129,12 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
         return QN_OK;
     }
     QN_TRY(add_pattern(c, schema, &rule));
+    bool is_none;
+    QN_TRY(exclude(c, schema, &rule, &is_none));
+    if (is_none) {
+        *entry = QN_NODE_NEVER;
+        return QN_OK;
+    }
     if (rule.dfa >= 0) { /* it has the spellings of a string */
         QN_TRY(qn_schema_byte(c, '"', c->end, &id));
         QN_TRY(qn_schema_node(c, QN_DFA, (uint32_t)rule.dfa, id, &id));

@@ -7,6 +7,7 @@
 #include "text/grammar/schema.h"
 
 #include "base/append.h"
+#include "base/keyed_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,8 @@
 /* Names of parameters of all tools together: where they are longer, no text has a tag of any name. */
 enum { MAX_NAMES = 4096 };
 
-/* What is a name to the parser, in at most MAX_NAME bytes. */
-static const char any_name[] = "[^\\u0000-\\u001f<>]{1,64}";
+/* Names that a schema does not have: of ASCII, as those that writers of tools choose. */
+static const char any_name[] = "[ -;=?-~]{1,64}";
 
 static qn_status no_memory(void)
 {
@@ -141,8 +142,8 @@ static qn_status keep(qn_schema_compiler *c, uint32_t expr, const qn_dfa *texts,
 }
 
 /* The DFA of a pattern and lengths. */
-static qn_status add_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
-                             uint32_t *id, bool *is_none)
+static qn_status compile_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
+                                 uint32_t *id, bool *is_none)
 {
     uint32_t expr;
     qn_dfa matching, dfa;
@@ -160,6 +161,26 @@ static qn_status add_pattern(qn_schema_compiler *c, const char *pattern, size_t 
         matching = dfa;
     }
     return qn_grammar_add_dfa(c->grammar, &matching, id);
+}
+
+/* Equal patterns are one DFA. */
+static qn_status add_pattern(qn_schema_compiler *c, const char *pattern, size_t length, const qn_string_rule *rule,
+                             uint32_t *id, bool *is_none)
+{
+    const qn_hash128 text = qn_keyed_hash128(pattern, length);
+    const uint64_t parts[] = { text.low, text.high, rule->min, rule->max, (uint64_t)rule->dfa + 1 };
+    const qn_hash128 hash = qn_keyed_hash128(parts, sizeof parts);
+    const size_t slot = hash.low % QN_SCHEMA_NUMBERS;
+    if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
+        QN_TRY(compile_pattern(c, pattern, length, rule, id, is_none));
+        if (*is_none)
+            return QN_OK;
+        c->patterns[slot].low = hash.low;
+        c->patterns[slot].high = hash.high;
+        c->patterns[slot].dfa = *id + 1;
+    }
+    *id = c->patterns[slot].dfa - 1;
+    return QN_OK;
 }
 
 /* Texts of a number of characters: a node that counts them, behind one that does not. */
@@ -184,8 +205,15 @@ static qn_status add_strings(qn_schema_compiler *c, json_t *schema, unsigned rea
     if (rule.min > rule.max)
         return QN_OK;
     QN_TRY(find_texts(c, reads, &texts));
+    QN_TRY(qn_schema_exclude(c, schema, false, &texts, &is_none));
+    if (is_none)
+        return QN_OK;
     rule.dfa = (int32_t)texts;
     qn_status status = pattern ? add_pattern(c, pattern, length, &rule, &id, &is_none) : QN_OK;
+    if (qn_schema_may_ignore(c, status)) { /* the lengths are too many for an automaton of both */
+        const qn_string_rule any_length = { .form = rule.form, .max = QN_UNLIMITED, .dfa = rule.dfa };
+        status = add_pattern(c, pattern, length, &any_length, &id, &is_none);
+    }
     if (is_none)
         return QN_OK;
     if (qn_schema_may_ignore(c, status)) {
