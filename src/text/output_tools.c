@@ -158,6 +158,8 @@ static bool collect_property(struct walk *walk, const json_t *schema, const char
         return false;
     if (property)
         collect(walk, property);
+    else if (name) /* another schema may name it */
+        collect(walk, json_object_get(schema, "additionalProperties"));
     if (!name)
         json_object_foreach((json_t *)json_object_get(schema, "patternProperties"), pattern, matching) collect(walk, matching);
     for (size_t k = 0; k < N_PARTS; k++)

@@ -145,14 +145,12 @@ static const char *const gbnfs[] = {
 };
 /* Parameters of a tool, in the form xml. */
 static const char *const calls[] = {
-    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":5},\"a\":{"
-    "\"anyOf\":[{\"type\":"
-    "\"string\",\"maxLength\":4},{\"type\":\"null\"},{\"type\":\"integer\"}]}}}",
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":5},"
+    "\"a\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"null\"},{\"type\":\"integer\"}]}}}",
     "{\"properties\":{\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3000}},\"required\":[\"b\"]}",
     "{\"additionalProperties\":{\"type\":\"string\",\"pattern\":\"^[a-z]*$\"}}",
-    "{\"anyOf\":[{\"properties\":{\"name\":{\"enum\":[\"a\",\"true\"]}},\"required\":[\"name\"]},{\"properties\":{\"a\":{}},"
-    "\"required\":[\"a\"],"
-    "\"additionalProperties\":true}]}",
+    "{\"anyOf\":[{\"properties\":{\"name\":{\"enum\":[\"a\",\"true\"]}}},{\"properties\":{\"a\":{}},\"additionalProperties\":"
+    "true}]}",
     "{\"patternProperties\":{\"^n\":{\"type\":\"boolean\"},\"e$\":{\"const\":true}},\"additionalProperties\":{\"type\":"
     "\"array\"}}",
 };

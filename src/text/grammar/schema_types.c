@@ -33,6 +33,8 @@ qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const cha
 
 /* ---- Strings ---- */
 
+enum { NO_STRINGS = INT32_MAX }; /* in place of a DFA */
+
 /* The DFA of a pattern or format, in which the lengths are. */
 static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t length, const qn_string_rule *rule,
                                  uint32_t *id)
@@ -46,7 +48,8 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t
         const qn_status status = qn_dfa_count(&dfa, rule->min, rule->max, qn_schema_path(c), steps);
         if (status != QN_OK) {
             qn_dfa_free(&dfa);
-            return status;
+            *id = NO_STRINGS;
+            return status == QN_ERR_INVALID ? QN_OK : status;
         }
     }
     return qn_grammar_add_dfa(c->grammar, &dfa, id);
@@ -62,6 +65,10 @@ static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t le
     if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
         uint32_t id;
         QN_TRY(compile_pattern(c, text, length, rule, &id));
+        if (id == NO_STRINGS) {
+            *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .min = 1, .max = 0, .dfa = -1 };
+            return QN_OK;
+        }
         c->patterns[slot].low = hash.low;
         c->patterns[slot].high = hash.high;
         c->patterns[slot].dfa = id + 1;
@@ -129,8 +136,9 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
         return QN_OK;
     }
     QN_TRY(add_pattern(c, schema, &rule));
-    bool is_none;
-    QN_TRY(exclude(c, schema, &rule, &is_none));
+    bool is_none = rule.min > rule.max;
+    if (!is_none)
+        QN_TRY(exclude(c, schema, &rule, &is_none));
     if (is_none) {
         *entry = QN_NODE_NEVER;
         return QN_OK;

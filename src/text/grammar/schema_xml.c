@@ -392,36 +392,41 @@ static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const cha
     return add_line(c, o->value_rules[property], between, &o->values[property]);
 }
 
+static qn_status add_name(qn_schema_compiler *c, const char *name, size_t length, uint32_t names, uint32_t *last)
+{
+    uint32_t part;
+    if (!length)
+        return QN_OK;
+    QN_TRY(qn_expr_literal(&c->exprs, name, length, &part));
+    qn_expr_append(&c->exprs, names, last, part);
+    return QN_OK;
+}
+
 /* The DFA of names that neither the tool nor the object has. */
 static qn_status find_other_names(qn_schema_compiler *c, const qn_object_rule *o, qn_dfa *out)
 {
-    uint32_t any, known, last = 0, part;
+    uint64_t *steps = &c->grammar->steps;
+    uint32_t any, known, last = 0;
     const char *name;
     size_t length;
-    qn_dfa names, others, dfa;
+    qn_dfa names, others;
     QN_TRY(qn_expr_regex(&c->exprs, any_name, strlen(any_name), false, "tools", &any));
-    QN_TRY(qn_dfa_compile(&c->exprs, any, false, "tools", &c->grammar->steps, &names));
-    qn_status status = qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &known);
-    for (uint32_t i = 0; i < o->n_spellings && status == QN_OK; i++) {
-        status = qn_expr_literal(&c->exprs, o->spellings[i].text, o->spellings[i].length, &part);
-        if (status == QN_OK)
-            qn_expr_append(&c->exprs, known, &last, part);
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &known));
+    for (uint32_t i = 0; i < o->n_spellings; i++)
+        QN_TRY(add_name(c, o->spellings[i].text, o->spellings[i].length, known, &last));
+    for (size_t i = 0; (name = qn_output_argument_name(c->xml.tools, c->xml.tool, i, &length)); i++)
+        QN_TRY(add_name(c, name, length, known, &last));
+    QN_TRY(qn_dfa_compile(&c->exprs, any, false, "tools", steps, &names));
+    if (!last) {
+        *out = names;
+        return QN_OK;
     }
-    for (size_t i = 0; status == QN_OK && (name = qn_output_argument_name(c->xml.tools, c->xml.tool, i, &length)); i++) {
-        status = length ? qn_expr_literal(&c->exprs, name, length, &part) : QN_OK;
-        if (status == QN_OK && length)
-            qn_expr_append(&c->exprs, known, &last, part);
+    qn_status status = qn_dfa_compile(&c->exprs, known, false, "tools", steps, &others);
+    if (status == QN_OK) {
+        status = qn_dfa_meet(&names, &others, true, "tools", steps, out);
+        qn_dfa_free(&others);
     }
-    if (status == QN_OK && last) {
-        status = qn_dfa_compile(&c->exprs, known, false, "tools", &c->grammar->steps, &others);
-        if (status == QN_OK) {
-            status = qn_dfa_meet(&names, &others, true, "tools", &c->grammar->steps, &dfa);
-            qn_dfa_free(&others);
-        }
-        qn_dfa_free(&names);
-        names = dfa;
-    }
-    *out = names;
+    qn_dfa_free(&names);
     return status;
 }
 
