@@ -66,7 +66,9 @@ typedef struct qn_xml_call {
     size_t n_arguments;
     qn_value_types types;
     bool may_be_other; /* the value may be a string, and what came of it may be of a type before that: none of it went out */
-    uint64_t given[8]; /* a bit for each of the tool's arguments that came, as far as there are bits */
+    bool is_scanned;   /* the value is the beginning of JSON so far, as `scan` has it */
+    qn_json_scan scan;
+    uint64_t given[8];          /* a bit for each of the tool's arguments that came, as far as there are bits */
     const qn_output_tool *tool; /* NULL: unknown */
 } qn_xml_call;
 

@@ -132,7 +132,7 @@ static void begin_string(qn_output_parser *p, size_t n)
     if (n)
         qn_output_escape(p, &p->scratch, p->held.data + p->call.xml.begin, n);
     qn_output_arguments(p, p->scratch.data, p->scratch.n);
-    p->call.xml.may_be_other = false;
+    p->call.xml.may_be_other = p->call.xml.is_scanned = false;
 }
 
 static void mark_given(qn_output_parser *p, const char *key, size_t length)
@@ -155,6 +155,8 @@ static void key_step(qn_output_parser *p)
     qn_output_escape(p, &p->arguments, key, length);
     mark_given(p, key, length);
     xml->may_be_other = is_streamed(p) && xml->types.types[0] != VALUE_STRING;
+    xml->is_scanned = true;
+    xml->scan = (qn_json_scan){ 0 };
     if (is_streamed(p) && !xml->may_be_other)
         begin_string(p, 0);
     begin_text(p, XML_VALUE_BEGIN);
@@ -228,16 +230,23 @@ static void end_value(qn_output_parser *p, size_t length)
     begin_text(p, XML_BODY);
 }
 
+/* Inside a string of JSON there are no tags, but behind a line end, which such a string cannot have. */
+static bool hides_tags(const qn_output_parser *p, char symbol)
+{
+    return p->call.xml.is_scanned && symbol != '\n' && qn_json_scan_in_string(&p->call.xml.scan);
+}
+
 static void value_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
     while (xml->cursor < p->held.n && p->status == QN_OK) {
         const char *symbols = p->held.data + xml->cursor;
         size_t length;
-        switch (match_end(p, symbols, p->held.n - xml->cursor, &length)) {
+        switch (hides_tags(p, *symbols) ? MATCH_NO : match_end(p, symbols, p->held.n - xml->cursor, &length)) {
         case MATCH_PARTIAL: return;
         case MATCH_FULL: end_value(p, length); return;
         case MATCH_NO:
+            xml->is_scanned = xml->is_scanned && qn_json_scan_feed(&xml->scan, *symbols) == QN_JSON_MORE;
             if (xml->may_be_other) {
                 const size_t n = xml->cursor + 1 - xml->begin;
                 if (!qn_output_may_be_other(&xml->types, p->held.data + xml->begin, n))

@@ -185,6 +185,13 @@ static const struct golden {
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=f>\n<parameter=a>\nx\n<parameter=b>\ny\n</parameter>\n</function>\n</tool_call>",
       "[f|{\"a\": \"x\\n<parameter=b>\\ny\"}]=" },
+    /* Strings of JSON have no tags, but behind a line end. */
+    { QN_OUTPUT_XML, BYTES_ONLY,
+      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": \"<parameter=city> </parameter></function></tool_call> "
+      "\\\"\"}\n"
+      "</parameter>\n<parameter=list>\n[\"a\n</parameter>\n</function>\n</tool_call>",
+      "[get_weather|{\"where\": {\"x\": \"<parameter=city> </parameter></function></tool_call> \\\"\"}, \"list\": "
+      "\"[\\\"a\"}]=" },
     /* Values of a union: what they are read as first. */
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=union>\n<parameter=many>\n[\"a\"]\n</parameter>\n<parameter=count>\n7\n</"
