@@ -143,7 +143,24 @@ static const char *const gbnfs[] = {
     "root ::= [a-z]{1,2} r\nr ::= \"ing\" | \"me\" | \"(\" r \")\"",
     "root ::= (a | b)* \"x\"\na ::= \"(\" root \")\" | \"a\"\nb ::= a? a? \"name\" a*",
 };
+/* Parameters of a tool, in the form xml. */
+static const char *const calls[] = {
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":5},"
+    "\"a\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"null\"},{\"type\":\"integer\"}]}}}",
+    "{\"properties\":{\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3000}},\"required\":[\"b\"]}",
+    "{\"additionalProperties\":{\"type\":\"string\",\"pattern\":\"^[a-z]*$\"}}",
+    "{\"anyOf\":[{\"properties\":{\"name\":{\"enum\":[\"a\",\"true\"]}}},{\"properties\":{\"a\":{}},\"additionalProperties\":"
+    "true}]}",
+    "{\"patternProperties\":{\"^n\":{\"type\":\"boolean\"},\"e$\":{\"const\":true}},\"additionalProperties\":{\"type\":"
+    "\"array\"}}",
+};
+/* Where their walks begin. */
+static const char *const call_begins[] = { "<tool_call>\n<function=f>\n<parameter=a>\n",
+                                           "<tool_call>\n<function=f>\n<parameter=b>\n",
+                                           "<tool_call>\n<function=f>\n<parameter=nam",
+                                           "<tool_call>\n<function=f>\n<parameter=", "<tool_call>\n<function=f>\n" };
 enum {
+    N_CALLS = sizeof calls / sizeof *calls,
     N_STYLES = 4,
     N_PLAIN = sizeof schemas / sizeof *schemas,
     N_SCHEMAS = N_STYLES * N_PLAIN, /* each in every style of white space; properties in any order where that is any */
@@ -156,15 +173,22 @@ static qn_grammar *compile(size_t which)
     qn_grammar *grammar = NULL;
     if (which < N_SCHEMAS) {
         const qn_json_space space = (qn_json_space)(which / N_PLAIN);
-        const qn_grammar_options options = {
-            .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY : QN_JSON_ORDER_SCHEMA }
-        };
+        const qn_grammar_options options = { .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY
+                                                                                          : QN_JSON_ORDER_SCHEMA } };
         json_t *schema = json_loads(schemas[which % N_PLAIN], JSON_DECODE_ANY, NULL);
         assert_non_null(schema);
         assert_ok(qn_grammar_from_schema(schema, &options, &grammar));
         json_decref(schema);
     } else if (which < N_SCHEMAS + N_REGEXES) {
         assert_ok(qn_grammar_from_regex(regexes[which - N_SCHEMAS], strlen(regexes[which - N_SCHEMAS]), &grammar));
+    } else if (which >= N_SCHEMAS + N_REGEXES + N_GBNFS) {
+        qn_output_params output;
+        json_t *tools = json_pack("[{s:s,s:o}]", "name", "f", "parameters",
+                                  json_loads(calls[which - N_SCHEMAS - N_REGEXES - N_GBNFS], 0, NULL));
+        assert_non_null(tools);
+        qn_output_params_init(&output, QN_OUTPUT_XML);
+        assert_ok(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar));
+        json_decref(tools);
     } else {
         const char *text = gbnfs[which - N_SCHEMAS - N_REGEXES];
         assert_ok(qn_grammar_from_gbnf(text, strlen(text), &grammar));
@@ -199,6 +223,10 @@ static void check_walks(const struct vocabulary *v, size_t which, int n_walks, i
         size_t n = 0, length;
         qn_grammar_state *state;
         assert_ok(qn_grammar_state_create(grammar, &state));
+        if (which >= N_SCHEMAS + N_REGEXES + N_GBNFS && walk % 2 == 0) {
+            const char *begin = call_begins[which - N_SCHEMAS - N_REGEXES - N_GBNFS];
+            (void)qn_grammar_state_advance(state, begin, strlen(begin));
+        }
         for (int step = 0; step < n_steps; step++) {
             label("after %s", text);
             assert_ok(qn_grammar_mask(v->vocab, state, mask));
@@ -225,14 +253,14 @@ static void check_walks(const struct vocabulary *v, size_t which, int n_walks, i
 static void test_made_vocabulary(void **unused)
 {
     (void)unused;
-    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS; i++)
+    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&made, i, QN_TEST_SANITIZED ? 1 : 2, 12);
 }
 
 static void test_demo_vocabulary(void **unused)
 {
     (void)unused;
-    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS; i++)
+    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&demo, i, QN_TEST_SANITIZED ? 1 : 4, 12);
 }
 

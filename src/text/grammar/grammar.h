@@ -41,9 +41,10 @@ typedef struct qn_grammar_options {
  *   options   NULL for all 0
  *   out       free it with qn_grammar_free (quern/grammar.h)
  *
- * Supported: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items, prefixItems,
- * minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format), minimum, maximum, exclusiveMinimum,
- * exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), $ref, $defs, definitions, $anchor,
+ * Supported: type, enum, const, properties, patternProperties, required, additionalProperties, minProperties, maxProperties,
+ * items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format), minimum, maximum,
+ * exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), if, then, else (as
+ * alternatives: schema_if.c), not (of strings), $ref, $defs, definitions, $anchor,
  * nullable. Annotations are skipped. A schema without a type has those that its keywords are about, or all if it has none.
  * Constants are those that fit all other keywords.
  *

@@ -99,7 +99,8 @@ static bool is_allowed(const key_rules *rules, uint32_t property)
 
 bool qn_state_adds_key(const qn_grammar_state *s, const qn_config *config)
 {
-    return find_key_rules(&s->grammar->objects[s->grammar->nodes[config->node].a], &s->frames[config->frame]).additional;
+    const qn_object_rule *o = &s->grammar->objects[s->grammar->nodes[config->node].a];
+    return o->rest && find_key_rules(o, &s->frames[config->frame]).additional;
 }
 
 void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t bytes[4])
@@ -222,6 +223,12 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     put(s, w, array->items[which], add_frame(s, &f));
 }
 
+static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config *c)
+{
+    const qn_string_rule *rule = &g->strings[n->a];
+    return c->count >= rule->min && g->dfas[rule->dfa].accept[c->sub];
+}
+
 /* Adds what is reached from a node without a byte. */
 static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_t node, uint32_t frame)
 {
@@ -254,6 +261,16 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
         case QN_KEY:
             c.sub = g->objects[n->a].n_spellings << 20;
             end = add_config(s, begin, end, &c);
+            break;
+        case QN_REST:
+            if (find_key_rules(&g->objects[n->a], &s->frames[c.frame]).additional)
+                put(s, &w, n->next, count_member(s, &g->objects[n->a], c.frame, -1));
+            break;
+        case QN_TEXT:
+            c.sub = 1;
+            end = add_config(s, begin, end, &c);
+            if (text_may_end(g, n, &c))
+                put(s, &w, n->next, c.frame);
             break;
         case QN_SPLIT:
             if (repeats(s, &w, c.node, c.frame))
@@ -317,6 +334,29 @@ static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_conf
     return add_config(s, begin, end, &c);
 }
 
+/* The state of a text after a byte; 0: it may not follow. A text that can be no longer may end: its DFA refuses some short texts, such
+ * as `null`, but none that goes on behind one. */
+static uint32_t next_of_text(const qn_grammar *g, const qn_node *n, const qn_config *c, uint8_t byte)
+{
+    const qn_string_rule *rule = &g->strings[n->a];
+    const qn_dfa *dfa = &g->dfas[rule->dfa];
+    const uint32_t next = dfa->next[(size_t)c->sub * dfa->n_classes + dfa->class_of[byte]];
+    const bool begins = (byte & 0xc0) != 0x80, is_last = byte < 0x80 && c->count + 1 == rule->max && !dfa->accept[next];
+    return rule->max != QN_UNLIMITED && begins && (c->count >= rule->max || is_last) ? 0 : next;
+}
+
+static size_t step_text(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
+{
+    const qn_string_rule *rule = &s->grammar->strings[n->a];
+    c.sub = next_of_text(s->grammar, n, &c, byte);
+    if (!c.sub)
+        return end;
+    if ((byte & 0xc0) != 0x80 && c.count < (rule->max != QN_UNLIMITED ? rule->max : rule->min))
+        c.count++;
+    end = add_config(s, begin, end, &c);
+    return text_may_end(s->grammar, n, &c) ? add_closure(s, begin, end, n->next, c.frame) : end;
+}
+
 static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
 {
     const qn_object_rule *o = &s->grammar->objects[n->a];
@@ -324,7 +364,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     const uint32_t state = c.sub & 255;
     uint32_t first = c.sub >> 8 & 0xfff, last = c.sub >> 20;
     uint32_t next = QN_STRING_REJECTED;
-    if (o->additional && state != QN_STRING_REJECTED)
+    if (o->rest && state != QN_STRING_REJECTED)
         next = (*qn_string_machine(s->grammar->strings[s->grammar->nodes[o->rest].a].form))[state][byte];
     if (first < last && byte == o->end && o->spellings[first].length == c.count) {
         const uint32_t property = o->spellings[first].property;
@@ -388,6 +428,8 @@ size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, u
             out = step_string(s, at, out, c, n, byte);
         if (n->kind == QN_KEY)
             out = step_key(s, at, out, c, n, byte);
+        if (n->kind == QN_TEXT)
+            out = step_text(s, at, out, c, n, byte);
         if (n->kind == QN_INDENT)
             out = step_indent(s, at, out, c, n, byte);
         if (n->kind != QN_DFA)
@@ -423,11 +465,12 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     switch ((qn_node_kind)n->kind) {
     case QN_BYTE: return byte >= n->lo && byte <= n->hi;
     case QN_INDENT: return indent_takes(s, n, c, byte, &ends);
+    case QN_TEXT: return next_of_text(g, n, c, byte) != 0;
     case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
     case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
     case QN_KEY: {
         const qn_object_rule *o = &g->objects[n->a];
-        if (o->additional && (c->sub & 255) != QN_STRING_REJECTED &&
+        if (o->rest && (c->sub & 255) != QN_STRING_REJECTED &&
             (*qn_string_machine(g->strings[g->nodes[o->rest].a].form))[c->sub & 255][byte] != QN_STRING_REJECTED)
             return true;
         qn_state_declared_bytes(s, c, declared);
