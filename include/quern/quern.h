@@ -278,6 +278,10 @@ typedef struct qn_session_params {
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
 
+/* qn_kv_check - whether there is a KV cache format of this name, as in qn_session_params: QN_ERR_UNSUPPORTED, with those that there
+ * are, for another one. */
+QN_API qn_status qn_kv_check(const char *kv);
+
 /* What fits in the memory of sessions (qn_model_params.memory). */
 typedef struct qn_capacity {
     uint64_t memory_limit;        /* bytes of caches and states of all sessions and schedulers */

@@ -248,6 +248,12 @@ bool qn_model_is_awaited(qn_model *model)
 
 /* ---- Cache formats ---- */
 
+qn_status qn_kv_check(const char *kv)
+{
+    const qn_kv_format *format;
+    return kv ? qn_kv_format_named(kv, &format) : QN_OK;
+}
+
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
 {
     QN_TRY(qn_kv_format_named(name ? name : "f16", format));
