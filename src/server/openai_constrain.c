@@ -33,7 +33,7 @@ static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *
         return true;
     }
     if (!qn_json_is(type, "json_schema"))
-        return qn_refuse_type(refusal, "response_format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
+        return qn_refuse_choice(refusal, "response_format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
     if (!json_is_object(holder))
         return qn_refuse_type(refusal, "response_format.json_schema", holder, "an object");
     return qn_field_bool(holder, "strict", &is_strict, refusal) &&
@@ -149,8 +149,8 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (qn_json_is(json_object_get(choice, "type"), "allowed_tools"))
         return qn_openai_allow(x, json_object_get(choice, "allowed_tools"), refusal);
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
-        return qn_refuse_type(refusal, "tool_choice", choice,
-                              "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+        return qn_refuse_choice(refusal, "tool_choice", choice,
+                                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     x->tools.is_required = true;
     if (json_is_object(choice))
         qn_openai_call(x, name);
