@@ -118,8 +118,8 @@ static qn_status check_id(const qn_tokenizer_files *f, const char *token, const 
 {
     char found[QN_JSON_FOUND_BYTES];
     if (!json_is_integer(id) || json_integer_value(id) < 0 || (uint64_t)json_integer_value(id) >= n)
-        return qn_fail(QN_ERR_FORMAT, "%s: the id of token '%.40s' is %s, expected 0 to %zu (vocab_size of config.json)",
-                       f->path, token, qn_json_found(id, found), n - 1);
+        return qn_fail(QN_ERR_FORMAT, "%s: token '%.40s' has the id %s, expected 0 to %zu (vocab_size of config.json)", f->path,
+                       token, qn_json_found(id, found), n - 1);
     return QN_OK;
 }
 

@@ -106,6 +106,10 @@ line a "{\"prompt\":\"Once\",\"max_tokens\":2,\"grammar\":\"${mark}root ::= [a-z
 quern batch -m "$demo" "$work/inner.jsonl" "$work/inner.out"
 [ $status -eq 0 ] || fail "batch: a grammar with a byte order mark: $(cat "$work/inner.out")"
 
+printf '%shello\n/exit\n' "$mark" | timeout 60 "$QN_BIN/quern" chat -m "$parrot" -q --save "$work/marked.session" >"$work/out" 2>"$work/err" || fail "chat: a byte order mark"
+printf 'hello\n/exit\n' | timeout 60 "$QN_BIN/quern" chat -m "$parrot" -q --save "$work/plain.session" >"$work/out" 2>"$work/err" || fail "chat"
+cmp -s "$work/marked.session" "$work/plain.session" || fail "chat: a byte order mark is a part of the first message"
+
 # ---- Jobs ----
 quern batch -m "$demo" "$work/marked.jsonl" "$work/marked.jsonl"
 [ $status -eq 1 ] && grep -q 'it is the input itself' "$work/err" && ! grep -q -e '-f' "$work/err" || fail "batch in in: $(cat "$work/err")"
