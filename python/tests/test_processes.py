@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from models import DEMO, PARROT, PARROT_SAYS, QUESTION
 
 import pyquern
+from pyquern._cdef import ffi
 
 SECONDS = 30
 
@@ -282,6 +284,31 @@ def test_what_callbacks_may(parrot: pyquern.Model) -> None:
 
     parrot.scheduler.submit("a", on_text=on_text).result()
     assert submitted[0].result().usage.completion_tokens == 1
+
+
+@pytest.mark.usefixtures("alarm")
+def test_log_handler(caplog: pytest.LogCaptureFixture) -> None:
+    """Notes can come from the thread that would compute the answer."""
+    from pyquern import loading
+
+    model = pyquern.Model(PARROT, device="cpu")
+    errors: list[Exception] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                model.generate("a", max_tokens=1)
+            except pyquern.InvalidError as error:
+                errors.append(error)
+
+    handler = Handler()
+    loading.log.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "pyquern"):
+            loading.on_log(ffi.NULL, ffi.new("char[]", b"a note"))
+    finally:
+        loading.log.removeHandler(handler)
+    assert len(errors) == 1 and "callback" in str(errors[0])
 
 
 def test_interrupt() -> None:

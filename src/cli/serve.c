@@ -151,6 +151,11 @@ static int check_values(const qn_args *args)
             qn_cli_error("--alias: the name is empty");
             return QN_EXIT_USAGE;
         }
+    if (args->batch && args->sequences > args->batch) {
+        qn_cli_error("--parallel: %lld requests, at most %lld are allowed: one a row of --batch", (long long)args->sequences,
+                     (long long)args->batch);
+        return QN_EXIT_USAGE;
+    }
     if ((args->models_dir && !*args->models_dir) || !*args->host) {
         qn_cli_error("%s: the name is empty", *args->host ? "--models-dir" : "--host");
         return QN_EXIT_USAGE;

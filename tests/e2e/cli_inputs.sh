@@ -199,6 +199,7 @@ done
 for host in "" a:80 https://a a/b "a b"; do refuses 2 'allowed-host: .* is not a name' "${serve[@]}" -m "$demo" --allowed-host "$host"; done
 refuses 2 'alias: the name is empty' "${serve[@]}" -m "$demo" --alias ""
 refuses 2 'host: the name is empty' "${serve[@]}" -m "$demo" --host ""
+refuses 2 'parallel: 9 requests, at most 8' "${serve[@]}" -m "$demo" --parallel 9 --batch 8
 mkdir "$work/empty"
 started() { for ((i = 0; i < 600; i++)); do grep -q '^ready' "$1" 2>/dev/null && return; sleep 0.1; done; }
 "$QN_BIN/quern" "${serve[@]}" --models-dir "$work/empty" --cors-origin '*' --cors-origin null --cors-origin http://localhost:3000 \

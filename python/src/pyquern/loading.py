@@ -19,7 +19,7 @@ from pyquern import hub
 from pyquern._cdef import ffi
 from pyquern._lib import InvalidError, check, check_process, lib
 from pyquern.options import assign, flag, terminated
-from pyquern.requests import Interruptible, callback, check_no_callback, on_error, on_progress
+from pyquern.requests import Interruptible, callback, callback_of, check_no_callback, on_error, on_progress
 
 log = logging.getLogger("pyquern")
 
@@ -55,7 +55,8 @@ class _Loading(Interruptible):
 
 @callback("void(void *, const char *)", onerror=on_error)
 def on_log(user: Any, line: Any) -> None:
-    log.info("%s", ffi.string(line).decode(errors="replace"))
+    with callback_of(True):  # a handler may be called during a step
+        log.info("%s", ffi.string(line).decode(errors="replace"))
 
 
 class ModelHandle:

@@ -39,7 +39,7 @@ _calling = _Calling()
 
 
 @contextmanager
-def _callback_of(calls_back: bool) -> Iterator[None]:
+def callback_of(calls_back: bool) -> Iterator[None]:
     _calling.depth += calls_back
     try:
         yield
@@ -144,7 +144,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
             wake()
         if self._on_piece is None:
             return True
-        with _callback_of(self._calls_back):
+        with callback_of(self._calls_back):
             return self._on_piece(piece) is not False
 
     def add_token(self, token: int, logprobs: Any) -> bool:
@@ -169,7 +169,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
                 answer = self._answer(reason, is_stop_string, usage)
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits
             self.fail(error)
-        with _callback_of(self._calls_back):  # of the future
+        with callback_of(self._calls_back):  # of the future
             if self.error is None:
                 self.future.set_result(answer)
             else:
