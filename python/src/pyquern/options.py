@@ -481,7 +481,7 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
     params.ignore_end = options.take_flag("ignore_eos", False)
     params.show_special = not options.take_flag("skip_special_tokens", True)
     stop = options.take("stop", ())
-    stop = [stop] if isinstance(stop, str) else stop
+    stop = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else stop
     params.stop, params.n_stop = options.strings(stop, "stop"), len(stop)
     grammar = _take_format(model, options)
     when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE
