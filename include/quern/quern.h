@@ -20,6 +20,15 @@
  * the model's whole thread team or its GPU. A qn_session may be used by one thread at a time; qn_session_cancel is the
  * exception. Many sequences that are evaluated together: quern/scheduler.h.
  *
+ * Callbacks of a session may call every function but those that change or free the same session, which are qn_session_eval,
+ * qn_session_truncate, qn_session_truncate_to, qn_session_checkpoint and qn_generate: these return QN_ERR_INVALID, and
+ * qn_session_free does nothing.
+ *
+ * Processes: a model, its sessions, schedulers and grammars belong to the process that made them. In a forked child their
+ * threads do not exist and their locks may be held for ever. There every function that would need one returns QN_ERR_INVALID,
+ * functions that free or cancel do nothing, and only what reads constant data goes on to work: text, tokens, templates and
+ * properties of the model. A child may load a model of its own; after the parent has used a GPU, on the CPU only.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_QUERN_H
 #define QUERN_QUERN_H
@@ -102,7 +111,8 @@ typedef struct qn_model_params {
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
-/* qn_model_free - free a model. Its sessions must have been freed before. NULL is allowed. */
+/* qn_model_free - free a model. Its sessions and schedulers must have been freed before. NULL is allowed. In a forked child it does
+ * nothing: what other threads were changing at the fork is left as it is. */
 QN_API void qn_model_free(qn_model *model);
 
 typedef struct qn_model_info {
@@ -269,6 +279,10 @@ typedef struct qn_session_params {
  * QN_ERR_UNSUPPORTED   unknown cache format
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
+
+/* qn_kv_check - whether there is a KV cache format of this name, as in qn_session_params: QN_ERR_UNSUPPORTED, with those that there
+ * are, for another one. */
+QN_API qn_status qn_kv_check(const char *kv);
 
 /* What fits in the memory of sessions (qn_model_params.memory). */
 typedef struct qn_capacity {

@@ -100,7 +100,8 @@ const qn_option qn_options[] = {
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
     TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
-    TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input", NULL),
+    TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input",
+         "One newline at its end and a byte order mark at its beginning are no part of the prompt."),
     INT(GENERATE, "-n", "--predict", "--n-predict", n_predict, "N", -1, INT32_MAX,
         "new tokens at most, in chat of each answer (default -1: no limit)", NULL),
     FLAG(RUN, "--chat", NULL, NULL, chat, "the prompt is a user's turn in the model's chat format",

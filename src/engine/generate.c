@@ -1,4 +1,5 @@
 /* The generation loop: evaluate, sample, pass on tokens and text, until a stop condition holds. */
+#include "engine/calls.h"
 #include "engine/constraint.h"
 #include "engine/events.h"
 
@@ -261,6 +262,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
 {
     struct generation g = { .session = session, .params = params };
     QN_TRY(check_params(session->model, params, n));
+    QN_TRY(qn_session_enter(session, __func__));
     qn_status status = begin(&g, tokens, n);
     if (status == QN_OK)
         status = generate(&g, tokens, n);
@@ -277,6 +279,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_free(g.sampling.logits);
     qn_free(g.sampling.allowed);
     qn_utf8_stream_free(&g.utf8);
+    qn_session_leave(session);
     return status;
 }
 

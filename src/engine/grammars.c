@@ -5,7 +5,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "engine/internal.h"
+#include "engine/calls.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -231,6 +231,7 @@ qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json
 {
     const bool has_text = kind != QN_GRAMMAR_JSON && length;
     *out = NULL;
+    QN_TRY(qn_model_check_process(model, __func__));
     if ((int)kind < 0 || kind > QN_GRAMMAR_GBNF)
         return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", (int)kind, QN_GRAMMAR_GBNF);
     if (style)
@@ -259,6 +260,7 @@ qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const
     size_t length = 0, capacity = 0;
     char *text = NULL;
     *out = NULL;
+    QN_TRY(qn_model_check_process(model, __func__));
     for (size_t i = 0; i < n_choices; i++) {
         const size_t n = strlen(choices[i]) + 1;
         const qn_status status = qn_realloc_array(&text, &capacity, length + n, 1, "choices");
@@ -306,6 +308,7 @@ qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params,
     size_t length;
     char *text = NULL;
     *out = NULL;
+    QN_TRY(qn_model_check_process(model, __func__));
     if (params->format && params->is_required)
         return qn_fail(QN_ERR_INVALID, "tools: calls are required, and a format is given for other answers");
     QN_TRY(check_style(&params->style));

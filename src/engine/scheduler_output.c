@@ -1,6 +1,6 @@
 /* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called with
  * them by another thread, or after the step. */
-#include "engine/scheduler.h"
+#include "engine/calls.h"
 
 #include "base/memory.h"
 
@@ -243,7 +243,9 @@ static bool deliver_next(qn_scheduler *s)
     if (!event)
         return false;
     pthread_mutex_unlock(&s->events_lock);
+    const qn_scheduler *before = qn_callbacks_begin(s);
     deliver(s, event);
+    qn_callbacks_end(before);
     pthread_mutex_lock(&s->events_lock);
     return true;
 }

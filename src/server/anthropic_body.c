@@ -166,7 +166,7 @@ static bool take_message(qn_turns *turns, const json_t *message, size_t index, q
     const bool is_user = qn_json_is(role, "user"), is_answer = qn_json_is(role, "assistant");
     if (!is_user && !is_answer && !qn_json_is(role, "system")) {
         snprintf(where, sizeof where, "messages.%zu.role", index);
-        return qn_refuse_type(refusal, where, role, "\"user\", \"assistant\" or \"system\"");
+        return qn_refuse_choice(refusal, where, role, "\"user\", \"assistant\" or \"system\"");
     }
     snprintf(where, sizeof where, "messages.%zu.content", index);
     if (!json_is_string(content) && !json_is_array(content))
@@ -229,7 +229,9 @@ static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tool
     if (!qn_field_bool(choice, "disable_parallel_tool_use", &is_single, refusal))
         return false;
     if (choice && !qn_json_is(type, "auto") && !qn_json_is(type, "any") && !qn_json_is(type, "none") && !is_tool)
-        return qn_refuse_type(refusal, "tool_choice", choice, "an object of the type \"auto\", \"any\", \"none\" or \"tool\"");
+        return json_is_object(choice)
+                   ? qn_refuse_choice(refusal, "tool_choice.type", type, "\"auto\", \"any\", \"none\" or \"tool\"")
+                   : qn_refuse_type(refusal, "tool_choice", choice, "an object");
     if (is_tool && !json_is_string(name))
         return qn_refuse_type(refusal, "tool_choice.name", name, "a string");
     if (json_array_size(tools) && !qn_json_is(type, "none"))
@@ -284,7 +286,7 @@ static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *think
     *thinks = given && !is_disabled;
     x->hides_thinking = !*thinks;
     if (given && !is_enabled && !is_disabled && !qn_json_is(type, "adaptive"))
-        return qn_refuse_type(refusal, "thinking.type", type, "\"enabled\", \"disabled\" or \"adaptive\"");
+        return qn_refuse_choice(refusal, "thinking.type", type, "\"enabled\", \"disabled\" or \"adaptive\"");
     return !is_enabled || take_budget(x, given, refusal);
 }
 
@@ -297,7 +299,7 @@ static bool take_format(qn_anthropic *x, const json_t *body, qn_refusal *refusal
         return qn_refuse(refusal, 400, NULL, "output_format",
                          "'output_format' is given with 'output_config.format', expected one of them");
     if (format && !qn_json_is(type, "json_schema"))
-        return qn_refuse_type(refusal, newer ? "output_config.format.type" : "output_format.type", type, "\"json_schema\"");
+        return qn_refuse_choice(refusal, newer ? "output_config.format.type" : "output_format.type", type, "\"json_schema\"");
     return !format || qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false,
                                             newer ? "output_config.format.schema" : "output_format.schema", refusal);
 }

@@ -12,7 +12,7 @@ static bool take_reasoning(qn_openai *x, const json_t *body, qn_refusal *refusal
     while (given && i < sizeof formats / sizeof *formats && !qn_json_is(given, formats[i]))
         i++;
     if (i == sizeof formats / sizeof *formats)
-        return qn_refuse_type(refusal, "reasoning_format", given, "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
+        return qn_refuse_choice(refusal, "reasoning_format", given, "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
     x->has_think_tags = given && i == 0;
     return qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal);
 }

@@ -70,8 +70,8 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (qn_json_is(json_object_get(choice, "type"), "allowed_tools"))
         return qn_openai_allow(x, json_object_get(choice, "allowed_tools"), refusal);
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
-        return qn_refuse_type(refusal, "tool_choice", choice,
-                              "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+        return qn_refuse_choice(refusal, "tool_choice", choice,
+                                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     x->tools.is_required = true;
     if (json_is_object(choice))
         qn_openai_call(x, name);

@@ -18,7 +18,7 @@ static bool take_name(const json_t *body, const char *field, const char *const *
             *which = i;
             return true;
         }
-    return !given || qn_refuse_type(refusal, field, given, expected);
+    return !given || qn_refuse_choice(refusal, field, given, expected);
 }
 
 static bool take_style(qn_openai *x, const json_t *body, qn_refusal *refusal)
@@ -63,7 +63,7 @@ static bool take_response_format(qn_openai *x, json_t *given, const char *field,
         return true;
     }
     if (!qn_json_is(type, "json_schema"))
-        return qn_refuse_type(refusal, "response_format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
+        return qn_refuse_choice(refusal, "response_format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
     if (!json_is_object(holder))
         return qn_refuse_type(refusal, "response_format.json_schema", holder, "an object");
     return qn_field_bool(holder, "strict", &is_strict, refusal) &&

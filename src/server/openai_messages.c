@@ -99,7 +99,7 @@ static bool take_message(json_t *message, size_t index, qn_reading *reading, qn_
     while (i < sizeof roles / sizeof *roles && !qn_json_is(role, roles[i]))
         i++;
     if (i == sizeof roles / sizeof *roles)
-        return qn_refuse_type(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
+        return qn_refuse_choice(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
     return take_calls(message, index, reading, refusal) && take_content(message, index, refusal);
 }
 
@@ -201,8 +201,8 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
     while (i < QN_EFFORT_LEVELS && !qn_json_is(effort, qn_effort_levels[i]))
         i++;
     if (i == QN_EFFORT_LEVELS)
-        return qn_refuse_type(refusal, name, effort,
-                              "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+        return qn_refuse_choice(refusal, name, effort,
+                                "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "text/chat_continue.h"
 
 #include <stdio.h>
@@ -32,7 +33,8 @@ struct qn_chat_template {
 
 static qn_status use(qn_chat_template *chat, const char *name, const char *text, size_t length)
 {
-    QN_TRY(qn_jinja_compile(text, length, &chat->jinja));
+    const size_t mark = qn_utf8_mark(text, length);
+    QN_TRY(qn_jinja_compile(text + mark, length - mark, &chat->jinja));
     qn_chat_traits_of(chat->jinja, &chat->traits);
     chat->name = name;
     return QN_OK;
