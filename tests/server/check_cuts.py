@@ -177,7 +177,7 @@ def main():
     check(agent, "agent, stop strings", LOOK_UP, False, ["<", "look", "tool"])
     for template in args.templates:
         name = template.rsplit("/", 1)[-1]
-        assert check(Lines(args.lines, args.caller, template), f"caller, {name}, required", SCHEMA, True, None, step=9)[2]
+        assert check(Lines(args.lines, args.caller, template), f"caller, {name}, required", SCHEMA, True, None, step=20)[2]
         demo = Lines(args.lines, args.demo, template)
         assert check(demo, f"demo, {name}, required", SCHEMA, True, None, args.all)[2]
         assert check(demo, f"demo, {name}, auto, stop strings", SCHEMA, False, ["ball", "</"], args.all)[1]
