@@ -88,7 +88,6 @@ class Corpus:
 
         def make():
             chosen = [n for n in names if n in required or self.r.random() < .5]
-            self.r.shuffle(chosen)
             return {n: parts[n][1]() for n in chosen}
         return {"properties": {n: s for n, (s, _) in parts.items()}, "required": required}, make
 
@@ -137,7 +136,7 @@ class Corpus:
                 self.all_of, self.enum][i % 20](0)
 
     def spell(self, value):
-        return json.dumps(value, ensure_ascii=self.r.random() < .5, indent=self.r.choice([None, None, 2, 4]))
+        return json.dumps(value, ensure_ascii=self.r.random() < .5)
 
 
 class Lines:

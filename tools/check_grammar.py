@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares constrained output with Python's jsonschema and re: random schemas, documents made for them and mutations of these,
 and random walks by the masks of a vocabulary. A document that validates must fit, one that fits must validate, and what a walk
-wrote must validate if it ended. Needs jsonschema and build/tests/grammar_lines.
+wrote must validate if it ended, and have the style's white space. Styles of white space and order take turns. Needs jsonschema and build/tests/grammar_lines.
 
     tools/check_grammar.py PROGRAM VOCABULARY.gguf [--schemas N] [--regexes N] [--seed N]
 """
@@ -21,6 +21,10 @@ EXAMPLES = {"^[a-z]{1,5}$": ["ab", "z"], "^\\d+-\\d+$": ["1-22"], "a|b": ["xa", 
             "[^x]": ["xy", "\""], "^.{2,4}$": ["ab\\", "😀😀", "\"\"\""], "z$": ["z", "\nz"], "^\\S+ \\S+$": ["a b"],
             "^[\\w.]+@\\w+$": ["a.b@c"], "^é*$": ["", "éé"]}
 
+# Of qn_json_space.
+STYLES = [{}, {"indent": 2}, {"separators": (",", ":")}]
+ANY = 3
+
 CHECKER = jsonschema.Draft202012Validator.FORMAT_CHECKER
 FORMATS = {"date": ["2024-02-29", "0001-01-01"], "time": ["10:20:30Z"], "date-time": ["2023-02-28T10:20:30.5+01:00"], "uuid": [
     "01234567-89ab-cdef-0123-456789abcdef"], "ipv4": ["192.168.0.1"], "ipv6": ["::1", "fe80::1:2"], "hostname": ["a-b.example.org"],
@@ -30,6 +34,7 @@ FORMATS = {"date": ["2024-02-29", "0001-01-01"], "time": ["10:20:30Z"], "date-ti
 class Maker:
     def __init__(self, seed):
         self.r = random.Random(seed)
+        self.space, self.any_order = seed % 4, seed // 4 % 2
 
     def text(self, low=0, high=8):
         return "".join(self.r.choice(CHARACTERS) for _ in range(self.r.randint(low, high)))
@@ -177,7 +182,8 @@ class Maker:
 
         def make():
             chosen = [n for n in names if n in required or self.r.random() < .5]
-            self.r.shuffle(chosen)
+            if self.any_order:
+                self.r.shuffle(chosen)
             value = {n: parts[n][1]() for n in chosen}
             if schema.get("additionalProperties", True) is not False and self.r.random() < .4:
                 key = "q" + self.text(0, 3)
@@ -201,9 +207,8 @@ class Maker:
         return schema, make
 
     def spell(self, value):
-        form = self.r.randrange(4)
-        return json.dumps(value, ensure_ascii=self.r.random() < .5, indent=None if form < 2 else form,
-                          separators=(",", ":") if form == 0 else None)
+        form = self.space if self.space < ANY else self.r.randrange(ANY)
+        return json.dumps(value, ensure_ascii=self.r.random() < .5, **STYLES[form])
 
     def mutate(self, text):
         at = self.r.randrange(len(text))
@@ -216,6 +221,14 @@ class Maker:
             return text[:at] + self.r.choice("\"{}[],:09aeé\\ ") + text[at + 1:]
         to = self.r.randrange(len(text))
         return text[:min(at, to)] + text[max(at, to):]
+
+
+def has_style(text, space):
+    """Whether the white space of a document is that of json.dumps. Scalars are replaced: they have several spellings."""
+    n = iter(range(1 << 30))
+    text = re.sub(r'"(?:[^"\\]|\\.)*"', lambda _: f'"{next(n)}"', text)
+    text = re.sub(r'(?<!["\w.+-])-?[0-9][0-9.eE+-]*(?!["\w])', "0", text)
+    return space == ANY or json.dumps(json.loads(text), **STYLES[space]) == text
 
 
 def unique_keys(pairs):
@@ -265,7 +278,8 @@ def main():
         texts = [make.spell(value()) for _ in range(5)]
         texts = [t for t in texts if validates(schema, t)]
         mutations = [make.mutate(t) for t in texts for _ in range(4)]
-        answer = ask({"schema": schema, "strict": True, "texts": texts + mutations, "walks": 2, "seed": seed})
+        answer = ask({"schema": schema, "strict": True, "space": make.space, "order": make.any_order, "texts": texts + mutations,
+                      "walks": 2, "seed": seed})
         slowest = max(slowest, answer["milliseconds"])
         if "error" in answer:
             n["errors"] += 1
@@ -285,7 +299,7 @@ def main():
             n["walks"] += 1
             if ended:
                 n["ended"] += 1
-                if text is None or not validates(schema, text):
+                if text is None or not validates(schema, text) or not has_style(text, make.space):
                     n["invalid"] += 1
                     print(f"a walk wrote what does not validate: {text}\n    {json.dumps(schema)}")
     r = random.Random(a.seed)

@@ -29,6 +29,24 @@ typedef enum qn_grammar_kind {
     QN_GRAMMAR_GBNF           /* a grammar in llama.cpp's syntax, without token literals; from the rule `root` */
 } qn_grammar_kind;
 
+/* How JSON under a schema is written. */
+typedef enum qn_json_space {
+    QN_JSON_SPACE_DEFAULT, /* as Python's json.dumps: one space after a colon and a comma */
+    QN_JSON_SPACE_INDENT,  /* as json.dumps with indent=2: a line for each member and item, two spaces a level */
+    QN_JSON_SPACE_COMPACT, /* none */
+    QN_JSON_SPACE_ANY      /* between two tokens nothing, one space, or a line end and at most 20 spaces or tabs */
+} qn_json_space;
+
+typedef enum qn_json_order {
+    QN_JSON_ORDER_SCHEMA, /* properties in the order of the schema, then those that it does not name */
+    QN_JSON_ORDER_ANY
+} qn_json_order;
+
+typedef struct qn_json_style {
+    qn_json_space space;
+    qn_json_order order;
+} qn_json_style;
+
 /* qn_grammar_create - compile a grammar, or find it among those that the model has kept.
  *
  *   model    keeps the last compiled grammars, at most 256 and 64 MiB. The grammar can be used with other models, and may
@@ -46,14 +64,20 @@ QN_API qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const 
 
 /* qn_grammar_create_in - the same; kept grammars are those of a scope, as prefixes of qn_request_params.scope are. What one scope has
  * compiled is compiled again for another: the time it takes tells nothing of what others use. NULL: the scope "", which
- * qn_grammar_create and qn_grammar_create_choices have. */
-QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, qn_grammar_kind kind, const char *text, size_t length,
-                                      qn_grammar **out);
+ * qn_grammar_create and qn_grammar_create_choices have.
+ *
+ *   style   of JSON and schemas; NULL: all 0 */
+QN_API qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json_style *style, qn_grammar_kind kind,
+                                      const char *text, size_t length, qn_grammar **out);
 
 /* qn_grammar_create_choices - the same of a list of texts, one of which is the output.
  *
  *   choices   [n_choices] zero-terminated UTF-8, n_choices >= 1 */
 QN_API qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out);
+
+/* qn_grammar_create_choices_in - the same, of a scope as in qn_grammar_create_in. */
+QN_API qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const char *const *choices, size_t n_choices,
+                                              qn_grammar **out);
 
 typedef struct qn_call_params {
     const char *tools; /* [length] JSON, an array as that of a conversation */
@@ -69,6 +93,7 @@ typedef struct qn_call_params {
     size_t format_length;
     bool is_format_strict; /* keywords of it that are not supported are QN_ERR_UNSUPPORTED */
     const char *scope;     /* as in qn_grammar_create_in */
+    qn_json_style style;   /* of arguments and of the format */
 } qn_call_params;
 
 /* qn_grammar_create_calls - the same of tool calls in the form of the model's chat template (docs/tool-calls.md).

@@ -20,6 +20,15 @@
  * the model's whole thread team or its GPU. A qn_session may be used by one thread at a time; qn_session_cancel is the
  * exception. Many sequences that are evaluated together: quern/scheduler.h.
  *
+ * Callbacks of a session may call every function but those that change or free the same session, which are qn_session_eval,
+ * qn_session_truncate, qn_session_truncate_to, qn_session_checkpoint and qn_generate: these return QN_ERR_INVALID, and
+ * qn_session_free does nothing.
+ *
+ * Processes: a model, its sessions, schedulers and grammars belong to the process that made them. In a forked child their
+ * threads do not exist and their locks may be held for ever. There every function that would need one returns QN_ERR_INVALID,
+ * functions that free or cancel do nothing, and only what reads constant data goes on to work: text, tokens, templates and
+ * properties of the model. A child may load a model of its own; after the parent has used a GPU, on the CPU only.
+ *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_QUERN_H
 #define QUERN_QUERN_H
@@ -102,7 +111,8 @@ typedef struct qn_model_params {
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 
-/* qn_model_free - free a model. Its sessions must have been freed before. NULL is allowed. */
+/* qn_model_free - free a model. Its sessions and schedulers must have been freed before. NULL is allowed. In a forked child it does
+ * nothing: what other threads were changing at the fork is left as it is. */
 QN_API void qn_model_free(qn_model *model);
 
 typedef struct qn_model_info {
@@ -212,7 +222,9 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
  *                  `enable_thinking`, `reasoning_effort` and any other variable of the template. Messages are objects as
  *                  transformers' apply_chat_template takes them: role, content (text or parts), tool_calls (arguments as
  *                  objects), reasoning_content. bos_token and eos_token given here win over the vocabulary's; tools and
- *                  documents are none if they are missing. Depth at most 256, no key twice in an object
+ *                  documents are none if they are missing. With `continue_final_message` true the text ends with the content of
+ *                  the last message, the assistant's, for an answer that goes on with it. Depth at most 256, no key twice in an
+ *                  object
  *   now            seconds since 1970, for templates that print the date; negative: the current time
  *   text           [*text_length] and a terminator; free with qn_free_text
  *
@@ -221,7 +233,7 @@ QN_API qn_status qn_chat_tokens(const qn_model *model, const qn_chat_message *me
  *
  * QN_ERR_UNSUPPORTED   there is no chat template that can be used, or no tokeniser; the text has the reason
  * QN_ERR_INVALID       not such JSON; the template raises an exception, whose text is the error text; it fails, or exceeds a
- *                      limit: the text has its line and expression */
+ *                      limit: the text has its line and expression; the last message cannot be continued */
 QN_API qn_status qn_conversation_text(const qn_model *model, const char *conversation, size_t length, int64_t now, char **text,
                                       size_t *text_length);
 QN_API void qn_free_text(char *text);
@@ -267,6 +279,10 @@ typedef struct qn_session_params {
  * QN_ERR_UNSUPPORTED   unknown cache format
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU */
 QN_API qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out);
+
+/* qn_kv_check - whether there is a KV cache format of this name, as in qn_session_params: QN_ERR_UNSUPPORTED, with those that there
+ * are, for another one. */
+QN_API qn_status qn_kv_check(const char *kv);
 
 /* What fits in the memory of sessions (qn_model_params.memory). */
 typedef struct qn_capacity {

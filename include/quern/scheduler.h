@@ -19,7 +19,11 @@
  * GPU up to the rounding of other batch sizes, or, with weights of one or two bits, to the bit with
  * qn_model_params.deterministic.
  *
- * Threads: all functions may be called from any thread, also from callbacks, except where a comment says otherwise.
+ * Threads: all functions may be called from any thread, also from callbacks, except for these: in a callback of any scheduler
+ * qn_scheduler_wait returns QN_ERR_INVALID, and qn_scheduler_free and, of the same model, qn_model_free do nothing, for they
+ * would wait for that callback; qn_scheduler_step returns QN_ERR_INVALID in a callback of the same scheduler. A callback that
+ * waits by other means for what a later callback brings hangs. In a forked child functions that return a qn_status return
+ * QN_ERR_INVALID, and others do nothing (quern/quern.h).
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef QUERN_SCHEDULER_H
@@ -75,8 +79,8 @@ typedef struct qn_scheduler_params {
  * QN_ERR_MEMORY        not enough memory */
 QN_API qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params, qn_scheduler **out);
 
-/* qn_scheduler_free - cancel all requests, make their final calls and free the scheduler. NULL is allowed. Not from a
- * callback. */
+/* qn_scheduler_free - cancel all requests, make their final calls and free the scheduler. NULL is allowed. From a callback, and
+ * in a forked child, it does nothing, and qn_error_text says so. */
 QN_API void qn_scheduler_free(qn_scheduler *scheduler);
 
 /* ---- Requests ---- */
@@ -239,12 +243,12 @@ QN_API void qn_scheduler_close(qn_scheduler *scheduler, bool closed);
 
 /* qn_scheduler_step - with no_thread: run one step and the callbacks that it causes; on a GPU some of them are called by the
  * next step, before one that is idle. By one thread at a time. Sets *idle to whether there was nothing to do. QN_ERR_INVALID
- * if the scheduler has a thread. */
+ * if the scheduler has a thread, or in one of its callbacks. */
 QN_API qn_status qn_scheduler_step(qn_scheduler *scheduler, bool *idle);
 
 /* qn_scheduler_wait - wait until all requests have ended and their last callbacks have returned; with no_thread, run steps
- * until then. Not from a callback. */
-QN_API void qn_scheduler_wait(qn_scheduler *scheduler);
+ * until then. QN_ERR_INVALID from a callback. */
+QN_API qn_status qn_scheduler_wait(qn_scheduler *scheduler);
 
 typedef struct qn_scheduler_counters {
     /* Now. */
@@ -262,7 +266,7 @@ typedef struct qn_scheduler_counters {
     double idle_seconds;                       /* of a GPU, from the end of a step until the next one is launched */
 } qn_scheduler_counters;
 
-/* qn_scheduler_get_counters - a consistent copy, as of the last step that has ended. */
+/* qn_scheduler_get_counters - a consistent copy, as of the last step that has ended; zeros in a forked child. */
 QN_API qn_scheduler_counters qn_scheduler_get_counters(qn_scheduler *scheduler);
 
 #ifdef __cplusplus

@@ -178,7 +178,7 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, "max_tokens", {"max_tokens": 2**70}),
         (TypeError, "stop", {"stop": [1]}),
         (pyquern.InvalidError, "stop", {"stop": "a\0b"}),
-        (pyquern.InvalidError, "log probabilities", {"logprobs": 21}),
+        (pyquern.InvalidError, "logprobs", {"logprobs": 21}),
         (pyquern.InvalidError, "9999", {"logit_bias": {9999: 1.0}}),
         (TypeError, "tempratur", {"tempratur": 1.0}),
         (TypeError, "tools", {"tools": TOOLS}),
@@ -187,13 +187,40 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, None, {"grammar": "root ::= nowhere"}),
         (pyquern.UnsupportedError, "uniqueItems", {"json_schema": {"type": "array", "uniqueItems": True}}),
         (TypeError, "json_schema", {"json_schema": 1}),
+        (pyquern.InvalidError, "json_whitespace: 'tabs', expected one of 'default'", {"json_object": True, "json_whitespace": "tabs"}),
         (TypeError, "choices", {"choices": "ab"}),
+        (TypeError, r"generate\(\) has no option 'max_token'", {"max_token": 3}),
+        (TypeError, r"generate\(\) has no option 'on_text'", {"on_text": print}),
+        (pyquern.InvalidError, "max_tokens: -3", {"max_tokens": -3}),
+        (TypeError, "max_tokens: 3.5, expected an integer", {"max_tokens": 3.5}),
+        (TypeError, "max_tokens: '3', expected an integer", {"max_tokens": "3"}),
+        (TypeError, "max_tokens: True, expected an integer", {"max_tokens": True}),
+        (TypeError, "top_k: 1.5, expected an integer", {"top_k": 1.5}),
+        (TypeError, "temperature: None|temperature: \\[", {"temperature": []}),
+        (pyquern.InvalidError, "logprobs: -1", {"logprobs": -1}),
+        (TypeError, "logprobs: True", {"logprobs": True}),
+        (pyquern.InvalidError, "timeout: 0", {"timeout": 0}),
+        (pyquern.InvalidError, "timeout: -1", {"timeout": -1.0}),
+        (pyquern.InvalidError, "timeout: nan", {"timeout": math.nan}),
+        (TypeError, "seed: 1.5", {"seed": 1.5}),
+        (TypeError, "stop: 5", {"stop": 5}),
+        (TypeError, "stop_token_ids", {"stop_token_ids": 5}),
+        (pyquern.InvalidError, "stop_token_ids: -1", {"stop_token_ids": [-1]}),
+        (TypeError, "logit_bias", {"logit_bias": [1]}),
+        (TypeError, "logit_bias", {"logit_bias": {"a": 1.0}}),
+        (TypeError, "logit_bias", {"logit_bias": {1: "a"}}),
+        (TypeError, "ignore_eos: 'no'", {"ignore_eos": "no"}),
+        (TypeError, "return_tokens", {"return_tokens": 1}),
+        (TypeError, "grammar: 5", {"grammar": 5}),
+        (TypeError, "cache_scope", {"cache_scope": 5}),
+        (TypeError, "add_bos", {"add_bos": "yes"}),
     ]
     for error, pattern, options in wrong:
         with pytest.raises(error, match=pattern):
             demo.generate("a", **options)
     with pytest.raises(pyquern.ContextError, match="1024"):
         demo.generate([5] * 2000)
+    demo.generate("a", max_tokens=-1, stop=["e"]), demo.generate("a", max_tokens=None, stop=["e"])  # no limit
     with pytest.raises(pyquern.InvalidError):
         demo.generate("")
     with pytest.raises(pyquern.InvalidError, match="tool_choice"):
@@ -201,6 +228,112 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
     golden = pyquern.Model(GOLDEN / "qwen3.q1_0.gguf", device="cpu")
     with pytest.raises(pyquern.UnsupportedError, match="no_vocab"):
         golden.generate("a")
+
+
+def test_names_of_functions(demo: pyquern.Model) -> None:
+    """An unknown option is that of the function which was called."""
+    session = demo.session()
+    for name, call in {
+        "generate": lambda **given: demo.generate("a", **given),
+        "agenerate": lambda **given: demo.agenerate("a", **given),
+        "chat": lambda **given: demo.chat(QUESTION, **given),
+        "achat": lambda **given: demo.achat(QUESTION, **given),
+        "submit": lambda **given: demo.scheduler.submit("a", **given),
+        "submit_chat": lambda **given: demo.scheduler.submit_chat(QUESTION, **given),
+        "generate ": lambda **given: session.generate("a", **given),
+        "chat ": lambda **given: session.chat(QUESTION, **given),
+    }.items():
+        with pytest.raises(TypeError, match=rf"^{name.strip()}\(\) has no option 'max_token'"):
+            call(max_token=3)
+    with pytest.raises(TypeError, match=r"^Sampler\(\) has no option 'max_token'"):
+        pyquern.Sampler(4, max_token=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="on_text: 5, expected a function"):
+        demo.scheduler.submit("a", on_text=5)  # type: ignore[arg-type]
+    session.close()
+
+
+def test_arguments_of_load() -> None:
+    """What cannot mean anything is found before a file is read."""
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (pyquern.UnsupportedError, "'foo'.*f16.*aura4", {"kv": "foo"}),
+        (TypeError, "kv: 4", {"kv": 4}),
+        (pyquern.UnsupportedError, "''", {"kv": ""}),
+        (pyquern.InvalidError, "n_ctx: -1, expected 0 to", {"n_ctx": -1}),
+        (pyquern.InvalidError, "n_ctx", {"n_ctx": 2**31}),
+        (TypeError, "n_ctx: 1.5, expected an integer", {"n_ctx": 1.5}),
+        (TypeError, "n_threads: 'x', expected an integer", {"n_threads": "x"}),
+        (pyquern.InvalidError, "n_threads", {"n_threads": 2**40}),
+        (pyquern.InvalidError, "threads: -1", {"n_threads": -1}),
+        (pyquern.InvalidError, "memory", {"memory": -5}),
+        (TypeError, "device: 5", {"device": 5}),
+        (TypeError, "chat_template: 5", {"chat_template": 5}),
+        (TypeError, "vocab_only: 'no'", {"vocab_only": "no"}),
+        (TypeError, "on_progress: 5", {"on_progress": 5}),
+    ]
+    for error, pattern, given in wrong:
+        with pytest.raises(error, match=pattern):
+            pyquern.Model(GOLDEN / "no such file.gguf", **given)
+    model = pyquern.Model(PARROT, device="cpu")
+    for error, pattern, given in wrong[:6]:
+        with pytest.raises(error, match=pattern.split(",")[0]):
+            pyquern.Scheduler(model, **given)
+        with pytest.raises(error, match=pattern.split(",")[0]):
+            model.session(**given)
+    for name in ("max_sequences", "max_rows", "max_queued"):
+        with pytest.raises(pyquern.InvalidError, match=f"{name}: -1"):
+            pyquern.Scheduler(model, **{name: -1})
+        with pytest.raises(TypeError, match=f"{name}: 'a'"):
+            pyquern.Scheduler(model, **{name: "a"})
+    with pytest.raises(pyquern.InvalidError, match="n_batch: -1"):
+        model.session(n_batch=-1)
+
+
+def test_prompts_and_messages(parrot: pyquern.Model) -> None:
+    """What HTTP refuses is refused."""
+    for prompt in (5, None, b"abc", ["a"], [1.5], {"a": 1}):
+        with pytest.raises(TypeError, match="prompt"):
+            parrot.generate(prompt)  # type: ignore[arg-type]
+    with pytest.raises(pyquern.InvalidError, match="prompt: -1"):
+        parrot.generate([-1])
+    user = {"role": "user", "content": "a"}
+    wrong: list[tuple[type[Exception], str, Any]] = [
+        (pyquern.InvalidError, "messages: there are none", []),
+        (
+            pyquern.InvalidError,
+            r"messages\[1\]: role is 'robot', expected 'system', .* or 'tool'",
+            [user, {**user, "role": "robot"}],
+        ),
+        (pyquern.InvalidError, r"messages\[0\]: role is 5", [{"role": 5, "content": "a"}]),
+        (pyquern.InvalidError, "role is missing", [{"content": "a"}]),
+        (pyquern.InvalidError, "content is missing", [{"role": "user"}]),
+        (pyquern.InvalidError, "content is missing", [{"role": "user", "content": None}]),
+        (TypeError, "content is 5", [{"role": "user", "content": 5}]),
+        (TypeError, r"messages\[0\]: 'a'", ["a"]),
+        (TypeError, "messages: 'a'", "a"),
+        (TypeError, "messages: 5", 5),
+        (TypeError, "messages: None", None),
+    ]
+    for error, pattern, messages in wrong:
+        for call in (
+            parrot.chat,
+            parrot.scheduler.submit_chat,
+            parrot.session().chat,
+            parrot.tokenizer.apply_chat_template,
+        ):
+            with pytest.raises(error, match=pattern):
+                call(messages)
+    options: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (TypeError, "tools: 'a'", {"tools": "a"}),
+        (pyquern.InvalidError, r"tools\[0\]: 'a'", {"tools": ["a"]}),
+        (pyquern.InvalidError, r"tools\[0\]", {"tools": [{"type": "function"}]}),
+        (TypeError, "chat_template_kwargs", {"chat_template_kwargs": [1]}),
+        (TypeError, "enable_thinking: 'no'", {"enable_thinking": "no"}),
+        (pyquern.InvalidError, "reasoning_effort: 'much', expected 'none'", {"reasoning_effort": "much"}),
+        (pyquern.InvalidError, "reasoning_budget: -3", {"reasoning_budget": -3}),
+    ]
+    for error, pattern, given in options:
+        with pytest.raises(error, match=pattern):
+            parrot.chat(QUESTION, **given)
 
 
 # ---- What a text is to be ----
@@ -222,6 +355,15 @@ def test_constraints(demo: pyquern.Model) -> None:
     lenient = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "uniqueItems": True}
     assert isinstance(json.loads(demo.generate("a", json_schema=lenient, strict=False).text), list)
     assert demo.generate("a", json_object=True, max_tokens=5).text.startswith("{")
+    fixed = {"const": {"b": [1], "a": {}}}
+    spellings = {
+        "default": '{"b": [1], "a": {}}',
+        "indent": '{\n  "b": [\n    1\n  ],\n  "a": {}\n}',
+        "compact": '{"b":[1],"a":{}}',
+    }
+    for style, text in spellings.items():
+        assert demo.generate("a", json_schema=fixed, json_whitespace=style).text == text
+    assert json.loads(demo.generate("a", json_schema=fixed, json_property_order="any").text) == fixed["const"]
     assert demo.generate("Is it?", choices=["yes", "no"]).text in ("yes", "no")
     assert demo.generate("a", regex="[0-9]{3}-[a-f]").text[3] == "-"
     assert demo.generate("a", grammar='root ::= "x" [yz]').text in ("xy", "xz")
@@ -268,8 +410,8 @@ def test_chat_events(caller: pyquern.Model) -> None:
     assert [event.type for event in events] == ["reasoning", "tool_call", "arguments", "tool_call_end"]
     assert events[1].text == "look_up" and events[3].call == stream.result().tool_calls[0]
     cut = caller.chat(QUESTION, tools=TOOLS, stream=True, max_tokens=4)  # before the function's name
-    assert [event.type for event in cut] == ["reasoning", "content"] and not cut.result().tool_calls
-    assert cut.result().finish_reason == "length" and cut.result().content == "<tool_call>"
+    assert [event.type for event in cut] == ["reasoning"] and not cut.result().tool_calls
+    assert cut.result().finish_reason == "length" and cut.result().content == ""  # a delimiter that is cut is nothing
 
 
 def test_tool_choice(caller: pyquern.Model) -> None:

@@ -32,8 +32,8 @@ def interrupted(seconds: float) -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()  # which waits for its thread
             yield
         timer.join()
     finally:

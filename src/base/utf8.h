@@ -5,12 +5,20 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef enum qn_utf8 {
     QN_UTF8_COMPLETE,   /* a character of *bytes bytes with the code point *code */
     QN_UTF8_INCOMPLETE, /* all bytes given are the beginning of a character; more are needed */
     QN_UTF8_INVALID     /* the first *bytes bytes are not part of a character: the maximal subpart, replaced by one U+FFFD */
 } qn_utf8;
+
+/* qn_utf8_mark - the bytes of a byte order mark (U+FEFF) at the beginning of text [length]: 3 or 0. Editors of Windows put one before
+ * texts, which is not a part of them. */
+static inline size_t qn_utf8_mark(const char *text, size_t length)
+{
+    return length >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
 
 /* qn_utf8_next - decode the first character of text [length], length >= 1. */
 static inline qn_utf8 qn_utf8_next(const char *text, size_t length, size_t *bytes, uint32_t *code)

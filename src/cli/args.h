@@ -39,7 +39,7 @@ typedef struct qn_args {
     qn_texts stop;
     int64_t n_predict, reasoning_budget;
     bool chat, ignore_end;
-    const char *json_schema, *grammar, *choices;
+    const char *json_schema, *grammar, *choices, *json_space, *json_order;
     qn_sampling sampling;
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;

@@ -5,6 +5,7 @@
 #include "cli/signals.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,6 +26,7 @@ typedef struct qn_batch {
     int out;
     size_t most_in_flight;
     qn_batch_set seen, done_ids, done_lines;
+    size_t n_answered_before; /* lines of an earlier run that are answers */
 
     pthread_mutex_t lock; /* protects what follows */
     pthread_cond_t changed;
@@ -288,12 +290,24 @@ static bool is_blank(const char *text)
     return !text[strspn(text, " \t\r\n")];
 }
 
+/* The next line, as long as a zero or more. A byte order mark before the first is no part of it. */
+static ssize_t next_line(qn_batch *b, char **line, size_t *capacity, size_t number)
+{
+    ssize_t n = getline(line, capacity, b->in);
+    const size_t mark = n > 0 && number == 1 ? qn_utf8_mark(*line, (size_t)n) : 0;
+    if (mark) {
+        n -= (ssize_t)mark;
+        memmove(*line, *line + mark, (size_t)n + 1);
+    }
+    return n;
+}
+
 /* How many lines hold requests. */
 static bool count_lines(qn_batch *b)
 {
     char *line = NULL;
     size_t capacity = 0;
-    while (getline(&line, &capacity, b->in) > 0)
+    for (size_t number = 1; next_line(b, &line, &capacity, number) >= 0; number++)
         b->n_lines += !is_blank(line);
     free(line);
     if (ferror(b->in) || fseek(b->in, 0, SEEK_SET)) {
@@ -308,9 +322,8 @@ static bool run_all(qn_batch *b)
     char *line = NULL;
     size_t capacity = 0, number = 0;
     bool go_on = true;
-    for (ssize_t n; go_on && (n = getline(&line, &capacity, b->in)) > 0;) {
+    for (ssize_t n; go_on && (n = next_line(b, &line, &capacity, ++number)) >= 0;) {
         const bool blank = is_blank(line);
-        number++;
         if (blank && b->args->ordered) {
             pthread_mutex_lock(&b->lock);
             write_in_order(b, number, skipped);
@@ -334,6 +347,16 @@ static void print_summary(qn_batch *b, double seconds)
                      b->n_answers, b->n_errors, b->n_skipped, (unsigned long long)b->n_tokens, seconds,
                      seconds > 0 ? (double)b->n_tokens / seconds : 0.0, (unsigned long long)c.reused_tokens,
                      (unsigned long long)c.prompt_tokens);
+}
+
+/* A job of which every line is wrong has failed: its lines are not what they were taken for. */
+static bool has_answers(const qn_batch *b)
+{
+    if (b->n_answers || b->n_answered_before || !(b->n_errors || b->n_skipped))
+        return true;
+    qn_cli_error("%s: none of its %zu requests was answered; %s says why", b->args->operands[0], b->n_errors + b->n_skipped,
+                 b->args->operands[1]);
+    return false;
 }
 
 static int run(qn_batch *b, qn_model *model)
@@ -367,7 +390,7 @@ static int run(qn_batch *b, qn_model *model)
     if (done)
         print_summary(b, seconds);
     qn_scheduler_free(b->scheduler);
-    return done && !b->has_failed ? QN_EXIT_DONE : QN_EXIT_FAILED;
+    return done && !b->has_failed && has_answers(b) ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 
 static int check_args(qn_args *args)
@@ -379,8 +402,7 @@ static int check_args(qn_args *args)
     }
     if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
-    args->file = args->operands[0]; /* is not overwritten */
-    return qn_check_output(args, args->operands[1]);
+    return qn_check_output(args, args->operands[0], args->operands[1]);
 }
 
 static int open_files(qn_batch *b)
@@ -391,7 +413,7 @@ static int open_files(qn_batch *b)
         qn_cli_error("%s: %s", args->operands[0], strerror(errno));
         return QN_EXIT_FAILED;
     }
-    b->out = qn_batch_open(args->operands[1], args->resume, &b->done_ids, &b->done_lines);
+    b->out = qn_batch_open(args->operands[1], args->resume, &b->done_ids, &b->done_lines, &b->n_answered_before);
     return b->out < 0 ? QN_EXIT_FAILED : QN_EXIT_DONE;
 }
 

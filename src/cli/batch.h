@@ -61,8 +61,9 @@ void qn_batch_set_free(qn_batch_set *set);
 
 /* qn_batch_open - open the output for appending, locked. Without `resume` it must be empty or new. With it, what it holds is
  * read: `ids` gets the custom_ids that have a line, `lines` the numbers of lines without one, or whose custom_id an earlier
- * line had; an incomplete last line is removed. Returns the descriptor, or -1 with an error line. */
-int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines);
+ * line had, `n_answers` is increased by the lines that are no errors; an incomplete last line is removed. Returns the descriptor, or
+ * -1 with an error line. */
+int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers);
 
 /* qn_batch_answer, qn_batch_error_line - a line of the output, with its newline; free() it. NULL without memory. */
 char *qn_batch_answer(const qn_batch_job *job);

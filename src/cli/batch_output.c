@@ -70,7 +70,8 @@ void qn_batch_set_free(qn_batch_set *set)
 /* ---- Reading back ---- */
 
 /* Notes what a line of an earlier run is about. */
-static bool note_line(const char *path, size_t number, const char *text, size_t length, qn_batch_set *ids, qn_batch_set *lines)
+static bool note_line(const char *path, size_t number, const char *text, size_t length, qn_batch_set *ids, qn_batch_set *lines,
+                      size_t *n_answers)
 {
     bool failed = false;
     json_t *json = json_loadb(text, length, JSON_ALLOW_NUL, NULL);
@@ -78,6 +79,7 @@ static bool note_line(const char *path, size_t number, const char *text, size_t 
                *custom_id = json_string_value(json_object_get(json, "custom_id")),
                *code = json_string_value(json_object_get(json_object_get(json, "error"), "code"));
     const bool is_ours = id && !strncmp(id, ID_PREFIX, strlen(ID_PREFIX));
+    *n_answers += is_ours && !code;
     if (!is_ours)
         qn_cli_error("%s:%zu: it is not a line that quern batch has written", path, number);
     else if (custom_id && !(code && !strcmp(code, QN_BATCH_DUPLICATE)))
@@ -89,7 +91,7 @@ static bool note_line(const char *path, size_t number, const char *text, size_t 
 }
 
 /* Reads the complete lines, and removes what follows the last. */
-static bool read_back(int fd, const char *path, qn_batch_set *ids, qn_batch_set *lines)
+static bool read_back(int fd, const char *path, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers)
 {
     const int copy = dup(fd);
     FILE *file = copy < 0 ? NULL : fdopen(copy, "r");
@@ -98,7 +100,7 @@ static bool read_back(int fd, const char *path, qn_batch_set *ids, qn_batch_set 
     off_t end = 0;
     bool done = file != NULL;
     for (ssize_t n; done && (n = getline(&line, &capacity, file)) > 0 && line[n - 1] == '\n'; end += n)
-        done = note_line(path, ++number, line, (size_t)n - 1, ids, lines);
+        done = note_line(path, ++number, line, (size_t)n - 1, ids, lines, n_answers);
     if (!file || (done && ferror(file)) || (done && ftruncate(fd, end))) {
         qn_cli_error("%s: %s", path, strerror(errno));
         done = false;
@@ -111,7 +113,7 @@ static bool read_back(int fd, const char *path, qn_batch_set *ids, qn_batch_set 
     return done;
 }
 
-int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines)
+int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers)
 {
     struct stat found;
     const int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -121,7 +123,7 @@ int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set
         qn_cli_error("%s: another program is writing to it", path);
     } else if (!resume && S_ISREG(found.st_mode) && found.st_size) {
         qn_cli_error("%s: it exists and is not empty; --resume continues it", path);
-    } else if (!resume || !S_ISREG(found.st_mode) || read_back(fd, path, ids, lines)) {
+    } else if (!resume || !S_ISREG(found.st_mode) || read_back(fd, path, ids, lines, n_answers)) {
         return fd;
     }
     if (fd >= 0)

@@ -4,6 +4,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "gguf/json_decode.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,14 +32,15 @@ bool qn_batch_refuse(qn_batch_error *error, const qn_batch_job *job, const qn_re
 
 static bool get_protocol(const qn_batch_job *job, const qn_protocol **protocol, qn_batch_error *error)
 {
-    const json_t *method = json_object_get(job->json, "method");
-    const char *url = json_string_value(json_object_get(job->json, "url"));
+    char found[QN_JSON_FOUND_BYTES];
+    const json_t *method = json_object_get(job->json, "method"), *target = json_object_get(job->json, "url");
+    const char *url = json_string_value(target);
     if (method && !json_is_null(method) && (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0))
-        return qn_batch_fail(error, job, "invalid_request", "'method' is not \"POST\"");
+        return qn_batch_fail(error, job, "invalid_request", "'method' is %s, expected \"POST\"", qn_json_found(method, found));
     if (!url || (strcmp(url, "/v1/chat/completions") != 0 && strcmp(url, "/v1/completions") != 0))
         return qn_batch_fail(error, job, "invalid_request",
                              "'url' is %s, expected \"/v1/chat/completions\" or \"/v1/completions\"",
-                             url ? "another one" : "missing or not a string");
+                             qn_json_found(target, found));
     *protocol = qn_protocol_find(url);
     return true;
 }
@@ -48,14 +50,14 @@ static bool get_exchange(qn_batch_job *job, const qn_protocol *protocol, qn_read
 {
     json_t *body = json_object_get(job->json, "body");
     qn_refusal refusal;
-    char id[24];
+    char id[24], found[QN_JSON_FOUND_BYTES];
     snprintf(id, sizeof id, "%zu", job->line);
     const qn_origin origin = { .id = id,
                                .secret = job->custom_id,
                                .created = (int64_t)time(NULL),
                                .seed = XXH64(job->custom_id, strlen(job->custom_id), 0) };
     if (!json_is_object(body))
-        return qn_batch_fail(error, job, "invalid_request", "'body' is missing or not an object");
+        return qn_batch_fail(error, job, "invalid_request", "'body' is %s, expected an object", qn_json_found(body, found));
     job->exchange = qn_exchange_create(protocol, body, reading, &origin, &refusal);
     if (!job->exchange)
         return qn_batch_refuse(error, job, &refusal);
@@ -73,9 +75,11 @@ bool qn_batch_parse(const char *text, size_t length, qn_batch_job *job, qn_batch
     if (!job->json)
         return qn_batch_refuse(error, job, &refusal);
     const json_t *id = json_object_get(job->json, "custom_id");
-    if (!json_is_string(id) || strlen(json_string_value(id)) != json_string_length(id))
-        return qn_batch_fail(error, job, "invalid_request",
-                             "'custom_id' is missing or not a string, expected one without U+0000");
+    char found[QN_JSON_FOUND_BYTES];
+    if (!json_is_string(id))
+        return qn_batch_fail(error, job, "invalid_request", "'custom_id' is %s, expected a string", qn_json_found(id, found));
+    if (strlen(json_string_value(id)) != json_string_length(id))
+        return qn_batch_fail(error, job, "invalid_request", "'custom_id' has U+0000, expected none");
     job->custom_id = json_string_value(id);
     return get_protocol(job, &protocol, error) && get_exchange(job, protocol, &reading, error);
 }

@@ -211,13 +211,12 @@ static int run_soak(struct soak *s, uint32_t n_clients)
     qn_bench_tokens(s->tokens, s->longest + s->n, s->bench->info.n_vocab, 1);
     qn_progress_begin(&progress, "soak");
     const double start = qn_seconds();
-    const bool done = send_all(s, n_clients, &progress);
+    bool done = send_all(s, n_clients, &progress);
     const double seconds = qn_seconds() - start;
     qn_progress_end(&progress);
-    if (done) {
-        qn_scheduler_wait(s->scheduler);
+    done = done && (!qn_scheduler_wait(s->scheduler) || qn_cli_fail() == QN_EXIT_DONE);
+    if (done)
         print_results(s, n_clients, seconds);
-    }
     qn_scheduler_free(s->scheduler);
     return done && !s->n_failed ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }

@@ -133,7 +133,7 @@ static qn_chat_next run_save(qn_chat *chat, const char *path)
         qn_cli_error("/save: a file is missing: /save FILE");
         return QN_CHAT_GO_ON;
     }
-    if (qn_check_output(chat->args, path))
+    if (qn_check_output(chat->args, NULL, path))
         return QN_CHAT_GO_ON;
     if (qn_conversation_save(c, path))
         return fail();

@@ -87,6 +87,7 @@ bool qn_begins_as_gguf(const char *path);
 /* ---- The model ---- */
 
 extern const char *const qn_kv_names[];
+extern const char *const qn_json_spaces[], *const qn_json_orders[]; /* as qn_json_space and qn_json_order are */
 
 /* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache,
  * which the program keeps until it ends; downloads what is not there. Returns as qn_load_model. */
@@ -97,6 +98,14 @@ int qn_resolve_model(const char **model, bool quiet);
  * args->quiet drops log and note; args->verbose adds a line about the memory. The device is checked here
  * (qn_device_name_select). */
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model);
+
+/* qn_find_model - args->model as a file that can be opened, and args->chat_template as one that is a template, before either is loaded:
+ * for the rest as qn_load_model, with `demo_fallback`. */
+int qn_find_model(qn_args *args);
+
+/* qn_check_template - whether args->chat_template, if it is given, can be read and is a template; one that is no regular file is read
+ * later. Returns as qn_load_model. */
+int qn_check_template(const qn_args *args);
 
 /* qn_check_device - the name of the device that args or the environment choose, for qn_model_params, and whether it is the CPU,
  * as far as that is known before a model is loaded. Returns as qn_load_model. */
@@ -120,10 +129,10 @@ int qn_save_session(const qn_args *args, const qn_session *session);
 
 /* ---- Files that commands write ---- */
 
-/* qn_check_output - whether `path` may be written: it is not the model, not args->file and not what standard input is
- * redirected from (by device and inode, so that links are seen through). QN_EXIT_DONE, or QN_EXIT_FAILED with an error
- * line. */
-int qn_check_output(const qn_args *args, const char *path);
+/* qn_check_output - whether `path` may be written: it is not the model, not args->file, not `input`, another file that the command
+ * reads, or NULL, and not what standard input is redirected from (by device and inode, so that links are seen through).
+ * QN_EXIT_DONE, or QN_EXIT_FAILED with an error line. */
+int qn_check_output(const qn_args *args, const char *input, const char *path);
 
 /* qn_may_replace_model - whether a command that writes models may write `path`: a new file, an empty one or a GGUF file. False
  * with an error line. */

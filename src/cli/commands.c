@@ -8,8 +8,12 @@
 const qn_command qn_commands[] = {
     { QN_CMD_RUN, "run", "generate text from a prompt", "run [MODEL] [-p] PROMPT [options]",
       "Reads the prompt and continues it until the model ends its text, N tokens are made, or the context is full.\n"
-      "The prompt is an operand, the value of -p, a file (-f) or standard input. Only generated text goes to standard output;\n"
-      "a line with the speed goes to standard error. Ctrl-C stops.",
+      "The prompt is an operand, the value of -p, a file (-f) or standard input. Of the latter two one newline at the end and "
+      "a "
+      "byte\n"
+      "order mark at the beginning are no part of it. Only generated text goes to standard output; a line with the speed goes "
+      "to\n"
+      "standard error. Ctrl-C stops.",
       0, 2, qn_run_defaults, qn_cli_run },
     { QN_CMD_CHAT, "chat", "hold a conversation", "chat [MODEL] [options]",
       "Talks with the model in its chat format. Only what is new is evaluated at each turn. On a terminal lines can be "
@@ -32,11 +36,12 @@ const qn_command qn_commands[] = {
       "/v1/completions)\n"
       "and body. OUT gets a line for each, as soon as it is finished: custom_id with response, or with error, whose message "
       "has the\n"
-      "number of the line. Of a body these fields count: messages or prompt, max_tokens, max_completion_tokens, temperature, "
-      "top_p,\n"
-      "top_k, min_p, seed, stop, n, presence_penalty, frequency_penalty, logit_bias, logprobs, top_logprobs; others are "
-      "ignored.\n"
-      "After Ctrl-C or a crash, --resume answers what is left.",
+      "number of the line. Bodies are those of quern serve (docs/protocols.md): messages with tools, tool_choice, "
+      "response_format and\n"
+      "chat_template_kwargs, or prompt, how tokens are sampled, n, stop, logprobs; an answer is never streamed.\n"
+      "After Ctrl-C or a crash, --resume answers what is left. The exit status is 0 if a request was answered, or there was "
+      "none, and 1\n"
+      "if all are errors, or the job could not go on.",
       0, 3, NULL, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed, beside the memory bandwidth of the same machine", "bench [-m] MODEL [options]",
       "Measures prefill, a prompt of random token ids (ppN), and greedy decoding from one of them on (tgN), after -d tokens "

@@ -18,6 +18,11 @@ int qn_check_grammar(const qn_args *args)
         }
         first = first ? first : given[i];
     }
+    const char *const style = args->json_space ? "--json-whitespace" : args->json_order ? "--json-property-order" : NULL;
+    if (style && !args->json_schema) {
+        qn_cli_error("%s is for --json-schema", style);
+        return QN_EXIT_USAGE;
+    }
     if (args->choices && (!*args->choices || *args->choices == ',' || args->choices[strlen(args->choices) - 1] == ',' ||
                           strstr(args->choices, ",,"))) {
         qn_cli_error("--choices: '%s' has an empty choice", args->choices);
@@ -26,13 +31,23 @@ int qn_check_grammar(const qn_args *args)
     return QN_EXIT_DONE;
 }
 
-static int load_file(const char *path, qn_grammar_kind kind, qn_model *model, qn_grammar **out)
+static int find_name(const char *const *names, const char *name)
 {
+    int i = 0;
+    while (name && names[i] && strcmp(names[i], name) != 0)
+        i++;
+    return i;
+}
+
+static int load_file(const char *path, qn_grammar_kind kind, const qn_args *args, qn_model *model, qn_grammar **out)
+{
+    const qn_json_style style = { (qn_json_space)find_name(qn_json_spaces, args->json_space),
+                                  (qn_json_order)find_name(qn_json_orders, args->json_order) };
     char *text;
     size_t length;
     if (!qn_read_all(path, UINT64_MAX, &text, &length))
         return QN_EXIT_FAILED;
-    const qn_status status = qn_grammar_create(model, kind, text, length, out);
+    const qn_status status = qn_grammar_create_in(model, NULL, &style, kind, text, length, out);
     free(text);
     if (status == QN_OK)
         return QN_EXIT_DONE;
@@ -70,8 +85,8 @@ int qn_load_grammar(const qn_args *args, qn_model *model, qn_grammar **out)
 {
     *out = NULL;
     if (args->json_schema)
-        return load_file(args->json_schema, QN_GRAMMAR_SCHEMA_STRICT, model, out);
+        return load_file(args->json_schema, QN_GRAMMAR_SCHEMA_STRICT, args, model, out);
     if (args->grammar)
-        return load_file(args->grammar, QN_GRAMMAR_GBNF, model, out);
+        return load_file(args->grammar, QN_GRAMMAR_GBNF, args, model, out);
     return args->choices ? load_choices(args->choices, model, out) : QN_EXIT_DONE;
 }

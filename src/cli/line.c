@@ -6,6 +6,7 @@
 #include "cli/signals.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <langinfo.h>
@@ -40,6 +41,7 @@ struct qn_line {
     const char *prompt;
     bool terminal; /* standard input is one */
     bool can_paste;
+    bool has_begun; /* a line was read: a byte order mark may stand before the first */
 #ifdef QN_HAVE_LIBEDIT
     EditLine *edit; /* NULL: lines are read without editing */
     History *history;
@@ -249,8 +251,9 @@ static char *plain_line(qn_line *line, size_t *length)
         const ssize_t got = getline(&piece, &capacity, stdin);
         if (got < 0)
             break;
-        const size_t from = text.length;
-        ok = append(&text, piece, (size_t)got);
+        const size_t from = text.length, mark_bytes = line->has_begun ? 0 : qn_utf8_mark(piece, (size_t)got);
+        line->has_begun = true;
+        ok = append(&text, piece + mark_bytes, (size_t)got - mark_bytes);
         for (char *mark; ok && line->terminal &&
                          (mark = find_mark(text.bytes + from, text.length - from, pasting ? PASTE_END : PASTE_BEGIN));) {
             const size_t after = text.length - (size_t)(mark - text.bytes) - MARK_BYTES;

@@ -5,9 +5,13 @@
 #include "cli/signals.h"
 #include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/utf8.h"
 #include "device/registry.h"
 #include "engine/state_file.h"
+#include "gguf/gguf.h"
+#include "text/jinja/jinja.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +102,48 @@ static int load_with_template(const qn_args *args, bool vocab_only, const char *
     return status;
 }
 
+int qn_check_template(const qn_args *args)
+{
+    struct stat file;
+    char *text;
+    qn_jinja *jinja;
+    if (!args->chat_template)
+        return QN_EXIT_DONE;
+    if (stat(args->chat_template, &file) || access(args->chat_template, R_OK)) {
+        qn_cli_error("%s: %s", args->chat_template, strerror(errno));
+        return QN_EXIT_FAILED;
+    }
+    if (!S_ISREG(file.st_mode))
+        return QN_EXIT_DONE;
+    if (!qn_read_text(args->chat_template, &text))
+        return QN_EXIT_FAILED;
+    const size_t mark = qn_utf8_mark(text, strlen(text));
+    const qn_status status = qn_jinja_compile(text + mark, strlen(text) - mark, &jinja);
+    if (status == QN_OK)
+        qn_jinja_free(jinja);
+    free(text);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+int qn_find_model(qn_args *args)
+{
+    qn_device_name device;
+    qn_gguf *file;
+    int status = select_device(args, &device);
+    if (status == QN_EXIT_DONE && !args->model)
+        status = find_demo_model(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_resolve_model(&args->model, args->quiet);
+    if (status == QN_EXIT_DONE)
+        status = qn_check_template(args);
+    if (status != QN_EXIT_DONE)
+        return status;
+    if (qn_gguf_open(args->model, &file))
+        return qn_cli_fail();
+    qn_gguf_close(file);
+    return QN_EXIT_DONE;
+}
+
 int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model **model)
 {
     *model = NULL;
@@ -146,7 +192,7 @@ int qn_check_save(const qn_args *args)
 {
     if (!args->save)
         return QN_EXIT_DONE;
-    if (qn_check_output(args, args->save))
+    if (qn_check_output(args, NULL, args->save))
         return QN_EXIT_FAILED;
     if (qn_session_check_target(args->save))
         return qn_cli_fail();
@@ -193,14 +239,15 @@ static bool same_file(const struct stat *file, const char *path)
     return path && stat(path, &other) == 0 && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
 }
 
-int qn_check_output(const qn_args *args, const char *path)
+int qn_check_output(const qn_args *args, const char *input, const char *path)
 {
-    struct stat target, input;
+    struct stat target, from;
     if (stat(path, &target) || !S_ISREG(target.st_mode))
         return QN_EXIT_DONE;
     const char *what = same_file(&target, args->model)  ? "the model"
                        : same_file(&target, args->file) ? "the file given to -f"
-                       : !fstat(STDIN_FILENO, &input) && input.st_dev == target.st_dev && input.st_ino == target.st_ino
+                       : same_file(&target, input)      ? "the input"
+                       : !fstat(STDIN_FILENO, &from) && from.st_dev == target.st_dev && from.st_ino == target.st_ino
                            ? "what standard input reads"
                            : NULL;
     if (!what)

@@ -205,7 +205,7 @@ int qn_cli_logits(qn_args *args)
     qn_model *model = NULL;
     int status = qn_load_model(args, false, false, &model);
     if (status == QN_EXIT_DONE)
-        status = qn_check_output(args, args->output);
+        status = qn_check_output(args, NULL, args->output);
     if (status == QN_EXIT_DONE)
         status = evaluate(args, model, ids, count);
     qn_model_free(model);

@@ -67,6 +67,8 @@ enum {
     }
 
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
+const char *const qn_json_spaces[] = { "default", "indent", "compact", "any", NULL };
+const char *const qn_json_orders[] = { "schema", "any", NULL };
 static const char *const formats[] = { "table", "json", NULL };
 static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
@@ -98,7 +100,8 @@ const qn_option qn_options[] = {
          "the model, a GGUF file or OWNER/REPO[:FILE | :TYPE]", NULL),
 
     TEXT(RUN, "-p", "--prompt", NULL, prompt, "TEXT", "the prompt", "It may also be given without -p, as an operand."),
-    TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input", NULL),
+    TEXT(RUN, "-f", "--file", NULL, file, "FILE", "read the prompt from a file; - is standard input",
+         "One newline at its end and a byte order mark at its beginning are no part of the prompt."),
     INT(GENERATE, "-n", "--predict", "--n-predict", n_predict, "N", -1, INT32_MAX,
         "new tokens at most, in chat of each answer (default -1: no limit)", NULL),
     FLAG(RUN, "--chat", NULL, NULL, chat, "the prompt is a user's turn in the model's chat format",
@@ -161,6 +164,12 @@ const qn_option qn_options[] = {
     TEXT(RUN, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
          "the text is JSON that fits the schema in this file",
          "Keywords that are not supported are an error. With --chat the answer is, and reasoning before it is free."),
+    CHOICE(RUN, "--json-whitespace", NULL, NULL, json_space, "HOW", qn_json_spaces,
+           "with --json-schema: default, indent, compact or any",
+           "default is what Python's json.dumps writes, indent what it writes with indent=2; any leaves white space to the "
+           "model."),
+    CHOICE(RUN, "--json-property-order", NULL, NULL, json_order, "ORDER", qn_json_orders,
+           "with --json-schema: properties in the order of the schema, or any", NULL),
     TEXT(RUN, "--grammar", NULL, "--grammar-file", grammar, "FILE", "the text fits the grammar in this file (GBNF)",
          "The syntax is llama.cpp's, without token literals; the text is what the rule root derives."),
     TEXT(RUN, "--choices", NULL, NULL, choices, "LIST", "the text is one of these: yes,no",

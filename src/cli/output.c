@@ -140,7 +140,7 @@ bool qn_read_all(const char *path, uint64_t limit, char **text, size_t *length)
             want = (size_t)(limit - count);
         const size_t got = want ? fread(bytes + count, 1, want, file) : 0;
         count += got;
-        if (got)
+        if (got && !feof(file)) /* a terminal would be read on after its end, until there is another one */
             continue;
         if (ferror(file)) {
             qn_cli_error("%s: %s", name, strerror(errno));

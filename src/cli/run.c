@@ -4,6 +4,8 @@
 #include "cli/generate.h"
 #include "cli/grammar.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -110,6 +112,17 @@ static qn_status turn_tokens(const qn_args *args, const qn_model *model, const q
     return QN_OK;
 }
 
+/* A text that was read: editors and echo put a newline after it, and some a byte order mark before, which are no parts of the prompt. */
+static const char *trim(char *text, size_t *length)
+{
+    const size_t mark = qn_utf8_mark(text, *length);
+    if (*length && text[*length - 1] == '\n')
+        *length -= *length > 1 && text[*length - 2] == '\r' ? 2 : 1;
+    text[*length] = 0;
+    *length -= mark;
+    return text + mark;
+}
+
 static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session *session, qn_token **tokens, size_t *count)
 {
     char *read = NULL;
@@ -120,7 +133,7 @@ static bool prompt_tokens(const qn_args *args, const qn_model *model, qn_session
         const bool from_stdin = !args->file || strcmp(args->file, "-") == 0;
         if (!qn_read_all(from_stdin ? NULL : args->file, UINT64_MAX, &read, &length))
             return false;
-        text = read;
+        text = trim(read, &length);
     }
     qn_status status = QN_OK;
     if (resumes && !length) {

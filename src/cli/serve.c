@@ -3,6 +3,7 @@
 #include "cli/serve_model.h"
 #include "cli/signals.h"
 
+#include "server/guard.h"
 #include "server/listen.h"
 
 #include <math.h>
@@ -129,6 +130,39 @@ static void take_models(qn_args *args)
         args->models.count = 1;
 }
 
+/* Values that no request could ever match. */
+static int check_values(const qn_args *args)
+{
+    for (size_t i = 0; i < args->cors_origins.count; i++)
+        if (!qn_guard_is_origin(args->cors_origins.at[i])) {
+            qn_cli_error(
+                "--cors-origin: '%s' is not an origin: expected https://NAME or https://NAME:PORT, without a path, or *",
+                args->cors_origins.at[i]);
+            return QN_EXIT_USAGE;
+        }
+    for (size_t i = 0; i < args->allowed_hosts.count; i++)
+        if (!qn_guard_is_host(args->allowed_hosts.at[i])) {
+            qn_cli_error("--allowed-host: '%s' is not a name: expected one without a scheme, a port and a path",
+                         args->allowed_hosts.at[i]);
+            return QN_EXIT_USAGE;
+        }
+    for (size_t i = 0; i < args->aliases.count; i++)
+        if (!*args->aliases.at[i]) {
+            qn_cli_error("--alias: the name is empty");
+            return QN_EXIT_USAGE;
+        }
+    if (args->batch && args->sequences > args->batch) {
+        qn_cli_error("--parallel: %lld requests, at most %lld are allowed: one a row of --batch", (long long)args->sequences,
+                     (long long)args->batch);
+        return QN_EXIT_USAGE;
+    }
+    if ((args->models_dir && !*args->models_dir) || !*args->host) {
+        qn_cli_error("%s: the name is empty", *args->host ? "--models-dir" : "--host");
+        return QN_EXIT_USAGE;
+    }
+    return QN_EXIT_DONE;
+}
+
 static int check_args(qn_args *args)
 {
     take_models(args);
@@ -147,7 +181,7 @@ static int check_args(qn_args *args)
         qn_cli_error("--tls-cert and --tls-key: one needs the other");
         return QN_EXIT_USAGE;
     }
-    return QN_EXIT_DONE;
+    return check_values(args);
 }
 
 static int open_keys(serve *s)
@@ -242,10 +276,16 @@ static int add_model(serve *s)
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 
+/* Before the server listens: a model that is not there is never waited for. */
+static int find_models(serve *s)
+{
+    return has_files(s->args) ? qn_serve_files_find(s->args, &s->files) : qn_find_model(s->args);
+}
+
 static int load_model(serve *s)
 {
-    if (has_files(s->args))
-        return qn_serve_files_start(s->args, s->server, &s->files);
+    if (s->files)
+        return qn_serve_files_start(s->files, s->server);
     const int status = qn_load_model(s->args, false, true, &s->model);
     return status == QN_EXIT_DONE ? add_model(s) : status;
 }
@@ -267,6 +307,8 @@ int qn_cli_serve(qn_args *args)
         status = open_keys(&s);
     if (status == QN_EXIT_DONE)
         status = open_log(&s);
+    if (status == QN_EXIT_DONE)
+        status = find_models(&s);
     if (status == QN_EXIT_DONE)
         status = open_server(&s);
     if (status == QN_EXIT_DONE)

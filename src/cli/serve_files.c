@@ -20,7 +20,8 @@ enum { PAUSE_SECONDS = 10, SCAN_SECONDS = 1 };
 
 struct qn_serve_files {
     const qn_args *args;
-    const char *device;  /* a name */
+    const char *device; /* a name */
+    bool is_cpu;
     char *chat_template; /* source; NULL: the files' */
     bool has_scanned;    /* notes about files are printed once */
 };
@@ -190,6 +191,28 @@ static void scan(void *user, qn_registry *registry)
 
 /* ---- Begin and end ---- */
 
+/* Its files may come later. */
+static void note_empty(const qn_args *args)
+{
+    struct dirent **entries = NULL;
+    const int n = scandir(args->models_dir, &entries, is_model, alphasort);
+    for (int i = 0; i < n; i++)
+        free(entries[i]);
+    free(entries);
+    if (!n && !args->quiet)
+        qn_cli_note("--models-dir %s: it has no GGUF files yet", args->models_dir);
+}
+
+/* As of a single model, which is loaded at once. */
+static int check_header(const char *path)
+{
+    qn_gguf *file;
+    if (qn_gguf_open(path, &file))
+        return qn_cli_fail();
+    qn_gguf_close(file);
+    return QN_EXIT_DONE;
+}
+
 /* All names become those of files. */
 static int resolve(qn_args *args)
 {
@@ -200,6 +223,8 @@ static int resolve(qn_args *args)
             qn_cli_error("%s: there is no such file", args->models.at[i]);
             status = QN_EXIT_FAILED;
         }
+        if (status == QN_EXIT_DONE)
+            status = check_header(args->models.at[i]);
     }
     if (status == QN_EXIT_DONE && args->models_dir) {
         DIR *folder = opendir(args->models_dir);
@@ -208,6 +233,7 @@ static int resolve(qn_args *args)
             return QN_EXIT_FAILED;
         }
         closedir(folder);
+        note_empty(args);
     }
     return status;
 }
@@ -221,7 +247,7 @@ static uint64_t choose_memory(const qn_args *args, bool is_cpu)
     return available == UINT64_MAX ? 0 : available / 10 * 9;
 }
 
-static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
+static int start(qn_serve_files *f, qn_server *server)
 {
     const qn_args *args = f->args;
     char memory[32], number[48] = "";
@@ -231,7 +257,7 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
                                   .check = check,
                                   .scan = scan,
                                   .user = f,
-                                  .memory = choose_memory(args, is_cpu),
+                                  .memory = choose_memory(args, f->is_cpu),
                                   .max_loaded = (size_t)args->models_max,
                                   .max_queued = (uint32_t)args->max_queued,
                                   .stay_seconds = (double)args->models_stay,
@@ -253,22 +279,26 @@ static int start(qn_serve_files *f, qn_server *server, bool is_cpu)
     return qn_out_flush() ? QN_EXIT_DONE : QN_EXIT_FAILED;
 }
 
-int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out)
+int qn_serve_files_find(qn_args *args, qn_serve_files **out)
 {
     qn_serve_files *f = calloc(1, sizeof *f);
-    bool is_cpu;
     *out = f;
     if (!f) {
         qn_cli_error("serve: no memory for models");
         return QN_EXIT_FAILED;
     }
     f->args = args;
-    int status = qn_check_device(args, &f->device, &is_cpu);
+    int status = qn_check_device(args, &f->device, &f->is_cpu);
     if (status == QN_EXIT_DONE)
         status = resolve(args);
-    if (status == QN_EXIT_DONE && args->chat_template && !qn_read_text(args->chat_template, &f->chat_template))
-        status = QN_EXIT_FAILED;
-    return status == QN_EXIT_DONE ? start(f, server, is_cpu) : status;
+    return status == QN_EXIT_DONE ? qn_check_template(args) : status;
+}
+
+int qn_serve_files_start(qn_serve_files *f, qn_server *server)
+{
+    if (f->args->chat_template && !qn_read_text(f->args->chat_template, &f->chat_template))
+        return QN_EXIT_FAILED;
+    return start(f, server);
 }
 
 void qn_serve_files_free(qn_serve_files *f)

@@ -15,11 +15,12 @@ uint64_t qn_serve_weight_bytes(uint64_t file_bytes);
  * then the model. QN_ERR_MEMORY: there is none for a request. */
 qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *model, qn_registered *out);
 
-/* qn_serve_files_start - serve args->models, whose names of the hub become files, and args->models_dir: loaded when they are
- * asked for. Returns as qn_load_model, with an error line
- * printed. The server must be freed before qn_serve_files_free. */
+/* qn_serve_files_find - args->models, whose names of the hub become files, and args->models_dir. qn_serve_files_start - serve them:
+ * each is loaded when it is asked for. Both return as qn_load_model, with an error line printed. The server must be freed before
+ * qn_serve_files_free. */
 typedef struct qn_serve_files qn_serve_files;
-int qn_serve_files_start(qn_args *args, qn_server *server, qn_serve_files **out);
+int qn_serve_files_find(qn_args *args, qn_serve_files **out);
+int qn_serve_files_start(qn_serve_files *files, qn_server *server);
 void qn_serve_files_free(qn_serve_files *files); /* NULL is allowed */
 
 #endif

@@ -2,6 +2,7 @@
 #include "convert/config.h"
 
 #include "base/memory.h"
+#include "gguf/json_decode.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,6 +34,7 @@ static qn_status get_u32(const qn_config *c, const json_t *object, const char *k
                          uint32_t high, uint32_t *out)
 {
     const json_t *value = object ? json_object_get(object, key) : find(c, key);
+    char found[QN_JSON_FOUND_BYTES];
     *out = fallback;
     if (!value || json_is_null(value)) {
         if (fallback < low)
@@ -41,8 +43,8 @@ static qn_status get_u32(const qn_config *c, const json_t *object, const char *k
     }
     const double number = json_number_value(value); /* integers up to `high` are exact */
     if (!json_is_number(value) || !(number >= low && number <= high) || number != floor(number))
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %.10g, expected an integer of %u to %u", c->path, key, number, (unsigned)low,
-                       (unsigned)high);
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected an integer of %u to %u", c->path, key,
+                       qn_json_found(value, found), (unsigned)low, (unsigned)high);
     *out = (uint32_t)number;
     return QN_OK;
 }
@@ -51,12 +53,14 @@ static qn_status get_number(const qn_config *c, const json_t *object, const char
                             double *out)
 {
     const json_t *value = object ? json_object_get(object, key) : find(c, key);
+    char found[QN_JSON_FOUND_BYTES];
     *out = fallback;
     if (!value || json_is_null(value))
         return QN_OK;
     *out = json_number_value(value);
     if (!json_is_number(value) || !(*out >= low && *out <= high))
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %g, expected %g to %g", c->path, key, *out, low, high);
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected a number of %g to %g", c->path, key,
+                       qn_json_found(value, found), low, high);
     return QN_OK;
 }
 
@@ -176,8 +180,9 @@ static qn_status find_rope_type(qn_config *c)
     const json_t *value = json_object_get(c->rope_json, "rope_type");
     value = value ? value : json_object_get(c->rope_json, "type"); /* the older spelling */
     const char *type = json_string_value(value);
+    char found[QN_JSON_FOUND_BYTES];
     if (value && !type)
-        return qn_fail(QN_ERR_FORMAT, "%s: rope_type is not a string", c->path);
+        return qn_fail(QN_ERR_FORMAT, "%s: 'rope_type' is %s, expected a string", c->path, qn_json_found(value, found));
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0)
         return QN_OK;
     if (strcmp(type, "linear") == 0)
@@ -258,6 +263,7 @@ static qn_status read_rope(qn_config *c)
 {
     static const char newer[] = "rope_parameters", older[] = "rope_scaling";
     const char *block = json_object_size(find(c, older)) || (find(c, older) && !find(c, newer)) ? older : newer, *name;
+    char found[QN_JSON_FOUND_BYTES];
     json_t *value;
     c->rope_json = find(c, block);
     QN_TRY(get_number(c, NULL, "rope_theta", 10000, 1e-6, 1e30, &c->rope_base));
@@ -265,7 +271,7 @@ static qn_status read_rope(qn_config *c)
     if (!c->rope_json)
         return QN_OK;
     if (!json_is_object(c->rope_json))
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is not an object", c->path, block);
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected an object", c->path, block, qn_json_found(c->rope_json, found));
     QN_TRY(find_rope_type(c));
     json_object_foreach((json_t *)c->rope_json, name, value)
     {
@@ -292,6 +298,7 @@ static void find_interval(qn_config *c)
 static qn_status read_layer_types(qn_config *c)
 {
     const json_t *types = find(c, "layer_types");
+    char found[QN_JSON_FOUND_BYTES];
     QN_TRY(get_u32(c, NULL, "full_attention_interval", 4, 1, UINT32_MAX, &c->interval));
     QN_TRY(qn_alloc(&c->is_recurrent, c->n_layers + c->n_mtp, sizeof *c->is_recurrent, "kinds of layers"));
     if (types && json_array_size(types) != c->n_layers)
@@ -301,8 +308,9 @@ static qn_status read_layer_types(qn_config *c)
         const char *type = json_string_value(json_array_get(types, i));
         c->is_recurrent[i] = type ? strcmp(type, "linear_attention") == 0 : (i + 1) % c->interval != 0;
         if (types && (!type || (!c->is_recurrent[i] && strcmp(type, "full_attention") != 0)))
-            return qn_fail(QN_ERR_FORMAT, "%s: 'layer_types': entry %u is '%.40s', expected linear_attention or full_attention",
-                           c->path, (unsigned)i, type ? type : "not a string");
+            return qn_fail(QN_ERR_FORMAT,
+                           "%s: 'layer_types': entry %u is %s, expected \"linear_attention\" or \"full_attention\"", c->path,
+                           (unsigned)i, qn_json_found(json_array_get(types, i), found));
     }
     if (types)
         find_interval(c);

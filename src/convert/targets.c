@@ -3,6 +3,7 @@
  * gguf-py/gguf/tensor_mapping.py). */
 #include "convert/targets.h"
 
+#include "base/append.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -40,18 +41,27 @@ static bool has_shape(const qn_safetensor *t, const qn_target *target)
     return t->n_dims == 2 && t->dims[0] == target->rows && t->dims[1] == target->columns;
 }
 
+static const char *describe_shape(const qn_safetensor *t, char *text, size_t size)
+{
+    qn_text_buffer to = qn_append_to(text, size);
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        qn_append(&to, "%s%llu", i ? ", " : "", (unsigned long long)t->dims[i]);
+    return text;
+}
+
 static qn_status resolve(const struct list *l, qn_target *target, const char *name)
 {
     qn_source *source = qn_checkpoint_find(l->checkpoint, name);
     if (!source)
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' of %s is missing", l->checkpoint->folder, name, l->config->class_name);
     const qn_safetensor *t = source->tensor;
+    char shape[128];
     if (!has_shape(t, target))
         return qn_fail(QN_ERR_FORMAT,
-                       "%s: tensor '%s' has the shape [%llu, %llu, %llu] of %u dimensions, expected [%llu, %llu]",
-                       qn_safetensors_path(source->file), name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
-                       (unsigned long long)t->dims[2], (unsigned)t->n_dims, (unsigned long long)target->rows,
-                       (unsigned long long)target->columns);
+                       target->is_vector ? "%s: tensor '%s' has the shape [%s], expected [%llu]"
+                                         : "%s: tensor '%s' has the shape [%s], expected [%llu, %llu]",
+                       qn_safetensors_path(source->file), name, describe_shape(t, shape, sizeof shape),
+                       (unsigned long long)target->rows, (unsigned long long)target->columns);
     target->from = type_of(t);
     if (!target->from)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%s' has the dtype %s, expected F32, F16 or BF16",

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "convert/checkpoint.h"
+#include "gguf/json_decode.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"
 
@@ -145,9 +146,10 @@ struct vocabulary {
 
 static qn_status check_id(const qn_tokenizer_files *f, const char *token, const json_t *id, size_t n)
 {
+    char found[QN_JSON_FOUND_BYTES];
     if (!json_is_integer(id) || json_integer_value(id) < 0 || (uint64_t)json_integer_value(id) >= n)
-        return qn_fail(QN_ERR_FORMAT, "%s: token '%.40s' has the id %lld, expected 0 to %zu (vocab_size of config.json)",
-                       f->path, token, (long long)json_integer_value(id), n - 1);
+        return qn_fail(QN_ERR_FORMAT, "%s: token '%.40s' has the id %s, expected 0 to %zu (vocab_size of config.json)", f->path,
+                       token, qn_json_found(id, found), n - 1);
     return QN_OK;
 }
 

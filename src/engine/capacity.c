@@ -1,5 +1,5 @@
 /* How many tokens of context fit in the memory of a model's sessions. */
-#include "engine/internal.h"
+#include "engine/calls.h"
 
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache)
 {
@@ -25,6 +25,7 @@ qn_status qn_model_get_capacity(qn_model *model, const char *kv, uint32_t n_sequ
     qn_memory_params params = { .n_ctx = 1, .n_batch = 1 };
     const qn_kv_format *format;
     const qn_cache *cache;
+    QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
     if (!n_sequences)

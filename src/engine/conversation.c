@@ -37,21 +37,27 @@ void qn_free_text(char *text)
     free(text);
 }
 
-/* The tokens of a conversation, `most` of them at most, and how many there are. Only the tools are left meanwhile: *tools is a
- * reference, or NULL. */
+/* What of a conversation says how its answer is parsed. */
+struct rest {
+    json_t *tools; /* a reference, or NULL */
+    bool continues;
+};
+
+/* The tokens of a conversation, `most` of them at most, and how many there are. Only the rest is left meanwhile. */
 static qn_status encode(const qn_model *model, const char *conversation, size_t length, int64_t now, size_t most,
-                        json_t **tools, qn_token **tokens, size_t *count)
+                        struct rest *rest, qn_token **tokens, size_t *count)
 {
     const qn_tokenizer *tok;
     qn_jinja_output text;
     json_t *json;
     *tokens = NULL;
     *count = 0;
-    *tools = NULL;
+    *rest = (struct rest){ NULL, false };
     QN_TRY(qn_model_tokenizer(model, &tok));
     QN_TRY(qn_load_json("conversation", conversation, length, 0, &json));
     qn_status status = qn_chat_render(tok, model->chat, json, time_or_now(now), &text);
-    *tools = json_incref(json_object_get(json, "tools"));
+    rest->tools = json_incref(json_object_get(json, "tools"));
+    rest->continues = json_is_true(json_object_get(json, "continue_final_message"));
     json_decref(json);
     if (status == QN_OK) {
         status = qn_chat_text_tokens(tok, model->chat, &text, most, tokens, count);
@@ -63,18 +69,18 @@ static qn_status encode(const qn_model *model, const char *conversation, size_t 
 qn_status qn_conversation_tokens(const qn_model *model, const char *conversation, size_t length, int64_t now, qn_token **tokens,
                                  size_t *count)
 {
-    json_t *tools;
-    const qn_status status = encode(model, conversation, length, now, SIZE_MAX, &tools, tokens, count);
-    json_decref(tools);
+    struct rest rest;
+    const qn_status status = encode(model, conversation, length, now, SIZE_MAX, &rest, tokens, count);
+    json_decref(rest.tools);
     return status;
 }
 
 qn_status qn_conversation_count(const qn_model *model, const char *conversation, size_t length, int64_t now, size_t *count)
 {
-    json_t *tools;
+    struct rest rest;
     qn_token *tokens;
-    const qn_status status = encode(model, conversation, length, now, 0, &tools, &tokens, count);
-    json_decref(tools);
+    const qn_status status = encode(model, conversation, length, now, 0, &rest, &tokens, count);
+    json_decref(rest.tools);
     qn_free_tokens(tokens);
     return status;
 }
@@ -132,15 +138,16 @@ qn_status qn_model_calls(const qn_model *model, qn_output_params *output)
 qn_status qn_conversation_input(const qn_model *model, const char *conversation, size_t length, size_t most, qn_token **tokens,
                                 size_t *count, qn_output_params *output, qn_output_tools **kept)
 {
-    json_t *tools;
+    struct rest rest;
     *output = (qn_output_params){ 0 };
     *kept = NULL;
-    qn_status status = encode(model, conversation, length, -1, most, &tools, tokens, count);
+    qn_status status = encode(model, conversation, length, -1, most, &rest, tokens, count);
     if (status == QN_OK && *count > most)
         status = qn_fail(QN_ERR_CONTEXT, "context: the prompt has %zu tokens, the capacity is %zu", *count, most);
     if (status == QN_OK)
-        status = qn_answer_output(model, tools, *tokens, *count, output, kept);
-    json_decref(tools);
+        status = qn_answer_output(model, rest.tools, *tokens, *count, output, kept);
+    output->continues = rest.continues;
+    json_decref(rest.tools);
     if (status) {
         qn_free_tokens(*tokens);
         *tokens = NULL;

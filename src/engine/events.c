@@ -162,9 +162,9 @@ qn_status qn_events_feed(qn_events *events, qn_token token, const char *bytes, s
     return events->status;
 }
 
-qn_status qn_events_finish(qn_events *events)
+qn_status qn_events_finish(qn_events *events, bool is_cut)
 {
-    QN_TRY(qn_output_finish(events->parser));
+    QN_TRY((is_cut ? qn_output_cut : qn_output_finish)(events->parser));
     QN_TRY(events->status);
     return events->emit && !events->is_stop_string ? flush_content(events) : QN_OK;
 }

@@ -31,8 +31,9 @@ void qn_events_free(qn_events *events);
 /* qn_events_feed - parse a token. `bytes` are its text, none for a control token whose name is not wanted. */
 qn_status qn_events_feed(qn_events *events, qn_token token, const char *bytes, size_t length);
 
-/* qn_events_finish - the answer has ended: emit what is held back, which may have a stop string. */
-qn_status qn_events_finish(qn_events *events);
+/* qn_events_finish - the answer has ended: emit what is held back, which may have a stop string. is_cut: not by the model, with an
+ * end or stop token, so that what could have become a delimiter is nothing (qn_output_cut). */
+qn_status qn_events_finish(qn_events *events, bool is_cut);
 
 /* qn_events_words - the tokens that end reasoning, if its budget is spent; else none. Once for a block: the caller feeds them, to the
  * model and back to the events.

@@ -1,4 +1,5 @@
 /* The generation loop: evaluate, sample, pass on tokens and text, until a stop condition holds. */
+#include "engine/calls.h"
 #include "engine/constraint.h"
 #include "engine/events.h"
 
@@ -73,7 +74,7 @@ static qn_status emit_events(struct generation *g, qn_token token, const char *b
 /* Passes on what is held back, unless generation was stopped by a stop string or a callback. */
 static qn_status flush_events(struct generation *g)
 {
-    QN_TRY(qn_events_finish(&g->events));
+    QN_TRY(qn_events_finish(&g->events, g->result.reason != QN_STOP_END));
     if (g->events.is_stop_string && g->result.reason != QN_STOP_CALLBACK)
         g->result.reason = QN_STOP_STRING;
     return QN_OK;
@@ -261,6 +262,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
 {
     struct generation g = { .session = session, .params = params };
     QN_TRY(check_params(session->model, params, n));
+    QN_TRY(qn_session_enter(session, __func__));
     qn_status status = begin(&g, tokens, n);
     if (status == QN_OK)
         status = generate(&g, tokens, n);
@@ -277,6 +279,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_free(g.sampling.logits);
     qn_free(g.sampling.allowed);
     qn_utf8_stream_free(&g.utf8);
+    qn_session_leave(session);
     return status;
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/keyed_hash.h"
 #include "base/memory.h"
-#include "engine/internal.h"
+#include "engine/calls.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,6 +21,7 @@ enum { KEPT_MASKS = 1024 };
 typedef struct source {
     const char *scope;
     int kind;
+    qn_json_style style;
     const char *text; /* of choices: all, with their terminators; of calls: flags, the name, the format and the tools */
     size_t length;
     const char *const *choices;
@@ -30,6 +31,7 @@ typedef struct source {
 
 typedef struct kept_grammar {
     int kind;
+    qn_json_style style;
     char *text, *scope;   /* the scope lies behind the text */
     size_t length, bytes; /* bytes: with the grammar */
     uint64_t hash, used;
@@ -107,8 +109,8 @@ static qn_grammar *find(qn_grammars *g, const source *s, uint64_t hash)
 {
     for (size_t i = 0; i < g->counts.n; i++) {
         kept_grammar *k = &g->kept[i];
-        if (k->hash != hash || k->kind != s->kind || k->length != s->length || memcmp(k->text, s->text, s->length) ||
-            strcmp(k->scope, s->scope) != 0)
+        if (k->hash != hash || k->kind != s->kind || k->style.space != s->style.space || k->style.order != s->style.order ||
+            k->length != s->length || memcmp(k->text, s->text, s->length) || strcmp(k->scope, s->scope) != 0)
             continue;
         k->used = ++g->n_uses;
         return qn_grammar_share(k->grammar);
@@ -148,8 +150,8 @@ static void add(qn_grammars *g, const source *s, uint64_t hash, char *text, qn_g
     const size_t bytes = sizeof(kept_grammar) + s->length + strlen(s->scope) + qn_grammar_bytes(grammar);
     while (g->counts.n == QN_KEPT_GRAMMARS || g->counts.bytes + bytes > QN_KEPT_GRAMMAR_BYTES)
         drop_one(g, s->scope, bytes);
-    g->kept[g->counts.n++] =
-        (kept_grammar){ s->kind, text, text + s->length + 1, s->length, bytes, hash, ++g->n_uses, qn_grammar_share(grammar) };
+    g->kept[g->counts.n++] = (kept_grammar){ s->kind, s->style, text,        text + s->length + 1,     s->length,
+                                             bytes,   hash,     ++g->n_uses, qn_grammar_share(grammar) };
     g->counts.bytes += bytes;
 }
 
@@ -158,7 +160,7 @@ static void add(qn_grammars *g, const source *s, uint64_t hash, char *text, qn_g
 static qn_status compile_schema(const source *s, qn_grammar **out)
 {
     json_t *schema;
-    const qn_grammar_options options = { .strict = s->kind == QN_GRAMMAR_SCHEMA_STRICT };
+    const qn_grammar_options options = { .strict = s->kind == QN_GRAMMAR_SCHEMA_STRICT, .style = s->style };
     QN_TRY(qn_load_json("schema", s->text, s->length, JSON_DECODE_ANY, &schema));
     const qn_status status = qn_grammar_from_schema(schema, &options, out);
     json_decref(schema);
@@ -170,7 +172,7 @@ static qn_status compile(const source *s, qn_grammar **out)
     switch (s->kind) {
     case QN_GRAMMAR_SCHEMA:
     case QN_GRAMMAR_SCHEMA_STRICT: return compile_schema(s, out);
-    case QN_GRAMMAR_JSON: return qn_grammar_from_json(true, out);
+    case QN_GRAMMAR_JSON: return qn_grammar_from_json(true, s->style, out);
     case QN_GRAMMAR_REGEX: return qn_grammar_from_regex(s->text, s->length, out);
     case QN_GRAMMAR_GBNF: return qn_grammar_from_gbnf(s->text, s->length, out);
     case CALLS: return qn_grammar_from_calls(s->calls, out);
@@ -215,29 +217,50 @@ static qn_status get(qn_grammars *g, const source *s, qn_grammar **out)
     return QN_OK;
 }
 
-qn_status qn_grammar_create_in(qn_model *model, const char *scope, qn_grammar_kind kind, const char *text, size_t length,
-                               qn_grammar **out)
+static qn_status check_style(const qn_json_style *style)
+{
+    if ((unsigned)style->space > QN_JSON_SPACE_ANY)
+        return qn_fail(QN_ERR_INVALID, "grammar: white space %d, expected 0 to %d", (int)style->space, QN_JSON_SPACE_ANY);
+    if ((unsigned)style->order > QN_JSON_ORDER_ANY)
+        return qn_fail(QN_ERR_INVALID, "grammar: order %d, expected 0 to %d", (int)style->order, QN_JSON_ORDER_ANY);
+    return QN_OK;
+}
+
+qn_status qn_grammar_create_in(qn_model *model, const char *scope, const qn_json_style *style, qn_grammar_kind kind,
+                               const char *text, size_t length, qn_grammar **out)
 {
     const bool has_text = kind != QN_GRAMMAR_JSON && length;
     *out = NULL;
+    QN_TRY(qn_model_check_process(model, __func__));
     if ((int)kind < 0 || kind > QN_GRAMMAR_GBNF)
         return qn_fail(QN_ERR_INVALID, "grammar: kind %d, expected 0 to %d", (int)kind, QN_GRAMMAR_GBNF);
-    const source s = {
-        .scope = scope ? scope : "", .kind = (int)kind, .text = has_text ? text : "", .length = has_text ? length : 0
-    };
+    if (style)
+        QN_TRY(check_style(style));
+    const source s = { .scope = scope ? scope : "",
+                       .kind = (int)kind,
+                       .style = style ? *style : (qn_json_style){ 0 },
+                       .text = has_text ? text : "",
+                       .length = has_text ? length : 0 };
     return get(model->grammars, &s, out);
 }
 
 qn_status qn_grammar_create(qn_model *model, qn_grammar_kind kind, const char *text, size_t length, qn_grammar **out)
 {
-    return qn_grammar_create_in(model, NULL, kind, text, length, out);
+    return qn_grammar_create_in(model, NULL, NULL, kind, text, length, out);
 }
 
 qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices, size_t n_choices, qn_grammar **out)
 {
+    return qn_grammar_create_choices_in(model, NULL, choices, n_choices, out);
+}
+
+qn_status qn_grammar_create_choices_in(qn_model *model, const char *scope, const char *const *choices, size_t n_choices,
+                                       qn_grammar **out)
+{
     size_t length = 0, capacity = 0;
     char *text = NULL;
     *out = NULL;
+    QN_TRY(qn_model_check_process(model, __func__));
     for (size_t i = 0; i < n_choices; i++) {
         const size_t n = strlen(choices[i]) + 1;
         const qn_status status = qn_realloc_array(&text, &capacity, length + n, 1, "choices");
@@ -248,8 +271,14 @@ qn_status qn_grammar_create_choices(qn_model *model, const char *const *choices,
         memcpy(text + length, choices[i], n);
         length += n;
     }
-    const qn_status status =
-        get(model->grammars, &(source){ "", CHOICES, text ? text : "", length, choices, n_choices, NULL }, out);
+    const qn_status status = get(model->grammars,
+                                 &(source){ .scope = scope ? scope : "",
+                                            .kind = CHOICES,
+                                            .text = text ? text : "",
+                                            .length = length,
+                                            .choices = choices,
+                                            .n_choices = n_choices },
+                                 out);
     free(text);
     return status;
 }
@@ -279,8 +308,10 @@ qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params,
     size_t length;
     char *text = NULL;
     *out = NULL;
+    QN_TRY(qn_model_check_process(model, __func__));
     if (params->format && params->is_required)
         return qn_fail(QN_ERR_INVALID, "tools: calls are required, and a format is given for other answers");
+    QN_TRY(check_style(&params->style));
     QN_TRY(qn_model_calls(model, &output));
     QN_TRY(qn_load_json("tools", params->tools, params->length, JSON_DECODE_ANY, &tools));
     qn_status status = json_is_array(tools) ? QN_OK : qn_fail(QN_ERR_INVALID, "tools: they are not an array");
@@ -292,15 +323,19 @@ qn_status qn_grammar_create_calls(qn_model *model, const qn_call_params *params,
                                      .is_lazy = !params->is_required && !format,
                                      .is_single = params->is_single,
                                      .format = format,
-                                     .is_format_strict = params->is_format_strict };
+                                     .is_format_strict = params->is_format_strict,
+                                     .style = params->style };
     if (status == QN_OK)
         status = describe_calls(params, &text, &length);
     if (status == QN_OK)
-        status = get(
-            model->grammars,
-            &(source){
-                .scope = params->scope ? params->scope : "", .kind = CALLS, .text = text, .length = length, .calls = &calls },
-            out);
+        status = get(model->grammars,
+                     &(source){ .scope = params->scope ? params->scope : "",
+                                .kind = CALLS,
+                                .style = params->style,
+                                .text = text,
+                                .length = length,
+                                .calls = &calls },
+                     out);
     qn_free(text);
     json_decref(tools);
     json_decref(format);

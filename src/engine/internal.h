@@ -17,8 +17,10 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 struct qn_model {
+    pid_t process; /* that loaded it (base/process.h) */
     qn_gguf *file;
     qn_hparams hparams; /* with vocab_only this and the members up to `lock` are zero */
     qn_plan plan;
@@ -29,8 +31,9 @@ struct qn_model {
     qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of KV caches, by bits; created for the first session that uses them */
     uint8_t **packed;                          /* [n_packed] packed weights, referenced by the plan's matrices */
     size_t n_packed, cap_packed;
-    pthread_mutex_t lock; /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
-    pthread_mutex_t turn; /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
+    pthread_mutex_t lock;    /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
+    pthread_mutex_t turn;    /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
+    atomic_uintptr_t holder; /* of `lock`: the thread, as qn_model_is_locked_here tells it; 0: none */
     bool has_lock;
     qn_kept_list kept; /* with has_lock */
     qn_grammars *grammars;
@@ -67,6 +70,7 @@ struct qn_session {
     qn_progress_fn on_progress;
     void *progress_user;
     atomic_bool cancelled;
+    atomic_bool is_used; /* by a call (engine/calls.h) */
 };
 
 /* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head size or
@@ -86,6 +90,9 @@ qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_me
 /* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);
+
+/* qn_model_is_locked_here - whether the calling thread holds that lock. */
+bool qn_model_is_locked_here(const qn_model *model);
 
 /* qn_model_check - QN_ERR_IO if the model's file was cut while it was in use: what a step computed from it is not to be used.
  * After each step. It stays so: the model must be loaded again. */

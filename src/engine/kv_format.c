@@ -6,6 +6,12 @@
 
 #include <string.h>
 
+qn_status qn_kv_check(const char *kv)
+{
+    const qn_kv_format *format;
+    return kv ? qn_kv_format_named(kv, &format) : QN_OK;
+}
+
 static bool has_codes(const qn_model *model, unsigned bits)
 {
     return qn_aura_check_shape(model->hparams.head_dim, bits) == QN_OK;

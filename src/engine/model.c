@@ -1,13 +1,15 @@
 /* Loading a model, its properties, and the text functions of the public interface. */
-#include "engine/internal.h"
+#include "engine/calls.h"
 
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 const char *qn_version(void)
 {
@@ -147,6 +149,7 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
         return qn_fail(QN_ERR_INVALID, "threads: %d, expected 0 to %d", params->n_threads, QN_TEAM_MAX);
     qn_model *model;
     QN_TRY(qn_alloc(&model, 1, sizeof *model, "model"));
+    model->process = getpid();
     qn_status status = qn_grammars_create(&model->grammars);
     if (status == QN_OK)
         status = load(model, path, params);
@@ -160,7 +163,7 @@ qn_status qn_model_load(const char *path, const qn_model_params *params, qn_mode
 
 void qn_model_free(qn_model *model)
 {
-    if (!model)
+    if (!model || qn_model_check_process(model, __func__) || (qn_callbacks_of() && qn_callbacks_of()->model == model))
         return;
     if (model->device)
         model->device->vtable->free(model->device);
@@ -209,15 +212,24 @@ qn_model_info qn_model_get_info(const qn_model *model)
     };
 }
 
+static _Thread_local char this_thread; /* its address is the thread's alone */
+
 void qn_model_lock(qn_model *model)
 {
     pthread_mutex_lock(&model->turn);
     pthread_mutex_lock(&model->lock);
     pthread_mutex_unlock(&model->turn);
+    atomic_store(&model->holder, (uintptr_t)&this_thread);
+}
+
+bool qn_model_is_locked_here(const qn_model *model)
+{
+    return atomic_load(&model->holder) == (uintptr_t)&this_thread;
 }
 
 void qn_model_unlock(qn_model *model)
 {
+    atomic_store(&model->holder, 0);
     pthread_mutex_unlock(&model->lock);
 }
 

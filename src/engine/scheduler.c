@@ -1,5 +1,5 @@
 /* Schedulers: creation, their threads, and the functions of quern/scheduler.h. */
-#include "engine/scheduler.h"
+#include "engine/calls.h"
 
 #include "base/memory.h"
 
@@ -129,6 +129,7 @@ qn_status qn_scheduler_create(qn_model *model, const qn_scheduler_params *params
     qn_scheduler *s;
     params = params ? params : &defaults;
     *out = NULL;
+    QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
     QN_TRY(check_params(params));
@@ -195,7 +196,7 @@ static void stop(qn_scheduler *s)
 
 void qn_scheduler_free(qn_scheduler *s)
 {
-    if (!s)
+    if (!s || qn_model_check_process(s->model, __func__) || qn_check_no_callback(__func__))
         return;
     if (s->has_locks) {
         stop(s);
@@ -263,6 +264,7 @@ qn_status qn_scheduler_submit_all(qn_scheduler *s, const qn_request_params *para
     *refusal = (qn_submit_refusal){ 0 };
     if (!n)
         return QN_OK;
+    QN_TRY(qn_model_check_process(s->model, __func__));
     QN_TRY(check_clients(params, n));
     QN_TRY(qn_clients_check_room(s, params->client, n));
     QN_TRY(create_all(s, params, n, &first, refusal));
@@ -279,11 +281,14 @@ qn_status qn_scheduler_submit(qn_scheduler *s, const qn_request_params *params, 
 
 qn_status qn_scheduler_check_room(qn_scheduler *s, const char *client, size_t n)
 {
+    QN_TRY(qn_model_check_process(s->model, __func__));
     return qn_clients_check_room(s, client, n);
 }
 
 void qn_scheduler_cancel(qn_scheduler *s, uint64_t id)
 {
+    if (qn_model_check_process(s->model, __func__))
+        return;
     pthread_mutex_lock(&s->lock);
     for (const qn_client *c = s->clients; c; c = c->next)
         for (qn_request *r = c->queue; r; r = r->next)
@@ -297,6 +302,8 @@ void qn_scheduler_cancel(qn_scheduler *s, uint64_t id)
 
 void qn_scheduler_close(qn_scheduler *s, bool closed)
 {
+    if (qn_model_check_process(s->model, __func__))
+        return;
     pthread_mutex_lock(&s->lock);
     s->is_closed = closed;
     pthread_mutex_unlock(&s->lock);
@@ -308,24 +315,32 @@ qn_status qn_scheduler_step(qn_scheduler *s, bool *idle)
 {
     if (!s->params.no_thread)
         return qn_fail(QN_ERR_INVALID, "scheduler: it has a thread that runs its steps");
+    QN_TRY(qn_model_check_process(s->model, __func__));
+    if (qn_callbacks_of() == s)
+        QN_TRY(qn_check_no_callback(__func__));
     *idle = !qn_scheduler_run_step(s);
     qn_scheduler_deliver(s);
     return QN_OK;
 }
 
-void qn_scheduler_wait(qn_scheduler *s)
+qn_status qn_scheduler_wait(qn_scheduler *s)
 {
     bool idle = false;
+    QN_TRY(qn_model_check_process(s->model, __func__));
+    QN_TRY(qn_check_no_callback(__func__));
     while (s->params.no_thread && !idle)
-        (void)qn_scheduler_step(s, &idle);
+        QN_TRY(qn_scheduler_step(s, &idle));
     pthread_mutex_lock(&s->lock);
     while (!s->params.no_thread && s->n_alive)
         pthread_cond_wait(&s->ended, &s->lock);
     pthread_mutex_unlock(&s->lock);
+    return QN_OK;
 }
 
 qn_scheduler_counters qn_scheduler_get_counters(qn_scheduler *s)
 {
+    if (qn_model_check_process(s->model, __func__))
+        return (qn_scheduler_counters){ 0 };
     pthread_mutex_lock(&s->lock);
     qn_scheduler_counters counters = s->counters;
     counters.queued = s->n_queued;

@@ -1,6 +1,6 @@
 /* From sampled tokens to callbacks: the step makes text and finds stop strings, and queues events; callbacks are called with
  * them by another thread, or after the step. */
-#include "engine/scheduler.h"
+#include "engine/calls.h"
 
 #include "base/memory.h"
 
@@ -95,7 +95,7 @@ static qn_status finish_events(qn_request *r)
 {
     if (r->events.status != QN_OK)
         return QN_OK;
-    QN_TRY(qn_events_finish(&r->events));
+    QN_TRY(qn_events_finish(&r->events, r->result.finish != QN_FINISH_STOP));
     if (r->events.is_stop_string && r->result.finish == QN_FINISH_LENGTH)
         r->result.finish = QN_FINISH_STOP;
     r->result.is_stop_string = r->events.is_stop_string && r->result.finish == QN_FINISH_STOP;
@@ -243,7 +243,9 @@ static bool deliver_next(qn_scheduler *s)
     if (!event)
         return false;
     pthread_mutex_unlock(&s->events_lock);
+    const qn_scheduler *before = qn_callbacks_begin(s);
     deliver(s, event);
+    qn_callbacks_end(before);
     pthread_mutex_lock(&s->events_lock);
     return true;
 }

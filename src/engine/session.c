@@ -1,6 +1,6 @@
 /* Sessions: creation, evaluation in batches, checkpoints and truncation. session_state.c copies, saves and restores
  * sessions. */
-#include "engine/constraint.h"
+#include "engine/calls.h"
 
 #include "base/append.h"
 #include "base/memory.h"
@@ -43,6 +43,7 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     const qn_session_params defaults = { 0 };
     params = params ? params : &defaults;
     *out = NULL;
+    QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
     const qn_kv_format *format;
@@ -77,7 +78,7 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
 
 void qn_session_free(qn_session *session)
 {
-    if (!session)
+    if (!session || qn_model_check_process(session->model, __func__) || qn_session_take(session, __func__))
         return;
     for (uint32_t i = 0; session->checkpoints && i < session->max_checkpoints; i++)
         if (session->checkpoints[i].memory_checkpoint)
@@ -140,7 +141,7 @@ qn_status qn_session_add_checkpoint(qn_session *session, qn_checkpoint **out)
     return QN_OK;
 }
 
-qn_status qn_session_checkpoint(qn_session *session)
+static qn_status save_checkpoint(qn_session *session)
 {
     qn_checkpoint *checkpoint = session->n_checkpoints ? &session->checkpoints[session->n_checkpoints - 1] : NULL;
     if (!session->length)
@@ -158,6 +159,14 @@ qn_status qn_session_checkpoint(qn_session *session)
     }
     checkpoint->pending = session->pending;
     return QN_OK;
+}
+
+qn_status qn_session_checkpoint(qn_session *session)
+{
+    QN_TRY(qn_session_enter(session, __func__));
+    const qn_status status = save_checkpoint(session);
+    qn_session_leave(session);
+    return status;
 }
 
 /* Drops the newest checkpoint. Its slot keeps what the device keeps for reuse. */
@@ -401,7 +410,9 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)
 {
+    QN_TRY(qn_session_enter(session, __func__));
     const qn_status status = append(session, tokens, n, &(struct eval_request){ .which = which, .logits = logits });
+    qn_session_leave(session);
     atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
     return status;
 }
@@ -444,7 +455,7 @@ static qn_status rewind_cache(qn_session *session, uint32_t length)
     return QN_OK;
 }
 
-qn_status qn_session_truncate(qn_session *session, uint32_t length)
+static qn_status drop_tokens(qn_session *session, uint32_t length)
 {
     if (length > session->length)
         return qn_fail(QN_ERR_INVALID, "session: cannot truncate %u tokens to %u", (unsigned)session->length, (unsigned)length);
@@ -462,15 +473,26 @@ qn_status qn_session_truncate(qn_session *session, uint32_t length)
     return QN_OK;
 }
 
+qn_status qn_session_truncate(qn_session *session, uint32_t length)
+{
+    QN_TRY(qn_session_enter(session, __func__));
+    const qn_status status = drop_tokens(session, length);
+    qn_session_leave(session);
+    return status;
+}
+
 qn_status qn_session_truncate_to(qn_session *session, const qn_token *tokens, size_t n, uint32_t *shared)
 {
+    size_t same = 0;
     if (!n)
         return qn_fail(QN_ERR_INVALID, "prompt: it has no tokens, at least 1 is needed");
+    QN_TRY(qn_session_enter(session, __func__));
     const size_t most = session->length < n ? session->length : n - 1;
-    size_t same = 0;
     while (same < most && session->tokens[same] == tokens[same])
         same++;
-    QN_TRY(qn_session_truncate(session, qn_session_reach(session, (uint32_t)same)));
-    *shared = session->length;
-    return QN_OK;
+    const qn_status status = drop_tokens(session, qn_session_reach(session, (uint32_t)same));
+    if (status == QN_OK)
+        *shared = session->length;
+    qn_session_leave(session);
+    return status;
 }

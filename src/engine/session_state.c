@@ -1,5 +1,5 @@
 /* Copying sessions (fork) and writing them to files (save, restore). state_file.h has the layout of the files. */
-#include "engine/internal.h"
+#include "engine/calls.h"
 
 #include "base/append.h"
 #include "base/atomic_file.h"
@@ -45,6 +45,7 @@ qn_status qn_session_fork(const qn_session *session, qn_session **out)
                                        .n_checkpoints = session->max_checkpoints };
     qn_session *fork;
     *out = NULL;
+    QN_TRY(qn_model_enter(session->model, __func__));
     QN_TRY(qn_session_create(session->model, &params, &fork));
     const qn_status status = copy_contents(fork, session);
     if (status != QN_OK) {
@@ -139,6 +140,7 @@ static qn_status save(struct save_context *s, const qn_session *session, const c
 
 qn_status qn_session_save(const qn_session *session, const char *path)
 {
+    QN_TRY(qn_model_enter(session->model, __func__));
     struct save_context s = { .file = { .fd = -1 }, .hash = XXH64_createState() };
     if (!s.hash)
         return qn_fail(QN_ERR_MEMORY, "%s: no memory for a hash", path);
@@ -413,6 +415,7 @@ qn_status qn_session_restore(qn_model *model, const char *path, const qn_session
     struct restore_context r = { .path = path, .fd = -1 };
     const qn_session_params defaults = { 0 };
     *out = NULL;
+    QN_TRY(qn_model_enter(model, __func__));
     if (!model->device)
         return qn_fail(QN_ERR_INVALID, "%s: loaded with vocab_only, cannot be run", qn_gguf_path(model->file));
     r.hash = XXH64_createState();

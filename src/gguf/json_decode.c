@@ -485,6 +485,7 @@ json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_j
     decoder d = { .text = text,
                   .length = length,
                   .limits = limits,
+                  .at = qn_utf8_mark(text, length),
                   .flags = flags,
                   .max_depth = depth < QN_JSON_DEPTH ? depth : QN_JSON_DEPTH,
                   .why = why };
@@ -495,6 +496,26 @@ json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_j
         return d.root;
     json_decref(d.root);
     return NULL;
+}
+
+const char *qn_json_found(const json_t *value, char text[QN_JSON_FOUND_BYTES])
+{
+    static const char *const names[] = { [JSON_OBJECT] = "an object",
+                                         [JSON_ARRAY] = "an array",
+                                         [JSON_TRUE] = "true",
+                                         [JSON_FALSE] = "false",
+                                         [JSON_NULL] = "null" };
+    enum { SHOWN = 40 };
+    if (json_is_string(value))
+        snprintf(text, QN_JSON_FOUND_BYTES, "\"%.*s%s\"", SHOWN, json_string_value(value),
+                 json_string_length(value) > SHOWN ? "..." : "");
+    else if (json_is_integer(value))
+        snprintf(text, QN_JSON_FOUND_BYTES, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, QN_JSON_FOUND_BYTES, "%.10g", json_real_value(value));
+    else
+        snprintf(text, QN_JSON_FOUND_BYTES, "%s", value ? names[json_typeof(value)] : "missing");
+    return text;
 }
 
 bool qn_json_take(void *left, size_t bytes)

@@ -27,11 +27,16 @@ typedef struct qn_json_limits {
  *            json_error_out_of_memory where memory is short or `take` returned false, json_error_stack_overflow where the text is
  *            nested too deeply
  *
- * An escape of a surrogate that is not in a pair is U+FFFD; strings may have U+0000, keys may not. An integer beyond 64 bits is a
+ * A byte order mark before the value is passed over. An escape of a surrogate that is not in a pair is U+FFFD; strings may have U+0000, keys may not. An integer beyond 64 bits is a
  * real, and only that one; a number beyond reals is an error. Of a key that an object has twice the last value counts. Equal
  * integers of long arrays may be one value, as those of token ids: integers must not be changed. Stack and time do not grow with
  * the depth. */
 json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_json_limits *limits, json_error_t *why);
+
+/* qn_json_found - what an error says that a value is, in the buffer `text` of size QN_JSON_FOUND_BYTES, which it returns: "robot" with
+ * its quotes (of a long string the beginning), 3, 0.5, true, null, an array, an object; missing for NULL. */
+enum { QN_JSON_FOUND_BYTES = 64 };
+const char *qn_json_found(const json_t *value, char text[QN_JSON_FOUND_BYTES]);
 
 /* qn_json_take - `take` where *left, a size_t, is how many bytes there are left. */
 bool qn_json_take(void *left, size_t bytes);

@@ -166,7 +166,7 @@ static bool take_message(qn_turns *turns, const json_t *message, size_t index, q
     const bool is_user = qn_json_is(role, "user"), is_answer = qn_json_is(role, "assistant");
     if (!is_user && !is_answer && !qn_json_is(role, "system")) {
         snprintf(where, sizeof where, "messages.%zu.role", index);
-        return qn_refuse_type(refusal, where, role, "\"user\", \"assistant\" or \"system\"");
+        return qn_refuse_choice(refusal, where, role, "\"user\", \"assistant\" or \"system\"");
     }
     snprintf(where, sizeof where, "messages.%zu.content", index);
     if (!json_is_string(content) && !json_is_array(content))
@@ -188,7 +188,10 @@ static bool take_messages(qn_turns *turns, const json_t *body, qn_reading *readi
     for (size_t i = 0; i < n; i++)
         if (!take_message(turns, json_array_get(messages, i), i, refusal))
             return false;
-    return true;
+    return !qn_turns_ends_with_call(turns) ||
+           qn_refuse(
+               refusal, 400, NULL, "messages",
+               "'messages' ends with a tool_use, expected its tool_result, or an answer of texts alone, which is continued");
 }
 
 /* ---- Tools ---- */
@@ -226,7 +229,9 @@ static bool take_tool_choice(qn_anthropic *x, const json_t *choice, json_t *tool
     if (!qn_field_bool(choice, "disable_parallel_tool_use", &is_single, refusal))
         return false;
     if (choice && !qn_json_is(type, "auto") && !qn_json_is(type, "any") && !qn_json_is(type, "none") && !is_tool)
-        return qn_refuse_type(refusal, "tool_choice", choice, "an object of the type \"auto\", \"any\", \"none\" or \"tool\"");
+        return json_is_object(choice)
+                   ? qn_refuse_choice(refusal, "tool_choice.type", type, "\"auto\", \"any\", \"none\" or \"tool\"")
+                   : qn_refuse_type(refusal, "tool_choice", choice, "an object");
     if (is_tool && !json_is_string(name))
         return qn_refuse_type(refusal, "tool_choice.name", name, "a string");
     if (json_array_size(tools) && !qn_json_is(type, "none"))
@@ -281,20 +286,25 @@ static bool take_thinking_mode(qn_anthropic *x, const json_t *given, bool *think
     *thinks = given && !is_disabled;
     x->hides_thinking = !*thinks;
     if (given && !is_enabled && !is_disabled && !qn_json_is(type, "adaptive"))
-        return qn_refuse_type(refusal, "thinking.type", type, "\"enabled\", \"disabled\" or \"adaptive\"");
+        return qn_refuse_choice(refusal, "thinking.type", type, "\"enabled\", \"disabled\" or \"adaptive\"");
     return !is_enabled || take_budget(x, given, refusal);
 }
 
-static bool take_format(qn_anthropic *x, const json_t *format, qn_refusal *refusal)
+/* `output_format` is its older name. */
+static bool take_format(qn_anthropic *x, const json_t *body, qn_refusal *refusal)
 {
-    if (!format)
-        return true;
-    if (!qn_json_is(json_object_get(format, "type"), "json_schema"))
-        return qn_refuse_type(refusal, "output_config.format.type", json_object_get(format, "type"), "\"json_schema\"");
-    return qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false, "output_config.format.schema", refusal);
+    const json_t *older = qn_field(body, "output_format"), *newer = qn_field(qn_field(body, "output_config"), "format"),
+                 *format = newer ? newer : older, *type = json_object_get(format, "type");
+    if (older && newer)
+        return qn_refuse(refusal, 400, NULL, "output_format",
+                         "'output_format' is given with 'output_config.format', expected one of them");
+    if (format && !qn_json_is(type, "json_schema"))
+        return qn_refuse_choice(refusal, newer ? "output_config.format.type" : "output_format.type", type, "\"json_schema\"");
+    return !format || qn_openai_take_schema(&x->base, json_object_get(format, "schema"), false,
+                                            newer ? "output_config.format.schema" : "output_format.schema", refusal);
 }
 
-static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversation, qn_refusal *refusal)
+static bool take_output(qn_anthropic *x, const json_t *body, qn_reading *reading, json_t *conversation, qn_refusal *refusal)
 {
     const json_t *config = qn_field(body, "output_config");
     json_t *effort = qn_field(config, "effort");
@@ -303,7 +313,7 @@ static bool take_output(qn_anthropic *x, const json_t *body, json_t *conversatio
         return qn_refuse_type(refusal, "output_config", config, "an object");
     if (!take_thinking_mode(x, qn_field(body, "thinking"), &thinks, refusal) ||
         !qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->base.params.reasoning_budget, refusal) ||
-        !take_format(x, qn_field(config, "format"), refusal))
+        !take_format(x, body, refusal) || !qn_openai_take_format(&x->base, body, reading, refusal))
         return false;
     if (json_object_set_new(conversation, "enable_thinking", json_boolean(thinks)))
         return qn_refuse_memory(refusal);
@@ -330,8 +340,8 @@ bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *
     qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
     const bool done = check_thread(body, refusal) && take_messages(&turns, body, reading, refusal) &&
-                      take_output(x, body, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
-                      (qn_turns_finish(&turns, x->base.tools.list, conversation) || qn_reading_refuse(reading, refusal));
+                      take_output(x, body, reading, conversation, refusal) && take_tools(x, body, reading, tools, refusal) &&
+                      (qn_turns_finish(&turns, x->base.tools.list, true, conversation) || qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

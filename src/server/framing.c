@@ -16,7 +16,7 @@ static bool is_name(const char *name, size_t n, const char *expected)
     return n == strlen(expected) && !strncasecmp(name, expected, n);
 }
 
-static bool is_number(const char *text, size_t n)
+bool qn_framing_is_length(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (text[i] < '0' || text[i] > '9')
@@ -66,7 +66,7 @@ const char *qn_framing_add(qn_framing *f, const char *name, size_t n_name, const
     f->n_hosts += is_name(name, n_name, "Host");
     if (is_name(name, n_name, "Content-Length")) {
         f->n_lengths++;
-        if (!is_number(value, n_value))
+        if (!qn_framing_is_length(value, n_value))
             return "Content-Length is not a number";
     } else if (is_name(name, n_name, "Transfer-Encoding")) {
         f->n_encodings++;

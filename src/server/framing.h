@@ -25,6 +25,9 @@ const char *qn_framing_target(const char *target, size_t n);
 const char *qn_framing_add(qn_framing *framing, const char *name, size_t n_name, const char *value, size_t n_value);
 const char *qn_framing_end(const qn_framing *framing);
 
+/* qn_framing_is_length - whether text is the value of a Content-Length: digits that make a number of 64 bits. */
+bool qn_framing_is_length(const char *text, size_t n);
+
 /* qn_framing_read - whether bytes [n] begin with a header block, which is the request's line and headers with the empty
  * line at their end; it ends at framing->at then. Called again with more of the same bytes it reads on. Lines end with
  * CRLF, and empty ones may stand before the first; the first is a method, a target without spaces and HTTP/1.0 or HTTP/1.1,

@@ -63,10 +63,20 @@ static void send_refusal(qn_connection *c, const qn_refusal *refusal)
                    refusal->id);
     qn_bytes_print(&answer, "Content-Length: %zu\r\n\r\n", body.length);
     qn_bytes_add(&answer, body.data, body.length);
-    if (!body.has_failed && !answer.has_failed)
+    if (!body.has_failed && !answer.has_failed && c->http->tls)
+        qn_tls_send(c->mhd, answer.data, answer.length);
+    else if (!body.has_failed && !answer.has_failed)
         (void)!send(c->fd, answer.data, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT); /* all of it, or nothing that counts */
     qn_bytes_free(&body);
     qn_bytes_free(&answer);
+    for (int i = 0; i < DISCARDED_AT_ONCE && recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_DONTWAIT) > 0; i++)
+        ;
+}
+
+static void refuse_head(qn_refusal *refusal, int status, const char *why, const char *id)
+{
+    qn_refuse(refusal, status, status == 400 ? "bad_request" : "headers_too_large", NULL, "%s", why);
+    refusal->id = id;
 }
 
 static void refuse(qn_connection *c, int status, const char *why)
@@ -74,12 +84,9 @@ static void refuse(qn_connection *c, int status, const char *why)
     qn_http *http = c->http;
     char id[QN_HTTP_ID_BYTES];
     qn_refusal refusal;
-    qn_refuse(&refusal, status, status == 400 ? "bad_request" : "headers_too_large", NULL, "%s", why);
     qn_request_make_id(id);
-    refusal.id = id;
+    refuse_head(&refusal, status, why, id);
     send_refusal(c, &refusal);
-    for (int i = 0; i < DISCARDED_AT_ONCE && recv(c->fd, http->gate, QN_HTTP_GATE_BYTES, MSG_DONTWAIT) > 0; i++)
-        ;
     qn_metrics_request(http->metrics, qn_route_index(NULL), status);
     if (http->params.log)
         qn_access_log_write(
@@ -87,6 +94,23 @@ static void refuse(qn_connection *c, int status, const char *why)
             &(qn_access){
                 .time = qn_time(), .id = id, .address = c->address_text, .method = "", .path = "", .status = status });
     qn_connection_shut(c);
+}
+
+void qn_gate_refuse_head(qn_http *http, int status, const char *why)
+{
+    for (qn_connection *c = http->all.first; c; c = c->next) {
+        /* One at a time has all of its headers and was not given to qn_request_handle. */
+        if (!c->request || c->state > QN_CONNECTION_HEADERS || c->is_shut || c->is_suspended ||
+            !MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE))
+            continue;
+        qn_refusal refusal;
+        refuse_head(&refusal, status, why, c->request->id);
+        c->request->status = status;
+        c->request->is_answered = true;
+        send_refusal(c, &refusal);
+        qn_connection_shut(c);
+        return;
+    }
 }
 
 /* Whether more is needed than the n bytes at the front of the socket; else they are refused or let through. What may be the

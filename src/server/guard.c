@@ -82,6 +82,30 @@ bool qn_guard_host(const char *host_header, const char *const *allowed, size_t n
 
 /* ---- Origins ---- */
 
+bool qn_guard_is_host(const char *text)
+{
+    unsigned char bytes[16];
+    const size_t n = strlen(text);
+    if (inet_pton(AF_INET6, text, bytes) == 1)
+        return true;
+    return n && n < 256 && strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._") == n;
+}
+
+bool qn_guard_is_origin(const char *text)
+{
+    char name[256];
+    host h;
+    const size_t n_scheme = strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-.");
+    if (!strcmp(text, "*") || !strcmp(text, "null"))
+        return true;
+    if (!n_scheme || (text[0] | 0x20) < 'a' || (text[0] | 0x20) > 'z' || strncmp(text + n_scheme, "://", 3) != 0 ||
+        !split_host(text + n_scheme + 3, &h) || h.length >= sizeof name)
+        return false;
+    memcpy(name, h.name, h.length);
+    name[h.length] = '\0';
+    return h.is_ipv6 ? is_address(&h) : qn_guard_is_host(name);
+}
+
 bool qn_guard_listed_origin(const char *origin, const char *const *allowed, size_t n_allowed)
 {
     for (size_t i = 0; origin && i < n_allowed; i++)

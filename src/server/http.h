@@ -61,6 +61,7 @@ struct qn_http_request {
     double last_sent;   /* of a stream */
     int status;         /* 0: nothing was answered */
     uint64_t n_sent;
+    bool is_answered;                 /* by qn_gate_refuse_head */
     bool is_dropped;                  /* the server closes the connection without an answer */
     bool is_lost;                     /* the client went away */
     qn_http_request *previous, *next; /* of qn_http.ending */
@@ -189,6 +190,10 @@ void qn_gate_forget(qn_connection *connection);
  * one, or its end. Whether libmicrohttpd has work now. */
 bool qn_gate_run(qn_http *http);
 bool qn_gate_look(qn_connection *connection);
+
+/* qn_gate_refuse_head - during libmicrohttpd's work, when it says what it refuses a header block for: answer the request that has it,
+ * and shut its connection. libmicrohttpd would send two heads; what it answers has nowhere to go then. */
+void qn_gate_refuse_head(qn_http *http, int status, const char *why);
 
 /* ---- Requests, request.c: libmicrohttpd's callbacks ---- */
 

@@ -36,9 +36,23 @@ static const char *type_name(const json_t *value)
     return value ? names[json_typeof(value)] : "missing";
 }
 
+/* Its type, and what is known to be wrong with one of the right type: it is empty, or no integer. */
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected)
 {
-    return qn_refuse(refusal, 400, NULL, name, "'%s' is %s, expected %s", name, type_name(value), expected);
+    char number[QN_JSON_FOUND_BYTES];
+    const bool is_empty =
+        (json_is_array(value) && !json_array_size(value)) || (json_is_string(value) && !json_string_length(value));
+    const char *found = json_is_real(value)    ? qn_json_found(value, number)
+                        : !is_empty            ? type_name(value)
+                        : json_is_array(value) ? "an empty array"
+                                               : "an empty string";
+    return qn_refuse(refusal, 400, NULL, name, "'%s' is %s, expected %s", name, found, expected);
+}
+
+bool qn_refuse_choice(qn_refusal *refusal, const char *name, const json_t *value, const char *expected)
+{
+    char found[QN_JSON_FOUND_BYTES];
+    return qn_refuse(refusal, 400, NULL, name, "'%s' is %s, expected %s", name, qn_json_found(value, found), expected);
 }
 
 bool qn_refuse_memory(qn_refusal *refusal)

@@ -25,6 +25,9 @@ bool qn_json_integer_of(const json_t *value, int64_t *out);
 /* qn_refuse_type - refuse a field whose value is of another type than expected. qn_refuse_memory - for lack of memory. Both
  * return false. */
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected);
+
+/* qn_refuse_choice - refuse a field whose value is not one of those listed. Returns false. */
+bool qn_refuse_choice(qn_refusal *refusal, const char *name, const json_t *value, const char *expected);
 bool qn_refuse_memory(qn_refusal *refusal);
 
 /* qn_refuse_over - for memory that an account did not have: 413 or 429; else for lack of memory. Returns false. */

@@ -2,6 +2,7 @@
 #include "server/keys.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -117,7 +118,7 @@ static qn_status read_lines(const qn_keys *keys, key_set *set, FILE *file, const
     const size_t n_before = set->n;
     size_t read;
     for (size_t number = 1; read_line(file, line, &read); number++) {
-        char *text = line;
+        char *text = line + (number == 1 ? qn_utf8_mark(line, read) : 0);
         const size_t n = trimmed(&text);
         snprintf(where, sizeof where, "%.400s, line %zu", path, number);
         if (read + 1 == sizeof line)

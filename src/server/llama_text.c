@@ -185,6 +185,9 @@ static bool bind_detokenize(qn_exchange *exchange, const qn_served *served, qn_r
 
 static qn_exchange *parse_template(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
+    bool has_functions;
+    if (!qn_openai_take_functions(body, &has_functions, reading, refusal))
+        return NULL;
     json_t *conversation = qn_openai_conversation(body, reading, refusal);
     text_exchange *x = conversation ? create(body, NULL, reading->account, refusal) : NULL;
     if (!x) {

@@ -68,8 +68,9 @@ const char *qn_finish_reason(const qn_choice *choice);
 /* The form of content that a body asks for. */
 typedef struct qn_format {
     bool is_given;
+    bool is_choice; /* one of a list of texts, whatever the kind */
     qn_grammar_kind kind;
-    json_t *source;    /* a reference: the schema, or the text of a grammar; NULL: none */
+    json_t *source;    /* a reference: the schema, the text of a grammar, or the list; NULL: none */
     const char *field; /* of the body, for refusals */
 } qn_format;
 
@@ -115,10 +116,12 @@ typedef struct qn_openai {
     qn_llama_fields fields;  /* of /completion */
     qn_bytes settings;       /* of /completion, from bind on: what all choices have of generation_settings */
     qn_format format;
+    qn_json_style style; /* of constrained JSON */
     qn_tools tools;
     bool has_usage; /* a stream ends with usage */
     bool has_timings;
     bool has_think_tags;      /* reasoning is content, between tags */
+    bool has_functions;       /* a call is `function_call` */
     bool is_echo, has_tokens; /* the answer repeats the prompt; has token ids */
     /* From bind on. */
     const qn_served *served;
@@ -177,6 +180,9 @@ const char *qn_openai_model(const qn_openai *x);
 /* openai_params.c: sampling, lengths, stop strings, log probabilities. */
 bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal);
 
+/* qn_refuse_unsupported - fields of other servers that would change an answer, and are not there. openai_unsupported.c. */
+bool qn_refuse_unsupported(const json_t *body, bool is_chat, qn_refusal *refusal);
+
 /* What all protocols have: the model's name, whether it is a stream, sampling; stop strings, in a field of any name.
  * qn_openai_take_model - the name alone; NULL: there is none. */
 bool qn_openai_take_model(const json_t *body, json_t **model, qn_refusal *refusal);
@@ -191,16 +197,26 @@ json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refus
  * see qn_reading_refuse. What is no object, as of a call that was cut, is an argument of its own: the conversation goes on. */
 json_t *qn_openai_arguments(json_t *given, qn_reading *reading);
 
+/* qn_openai_take_functions - `functions` and `function_call`, of a body and of its messages, become tools and calls of them, before
+ * anything else of the body is read. is_legacy: the answer is to have their form. False: refused. qn_openai_name_functions - a
+ * refusal of tools as one of those fields. openai_functions.c. */
+bool qn_openai_take_functions(json_t *body, bool *is_legacy, qn_reading *reading, qn_refusal *refusal);
+void qn_openai_name_functions(qn_refusal *refusal);
+
 /* Its parts: a function of the tool of an index, whose name none of the first n_before of `tools` may have; the limits on numbers of messages and tools; reasoning_effort, in a field of any
  * name. */
 bool qn_openai_check_function(const json_t *function, size_t index, const json_t *tools, size_t n_before, qn_refusal *refusal);
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);
 bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal);
 
-/* openai_constrain.c: what answers may be, by OpenAI's fields; by a schema in a field of any name; whether format and tools go
- * together. */
-bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal);
+/* openai_format.c: the format of content, and how JSON is written, by the fields of a body; by a schema in a field of any name. Its
+ * grammar becomes the requests'. */
+bool qn_openai_take_format(qn_openai *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal);
+bool qn_openai_compile_format(qn_openai *x, qn_refusal *refusal);
+
+/* openai_constrain.c: what answers may be, by OpenAI's fields; whether format and tools go together. */
+bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
 void qn_openai_call(qn_openai *x, json_t *name); /* the function of this name must be called; NULL: of none */
 bool qn_openai_allow(qn_openai *x, const json_t *allowed, qn_refusal *refusal); /* of the tools only these may be called */
 bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal);
@@ -221,7 +237,8 @@ bool qn_openai_take_ids(json_t *ids, const char *field, qn_account *account, qn_
 /* ---- Parts of answers ---- */
 
 /* openai_logprobs.c: log probabilities of the first n pending tokens. qn_openai_logprob_list - as a list of objects, those of
- * /completion with ids. */
+ * /completion with ids; qn_openai_logprob_entries - without its brackets. */
+void qn_openai_logprob_entries(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);
 void qn_openai_logprob_list(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);
 void qn_openai_chat_logprobs(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);
 void qn_openai_completion_logprobs(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out);

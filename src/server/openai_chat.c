@@ -12,21 +12,29 @@ static bool take_reasoning(qn_openai *x, const json_t *body, qn_refusal *refusal
     while (given && i < sizeof formats / sizeof *formats && !qn_json_is(given, formats[i]))
         i++;
     if (i == sizeof formats / sizeof *formats)
-        return qn_refuse_type(refusal, "reasoning_format", given, "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
+        return qn_refuse_choice(refusal, "reasoning_format", given, "\"none\", \"auto\", \"deepseek\" or \"deepseek-legacy\"");
     x->has_think_tags = given && i == 0;
     return qn_field_integer(body, "thinking_budget_tokens", -1, INT32_MAX, &x->params.reasoning_budget, refusal);
 }
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    qn_openai *x = qn_openai_create(QN_OPENAI_CHAT, body, reading, refusal);
-    if (!x)
+    bool has_functions;
+    qn_openai *x = NULL;
+    if (!qn_openai_take_functions(body, &has_functions, reading, refusal))
         return NULL;
-    x->base.has_events = true;
-    x->base.conversation = qn_openai_conversation(body, reading, refusal);
-    if (x->base.conversation && take_reasoning(x, body, refusal))
+    x = qn_openai_create(QN_OPENAI_CHAT, body, reading, refusal);
+    if (x)
+        x->base.conversation = qn_openai_conversation(body, reading, refusal);
+    if (x && x->base.conversation && take_reasoning(x, body, refusal)) {
+        x->has_functions = has_functions;
+        x->base.has_events = true;
         return &x->base;
-    qn_openai_free(&x->base);
+    }
+    if (has_functions)
+        qn_openai_name_functions(refusal);
+    if (x)
+        qn_openai_free(&x->base);
     return NULL;
 }
 
@@ -86,23 +94,10 @@ static void send_text(const qn_openai *x, size_t index, const char *key, const c
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
-/* The first chunk of a call has its id and name, others continue its arguments. */
-static void send_call(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
+/* The members of a call's function: the first chunk has its name, others continue its arguments. */
+static void write_function(const qn_output_event *event, qn_bytes *out)
 {
     const bool is_first = event->kind == QN_OUTPUT_CALL_BEGIN;
-    qn_choice *choice = &x->choices[index];
-    char id[QN_CALL_ID_BYTES];
-    open_chunk(x, index, out);
-    qn_json_key(out, "tool_calls");
-    qn_json_open(out, '[');
-    qn_json_open(out, '{');
-    qn_json_member_integer(out, "index", (int64_t)event->call);
-    if (is_first) {
-        qn_exchange_call_id(&x->base, index, event->call, id);
-        qn_json_member_string(out, "id", id);
-        qn_json_member_string(out, "type", "function");
-    }
-    qn_json_key(out, "function");
     qn_json_open(out, '{');
     if (is_first) {
         qn_json_key(out, "name");
@@ -111,8 +106,37 @@ static void send_call(const qn_openai *x, size_t index, const qn_output_event *e
     qn_json_key(out, "arguments");
     qn_json_text(out, event->text, is_first ? 0 : event->length);
     qn_json_close(out, '}');
+}
+
+/* The first chunk has its id, too. */
+static void write_call(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
+{
+    char id[QN_CALL_ID_BYTES];
+    qn_json_key(out, "tool_calls");
+    qn_json_open(out, '[');
+    qn_json_open(out, '{');
+    qn_json_member_integer(out, "index", (int64_t)event->call);
+    if (event->kind == QN_OUTPUT_CALL_BEGIN) {
+        qn_exchange_call_id(&x->base, index, event->call, id);
+        qn_json_member_string(out, "id", id);
+        qn_json_member_string(out, "type", "function");
+    }
+    qn_json_key(out, "function");
+    write_function(event, out);
     qn_json_close(out, '}');
     qn_json_close(out, ']');
+}
+
+static void send_call(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
+{
+    qn_choice *choice = &x->choices[index];
+    open_chunk(x, index, out);
+    if (x->has_functions) {
+        qn_json_key(out, "function_call");
+        write_function(event, out);
+    } else {
+        write_call(x, index, event, out);
+    }
     close_chunk(x, choice, qn_choice_ready(choice), NULL, out);
 }
 
@@ -158,23 +182,36 @@ static void collect_call(const qn_openai *x, size_t index, const qn_output_event
         qn_bytes_add(&choice->text, event->text, event->length);
         return;
     }
-    qn_exchange_call_id(&x->base, index, event->call, id);
-    qn_json_open(&choice->calls, '{');
-    qn_json_member_string(&choice->calls, "id", id);
-    qn_json_member_string(&choice->calls, "type", "function");
-    qn_json_key(&choice->calls, "function");
+    if (!x->has_functions) {
+        qn_exchange_call_id(&x->base, index, event->call, id);
+        qn_json_open(&choice->calls, '{');
+        qn_json_member_string(&choice->calls, "id", id);
+        qn_json_member_string(&choice->calls, "type", "function");
+        qn_json_key(&choice->calls, "function");
+    }
     qn_json_open(&choice->calls, '{');
     qn_json_key(&choice->calls, "name");
     qn_json_text(&choice->calls, choice->name.data, choice->name.length);
     qn_json_key(&choice->calls, "arguments");
     qn_json_text(&choice->calls, choice->arguments.data, choice->arguments.length);
     qn_json_close(&choice->calls, '}');
-    qn_json_close(&choice->calls, '}');
+    if (!x->has_functions)
+        qn_json_close(&choice->calls, '}');
+}
+
+static bool is_of_call(const qn_output_event *event)
+{
+    return event->kind != QN_OUTPUT_REASONING && event->kind != QN_OUTPUT_CONTENT;
 }
 
 static void take_output(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
+    if (x->has_functions && is_of_call(event) && event->call) { /* there is one `function_call`: another call is text */
+        if (event->kind == QN_OUTPUT_CALL_END)
+            add_text(x, index, false, event->text, event->length, out);
+        return;
+    }
     add_tag(x, index, event->kind == QN_OUTPUT_REASONING, out);
     switch (event->kind) {
     case QN_OUTPUT_REASONING: add_text(x, index, !x->has_think_tags, event->text, event->length, out); return;
@@ -192,6 +229,12 @@ static void take_output(const qn_openai *x, size_t index, const qn_output_event 
         qn_bytes_add(event->kind == QN_OUTPUT_CALL_BEGIN ? &choice->name : &choice->arguments, event->text, event->length);
 }
 
+static const char *finish_reason(const qn_openai *x, const qn_choice *choice)
+{
+    const char *reason = qn_finish_reason(choice);
+    return x->has_functions && !strcmp(reason, "tool_calls") ? "function_call" : reason;
+}
+
 static void event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out)
 {
     qn_openai *x = (qn_openai *)exchange;
@@ -204,14 +247,14 @@ static void event(qn_exchange *exchange, size_t request, const qn_exchange_event
         add_tag(x, request, false, out);
         if (x->base.is_stream) {
             open_chunk(x, request, out);
-            close_chunk(x, choice, choice->n_pending, qn_finish_reason(choice), out);
+            close_chunk(x, choice, choice->n_pending, finish_reason(x, choice), out);
         }
     }
 }
 
 /* ---- The end ---- */
 
-static void write_message(const qn_choice *choice, qn_bytes *out)
+static void write_message(const qn_openai *x, const qn_choice *choice, qn_bytes *out)
 {
     qn_json_key(out, "message");
     qn_json_open(out, '{');
@@ -226,10 +269,12 @@ static void write_message(const qn_choice *choice, qn_bytes *out)
         qn_json_text(out, choice->reasoning.data, choice->reasoning.length);
     }
     if (choice->calls.length) {
-        qn_json_key(out, "tool_calls");
-        qn_json_open(out, '[');
+        qn_json_key(out, x->has_functions ? "function_call" : "tool_calls");
+        if (!x->has_functions)
+            qn_json_open(out, '[');
         qn_bytes_add(out, choice->calls.data, choice->calls.length);
-        qn_json_close(out, ']');
+        if (!x->has_functions)
+            qn_json_close(out, ']');
     }
     qn_json_close(out, '}');
 }
@@ -243,13 +288,13 @@ static void write_body(const qn_openai *x, qn_bytes *out)
         const qn_choice *choice = &x->choices[i];
         qn_json_open(out, '{');
         qn_json_member_integer(out, "index", (int64_t)i);
-        write_message(choice, out);
+        write_message(x, choice, out);
         qn_json_key(out, "logprobs");
         if (x->params.n_logprobs >= 0)
             qn_openai_chat_logprobs(x, choice, choice->n_pending, out);
         else
             qn_json_null(out);
-        qn_json_member_string(out, "finish_reason", qn_finish_reason(choice));
+        qn_json_member_string(out, "finish_reason", finish_reason(x, choice));
         qn_json_close(out, '}');
     }
     qn_json_close(out, ']');

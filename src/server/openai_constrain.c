@@ -1,87 +1,8 @@
-/* What answers may be: response_format, llama-server's json_schema and grammar, and tool_choice. */
+/* What answers may be: tool_choice, and how it goes together with the format of content. */
 #include "server/openai.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- The format of content ---- */
-
-bool qn_openai_take_schema(qn_openai *x, json_t *schema, bool is_strict, const char *field, qn_refusal *refusal)
-{
-    if (!json_is_object(schema) && !json_is_boolean(schema))
-        return qn_refuse_type(refusal, field, schema, "a JSON schema");
-    x->format = (qn_format){ .is_given = true,
-                             .kind = is_strict ? QN_GRAMMAR_SCHEMA_STRICT : QN_GRAMMAR_SCHEMA,
-                             .source = json_incref(schema),
-                             .field = field };
-    return true;
-}
-
-static bool take_response_format(qn_openai *x, const json_t *given, qn_refusal *refusal)
-{
-    const json_t *type = json_object_get(given, "type"), *holder = json_object_get(given, "json_schema");
-    json_t *schema = qn_field(given, "schema");
-    bool is_strict = false;
-    if (!json_is_object(given))
-        return qn_refuse_type(refusal, "response_format", given, "an object");
-    if (qn_json_is(type, "text"))
-        return true;
-    if (qn_json_is(type, "json_object") && schema)
-        return qn_openai_take_schema(x, schema, false, "response_format.schema", refusal);
-    if (qn_json_is(type, "json_object")) {
-        x->format = (qn_format){ .is_given = true, .kind = QN_GRAMMAR_JSON, .field = "response_format" };
-        return true;
-    }
-    if (!qn_json_is(type, "json_schema"))
-        return qn_refuse_type(refusal, "response_format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
-    if (!json_is_object(holder))
-        return qn_refuse_type(refusal, "response_format.json_schema", holder, "an object");
-    return qn_field_bool(holder, "strict", &is_strict, refusal) &&
-           qn_openai_take_schema(x, json_object_get(holder, "schema"), is_strict, "response_format.json_schema.schema",
-                                 refusal);
-}
-
-static bool take_format(qn_openai *x, const json_t *body, qn_refusal *refusal)
-{
-    const json_t *response = qn_field(body, "response_format");
-    json_t *schema = qn_field(body, "json_schema"), *grammar = qn_field(body, "grammar");
-    if (response && !take_response_format(x, response, refusal))
-        return false;
-    if (x->format.is_given + !!schema + (grammar && (!json_is_string(grammar) || json_string_length(grammar))) > 1)
-        return qn_refuse(refusal, 400, NULL, schema ? "json_schema" : "grammar",
-                         "'response_format', 'json_schema' and 'grammar' cannot be given together");
-    if (schema)
-        return qn_openai_take_schema(x, schema, false, "json_schema", refusal);
-    if (!grammar)
-        return true;
-    if (!json_is_string(grammar))
-        return qn_refuse_type(refusal, "grammar", grammar, "a string");
-    if (json_string_length(grammar))
-        x->format =
-            (qn_format){ .is_given = true, .kind = QN_GRAMMAR_GBNF, .source = json_incref(grammar), .field = "grammar" };
-    return true;
-}
-
-static bool compile_format(qn_openai *x, qn_refusal *refusal)
-{
-    const qn_format *f = &x->format;
-    const bool is_schema = f->source && f->kind != QN_GRAMMAR_GBNF;
-    qn_bytes schema = { .account = x->base.account };
-    if (is_schema)
-        qn_json_dump(f->source, &schema);
-    if (schema.has_failed) {
-        qn_bytes_free(&schema);
-        return qn_refuse_over(x->base.account, refusal);
-    }
-    const char *text = is_schema ? schema.data : json_string_value(f->source);
-    const size_t length = is_schema ? schema.length : json_string_length(f->source);
-    const qn_status status = qn_grammar_create_in(x->served->model, x->base.scope, f->kind, text, length, &x->params.grammar);
-    qn_bytes_free(&schema);
-    if (status == QN_ERR_MEMORY)
-        return qn_refuse_memory(refusal);
-    return status == QN_OK ||
-           qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, f->field, "%s", qn_error_text());
-}
 
 /* ---- Calls ---- */
 
@@ -149,8 +70,8 @@ static bool take_tools(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (qn_json_is(json_object_get(choice, "type"), "allowed_tools"))
         return qn_openai_allow(x, json_object_get(choice, "allowed_tools"), refusal);
     if (!qn_json_is(choice, "required") && !qn_json_is(json_object_get(choice, "type"), "function"))
-        return qn_refuse_type(refusal, "tool_choice", choice,
-                              "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
+        return qn_refuse_choice(refusal, "tool_choice", choice,
+                                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}");
     x->tools.is_required = true;
     if (json_is_object(choice))
         qn_openai_call(x, name);
@@ -164,7 +85,9 @@ bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
     if (tools->name && !find_tool(tools->list, tools->name))
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
-    return !x->format.is_given || x->format.kind != QN_GRAMMAR_GBNF || !tools->list ||
+    const bool is_json =
+        x->format.kind == QN_GRAMMAR_JSON || x->format.kind == QN_GRAMMAR_SCHEMA || x->format.kind == QN_GRAMMAR_SCHEMA_STRICT;
+    return !x->format.is_given || is_json || !tools->list ||
            qn_refuse(refusal, 400, "unsupported", x->format.field, "'%s' is given with tools that may be called",
                      x->format.field);
 }
@@ -175,6 +98,13 @@ static bool has_strict_tool(const json_t *tools)
         if (json_is_true(json_object_get(json_object_get(json_array_get(tools, i), "function"), "strict")))
             return true;
     return false;
+}
+
+/* Where the grammar of a whole answer begins. One that continues a message has no reasoning before it. */
+static qn_grammar_when whole_answer(const qn_openai *x)
+{
+    const bool continues = json_is_true(json_object_get(x->base.conversation, "continue_final_message"));
+    return x->kind == QN_OPENAI_CHAT && !continues ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
 }
 
 /* The schema of content that may come in place of calls. */
@@ -204,12 +134,13 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
                                    .format = has_format ? format.data : NULL,
                                    .format_length = format.length,
                                    .is_format_strict = x->format.kind == QN_GRAMMAR_SCHEMA_STRICT,
-                                   .scope = x->base.scope };
+                                   .scope = x->base.scope,
+                                   .style = x->style };
     const bool has_memory = !text.has_failed && !format.has_failed;
     const qn_status status = has_memory ? qn_grammar_create_calls(x->served->model, &calls, &x->params.grammar) : QN_ERR_MEMORY;
     qn_bytes_free(&text);
     qn_bytes_free(&format);
-    x->params.grammar_trigger.when = tools->is_required || has_format ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_CALL;
+    x->params.grammar_trigger.when = tools->is_required || has_format ? whole_answer(x) : QN_GRAMMAR_AT_CALL;
     if (status == QN_ERR_MEMORY)
         return has_memory ? qn_refuse_memory(refusal) : qn_refuse_over(x->base.account, refusal);
     return status == QN_OK || (!tools->is_required && !has_strict_tool(tools->list)) ||
@@ -218,9 +149,9 @@ static bool compile_calls(qn_openai *x, qn_refusal *refusal)
 
 /* ---- Both ---- */
 
-bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *refusal)
+bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    if (!take_format(x, body, refusal))
+    if (!qn_openai_take_format(x, body, reading, refusal))
         return false;
     return x->kind != QN_OPENAI_CHAT || (take_tools(x, body, refusal) && qn_openai_check_tools(x, refusal));
 }
@@ -228,13 +159,13 @@ bool qn_openai_take_constraints(qn_openai *x, const json_t *body, qn_refusal *re
 bool qn_openai_constrain(qn_openai *x, qn_refusal *refusal)
 {
     if (x->tools.list && x->format.is_given) { /* what is wrong with the format is said as if it were alone */
-        if (!compile_format(x, refusal))
+        if (!qn_openai_compile_format(x, refusal))
             return false;
         qn_grammar_free(x->params.grammar);
         x->params.grammar = NULL;
     }
     if (x->tools.list)
         return compile_calls(x, refusal);
-    x->params.grammar_trigger.when = x->kind == QN_OPENAI_CHAT ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
-    return !x->format.is_given || compile_format(x, refusal);
+    x->params.grammar_trigger.when = whole_answer(x);
+    return !x->format.is_given || qn_openai_compile_format(x, refusal);
 }

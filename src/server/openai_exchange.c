@@ -25,7 +25,7 @@ qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading
 qn_openai *qn_openai_create(qn_openai_kind kind, const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
     qn_openai *x = qn_openai_alloc(sizeof *x, kind, reading, refusal);
-    if (!x || (qn_openai_params(x, body, refusal) && qn_openai_take_constraints(x, body, refusal)))
+    if (!x || (qn_openai_params(x, body, refusal) && qn_openai_take_constraints(x, body, reading, refusal)))
         return x;
     qn_openai_free(&x->base);
     return NULL;

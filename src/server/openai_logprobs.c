@@ -65,9 +65,8 @@ static void open_entry(const qn_openai *x, qn_token token, float value, qn_bytes
     write_bytes(p, out);
 }
 
-void qn_openai_logprob_list(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
+void qn_openai_logprob_entries(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
 {
-    qn_json_open(out, '[');
     for (size_t i = 0; i < n; i++) {
         const qn_logprobs *l = &choice->logprobs[i];
         open_entry(x, choice->tokens[i].token, l->chosen, out);
@@ -80,6 +79,12 @@ void qn_openai_logprob_list(const qn_openai *x, const qn_choice *choice, size_t 
         qn_json_close(out, ']');
         qn_json_close(out, '}');
     }
+}
+
+void qn_openai_logprob_list(const qn_openai *x, const qn_choice *choice, size_t n, qn_bytes *out)
+{
+    qn_json_open(out, '[');
+    qn_openai_logprob_entries(x, choice, n, out);
     qn_json_close(out, ']');
 }
 

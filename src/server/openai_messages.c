@@ -3,6 +3,7 @@
 #include "server/openai.h"
 
 #include "text/chat_adapt.h"
+#include "text/chat_continue.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,7 +99,7 @@ static bool take_message(json_t *message, size_t index, qn_reading *reading, qn_
     while (i < sizeof roles / sizeof *roles && !qn_json_is(role, roles[i]))
         i++;
     if (i == sizeof roles / sizeof *roles)
-        return qn_refuse_type(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
+        return qn_refuse_choice(refusal, "role", role, "\"system\", \"developer\", \"user\", \"assistant\" or \"tool\"");
     return take_calls(message, index, reading, refusal) && take_content(message, index, refusal);
 }
 
@@ -200,8 +201,8 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
     while (i < QN_EFFORT_LEVELS && !qn_json_is(effort, qn_effort_levels[i]))
         i++;
     if (i == QN_EFFORT_LEVELS)
-        return qn_refuse_type(refusal, name, effort,
-                              "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+        return qn_refuse_choice(refusal, name, effort,
+                                "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
 
@@ -244,15 +245,34 @@ static bool check_modalities(const json_t *body, qn_refusal *refusal)
     return true;
 }
 
+/* An answer is a new message, unless it continues the last one, or what the template prints at the end. */
+static bool take_end(const json_t *body, json_t *conversation, qn_refusal *refusal)
+{
+    bool continues = false, has_header = true;
+    if (!qn_field_bool(body, "continue_final_message", &continues, refusal) ||
+        !qn_field_bool(body, "add_generation_prompt", &has_header, refusal))
+        return false;
+    if (continues && has_header && qn_field(body, "add_generation_prompt"))
+        return qn_refuse(refusal, 400, NULL, "add_generation_prompt",
+                         "'add_generation_prompt' is given with 'continue_final_message', expected one of them to be true");
+    return (json_object_set_new(conversation, "add_generation_prompt", json_boolean(has_header && !continues)) == 0 &&
+            (!continues || json_object_set_new(conversation, "continue_final_message", json_true()) == 0)) ||
+           qn_refuse_memory(refusal);
+}
+
+static bool check_continued(const json_t *conversation, qn_refusal *refusal)
+{
+    bool continues;
+    return qn_chat_continues(conversation, &continues) == QN_OK ||
+           qn_refuse(refusal, 400, NULL, "messages", "%s", qn_error_text());
+}
+
 json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refusal *refusal)
 {
-    bool has_header = true;
     json_t *conversation = json_object();
-    const bool done = check_modalities(body, refusal) && qn_field_bool(body, "add_generation_prompt", &has_header, refusal) &&
-                      (json_object_set_new(conversation, "add_generation_prompt", json_boolean(has_header)) == 0 ||
-                       qn_refuse_memory(refusal)) &&
-                      take_messages(body, reading, conversation, refusal) && take_tools(body, reading, conversation, refusal) &&
-                      take_variables(body, conversation, refusal);
+    const bool done = check_modalities(body, refusal) && take_end(body, conversation, refusal) &&
+                      take_messages(body, reading, conversation, refusal) && check_continued(conversation, refusal) &&
+                      take_tools(body, reading, conversation, refusal) && take_variables(body, conversation, refusal);
     if (done)
         return conversation;
     json_decref(conversation);

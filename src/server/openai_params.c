@@ -309,7 +309,8 @@ bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
     if (!qn_openai_take_model(body, &x->model, refusal))
         return false;
     x->base.model = json_string_value(x->model);
-    return qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
+    return qn_refuse_unsupported(body, x->kind == QN_OPENAI_CHAT, refusal) &&
+           qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
 }
 
 bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)

@@ -118,6 +118,8 @@ void qn_requests_end(qn_http *http)
  * went away or which the server dropped ends with an error, too. */
 static void judge(qn_http_request *r, enum MHD_RequestTerminationCode code)
 {
+    if (r->is_answered)
+        return;
     const bool is_refused = !r->status && !r->is_dropped && !r->connection->is_gone && !r->connection->is_shut &&
                             (code == MHD_REQUEST_TERMINATED_COMPLETED_OK || code == MHD_REQUEST_TERMINATED_WITH_ERROR);
     r->is_lost = !is_refused && (!r->status || code != MHD_REQUEST_TERMINATED_COMPLETED_OK);

@@ -26,6 +26,10 @@ typedef struct qn_responses {
     json_t *custom;                /* names of the tools that take raw input, or NULL */
     qn_bytes instructions, choice; /* what answers repeat, instructions and tool_choice as JSON; empty: there are none */
     qn_custom_input input;
+    /* Of the open message, with log probabilities. */
+    qn_bytes logprobs;   /* those of its tokens, values of JSON */
+    size_t n_characters; /* of its text */
+    size_t first_offset; /* of its first token: characters of the answer before it */
 } qn_responses;
 
 /* ---- responses_body.c ---- */

@@ -53,7 +53,7 @@ static bool take_message(qn_turns *turns, const json_t *item, const char *where,
     if (qn_json_is(role, "system") || qn_json_is(role, "developer"))
         return add_texts(turns, content, where, qn_turns_system, refusal);
     snprintf(field, sizeof field, "%s.role", where);
-    return qn_refuse_type(refusal, field, role, "\"user\", \"assistant\", \"system\" or \"developer\"");
+    return qn_refuse_choice(refusal, field, role, "\"user\", \"assistant\", \"system\" or \"developer\"");
 }
 
 static bool take_call(qn_turns *turns, const json_t *item, bool is_custom, const char *where, qn_reading *reading,
@@ -221,8 +221,8 @@ static bool take_tool_choice(qn_responses *x, const json_t *choice, json_t *tool
     const bool is_named = qn_json_is(type, "function") || qn_json_is(type, "custom");
     if (choice && !json_is_object(choice) && !qn_json_is(choice, "none") && !qn_json_is(choice, "auto") &&
         !qn_json_is(choice, "required"))
-        return qn_refuse_type(refusal, "tool_choice", choice,
-                              "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}");
+        return qn_refuse_choice(refusal, "tool_choice", choice,
+                                "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}");
     if (json_array_size(tools) && !qn_json_is(choice, "none"))
         x->base.tools.list = json_incref(tools);
     x->base.tools.is_required = qn_json_is(choice, "required") && !is_skipped;
@@ -268,7 +268,7 @@ static bool take_format(qn_responses *x, const json_t *text, qn_refusal *refusal
         return true;
     }
     if (!qn_json_is(type, "json_schema"))
-        return qn_refuse_type(refusal, "text.format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
+        return qn_refuse_choice(refusal, "text.format.type", type, "\"text\", \"json_object\" or \"json_schema\"");
     return qn_field_bool(format, "strict", &is_strict, refusal) &&
            qn_openai_take_schema(&x->base, json_object_get(format, "schema"), is_strict, "text.format.schema", refusal);
 }
@@ -303,11 +303,12 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *
     qn_turns turns;
     qn_turns_init(&turns, reading);
     json_t *tools = json_array(), *conversation = x->base.base.conversation = json_object();
-    const bool done =
-        check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
-        take_format(x, qn_field(body, "text"), refusal) && take_tools(x, body, reading, tools, refusal) &&
-        take_effort(body, conversation, refusal) &&
-        (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, conversation) || qn_reading_refuse(reading, refusal));
+    const bool done = check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
+                      take_format(x, qn_field(body, "text"), refusal) &&
+                      qn_openai_take_format(&x->base, body, reading, refusal) && take_tools(x, body, reading, tools, refusal) &&
+                      take_effort(body, conversation, refusal) &&
+                      (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) ||
+                       qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);
     json_decref(tools);
     return done;

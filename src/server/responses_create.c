@@ -9,10 +9,44 @@ static void free_responses(qn_exchange *exchange)
     qn_responses *x = (qn_responses *)exchange;
     qn_bytes_free(&x->text);
     qn_bytes_free(&x->items);
+    qn_bytes_free(&x->logprobs);
     json_decref(x->custom);
     qn_bytes_free(&x->instructions);
     qn_bytes_free(&x->choice);
     qn_openai_free(exchange);
+}
+
+/* What else an answer has. Log probabilities; the rest is of tools that OpenAI's servers run, or always there. */
+static bool take_include(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    static const char *const values[] = { "message.output_text.logprobs",
+                                          "reasoning.encrypted_content",
+                                          "message.input_image.image_url",
+                                          "file_search_call.results",
+                                          "web_search_call.results",
+                                          "web_search_call.action.sources",
+                                          "computer_call_output.output.image_url",
+                                          "code_interpreter_call.outputs" };
+    enum { N_VALUES = sizeof values / sizeof *values };
+    const json_t *include = qn_field(body, "include");
+    int64_t n = 0;
+    bool is_asked = false;
+    if (include && !json_is_array(include))
+        return qn_refuse_type(refusal, "include", include, "an array");
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        const json_t *value = json_array_get(include, i);
+        size_t k = 0;
+        while (k < N_VALUES && !qn_json_is(value, values[k]))
+            k++;
+        if (k == N_VALUES)
+            return qn_refuse(refusal, 400, "unsupported", "include", "'include' has '%.60s', which is not known",
+                             json_is_string(value) ? json_string_value(value) : "a value that is no string");
+        is_asked = is_asked || k == 0;
+    }
+    if (!qn_field_integer(body, "top_logprobs", 0, QN_MAX_LOGPROBS, &n, refusal))
+        return false;
+    x->params.n_logprobs = is_asked || n ? (int)n : -1;
+    return true;
 }
 
 static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal)
@@ -21,9 +55,9 @@ static qn_exchange *parse(json_t *body, qn_reading *reading, qn_refusal *refusal
     if (!x)
         return NULL;
     qn_responses *r = (qn_responses *)x;
-    r->text.account = r->items.account = r->instructions.account = r->choice.account = reading->account;
+    r->text.account = r->items.account = r->logprobs.account = r->instructions.account = r->choice.account = reading->account;
     x->base.has_events = true;
-    if (qn_openai_common(x, body, refusal) &&
+    if (qn_openai_common(x, body, refusal) && take_include(x, body, refusal) &&
         qn_field_integer(body, "max_output_tokens", 1, INT32_MAX, &x->params.max_tokens, refusal) &&
         qn_responses_conversation(r, body, reading, refusal))
         return &x->base;
@@ -99,6 +133,8 @@ static void write_settings(const qn_responses *x, qn_bytes *out)
     qn_json_key(out, "tools");
     qn_json_open(out, '[');
     qn_json_close(out, ']');
+    if (params->n_logprobs >= 0)
+        qn_json_member_integer(out, "top_logprobs", params->n_logprobs);
     qn_json_key(out, "top_p");
     qn_json_number(out, params->sampling.top_p);
     qn_json_member_string(out, "truncation", "disabled");
@@ -191,7 +227,7 @@ static int end(qn_exchange *exchange, qn_bytes *out)
     qn_responses *x = (qn_responses *)exchange;
     const char *const status = is_complete(x) ? "completed" : "incomplete";
     qn_choice *choice = &x->base.choices[0];
-    choice->text.has_failed = choice->text.has_failed || x->text.has_failed || x->items.has_failed;
+    choice->text.has_failed = choice->text.has_failed || x->text.has_failed || x->items.has_failed || x->logprobs.has_failed;
     if (!qn_openai_check_end(&x->base, out))
         return x->base.refusal.status;
     if (exchange->is_stream)

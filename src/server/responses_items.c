@@ -57,29 +57,77 @@ static void write_part_index(const qn_responses *x, qn_bytes *out)
         qn_json_member_integer(out, "content_index", 0);
 }
 
-static void write_no_logprobs(const qn_responses *x, qn_bytes *out)
+/* ---- Log probabilities ---- */
+
+/* Whether the text of a content begins with the pending tokens from one on. */
+static bool begins_with(const qn_openai *x, size_t first, const char *text, size_t length)
+{
+    const qn_choice *choice = &x->choices[0];
+    const char *bytes = "";
+    size_t n = 0;
+    for (size_t i = first, at = 0; i < choice->n_pending && at < length; i++, at += n) {
+        const qn_token token = choice->tokens[i].token;
+        if (qn_token_is_special(x->served->model, token) || qn_token_piece(x->served->model, token, &bytes, &n) != QN_OK)
+            return false;
+        if (memcmp(bytes, text + at, n < length - at ? n : length - at) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A message begins: the tokens before its text, such as a delimiter, are not of it. */
+static void begin_logprobs(qn_responses *x, const char *text, size_t length)
+{
+    qn_choice *choice = &x->base.choices[0];
+    size_t first = 0;
+    x->logprobs.length = x->n_characters = 0;
+    while (first < choice->n_pending && !begins_with(&x->base, first, text, length))
+        first++;
+    qn_choice_drop(choice, first < choice->n_pending ? first : 0);
+    x->first_offset = choice->n_pending ? choice->tokens[0].offset : 0;
+}
+
+/* Takes the tokens of a text that has come. */
+static void take_logprobs(qn_responses *x, const char *text, size_t length)
+{
+    qn_choice *choice = &x->base.choices[0];
+    size_t n = 0;
+    for (size_t i = 0; i < length; i++)
+        x->n_characters += ((unsigned char)text[i] & 0xc0) != 0x80;
+    while (n < choice->n_pending && choice->tokens[n].offset < x->first_offset + x->n_characters)
+        n++;
+    qn_openai_logprob_entries(&x->base, choice, n, &x->logprobs);
+    qn_choice_drop(choice, n);
+}
+
+/* Those of the tokens from a place on; what is no message has none. */
+static void write_logprobs(const qn_responses *x, size_t from, qn_bytes *out)
 {
     if (x->item != QN_ITEM_MESSAGE)
         return;
+    from += from < x->logprobs.length && x->logprobs.data[from] == ',';
     qn_json_key(out, "logprobs");
     qn_json_open(out, '[');
+    if (from < x->logprobs.length)
+        qn_bytes_add(out, x->logprobs.data + from, x->logprobs.length - from);
     qn_json_close(out, ']');
 }
 
 /* ---- Items ---- */
 
-static void write_part(const qn_responses *x, const char *text, size_t length, qn_bytes *out)
+/* As it begins, or with all that it has. */
+static void write_part(const qn_responses *x, bool is_added, qn_bytes *out)
 {
     qn_json_open(out, '{');
     qn_json_member_string(out, "type", x->item == QN_ITEM_REASONING ? "reasoning_text" : "output_text");
     qn_json_key(out, "text");
-    qn_json_text(out, text, length);
+    qn_json_text(out, x->text.data, is_added ? 0 : x->text.length);
     if (x->item == QN_ITEM_MESSAGE) {
         qn_json_key(out, "annotations");
         qn_json_open(out, '[');
         qn_json_close(out, ']');
     }
-    write_no_logprobs(x, out);
+    write_logprobs(x, is_added ? x->logprobs.length : 0, out);
     qn_json_close(out, '}');
 }
 
@@ -88,7 +136,7 @@ static void write_content(const qn_responses *x, bool is_added, qn_bytes *out)
     qn_json_key(out, "content");
     qn_json_open(out, '[');
     if (!is_added)
-        write_part(x, x->text.data, x->text.length, out);
+        write_part(x, false, out);
     qn_json_close(out, ']');
 }
 
@@ -149,7 +197,7 @@ static void send_part(qn_responses *x, bool is_added, qn_bytes *out)
     open_item_event(x, is_added ? "response.content_part.added" : "response.content_part.done", out);
     write_part_index(x, out);
     qn_json_key(out, "part");
-    write_part(x, x->text.data, is_added ? 0 : x->text.length, out);
+    write_part(x, is_added, out);
     qn_responses_close_event(out);
 }
 
@@ -163,7 +211,7 @@ static const struct {
     [QN_ITEM_CUSTOM_CALL] = { "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", "input" },
 };
 
-static void send_text(qn_responses *x, bool is_delta, size_t from, qn_bytes *out)
+static void send_text(qn_responses *x, bool is_delta, size_t from, size_t from_logprob, qn_bytes *out)
 {
     const char *text = x->text.length ? x->text.data + from : "";
     open_item_event(x, is_delta ? texts[x->item].delta : texts[x->item].done, out);
@@ -175,7 +223,7 @@ static void send_text(qn_responses *x, bool is_delta, size_t from, qn_bytes *out
         qn_json_key(out, "name");
         qn_json_text(out, name->data, name->length);
     }
-    write_no_logprobs(x, out);
+    write_logprobs(x, from_logprob, out);
     qn_responses_close_event(out);
 }
 
@@ -184,13 +232,15 @@ static void send_text(qn_responses *x, bool is_delta, size_t from, qn_bytes *out
 /* Appends to the text of the open item, arguments of a custom tool as its input. */
 static void add_text(qn_responses *x, const char *text, size_t length, qn_bytes *out)
 {
-    const size_t from = x->text.length;
+    const size_t from = x->text.length, from_logprob = x->logprobs.length;
+    if (x->item == QN_ITEM_MESSAGE && x->base.params.n_logprobs >= 0)
+        take_logprobs(x, text, length);
     if (x->item == QN_ITEM_CUSTOM_CALL)
         qn_custom_input_feed(&x->input, text, length, &x->text);
     else
         qn_bytes_add(&x->text, text, length);
     if (x->base.base.is_stream && x->text.length > from)
-        send_text(x, true, from, out);
+        send_text(x, true, from, from_logprob, out);
 }
 
 /* Arguments of another form than {"input": "..."} are the input as they are. Those that are cut before the string could be of this
@@ -202,7 +252,7 @@ static void complete_input(qn_responses *x, bool is_complete, qn_bytes *out)
         return;
     qn_bytes_add(&x->text, arguments->data, arguments->length);
     if (x->base.base.is_stream)
-        send_text(x, true, 0, out);
+        send_text(x, true, 0, 0, out);
 }
 
 void qn_responses_close_item(qn_responses *x, bool is_complete, qn_bytes *out)
@@ -213,7 +263,7 @@ void qn_responses_close_item(qn_responses *x, bool is_complete, qn_bytes *out)
     complete_input(x, is_complete, out);
     write_item(x, false, status, &x->items);
     if (x->base.base.is_stream) {
-        send_text(x, false, 0, out);
+        send_text(x, false, 0, 0, out);
         send_part(x, false, out);
         send_item(x, false, status, out);
     }
@@ -228,6 +278,7 @@ static void open_item(qn_responses *x, qn_item item, qn_bytes *out)
     x->n_items++;
     x->n_reasoning += item == QN_ITEM_REASONING;
     x->input = (qn_custom_input){ 0 };
+    x->logprobs.length = 0;
     if (!x->base.base.is_stream)
         return;
     send_item(x, true, "in_progress", out);
@@ -270,11 +321,15 @@ void qn_responses_output(qn_responses *x, const qn_output_event *event, qn_bytes
 {
     const qn_item item = event->kind == QN_OUTPUT_REASONING ? QN_ITEM_REASONING : QN_ITEM_MESSAGE;
     qn_choice *choice = &x->base.choices[0];
+    if (event->kind != QN_OUTPUT_CONTENT)
+        qn_choice_drop(choice, choice->n_pending);
     switch (event->kind) {
     case QN_OUTPUT_REASONING:
     case QN_OUTPUT_CONTENT:
-        if (x->item != item)
+        if (x->item != item) {
             open_item(x, item, out);
+            begin_logprobs(x, event->text, event->length);
+        }
         add_text(x, event->text, event->length, out);
         return;
     case QN_OUTPUT_CALL_BEGIN:

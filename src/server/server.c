@@ -236,12 +236,14 @@ static size_t keep_path(void *unused, struct MHD_Connection *mhd, char *text)
     return strlen(text);
 }
 
-/* Its own messages, about sockets that fail, are of no use to anybody. */
-static void log_nothing(void *unused, const char *format, va_list arguments)
+/* Its own messages, about sockets that fail, are of no use to anybody, but for those that come before a wrong answer. */
+static void hear(void *http, const char *format, va_list arguments)
 {
-    (void)unused;
-    (void)format;
     (void)arguments;
+    if (strstr(format, "Content-Length"))
+        qn_gate_refuse_head(http, 400, "Content-Length is not a number");
+    else if (strstr(format, "Not enough memory in pool"))
+        qn_gate_refuse_head(http, 431, "the headers are too long; see --max-header");
 }
 
 /* libmicrohttpd has a table of the headers beside their text. It clears all of it after the first request. */
@@ -274,8 +276,8 @@ static qn_status start_daemon(qn_http *http)
         options[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_PRIORITIES, 0, priorities };
     }
     options[n] = (struct MHD_OptionItem){ MHD_OPTION_END, 0, NULL };
-    http->daemon = MHD_start_daemon(flags, 0, NULL, NULL, qn_request_handle, http, MHD_OPTION_EXTERNAL_LOGGER, log_nothing,
-                                    NULL, MHD_OPTION_ARRAY, options, MHD_OPTION_END);
+    http->daemon = MHD_start_daemon(flags, 0, NULL, NULL, qn_request_handle, http, MHD_OPTION_EXTERNAL_LOGGER, hear, http,
+                                    MHD_OPTION_ARRAY, options, MHD_OPTION_END);
     return http->daemon ? QN_OK : qn_fail(QN_ERR_IO, "%s: the server cannot be started", http->url);
 }
 

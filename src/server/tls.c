@@ -139,6 +139,16 @@ void qn_tls_free(qn_tls *tls)
     free(tls);
 }
 
+void qn_tls_send(struct MHD_Connection *mhd, const char *bytes, size_t n)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    if (!info)
+        return;
+    const gnutls_session_t session = info->tls_session;
+    if (gnutls_record_send(session, bytes, n) >= 0)
+        (void)gnutls_bye(session, GNUTLS_SHUT_WR);
+}
+
 void qn_tls_use(const qn_tls *tls)
 {
     in_use = tls;

@@ -6,6 +6,7 @@
 
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
+#include <microhttpd.h>
 
 typedef struct qn_tls qn_tls;
 
@@ -16,6 +17,9 @@ void qn_tls_free(qn_tls *tls); /* NULL is allowed */
 
 /* qn_tls_reload - read them again, for connections to come. After an error they stay as they were. */
 qn_status qn_tls_reload(qn_tls *tls);
+
+/* qn_tls_send - the last bytes on a connection of libmicrohttpd, as far as they can be sent at once. */
+void qn_tls_send(struct MHD_Connection *mhd, const char *bytes, size_t n);
 
 /* qn_tls_use - the one whose certificate qn_tls_retrieve gives. qn_tls_retrieve - GnuTLS's gnutls_certificate_retrieve_function2,
  * which has no other argument to find it by. */

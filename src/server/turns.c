@@ -176,6 +176,11 @@ void qn_turns_result_text(qn_turns *turns, const char *text, size_t length)
 
 /* ---- The end ---- */
 
+bool qn_turns_ends_with_call(const qn_turns *turns)
+{
+    return turns->turn == QN_TURN_ANSWER && turns->calls && !turns->waiting.length;
+}
+
 static bool has_user(const json_t *messages)
 {
     for (size_t i = 0; i < json_array_size(messages); i++)
@@ -184,17 +189,18 @@ static bool has_user(const json_t *messages)
     return false;
 }
 
-bool qn_turns_finish(qn_turns *turns, json_t *tools, json_t *conversation)
+bool qn_turns_finish(qn_turns *turns, json_t *tools, bool continues, json_t *conversation)
 {
     if (turns->waiting.length && turns->turn == QN_TURN_RESULT)
         add_waiting(turns);
     else if (turns->waiting.length)
         qn_turns_user(turns, "", 0);
+    continues = continues && turns->turn == QN_TURN_ANSWER;
     close_turn(turns);
     check(turns, !turns->waiting.has_failed && !turns->system.has_failed && turns->messages);
     if (!turns->has_failed && !has_user(turns->messages)) {
-        turns->turn = QN_TURN_USER;
-        close_turn(turns);
+        json_t *user = json_pack("{s:s, s:s}", "role", "user", "content", "");
+        check(turns, json_array_insert_new(turns->messages, continues ? 0 : json_array_size(turns->messages), user) == 0);
     }
     if (turns->system.length) {
         json_t *message = json_object();
@@ -204,5 +210,6 @@ bool qn_turns_finish(qn_turns *turns, json_t *tools, json_t *conversation)
     }
     return !turns->has_failed && json_object_set(conversation, "messages", turns->messages) == 0 &&
            (!tools || json_object_set(conversation, "tools", tools) == 0) &&
-           json_object_set_new(conversation, "add_generation_prompt", json_true()) == 0;
+           json_object_set_new(conversation, "add_generation_prompt", json_boolean(!continues)) == 0 &&
+           (!continues || json_object_set_new(conversation, "continue_final_message", json_true()) == 0);
 }

@@ -41,8 +41,12 @@ void qn_turns_call(qn_turns *turns, const char *id, const char *name, json_t *ar
 void qn_turns_result(qn_turns *turns, const char *id);
 void qn_turns_result_text(qn_turns *turns, const char *text, size_t length);
 
+/* qn_turns_ends_with_call - whether the last message so far is an answer that has calls. */
+bool qn_turns_ends_with_call(const qn_turns *turns);
+
 /* qn_turns_finish - completes a conversation: all messages, with an empty one of the user if there is none; tools, unless they are
- * NULL; the header of the answer that follows. False: see qn_reading_refuse. */
-bool qn_turns_finish(qn_turns *turns, json_t *tools, json_t *conversation);
+ * NULL; the header of the answer that follows. continues: if the last message is an answer, the one that follows continues it instead.
+ * False: see qn_reading_refuse. */
+bool qn_turns_finish(qn_turns *turns, json_t *tools, bool continues, json_t *conversation);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "base/utf8.h"
+#include "text/chat_continue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +33,8 @@ struct qn_chat_template {
 
 static qn_status use(qn_chat_template *chat, const char *name, const char *text, size_t length)
 {
-    QN_TRY(qn_jinja_compile(text, length, &chat->jinja));
+    const size_t mark = qn_utf8_mark(text, length);
+    QN_TRY(qn_jinja_compile(text + mark, length - mark, &chat->jinja));
     qn_chat_traits_of(chat->jinja, &chat->traits);
     chat->name = name;
     return QN_OK;
@@ -211,10 +214,25 @@ static qn_status render(const qn_tokenizer *tok, const qn_jinja *jinja, const js
     return status;
 }
 
+static qn_status render_open(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
+                             qn_jinja_output *output)
+{
+    json_t *marked;
+    QN_TRY(qn_chat_mark_content(conversation, &marked));
+    qn_status status = render(tok, chat->jinja, marked, now, output);
+    json_decref(marked);
+    QN_TRY(status);
+    status = qn_chat_cut_at_mark(conversation, chat->output.think_close.text, output);
+    if (status != QN_OK)
+        qn_jinja_output_free(output);
+    return status;
+}
+
 qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
                          qn_jinja_output *output)
 {
     json_t *adapted;
+    bool continues;
     *output = (qn_jinja_output){ 0 };
     if (!chat->jinja)
         return qn_fail(QN_ERR_UNSUPPORTED,
@@ -222,8 +240,10 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
                        chat->problem);
     if (!json_is_object(conversation))
         return qn_fail(QN_ERR_INVALID, "the conversation is not a JSON object");
+    QN_TRY(qn_chat_continues(conversation, &continues));
     QN_TRY(qn_chat_adapt(&chat->traits, conversation, &adapted));
-    const qn_status status = render(tok, chat->jinja, adapted, now, output);
+    const qn_status status =
+        (continues ? render_open(tok, chat, adapted, now, output) : render(tok, chat->jinja, adapted, now, output));
     json_decref(adapted);
     return status;
 }

@@ -47,7 +47,8 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat);
  *
  *   conversation   an object: its members are the template's variables (messages, tools, add_generation_prompt, ...), adapted
  *                  to what the template supports (chat_adapt.h). bos_token and eos_token are those of the vocabulary unless
- *                  they are given; tools and documents are none unless they are given
+ *                  they are given; tools and documents are none unless they are given. With continue_final_message the text ends
+ *                  with the content of the last message (chat_continue.h)
  *   now            seconds since 1970, for templates that print the date
  *   output         free it with qn_jinja_output_free
  *

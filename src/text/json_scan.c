@@ -207,6 +207,11 @@ qn_json_step qn_json_scan_feed(qn_json_scan *scan, char c)
     }
 }
 
+bool qn_json_scan_in_string(const qn_json_scan *scan)
+{
+    return scan->depth > 0 && (scan->state == STRING || scan->state == ESCAPE || scan->state == HEX);
+}
+
 bool qn_json_is_value(const char *text, size_t length)
 {
     qn_json_scan scan = { 0 };

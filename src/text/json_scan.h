@@ -33,6 +33,9 @@ typedef struct qn_json_scan {
  * QN_JSON_MORE. */
 qn_json_step qn_json_scan_feed(qn_json_scan *scan, char byte);
 
+/* qn_json_scan_in_string - whether a string inside an array or object is open. */
+bool qn_json_scan_in_string(const qn_json_scan *scan);
+
 /* qn_json_is_value - whether a text is one JSON value, which space may precede but not follow. */
 bool qn_json_is_value(const char *text, size_t length);
 

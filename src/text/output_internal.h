@@ -65,7 +65,10 @@ typedef struct qn_xml_call {
     size_t cursor; /* the first symbol of the value that is not decided */
     size_t n_arguments;
     qn_value_types types;
-    bool may_be_null; /* the value is a string or null, and what came of it is the beginning of null: none of it went out */
+    bool may_be_other; /* the value may be a string, and what came of it may be of a type before that: none of it went out */
+    bool is_scanned;   /* the value is the beginning of JSON so far, as `scan` has it */
+    qn_json_scan scan;
+    uint64_t given[8];          /* a bit for each of the tool's arguments that came, as far as there are bits */
     const qn_output_tool *tool; /* NULL: unknown */
 } qn_xml_call;
 
@@ -161,15 +164,18 @@ void qn_output_json_finish(qn_output_parser *p);
 const json_t *qn_output_tool_schema(const json_t *tool);
 void qn_output_value_types(const json_t *schema, const char *key, size_t length, qn_value_types *types);
 
-/* The same of what is kept: the tool of a name, or NULL; the types of an argument of a tool, which may be NULL. */
+/* The same of what is kept: the tool of a name, or NULL; the number of an argument, or -1; the name of an argument that a tool has, or any of them where it is NULL, and
+ * NULL behind the last; the types of an argument of a tool, which may be NULL. */
 const qn_output_tool *qn_output_find_tool(const qn_output_tools *tools, const char *name, size_t length);
+int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length);
+const char *qn_output_argument_name(const qn_output_tools *tools, const qn_output_tool *tool, size_t i, size_t *length);
 void qn_output_argument_types(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length,
                               qn_value_types *types);
 
 /* ---- output_value.c ---- */
 
-/* Whether a value's text is null, or with `partly` the beginning of it, in JSON's spelling or Python's. */
-bool qn_output_is_null(const char *text, size_t n, bool partly);
+/* Whether a text may begin a value of a type that is tried before a string. */
+bool qn_output_may_be_other(const qn_value_types *types, const char *text, size_t n);
 
 /* Appends a value as JSON: as the first of its types that it is an instance of, else as a string. */
 void qn_output_value(qn_output_parser *p, qn_symbols *to, const qn_value_types *types, const char *text, size_t n);

@@ -350,7 +350,16 @@ qn_status qn_output_feed(qn_output_parser *p, int32_t token, const char *bytes, 
     return p->status;
 }
 
-/* Ends what is open; false when nothing is left to handle. */
+/* The output ends inside a call. False: it has not begun. */
+static bool end_open_call(qn_output_parser *p)
+{
+    const bool is_complete = p->form != QN_OUTPUT_XML && p->call.json.has_arguments;
+    if (p->begun)
+        end_call(p, p->held.n, is_complete ? QN_OUTPUT_COMPLETE : QN_OUTPUT_CUT);
+    return p->begun;
+}
+
+/* Ends what is open, as the model has ended; false when nothing is left to handle. */
 static bool finish_step(qn_output_parser *p)
 {
     switch (p->state) {
@@ -369,12 +378,8 @@ static bool finish_step(qn_output_parser *p)
     case STATE_CALL:
         if (p->form != QN_OUTPUT_XML)
             qn_output_json_finish(p);
-        if (!p->begun)
+        if (!end_open_call(p))
             qn_output_call_failed(p, p->held.n);
-        else if (p->form != QN_OUTPUT_XML && p->call.json.has_arguments)
-            end_call(p, p->held.n, QN_OUTPUT_COMPLETE);
-        else
-            end_call(p, p->held.n, QN_OUTPUT_CUT);
         return true;
     default: end_call(p, p->after, QN_OUTPUT_COMPLETE); return true;
     }
@@ -391,6 +396,17 @@ qn_status qn_output_finish(qn_output_parser *p)
     do
         run(p);
     while (p->status == QN_OK && finish_step(p));
+    flush(p);
+    return p->status;
+}
+
+/* What is undecided is dropped: what has come of an answer that is cut is a prefix of what the whole answer would have been. */
+qn_status qn_output_cut(qn_output_parser *p)
+{
+    if (p->state == STATE_CALL)
+        (void)end_open_call(p);
+    else if (p->state == STATE_AFTER_CALL)
+        end_call(p, p->after, QN_OUTPUT_COMPLETE);
     flush(p);
     return p->status;
 }
@@ -483,6 +499,7 @@ qn_status qn_output_parser_create(const qn_output_params *params, qn_output_pars
     p->reasoning = params->starts_in_reasoning;
     p->reasoning_budget = params->reasoning_budget;
     begin_section(p, p->reasoning);
+    p->at_start = !params->continues;
     const qn_status status = set_up(p, params);
     if (status != QN_OK) {
         qn_output_parser_free(p);

@@ -40,6 +40,7 @@ typedef struct qn_output_params {
     qn_output_form form;
     qn_output_delimiter think_open, think_close, call_open, call_close;
     bool starts_in_reasoning; /* the prompt ends inside reasoning */
+    bool continues;           /* the prompt ends inside content: what only the beginning of an answer may have does not come */
 
     /* NULL: none. Their schemas type the values of the XML form; their names tell calls from prose at doubtful places, where
      * without tools there are no calls. */
@@ -113,9 +114,15 @@ void qn_output_parser_free(qn_output_parser *parser);
  * QN_ERR_MEMORY is the only error; the parser can then only be freed. Time is linear in the output, memory in the call. */
 qn_status qn_output_feed(qn_output_parser *parser, int32_t token, const char *bytes, size_t n);
 
-/* qn_output_finish - end of the output: what was held back comes as text, an open call ends as QN_OUTPUT_CUT. Nothing may be
- * fed afterwards. */
+/* The end of the output; nothing may be fed afterwards.
+ *
+ * qn_output_finish - of one that the model ended: what was held back is all there is, and comes as text.
+ * qn_output_cut - of one that something else ended, such as a limit of tokens: what was held back, as the beginning of a delimiter
+ * or of a call, the space before it, or a part of a character, is nothing, since it could have become something else than text.
+ *
+ * Either ends an open call, as QN_OUTPUT_CUT unless its arguments are complete. */
 qn_status qn_output_finish(qn_output_parser *parser);
+qn_status qn_output_cut(qn_output_parser *parser);
 
 /* qn_output_in_reasoning - whether what comes next is reasoning. */
 bool qn_output_in_reasoning(const qn_output_parser *parser);

@@ -26,6 +26,8 @@ struct walk {
     const json_t *root;
     uint64_t n_visits;
     qn_value_types *types;
+    unsigned n_schemas; /* that name types */
+    bool has_string;    /* that is not in `types` yet: it comes last */
 };
 
 /* Counts visits; false if they are too many. */
@@ -35,13 +37,20 @@ static bool visit(struct walk *walk, uint64_t n)
     return walk->n_visits < MAX_VISITS;
 }
 
-static void add_type(struct walk *walk, qn_value_type type)
+static bool has_type(const qn_value_types *types, qn_value_type type)
 {
-    qn_value_types *types = walk->types;
     for (size_t i = 0; i < types->n; i++)
         if (types->types[i] == type)
-            return;
-    types->types[types->n++] = type;
+            return true;
+    return false;
+}
+
+static void add_type(struct walk *walk, qn_value_type type)
+{
+    if (type == VALUE_STRING)
+        walk->has_string = true;
+    else if (!has_type(walk->types, type))
+        walk->types->types[walk->types->n++] = type;
 }
 
 /* What a reference leads to, or NULL. */
@@ -55,15 +64,6 @@ static const json_t *resolve(struct walk *walk, const json_t *reference)
     if (qn_schema_resolve((json_t *)walk->root, json_string_value(reference), &steps, &target) != QN_OK)
         return NULL;
     return visit(walk, PER_VALUE * (steps - before)) ? target : NULL;
-}
-
-/* The schema that references lead to, or NULL. */
-static const json_t *dereference(struct walk *walk, const json_t *schema)
-{
-    const json_t *reference;
-    while (schema && (reference = json_object_get(schema, "$ref")))
-        schema = resolve(walk, reference);
-    return schema;
 }
 
 static void add_type_of(struct walk *walk, const json_t *value)
@@ -80,29 +80,54 @@ static void add_type_of(struct walk *walk, const json_t *value)
     }
 }
 
-static void add_named(struct walk *walk, const json_t *name)
+/* A string that any text is keeps its place in a list; others come last. */
+static void add_named(struct walk *walk, const json_t *name, bool is_any_text)
 {
     for (qn_value_type type = 0; type < N_VALUE_TYPES; type++)
-        if (json_is_string(name) && !strcmp(json_string_value(name), type_names[type]))
+        if (json_is_string(name) && !strcmp(json_string_value(name), type_names[type])) {
             add_type(walk, type);
+            if (type == VALUE_STRING && is_any_text && !has_type(walk->types, type))
+                walk->types->types[walk->types->n++] = type;
+        }
 }
 
-static const char *const unions[] = { "anyOf", "oneOf", "allOf" };
-enum { N_UNIONS = sizeof unions / sizeof *unions };
+/* The schemas that apply to the same value as the one that has them. */
+static const char *const parts[] = { "anyOf", "oneOf", "allOf", "if", "then", "else", "$ref" };
+enum { N_PARTS = sizeof parts / sizeof *parts, REFERENCE = N_PARTS - 1 };
+
+/* Part `i` of a keyword, or NULL. */
+static const json_t *part_of(struct walk *walk, const json_t *schema, size_t keyword, size_t i)
+{
+    const json_t *value = json_object_get(schema, parts[keyword]);
+    if (walk->n_visits >= MAX_VISITS || (i > 0 && !json_is_array(value)))
+        return NULL;
+    if (json_is_array(value))
+        return json_array_get(value, i);
+    return keyword == REFERENCE && value ? resolve(walk, value) : value;
+}
+
+static bool is_any_text(const json_t *schema)
+{
+    static const char *const limits[] = { "enum", "const", "pattern", "format", "minLength", "maxLength" };
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (json_object_get(schema, limits[i]))
+            return false;
+    return true;
+}
 
 static void collect(struct walk *walk, const json_t *schema)
 {
     const json_t *list, *element;
     size_t i;
-    if (!visit(walk, PER_SCHEMA))
+    if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
         return;
-    schema = dereference(walk, schema);
+    if (json_is_true(json_object_get(schema, "nullable")))
+        add_type(walk, VALUE_NULL);
+    walk->n_schemas += json_object_get(schema, "type") || json_object_get(schema, "const") || json_object_get(schema, "enum");
     if ((list = json_object_get(schema, "type"))) {
-        add_named(walk, list);
+        add_named(walk, list, false);
         for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
-            add_named(walk, json_array_get(list, i));
-        if (json_is_true(json_object_get(schema, "nullable")))
-            add_type(walk, VALUE_NULL);
+            add_named(walk, json_array_get(list, i), is_any_text(schema));
         return;
     }
     if ((element = json_object_get(schema, "const")))
@@ -110,36 +135,59 @@ static void collect(struct walk *walk, const json_t *schema)
     list = json_object_get(schema, "enum");
     for (i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
         add_type_of(walk, json_array_get(list, i));
-    for (size_t u = 0; u < N_UNIONS; u++) {
-        list = json_object_get(schema, unions[u]);
-        for (i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
-            collect(walk, json_array_get(list, i));
-    }
+    for (size_t k = 0; k < N_PARTS; k++)
+        for (i = 0; (element = part_of(walk, schema, k, i)); i++)
+            collect(walk, element);
     if (json_object_get(schema, "properties"))
         add_type(walk, VALUE_OBJECT);
     if (json_object_get(schema, "items"))
         add_type(walk, VALUE_ARRAY);
 }
 
-/* The types of a property of objects, in what their schema says itself, refers to or joins. True if one names the property. */
+/* The types of a property of objects, in what their schema says itself, refers to or joins; with `name` NULL of those that none names.
+ * True if one names the property. */
 static bool collect_property(struct walk *walk, const json_t *schema, const char *name)
 {
-    const json_t *property = json_object_get(json_object_get(schema, "properties"), name), *list;
-    const json_t *reference = json_object_get(schema, "$ref");
+    const json_t *property = name ? json_object_get(json_object_get(schema, "properties"), name)
+                                  : json_object_get(schema, "additionalProperties"),
+                 *part;
+    json_t *matching;
+    const char *pattern;
     bool is_named = property != NULL;
-    size_t i;
     if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
         return false;
     if (property)
         collect(walk, property);
-    if (reference)
-        is_named |= collect_property(walk, resolve(walk, reference), name);
-    for (size_t u = 0; u < N_UNIONS; u++) {
-        list = json_object_get(schema, unions[u]);
-        for (i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
-            is_named |= collect_property(walk, json_array_get(list, i), name);
-    }
+    else if (name) /* another schema may name it */
+        collect(walk, json_object_get(schema, "additionalProperties"));
+    if (!name)
+        json_object_foreach((json_t *)json_object_get(schema, "patternProperties"), pattern, matching) collect(walk, matching);
+    for (size_t k = 0; k < N_PARTS; k++)
+        for (size_t i = 0; (part = part_of(walk, schema, k, i)); i++)
+            is_named |= collect_property(walk, part, name);
     return is_named;
+}
+
+/* The order in which types are tried. In one list of types a string stands where the list has it; else it is last, as any text is
+ * one. Null is first. */
+static void order_types(struct walk *walk)
+{
+    qn_value_types *types = walk->types;
+    size_t n = 0;
+    const bool has_null = has_type(types, VALUE_NULL),
+               is_last = walk->has_string && (walk->n_schemas > 1 || !has_type(types, VALUE_STRING));
+    qn_value_types ordered = { .n = 0 };
+    if (!walk->has_string)
+        return;
+    if (has_null)
+        ordered.types[n++] = VALUE_NULL;
+    for (size_t i = 0; i < types->n; i++)
+        if (types->types[i] != VALUE_NULL && (types->types[i] != VALUE_STRING || !is_last))
+            ordered.types[n++] = types->types[i];
+    if (is_last)
+        ordered.types[n++] = VALUE_STRING;
+    ordered.n = n;
+    *types = ordered;
 }
 
 /* `left`: visits that may be made; those that are made are taken off. */
@@ -156,7 +204,8 @@ static void find_types(const json_t *schema, const char *key, size_t length, uin
         is_named = collect_property(&walk, schema, name);
     }
     if (!is_named)
-        collect(&walk, json_object_get(dereference(&walk, schema), "additionalProperties"));
+        collect_property(&walk, schema, NULL);
+    order_types(&walk);
     *left -= walk.n_visits - begin;
     /* A value of any type is JSON if it can be read as JSON. */
     if (!types->n)
@@ -226,7 +275,7 @@ static argument argument_of(const qn_value_types *types)
 /* The names of the properties of objects, as collect_property finds them. */
 static void find_names(struct build *b, struct walk *walk, const json_t *schema)
 {
-    const json_t *reference = json_object_get(schema, "$ref"), *list, *property;
+    const json_t *property, *part;
     const char *name;
     if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
         return;
@@ -236,13 +285,9 @@ static void find_names(struct build *b, struct walk *walk, const json_t *schema)
             return;
         b->has_memory &= strlen(name) > MAX_NAME || !json_object_set_new(b->found, name, json_null());
     }
-    if (reference)
-        find_names(b, walk, resolve(walk, reference));
-    for (size_t u = 0; u < N_UNIONS; u++) {
-        list = json_object_get(schema, unions[u]);
-        for (size_t i = 0; i < json_array_size(list) && walk->n_visits < MAX_VISITS; i++)
-            find_names(b, walk, json_array_get(list, i));
-    }
+    for (size_t k = 0; k < N_PARTS; k++)
+        for (size_t i = 0; (part = part_of(walk, schema, k, i)); i++)
+            find_names(b, walk, part);
 }
 
 static qn_status add_arguments(struct build *b, const json_t *schema, qn_output_tool *tool)
@@ -333,20 +378,34 @@ const qn_output_tool *qn_output_find_tool(const qn_output_tools *tools, const ch
     return NULL;
 }
 
+const char *qn_output_argument_name(const qn_output_tools *tools, const qn_output_tool *tool, size_t i, size_t *length)
+{
+    const size_t first = tool ? tool->first : 0, n = tool ? tool->n : tools->n_arguments;
+    if (i >= n)
+        return NULL;
+    *length = tools->arguments[first + i].length;
+    return tools->names + tools->arguments[first + i].name;
+}
+
+int64_t qn_output_find_argument(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length)
+{
+    for (uint32_t i = 0; tool && i < tool->n; i++) {
+        const argument *a = &tools->arguments[tool->first + i];
+        if (a->length == length && !memcmp(tools->names + a->name, key, length))
+            return i;
+    }
+    return -1;
+}
+
 void qn_output_argument_types(const qn_output_tools *tools, const qn_output_tool *tool, const char *key, size_t length,
                               qn_value_types *types)
 {
-    const argument *found;
     if (!tool) {
         qn_output_value_types(NULL, key, length, types);
         return;
     }
-    found = &tool->other;
-    for (uint32_t i = 0; i < tool->n && found == &tool->other; i++) {
-        const argument *a = &tools->arguments[tool->first + i];
-        if (a->length == length && !memcmp(tools->names + a->name, key, length))
-            found = a;
-    }
+    const int64_t which = qn_output_find_argument(tools, tool, key, length);
+    const argument *found = which < 0 ? &tool->other : &tools->arguments[tool->first + (uint32_t)which];
     *types = (qn_value_types){ .n = found->n_types };
     for (size_t i = 0; i < found->n_types; i++)
         types->types[i] = (qn_value_type)found->types[i];

@@ -24,9 +24,59 @@ void qn_output_escape(qn_output_parser *p, qn_symbols *to, const char *text, siz
     }
 }
 
-bool qn_output_is_null(const char *text, size_t n, bool partly)
+/* A number of more digits, or one behind more space, is a string where it may be. */
+enum { MAX_UNSURE = 1024, MAX_SPACE = 64 };
+
+static bool begins_word(const char *text, size_t n, const char *const *words)
 {
-    return (partly ? n <= 4 : n == 4) && (!memcmp(text, "null", n) || !memcmp(text, "None", n));
+    for (; *words; words++) {
+        const size_t length = strlen(*words), same = n < length ? n : length;
+        size_t end = same;
+        while (end < n && qn_json_is_space(text[end]))
+            end++;
+        if (!memcmp(text, *words, same) && end == n)
+            return true;
+    }
+    return false;
+}
+
+static bool begins_number(const char *text, size_t n)
+{
+    size_t i = 0;
+    if (n > MAX_UNSURE || (*text != '-' && (*text < '0' || *text > '9')))
+        return false;
+    while (i < n && (strchr("+-.eE", text[i]) ? text[i] != 0 : text[i] >= '0' && text[i] <= '9'))
+        i++;
+    while (i < n && qn_json_is_space(text[i]))
+        i++;
+    return i == n;
+}
+
+static bool may_be(qn_value_type type, const char *text, size_t n)
+{
+    static const char *const nulls[] = { "null", "None", NULL }, *const booleans[] = { "true", "false", "True", "False", NULL };
+    switch (type) {
+    case VALUE_NULL: return begins_word(text, n < MAX_UNSURE ? n : MAX_UNSURE, nulls);
+    case VALUE_BOOLEAN: return begins_word(text, n < MAX_UNSURE ? n : MAX_UNSURE, booleans);
+    case VALUE_INTEGER:
+    case VALUE_NUMBER: return begins_number(text, n);
+    case VALUE_ARRAY: return *text == '[';
+    case VALUE_OBJECT: return *text == '{';
+    case VALUE_STRING:
+    case N_VALUE_TYPES: break;
+    }
+    return false;
+}
+
+bool qn_output_may_be_other(const qn_value_types *types, const char *text, size_t n)
+{
+    size_t space = 0;
+    while (space < n && space <= MAX_SPACE && qn_json_is_space(text[space]))
+        space++;
+    bool may = space == n && space <= MAX_SPACE;
+    for (size_t i = 0; i < types->n && types->types[i] != VALUE_STRING && space < n && space <= MAX_SPACE; i++)
+        may |= may_be(types->types[i], text + space, n - space);
+    return may;
 }
 
 /* The JSON of a number that is an integer, or NULL: 1.0 is 1, and 1e3 stays. */

@@ -114,9 +114,14 @@ static void append_key(qn_output_parser *p)
     qn_output_append(p, &p->scratch, "\": ", 3);
 }
 
+/* Whether the value may be a string, which goes out as it comes. */
 static bool is_streamed(const qn_output_parser *p)
 {
-    return p->call.xml.types.types[0] == VALUE_STRING;
+    const qn_value_types *types = &p->call.xml.types;
+    for (size_t i = 0; i < types->n; i++)
+        if (types->types[i] == VALUE_STRING)
+            return true;
+    return false;
 }
 
 /* The key, a quote, and the first symbols of the value. */
@@ -127,7 +132,15 @@ static void begin_string(qn_output_parser *p, size_t n)
     if (n)
         qn_output_escape(p, &p->scratch, p->held.data + p->call.xml.begin, n);
     qn_output_arguments(p, p->scratch.data, p->scratch.n);
-    p->call.xml.may_be_null = false;
+    p->call.xml.may_be_other = p->call.xml.is_scanned = false;
+}
+
+static void mark_given(qn_output_parser *p, const char *key, size_t length)
+{
+    qn_xml_call *xml = &p->call.xml;
+    const int64_t i = qn_output_find_argument(p->tools, xml->tool, key, length);
+    if (i >= 0 && (size_t)i < 8 * sizeof xml->given)
+        xml->given[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
 static void key_step(qn_output_parser *p)
@@ -140,24 +153,51 @@ static void key_step(qn_output_parser *p)
     qn_output_argument_types(p->tools, xml->tool, key, length, &xml->types);
     p->arguments.n = 0;
     qn_output_escape(p, &p->arguments, key, length);
-    xml->may_be_null = false;
-    for (size_t i = 0; i < xml->types.n; i++)
-        xml->may_be_null |= xml->types.types[i] == VALUE_NULL;
-    xml->may_be_null &= is_streamed(p);
-    if (is_streamed(p) && !xml->may_be_null)
+    mark_given(p, key, length);
+    xml->may_be_other = is_streamed(p) && xml->types.types[0] != VALUE_STRING;
+    xml->is_scanned = true;
+    xml->scan = (qn_json_scan){ 0 };
+    if (is_streamed(p) && !xml->may_be_other)
         begin_string(p, 0);
     begin_text(p, XML_VALUE_BEGIN);
 }
 
+/* Whether symbols are the tag of a parameter that the tool has and that has not come yet. */
+static qn_match match_next_parameter(const qn_output_parser *p, const char *symbols, size_t n)
+{
+    const qn_xml_call *xml = &p->call.xml;
+    const size_t n_open = sizeof parameter_open - 1;
+    const qn_match open = match_tag(parameter_open, symbols, n);
+    qn_match best = MATCH_NO;
+    const char *name;
+    size_t length;
+    if (open != MATCH_FULL || !xml->tool)
+        return xml->tool ? open : MATCH_NO;
+    for (size_t i = 0; best != MATCH_FULL && (name = qn_output_argument_name(p->tools, xml->tool, i, &length)); i++) {
+        const size_t have = n - n_open, same = have < length ? have : length;
+        if ((i < 8 * sizeof xml->given && xml->given[i / 64] >> (i % 64) & 1) || memcmp(symbols + n_open, name, same) != 0)
+            continue;
+        if (have <= length)
+            best = MATCH_PARTIAL;
+        else if (length && symbols[n_open + length] == '>')
+            best = MATCH_FULL;
+    }
+    return best;
+}
+
 /* Whether the value ends before these symbols: `*length` of them are the end, a newline and </parameter>. A tag of the format
- * must follow, as the value may contain </parameter>. Without </parameter>, </function> ends it if call_close follows. */
+ * must follow, as the value may contain </parameter>. Without </parameter>, the tag of another parameter ends it, and </function>
+ * if call_close follows. */
 static qn_match match_end(const qn_output_parser *p, const char *symbols, size_t n, size_t *length)
 {
     const size_t newline = *symbols == '\n', n_parameter = sizeof parameter_close - 1, n_function = sizeof function_close - 1;
     const qn_match parameter = match_tag(parameter_close, symbols + newline, n - newline);
     const qn_match function = match_tag(function_close, symbols + newline, n - newline);
-    if (parameter != MATCH_FULL && function != MATCH_FULL)
-        return parameter == MATCH_PARTIAL || function == MATCH_PARTIAL ? MATCH_PARTIAL : MATCH_NO;
+    if (parameter != MATCH_FULL && function != MATCH_FULL) {
+        const qn_match next = match_next_parameter(p, symbols + newline, n - newline);
+        *length = newline;
+        return next == MATCH_NO && (parameter == MATCH_PARTIAL || function == MATCH_PARTIAL) ? MATCH_PARTIAL : next;
+    }
     size_t at = newline + (parameter == MATCH_FULL ? n_parameter : n_function), gap = 0;
     *length = at;
     for (; at < n && qn_json_is_space(symbols[at]) && gap < MAX_GAP; gap++)
@@ -175,13 +215,7 @@ static void end_value(qn_output_parser *p, size_t length)
 {
     qn_xml_call *xml = &p->call.xml;
     const size_t n = xml->cursor - xml->begin;
-    if (xml->may_be_null && qn_output_is_null(p->held.data + xml->begin, n, false)) {
-        append_key(p);
-        qn_output_append(p, &p->scratch, "null", 4);
-        qn_output_arguments(p, p->scratch.data, p->scratch.n);
-    } else if (is_streamed(p)) {
-        if (xml->may_be_null)
-            begin_string(p, n);
+    if (is_streamed(p) && !xml->may_be_other) {
         qn_output_arguments(p, "\"", 1);
     } else {
         p->name.n = 0;
@@ -196,19 +230,26 @@ static void end_value(qn_output_parser *p, size_t length)
     begin_text(p, XML_BODY);
 }
 
+/* Inside a string of JSON there are no tags, but behind a line end, which such a string cannot have. */
+static bool hides_tags(const qn_output_parser *p, char symbol)
+{
+    return p->call.xml.is_scanned && symbol != '\n' && qn_json_scan_in_string(&p->call.xml.scan);
+}
+
 static void value_step(qn_output_parser *p)
 {
     qn_xml_call *xml = &p->call.xml;
     while (xml->cursor < p->held.n && p->status == QN_OK) {
         const char *symbols = p->held.data + xml->cursor;
         size_t length;
-        switch (match_end(p, symbols, p->held.n - xml->cursor, &length)) {
+        switch (hides_tags(p, *symbols) ? MATCH_NO : match_end(p, symbols, p->held.n - xml->cursor, &length)) {
         case MATCH_PARTIAL: return;
         case MATCH_FULL: end_value(p, length); return;
         case MATCH_NO:
-            if (xml->may_be_null) {
+            xml->is_scanned = xml->is_scanned && qn_json_scan_feed(&xml->scan, *symbols) == QN_JSON_MORE;
+            if (xml->may_be_other) {
                 const size_t n = xml->cursor + 1 - xml->begin;
-                if (!qn_output_is_null(p->held.data + xml->begin, n, true))
+                if (!qn_output_may_be_other(&xml->types, p->held.data + xml->begin, n))
                     begin_string(p, n);
             } else if (is_streamed(p)) {
                 p->scratch.n = 0;

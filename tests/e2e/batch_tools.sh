@@ -63,7 +63,7 @@ for name in ("none", "plain", "quiet", "effort", "loud"):
     message = one[name]["message"]
     check(name, message["content"] == "<tool_call>" + said + "</tool_call>" and "tool_calls" not in message)
     check(name, one[name]["finish_reason"] == "stop" and message["reasoning_content"] == "I look it up.")
-check("a call that is cut", one["cut"]["message"]["content"] == "<tool_call>" and one["cut"]["finish_reason"] == "length")
+check("a call that is cut", one["cut"]["message"]["content"] == "" and one["cut"]["finish_reason"] == "length")
 check("stop strings are not of reasoning", one["stop"]["message"]["reasoning_content"] == "I look it up.")
 check("stop", one["stop"]["message"]["content"] == ("<tool_call>" + said).split("quern")[0] and one["stop"]["finish_reason"] == "stop")
 check("log probabilities", len(one["logprobs"]["logprobs"]["content"]) == 6)
@@ -126,7 +126,7 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 10 "$(with_call '[{"function":{}}]')" $chat
     line 11 "$(with_call '{}')" $chat
     line 12 "$(with_call '[]')" $chat
-    line 13 '{"messages":[{"role":"function","content":"a"}]}' $chat
+    line 13 '{"messages":[{"role":"functions","content":"a"}]}' $chat
     line 14 '{"messages":[]}' $chat
     line 15 '{"messages":["a"]}' $chat
     line 16 "{$ask,\"chat_template_kwargs\":[]}" $chat
@@ -136,26 +136,26 @@ with_call() { printf '{"messages":[{"role":"user","content":"a"},{"role":"assist
     line 20 "{$ask,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\"}}}" $chat
 } >"$work/bad.jsonl"
 quern batch -m "$caller" "$work/bad.jsonl" "$work/bad.out" --ordered
-[ $status -eq 0 ] || fail "tools: bad lines: status $status"
+[ $status -eq 1 ] || fail "tools: bad lines: status $status"
 value 'x["error"]["code"].replace("invalid_request", "-") + " " + x["error"]["message"]' <"$work/bad.out" >"$work/found"
 diff - "$work/found" <<'TEXT' || fail "tools: errors"
-- line 1: 'tool_choice' is a string, expected "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
+- line 1: 'tool_choice' is "any", expected "none", "auto", "required" or {"type": "function", "function": {"name": ...}}
 - line 2: 'tool_choice' names a function that is not among the tools
 unsupported line 3: tool 0 is of the type 'web_search', expected "function"
 - line 4: tool 0: expected {"type": "function", "function": {"name": ...}}
 - line 5: 'tools' is an object, expected an array
-- line 6: 'reasoning_effort' is a string, expected "none", "minimal", "low", "medium", "high", "xhigh" or "max"
+- line 6: 'reasoning_effort' is "huge", expected "none", "minimal", "low", "medium", "high", "xhigh" or "max"
 unsupported line 7: 'chat_template_kwargs' has 'bos_token', expected enable_thinking, preserve_thinking or reasoning_effort
 - line 8: 'enable_thinking' is a string, expected true or false
 - line 9: 'parallel_tool_calls' is an integer, expected true or false
 - line 10: message 1: tool call 0 has no function with a name
 - line 11: 'tool_calls' is an object, expected an array
 - line 12: 'content' is missing, expected a string or an array of texts
-- line 13: 'role' is a string, expected "system", "developer", "user", "assistant" or "tool"
-- line 14: 'messages' is an array, expected an array with at least one message
+- line 13: 'role' is "functions", expected "system", "developer", "user", "assistant" or "tool"
+- line 14: 'messages' is an empty array, expected an array with at least one message
 - line 15: 'role' is missing, expected "system", "developer", "user", "assistant" or "tool"
-- line 16: 'chat_template_kwargs' is an array, expected an object
-- line 17: 'response_format.type' is a string, expected "text", "json_object" or "json_schema"
+- line 16: 'chat_template_kwargs' is an empty array, expected an object
+- line 17: 'response_format.type' is "yaml", expected "text", "json_object" or "json_schema"
 unsupported line 18: 'grammar' is given with tools that may be called
 unsupported line 19: schema: #/properties/a/items: keyword 'not' is not supported
 - line 20: 'response_format.json_schema.schema' is missing, expected a JSON schema

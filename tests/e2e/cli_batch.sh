@@ -77,7 +77,7 @@ wrong_chat=('"logprobs":1' '"top_logprobs":21,"logprobs":true' '"top_logprobs":3
     line outside '{"prompt":"a","logit_bias":{"99999":1}}'
 } >"$work/wrong.jsonl"
 quern batch -m "$demo" "$work/wrong.jsonl" "$work/wrong.out" --ordered
-[ $status -eq 0 ] || fail "batch: wrong values: status $status"
+[ $status -eq 1 ] || fail "batch: wrong values: status $status"
 [ "$(value 'x["error"]["code"]' <"$work/wrong.out" | sort | uniq -c | tr -s ' ')" = " 21 invalid_request" ] ||
     fail "batch: wrong values: $(cat "$work/wrong.out")"
 fields=("${wrong[@]}" "${wrong_chat[@]}" '"logit_bias":')

@@ -53,6 +53,21 @@ for other in "-t 2" "--batch 1" "--batch 3 --seed 9"; do
     cmp -s "$work/out" "$work/first" || fail "--json-schema: another text with $other"
 done
 
+# Each style of white space is what json.dumps writes, and properties come in their order.
+for style in "default " "indent indent=2" "compact separators=(',',':')"; do
+    run --temp 0 -n 300 --json-schema "$work/person.json" --json-whitespace "${style%% *}"
+    python3 - "$work/out" "${style#* }" <<'EOF' || fail "--json-whitespace ${style%% *}: $(cat "$work/out")"
+import json, sys
+text = open(sys.argv[1]).read().removesuffix("\n")
+value = json.loads(text)
+assert list(value) == [name for name in ("name", "age", "pets") if name in value], value
+arguments = eval(f"dict({sys.argv[2]})")
+assert text in [json.dumps(value, ensure_ascii=ascii, **arguments) for ascii in (False, True)]
+EOF
+done
+refuses 2 '--json-whitespace is for --json-schema' run -m "$demo" --json-whitespace any x
+refuses 2 '--json-property-order is for --json-schema' run -m "$demo" --grammar x --json-property-order any x
+
 for seed in 1 2 3; do
     run --temp 1.5 --seed $seed --grammar "$work/sum.gbnf"
     grep -qxE '[1-9][0-9]?(\+[1-9][0-9]?){0,3}' "$work/out" || fail "--grammar: $(cat "$work/out")"

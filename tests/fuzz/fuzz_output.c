@@ -12,24 +12,30 @@ static const char tools_text[] =
     "\"#/$defs/i\"}, \"u\": {\"anyOf\": [{\"type\": \"object\"}, {\"enum\": [null, true, \"x\"]}]}}, \"$defs\": "
     "{\"i\": {\"type\": [\"integer\", \"array\"]}}}}]";
 
-/* In pieces of `step` bytes; if it is 0, of sizes that the seed determines. */
-static struct transcript parse(unsigned options, uint32_t seed, const char *output, size_t n, size_t step)
+static qn_output_params params_of(unsigned options, struct transcript *transcript)
 {
-    struct transcript transcript = { .last_kind = -1 };
     qn_output_params params;
-    qn_output_parser *parser;
     qn_output_params_init(&params, (qn_output_form)(options % QN_OUTPUT_N_FORMS));
     params.starts_in_reasoning = options & THINKS;
     params.tools = options & NO_TOOLS ? NULL : keep_tools(tools_text, params.form);
     params.max_call = options & SHORT_CALLS ? 64 : params.max_call;
     params.on_event = transcript_event;
-    params.user = &transcript;
+    params.user = transcript;
     if (options & BY_TOKEN) {
         params.think_open.token = 10;
         params.think_close.token = 11;
         params.call_open.token = 12;
         params.call_close.token = 13;
     }
+    return params;
+}
+
+/* In pieces of `step` bytes; if it is 0, of sizes that the seed determines. */
+static struct transcript parse(unsigned options, uint32_t seed, const char *output, size_t n, size_t step)
+{
+    struct transcript transcript = { .last_kind = -1 };
+    const qn_output_params params = params_of(options, &transcript);
+    qn_output_parser *parser;
     if (qn_output_parser_create(&params, &parser) != QN_OK)
         abort();
     for (size_t at = 0, end; at < n; at = end) {
@@ -51,6 +57,34 @@ static struct transcript parse(unsigned options, uint32_t seed, const char *outp
     return transcript;
 }
 
+/* Output that is cut is the beginning of the whole one: of its log all but what closes the last entry. */
+static void check_cut(unsigned options, const char *output, size_t n, size_t cut, const struct transcript *whole)
+{
+    struct transcript transcript = { .last_kind = -1 };
+    const qn_output_params params = params_of(options, &transcript);
+    qn_output_parser *parser;
+    if (qn_output_parser_create(&params, &parser) != QN_OK)
+        abort();
+    for (size_t at = 0, end; at < cut; at = end) {
+        int32_t token;
+        end = next_piece(&params, output, at, n, 1, &token);
+        if (qn_output_feed(parser, token, output + at, end - at) != QN_OK)
+            abort();
+    }
+    if (qn_output_cut(parser) != QN_OK)
+        abort();
+    qn_output_parser_free(parser);
+    transcript_close(&transcript);
+    text_add(&transcript.log, "", 0);
+    const size_t n_log = transcript.log.n, n_close = !n_log ? 0 : transcript.log.data[n_log - 1] == '}' ? 1 : 2;
+    if (transcript.problem || n_log - n_close > whole->log.n ||
+        memcmp(transcript.log.data, whole->log.data, n_log - n_close) != 0) {
+        fprintf(stderr, "whole: %s\ncut at %zu: %s\n", whole->log.data, cut, transcript.log.data);
+        abort();
+    }
+    transcript_free(&transcript);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < HEADER || size > HEADER + MAX_OUTPUT)
@@ -66,6 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
         transcript_free(&pieces);
     }
+    check_cut(data[0], output, n, data[1] * n / 255, &whole);
     transcript_free(&whole);
     return 0;
 }

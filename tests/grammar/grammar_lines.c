@@ -1,8 +1,9 @@
-/* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json": ..., "strict": b, "closed": b,
- * "required_first": b, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
+/* Runs grammars for scripts: reads lines of JSON {"schema"|"regex"|"choices"|"gbnf"|"json"|"tools": ..., "form": "xml"|"json", "strict": b, "closed": b,
+ * "space": n, "order": n, "texts": [...], "walks": n, "seed": n} and prints for each one line: {"error": text}, or
  * {"milliseconds": of the compilation, "texts": [[bytes that fit, whether the text may end, what ends it], ...], "walks":
  * [[text, whether it
- * ended], ...], "microseconds": [of each mask]}. Walks need the vocabulary of a GGUF file, the first argument; the second is
+ * ended], ...], "microseconds": [of each mask]}. Of tools walks have a third part, and texts the part "calls": what the parser makes of
+ * them, [[name, arguments, whether the call is complete], ...]. Walks need the vocabulary of a GGUF file, the first argument; the second is
  * the number of masks that are cached, 0 without; the third how many MiB are read before each mask, so that it finds the
  * caches of
  * the CPU cold. */
@@ -49,11 +50,75 @@ static json_t *failed(void)
     return json_pack("{s:s}", "error", qn_error_text());
 }
 
+/* Of a line's tools: the form of calls, and what a parser needs. */
+static qn_output_params output;
+static qn_output_tools *kept_tools;
+
+static qn_status compile_calls(json_t *line, qn_json_style style, qn_grammar **grammar)
+{
+    const char *form = json_string_value(json_object_get(line, "form"));
+    json_t *tools = json_object_get(line, "tools");
+    qn_output_params_init(&output, form && !strcmp(form, "xml") ? QN_OUTPUT_XML : QN_OUTPUT_JSON);
+    qn_output_tools_free(kept_tools);
+    const qn_status status = qn_output_tools_create(tools, output.form, &kept_tools);
+    output.tools = kept_tools;
+    if (status != QN_OK)
+        return status;
+    const qn_grammar_calls calls = { .output = &output, .tools = tools, .is_single = true, .style = style };
+    return qn_grammar_from_calls(&calls, grammar);
+}
+
+/* What the parser makes of calls: [[name, arguments, whether it is complete], ...]. */
+typedef struct parsed {
+    json_t *calls;
+    char name[300], arguments[MAX_TEXT * 2];
+    size_t n;
+} parsed;
+
+static void take_event(const qn_output_event *event, void *user)
+{
+    parsed *p = user;
+    if (event->kind == QN_OUTPUT_CALL_BEGIN) {
+        snprintf(p->name, sizeof p->name, "%.*s", (int)event->length, event->text);
+        p->n = 0;
+    }
+    if (event->kind == QN_OUTPUT_ARGUMENTS && p->n + event->length < sizeof p->arguments) {
+        memcpy(p->arguments + p->n, event->text, event->length);
+        p->n += event->length;
+    }
+    if (event->kind == QN_OUTPUT_CALL_END)
+        json_array_append_new(p->calls,
+                              json_pack("[s,s%,b]", p->name, p->arguments, p->n, event->call_end == QN_OUTPUT_COMPLETE));
+}
+
+static json_t *parse_calls(const char *text, size_t length)
+{
+    static parsed p;
+    qn_output_parser *parser;
+    p.calls = json_array();
+    output.on_event = take_event;
+    output.user = &p;
+    if (qn_output_parser_create(&output, &parser) != QN_OK)
+        return failed();
+    for (size_t at = 0, n; at < length; at += n) { /* in pieces */
+        n = 1 + draw(9);
+        n = n < length - at ? n : length - at;
+        if (qn_output_feed(parser, -1, text + at, n) != QN_OK)
+            break;
+    }
+    qn_output_finish(parser);
+    qn_output_parser_free(parser);
+    return p.calls;
+}
+
 static qn_status compile(json_t *line, qn_grammar **grammar)
 {
     const qn_grammar_options options = { .strict = json_is_true(json_object_get(line, "strict")),
                                          .closed = json_is_true(json_object_get(line, "closed")),
-                                         .required_first = json_is_true(json_object_get(line, "required_first")) };
+                                         .style = { (qn_json_space)json_integer_value(json_object_get(line, "space")),
+                                                    (qn_json_order)json_integer_value(json_object_get(line, "order")) } };
+    if (json_object_get(line, "tools"))
+        return compile_calls(line, options.style, grammar);
     json_t *schema = json_object_get(line, "schema"), *regex = json_object_get(line, "regex");
     json_t *gbnf = json_object_get(line, "gbnf"), *choices = json_object_get(line, "choices");
     if (schema)
@@ -63,7 +128,7 @@ static qn_status compile(json_t *line, qn_grammar **grammar)
     if (gbnf)
         return qn_grammar_from_gbnf(json_string_value(gbnf), json_string_length(gbnf), grammar);
     if (!choices)
-        return qn_grammar_from_json(json_is_true(json_object_get(line, "json")), grammar);
+        return qn_grammar_from_json(json_is_true(json_object_get(line, "json")), options.style, grammar);
     const size_t n = json_array_size(choices);
     const char **list = calloc(n + 1, sizeof *list);
     for (size_t i = 0; i < n; i++)
@@ -195,7 +260,20 @@ static qn_token pick(const uint32_t *allowed, qn_grammar_state *state, size_t st
     return -2;
 }
 
-static json_t *walk(const qn_grammar *grammar, json_t *times)
+/* Now and then ends a value or a call in the form xml: few tokens do. */
+static size_t end_xml(qn_grammar_state *state, char *to)
+{
+    static const char *const ends[] = { "\n</parameter>\n", "</function>\n</tool_call>" };
+    for (size_t i = 0; i < 2 && !draw(i ? 2 : 5); i++)
+        if (qn_grammar_state_accepts(state, ends[i], strlen(ends[i])) &&
+            qn_grammar_state_advance(state, ends[i], strlen(ends[i]))) {
+            memcpy(to, ends[i], strlen(ends[i]));
+            return strlen(ends[i]);
+        }
+    return 0;
+}
+
+static json_t *walk(const qn_grammar *grammar, bool is_call, json_t *times)
 {
     static char text[MAX_TEXT];
     qn_grammar_state *state;
@@ -206,6 +284,7 @@ static json_t *walk(const qn_grammar *grammar, json_t *times)
         return failed();
     for (size_t step = 0; step < MAX_TOKENS && n < MAX_TEXT - 256; step++) {
         size_t length;
+        n += is_call && output.form == QN_OUTPUT_XML ? end_xml(state, text + n) : 0;
         evict();
         const double begin = now();
         if (qn_grammar_mask(vocab, state, allowed) != QN_OK)
@@ -233,6 +312,8 @@ static json_t *walk(const qn_grammar *grammar, json_t *times)
     json_t *string = json_stringn(text, n); /* NULL where it ends inside a character */
     json_array_append_new(result, string ? string : json_null());
     json_array_append_new(result, json_boolean(is_finished));
+    if (is_call)
+        json_array_append_new(result, is_finished ? parse_calls(text, n) : json_null());
     return result;
 }
 
@@ -253,7 +334,13 @@ static json_t *run(json_t *line)
         json_array_append_new(texts, force(grammar, json_string_value(text), json_string_length(text)));
     random_state = (uint64_t)json_integer_value(json_object_get(line, "seed"));
     for (json_int_t k = 0; vocab && k < json_integer_value(json_object_get(line, "walks")); k++)
-        json_array_append_new(walks, walk(grammar, times));
+        json_array_append_new(walks, walk(grammar, json_object_get(line, "tools"), times));
+    if (json_object_get(line, "tools")) {
+        json_t *calls = json_array();
+        json_array_foreach(json_object_get(line, "texts"), i, text)
+            json_array_append_new(calls, parse_calls(json_string_value(text), json_string_length(text)));
+        json_object_set_new(result, "calls", calls);
+    }
     json_object_set_new(result, "texts", texts);
     json_object_set_new(result, "walks", walks);
     json_object_set_new(result, "microseconds", times);
@@ -298,6 +385,7 @@ int main(int argc, char **argv)
         json_decref(result);
         json_decref(line);
     }
+    qn_output_tools_free(kept_tools);
     qn_grammar_vocab_free(vocab);
     free(end_tokens);
     free(evicting);

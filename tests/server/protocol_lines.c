@@ -1,6 +1,6 @@
 /* Answers bodies without HTTP, for tests/server/check_protocol.py: protocol_lines MODEL [TEMPLATE] reads lines of JSON
  * {"path": text, "body": text} and prints for each one line, {"status": 200, "pieces": [text, ...]}: what each call of the
- * protocol has appended. "limits" of a line are those of qn_protocol_limits. */
+ * protocol has appended. "limits" of a line are those of qn_protocol_limits, and `max_tokens` of an answer [64] and `n_ctx` [512]. */
 #include "server/protocol.h"
 
 #include <stdio.h>
@@ -103,8 +103,10 @@ static uint32_t limit(const json_t *line, const char *name)
     return (uint32_t)json_integer_value(json_object_get(json_object_get(line, "limits"), name));
 }
 
-static json_t *answer(const json_t *line, const qn_served *served)
+static json_t *answer(const json_t *line, const qn_served *served_by_default)
 {
+    qn_served own = *served_by_default;
+    const qn_served *served = &own;
     const json_t *body = json_object_get(line, "body");
     const qn_protocol *protocol = qn_protocol_find(json_string_value(json_object_get(line, "path")));
     const qn_origin origin = { .id = "0123", .secret = "secret", .created = 1700000000, .seed = 1 };
@@ -115,6 +117,10 @@ static json_t *answer(const json_t *line, const qn_served *served)
                                         .stop_bytes = limit(line, "stop_bytes"),
                                         .requests = limit(line, "requests"),
                                         .biases = limit(line, "biases") };
+    if (limit(line, "max_tokens"))
+        own.max_tokens = limit(line, "max_tokens");
+    if (limit(line, "n_ctx"))
+        own.n_ctx = limit(line, "n_ctx");
     conversation c = { .pieces = json_array() };
     qn_refusal refusal;
     int status = -400;

@@ -9,13 +9,38 @@
 
 /* ---- Conversations ---- */
 
-/* `messages` of a body, and those of its conversation. */
-static void converts(const char *messages, const char *expected)
+/* `messages` of a body, and those of its conversation, which ends with the header of an answer or continues one. */
+static void converts_to(const char *messages, const char *expected, const char *end)
 {
     char body[4000], wanted[4000];
     snprintf(body, sizeof body, "{'max_tokens':9,%s}", messages);
-    snprintf(wanted, sizeof wanted, "{'add_generation_prompt':true,'enable_thinking':false,'messages':[%s]}", expected);
+    snprintf(wanted, sizeof wanted, "{%s,'enable_thinking':false,'messages':[%s]}", end, expected);
     assert_conversation(MESSAGES, quoted(body), quoted(wanted));
+}
+
+static void converts(const char *messages, const char *expected)
+{
+    converts_to(messages, expected, "'add_generation_prompt':true");
+}
+
+static void continues(const char *messages, const char *expected)
+{
+    converts_to(messages, expected, "'add_generation_prompt':false,'continue_final_message':true");
+}
+
+static void answers_at_the_end_are_continued(void **unused)
+{
+    (void)unused;
+    continues("'messages':[" HM ",{'role':'assistant','content':'d '}]", HM ",{'role':'assistant','content':'d '}");
+    continues("'messages':[" HM ",{'role':'assistant','content':[{'type':'thinking','thinking':'Hm.','signature':'s'},"
+              "{'type':'text','text':'a'},{'type':'text','text':'b'}]}]",
+              HM ",{'role':'assistant','content':'ab','reasoning_content':'Hm.','reasoning_id':'s'}");
+    continues("'messages':[{'role':'assistant','content':'d'}]",
+              "{'role':'user','content':''},{'role':'assistant','content':'d'}");
+    assert_refused(MESSAGES,
+                   quoted("{'max_tokens':9,'messages':[" HM ",{'role':'assistant','content':[{'type':'tool_use','id':'1',"
+                          "'name':'f','input':{}}]}]}"),
+                   NULL, "messages", "tool_use");
 }
 
 static void texts_become_messages(void **unused)
@@ -26,9 +51,9 @@ static void texts_become_messages(void **unused)
     converts("'system':[{'type':'text','text':'a','cache_control':{'type':'ephemeral'}},{'type':'text','text':''},"
              "{'type':'text','text':'b'}],'messages':[" HM "]",
              "{'role':'system','content':'a\\n\\nb'}," HM);
-    converts("'messages':[{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b',"
-             "'cache_control':{'type':'ephemeral'}}]},{'role':'user','content':'c'},{'role':'assistant','content':'d'}]",
-             "{'role':'user','content':'a\\n\\nb\\n\\nc'},{'role':'assistant','content':'d'}");
+    continues("'messages':[{'role':'user','content':[{'type':'text','text':'a'},{'type':'text','text':'b',"
+              "'cache_control':{'type':'ephemeral'}}]},{'role':'user','content':'c'},{'role':'assistant','content':'d'}]",
+              "{'role':'user','content':'a\\n\\nb\\n\\nc'},{'role':'assistant','content':'d'}");
 }
 
 /* Claude Code's header differs in each request, and would end the common prefix of two at its beginning. */
@@ -77,14 +102,14 @@ static void reminders_stay_in_place(void **unused)
 {
     (void)unused;
 #define REMINDER "<system-reminder>\\nNow.\\n</system-reminder>"
-    converts("'messages':[" HM ",{'role':'system','content':'Now.'},{'role':'assistant','content':'a'}]",
-             "{'role':'user','content':'Hm?\\n\\n" REMINDER "'},{'role':'assistant','content':'a'}");
+    continues("'messages':[" HM ",{'role':'system','content':'Now.'},{'role':'assistant','content':'a'}]",
+              "{'role':'user','content':'Hm?\\n\\n" REMINDER "'},{'role':'assistant','content':'a'}");
     converts("'messages':[{'role':'system','content':'Now.'}," HM "]", "{'role':'system','content':'Now.'}," HM);
-    converts("'messages':[" HM ",{'role':'assistant','content':[" USE(
-                 "1") "]},{'role':'system','content':'Now.'},"
-                      "{'role':'user','content':[" RESULT("1", "'r'") "]},{'role':'assistant','content':'b'}]",
-             HM ",{'role':'assistant','content':'','tool_calls':[" CALL("1") "]}," TOOL(
-                 "1", "r\\n\\n" REMINDER) ",{'role':'assistant','content':'b'}");
+    continues("'messages':[" HM ",{'role':'assistant','content':[" USE(
+                  "1") "]},{'role':'system','content':'Now.'},"
+                       "{'role':'user','content':[" RESULT("1", "'r'") "]},{'role':'assistant','content':'b'}]",
+              HM ",{'role':'assistant','content':'','tool_calls':[" CALL("1") "]}," TOOL(
+                  "1", "r\\n\\n" REMINDER) ",{'role':'assistant','content':'b'}");
     converts("'messages':[" HM ",{'role':'assistant','content':[" USE("1") "]},{'role':'user','content':[" RESULT(
                  "1", "'r'") ",{'type':'text','text':'<system-reminder>x</system-reminder>'}]}]",
              HM ",{'role':'assistant','content':'','tool_calls':[" CALL("1") "]}," TOOL(
@@ -536,6 +561,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_become_messages),
+        cmocka_unit_test(answers_at_the_end_are_continued),
         cmocka_unit_test(billing_headers_are_dropped),
         cmocka_unit_test(blocks_become_calls_and_results),
         cmocka_unit_test(reminders_stay_in_place),

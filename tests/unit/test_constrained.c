@@ -708,7 +708,7 @@ static void grammars_are_of_a_scope(void **unused)
     qn_grammar *grammars[6], *calls[3];
     for (size_t i = 0; i < 6; i++) {
         const qn_grammar_counts before = qn_grammars_count(model->grammars);
-        assert_ok(qn_grammar_create_in(model, scopes[i], QN_GRAMMAR_SCHEMA, person, strlen(person), &grammars[i]));
+        assert_ok(qn_grammar_create_in(model, scopes[i], NULL, QN_GRAMMAR_SCHEMA, person, strlen(person), &grammars[i]));
         assert_int_equal(qn_grammars_count(model->grammars).found - before.found, is_found[i]);
         for (size_t k = 0; k < i; k++)
             assert_int_equal(grammars[i] == grammars[k], !strcmp(scopes[i] ? scopes[i] : "", scopes[k] ? scopes[k] : ""));
@@ -738,14 +738,14 @@ static void scopes_keep_their_grammars(void **unused)
     load_model("tests/golden/caller.gguf", 0, 1, &model);
     for (int i = -OTHERS; i < 2 * QN_KEPT_GRAMMARS; i++) {
         snprintf(text, sizeof text, "a{%d}", i + OTHERS + 1);
-        assert_ok(qn_grammar_create_in(model, i < 0 ? "a" : "b", QN_GRAMMAR_REGEX, text, strlen(text), &grammar));
+        assert_ok(qn_grammar_create_in(model, i < 0 ? "a" : "b", NULL, QN_GRAMMAR_REGEX, text, strlen(text), &grammar));
         qn_grammar_free(grammar);
     }
     assert_int_equal(qn_grammars_count(model->grammars).n, QN_KEPT_GRAMMARS);
     const qn_grammar_counts before = qn_grammars_count(model->grammars);
     for (int i = -OTHERS; i < 0; i++) {
         snprintf(text, sizeof text, "a{%d}", i + OTHERS + 1);
-        assert_ok(qn_grammar_create_in(model, "a", QN_GRAMMAR_REGEX, text, strlen(text), &grammar));
+        assert_ok(qn_grammar_create_in(model, "a", NULL, QN_GRAMMAR_REGEX, text, strlen(text), &grammar));
         qn_grammar_free(grammar);
     }
     assert_int_equal(qn_grammars_count(model->grammars).found - before.found, OTHERS);

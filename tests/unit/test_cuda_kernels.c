@@ -5,6 +5,8 @@
 #include "kernels/deltanet/deltanet_cuda.h"
 
 #include <math.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define CUBIN(source, defines) FAKE_CUBIN("deltanet/deltanet_" source ".cu", defines)
 static const qn_gpu_cubin cubins[] = {
@@ -288,11 +290,33 @@ static void shapes(void **unused)
     qn_cuda_kernels_close(kernels);
 }
 
+/* Contexts are the parent's. The child calls nothing of the driver. */
+static void a_forked_child_is_refused(void **unused)
+{
+    (void)unused;
+    qn_cuda_kernels *kernels = open_kernels();
+    const struct call c = call_of(QN_DTYPE_F32);
+    int status;
+    assert_ok(step(kernels, &c));
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        const int modules = fake.modules;
+        fake.fails = "cuCtxGetCurrent";
+        const bool is_refused = step(kernels, &c) == QN_ERR_INVALID && strstr(qn_error_text(), "fork");
+        qn_cuda_kernels_close(kernels);
+        _exit(!is_refused || fake.modules != modules);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    qn_cuda_kernels_close(kernels);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(handles),      cmocka_unit_test(contexts_have_modules),
                                         cmocka_unit_test(contexts_end), cmocka_unit_test(captures),
                                         cmocka_unit_test(workspaces),   cmocka_unit_test(views),
-                                        cmocka_unit_test(shapes) };
+                                        cmocka_unit_test(shapes),       cmocka_unit_test(a_forked_child_is_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

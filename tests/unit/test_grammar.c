@@ -10,6 +10,9 @@
 
 enum { MAX_TEXTS = 12 };
 
+/* For texts that are not about white space and order. */
+static const qn_grammar_options any_style = { .style = { QN_JSON_SPACE_ANY, QN_JSON_ORDER_ANY } };
+
 static json_t *parse(const char *text)
 {
     json_error_t error;
@@ -116,11 +119,11 @@ static void test_scalars(void **unused)
         qn_grammar *grammar;
         label("%s", cases[i].source);
         if (!cases[i].fit[0]) {
-            assert_int_equal(from_schema(cases[i].source, NULL, &grammar), QN_ERR_INVALID);
+            assert_int_equal(from_schema(cases[i].source, &any_style, &grammar), QN_ERR_INVALID);
             assert_null(grammar);
             continue;
         }
-        assert_ok(from_schema(cases[i].source, NULL, &grammar));
+        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
         check_texts(grammar, &cases[i]);
         assert_true(qn_grammar_bytes(grammar) > 100);
         qn_grammar_free(grammar);
@@ -149,7 +152,7 @@ static void test_patterns(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_grammar *grammar;
         label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, NULL, &grammar));
+        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
         check_texts(grammar, &cases[i]);
         qn_grammar_free(grammar);
     }
@@ -218,7 +221,7 @@ static void test_containers(void **unused)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qn_grammar *grammar;
         label("%s", cases[i].source);
-        assert_ok(from_schema(cases[i].source, NULL, &grammar));
+        assert_ok(from_schema(cases[i].source, &any_style, &grammar));
         check_texts(grammar, &cases[i]);
         qn_grammar_free(grammar);
     }
@@ -230,19 +233,143 @@ static void test_options(void **unused)
     static const char schema[] = "{\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"b\"]}";
     qn_grammar *grammar;
     assert_ok(from_schema(schema, &(qn_grammar_options){ .closed = true }, &grammar));
-    check_texts(grammar, &(struct texts){ schema, { "{\"a\":1,\"b\":1}" }, { "{\"c\":1" } });
-    qn_grammar_free(grammar);
-    assert_ok(from_schema(schema, &(qn_grammar_options){ .required_first = true }, &grammar));
-    check_texts(grammar, &(struct texts){ schema, { "{\"b\":1,\"c\":1,\"a\":1}" }, { "{\"a\":1", "{\"c\":1" } });
+    check_texts(grammar, &(struct texts){ schema, { "{\"a\": 1, \"b\": 1}" }, { "{\"c\": 1" } });
     qn_grammar_free(grammar);
     assert_ok(from_schema("{\"type\":\"string\",\"not\":{}}", NULL, &grammar));
     qn_grammar_free(grammar);
-    assert_ok(qn_grammar_from_json(false, &grammar));
+    assert_ok(qn_grammar_from_json(false, (qn_json_style){ 0 }, &grammar));
     check_texts(grammar, &(struct texts){ "json", { "1", "{}" }, { "x" } });
     qn_grammar_free(grammar);
-    assert_ok(qn_grammar_from_json(true, &grammar));
+    assert_ok(qn_grammar_from_json(true, (qn_json_style){ 0 }, &grammar));
     check_texts(grammar, &(struct texts){ "json object", { "{}" }, { "1", "[]" } });
     qn_grammar_free(grammar);
+}
+
+/* Lists of texts that are the same document but for white space, with what each style says of them. */
+static void test_spaces(void **unused)
+{
+    (void)unused;
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\"},\"b\":{\"anyOf\":[{\"type\":\"object\"},{\"type\":"
+        "\"null\"}]},\"c\":{\"const\":{\"x\":[1,{}]}}}}";
+    static const struct texts cases[] = {
+        [QN_JSON_SPACE_DEFAULT] = { "default",
+                                    { "{}", "{\"a\": []}", "{\"a\": [1, [true, {}]], \"b\": {\"x\": {\"y\": 1}, \"z\": \"\"}}",
+                                      "{\"c\": {\"x\": [1, {}]}}" },
+                                    { "{ }", "{\"a\":[]}", "{\"a\" : []}", "{\"a\":  []}", "{\"a\": [1,2]}", "{\"a\": [1 ,2]}",
+                                      "{\"a\": [ 1]}", "{\"a\": []\n}", "{\"a\": [],\"b\"", "{\n", "{\"c\": {\"x\":[" } },
+        [QN_JSON_SPACE_INDENT] = { "indent",
+                                   { "{}", "{\n  \"a\": []\n}", "{\n  \"a\": [\n    1,\n    [\n      {}\n    ]\n  ]\n}",
+                                     "{\n  \"b\": {\n    \"x\": {\n      \"y\": 1\n    },\n    \"z\": {}\n  }\n}",
+                                     "{\n  \"c\": {\n    \"x\": [\n      1,\n      {}\n    ]\n  }\n}",
+                                     "{\n  \"a\": [\n    {\n      \"x\": 1\n    }\n  ],\n  \"b\": null\n}" },
+                                   { "{\"a\"", "{\n \"a\"", "{\n   ", "{\n  \"a\": [1", "{\n  \"a\": [\n    1\n]",
+                                     "{\n  \"a\":[", "{\n  \"a\": [],\n\"b\"", "{\n}", "{\n  \"a\": []}",
+                                     "{\n  \"a\": [],\n    " } },
+        [QN_JSON_SPACE_COMPACT] = { "compact",
+                                    { "{}", "{\"a\":[1,[true,{}]],\"b\":{\"x\":{\"y\":1},\"z\":\"\"}}",
+                                      "{\"c\":{\"x\":[1,{}]}}" },
+                                    { "{\"a\": ", "{\"a\":[1, ", "{ ", "{\"a\":[],\n" } },
+        [QN_JSON_SPACE_ANY] = { "any",
+                                { "{}", "{ \"a\" : [ 1 ,\n\t\t2 ] }", "{\"a\":[1,2]}", "{\r\n                    \"a\":[]\n}",
+                                  "{\"a\": [\n    1,\n    [\n      {}\n    ]\n  ]}" },
+                                { "{  ", "{\n\n", "{\n                     ", " {}", "{} " } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar *grammar;
+        assert_ok(from_schema(schema, &(qn_grammar_options){ .style.space = (qn_json_space)i }, &grammar));
+        check_texts(grammar, &cases[i]);
+        qn_grammar_free(grammar);
+        label("any JSON");
+        assert_ok(qn_grammar_from_json(false, (qn_json_style){ .space = (qn_json_space)i }, &grammar));
+        check_texts(grammar, &cases[i]);
+        qn_grammar_free(grammar);
+    }
+}
+
+/* Properties come in the schema's order: optional ones may be left out, and those that have no name there come last. */
+static void test_order(void **unused)
+{
+    (void)unused;
+    static const struct texts cases[] = {
+        { "{\"properties\":{\"r\":{},\"o\":{},\"a\":{}},\"required\":[\"a\",\"r\"]}",
+          { "{\"r\": 1, \"o\": 1, \"a\": 1}", "{\"r\": 1, \"a\": 1}", "{\"r\": 1, \"a\": 1, \"z\": 1, \"y\": 1}" },
+          { "{\"a\"", "{\"o\"", "{\"r\": 1, \"z\"", "{\"r\": 1, \"a\": 1, \"o\"", "{\"r\": 1, \"a\": 1, \"z\": 1, \"o\"", "{}",
+            "{\"r\": 1}" } },
+        { "{\"properties\":{\"c\":{},\"b\":{},\"a\":{}},\"additionalProperties\":false}",
+          { "{}", "{\"c\": 1}", "{\"b\": 1}", "{\"a\": 1}", "{\"c\": 1, \"a\": 1}", "{\"c\": 1, \"b\": 1, \"a\": 1}" },
+          { "{\"a\": 1, \"", "{\"b\": 1, \"c\"", "{\"z\"" } },
+        /* What leaves too few behind it cannot come. */
+        { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":false},\"minProperties\":2,\"additionalProperties\":false}",
+          { "{\"a\": 1, \"b\": 1}", "{\"b\": 1, \"c\": 1}", "{\"a\": 1, \"c\": 1}" },
+          { "{\"c\"", "{\"a\": 1}", "{\"b\": 1}", "{}", "{\"d\"" } },
+        { "{\"properties\":{\"a\":{},\"b\":{},\"c\":{}},\"required\":[\"c\"],\"minProperties\":2,\"maxProperties\":2,"
+          "\"additionalProperties\":false}",
+          { "{\"a\": 1, \"c\": 1}", "{\"b\": 1, \"c\": 1}" },
+          { "{\"c\"", "{\"a\": 1, \"b\"" } },
+        { "{\"properties\":{\"b\":{},\"a\":{}},\"minProperties\":2}",
+          { "{\"a\": 1, \"x\": 1}", "{\"x\": 1, \"y\": 1}", "{\"b\": 1, \"a\": 1}" },
+          { "{\"a\": 1}", "{\"a\": 1, \"b\"" } },
+        /* Required ones that have no schema of their own come behind those that have. */
+        { "{\"properties\":{\"b\":{}},\"required\":[\"z\",\"y\",\"b\"]}",
+          { "{\"b\": 1, \"z\": 1, \"y\": 1, \"a\": 1}" },
+          { "{\"z\"", "{\"b\": 1, \"y\"", "{\"b\": 1, \"a\"" } },
+        /* What is joined: in the order in which the schema says it. */
+        { "{\"properties\":{\"b\":{},\"x\":{}},\"anyOf\":[{\"properties\":{\"a\":{},\"b\":{}},\"required\":[\"a\"]}]}",
+          { "{\"b\": 1, \"x\": 1, \"a\": 1}" },
+          { "{\"a\": 1, \"b\"", "{\"a\": 1, \"x\"" } },
+        { "{\"anyOf\":[{\"properties\":{\"b\":{},\"x\":{}},\"required\":[\"x\"]}],\"properties\":{\"a\":{},\"c\":{}}}",
+          { "{\"b\": 1, \"x\": 1, \"a\": 1, \"c\": 1}" },
+          { "{\"a\"", "{\"x\": 1, \"b\"" } },
+        { "{\"allOf\":[{\"properties\":{\"d\":{}}},{\"properties\":{\"c\":{}}}],\"properties\":{\"b\":{}}}",
+          { "{\"d\": 1, \"c\": 1, \"b\": 1}" },
+          { "{\"c\": 1, \"d\"", "{\"b\": 1, \"c\"" } },
+        { "{\"properties\":{\"b\":{}},\"allOf\":[{\"properties\":{\"d\":{}}},{\"properties\":{\"c\":{}}}]}",
+          { "{\"b\": 1, \"d\": 1, \"c\": 1}" },
+          { "{\"c\": 1, \"d\"", "{\"d\": 1, \"b\"" } },
+        { "{\"properties\":{\"b\":{}},\"$ref\":\"#/$defs/d\",\"$defs\":{\"d\":{\"properties\":{\"a\":{}}}}}",
+          { "{\"b\": 1, \"a\": 1}" },
+          { "{\"a\": 1, \"b\"" } },
+        { "{\"const\":{\"b\":1,\"a\":2}}", { "{\"b\": 1, \"a\": 2}" }, { "{\"a\"" } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar *grammar;
+        label("%s", cases[i].source);
+        assert_ok(from_schema(cases[i].source, NULL, &grammar));
+        check_texts(grammar, &cases[i]);
+        qn_grammar_free(grammar);
+    }
+}
+
+/* Many properties, one order: a document of all of them, and of each third; and any two the other way round do not fit. */
+static void test_long_order(void **unused)
+{
+    (void)unused;
+    enum { N = 256 };
+    static char text[N * 16];
+    json_t *properties = json_object();
+    qn_grammar *grammar;
+    for (int i = 0; i < N; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%03d", (i * 37) % N);
+        json_object_set_new(properties, name, json_pack("{s:i}", "const", i));
+    }
+    json_t *schema = json_pack("{s:o,s:b}", "properties", properties, "additionalProperties", 0);
+    assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+    for (int step = 1; step < N; step = step * 3 + 1) {
+        qn_text_buffer to = QN_APPEND_TO(text);
+        for (int i = step / 2; i < N; i += step)
+            qn_append(&to, "%s\"p%03d\": %d", i == step / 2 ? "{" : ", ", (i * 37) % N, i);
+        qn_append(&to, "}");
+        assert_false(to.is_cut);
+        label("each %d", step);
+        assert_int_equal(fits(grammar, text), 1);
+        to = QN_APPEND_TO(text);
+        qn_append(&to, "{\"p%03d\": %d, \"p%03d\"", (step * 37) % N, step, ((step - 1) * 37) % N);
+        assert_int_equal(fits(grammar, text), -1);
+    }
+    qn_grammar_free(grammar);
+    json_decref(schema);
 }
 
 static void test_refused_schemas(void **unused)
@@ -257,7 +384,7 @@ static void test_refused_schemas(void **unused)
         { "false", QN_ERR_INVALID, "no text fits 'schema: #'" },
         { "{\"type\":\"text\"}", QN_ERR_INVALID, "#/type: 'text' is not a type" },
         { "{\"not\":{}}", QN_ERR_UNSUPPORTED, "#: keyword 'not' is not supported" },
-        { "{\"properties\":{\"a\":{\"if\":{}}}}", QN_ERR_UNSUPPORTED, "schema: #/properties/a: keyword 'if'" },
+        { "{\"properties\":{\"a\":{\"contains\":{}}}}", QN_ERR_UNSUPPORTED, "schema: #/properties/a: keyword 'contains'" },
         { "{\"type\":\"string\",\"pattern\":\"(?=a)\"}", QN_ERR_UNSUPPORTED, "look-around at byte" },
         { "{\"type\":\"string\",\"pattern\":\"(\"}", QN_ERR_INVALID, "missing ')'" },
         { "{\"type\":\"string\",\"minLength\":-1}", QN_ERR_INVALID, "#/minLength: not a count" },
@@ -510,7 +637,7 @@ static void test_alternatives(void **unused)
         assert_int_equal(status, n == MOST ? QN_OK : QN_ERR_UNSUPPORTED);
         for (int i = 0; i < n && status == QN_OK; i++) {
             char text[64];
-            snprintf(text, sizeof text, "{ \"name\" : %d , \"x\":1}", i + 1000);
+            snprintf(text, sizeof text, "{\"name\": %d, \"x\": 1}", i + 1000);
             label("%s", text);
             assert_int_equal(fits(grammar, text), 1);
         }
@@ -526,7 +653,7 @@ static void test_depth(void **unused)
     qn_grammar *grammar;
     qn_grammar_state *state;
     size_t depth = 0;
-    assert_ok(qn_grammar_from_json(false, &grammar));
+    assert_ok(qn_grammar_from_json(false, (qn_json_style){ 0 }, &grammar));
     assert_ok(qn_grammar_state_create(grammar, &state));
     while (depth < 1000 && qn_grammar_state_advance(state, "[", 1))
         depth++;
@@ -544,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_scalars),         cmocka_unit_test(test_patterns),     cmocka_unit_test(test_containers),
         cmocka_unit_test(test_options),         cmocka_unit_test(test_regexes),      cmocka_unit_test(test_choices),
         cmocka_unit_test(test_refused_schemas), cmocka_unit_test(test_gbnf),         cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_spaces),          cmocka_unit_test(test_order),        cmocka_unit_test(test_long_order),
         cmocka_unit_test(test_depth),           cmocka_unit_test(test_alternatives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -312,12 +312,227 @@ static void test_constants(void **unused)
     }
 }
 
+/* ---- Arguments ---- */
+
+/* A call of `f` as a template prints it. */
+static void print_call(qn_output_form form, const char *arguments, qn_text_buffer *to)
+{
+    json_t *json = json_loads(arguments, 0, NULL), *value;
+    const char *key;
+    assert_non_null(json);
+    if (form != QN_OUTPUT_XML) {
+        char *text = json_dumps(json, 0);
+        qn_append(to,
+                  form == QN_OUTPUT_JSON ? "<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>"
+                                         : "{\"name\": \"f\", \"parameters\": %s}",
+                  text);
+        free(text);
+    } else {
+        qn_append(to, "<tool_call>\n<function=f>\n");
+        json_object_foreach(json, key, value)
+        {
+            char *text = json_is_string(value) ? strdup(json_string_value(value)) : json_dumps(value, JSON_ENCODE_ANY);
+            qn_append(to, "<parameter=%s>\n%s\n</parameter>\n", key, text);
+            free(text);
+        }
+        qn_append(to, "</function>\n</tool_call>");
+    }
+    assert_false(to->is_cut);
+    json_decref(json);
+}
+
+static bool call_fits(qn_output_form form, const qn_grammar *grammar, const char *arguments)
+{
+    static char text[4000];
+    qn_text_buffer to = QN_APPEND_TO(text);
+    qn_grammar_state *state;
+    print_call(form, arguments, &to);
+    assert_ok(qn_grammar_state_create(grammar, &state));
+    const bool is = qn_grammar_state_advance(state, text, to.length) && qn_grammar_state_is_finished(state);
+    qn_grammar_state_free(state);
+    return is;
+}
+
+enum { N_ARGUMENTS = 6 };
+struct arguments {
+    const char *parameters; /* NULL: the tool has none */
+    const char *fit[N_ARGUMENTS], *not [N_ARGUMENTS];
+};
+
+static void check_arguments(const struct arguments *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < 2 * N_FORMS; k++) {
+            const qn_output_form form = forms[k / 2];
+            qn_output_params output;
+            qn_grammar *grammar;
+            json_error_t error;
+            json_t *parameters = cases[i].parameters ? json_loads(cases[i].parameters, 0, &error) : NULL;
+            label("form %d, strict %zu, %s", form, k % 2, cases[i].parameters ? cases[i].parameters : "no parameters");
+            json_t *tools =
+                json_pack("[{s:{s:s,s:b,s:o*}}]", "function", "name", "f", "strict", (int)(k % 2), "parameters", parameters);
+            assert_non_null(tools);
+            qn_output_params_init(&output, form);
+            assert_ok(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar));
+            for (size_t a = 0; a < N_ARGUMENTS && cases[i].fit[a]; a++) {
+                label("%s", cases[i].fit[a]);
+                assert_true(call_fits(form, grammar, cases[i].fit[a]));
+            }
+            for (size_t a = 0; a < N_ARGUMENTS && cases[i].not [a]; a++) {
+                label("%s", cases[i].not [a]);
+                assert_false(call_fits(form, grammar, cases[i].not [a]));
+            }
+            qn_grammar_free(grammar);
+            json_decref(tools);
+        }
+}
+
+/* Parameters that are not among the root's own properties. */
+static void test_roots(void **unused)
+{
+    (void)unused;
+#define CONTENT "{\"properties\":{\"content\":{\"type\":\"string\"}},\"required\":[\"content\"]}"
+#define SOURCE "{\"properties\":{\"source_url\":{\"type\":\"string\"}},\"required\":[\"source_url\"]}"
+    static const struct arguments cases[] = {
+        { "{\"type\":\"object\",\"anyOf\":[" CONTENT "," SOURCE "]}",
+          { "{\"content\":\"hello\"}", "{\"source_url\":\"x\"}" },
+          { "{}", "{\"content\":\"a\",\"source_url\":\"b\"}", "{\"other\":\"a\"}" } },
+        { "{\"anyOf\":[" CONTENT "," SOURCE "]}", { "{\"content\":\"hello\"}" }, { "{}" } },
+        { "{\"type\":\"object\",\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"},\"content\":{\"type\":\"string\"}},"
+          "\"required\":[\"k\","
+          "\"content\"]},{\"properties\":{\"k\":{\"const\":\"b\"}},\"required\":[\"k\"]}]}",
+          { "{\"k\":\"a\",\"content\":\"x\"}", "{\"k\":\"b\"}" },
+          { "{\"k\":\"a\"}", "{\"k\":\"b\",\"content\":\"x\"}", "{}" } },
+        { "{\"$ref\":\"#/$defs/u\",\"$defs\":{\"u\":{\"anyOf\":[" CONTENT "," SOURCE "]}}}",
+          { "{\"content\":\"hello\"}", "{\"source_url\":\"x\"}" },
+          { "{}" } },
+        { "{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"}},\"required\":[\"path\"],\"anyOf\":[" CONTENT
+          "," SOURCE "]}",
+          { "{\"path\":\"p\",\"content\":\"hello\"}", "{\"path\":\"p\",\"source_url\":\"x\"}" },
+          { "{\"path\":\"p\"}", "{\"content\":\"x\"}", "{\"content\":\"x\",\"path\":\"p\"}" } },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"anyOf\":[{"
+          "\"required\":[\"a\"]},{"
+          "\"required\":[\"b\"]}]}",
+          { "{\"a\":1}", "{\"b\":\"x\"}", "{\"a\":1,\"b\":\"x\"}" },
+          { "{}", "{\"a\":\"x\"}" } },
+        { "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"a\",\"b\"]}},\"required\":[\"kind\"],\"if\":{"
+          "\"properties\":{\"kind\":{\"const\":"
+          "\"a\"}}},\"then\":" CONTENT ",\"else\":" SOURCE "}",
+          { "{\"kind\":\"a\",\"content\":\"x\"}", "{\"kind\":\"b\",\"source_url\":\"x\"}" },
+          { "{\"kind\":\"a\"}", "{\"kind\":\"b\",\"content\":\"x\"}", "{\"kind\":\"b\"}" } },
+        { "{\"type\":\"object\",\"additionalProperties\":true}", { "{}", "{\"a\":\"x\",\"b\":[1]}" }, { NULL } },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\"}},\"additionalProperties\":{\"type\":\"integer\"}}",
+          { "{\"z\":5}", "{\"a\":\"x\",\"y\":1,\"z\":2}", "{}" },
+          { "{\"z\":\"x\"}", "{\"z\":1,\"a\":\"x\"}" } },
+        { "{\"type\":\"object\"}", { "{}", "{\"a\":\"x\",\"b\":{\"c\":1}}" }, { NULL } },
+        { "{}", { "{}", "{\"a\":\"x\"}" }, { NULL } },
+        { NULL, { "{}", "{\"a\":\"x\"}" }, { NULL } },
+        { "{\"type\":[\"object\",\"null\"],\"properties\":{\"a\":{\"type\":\"integer\"}}}", { "{\"a\":1}" }, { "{\"b\":1}" } },
+        { "{\"type\":\"object\",\"patternProperties\":{\"^x\":{\"type\":\"integer\"},\"z$\":{\"maximum\":9}},"
+          "\"additionalProperties\":{\"enum\":["
+          "\"o\"]}}",
+          { "{\"xa\":10,\"b\":\"o\",\"xz\":3}" },
+          { "{\"xa\":\"o\"}", "{\"b\":10}", "{\"xz\":10}" } },
+        { "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"string\"}},\"required\":[\"a\"]},{\"properties\":{\"a\":{"
+          "\"maxLength\":2}}}]}",
+          { "{\"a\":\"xy\"}" },
+          { "{\"a\":\"xyz\"}", "{}" } },
+        { "{\"type\":\"object\",\"properties\":{\"r\":{\"type\":\"string\"},\"a\":{\"type\":\"string\"}}}",
+          { "{\"r\":\"x\",\"a\":\"y\"}", "{\"a\":\"y\"}" },
+          { "{\"a\":\"y\",\"r\":\"x\"}" } },
+    };
+    check_arguments(cases, sizeof cases / sizeof *cases);
+}
+
+/* Values are held to what references and combinations say of them. */
+static void test_values(void **unused)
+{
+    (void)unused;
+#define V(schema)                                                                                                              \
+    "{\"type\":\"object\",\"properties\":{\"v\":" schema                                                                       \
+    "},\"required\":[\"v\"],\"$defs\":{\"C\":{\"type\":\"string\",\"enum\":[\"red\","                                          \
+    "\"green\"]},\"A\":{\"$ref\":\"#/$defs/C\"},\"W\":{\"type\":\"string\",\"pattern\":\"^[a-z]+$\"}}}"
+    static const struct arguments cases[] = {
+        { V("{\"$ref\":\"#/$defs/C\"}"), { "{\"v\":\"red\"}" }, { "{\"v\":\"purple\"}", "{\"v\":\"\"}", "{\"v\":\"redx\"}" } },
+        { V("{\"$ref\":\"#/$defs/A\",\"description\":\"x\"}"), { "{\"v\":\"green\"}" }, { "{\"v\":\"purple\"}" } },
+        { V("{\"allOf\":[{\"$ref\":\"#/$defs/C\"}],\"default\":\"red\"}"), { "{\"v\":\"green\"}" }, { "{\"v\":\"purple\"}" } },
+        { V("{\"anyOf\":[{\"$ref\":\"#/$defs/C\"},{\"type\":\"null\"}]}"),
+          { "{\"v\":\"red\"}", "{\"v\":null}" },
+          { "{\"v\":\"x\"}", "{\"v\":1}" } },
+        { V("{\"anyOf\":[{\"enum\":[\"a\",\"b\"],\"type\":\"string\"},{\"type\":\"null\"}]}"),
+          { "{\"v\":\"a\"}", "{\"v\":null}" },
+          { "{\"v\":\"c\"}" } },
+        { V("{\"oneOf\":[{\"const\":\"auto\"},{\"type\":\"integer\",\"maximum\":3}]}"),
+          { "{\"v\":\"auto\"}", "{\"v\":2}" },
+          { "{\"v\":\"x\"}", "{\"v\":4}" } },
+        { V("{\"$ref\":\"#/$defs/W\",\"maxLength\":3}"),
+          { "{\"v\":\"abc\"}" },
+          { "{\"v\":\"abcd\"}", "{\"v\":\"AB\"}", "{\"v\":\"\"}" } },
+        { V("{\"allOf\":[{\"type\":\"string\"},{\"minLength\":2},{\"maxLength\":3}]}"),
+          { "{\"v\":\"ab\"}", "{\"v\":\"\u00e9\u20ac\"}" },
+          { "{\"v\":\"a\"}", "{\"v\":\"abcd\"}" } },
+        { V("{\"type\":\"string\",\"maxLength\":2000,\"minLength\":1}"), { "{\"v\":\"a\"}" }, { "{\"v\":\"\"}" } },
+        { V("{\"type\":\"string\",\"format\":\"date\"}"), { "{\"v\":\"2024-02-29\"}" }, { "{\"v\":\"2023-02-29\"}" } },
+        { V("{\"enum\":[\"a\",1,null,true,[1]]}"),
+          { "{\"v\":\"a\"}", "{\"v\":1}", "{\"v\":null}", "{\"v\":[1]}" },
+          { "{\"v\":2}", "{\"v\":\"b\"}", "{\"v\":false}" } },
+        { V("{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/C\"}}"), { "{\"v\":[\"red\"]}" }, { "{\"v\":[\"x\"]}" } },
+        { V("{\"type\":\"string\",\"not\":{\"enum\":[\"a\",\"b\"]}}"),
+          { "{\"v\":\"c\"}", "{\"v\":\"ab\"}" },
+          { "{\"v\":\"a\"}" } },
+    };
+    check_arguments(cases, sizeof cases / sizeof *cases);
+}
+
+/* Where a string may be something else, what would be read as that is no string; and no text has what ends it. */
+static void test_readings(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *schema, *fit[6], *not [6];
+    } cases[] = {
+        { "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\",\"minimum\":3,\"maximum\":4}]}",
+          { "3", "x", "5x", "1.5", "" },
+          { "5", " 5 ", "5.0", "1e3" } },
+        { "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}]}",
+          { "[1, 2]", "x", "a[" },
+          { "[x", "[\"a\"]" } },
+        { "{\"type\":[\"string\",\"null\"],\"enum\":[\"a\",\"null\"]}", { "a" }, { "null", "None" } },
+        { "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"boolean\"}]}",
+          { "true", "False", "tru", "trux" },
+          { "truex" } },
+        { "{\"type\":[\"string\",\"integer\"],\"minLength\":2}", { "ab", "5" }, { "a" } },
+        { "{\"type\":[\"string\",\"integer\"]}", { "a", "5" }, { NULL } },
+        { "{}", { "a", "5", "[x", "null" }, { "<parameter=a>", "a</parameter>b" } },
+        { "{\"type\":\"string\"}",
+          { "<parameter=b>", "<parameter=", "<param", "</paramete", "\n</x>" },
+          { "x<parameter=a>", "a\n</parameter>\nb", "</function>" } },
+        { "{\"type\":\"string\",\"pattern\":\"a$\"}", { "a", "<a" }, { "</parameter>a", "<parameter=a>a" } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int strict = 0; strict < 2; strict++) {
+            qn_grammar *grammar;
+            label("strict %d, %s", strict, cases[i].schema);
+            assert_ok(compile(QN_OUTPUT_XML, cases[i].schema, strict, &grammar));
+            for (size_t k = 0; k < 6 && cases[i].fit[k]; k++) {
+                label("'%s'", cases[i].fit[k]);
+                assert_true(fits(QN_OUTPUT_XML, grammar, cases[i].fit[k], true));
+            }
+            for (size_t k = 0; k < 6 && cases[i].not [k]; k++) {
+                label("'%s'", cases[i].not [k]);
+                assert_false(fits(QN_OUTPUT_XML, grammar, cases[i].not [k], true));
+            }
+            qn_grammar_free(grammar);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),  cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_names),     cmocka_unit_test(test_lengths), cmocka_unit_test(test_no_length),
-        cmocka_unit_test(test_constants),
+        cmocka_unit_test(test_constants), cmocka_unit_test(test_roots),   cmocka_unit_test(test_values),
+        cmocka_unit_test(test_readings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,8 +143,27 @@ static const char *const gbnfs[] = {
     "root ::= [a-z]{1,2} r\nr ::= \"ing\" | \"me\" | \"(\" r \")\"",
     "root ::= (a | b)* \"x\"\na ::= \"(\" root \")\" | \"a\"\nb ::= a? a? \"name\" a*",
 };
+/* Parameters of a tool, in the form xml. */
+static const char *const calls[] = {
+    "{\"properties\":{\"name\":{\"type\":\"string\"},\"nameb\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":5},"
+    "\"a\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"null\"},{\"type\":\"integer\"}]}}}",
+    "{\"properties\":{\"b\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3000}},\"required\":[\"b\"]}",
+    "{\"additionalProperties\":{\"type\":\"string\",\"pattern\":\"^[a-z]*$\"}}",
+    "{\"anyOf\":[{\"properties\":{\"name\":{\"enum\":[\"a\",\"true\"]}}},{\"properties\":{\"a\":{}},\"additionalProperties\":"
+    "true}]}",
+    "{\"patternProperties\":{\"^n\":{\"type\":\"boolean\"},\"e$\":{\"const\":true}},\"additionalProperties\":{\"type\":"
+    "\"array\"}}",
+};
+/* Where their walks begin. */
+static const char *const call_begins[] = { "<tool_call>\n<function=f>\n<parameter=a>\n",
+                                           "<tool_call>\n<function=f>\n<parameter=b>\n",
+                                           "<tool_call>\n<function=f>\n<parameter=nam",
+                                           "<tool_call>\n<function=f>\n<parameter=", "<tool_call>\n<function=f>\n" };
 enum {
-    N_SCHEMAS = sizeof schemas / sizeof *schemas,
+    N_CALLS = sizeof calls / sizeof *calls,
+    N_STYLES = 4,
+    N_PLAIN = sizeof schemas / sizeof *schemas,
+    N_SCHEMAS = N_STYLES * N_PLAIN, /* each in every style of white space; properties in any order where that is any */
     N_REGEXES = sizeof regexes / sizeof *regexes,
     N_GBNFS = sizeof gbnfs / sizeof *gbnfs
 };
@@ -153,12 +172,23 @@ static qn_grammar *compile(size_t which)
 {
     qn_grammar *grammar = NULL;
     if (which < N_SCHEMAS) {
-        json_t *schema = json_loads(schemas[which], JSON_DECODE_ANY, NULL);
+        const qn_json_space space = (qn_json_space)(which / N_PLAIN);
+        const qn_grammar_options options = { .style = { space, space == QN_JSON_SPACE_ANY ? QN_JSON_ORDER_ANY
+                                                                                          : QN_JSON_ORDER_SCHEMA } };
+        json_t *schema = json_loads(schemas[which % N_PLAIN], JSON_DECODE_ANY, NULL);
         assert_non_null(schema);
-        assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+        assert_ok(qn_grammar_from_schema(schema, &options, &grammar));
         json_decref(schema);
     } else if (which < N_SCHEMAS + N_REGEXES) {
         assert_ok(qn_grammar_from_regex(regexes[which - N_SCHEMAS], strlen(regexes[which - N_SCHEMAS]), &grammar));
+    } else if (which >= N_SCHEMAS + N_REGEXES + N_GBNFS) {
+        qn_output_params output;
+        json_t *tools = json_pack("[{s:s,s:o}]", "name", "f", "parameters",
+                                  json_loads(calls[which - N_SCHEMAS - N_REGEXES - N_GBNFS], 0, NULL));
+        assert_non_null(tools);
+        qn_output_params_init(&output, QN_OUTPUT_XML);
+        assert_ok(qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar));
+        json_decref(tools);
     } else {
         const char *text = gbnfs[which - N_SCHEMAS - N_REGEXES];
         assert_ok(qn_grammar_from_gbnf(text, strlen(text), &grammar));
@@ -193,6 +223,10 @@ static void check_walks(const struct vocabulary *v, size_t which, int n_walks, i
         size_t n = 0, length;
         qn_grammar_state *state;
         assert_ok(qn_grammar_state_create(grammar, &state));
+        if (which >= N_SCHEMAS + N_REGEXES + N_GBNFS && walk % 2 == 0) {
+            const char *begin = call_begins[which - N_SCHEMAS - N_REGEXES - N_GBNFS];
+            (void)qn_grammar_state_advance(state, begin, strlen(begin));
+        }
         for (int step = 0; step < n_steps; step++) {
             label("after %s", text);
             assert_ok(qn_grammar_mask(v->vocab, state, mask));
@@ -219,21 +253,21 @@ static void check_walks(const struct vocabulary *v, size_t which, int n_walks, i
 static void test_made_vocabulary(void **unused)
 {
     (void)unused;
-    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS; i++)
+    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&made, i, QN_TEST_SANITIZED ? 1 : 2, 12);
 }
 
 static void test_demo_vocabulary(void **unused)
 {
     (void)unused;
-    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS; i++)
+    for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&demo, i, QN_TEST_SANITIZED ? 1 : 4, 12);
 }
 
 /* Threads share a vocabulary and its cache. */
 static void *take_masks(void *which)
 {
-    static const char text[] = "{\"name\":[1,true,null,\"a b\"],\"b\":{}}";
+    static const char text[] = "{\"name\": [1, true, null, \"a b\"], \"b\": {}}";
     qn_grammar *grammar = which;
     qn_grammar_state *state;
     uint32_t *mask = calloc(MAX_WORDS, sizeof *mask);
@@ -254,7 +288,7 @@ static void test_threads(void **unused)
     (void)unused;
     pthread_t threads[4];
     qn_grammar *grammar;
-    assert_ok(qn_grammar_from_json(true, &grammar));
+    assert_ok(qn_grammar_from_json(true, (qn_json_style){ 0 }, &grammar));
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, take_masks, grammar), 0);
     for (int i = 0; i < 4; i++) {

@@ -144,10 +144,15 @@ static void test_syntax(void **state)
         "{\"a\\u0000\":1}",
         "1 1",
         "[] []",
-        "\xef\xbb\xbf[]",
+        "\xef\xbb[]",
+        "[\xef\xbb\xbf]",
         "{\"k\\t\":\"v\\t\",\"l\":[\"\\\\\"]}",
     };
     (void)state;
+    assert_reads("\xef\xbb\xbf {\"a\":1}", "{\"a\":1}"); /* a byte order mark, once */
+    assert_null(load("\xef\xbb\xbf\xef\xbb\xbf[]"));
+    assert_null(load("\xef\xbb\xbf"));
+    assert_null(load(" \xef\xbb\xbf[]"));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         label("%s", texts[i]);
         json_t *json = load(texts[i]), *expected = json_loads(texts[i], JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);

@@ -21,6 +21,14 @@ static const char tools_text[] =
     "\"allOf\": [{\"$ref\": \"#/$defs/more\"}, {\"anyOf\": [{\"properties\": {\"one\": {\"type\": \"boolean\"}}}]}],"
     "\"$defs\": {\"more\": {\"properties\": {\"extra\": {\"type\": \"integer\"}}}, \"place/or\": {\"type\": \"object\"}, "
     "\"loop\": {\"$ref\": \"#/$defs/loop\"}}}}},"
+    "{\"name\": \"union\", \"input_schema\": {\"properties\": {\"many\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": "
+    "\"array\"}]},"
+    "\"count\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}, \"flag\": {\"anyOf\": [{\"type\": \"string\", "
+    "\"minLength\": 2},"
+    "{\"type\": \"boolean\"}]}, \"mode\": {\"anyOf\": [{\"const\": \"auto\"}, {\"type\": \"integer\"}]}}, \"if\": "
+    "{\"required\": [\"mode\"]},"
+    "\"then\": {\"properties\": {\"both\": {\"type\": \"string\"}}}, \"else\": {\"properties\": {\"both\": {\"type\": "
+    "\"integer\"}}}}},"
     "{\"name\": \"now\", \"input_schema\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}}]";
 
 static const struct golden {
@@ -156,6 +164,44 @@ static const struct golden {
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n</function>\n<function=g>\n</function>\n</tool_call>", "[f|{}]=[g|{}]=" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\nx<parameter=a>\n</tool_call>", "[f|]!C{x<parameter=a>\n</tool_call>}" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n<param>y", "[f|]~" },
+    /* The tag of another parameter of the tool ends a value; of none that it has, of one that came, and of no tool's it is text. */
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nx\n<parameter=days>\n3\n<parameter=extra>\n4\n</parameter>\n"
+      "<parameter=unit>c<parameter=metric>True</parameter>\n</function>\n</tool_call>",
+      "[get_weather|{\"city\": \"x\", \"days\": 3, \"extra\": 4, \"unit\": \"c\", \"metric\": true}]=" },
+    { QN_OUTPUT_XML, BYTES_ONLY,
+      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": 1}\n<parameter=city>\nx\n</function>\n</tool_call>",
+      "[get_weather|{\"where\": {\"x\": 1}, \"city\": \"x\"}]=" },
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=get_weather>\n<parameter=city>\nsay <parameter=unknown>\n<parameter=city>\n<parameter=day\n"
+      "<parameter=dayss>\n<parameter=>\n</parameter>\n</function>\n</tool_call>",
+      "[get_weather|{\"city\": \"say "
+      "<parameter=unknown>\\n<parameter=city>\\n<parameter=day\\n<parameter=dayss>\\n<parameter=>\"}]=" },
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>\n<parameter=days>\n</"
+      "parameter>\n"
+      "</function>\n</tool_call>",
+      "[get_weather|{\"days\": 3, \"city\": \"<parameter=days>\"}]=" },
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=f>\n<parameter=a>\nx\n<parameter=b>\ny\n</parameter>\n</function>\n</tool_call>",
+      "[f|{\"a\": \"x\\n<parameter=b>\\ny\"}]=" },
+    /* Strings of JSON have no tags, but behind a line end. */
+    { QN_OUTPUT_XML, BYTES_ONLY,
+      "<tool_call>\n<function=get_weather>\n<parameter=where>\n{\"x\": \"<parameter=city> </parameter></function></tool_call> "
+      "\\\"\"}\n"
+      "</parameter>\n<parameter=list>\n[\"a\n</parameter>\n</function>\n</tool_call>",
+      "[get_weather|{\"where\": {\"x\": \"<parameter=city> </parameter></function></tool_call> \\\"\"}, \"list\": "
+      "\"[\\\"a\"}]=" },
+    /* Values of a union: what they are read as first. */
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=union>\n<parameter=many>\n[\"a\"]\n</parameter>\n<parameter=count>\n7\n</"
+      "parameter>\n<parameter=flag>\n"
+      " true \n</parameter>\n<parameter=mode>\n5\n</parameter>\n<parameter=both>\n5\n</parameter>\n</function>\n</tool_call>\n"
+      "<tool_call>\n<function=union>\n<parameter=many>\n[a\n</parameter>\n<parameter=count>\n7x\n</"
+      "parameter>\n<parameter=flag>\ntrue!"
+      "\n</parameter>\n<parameter=mode>\nauto\n</parameter>\n<parameter=both>\nx\n</parameter>\n</function>\n</tool_call>",
+      "[union|{\"many\": [\"a\"], \"count\": 7, \"flag\": true, \"mode\": 5, \"both\": 5}]="
+      "[union|{\"many\": \"[a\", \"count\": \"7x\", \"flag\": \"true!\", \"mode\": \"auto\", \"both\": \"x\"}]=" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n<function=now>\n<parameter=a>\nx\n</parameter>\n<parameter=b>\ny",
       "[now|{\"a\": \"x\", \"b\": \"y]~" },
     { QN_OUTPUT_XML, 0, "<tool_call>\n{\"name\": \"now\"}\n</tool_call>", "C{<tool_call>\n{\"name\": \"now\"}\n</tool_call>}" },
@@ -290,6 +336,46 @@ static void test_cut_off(void **state)
                 transcript_free(&transcript);
             }
         assert_true(n_seen > 0);
+    }
+}
+
+/* What comes of output that something else than the model ends: its log without what closes the last entry is the beginning of
+ * the whole output's. A delimiter's token comes whole. */
+static void expect_cut(const struct golden *golden, bool by_token, size_t cut)
+{
+    struct transcript transcript = { .last_kind = -1 };
+    const qn_output_params params = params_of(golden, by_token, &transcript);
+    const char *output = golden->output;
+    qn_output_parser *parser;
+    assert_ok(qn_output_parser_create(&params, &parser));
+    for (size_t at = 0, end; at < cut; at = end) {
+        int32_t token;
+        end = next_piece(&params, output, at, strlen(output), 1, &token);
+        assert_ok(qn_output_feed(parser, token >= 0 ? token : by_token ? 100 : -1, output + at, end - at));
+    }
+    assert_ok(qn_output_cut(parser));
+    transcript_close(&transcript);
+    text_add(&transcript.log, "", 0);
+    assert_null(transcript.problem);
+    const char *log = transcript.log.data;
+    const size_t n = transcript.log.n, n_close = !n ? 0 : log[n - 1] == '}' ? 1 : 2;
+    if (strncmp(log, golden->log, n - n_close) != 0)
+        fail_msg("%s", log);
+    transcript_free(&transcript);
+    qn_output_parser_free(parser);
+}
+
+static void test_cuts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_GOLDENS; i++) {
+        const struct golden *golden = &goldens[i];
+        for (int by_token = 0; by_token < 2; by_token++)
+            for (size_t cut = 0; cut <= strlen(golden->output); cut++) {
+                label("golden %zu, %s, cut at %zu: %s", i, by_token ? "tokens" : "bytes", cut, golden->output);
+                if (!(golden->flags & (by_token ? BYTES_ONLY : TOKENS_ONLY)))
+                    expect_cut(golden, by_token, cut);
+            }
     }
 }
 
@@ -718,10 +804,11 @@ static void test_tools(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cut_off),          cmocka_unit_test(test_random),
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_streams),          cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_budget),  cmocka_unit_test(test_budget_of_blocks), cmocka_unit_test(test_words),
-        cmocka_unit_test(test_forms),   cmocka_unit_test(test_refusals),         cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_goldens), cmocka_unit_test(test_cuts),   cmocka_unit_test(test_cut_off),
+        cmocka_unit_test(test_random),  cmocka_unit_test(test_json),   cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_budget), cmocka_unit_test(test_budget_of_blocks),
+        cmocka_unit_test(test_words),   cmocka_unit_test(test_forms),  cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -350,9 +350,11 @@ static void check_grammar(const qn_output_params *params, const json_t *answer, 
     if (!json_array_size(calls) || !begin)
         return;
     const bool is_lazy = random_u32() % 2, is_single = random_u32() % 2, is_one = json_array_size(calls) == 1;
-    const qn_grammar_calls of = {
-        .output = params, .tools = load_tools(tools_text), .is_lazy = is_lazy, .is_single = is_single
-    };
+    const qn_grammar_calls of = { .output = params,
+                                  .tools = load_tools(tools_text),
+                                  .is_lazy = is_lazy,
+                                  .is_single = is_single,
+                                  .style = { QN_JSON_SPACE_ANY, QN_JSON_ORDER_ANY } };
     const char *text = begin + (is_lazy && params->form != QN_OUTPUT_LLAMA3 ? strlen(params->call_open.text) : 0);
     size_t n = strlen(text);
     qn_grammar *grammar;

@@ -275,7 +275,10 @@ static void wrong_values_name_their_field(void **unused)
         { "\"grammar\":\"root ::= (\"", "grammar" },
         { "\"grammar\":5", "grammar" },
         { "\"json_schema\":[]", "json_schema" },
-        { "\"json_schema\":{},\"grammar\":\"root ::= \\\"a\\\"\"", "json_schema" },
+        { "\"json_whitespace\":\"tabs\"", "json_whitespace" },
+        { "\"json_whitespace\":2", "json_whitespace" },
+        { "\"json_property_order\":\"default\"", "json_property_order" },
+        { "\"json_schema\":{},\"grammar\":\"root ::= \\\"a\\\"\"", "grammar" },
     };
     static const struct {
         const char *path, *body, *param;
@@ -284,7 +287,8 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{\"messages\":\"a\"}", "messages" },
         { CHAT, "{\"messages\":[]}", "messages" },
         { CHAT, "{\"messages\":[1]}", "messages[0].role" },
-        { CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"functions\",\"content\":\"\"}]}", "messages[0].role" },
+        { CHAT, "{\"messages\":[{\"role\":\"function\",\"content\":\"\"}]}", "messages[0].name" },
         { CHAT, "{\"messages\":[{\"role\":\"user\\u0000\",\"content\":\"\"}]}", "role" },
         { CHAT, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content" },
         { CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content" },
@@ -418,6 +422,45 @@ static void answer_is(const char *fields, bool calls, bool object, bool integer)
         qn_grammar_state_free(state);
     }
     qn_exchange_free(x);
+}
+
+/* Whether an answer may begin with a text. */
+static bool may_begin(const char *fields, const char *text)
+{
+    qn_exchange *x = with(CHAT, fields);
+    qn_grammar_state *state;
+    label("%s", fields);
+    assert_ok(qn_grammar_state_create(x->requests->grammar, &state));
+    const bool may = qn_grammar_state_advance(state, text, strlen(text));
+    qn_grammar_state_free(state);
+    qn_exchange_free(x);
+    return may;
+}
+
+static void styles_of_json(void **unused)
+{
+    (void)unused;
+#define OBJECT "\"json_schema\":{\"properties\":{\"b\":{\"type\":\"array\"},\"a\":{}}}"
+    static const struct {
+        const char *field, *fits, *not ;
+    } cases[] = {
+        { "", "{\"b\": [1, 2], \"a\"", "{\"b\":[" },
+        { ",\"json_whitespace\":\"default\"", "{\"b\": [1, 2], \"a\"", "{\n" },
+        { ",\"json_whitespace\":\"indent\"", "{\n  \"b\": [\n    1,\n    2\n  ],\n  \"a\"", "{\"b\"" },
+        { ",\"json_whitespace\":\"compact\"", "{\"b\":[1,2],\"a\"", "{\"b\": " },
+        { ",\"json_whitespace\":\"any\"", "{\"b\":[1 ,2], \"a\"", "{\"a\":1,\"b\"" },
+        { ",\"json_property_order\":\"schema\"", "{\"b\": [], \"a\"", "{\"a\": 1, \"b\"" },
+        { ",\"json_property_order\":\"any\"", "{\"a\": 1, \"b\"", "{\"a\":1" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char fields[400];
+        snprintf(fields, sizeof fields, OBJECT "%s", cases[i].field);
+        assert_true(may_begin(fields, cases[i].fits));
+        assert_false(may_begin(fields, cases[i].not ));
+        snprintf(fields, sizeof fields, TOOLS "," OBJECT "%s", cases[i].field);
+        assert_true(may_begin(fields, cases[i].fits));
+        assert_false(may_begin(fields, cases[i].not ));
+    }
 }
 
 /* Agents send both: the answer is calls, or content of the format. */
@@ -706,10 +749,11 @@ int main(void)
         cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
         cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
         cmocka_unit_test(grammars_are_of_the_scope),      cmocka_unit_test(refusals_of_the_scheduler),
-        cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(formats_go_with_tools),
-        cmocka_unit_test(prompts_fit_into_the_context),   cmocka_unit_test(memory_of_values_is_limited),
-        cmocka_unit_test(arguments_have_a_depth),         cmocka_unit_test(allowed_tools_are_there_once),
-        cmocka_unit_test(biases_are_those_of_tokens),     cmocka_unit_test(names_of_models_are_short),
+        cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(styles_of_json),
+        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(memory_of_values_is_limited),    cmocka_unit_test(arguments_have_a_depth),
+        cmocka_unit_test(allowed_tools_are_there_once),   cmocka_unit_test(biases_are_those_of_tokens),
+        cmocka_unit_test(names_of_models_are_short),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);
 }

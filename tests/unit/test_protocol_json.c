@@ -156,12 +156,13 @@ static void what_is_no_body_is_refused(void **unused)
                                        "{\"a\":\"\n\"}",
                                        "{\"a\":01}",
                                        "{\"\\u0000\":1}",
-                                       "\xef\xbb\xbf{}" };
+                                       "\xef\xbb\xbf\xef\xbb\xbf{}" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         label("%s", bad[i]);
         assert_null(read_body(bad[i], NULL));
     }
     assert_reads(" {\"a\":1,\"a\":2} \n", "{\"a\":2}");
+    assert_reads("\xef\xbb\xbf{\"a\":2}", "{\"a\":2}");
     json_t *json = read_body("{\"seed\":18446744073709551615,\"n\":2}", NULL);
     assert_true(json_is_integer(json_object_get(json, "n")));
     assert_true(json_real_value(json_object_get(json, "seed")) == 0x1p64);

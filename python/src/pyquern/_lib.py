@@ -81,6 +81,20 @@ def check(status: int) -> None:
         raise error_of(status, ffi.string(lib.qn_error_text()))
 
 
+def is_process(maker: int) -> bool:
+    """Whether this is the process `maker`, which an object keeps that has threads and locks."""
+    return os.getpid() == maker
+
+
+def check_process(maker: int, what: str) -> None:
+    """The library's own error, for what waits before the library is called."""
+    if not is_process(maker):
+        raise InvalidError(
+            f"{what} was made by process {maker}, and this is process {os.getpid()}: threads, locks and GPU contexts do not "
+            'survive a fork. Make it in each process; with multiprocessing, by the start method "spawn"'
+        )
+
+
 # Views of arrays that are not there: no bias, no initial state, no cumulative lengths.
 NO_VIEW: Any = ffi.new("qn_view *")[0]
 NO_CUDA_VIEW: Any = ffi.new("qn_cuda_view *")[0]

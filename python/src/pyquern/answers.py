@@ -82,7 +82,7 @@ class ChatEvent(NamedTuple):
     "tool_call"              a call begins; text is the function's name
     "arguments"              text continues the call's arguments, which are a JSON object
     "tool_call_end"          call is the whole call. It is None if the call was cut off, or does not parse: then text, which is
-                             all that the model wrote of it, is content of the answer
+                             all that the model wrote of a call that does not parse, is content of the answer
     """
 
     type: Literal["reasoning", "content", "tool_call", "arguments", "tool_call_end"]

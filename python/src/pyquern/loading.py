@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from pyquern import hub
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, check, lib
-from pyquern.options import terminated
-from pyquern.requests import Interruptible, callback, on_error, on_progress
+from pyquern._lib import InvalidError, check, check_process, lib
+from pyquern.options import assign, flag, terminated
+from pyquern.requests import Interruptible, callback, callback_of, check_no_callback, on_error, on_progress
 
 log = logging.getLogger("pyquern")
 
@@ -55,7 +55,8 @@ class _Loading(Interruptible):
 
 @callback("void(void *, const char *)", onerror=on_error)
 def on_log(user: Any, line: Any) -> None:
-    log.info("%s", ffi.string(line).decode(errors="replace"))
+    with callback_of(True):  # a handler may be called during a step
+        log.info("%s", ffi.string(line).decode(errors="replace"))
 
 
 class ModelHandle:
@@ -63,6 +64,7 @@ class ModelHandle:
 
     def __init__(self, pointer: Any, user: Any) -> None:
         self._pointer = pointer
+        self._process = os.getpid()
         self.children: weakref.WeakSet[Owner] = weakref.WeakSet()
         self._free = weakref.finalize(self, _free_model, pointer, user)
 
@@ -72,7 +74,12 @@ class ModelHandle:
             raise InvalidError("model: it is closed")
         return self._pointer
 
+    def check_process(self) -> None:
+        """Raises in a forked child, where what would wait for the model's threads and locks hangs."""
+        check_process(self._process, "the model")
+
     def close(self) -> None:
+        check_no_callback("close")
         for child in list(self.children):
             child.free()
         self._pointer = None
@@ -96,13 +103,17 @@ def load(
     on_progress_: OnProgress | None,
 ) -> ModelHandle:
     """Loads a model. Ctrl-C, and an exception of on_progress, end that."""
+    if on_progress_ is not None and not callable(on_progress_):
+        raise TypeError(f"on_progress: {on_progress_!r}, expected a function")
     loading = _Loading(on_progress_)
     user = ffi.new_handle(loading)
     params, out = ffi.new("qn_model_params *"), ffi.new("qn_model **")
     device_text = ffi.new("char[]", terminated(device or os.environ.get("QN_DEVICE") or "auto", "device"))
     template = ffi.NULL if chat_template is None else ffi.new("char[]", terminated(chat_template, "chat_template"))
-    params.device, params.n_threads, params.memory = device_text, n_threads, size(memory, "memory")
-    params.chat_template, params.vocab_only, params.deterministic = template, vocab_only, deterministic
+    params.device, params.chat_template = device_text, template
+    assign(params, "n_threads", n_threads, "n_threads")
+    assign(params, "memory", size(memory, "memory"), "memory")
+    params.vocab_only, params.deterministic = flag(vocab_only, "vocab_only"), flag(deterministic, "deterministic")
     params.on_progress, params.on_log, params.user = on_progress, on_log, user
     status = lib.qn_model_load(os.fsencode(hub.find(name)), params, out)
     if status == lib.QN_OK:

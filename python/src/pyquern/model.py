@@ -16,8 +16,8 @@ from pyquern._cdef import ffi
 from pyquern._lib import check, lib
 from pyquern.answers import ChatCompletion, Completion
 from pyquern.loading import OnProgress, load
-from pyquern.options import ChatOptions, Message, TextOptions, terminated
-from pyquern.requests import ChatStream, Stream, TextStream
+from pyquern.options import MAX_CTX, ChatOptions, Message, TextOptions, integer, kv_text
+from pyquern.requests import ChatStream, Stream, TextStream, check_no_callback
 from pyquern.scheduler import Scheduler
 from pyquern.session import Session
 from pyquern.tokenizer import Tokenizer
@@ -87,14 +87,15 @@ class Model:
                     environment variable QN_DEVICE, else "auto"
     memory          what the caches of all sessions and schedulers may take, in bytes or as "4G"; half of what is free
     kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
-    n_ctx           most tokens of a prompt with its answer; what the model was trained on
+    n_ctx           most tokens of a prompt with its answer; 0: what the model was trained on
     n_threads       one for each physical core
     chat_template   the source of a template to use instead of the file's
     vocab_only      the tokeniser alone
     deterministic   on a GPU, the same bits whatever is evaluated beside an answer
     on_progress     called with the bytes of weights that were checked, and all of them; False ends loading
 
-    Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern".
+    Errors are pyquern.Error, with the library's text. Notes of the library go to the logger "pyquern". A model belongs to the process
+    that loaded it: in a forked child only its tokenizer and its properties can be used, and all else is an InvalidError.
     """
 
     def __init__(
@@ -111,7 +112,8 @@ class Model:
         deterministic: bool = False,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._kv, self._n_ctx = kv, n_ctx
+        kv_text(kv)
+        self._kv, self._n_ctx = kv, integer(n_ctx, "n_ctx", 0, MAX_CTX)
         self._scheduler: Scheduler | None = None
         self._scheduler_lock = threading.Lock()
         self._handle = load(
@@ -142,14 +144,15 @@ class Model:
 
     def capacity(self, n_sequences: int = 1, kv: str | None = None) -> Capacity:
         """How many tokens of context the memory holds, for so many sequences of the same length."""
-        capacity, kv = ffi.new("qn_capacity *"), kv or self._kv
-        text = ffi.new("char[]", terminated(kv, "kv")) if kv else ffi.NULL
+        capacity, text = ffi.new("qn_capacity *"), kv_text(self._kv if kv is None else kv)
+        n_sequences = integer(n_sequences, "n_sequences", 1, 2**32 - 1)
         check(lib.qn_model_get_capacity(self._handle.pointer, text, n_sequences, capacity))
         return Capacity(*(getattr(capacity, name) for name in Capacity.__slots__))
 
     @property
     def scheduler(self) -> Scheduler:
         """The scheduler that `generate` and `chat` use, with the model's kv and n_ctx."""
+        self._handle.check_process()
         with self._scheduler_lock:
             if self._scheduler is None:
                 self._scheduler = Scheduler(self)
@@ -180,7 +183,9 @@ class Model:
         threads are evaluated together with this one, and what prompts have in common is evaluated once. Ctrl-C ends the
         generation.
         """
-        request = self.scheduler.submit(prompt, **options)
+        if not stream:
+            check_no_callback("generate")
+        request = self.scheduler._submit_text("generate", prompt, options)
         return Stream(request) if stream else request.result()
 
     @overload
@@ -197,7 +202,7 @@ class Model:
         self, prompt: str | Sequence[int], *, stream: bool = False, **options: Unpack[TextOptions]
     ) -> Coroutine[Any, Any, Completion] | TextStream:
         """`generate` for asyncio: to be awaited, or with `stream` for `async for`. Cancelling the task ends the generation."""
-        request = self.scheduler.submit(prompt, **options)
+        request = self.scheduler._submit_text("agenerate", prompt, options)
         return Stream(request) if stream else request._wait()
 
     # ---- Chats ----
@@ -220,7 +225,9 @@ class Model:
         The options are those of ChatOptions. With `stream` the answer comes as events, of reasoning, content and tool calls.
         Of the next turn only what is new is evaluated.
         """
-        request = self.scheduler.submit_chat(messages, **options)
+        if not stream:
+            check_no_callback("chat")
+        request = self.scheduler._submit_messages("chat", messages, options)
         return Stream(request) if stream else request.result()
 
     @overload
@@ -237,7 +244,7 @@ class Model:
         self, messages: Sequence[Message], *, stream: bool = False, **options: Unpack[ChatOptions]
     ) -> Coroutine[Any, Any, ChatCompletion] | ChatStream:
         """`chat` for asyncio, as `agenerate`."""
-        request = self.scheduler.submit_chat(messages, **options)
+        request = self.scheduler._submit_messages("achat", messages, options)
         return Stream(request) if stream else request._wait()
 
     # ---- The end ----

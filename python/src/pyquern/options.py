@@ -7,13 +7,18 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import json
+import math
+import operator
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from pyquern._cdef import ffi
 from pyquern._lib import InvalidError, UnsupportedError, check, lib
 from pyquern.answers import ChatCompletion, ChatEvent
+
+MAX_CTX = 1 << 30
+"""Most tokens of a context, as the library has it."""
 
 Message = Mapping[str, Any] | ChatCompletion
 """A message in OpenAI's form, or an answer that is continued."""
@@ -48,7 +53,7 @@ class AnswerOptions(SamplingOptions, total=False):
     """What ends an answer, what it is to be, and what of it is told."""
 
     max_tokens: int | None
-    """Tokens to generate: no limit but the context."""
+    """Tokens to generate, 0 or more: no limit but the context without it, with None and, as for vLLM and llama.cpp, with -1."""
     stop: str | Sequence[str] | None
     """Strings that end the answer. They are not in its text; in chats they are looked for in the content."""
     ignore_eos: bool | None
@@ -63,6 +68,10 @@ class AnswerOptions(SamplingOptions, total=False):
     """Keywords of the schema that are not supported are an error, else ignored: True."""
     json_object: bool | None
     """The text is a JSON object."""
+    json_whitespace: Literal["default", "indent", "compact", "any"] | None
+    """How JSON under json_schema, json_object and tools is written: "default" is what json.dumps writes."""
+    json_property_order: Literal["schema", "any"] | None
+    """Properties come in the order of the schema, or in any: "schema"."""
     regex: str | None
     """The whole text matches a regular expression, ECMAScript's with the u flag."""
     choices: Sequence[str] | None
@@ -86,7 +95,7 @@ class ChatOnlyOptions(TypedDict, total=False):
     reasoning_effort: str | None
     """ "none" to "max": the nearest level that the chat template knows."""
     reasoning_budget: int | None
-    """Tokens of reasoning, after which it is ended."""
+    """Tokens of reasoning, 0 or more, after which it is ended: no limit without it and with -1."""
     chat_template_kwargs: Mapping[str, Any] | None
     """Other variables of the chat template."""
 
@@ -103,7 +112,7 @@ class RequestOptions(AnswerOptions, total=False):
     priority: int | None
     """Requests of higher priority begin first: 0."""
     timeout: float | None
-    """Seconds after which the request ends, with the finish_reason "deadline"."""
+    """Seconds, more than 0, after which the request ends, with the finish_reason "deadline": no limit."""
     cache_scope: str | None
     """What was evaluated for other requests is used again within a scope only."""
 
@@ -158,6 +167,15 @@ class Options:
     def take(self, name: str, default: Any = None) -> Any:
         return self._given.pop(name, default)
 
+    def take_flag(self, name: str, default: bool) -> bool:
+        return flag(self.take(name, default), name)
+
+    def take_function(self, name: str) -> Any:
+        function = self.take(name)
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}: {function!r}, expected a function")
+        return function
+
     def end(self) -> None:
         """All options have been taken: what is left has no meaning here."""
         for name in self._given:
@@ -168,26 +186,77 @@ class Options:
         return value
 
     def strings(self, texts: Sequence[str], name: str) -> Any:
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        if (
+            not isinstance(texts, Sequence)
+            or not all(isinstance(text, str) for text in texts)
+            or isinstance(texts, str)
+        ):
             raise TypeError(f"{name}: {texts!r}, expected strings")
         return self.keep(ffi.new("char *[]", [self.keep(ffi.new("char[]", terminated(text, name))) for text in texts]))
 
 
 def terminated(text: str, name: str) -> bytes:
     """UTF-8 for a text that the library wants with a terminator."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: {text!r}, expected a string")
     if "\0" in text:
         raise InvalidError(f"{name}: it has U+0000 at {text.index(chr(0))}")
     return text.encode()
 
 
+def integer(value: Any, name: str, least: int, most: int) -> int:
+    """An integer, numpy's too, of a range."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: {value!r}, expected an integer")
+    if not least <= operator.index(value) <= most:
+        raise InvalidError(f"{name}: {value}, expected {least} to {most}")
+    return operator.index(value)
+
+
 def assign(struct: Any, field: str, value: Any, name: str) -> None:
-    """Sets a field; an error names the option."""
+    """Sets a field that is a number; an error names the option."""
+    owner = ffi.typeof(struct)
+    kind = dict((owner.item if owner.kind == "pointer" else owner).fields)[field].type
+    if kind.cname not in ("float", "double"):
+        bits, is_unsigned = 8 * ffi.sizeof(kind), int(ffi.cast(kind, -1)) > 0
+        value = integer(
+            value, name, 0 if is_unsigned else -(2 ** (bits - 1)), 2 ** (bits if is_unsigned else bits - 1) - 1
+        )
     try:
+        if isinstance(value, (bool, str, bytes)):
+            raise TypeError
         setattr(struct, field, value)
     except TypeError:
         raise TypeError(f"{name}: {value!r}, expected a number") from None
     except OverflowError:
-        raise InvalidError(f"{name}: {value!r} is out of range") from None
+        raise InvalidError(f"{name}: {value!r} is out of range, expected a number of 64 bits") from None
+
+
+def flag(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: {value!r}, expected True or False")
+    return value
+
+
+def token_list(ids: Any, name: str, expected: str = "token ids") -> list[int]:
+    """Token ids: integers that the library has a place for. Whether they are of the vocabulary is its question."""
+    if isinstance(ids, (str, bytes, bytearray)) or not isinstance(ids, Iterable):
+        raise TypeError(f"{name}: {ids!r}, expected {expected}")
+    return [integer(token, name, 0, 2**31 - 1) for token in ids]
+
+
+def token_ids(ids: Any, name: str) -> Any:
+    """A qn_token array of them."""
+    return ffi.new("qn_token[]", token_list(ids, name))
+
+
+def kv_text(kv: str | None) -> Any:
+    """The name of a KV cache format; NULL for None."""
+    if kv is None:
+        return ffi.NULL
+    text = ffi.new("char[]", terminated(kv, "kv"))
+    check(lib.qn_kv_check(text))
+    return text
 
 
 _SAMPLING = {
@@ -209,7 +278,7 @@ def fill_sampling(sampling: Any, options: Options) -> int:
         if value is not None:
             assign(sampling, field, 0 if name == "top_k" and value == -1 else value, name)
     seed = options.take("seed")
-    seed = secrets.randbits(64) if seed is None else seed & (2**64 - 1)
+    seed = secrets.randbits(64) if seed is None else integer(seed, "seed", -(2**63), 2**64 - 1) & (2**64 - 1)
     sampling.seed = seed
     return int(seed)
 
@@ -241,16 +310,33 @@ def _schema_text(schema: Any) -> str:
     return json.dumps(schema)
 
 
-def _compile(model: Any, kind: int, text: str, out: Any) -> None:
+_STYLES = {"json_whitespace": ("default", "indent", "compact", "any"), "json_property_order": ("schema", "any")}
+
+
+def _take_style(options: Options) -> Any:
+    """A qn_json_style."""
+    values = []
+    for name, known in _STYLES.items():
+        value = options.take(name, known[0])
+        if value not in known:
+            raise InvalidError(f"{name}: {value!r}, expected one of {', '.join(map(repr, known))}")
+        values.append(known.index(value))
+    return ffi.new("qn_json_style *", values)
+
+
+def _compile(model: Any, kind: int, text: str, style: Any, out: Any, name: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name}: {text!r}, expected a string")
     data = text.encode()
-    check(lib.qn_grammar_create(model, kind, data, len(data), out))
+    check(lib.qn_grammar_create_in(model, ffi.NULL, style, kind, data, len(data), out))
 
 
-def _take_format(model: Any, options: Options) -> Any:
+def _take_format(model: Any, style: Any, options: Options) -> Any:
     """The grammar of the text; None if it may be any."""
-    is_strict = options.take("strict", True)
-    given = {name: options.take(name) for name in ("json_schema", "json_object", "regex", "choices", "grammar")}
-    named = [name for name, value in given.items() if value is not None and not (name == "json_object" and not value)]
+    is_strict = options.take_flag("strict", True)
+    given = {name: options.take(name) for name in ("json_schema", "regex", "choices", "grammar")}
+    given["json_object"] = options.take_flag("json_object", False) or None
+    named = [name for name, value in given.items() if value is not None]
     if not named:
         return None
     if len(named) > 1:
@@ -261,11 +347,11 @@ def _take_format(model: Any, options: Options) -> Any:
         check(lib.qn_grammar_create_choices(model, options.strings(value, name), len(value), out))
     elif name == "json_schema":
         kind = lib.QN_GRAMMAR_SCHEMA_STRICT if is_strict else lib.QN_GRAMMAR_SCHEMA
-        _compile(model, kind, _schema_text(value), out)
+        _compile(model, kind, _schema_text(value), style, out, name)
     elif name == "json_object":
-        _compile(model, lib.QN_GRAMMAR_JSON, "", out)
+        _compile(model, lib.QN_GRAMMAR_JSON, "", style, out, name)
     else:
-        _compile(model, lib.QN_GRAMMAR_REGEX if name == "regex" else lib.QN_GRAMMAR_GBNF, value, out)
+        _compile(model, lib.QN_GRAMMAR_REGEX if name == "regex" else lib.QN_GRAMMAR_GBNF, value, style, out, name)
     return ffi.gc(out[0], lib.qn_grammar_free)
 
 
@@ -273,13 +359,16 @@ def _has_strict_tool(tools: Sequence[Mapping[str, Any]]) -> bool:
     return any(tool.get("function", {}).get("strict") is True for tool in tools)
 
 
-def _take_calls(model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, options: Options) -> tuple[Any, int]:
+def _take_calls(
+    model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, style: Any, options: Options
+) -> tuple[Any, int]:
     """The grammar of calls, and where it begins. A call that is not required has none where its tools are too much for one,
     unless one of them is strict."""
     choice = options.take("tool_choice", "auto")
     params, out = ffi.new("qn_call_params *"), ffi.new("qn_grammar **")
     params.tools, params.length = options.keep(ffi.from_buffer(text)), len(text)
-    params.is_single = not options.take("parallel_tool_calls", True)
+    params.style = style[0]
+    params.is_single = not options.take_flag("parallel_tool_calls", True)
     params.is_required = choice != "auto"
     if isinstance(choice, Mapping):
         name = choice.get("function", {}).get("name")
@@ -300,9 +389,31 @@ def _take_calls(model: Any, tools: Sequence[Mapping[str, Any]], text: bytes, opt
 # ---- Conversations ----
 
 
-def _message(message: Message) -> dict[str, Any]:
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _check_message(message: Mapping[str, Any], index: int) -> None:
+    """What a server refuses with a 400."""
+    role = message.get("role")
+    if role not in _ROLES:
+        found = "missing" if role is None else repr(role)
+        raise InvalidError(
+            f"messages[{index}]: role is {found}, expected {', '.join(map(repr, _ROLES[:-1]))} or {_ROLES[-1]!r}"
+        )
+    content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        raise InvalidError(f"messages[{index}]: content is missing, expected a string or a list of texts")
+    if content is not None and not isinstance(content, (str, list, tuple)):
+        raise TypeError(f"messages[{index}]: content is {content!r}, expected a string or a list of texts")
+
+
+def _message(message: Message, index: int) -> dict[str, Any]:
     """A message as chat templates take it: arguments of calls are objects, content is there."""
+    if not isinstance(message, (ChatCompletion, Mapping)):
+        raise TypeError(f"messages[{index}]: {message!r}, expected a message in OpenAI's form")
     result = dict(message.message if isinstance(message, ChatCompletion) else message)
+    _check_message(result, index)
     if result.get("tool_calls"):
         result["tool_calls"] = [_call(call) for call in result["tool_calls"]]
         if result.get("content") is None:
@@ -324,47 +435,84 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 def conversation(messages: Sequence[Message], variables: Mapping[str, Any]) -> bytes:
     """A conversation as the library takes it, in JSON."""
-    if isinstance(messages, (str, Mapping)):
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise TypeError(f"messages: {messages!r}, expected a list of messages")
-    return json.dumps({"messages": [_message(message) for message in messages], **variables}).encode()
+    taken = [_message(message, index) for index, message in enumerate(messages)]
+    if not taken:
+        raise InvalidError("messages: there are none, expected at least one")
+    return json.dumps({"messages": taken, **variables}).encode()
+
+
+def _take_tools(options: Options) -> list[Mapping[str, Any]]:
+    tools = options.take("tools", ())
+    if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable):
+        raise TypeError(f"tools: {tools!r}, expected a list of functions in OpenAI's form")
+    tools = list(tools)
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(name, str) or not name:
+            expected = '{"type": "function", "function": {"name": ...}}'
+            raise InvalidError(f"tools[{index}]: {tool!r}, expected {expected}")
+    return tools
+
+
+def _take_variables(options: Options) -> dict[str, Any]:
+    """Those of the chat template that an answer has."""
+    given = options.take("chat_template_kwargs", {})
+    if not isinstance(given, Mapping):
+        raise TypeError(f"chat_template_kwargs: {given!r}, expected a dict")
+    variables = {"add_generation_prompt": True, **given}
+    thinking, effort = options.take("enable_thinking"), options.take("reasoning_effort")
+    if thinking is not None:
+        variables["enable_thinking"] = flag(thinking, "enable_thinking")
+    if effort is not None:
+        if effort not in _EFFORTS:
+            raise InvalidError(
+                f"reasoning_effort: {effort!r}, expected {', '.join(map(repr, _EFFORTS[:-1]))} or {_EFFORTS[-1]!r}"
+            )
+        variables["reasoning_effort"] = effort
+    return variables
 
 
 class ChatPrompt:
     """The prompt of a chat: its conversation and its tools."""
 
     def __init__(self, messages: Sequence[Message], options: Options) -> None:
-        self.tools: list[Mapping[str, Any]] = list(options.take("tools", ()))
+        self.tools = _take_tools(options)
         if options._given.get("tool_choice") == "none":
             options.take("tool_choice")
             self.tools = []
-        variables = {"add_generation_prompt": True, **options.take("chat_template_kwargs", {})}
-        for name in ("enable_thinking", "reasoning_effort"):
-            value = options.take(name)
-            if value is not None:
-                variables[name] = value
+        variables = _take_variables(options)
         if self.tools:
             variables["tools"] = self.tools
         self.json = conversation(messages, variables)
         self.tools_json = json.dumps(self.tools).encode()
 
 
+def _take_limit(options: Options, name: str) -> int:
+    """A number of tokens; -1: no limit."""
+    return integer(options.take(name, -1), name, -1, 2**63 - 1)
+
+
 def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
     """Fills what qn_generate_params and qn_request_params have in common. Returns the seed."""
     seed = fill_sampling(params.sampling, options)
-    assign(params, "max_tokens", options.take("max_tokens", -1), "max_tokens")
-    params.ignore_end = bool(options.take("ignore_eos", False))
-    params.show_special = not options.take("skip_special_tokens", True)
+    params.max_tokens = _take_limit(options, "max_tokens")
+    params.ignore_end = options.take_flag("ignore_eos", False)
+    params.show_special = not options.take_flag("skip_special_tokens", True)
     stop = options.take("stop", ())
-    stop = [stop] if isinstance(stop, str) else list(stop)
+    stop = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else stop
     params.stop, params.n_stop = options.strings(stop, "stop"), len(stop)
-    grammar = _take_format(model, options)
+    style = _take_style(options)
+    grammar = _take_format(model, style, options)
     when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE
     if prompt:
-        assign(params, "reasoning_budget", options.take("reasoning_budget", -1), "reasoning_budget")
+        params.reasoning_budget = _take_limit(options, "reasoning_budget")
     if prompt and prompt.tools:
         if grammar:
             raise UnsupportedError("tools: they are given with a format of the text, expected one of them")
-        grammar, when = _take_calls(model, prompt.tools, prompt.tools_json, options)
+        grammar, when = _take_calls(model, prompt.tools, prompt.tools_json, style, options)
     elif prompt:
         options.take("parallel_tool_calls")
         if options.take("tool_choice", "auto") != "auto":
@@ -374,15 +522,33 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
     return seed
 
 
+def _take_bias(options: Options) -> Any:
+    """A qn_logit_bias array. JSON has no keys but strings."""
+    given = options.take("logit_bias", {})
+    if not isinstance(given, Mapping):
+        raise TypeError(f"logit_bias: {given!r}, expected a dict of token ids and numbers")
+    bias = ffi.new("qn_logit_bias[]", len(given))
+    for at, (token, value) in zip(bias, given.items(), strict=True):
+        is_number = isinstance(token, str) and token.isascii() and token.isdigit()
+        at.token = integer(int(token) if is_number else token, "logit_bias", 0, 2**31 - 1)
+        assign(at, "value", value, f"logit_bias of {token}")
+    return bias
+
+
 def fill_request(params: Any, options: Options) -> None:
     """Fills what only qn_request_params has."""
-    ids = list(options.take("stop_token_ids", ()))
-    params.stop_tokens, params.n_stop_tokens = options.keep(ffi.new("qn_token[]", ids)), len(ids)
-    bias = [(int(token), value) for token, value in options.take("logit_bias", {}).items()]
-    params.bias, params.n_bias = options.keep(ffi.new("qn_logit_bias[]", bias)), len(bias)
-    assign(params, "n_logprobs", options.take("logprobs", -1), "logprobs")
+    ids = token_ids(options.take("stop_token_ids", ()), "stop_token_ids")
+    params.stop_tokens, params.n_stop_tokens = options.keep(ids), len(ids)
+    bias = _take_bias(options)
+    params.bias, params.n_bias = options.keep(bias), len(bias)
+    logprobs, timeout = options.take("logprobs"), options.take("timeout")
+    if logprobs is not None:
+        params.n_logprobs = integer(logprobs, "logprobs", 0, lib.QN_MAX_LOGPROBS)
     assign(params, "priority", options.take("priority", 0), "priority")
-    assign(params, "deadline", options.take("timeout", 0.0), "timeout")
+    if timeout is not None:
+        assign(params, "deadline", timeout, "timeout")
+        if not 0 < params.deadline < math.inf:
+            raise InvalidError(f"timeout: {timeout!r}, expected more than 0 seconds")
     scope = options.take("cache_scope")
     if scope is not None:
         params.scope = options.keep(ffi.new("char[]", terminated(scope, "cache_scope")))

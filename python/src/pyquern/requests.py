@@ -10,21 +10,50 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pyquern._cdef import ffi
-from pyquern._lib import error_of, lib
+from pyquern._lib import InvalidError, check_process, error_of, is_process, lib
 from pyquern.answers import ChatCompletion, ChatEvent, Completion, FinishReason, Logprob, ToolCall, Usage
 
 Piece = TypeVar("Piece")
 Answer = TypeVar("Answer")
 OnPiece = Callable[[Piece], object]
+
+
+class _Calling(threading.local):
+    """Whether this thread runs code of the caller's in a callback of a scheduler."""
+
+    depth = 0
+
+
+_calling = _Calling()
+
+
+@contextmanager
+def callback_of(calls_back: bool) -> Iterator[None]:
+    _calling.depth += calls_back
+    try:
+        yield
+    finally:
+        _calling.depth -= calls_back
+
+
+def check_no_callback(function: str) -> None:
+    """Raises in a callback of a scheduler, where `function` would wait for what comes after the callback."""
+    if _calling.depth:
+        raise InvalidError(
+            f"{function}(): it is called in a callback of a scheduler, for whose end it would wait: submit a request there, and take "
+            "its answer elsewhere"
+        )
 
 
 class Interruptible:
@@ -59,6 +88,8 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
         self._wakers: tuple[Callable[[], None], ...] = ()
         self._wakers_lock = threading.RLock()
         self._cancel: Callable[[], None] = lambda: None
+        self._calls_back = False  # of a scheduler, whose thread makes the answer
+        self._process = os.getpid()
 
     def result(self, timeout: float | None = None) -> Answer:
         """The answer, as soon as it is complete.
@@ -66,11 +97,18 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
         A request that was cancelled has what had come until then, with the finish_reason "cancelled". Raises the exception
         of a callback, and TimeoutError after `timeout` seconds, which does not end the request. Ctrl-C ends it.
         """
+        self.check_wait("result")
         try:
             return self.future.result(timeout)
         except KeyboardInterrupt:
             self.cancel()
             raise
+
+    def check_wait(self, function: str) -> None:
+        """Raises where the answer would not come: in a forked child, and in a callback of a scheduler."""
+        check_process(self._process, "the request")
+        if self._calls_back and not self.future.done():
+            check_no_callback(function)
 
     def cancel(self) -> None:
         """Ends the request before its next token. Nothing happens if it has ended."""
@@ -78,6 +116,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
 
     def done(self) -> bool:
         """Whether the answer is complete."""
+        check_process(self._process, "the request")
         return self.future.done()
 
     def __iter__(self) -> Stream[Piece, Answer]:
@@ -90,6 +129,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
         return self._wait().__await__()
 
     async def _wait(self) -> Answer:
+        self.check_wait("await")
         try:
             return await asyncio.wrap_future(self.future)
         except asyncio.CancelledError:
@@ -102,7 +142,10 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
         self._pieces.append(piece)
         for wake in self._wakers:
             wake()
-        return self._on_piece is None or self._on_piece(piece) is not False
+        if self._on_piece is None:
+            return True
+        with callback_of(self._calls_back):
+            return self._on_piece(piece) is not False
 
     def add_token(self, token: int, logprobs: Any) -> bool:
         if self._tokens is not None:
@@ -126,10 +169,11 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
                 answer = self._answer(reason, is_stop_string, usage)
         except BaseException as error:  # noqa: BLE001 - raised to whoever waits
             self.fail(error)
-        if self.error is None:
-            self.future.set_result(answer)
-        else:
-            self.future.set_exception(self.error)
+        with callback_of(self._calls_back):  # of the future
+            if self.error is None:
+                self.future.set_result(answer)
+            else:
+                self.future.set_exception(self.error)
         for wake in self._wakers:
             wake()
 
@@ -174,9 +218,9 @@ class ChatRequest(Request[ChatEvent, ChatCompletion]):
         if kind == lib.QN_OUTPUT_CALL_BEGIN:
             self._name, self._arguments = text, []
             return self.add(ChatEvent("tool_call", text, event.call))
-        is_complete = event.call_end == lib.QN_OUTPUT_COMPLETE
+        is_complete, is_cut = event.call_end == lib.QN_OUTPUT_COMPLETE, event.call_end == lib.QN_OUTPUT_CUT
         call = ToolCall(self._name, "".join(self._arguments)) if is_complete else None
-        return self.add(ChatEvent("tool_call_end", text, event.call, call))
+        return self.add(ChatEvent("tool_call_end", "" if is_cut else text, event.call, call))
 
     def _answer(self, reason: FinishReason, is_stop_string: bool, usage: Usage) -> ChatCompletion:
         reasoning: list[str] = []
@@ -262,6 +306,8 @@ class Stream(Generic[Piece, Answer]):
 
     def close(self) -> None:
         """Cancels the request if it has not ended."""
+        if not is_process(self.request._process):
+            return
         if self._waker:
             self.request._unwatch(self._waker.wake)
             self._waker = None
@@ -285,6 +331,7 @@ class Stream(Generic[Piece, Answer]):
         return self
 
     def __next__(self) -> Piece:
+        self.request.check_wait("next")
         try:
             while (piece := self._take()) is None:
                 if not isinstance(self._waker, _ThreadWaker):
@@ -301,6 +348,7 @@ class Stream(Generic[Piece, Answer]):
         return self
 
     async def __anext__(self) -> Piece:
+        self.request.check_wait("anext")
         try:
             while (piece := self._take()) is None:
                 if not isinstance(self._waker, _LoopWaker):

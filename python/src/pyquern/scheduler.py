@@ -5,30 +5,37 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pyquern import requests
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, check, lib
+from pyquern._lib import InvalidError, check, check_process, is_process, lib
 from pyquern.loading import ModelHandle, on_log, size
 from pyquern.options import (
+    MAX_CTX,
     ChatPrompt,
     Message,
     Options,
     SubmitChatOptions,
     SubmitTextOptions,
+    assign,
     fill_answer,
     fill_request,
-    terminated,
+    flag,
+    integer,
+    kv_text,
+    token_ids,
 )
-from pyquern.requests import ChatRequest, Request, TextRequest
-from pyquern.tokenizer import tokens_of
+from pyquern.requests import ChatRequest, Request, TextRequest, check_no_callback
+from pyquern.tokenizer import prompt_ids
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -63,23 +70,35 @@ class Counters:
 
 
 class _Owner:
-    """Owns a qn_scheduler. `lock` is held by calls, so that none finds it freed, `_free_lock` until it is freed."""
+    """Owns a qn_scheduler. `lock` is held by calls, so that none finds it freed, `_free_lock` until it is freed. In a forked child
+    both may be held for ever, and neither is taken."""
 
     def __init__(self, pointer: Any) -> None:
         self.lock, self._free_lock = threading.RLock(), threading.RLock()
         self.pointer = pointer
+        self._process = os.getpid()
 
-    def use(self) -> Any:
-        if self.pointer is None:
-            raise InvalidError("scheduler: it is closed")
-        return self.pointer
+    def check_process(self) -> None:
+        check_process(self._process, "the scheduler")
+
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        self.check_process()
+        with self.lock:
+            if self.pointer is None:
+                raise InvalidError("scheduler: it is closed")
+            yield self.pointer
 
     def cancel(self, identity: Any) -> None:
+        if not is_process(self._process):
+            return
         with self.lock:
             if self.pointer is not None:
                 lib.qn_scheduler_cancel(self.pointer, identity[0])
 
     def free(self) -> None:
+        if not is_process(self._process):
+            return
         with self._free_lock:
             # Its callbacks may want `lock` until it is freed.
             with self.lock:
@@ -114,8 +133,10 @@ class Scheduler:
     prefix_states    memory for recurrent states that are kept for reuse
     prefix_cache     whether what requests have in common is evaluated once
 
-    What a request answers depends on the request alone. Methods may be called from any thread, and from callbacks, `close`
-    aside. The library computes without the GIL, and calls back from a thread of its own.
+    What a request answers depends on the request alone. Methods may be called from any thread. The library computes without the
+    GIL, and calls back from a thread of its own. A callback may submit and cancel requests, but not wait for answers, which would
+    wait for it: `wait`, `close`, a request's `result` and pieces, and Model.generate and Model.chat without `stream` are an
+    InvalidError there.
     """
 
     def __init__(
@@ -133,12 +154,18 @@ class Scheduler:
     ) -> None:
         self._model = model._handle
         params, out = ffi.new("qn_scheduler_params *"), ffi.new("qn_scheduler **")
-        kv = kv or model._kv
-        kv_text = ffi.new("char[]", terminated(kv, "kv")) if kv else ffi.NULL
-        params.kv, params.n_ctx = kv_text, model._n_ctx if n_ctx is None else n_ctx
-        params.max_sequences, params.max_queued, params.max_rows = max_sequences, max_queued, max_rows
-        params.step_seconds, params.prefix_states = step_seconds, size(prefix_states, "prefix_states")
-        params.no_prefix_cache = not prefix_cache
+        kv_name = kv_text(model._kv if kv is None else kv)
+        params.kv = kv_name
+        params.n_ctx = model._n_ctx if n_ctx is None else integer(n_ctx, "n_ctx", 0, MAX_CTX)
+        for name, value in (
+            ("max_sequences", max_sequences),
+            ("max_queued", max_queued),
+            ("max_rows", max_rows),
+            ("step_seconds", step_seconds),
+            ("prefix_states", size(prefix_states, "prefix_states")),
+        ):
+            assign(params, name, value, name)
+        params.no_prefix_cache = not flag(prefix_cache, "prefix_cache")
         params.on_log = on_log
         check(lib.qn_scheduler_create(self._model.pointer, params, out))
         self._owner = _Owner(out[0])
@@ -150,12 +177,17 @@ class Scheduler:
 
         The options are those of TextOptions, and on_text, which is called for each piece of text.
         """
-        options = Options("submit", given)
+        return self._submit_text("submit", prompt, given)
+
+    def _submit_text(self, function: str, prompt: str | Sequence[int], given: Mapping[str, Any]) -> TextRequest:
+        """`function` is the one that has the options."""
+        self._owner.check_process()
+        options = Options(function, given)
         params = ffi.new("qn_request_params *", lib.qn_request_defaults())
-        parse_special, add_bos = options.take("parse_special", True), options.take("add_bos", True)
-        ids = tokens_of(self._model, prompt, parse_special, add_bos) if isinstance(prompt, str) else list(prompt)
-        params.tokens, params.n_tokens = options.keep(ffi.new("qn_token[]", ids)), len(ids)
-        on_text: Callable[[str], object] | None = options.take("on_text")
+        parse_special, add_bos = options.take_flag("parse_special", True), options.take_flag("add_bos", True)
+        ids = token_ids(prompt_ids(self._model, prompt, parse_special, add_bos), "prompt")
+        params.tokens, params.n_tokens = options.keep(ids), len(ids)
+        on_text: Callable[[str], object] | None = options.take_function("on_text") if function == "submit" else None
         seed = fill_answer(params, self._model.pointer, options, None)
         params.on_text = requests.on_text
         request = TextRequest(seed, on_text, *self._token_options(params, options))
@@ -167,12 +199,16 @@ class Scheduler:
 
         The options are those of ChatOptions, and on_event, which is called for each event.
         """
-        options = Options("submit_chat", given)
+        return self._submit_messages("submit_chat", messages, given)
+
+    def _submit_messages(self, function: str, messages: Sequence[Message], given: Mapping[str, Any]) -> ChatRequest:
+        self._owner.check_process()
+        options = Options(function, given)
         params = ffi.new("qn_request_params *", lib.qn_request_defaults())
         prompt = ChatPrompt(messages, options)
         params.conversation = options.keep(ffi.from_buffer(prompt.json))
         params.conversation_length = len(prompt.json)
-        on_event = options.take("on_event")
+        on_event = options.take_function("on_event") if function == "submit_chat" else None
         seed = fill_answer(params, self._model.pointer, options, prompt)
         params.on_event = requests.on_event
         request = ChatRequest(seed, on_event, *self._token_options(params, options))
@@ -184,7 +220,7 @@ class Scheduler:
         """Whether answers have tokens and log probabilities. Each costs a call for every token."""
         fill_request(params, options)
         has_logprobs = params.n_logprobs >= 0
-        has_tokens = bool(options.take("return_tokens", False)) or has_logprobs
+        has_tokens = options.take_flag("return_tokens", False) or has_logprobs
         if has_tokens:
             params.on_token = requests.on_token
         return has_tokens, has_logprobs
@@ -194,12 +230,12 @@ class Scheduler:
         owner, identity, user = self._owner, ffi.new("uint64_t *"), ffi.new_handle(request)
         key = int(ffi.cast("uintptr_t", user))
         params.user, params.on_end = user, requests.on_end
-        request._cancel = lambda: owner.cancel(identity)
+        request._cancel, request._calls_back = lambda: owner.cancel(identity), True
         # The scheduler lives as long as its requests.
         requests.live[key] = (user, self)
         try:
-            with owner.lock:
-                check(lib.qn_scheduler_submit(owner.use(), params, identity))
+            with owner.use() as pointer:
+                check(lib.qn_scheduler_submit(pointer, params, identity))
         except BaseException:
             if identity[0]:  # Ctrl-C after it was queued
                 owner.cancel(identity)
@@ -209,6 +245,8 @@ class Scheduler:
 
     def wait(self) -> None:
         """Waits until all requests have ended. Not from a callback."""
+        self._owner.check_process()
+        check_no_callback("wait")
         while pending := [future for future in self._futures() if not future.done()]:
             futures.wait(pending)
 
@@ -217,12 +255,13 @@ class Scheduler:
 
     def counters(self) -> Counters:
         """What it does now, and has done, as of the last step."""
-        with self._owner.lock:
-            counters = lib.qn_scheduler_get_counters(self._owner.use())
+        with self._owner.use() as pointer:
+            counters = lib.qn_scheduler_get_counters(pointer)
         return Counters(*(getattr(counters, name) for name in Counters.__slots__))
 
     def close(self) -> None:
         """Cancels all requests and frees the scheduler. Not from a callback."""
+        check_no_callback("close")
         self._free()
 
     def __enter__(self) -> Self:

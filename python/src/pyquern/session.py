@@ -15,22 +15,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from pyquern import requests
 from pyquern._cdef import ffi
-from pyquern._lib import InvalidError, check, error_of, lib
+from pyquern._lib import InvalidError, check, check_process, error_of, is_process, lib
 from pyquern.answers import ChatCompletion, Completion, FinishReason, Usage
 from pyquern.loading import ModelHandle, on_log
 from pyquern.options import (
+    MAX_CTX,
     ChatPrompt,
     Message,
     Options,
     SamplingOptions,
     SessionChatOptions,
     SessionTextOptions,
+    assign,
     fill_answer,
     fill_sampling,
-    terminated,
+    integer,
+    kv_text,
+    token_ids,
 )
 from pyquern.requests import ChatRequest, ChatStream, Interruptible, Request, Stream, TextRequest, TextStream
-from pyquern.tokenizer import conversation_tokens, tokens_of
+from pyquern.tokenizer import conversation_tokens, prompt_ids
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,10 +55,11 @@ _REASONS: dict[int, FinishReason] = {
 
 
 class _Owner:
-    """Owns a qn_session, which one thread at a time may use. `busy` is held while one does."""
+    """Owns a qn_session, which one thread at a time may use. `busy` is held while one does. In a forked child no lock is taken."""
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer
+        self._process = os.getpid()
         self.busy = threading.Lock()
         self._cancel_lock = threading.RLock()
         self._generation: object | None = None
@@ -70,6 +75,7 @@ class _Owner:
 
     def acquire(self) -> None:
         """Takes the session. A generation that was cancelled is waited for; one that was not could be read by this thread."""
+        check_process(self._process, "the session")
         if not self.busy.acquire(blocking=self._is_cancelled):
             raise InvalidError("session: it is generating; its stream has to be read to the end, or closed")
         if self.pointer is None:
@@ -91,12 +97,16 @@ class _Owner:
 
     def cancel(self) -> None:
         """Ends a generation. Outside of one the request would be kept for the next."""
+        if not is_process(self._process):
+            return
         with self._cancel_lock:
             if self._generation:
                 self._is_cancelled = True
                 lib.qn_session_cancel(self.pointer)
 
     def free(self) -> None:
+        if not is_process(self._process):
+            return
         self.cancel()
         with self.busy:
             pointer, self.pointer = self.pointer, None
@@ -124,7 +134,9 @@ class Session:
     ) -> None:
         self._model = model._handle
         out = ffi.new("qn_session **")
-        params, _text = _params(kv or model._kv, model._n_ctx if n_ctx is None else n_ctx, n_batch, n_checkpoints)
+        params, _text = _params(
+            model._kv if kv is None else kv, model._n_ctx if n_ctx is None else n_ctx, n_batch, n_checkpoints
+        )
         check(lib.qn_session_create(self._model.pointer, params, out))
         self._own(out[0])
 
@@ -210,9 +222,7 @@ class Session:
     def rewind(self, length: int) -> None:
         """Drops all tokens after the first `length`. UnsupportedError, with the lengths that are possible, for others."""
         with self._owner.use() as pointer:
-            if length < 0:
-                raise InvalidError(f"length: {length}, expected 0 to {lib.qn_session_length(pointer)}")
-            check(lib.qn_session_truncate(pointer, min(length, 2**32 - 1)))
+            check(lib.qn_session_truncate(pointer, integer(length, "length", 0, lib.qn_session_length(pointer))))
 
     def rewind_to(self, tokens: Sequence[int]) -> int:
         """Drops what is not the beginning of these tokens. Returns how many of them the session has then.
@@ -230,7 +240,7 @@ class Session:
     def reach(self, length: int) -> int:
         """The greatest length, not above `length`, that `rewind` accepts."""
         with self._owner.use() as pointer:
-            return int(lib.qn_session_reach(pointer, length))
+            return int(lib.qn_session_reach(pointer, integer(length, "length", 0, 2**32 - 1)))
 
     # ---- Logits ----
 
@@ -251,7 +261,7 @@ class Session:
         which = {"last": lib.QN_LOGITS_LAST, "all": lib.QN_LOGITS_ALL, None: lib.QN_LOGITS_NONE}.get(logits)
         if which is None:
             raise InvalidError(f"logits: {logits!r}, expected 'last', 'all' or None")
-        ids = ffi.new("qn_token[]", list(tokens))
+        ids = token_ids(tokens, "tokens")
         if logits is None:
             self._eval(ids, which, ffi.NULL)
             return None
@@ -299,7 +309,7 @@ class Session:
         """
         options = Options("generate", given)
         params = ffi.new("qn_generate_params *", lib.qn_generate_defaults())
-        parse_special, add_bos = options.take("parse_special", True), options.take("add_bos", True)
+        parse_special, add_bos = options.take_flag("parse_special", True), options.take_flag("add_bos", True)
         seed = fill_answer(params, self._model.pointer, options, None)
         request = TextRequest(seed, None, _take_tokens(params, options), False)
         params.on_text = requests.on_text
@@ -307,11 +317,9 @@ class Session:
 
         def tokens(pointer: Any) -> list[int]:
             is_empty = not lib.qn_session_length(pointer)
-            text = (
-                tokens_of(self._model, prompt, parse_special, add_bos and is_empty) if isinstance(prompt, str) else []
-            )
+            ids = prompt_ids(self._model, prompt, parse_special, add_bos and is_empty)
             pending = _pending(pointer)
-            return ([] if pending is None else [pending]) + (text if isinstance(prompt, str) else list(prompt))
+            return ([] if pending is None else [pending]) + ids
 
         running = self._generate(request, params, options, tokens, stream)
         return running if stream else request.result()
@@ -392,7 +400,7 @@ class Session:
         try:
             with _progress(owner.pointer, request) as user:
                 params.user = user
-                status = lib.qn_generate(owner.pointer, ffi.new("qn_token[]", ids), len(ids), params, result)
+                status = lib.qn_generate(owner.pointer, token_ids(ids, "prompt"), len(ids), params, result)
                 if status:
                     request.fail(error_of(status, ffi.string(lib.qn_error_text())))
                 reason = result.reason
@@ -408,11 +416,12 @@ class Session:
 
 def _params(kv: str | None, n_ctx: int, n_batch: int, n_checkpoints: int) -> tuple[Any, Any]:
     """A qn_session_params, and what it points to."""
-    params, kv_text = ffi.new("qn_session_params *"), ffi.new("char[]", terminated(kv or "", "kv"))
-    params.n_ctx, params.n_batch, params.n_checkpoints = n_ctx, n_batch, n_checkpoints
-    params.kv = kv_text if kv else ffi.NULL
-    params.on_log = on_log
-    return params, kv_text
+    params, text = ffi.new("qn_session_params *"), kv_text(kv)
+    params.n_ctx = integer(n_ctx, "n_ctx", 0, MAX_CTX)
+    assign(params, "n_batch", n_batch, "n_batch")
+    assign(params, "n_checkpoints", n_checkpoints, "n_checkpoints")
+    params.kv, params.on_log = text, on_log
+    return params, text
 
 
 @contextmanager
@@ -428,7 +437,7 @@ def _progress(pointer: Any, owner: Interruptible) -> Iterator[Any]:
 
 def _take_tokens(params: Any, options: Options) -> bool:
     """Whether answers have tokens, which cost a call each."""
-    has_tokens = bool(options.take("return_tokens", False))
+    has_tokens = options.take_flag("return_tokens", False)
     if has_tokens:
         params.on_token = requests.on_session_token
     return has_tokens
@@ -441,7 +450,7 @@ def _pending(pointer: Any) -> int | None:
 
 def _rewind_to(pointer: Any, tokens: Sequence[int]) -> int:
     shared = ffi.new("uint32_t *")
-    ids = ffi.new("qn_token[]", list(tokens))
+    ids = token_ids(tokens, "tokens")
     check(lib.qn_session_truncate_to(pointer, ids, len(ids), shared))
     return int(shared[0])
 
@@ -457,7 +466,7 @@ class Sampler:
         sampling, out = ffi.new("qn_sampling *", lib.qn_sampling_defaults()), ffi.new("qn_sampler **")
         self.seed = fill_sampling(sampling, options)
         options.end()
-        check(lib.qn_sampler_create(sampling, n_vocab, out))
+        check(lib.qn_sampler_create(sampling, integer(n_vocab, "n_vocab", 1, 2**31 - 1), out))
         self._sampler = ffi.gc(out[0], lib.qn_sampler_free)
         self._n_vocab = n_vocab
 
@@ -471,6 +480,6 @@ class Sampler:
             raise InvalidError(
                 f"logits: {logits.dtype} {list(logits.shape)}, expected contiguous float32 [{self._n_vocab}]"
             )
-        ids, token = ffi.new("qn_token[]", list(recent)), ffi.new("qn_token *")
+        ids, token = token_ids(recent, "recent"), ffi.new("qn_token *")
         check(lib.qn_sampler_pick(self._sampler, ffi.cast("float *", logits.ctypes.data), ids, len(ids), token))
         return int(token[0])

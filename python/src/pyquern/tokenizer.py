@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 from pyquern._cdef import ffi
 from pyquern._lib import check, lib
 from pyquern.loading import ModelHandle
-from pyquern.options import Message, conversation
+from pyquern.options import Message, conversation, token_list
 
 
 def tokens_of(model: ModelHandle, text: str | bytes, parse_special: bool, add_bos: bool) -> list[int]:
@@ -20,6 +20,13 @@ def tokens_of(model: ModelHandle, text: str | bytes, parse_special: bool, add_bo
     out, count = ffi.new("qn_token **"), ffi.new("size_t *")
     check(lib.qn_tokenize(model.pointer, data, len(data), parse_special, add_bos, out, count))
     return _taken(out, count)
+
+
+def prompt_ids(model: ModelHandle, prompt: str | Sequence[int], parse_special: bool, add_bos: bool) -> list[int]:
+    """The ids of a prompt, which is a text or has ids already."""
+    if isinstance(prompt, str):
+        return tokens_of(model, prompt, parse_special, add_bos)
+    return token_list(prompt, "prompt", "a text or token ids")
 
 
 def conversation_tokens(model: ModelHandle, text: bytes, now: int = -1) -> list[int]:

@@ -3,6 +3,7 @@
 #include "device/cuda/api.h"
 
 #include "base/memory.h"
+#include "base/process.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/pipeline.h"
 #include "kernels/kv_cuda.h"
@@ -12,6 +13,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct context_kernels {
     qn_cu_context context;
@@ -20,6 +22,7 @@ typedef struct context_kernels {
 } context_kernels;
 
 struct qn_cuda_kernels {
+    pid_t process; /* that opened them (base/process.h) */
     const qn_cuda_driver *driver;
     const qn_cuda_tools *tools;
     qn_cuda_info info;
@@ -45,7 +48,7 @@ qn_status qn_cuda_kernels_open_with(qn_cuda_kernels **out, int ordinal, const qn
     QN_TRY(qn_cuda_read_info(driver, ordinal, &info));
     QN_TRY(QN_CU(driver, cuDeviceGet, &device, ordinal));
     QN_TRY(qn_alloc(&k, 1, sizeof *k, "kernels of a GPU"));
-    *k = (qn_cuda_kernels){ .driver = driver, .tools = tools, .info = info, .device = device };
+    *k = (qn_cuda_kernels){ .process = getpid(), .driver = driver, .tools = tools, .info = info, .device = device };
     if (pthread_mutex_init(&k->lock, NULL) != 0) {
         qn_free(k);
         return qn_fail(QN_ERR_MEMORY, "no memory for a lock");
@@ -71,7 +74,7 @@ static void close_context(const qn_cuda_kernels *k, const context_kernels *c)
 
 void qn_cuda_kernels_close(qn_cuda_kernels *kernels)
 {
-    if (!kernels)
+    if (!kernels || !qn_process_is(kernels->process))
         return;
     for (size_t i = 0; i < kernels->n_contexts; i++)
         close_context(kernels, &kernels->contexts[i]);
@@ -111,6 +114,7 @@ static qn_status in_current_context(qn_cuda_kernels *k, qn_cuda **cuda)
     unsigned long long id = 0;
     if (!k)
         return qn_fail(QN_ERR_INVALID, "kernels: NULL");
+    QN_TRY(qn_process_check(k->process, "quern/cuda.h", "handle of kernels"));
     QN_TRY(QN_CU(k->driver, cuCtxGetCurrent, &context));
     if (!context)
         return qn_fail(QN_ERR_INVALID, "no CUDA context is current to this thread");

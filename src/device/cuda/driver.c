@@ -1,9 +1,12 @@
 /* Loading libcuda and filling the function table; conversion of results into statuses. */
 #include "device/cuda/driver.h"
 
+#include "base/process.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DRIVER_API = 12000 }; /* prototypes as of CUDA 12.0 */
 
@@ -13,6 +16,7 @@ static struct {
     pthread_once_t once;
     qn_cuda_driver table;
     qn_status status;
+    pid_t process;                /* in which cuInit was called: in its forked children the driver does not work */
     char text[QN_ERROR_TEXT_MAX]; /* error text of the failure, for later calls in any thread */
 } loaded = { .once = PTHREAD_ONCE_INIT };
 
@@ -51,6 +55,7 @@ static qn_status load(qn_cuda_driver *table)
 
 static void load_once(void)
 {
+    loaded.process = getpid();
     loaded.status = load(&loaded.table);
     if (loaded.status)
         memcpy(loaded.text, qn_error_text(), sizeof loaded.text);
@@ -59,8 +64,12 @@ static void load_once(void)
 qn_status qn_cuda_driver_load(const qn_cuda_driver **driver)
 {
     pthread_once(&loaded.once, load_once);
-    *driver = loaded.status ? NULL : &loaded.table;
-    return loaded.status ? qn_fail(loaded.status, "%s", loaded.text) : QN_OK;
+    *driver = NULL;
+    if (loaded.status)
+        return qn_fail(loaded.status, "%s", loaded.text);
+    QN_TRY(qn_process_check(loaded.process, "CUDA", "connection to the driver"));
+    *driver = &loaded.table;
+    return QN_OK;
 }
 
 qn_status qn_cu_check(const qn_cuda_driver *driver, qn_cu_result code, const char *call)

@@ -275,6 +275,12 @@ static bool rule_is_productive(const qn_grammar *g, uint32_t rule)
     return g->nodes[g->rules[rule].entry].productive;
 }
 
+/* Whether there may be members that the object does not name. */
+static bool has_others(const qn_grammar *g, const qn_object_rule *o)
+{
+    return o->additional && (o->others ? g->nodes[g->nodes[o->others].next].productive : rule_is_productive(g, o->rest_rule));
+}
+
 static bool object_is_productive(const qn_grammar *g, const qn_object_rule *o)
 {
     uint32_t n_usable = 0;
@@ -284,8 +290,7 @@ static bool object_is_productive(const qn_grammar *g, const qn_object_rule *o)
             return false;
         n_usable += usable;
     }
-    return o->n_required <= o->max && o->min <= o->max &&
-           (n_usable >= o->min || (o->additional && rule_is_productive(g, o->rest_rule)));
+    return o->n_required <= o->max && o->min <= o->max && (n_usable >= o->min || has_others(g, o));
 }
 
 static bool array_is_productive(const qn_grammar *g, const qn_array_rule *array)
@@ -304,9 +309,12 @@ static bool is_productive(const qn_grammar *g, const qn_node *n)
     case QN_RETURN: return true;
     case QN_BYTE:
     case QN_DFA:
-    case QN_STRING: return g->nodes[n->next].productive;
+    case QN_STRING:
+    case QN_TEXT:
+    case QN_INDENT: return g->nodes[n->next].productive;
     case QN_SPLIT: return g->nodes[n->next].productive || g->nodes[n->a].productive;
     case QN_CALL: return rule_is_productive(g, n->a) && g->nodes[n->next].productive;
+    case QN_REST: return g->nodes[n->next].productive && object_is_productive(g, &g->objects[n->a]);
     case QN_KEY:
     case QN_MEMBER: return object_is_productive(g, &g->objects[n->a]);
     case QN_ITEM: return array_is_productive(g, &g->arrays[n->a]);
@@ -360,7 +368,7 @@ static qn_status find_productive(qn_grammar *g)
         qn_object_rule *o = &g->objects[i];
         for (uint32_t k = 0; k < o->n_properties; k++)
             o->usable[k / 64] |= (uint64_t)rule_is_productive(g, o->value_rules[k]) << (k % 64);
-        o->additional = o->additional && rule_is_productive(g, o->rest_rule);
+        o->additional = has_others(g, o);
     }
     return QN_OK;
 }

@@ -34,11 +34,14 @@ typedef enum qn_node_kind {
     QN_DFA,    /* a text of dfa `a`, then next */
     QN_STRING, /* the rest of a JSON string by strings[a], its quote included, then next */
     QN_KEY,    /* the rest of a key of objects[a], the byte behind it included */
+    QN_REST,   /* next, for one more member of objects[a] that it does not name, if there may be one */
+    QN_TEXT, /* a text of the characters and of the dfa of strings[a], then next. The node before it is a QN_DFA that does not count */
     QN_SPLIT,  /* next or a */
-    QN_CALL,   /* rule `a`, then next */
+    QN_CALL,   /* rule `a`, lo levels deeper, then next */
     QN_RETURN, /* to the frame's node */
     QN_MEMBER, /* of objects[a]: `}` or a key; lo: 1 before the first member */
-    QN_ITEM    /* of arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item behind a comma */
+    QN_ITEM,   /* of arrays[a]: lo 1: `]` or the first item; 0: `]` or a comma; 2: an item */
+    QN_INDENT  /* a line end and two spaces for each level of the frame, and lo more levels, then next */
 } qn_node_kind;
 
 typedef struct qn_node {
@@ -79,17 +82,21 @@ typedef struct qn_object_rule {
     uint32_t *value_rules; /* [n_properties] what those nodes call */
     uint64_t required[4], usable[4];
     uint32_t n_required, min, max;
-    bool additional, required_first;
+    bool additional;
+    bool is_ordered;                      /* properties come in their order, then additional ones */
     uint8_t end;                          /* the byte behind a key */
     uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node behind it, and its rule */
-    uint32_t close, first, more;          /* nodes of `}`; of the first key's quote; of a comma and a key */
+    uint32_t others;                      /* or in its place the QN_REST node of such keys */
+    uint32_t close_empty, close;          /* nodes of `}`: at once, or behind a member */
+    uint32_t first, more;                 /* nodes of the first key's quote; of a comma and a key */
 } qn_object_rule;
 
 typedef struct qn_array_rule {
     uint32_t min, max, n_prefix;
     uint32_t *items;      /* [n_prefix + 1] nodes of items, each calls its rule and continues; the last is for the rest */
     uint32_t *item_rules; /* [n_prefix + 1] */
-    uint32_t close, comma;
+    uint32_t close_empty, close; /* nodes of `]`: at once, or behind an item */
+    uint32_t first, comma;       /* nodes that lead to the first item, and to the next */
 } qn_array_rule;
 
 typedef struct qn_rule {
@@ -173,6 +180,8 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
 /* Appends `child` to the children of a CAT or ALT; *last is the last child, 0 at first. */
 void qn_expr_append(qn_exprs *x, uint32_t parent, uint32_t *last, uint32_t child);
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id);
+/* The characters of a text in UTF-8, which a JSON string may spell differently. */
+qn_status qn_expr_characters(qn_exprs *x, const char *text, size_t length, uint32_t *id);
 /* One of two characters, which may be the same. */
 qn_status qn_expr_either(qn_exprs *x, char a, char b, uint32_t *id);
 /* `child` from min to max times; QN_UNLIMITED: any number of times from min on. */
@@ -194,6 +203,20 @@ qn_status qn_expr_regex(qn_exprs *x, const char *regex, size_t length, bool sear
  *   in_string   characters as JSON strings spell them; else UTF-8
  *   steps       counted up, QN_ERR_UNSUPPORTED above QN_GRAMMAR_STEPS, or QN_GRAMMAR_DFA_STEPS more than before */
 qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const char *what, uint64_t *steps, qn_dfa *out);
+
+/* qn_dfa_trim - lead to state 0 what leads to nothing that is accepted. QN_ERR_INVALID if nothing is. */
+qn_status qn_dfa_trim(qn_dfa *dfa, const char *what, uint64_t *steps);
+
+/* qn_dfa_without_words - the DFA of UTF-8 texts that contain none of some words.
+ *
+ *   words   [n_words] ASCII, not empty */
+qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const char *what, uint64_t *steps, qn_dfa *out);
+
+/* qn_dfa_meet - the DFA of the texts of `a` that are texts of `b` too, or that are not. QN_ERR_INVALID if there is none. */
+qn_status qn_dfa_meet(const qn_dfa *a, const qn_dfa *b, bool without, const char *what, uint64_t *steps, qn_dfa *out);
+
+/* qn_dfa_takes - whether a text is one of a DFA. */
+bool qn_dfa_takes(const qn_dfa *dfa, const char *text, size_t length);
 
 /* qn_dfa_count - make a DFA of JSON strings accept only those of min to max characters. Unchanged after an error. */
 qn_status qn_dfa_count(qn_dfa *dfa, uint32_t min, uint32_t max, const char *what, uint64_t *steps);
@@ -218,12 +241,15 @@ qn_status qn_grammar_add_expr(qn_grammar *g, qn_exprs *x, uint32_t expr, const c
 
 typedef struct qn_config {
     uint32_t node, frame;
-    uint32_t sub;   /* DFA: state. STRING: machine state | DFA state << 8. KEY: machine state | first << 8 | end << 20 */
-    uint32_t count; /* STRING: characters, at most max, or min without max. KEY: bytes read */
+    uint32_t sub;   /* DFA: state. STRING: machine state | DFA state << 8. KEY: machine state | first << 8 | end << 20.
+                       INDENT: bytes read */
+    uint32_t count; /* STRING, TEXT: characters, at most max, or min without max. KEY: bytes read */
 } qn_config;
 
 typedef struct qn_frame {
-    uint32_t node, parent, depth, count;
+    uint32_t node, parent;
+    uint16_t depth, level; /* level: objects and arrays that are open, where QN_CALL counts them */
+    uint32_t count;
     uint64_t seen[4];
 } qn_frame;
 

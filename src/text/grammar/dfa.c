@@ -433,8 +433,7 @@ static qn_status add_transitions(builder *b, uint32_t state)
     return QN_OK;
 }
 
-/* Transitions to states from which nothing is accepted go to state 0. */
-static qn_status trim(qn_dfa *d, const char *what, uint64_t *steps)
+qn_status qn_dfa_trim(qn_dfa *d, const char *what, uint64_t *steps)
 {
     uint8_t *alive = calloc(d->n_states, 1);
     if (!alive)
@@ -524,7 +523,7 @@ static qn_status determinize(builder *b, uint32_t start)
         return qn_fail(QN_ERR_INVALID, "%s: matches nothing", b->m->what);
     for (state = 1; state < b->dfa.n_states; state++)
         QN_TRY(add_transitions(b, state));
-    return trim(&b->dfa, b->m->what, b->m->steps);
+    return qn_dfa_trim(&b->dfa, b->m->what, b->m->steps);
 }
 
 /* ---- Characters to bytes ---- */
@@ -672,7 +671,7 @@ qn_status qn_dfa_count(qn_dfa *d, uint32_t min, uint32_t max, const char *what, 
             }
         }
     if (status == QN_OK)
-        status = trim(&out, what, steps);
+        status = qn_dfa_trim(&out, what, steps);
     free(machine_of);
     free(queue);
     qn_dfa_free(status == QN_OK ? d : &out);

@@ -2,6 +2,7 @@
 #include "text/grammar/automaton.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +91,20 @@ qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t
         const uint8_t c = (uint8_t)text[i];
         QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_BYTES, .a = c, .b = c }, &byte));
         qn_expr_append(x, *id, &last, byte);
+    }
+    return QN_OK;
+}
+
+qn_status qn_expr_characters(qn_exprs *x, const char *text, size_t length, uint32_t *id)
+{
+    uint32_t last = 0, part = 0;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    for (size_t i = 0, bytes; i < length; i += bytes) {
+        qn_range range;
+        qn_utf8_next(text + i, length - i, &bytes, &range.lo);
+        range.hi = range.lo;
+        QN_TRY(qn_expr_class(x, &range, 1, false, &part));
+        qn_expr_append(x, *id, &last, part);
     }
     return QN_OK;
 }

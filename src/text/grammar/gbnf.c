@@ -392,7 +392,8 @@ static qn_status compile(reader *r)
 
 qn_status qn_grammar_from_gbnf(const char *text, size_t length, qn_grammar **out)
 {
-    reader r = { .text = text, .n = length, .line = 1 };
+    const size_t mark = qn_utf8_mark(text, length);
+    reader r = { .text = text + mark, .n = length - mark, .line = 1 };
     *out = NULL;
     r.slots = calloc(SLOTS, sizeof *r.slots);
     qn_status status = r.slots ? qn_grammar_begin(&r.grammar) : qn_fail(QN_ERR_MEMORY, "grammar: no memory");

@@ -9,8 +9,7 @@
  * follow, and masks are refused. A state has at most QN_GRAMMAR_THREADS alternatives and QN_GRAMMAR_DEPTH
  * open calls, one for each array or object of JSON: what would exceed them may not follow.
  *
- * White space of JSON: between two tokens nothing, one space, or one line end (LF or CR LF) with up to 128 spaces or tabs
- * behind it. None before or after the document.
+ * White space of JSON is that of a qn_json_space (quern/grammar.h). There is none before or after the document.
  *
  * Threads: grammars are immutable and shared freely; a vocabulary locks its cache; states and matches belong to one thread at
  * a time, but for what is said at qn_grammar_match. */
@@ -31,20 +30,21 @@
 enum { QN_GRAMMAR_THREADS = 512, QN_GRAMMAR_DEPTH = 256 };
 
 typedef struct qn_grammar_options {
-    bool strict;         /* an unsupported keyword is QN_ERR_UNSUPPORTED; else it is ignored */
-    bool closed;         /* objects that have properties and do not say whether there are additional ones have none */
-    bool required_first; /* optional and additional properties follow all required ones; else properties come in any order */
+    bool strict; /* an unsupported keyword is QN_ERR_UNSUPPORTED; else it is ignored */
+    bool closed; /* objects that have properties and do not say whether there are additional ones have none */
+    qn_json_style style;
 } qn_grammar_options;
 
 /* qn_grammar_from_schema - compile a JSON schema.
  *
  *   schema    an object or a boolean; not kept. `#` and `#/...` references are resolved in it
- *   options   NULL for all false
+ *   options   NULL for all 0
  *   out       free it with qn_grammar_free (quern/grammar.h)
  *
- * Supported: type, enum, const, properties, required, additionalProperties, minProperties, maxProperties, items, prefixItems,
- * minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format), minimum, maximum, exclusiveMinimum,
- * exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), $ref, $defs, definitions, $anchor,
+ * Supported: type, enum, const, properties, patternProperties, required, additionalProperties, minProperties, maxProperties,
+ * items, prefixItems, minItems, maxItems, minLength, maxLength, pattern, format (qn_schema_format), minimum, maximum,
+ * exclusiveMinimum, exclusiveMaximum (numbers or draft 4's booleans), anyOf, oneOf (as anyOf), allOf (merged), if, then, else (as
+ * alternatives: schema_if.c), not (of strings), $ref, $defs, definitions, $anchor,
  * nullable. Annotations are skipped. A schema without a type has those that its keywords are about, or all if it has none.
  * Constants are those that fit all other keywords.
  *
@@ -63,7 +63,7 @@ typedef struct qn_grammar_options {
 qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options *options, qn_grammar **out);
 
 /* qn_grammar_from_json - compile "any JSON value", or with `object` "any JSON object". */
-qn_status qn_grammar_from_json(bool object, qn_grammar **out);
+qn_status qn_grammar_from_json(bool object, qn_json_style style, qn_grammar **out);
 
 /* qn_grammar_from_regex - compile a regular expression that the whole output matches.
  *
@@ -91,6 +91,7 @@ typedef struct qn_grammar_calls {
     bool is_single; /* at most one call. Always in the form llama3 */
     json_t *format; /* a schema: content that fits it may come in place of calls, which are not lazy then; NULL: none */
     bool is_format_strict;
+    qn_json_style style; /* of arguments and the format */
 } qn_grammar_calls;
 
 /* qn_grammar_from_calls - compile the tool calls of an answer: one or several, as chat templates print them.

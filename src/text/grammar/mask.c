@@ -515,11 +515,25 @@ static bool may_close_anywhere(const walker *w, const qn_string_rule *rule, uint
     return count >= rule->min && (rule->max == QN_UNLIMITED || rule->max - count >= w->v->closers[rule->form].most_characters);
 }
 
+/* A text that no token makes too long, and that is long enough, goes on as one that is not counted: the node before it. */
+static void stop_counting(const qn_grammar *g, qn_config *c)
+{
+    const qn_node *n = &g->nodes[c->node];
+    if (n->kind != QN_TEXT)
+        return;
+    const qn_string_rule *rule = &g->strings[n->a];
+    if (c->count < rule->min || (rule->max != QN_UNLIMITED && rule->max - c->count <= QN_TOKEN_BYTES))
+        return;
+    c->node--;
+    c->count = 0;
+}
+
 /* The tries to walk for a configuration; adds what is known beforehand. */
 static unsigned prepare(walker *w, size_t config)
 {
     const qn_grammar *g = w->s->grammar;
-    const qn_config c = w->s->configs[config];
+    qn_config c = w->s->configs[config];
+    stop_counting(g, &c);
     const qn_node *n = &g->nodes[c.node];
     switch ((qn_node_kind)n->kind) {
     case QN_DFA: return add_texts(w, &g->dfas[n->a], c.sub, QN_TEXT_LINE, goes_on(w->s, config));
@@ -554,8 +568,10 @@ static void walk_tries(walker *w, const uint16_t *tries, size_t n)
         if (!is_known) {
             size_t end = n;
             for (size_t i = 0; i < n; i++)
-                if (tries[i] >> t & 1)
-                    s->configs[end++] = s->configs[i];
+                if (tries[i] >> t & 1) {
+                    s->configs[end] = s->configs[i];
+                    stop_counting(s->grammar, &s->configs[end++]);
+                }
             a = find_alternatives(w, n, end);
             memset(ways, 0, sizeof ways);
         }

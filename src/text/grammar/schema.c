@@ -43,29 +43,30 @@ static void append_step(qn_text_buffer *path, const char *step)
 }
 
 /* A new rule by its path. */
-static qn_status add_rule(qn_schema_compiler *c, json_t *schema, const char *path, uint32_t *rule)
+static qn_status add_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *path, uint32_t *rule)
 {
-    size_t slot = ((uintptr_t)schema >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
+    size_t slot = (((uintptr_t)schema >> 4) + form) * UINT64_C(0x9e3779b97f4a7c15) >> 40 & (QN_SCHEMA_SLOTS - 1);
     for (; c->slots[slot]; slot = (slot + 1) & (QN_SCHEMA_SLOTS - 1))
-        if (c->schemas[c->slots[slot] - 1] == schema) {
+        if (c->places[c->slots[slot] - 1].schema == schema && c->places[c->slots[slot] - 1].form == form) {
             *rule = c->slots[slot] - 1;
             return QN_OK;
         }
-    QN_TRY(qn_realloc_array(&c->schemas, &c->capacity, c->grammar->n_rules + 1, sizeof *c->schemas, "schema"));
+    QN_TRY(qn_realloc_array(&c->places, &c->capacity, c->grammar->n_rules + 1, sizeof *c->places, "schema"));
     QN_TRY(qn_grammar_add_rule(c->grammar, path, rule));
-    c->schemas[*rule] = schema;
+    c->places[*rule] = (struct qn_schema_place){ schema, form };
     c->slots[slot] = *rule + 1;
     return QN_OK;
 }
 
-qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *rule)
+qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form form, const char *keyword, const char *key,
+                         uint32_t *rule)
 {
     char path[256];
     qn_text_buffer to = QN_APPEND_TO(path);
     qn_append(&to, "%.160s", qn_schema_path(c));
     append_step(&to, keyword);
     append_step(&to, key);
-    return add_rule(c, schema, path, rule);
+    return add_rule(c, schema, form, path, rule);
 }
 
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id)
@@ -79,9 +80,53 @@ qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32
                                id);
 }
 
-qn_status qn_schema_space(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+/* ---- White space ---- */
+
+qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id)
 {
-    return qn_schema_node(c, QN_DFA, c->space, next, id);
+    *id = next;
+    return c->options.style.space == QN_JSON_SPACE_ANY ? qn_schema_node(c, QN_DFA, c->space, next, id) : QN_OK;
+}
+
+/* One space, but where there is none or any. */
+static qn_status add_one(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    if (c->options.style.space == QN_JSON_SPACE_COMPACT || c->options.style.space == QN_JSON_SPACE_ANY)
+        return qn_schema_any_space(c, next, id);
+    return qn_schema_byte(c, ' ', next, id);
+}
+
+static qn_status add_line(qn_schema_compiler *c, uint8_t levels, uint32_t next, uint32_t *id)
+{
+    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_INDENT, .lo = levels, .next = next }, id);
+}
+
+qn_status qn_schema_after_colon(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    return add_one(c, next, id);
+}
+
+qn_status qn_schema_after_comma(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    return c->options.style.space == QN_JSON_SPACE_INDENT ? add_line(c, 1, next, id) : add_one(c, next, id);
+}
+
+qn_status qn_schema_after_open(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    *id = next;
+    return c->options.style.space == QN_JSON_SPACE_INDENT ? add_line(c, 1, next, id) : QN_OK;
+}
+
+qn_status qn_schema_before_close(qn_schema_compiler *c, uint32_t next, uint32_t *id)
+{
+    *id = next;
+    return c->options.style.space == QN_JSON_SPACE_INDENT ? add_line(c, 0, next, id) : QN_OK;
+}
+
+qn_status qn_schema_inner(qn_schema_compiler *c, uint32_t rule, uint32_t next, uint32_t *id)
+{
+    const uint8_t levels = c->options.style.space == QN_JSON_SPACE_INDENT;
+    return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_CALL, .lo = levels, .a = rule, .next = next }, id);
 }
 
 qn_status qn_schema_dfa(qn_schema_compiler *c, uint32_t expr, uint32_t *dfa)
@@ -95,6 +140,11 @@ qn_status qn_schema_charge(qn_schema_compiler *c, uint64_t steps)
 {
     c->grammar->steps += steps;
     return c->grammar->steps > QN_GRAMMAR_STEPS ? qn_fail(QN_ERR_UNSUPPORTED, "%s: too large", qn_schema_path(c)) : QN_OK;
+}
+
+bool qn_schema_may_ignore(const qn_schema_compiler *c, qn_status status)
+{
+    return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS;
 }
 
 /* One more way to continue: *entry becomes a split of what it was and the node. */
@@ -114,10 +164,16 @@ static qn_status call_rule(qn_schema_compiler *c, uint32_t rule, uint32_t *entry
     return qn_schema_or(c, node, entry);
 }
 
+/* The form of the rule that is compiled: that of what it is joined from. */
+static qn_schema_form form_here(const qn_schema_compiler *c)
+{
+    return c->places[c->rule].form;
+}
+
 static qn_status call(qn_schema_compiler *c, json_t *schema, const char *keyword, const char *key, uint32_t *entry)
 {
     uint32_t rule;
-    QN_TRY(qn_schema_rule(c, schema, keyword, key, &rule));
+    QN_TRY(qn_schema_rule(c, schema, form_here(c), keyword, key, &rule));
     return call_rule(c, rule, entry);
 }
 
@@ -142,6 +198,7 @@ static const char *const supported[] = { "type",
                                          "properties",
                                          "required",
                                          "additionalProperties",
+                                         "patternProperties",
                                          "minProperties",
                                          "maxProperties",
                                          "items",
@@ -160,6 +217,9 @@ static const char *const supported[] = { "type",
                                          "anyOf",
                                          "oneOf",
                                          "allOf",
+                                         "if",
+                                         "then",
+                                         "else",
                                          "$ref",
                                          "nullable",
                                          NULL };
@@ -185,6 +245,15 @@ static qn_status check_numbers(const qn_schema_compiler *c, json_t *schema)
     return QN_OK;
 }
 
+/* Whether `not` excludes strings. */
+static bool is_exclusion(json_t *schema)
+{
+    json_t *excluded = qn_schema_excluded(schema);
+    const bool is = excluded != NULL;
+    json_decref(excluded);
+    return is;
+}
+
 qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
 {
     const char *key;
@@ -192,6 +261,8 @@ qn_status qn_schema_check_keywords(const qn_schema_compiler *c, json_t *schema)
     QN_TRY(check_numbers(c, schema));
     json_object_foreach(schema, key, value)
     {
+        if (!strcmp(key, "not") && is_exclusion(schema))
+            continue;
         if (!is_in(key, supported) && !qn_schema_is_note(key) && c->options.strict)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: keyword '%s' is not supported", qn_schema_path(c), key);
         if (!strcmp(key, "nullable") && json_is_true(value) && c->options.strict)
@@ -224,14 +295,13 @@ qn_status qn_schema_at_place(const qn_schema_compiler *c, qn_status status)
     return qn_fail(status, "%s: %s", qn_schema_path(c), text);
 }
 
-/* The rule's schema is `part` and what stands beside the keyword. */
-static qn_status call_merged(qn_schema_compiler *c, json_t *part, json_t *rest, const char *keyword, const char *key,
-                             uint32_t *entry)
+/* A part of a keyword of the schema, and what stands beside the keyword. Owned by the compiler. */
+static qn_status join(qn_schema_compiler *c, json_t *schema, const char *keyword, json_t *part, json_t *rest, json_t **joined)
 {
-    json_t *merged;
-    QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, part, rest, &c->merges, &merged)));
-    QN_TRY(qn_schema_own(c, merged));
-    return call(c, merged, keyword, key, entry);
+    const bool is_rest_first = qn_schema_is_properties_first(schema, keyword);
+    QN_TRY(qn_schema_at_place(c, is_rest_first ? qn_schema_merge(c->root, rest, part, &c->merges, joined)
+                                               : qn_schema_merge(c->root, part, rest, &c->merges, joined)));
+    return qn_schema_own(c, *joined);
 }
 
 /* oneOf is a union if its alternatives, each with what stands beside them, exclude each other. Without strict it always is. */
@@ -271,7 +341,9 @@ static qn_status compile_any_of(qn_schema_compiler *c, json_t *schema, const cha
     {
         char key[32];
         snprintf(key, sizeof key, "%zu", i);
-        QN_TRY(is_empty ? call(c, branch, keyword, key, entry) : call_merged(c, branch, rest, keyword, key, entry));
+        if (!is_empty)
+            QN_TRY(join(c, schema, keyword, branch, rest, &branch));
+        QN_TRY(call(c, branch, keyword, key, entry));
     }
     return QN_OK;
 }
@@ -281,13 +353,15 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     json_t *parts = json_object_get(schema, "allOf"), *part;
     size_t i;
     bool is_empty;
-    json_t *merged = without(schema, "allOf", &is_empty);
-    QN_TRY(qn_schema_own(c, merged));
+    json_t *rest = without(schema, "allOf", &is_empty), *all = json_array(), *merged = json_true();
+    const bool is_rest_first = qn_schema_is_properties_first(schema, "allOf");
+    QN_TRY(qn_schema_own(c, rest));
+    QN_TRY(qn_schema_own(c, all));
     if (!json_is_array(parts))
         return qn_fail(QN_ERR_INVALID, "%s/allOf: not a list of schemas", qn_schema_path(c));
-    if (is_empty)
-        merged = json_true();
-    json_array_foreach(parts, i, part)
+    if (json_array_extend(all, parts) || (!is_empty && json_array_insert(all, is_rest_first ? 0 : json_array_size(all), rest)))
+        return no_memory();
+    json_array_foreach(all, i, part)
     {
         json_t *next;
         QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, merged, part, &c->merges, &next)));
@@ -310,10 +384,12 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
     json_t *rest = without(schema, "$ref", &is_empty);
     QN_TRY(qn_schema_own(c, rest));
     QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &target)));
-    if (!is_empty)
-        return call_merged(c, target, rest, NULL, NULL, entry);
+    if (!is_empty) {
+        QN_TRY(join(c, schema, "$ref", target, rest, &target));
+        return call(c, target, NULL, NULL, entry);
+    }
     snprintf(path, sizeof path, "%s: %.160s", c->what, reference);
-    QN_TRY(add_rule(c, target, path, &rule));
+    QN_TRY(add_rule(c, target, form_here(c), path, &rule));
     return call_rule(c, rule, entry);
 }
 
@@ -325,14 +401,24 @@ static unsigned implied_types(json_t *schema)
     static const struct {
         const char *keyword;
         unsigned types;
-    } implied[] = {
-        { "properties", QN_IS_OBJECT },       { "required", QN_IS_OBJECT },        { "additionalProperties", QN_IS_OBJECT },
-        { "minProperties", QN_IS_OBJECT },    { "maxProperties", QN_IS_OBJECT },   { "items", QN_IS_ARRAY },
-        { "prefixItems", QN_IS_ARRAY },       { "minItems", QN_IS_ARRAY },         { "maxItems", QN_IS_ARRAY },
-        { "minLength", QN_IS_STRING },        { "maxLength", QN_IS_STRING },       { "pattern", QN_IS_STRING },
-        { "format", QN_IS_STRING },           { "minimum", QN_IS_NUMBER },         { "maximum", QN_IS_NUMBER },
-        { "exclusiveMinimum", QN_IS_NUMBER }, { "exclusiveMaximum", QN_IS_NUMBER }
-    };
+    } implied[] = { { "properties", QN_IS_OBJECT },
+                    { "required", QN_IS_OBJECT },
+                    { "additionalProperties", QN_IS_OBJECT },
+                    { "patternProperties", QN_IS_OBJECT },
+                    { "minProperties", QN_IS_OBJECT },
+                    { "maxProperties", QN_IS_OBJECT },
+                    { "items", QN_IS_ARRAY },
+                    { "prefixItems", QN_IS_ARRAY },
+                    { "minItems", QN_IS_ARRAY },
+                    { "maxItems", QN_IS_ARRAY },
+                    { "minLength", QN_IS_STRING },
+                    { "maxLength", QN_IS_STRING },
+                    { "pattern", QN_IS_STRING },
+                    { "format", QN_IS_STRING },
+                    { "minimum", QN_IS_NUMBER },
+                    { "maximum", QN_IS_NUMBER },
+                    { "exclusiveMinimum", QN_IS_NUMBER },
+                    { "exclusiveMaximum", QN_IS_NUMBER } };
     unsigned types = 0;
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (json_object_get(schema, implied[i].keyword))
@@ -383,9 +469,14 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
 
 static qn_status compile_types(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
+    const qn_schema_form form = form_here(c);
     unsigned types;
     uint32_t node;
     QN_TRY(qn_schema_types(c, schema, &types));
+    if (form == QN_FORM_PARAMETERS)
+        return types & QN_IS_OBJECT ? qn_schema_parameters(c, schema, entry) : QN_OK;
+    if (form & QN_FORM_VALUE)
+        return qn_schema_value(c, schema, types, form, entry);
     if (has_constants(schema))
         return qn_schema_enum(c, schema, types, entry);
     if (types & QN_IS_STRING) {
@@ -431,6 +522,10 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
     if (!json_is_object(schema))
         return qn_fail(QN_ERR_INVALID, "%s: neither an object nor a boolean", qn_schema_path(c));
     QN_TRY(qn_schema_check_keywords(c, schema));
+    if (json_object_get(schema, "if")) {
+        schema = qn_schema_expand_if(schema, NULL);
+        QN_TRY(qn_schema_own(c, schema));
+    }
     if (json_object_get(schema, "$ref"))
         return compile_reference(c, schema, entry);
     if (json_object_get(schema, "allOf"))
@@ -442,19 +537,17 @@ static qn_status compile_rule(qn_schema_compiler *c, json_t *schema, uint32_t *e
     return compile_types(c, schema, entry);
 }
 
-qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *root, json_t *part, const char *key,
+qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *root, json_t *part, qn_schema_form form,
                             uint32_t *rule)
 {
     char path[256];
     qn_print(c->what, sizeof c->what, "%s", what);
     c->root = root;
-    qn_text_buffer to = QN_APPEND_TO(path);
-    qn_append(&to, "%s: #%s", c->what, key ? "/properties" : "");
-    append_step(&to, key);
-    QN_TRY(add_rule(c, part, path, rule));
+    qn_print(path, sizeof path, "%s: #", c->what);
+    QN_TRY(add_rule(c, part, form, path, rule));
     for (; c->rule < c->grammar->n_rules; c->rule++) {
         uint32_t entry;
-        QN_TRY(compile_rule(c, c->schemas[c->rule], &entry));
+        QN_TRY(compile_rule(c, c->places[c->rule].schema, &entry));
         c->grammar->rules[c->rule].entry = entry;
         c->exprs.n = c->exprs.n_ranges = 0;
     }
@@ -463,7 +556,7 @@ qn_status qn_schema_compile(qn_schema_compiler *c, const char *what, json_t *roo
 
 qn_status qn_schema_begin(qn_schema_compiler *c, const qn_grammar_options *options)
 {
-    static const char space[] = "( |\\r?\\n[ \\t]{0,128})?";
+    static const char space[] = "( |\\r?\\n[ \\t]{0,20})?";
     uint32_t expr;
     *c = (qn_schema_compiler){ .options = options ? *options : (qn_grammar_options){ 0 } };
     c->owned = json_array();
@@ -486,7 +579,7 @@ qn_status qn_schema_end(qn_schema_compiler *c, qn_status status, qn_grammar **ou
     qn_exprs_free(&c->exprs);
     json_decref(c->owned);
     json_decref(c->anything);
-    free(c->schemas);
+    free(c->places);
     free(c->slots);
     return status;
 }
@@ -499,7 +592,7 @@ qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options 
     *out = NULL;
     qn_status status = qn_schema_begin(&c, options);
     if (status == QN_OK)
-        status = qn_schema_compile(&c, "schema", root, root, NULL, &rule);
+        status = qn_schema_compile(&c, "schema", root, root, QN_FORM_JSON, &rule);
     if (status == QN_OK)
         status = qn_grammar_finish(c.grammar, rule);
     status = qn_schema_end(&c, status, out);
@@ -507,12 +600,12 @@ qn_status qn_grammar_from_schema(const json_t *schema, const qn_grammar_options 
     return status;
 }
 
-qn_status qn_grammar_from_json(bool object, qn_grammar **out)
+qn_status qn_grammar_from_json(bool object, qn_json_style style, qn_grammar **out)
 {
     json_t *schema = object ? json_pack("{s:s}", "type", "object") : json_true();
     if (!schema)
         return no_memory();
-    const qn_status status = qn_grammar_from_schema(schema, NULL, out);
+    const qn_status status = qn_grammar_from_schema(schema, &(qn_grammar_options){ .style = style }, out);
     json_decref(schema);
     return status;
 }

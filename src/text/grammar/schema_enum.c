@@ -84,7 +84,7 @@ static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, j
 /* The schema without its constants, for every type unless it names some. NULL: it says nothing else. */
 static json_t *beside(json_t *schema)
 {
-    static const char *const others[] = { "enum", "const", "type", "nullable" };
+    static const char *const others[] = { "enum", "const", "type", "nullable", "not" };
     json_t *rest = json_object(), *value;
     const char *key;
     json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set(rest, key, value);
@@ -104,10 +104,11 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     qn_schema_compiler other;
     qn_grammar *grammar = NULL;
     uint32_t rule;
-    qn_status status = qn_schema_begin(&other, &(qn_grammar_options){ .strict = c->options.strict });
+    const qn_grammar_options options = { .strict = c->options.strict, .style = { QN_JSON_SPACE_COMPACT, QN_JSON_ORDER_ANY } };
+    qn_status status = qn_schema_begin(&other, &options);
     if (status == QN_OK) {
         other.grammar->steps = c->grammar->steps + FILTER_STEPS;
-        status = qn_schema_compile(&other, c->what, c->root, rest, NULL, &rule);
+        status = qn_schema_compile(&other, c->what, c->root, rest, QN_FORM_JSON, &rule);
     }
     if (status == QN_OK)
         status = qn_grammar_finish(other.grammar, rule);
@@ -121,8 +122,66 @@ static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
     }
     if (grammar)
         qn_grammar_free(grammar);
-    if (status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS)
+    return qn_schema_may_ignore(c, status) ? QN_OK : status;
+}
+
+json_t *qn_schema_excluded(json_t *schema)
+{
+    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const"), *value;
+    json_t *list = constant ? json_pack("[O]", constant) : json_incref(json_object_get(excluded, "enum"));
+    bool are_strings = json_object_size(excluded) == 1 && json_is_array(list);
+    size_t i;
+    json_array_foreach(list, i, value) are_strings &= json_is_string(value);
+    if (are_strings)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+static qn_status exclude(qn_schema_compiler *c, json_t *excluded, bool in_string, uint32_t *id, bool *is_none)
+{
+    uint32_t expr, last = 0, part;
+    qn_dfa without, dfa;
+    json_t *value;
+    size_t i;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &expr));
+    json_array_foreach(excluded, i, value)
+    {
+        QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+        qn_expr_append(&c->exprs, expr, &last, part);
+    }
+    if (!last)
         return QN_OK;
+    QN_TRY(qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, &without));
+    const qn_status status = qn_dfa_meet(&c->grammar->dfas[*id], &without, true, qn_schema_path(c), &c->grammar->steps, &dfa);
+    qn_dfa_free(&without);
+    *is_none = status == QN_ERR_INVALID;
+    return status == QN_OK ? qn_grammar_add_dfa(c->grammar, &dfa, id) : *is_none ? QN_OK : status;
+}
+
+qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_string, uint32_t *dfa, bool *is_none)
+{
+    json_t *excluded = qn_schema_excluded(schema);
+    *is_none = false;
+    if (!excluded)
+        return QN_OK;
+    const qn_status status = exclude(c, excluded, in_string, dfa, is_none);
+    json_decref(excluded);
+    return status;
+}
+
+/* Drops what `not` excludes. */
+static qn_status drop_excluded(qn_schema_compiler *c, json_t *schema, json_t *constants)
+{
+    json_t *excluded = qn_schema_excluded(schema);
+    qn_status status = excluded ? qn_schema_charge(c, json_array_size(excluded) * json_array_size(constants)) : QN_OK;
+    for (size_t i = json_array_size(constants); excluded && status == QN_OK && i-- > 0;)
+        for (size_t k = 0; k < json_array_size(excluded); k++)
+            if (json_equal(json_array_get(constants, i), json_array_get(excluded, k))) {
+                json_array_remove(constants, i);
+                break;
+            }
+    json_decref(excluded);
     return status;
 }
 
@@ -140,6 +199,7 @@ qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned ty
     json_array_foreach(values, i, value) if ((type_of(value) & types) &&
                                              (!constant || qn_schema_is_equal(value, constant, &c->comparisons)))
         json_array_append(*constants, value);
+    QN_TRY(drop_excluded(c, schema, *constants));
     if (!json_array_size(*constants) || !(rest = beside(schema)))
         return QN_OK;
     QN_TRY(qn_schema_own(c, rest));
@@ -175,17 +235,10 @@ static json_t *constant_schema(json_t *value)
 /* Appends a string's characters in quotes, which JSON may spell differently. */
 static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
 {
-    const char *text = json_string_value(value);
-    const size_t length = json_string_length(value);
     uint32_t cat, end = 0, part;
     QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_CAT }, &cat));
-    for (size_t i = 0, bytes; i < length; i += bytes) {
-        qn_range range;
-        qn_utf8_next(text + i, length - i, &bytes, &range.lo);
-        range.hi = range.lo;
-        QN_TRY(qn_expr_class(&c->exprs, &range, 1, false, &part));
-        qn_expr_append(&c->exprs, cat, &end, part);
-    }
+    QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+    qn_expr_append(&c->exprs, cat, &end, part);
     QN_TRY(qn_expr_literal(&c->exprs, "\"", 1, &part));
     qn_expr_append(&c->exprs, cat, &end, part);
     qn_expr_append(&c->exprs, parent, last, cat);
@@ -294,7 +347,7 @@ static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t string
         return add_scalar(c, value, scalars, last_scalar);
     json_t *schema = constant_schema(value);
     QN_TRY(qn_schema_own(c, schema));
-    QN_TRY(qn_schema_rule(c, schema, "const", NULL, &rule));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "const", NULL, &rule));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
     return qn_schema_or(c, node, entry);
 }

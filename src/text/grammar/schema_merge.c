@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* What a step is: a value that is visited, or an item of a list that is copied. */
-enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_REFERENCES = 32 };
+enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_PAIRS = 4 * MAX_BRANCHES, MAX_REFERENCES = 32 };
 
 static qn_status no_memory(void)
 {
@@ -137,7 +137,16 @@ static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
         return json_incref(b);
     if (json_is_true(b))
         return json_incref(a);
-    return json_pack("{s:[O,O]}", "allOf", a, b);
+    json_t *of[] = { a, b }, *all = json_array();
+    for (int i = 0; i < 2; i++) { /* nothing is nested that need not be */
+        json_t *parts = json_object_size(of[i]) == 1 ? json_object_get(of[i], "allOf") : NULL;
+        *steps += json_array_size(parts);
+        if (json_is_array(parts) && *steps <= QN_SCHEMA_STEPS)
+            json_array_extend(all, parts);
+        else
+            json_array_append(all, of[i]);
+    }
+    return json_pack("{s:o}", "allOf", all);
 }
 
 static bool has_type(json_t *types, const char *name)
@@ -190,23 +199,30 @@ static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
     return both;
 }
 
-/* Branches of both: each pair of them. */
-static json_t *cross(json_t *a, json_t *b, uint64_t *steps)
+/* Branches of both: each pair of them that may have a value in common. */
+static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
 {
     size_t i, k;
     json_t *x, *y;
-    if (json_array_size(a) * json_array_size(b) > MAX_BRANCHES)
+    if (json_array_size(a) * json_array_size(b) > MAX_PAIRS)
         return NULL;
     json_t *both = json_array();
-    json_array_foreach(a, i, x) json_array_foreach(b, k, y) json_array_append_new(both, all_of(x, y, steps));
+    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (!qn_schema_is_disjoint(root, x, y, steps))
+        json_array_append_new(both, all_of(x, y, steps));
     *steps += PER_KEY * json_array_size(both);
-    return both;
+    if (!json_array_size(both))
+        json_array_append_new(both, json_false());
+    if (json_array_size(both) <= MAX_BRANCHES)
+        return both;
+    json_decref(both);
+    return NULL;
 }
 
-/* Properties: one that the other schema does not name is its additional property. */
-static json_t *merge_properties(json_t *a, json_t *b, uint64_t *steps)
+/* Properties, or patterns of them: one that the other schema does not have is its additional property. It may be one of its patterns
+ * instead, but then it is held to more, not to less. */
+static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t *steps)
 {
-    json_t *in_a = json_object_get(a, "properties"), *in_b = json_object_get(b, "properties");
+    json_t *in_a = json_object_get(a, keyword), *in_b = json_object_get(b, keyword);
     json_t *rest_a = json_object_get(a, "additionalProperties"), *rest_b = json_object_get(b, "additionalProperties");
     json_t *out = json_object(), *value;
     const char *key;
@@ -224,6 +240,27 @@ static json_t *merge_properties(json_t *a, json_t *b, uint64_t *steps)
     return out;
 }
 
+/* Of two `not`: what neither excludes, where both are of constants. */
+static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
+{
+    json_t *of[] = { a, b }, *all = json_array();
+    for (int i = 0; i < 2; i++) {
+        json_t *constant = json_object_get(of[i], "const"), *values = json_object_get(of[i], "enum");
+        *steps += json_array_size(values);
+        if (json_object_size(of[i]) != 1 || (!constant && !json_is_array(values)) || *steps > QN_SCHEMA_STEPS) {
+            json_decref(all);
+            return NULL;
+        }
+        if (constant)
+            json_array_append(all, constant);
+        else
+            json_array_extend(all, values);
+    }
+    return json_pack("{s:o}", "enum", all);
+}
+
+static const char *const member_keywords[] = { "properties", "patternProperties", NULL };
+
 static bool is_one_of(const char *key, const char *const *keys)
 {
     for (; *keys; keys++)
@@ -233,7 +270,7 @@ static bool is_one_of(const char *key, const char *const *keys)
 }
 
 /* The value of a keyword that both have; NULL if they cannot be joined. */
-static json_t *merge_keyword(const char *key, json_t *x, json_t *y, uint64_t *steps)
+static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y, uint64_t *steps)
 {
     static const char *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
                              *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
@@ -252,9 +289,25 @@ static json_t *merge_keyword(const char *key, json_t *x, json_t *y, uint64_t *st
         return intersect(x, y, steps);
     if (!strcmp(key, "required") || !strcmp(key, "allOf"))
         return unite(x, y, steps);
+    if (!strcmp(key, "not"))
+        return exclude_both(x, y, steps);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf"))
-        return cross(x, y, steps);
+        return cross(root, x, y, steps);
     return NULL;
+}
+
+bool qn_schema_is_properties_first(json_t *schema, const char *keyword)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(schema, key, value)
+    {
+        if (!strcmp(key, "properties"))
+            return true;
+        if (!strcmp(key, keyword))
+            return false;
+    }
+    return false;
 }
 
 static qn_status too_many(void)
@@ -280,7 +333,8 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
-                status = merge(root, target, rest, i + 1, steps, &merged);
+                status = qn_schema_is_properties_first(*out, "$ref") ? merge(root, rest, target, i + 1, steps, &merged)
+                                                                     : merge(root, target, rest, i + 1, steps, &merged);
             else
                 merged = json_incref(target);
         }
@@ -294,12 +348,12 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
     return qn_fail(QN_ERR_UNSUPPORTED, "more than %d references of references for one value", MAX_REFERENCES);
 }
 
-/* The schema with draft 4's booleans, which speak of the bound beside them, as exclusive bounds; and a constant as a list, where
+/* The schema without if; with draft 4's booleans, which speak of the bound beside them, as exclusive bounds; and a constant as a list, where
  * another schema has one too. A new reference. */
 static json_t *modernise(json_t *schema, json_t *other)
 {
     static const char *const bounds[][2] = { { "minimum", "exclusiveMinimum" }, { "maximum", "exclusiveMaximum" } };
-    json_t *out = json_copy(schema), *constant = json_object_get(schema, "const");
+    json_t *out = qn_schema_expand_if(schema, other), *constant = json_object_get(schema, "const");
     for (int i = 0; i < 2; i++) {
         json_t *is_exclusive = json_object_get(out, bounds[i][1]), *bound = json_object_get(out, bounds[i][0]);
         if (!json_is_boolean(is_exclusive))
@@ -318,7 +372,7 @@ static json_t *modernise(json_t *schema, json_t *other)
     return out;
 }
 
-static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **out)
+static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
 {
     json_t *merged = json_copy(a), *value;
     const char *key;
@@ -327,8 +381,8 @@ static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **o
     json_object_foreach(b, key, value)
     {
         json_t *other = json_object_get(a, key);
-        json_t *joined =
-            other ? strcmp(key, "properties") ? merge_keyword(key, other, value, steps) : json_true() : json_incref(value);
+        json_t *joined = other ? strcmp(key, "properties") ? merge_keyword(root, key, other, value, steps) : json_true()
+                               : json_incref(value);
         if (!joined) {
             json_decref(merged);
             return *steps > QN_SCHEMA_STEPS ? too_many()
@@ -336,16 +390,15 @@ static qn_status merge_objects(json_t *a, json_t *b, uint64_t *steps, json_t **o
         }
         json_object_set_new(merged, key, joined);
     }
-    if (json_object_get(a, "properties") || json_object_get(b, "properties")) {
-        json_t *properties = merge_properties(a, b, steps);
-        json_object_set_new(merged, "properties", properties);
-    }
+    for (const char *const *k = member_keywords; *k; k++)
+        if (json_object_get(a, *k) || json_object_get(b, *k))
+            json_object_set_new(merged, *k, merge_members(a, b, *k, steps));
     *out = merged;
     return QN_OK;
 }
 
 /* Two schemas without references. */
-static qn_status merge_plain(json_t *x, json_t *y, uint64_t *steps, json_t **out)
+static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps, json_t **out)
 {
     if (json_is_false(x) || json_is_false(y))
         *out = json_false();
@@ -358,7 +411,7 @@ static qn_status merge_plain(json_t *x, json_t *y, uint64_t *steps, json_t **out
         if (*steps > QN_SCHEMA_STEPS)
             return too_many();
         json_t *a = modernise(x, y), *b = modernise(y, x);
-        const qn_status status = a && b ? merge_objects(a, b, steps, out) : no_memory();
+        const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : no_memory();
         json_decref(a);
         json_decref(b);
         return status;
@@ -377,7 +430,7 @@ static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *
     if (status == QN_OK)
         status = flatten(root, b, depth, steps, &y);
     if (status == QN_OK)
-        status = merge_plain(x, y, steps, out);
+        status = merge_plain(root, x, y, steps, out);
     json_decref(x);
     json_decref(y);
     if (status != QN_OK || *steps <= QN_SCHEMA_STEPS)

@@ -33,6 +33,8 @@ qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const cha
 
 /* ---- Strings ---- */
 
+enum { NO_STRINGS = INT32_MAX }; /* in place of a DFA */
+
 /* The DFA of a pattern or format, in which the lengths are. */
 static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t length, const qn_string_rule *rule,
                                  uint32_t *id)
@@ -46,7 +48,8 @@ static qn_status compile_pattern(qn_schema_compiler *c, const char *text, size_t
         const qn_status status = qn_dfa_count(&dfa, rule->min, rule->max, qn_schema_path(c), steps);
         if (status != QN_OK) {
             qn_dfa_free(&dfa);
-            return status;
+            *id = NO_STRINGS;
+            return status == QN_ERR_INVALID ? QN_OK : status;
         }
     }
     return qn_grammar_add_dfa(c->grammar, &dfa, id);
@@ -62,6 +65,10 @@ static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t le
     if (!c->patterns[slot].dfa || c->patterns[slot].low != hash.low || c->patterns[slot].high != hash.high) {
         uint32_t id;
         QN_TRY(compile_pattern(c, text, length, rule, &id));
+        if (id == NO_STRINGS) {
+            *rule = (qn_string_rule){ .form = QN_STRING_VALUE, .min = 1, .max = 0, .dfa = -1 };
+            return QN_OK;
+        }
         c->patterns[slot].low = hash.low;
         c->patterns[slot].high = hash.high;
         c->patterns[slot].dfa = id + 1;
@@ -70,22 +77,52 @@ static qn_status find_pattern(qn_schema_compiler *c, const char *text, size_t le
     return QN_OK;
 }
 
-static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
+qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length)
 {
     json_t *pattern = json_object_get(schema, "pattern");
-    const char *name = json_string_value(json_object_get(schema, "format")), *text = json_string_value(pattern);
-    const char *format = name ? qn_schema_format(name) : NULL;
-    if (pattern && !text)
+    const char *name = json_string_value(json_object_get(schema, "format")), *format = name ? qn_schema_format(name) : NULL;
+    if (pattern && !json_is_string(pattern))
         return qn_fail(QN_ERR_INVALID, "%s/pattern: not a string", qn_schema_path(c));
     if (name && !format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s/format: '%s' is not supported", qn_schema_path(c), name);
     if (pattern && format && c->options.strict)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: a pattern and a format", qn_schema_path(c));
-    text = text ? text : format;
+    *text = pattern ? json_string_value(pattern) : format;
+    *length = pattern ? json_string_length(pattern) : format ? strlen(format) : 0;
+    return QN_OK;
+}
+
+static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
+{
+    const char *text;
+    size_t length;
+    QN_TRY(qn_schema_pattern(c, schema, &text, &length));
     if (!text)
         return QN_OK;
-    const qn_status status = find_pattern(c, text, pattern ? json_string_length(pattern) : strlen(text), rule);
-    return status == QN_ERR_UNSUPPORTED && !c->options.strict && c->grammar->steps <= QN_GRAMMAR_STEPS ? QN_OK : status;
+    qn_string_rule any_length = { .form = rule->form, .max = QN_UNLIMITED, .dfa = -1 };
+    qn_status status = find_pattern(c, text, length, rule);
+    if (qn_schema_may_ignore(c, status) && (status = find_pattern(c, text, length, &any_length)) == QN_OK)
+        *rule = any_length; /* the lengths are too many for an automaton of both */
+    return qn_schema_may_ignore(c, status) ? QN_OK : status;
+}
+
+/* Leaves out what `not` excludes: then the string is a DFA, in which its lengths are. */
+static qn_status exclude(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule, bool *is_none)
+{
+    static const char any[] = "^[\\s\\S]*$";
+    json_t *excluded = qn_schema_excluded(schema);
+    const bool has_some = json_array_size(excluded) > 0;
+    uint32_t dfa;
+    json_decref(excluded);
+    *is_none = false;
+    if (!has_some)
+        return QN_OK;
+    if (rule->dfa < 0)
+        QN_TRY(find_pattern(c, any, sizeof any - 1, rule));
+    dfa = (uint32_t)rule->dfa;
+    QN_TRY(qn_schema_exclude(c, schema, true, &dfa, is_none));
+    rule->dfa = (int32_t)dfa;
+    return QN_OK;
 }
 
 qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
@@ -99,6 +136,13 @@ qn_status qn_schema_string(qn_schema_compiler *c, json_t *schema, uint32_t *entr
         return QN_OK;
     }
     QN_TRY(add_pattern(c, schema, &rule));
+    bool is_none = rule.min > rule.max;
+    if (!is_none)
+        QN_TRY(exclude(c, schema, &rule, &is_none));
+    if (is_none) {
+        *entry = QN_NODE_NEVER;
+        return QN_OK;
+    }
     if (rule.dfa >= 0) { /* it has the spellings of a string */
         QN_TRY(qn_schema_byte(c, '"', c->end, &id));
         QN_TRY(qn_schema_node(c, QN_DFA, (uint32_t)rule.dfa, id, &id));
@@ -225,9 +269,9 @@ static qn_status add_item(qn_schema_compiler *c, const char *keyword, json_t *sc
 {
     char key[32];
     snprintf(key, sizeof key, "%zu", i);
-    QN_TRY(qn_schema_rule(c, schema, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, i < array->n_prefix ? keyword : "items", i < array->n_prefix ? key : NULL,
                           &array->item_rules[i]));
-    return qn_schema_node(c, QN_CALL, array->item_rules[i], next, &array->items[i]);
+    return qn_schema_inner(c, array->item_rules[i], next, &array->items[i]);
 }
 
 qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
@@ -237,7 +281,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
         prefix = items;
         items = json_object_get(schema, "additionalItems");
     }
-    uint32_t id, first, between, after, more, node;
+    uint32_t id, first, between, after, item, node;
     if (json_array_size(prefix) > QN_GRAMMAR_ITEMS)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: %zu items with schemas of their own, at most %d are supported",
                        qn_schema_path(c), json_array_size(prefix), QN_GRAMMAR_ITEMS);
@@ -250,14 +294,17 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
     c->grammar->arrays[id] = array;
     if (!array.items || !array.item_rules)
         return no_memory();
-    QN_TRY(qn_schema_byte(c, ']', c->end, &c->grammar->arrays[id].close));
+    QN_TRY(qn_schema_byte(c, ']', c->end, &node));
+    c->grammar->arrays[id].close_empty = node;
+    QN_TRY(qn_schema_before_close(c, node, &c->grammar->arrays[id].close));
     QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &first));
     QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &between));
-    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &more));
+    QN_TRY(qn_schema_node(c, QN_ITEM, id, 0, &item));
     c->grammar->nodes[first].lo = 1;
-    c->grammar->nodes[more].lo = 2;
-    QN_TRY(qn_schema_space(c, between, &after));
-    QN_TRY(qn_schema_space(c, more, &node));
+    c->grammar->nodes[item].lo = 2;
+    QN_TRY(qn_schema_any_space(c, between, &after));
+    QN_TRY(qn_schema_after_open(c, item, &c->grammar->arrays[id].first));
+    QN_TRY(qn_schema_after_comma(c, item, &node));
     QN_TRY(qn_schema_byte(c, ',', node, &c->grammar->arrays[id].comma));
     for (uint32_t i = 0; i <= array.n_prefix; i++)
         QN_TRY(add_item(c, json_is_array(json_object_get(schema, "items")) ? "items" : "prefixItems",
@@ -265,7 +312,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
                         : items            ? items
                                            : json_true(),
                         i, after, &array));
-    QN_TRY(qn_schema_space(c, first, &node));
+    QN_TRY(qn_schema_any_space(c, first, &node));
     return qn_schema_byte(c, '[', node, entry);
 }
 
@@ -334,17 +381,23 @@ static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const cha
     return QN_OK;
 }
 
+/* From behind the quote of a key to behind its value. */
+static qn_status add_member(qn_schema_compiler *c, uint32_t rule, uint32_t after, uint32_t *node)
+{
+    QN_TRY(qn_schema_inner(c, rule, after, node));
+    QN_TRY(qn_schema_after_colon(c, *node, node));
+    QN_TRY(qn_schema_byte(c, ':', *node, node));
+    return qn_schema_any_space(c, *node, node);
+}
+
 /* Property `key`: its spellings, and the nodes from the end of its name to the next member. */
 static qn_status add_property(qn_schema_compiler *c, uint32_t object, const char *key, json_t *schema, uint32_t after)
 {
     const uint32_t property = c->grammar->objects[object].n_properties++;
     uint32_t rule, node;
     QN_TRY(add_spellings(c, object, key, strlen(key), property));
-    QN_TRY(qn_schema_rule(c, schema, "properties", key, &rule));
-    QN_TRY(qn_schema_node(c, QN_CALL, rule, after, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
-    QN_TRY(qn_schema_byte(c, ':', node, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "properties", key, &rule));
+    QN_TRY(add_member(c, rule, after, &node));
     c->grammar->objects[object].values[property] = node;
     c->grammar->objects[object].value_rules[property] = rule;
     return QN_OK;
@@ -358,11 +411,8 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     uint32_t node, value_rule, string;
     if (o->n_spellings)
         rule.form = o->n_spellings > o->n_properties ? QN_STRING_KEY_UNICODE : QN_STRING_KEY;
-    QN_TRY(qn_schema_rule(c, schema, "additionalProperties", NULL, &value_rule));
-    QN_TRY(qn_schema_node(c, QN_CALL, value_rule, after, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
-    QN_TRY(qn_schema_byte(c, ':', node, &node));
-    QN_TRY(qn_schema_space(c, node, &node));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "additionalProperties", NULL, &value_rule));
+    QN_TRY(add_member(c, value_rule, after, &node));
     QN_TRY(qn_grammar_add_string(c->grammar, rule, &string));
     QN_TRY(qn_schema_node(c, QN_STRING, string, node, &o->rest));
     o->rest_value = node;
@@ -370,18 +420,98 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *schema
     return QN_OK;
 }
 
+qn_status qn_schema_members(qn_schema_compiler *c, json_t *schema, json_t **properties, json_t **required, json_t **rest)
+{
+    *properties = json_object_get(schema, "properties");
+    *required = json_object_get(schema, "required");
+    *rest = json_object_get(schema, "additionalProperties");
+    *rest = *rest ? *rest : c->options.closed && *properties ? json_false() : json_true();
+    if ((*properties && !json_is_object(*properties)) ||
+        (*required && !json_is_array(*required) && !json_is_boolean(*required)))
+        return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
+    json_t *patterns = json_object_get(schema, "patternProperties");
+    if (patterns)
+        QN_TRY(qn_schema_match_properties(c, patterns, properties));
+    if (json_object_size(*properties) > QN_GRAMMAR_PROPERTIES || json_array_size(*required) > 2 * QN_GRAMMAR_PROPERTIES)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
+    return QN_OK;
+}
+
+qn_status qn_schema_object_counts(const qn_schema_compiler *c, json_t *schema, qn_object_rule *o)
+{
+    o->is_ordered = c->options.style.order == QN_JSON_ORDER_SCHEMA;
+    QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
+    QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
+    /* Required names are different, and one more member is another; of additional names two may be the same. */
+    if (c->options.strict && o->additional && o->min > o->n_required + 1)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
+                       qn_schema_path(c), o->min);
+    return QN_OK;
+}
+
+/* The DFA of names that the object does not have, as JSON spells them. */
+static qn_status find_other_names(qn_schema_compiler *c, json_t *properties, json_t *required, qn_dfa *out)
+{
+    uint32_t any, known, last = 0, part;
+    const char *key;
+    json_t *value;
+    size_t i;
+    qn_dfa all, declared;
+    QN_TRY(qn_expr_any(&c->exprs, 0, QN_UNLIMITED, &any));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &known));
+    json_object_foreach(properties, key, value)
+    {
+        QN_TRY(qn_expr_characters(&c->exprs, key, strlen(key), &part));
+        qn_expr_append(&c->exprs, known, &last, part);
+    }
+    json_array_foreach(required, i, value)
+    {
+        QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+        qn_expr_append(&c->exprs, known, &last, part);
+    }
+    QN_TRY(qn_dfa_compile(&c->exprs, any, true, qn_schema_path(c), &c->grammar->steps, &all));
+    qn_status status = last ? qn_dfa_compile(&c->exprs, known, true, qn_schema_path(c), &c->grammar->steps, &declared) : QN_OK;
+    if (status == QN_OK && !last) {
+        *out = all;
+        return QN_OK;
+    }
+    if (status == QN_OK) {
+        status = qn_dfa_meet(&all, &declared, true, qn_schema_path(c), &c->grammar->steps, out);
+        qn_dfa_free(&declared);
+    }
+    qn_dfa_free(&all);
+    return status;
+}
+
+/* Members that the object does not name, by the patterns of their names. */
+static qn_status add_matching(qn_schema_compiler *c, uint32_t object, json_t *schema, json_t *rest, uint32_t after)
+{
+    json_t *properties, *required, *others;
+    qn_schema_names names[QN_SCHEMA_NAMES];
+    uint32_t rule, node, any = QN_NODE_NEVER;
+    size_t n;
+    qn_dfa all;
+    QN_TRY(qn_schema_members(c, schema, &properties, &required, &others));
+    QN_TRY(find_other_names(c, properties, required, &all));
+    QN_TRY(qn_schema_find_names(c, json_object_get(schema, "patternProperties"), rest, true, &all, names, &n));
+    for (size_t i = 0; i < n; i++) {
+        QN_TRY(qn_schema_rule(c, names[i].schema, QN_FORM_JSON, "patternProperties", NULL, &rule));
+        QN_TRY(add_member(c, rule, after, &node));
+        QN_TRY(qn_schema_byte(c, '"', node, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, names[i].dfa, node, &node));
+        QN_TRY(qn_schema_or(c, node, &any));
+    }
+    c->grammar->objects[object].additional = n > 0;
+    return qn_schema_node(c, QN_REST, object, any, &c->grammar->objects[object].others);
+}
+
 static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *schema, uint32_t after)
 {
-    json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required"), *value, *rest;
+    json_t *properties, *required, *rest, *value;
     const char *key;
     size_t i;
-    rest = json_object_get(schema, "additionalProperties");
-    rest = rest ? rest : c->options.closed && properties ? json_false() : json_true();
-    if ((properties && !json_is_object(properties)) || (required && !json_is_array(required) && !json_is_boolean(required)))
-        return qn_fail(QN_ERR_INVALID, "%s: malformed properties or required", qn_schema_path(c));
+    QN_TRY(qn_schema_members(c, schema, &properties, &required, &rest));
     const size_t most = json_object_size(properties) + json_array_size(required);
-    if (most > 2 * QN_GRAMMAR_PROPERTIES)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: more than %d properties", qn_schema_path(c), QN_GRAMMAR_PROPERTIES);
     qn_object_rule *o = &c->grammar->objects[object];
     o->spellings = calloc(2 * most + 1, sizeof *o->spellings);
     o->values = calloc(most + 1, sizeof *o->values);
@@ -420,6 +550,8 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
         o->n_required += (uint32_t)__builtin_popcountll(o->required[i]);
     if (o->n_spellings)
         qsort(o->spellings, o->n_spellings, sizeof *o->spellings, compare_spellings);
+    if (json_object_get(schema, "patternProperties"))
+        return add_matching(c, object, schema, rest, after);
     o->additional = !json_is_false(rest);
     return o->additional ? add_rest(c, object, rest, after) : QN_OK;
 }
@@ -432,22 +564,20 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &first));
     c->grammar->nodes[first].lo = 1;
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &between));
-    QN_TRY(qn_schema_space(c, between, &after));
+    QN_TRY(qn_schema_any_space(c, between, &after));
     QN_TRY(add_properties(c, id, schema, after));
     o = &c->grammar->objects[id];
-    o->required_first = c->options.required_first;
     o->end = '"';
-    QN_TRY(qn_schema_count(c, schema, "minProperties", 0, &o->min));
-    QN_TRY(qn_schema_count(c, schema, "maxProperties", QN_UNLIMITED, &o->max));
-    /* Required names are different, and one more member is another; of additional names two may be the same. */
-    if (c->options.strict && o->additional && o->min > o->n_required + 1)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/minProperties: %u, of which at most one may be an additional property",
-                       qn_schema_path(c), o->min);
-    QN_TRY(qn_schema_byte(c, '}', c->end, &o->close));
-    QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &key));
-    QN_TRY(qn_schema_byte(c, '"', key, &o->first));
-    QN_TRY(qn_schema_space(c, o->first, &node));
+    QN_TRY(qn_schema_object_counts(c, schema, o));
+    QN_TRY(qn_schema_byte(c, '}', c->end, &o->close_empty));
+    QN_TRY(qn_schema_before_close(c, o->close_empty, &o->close));
+    QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &node));
+    if (o->others)
+        QN_TRY(qn_schema_or(c, o->others, &node));
+    QN_TRY(qn_schema_byte(c, '"', node, &key));
+    QN_TRY(qn_schema_after_open(c, key, &o->first));
+    QN_TRY(qn_schema_after_comma(c, key, &node));
     QN_TRY(qn_schema_byte(c, ',', node, &o->more));
-    QN_TRY(qn_schema_space(c, first, &node));
+    QN_TRY(qn_schema_any_space(c, first, &node));
     return qn_schema_byte(c, '{', node, entry);
 }

@@ -31,14 +31,16 @@ static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
     return (uint32_t)s->n_frames++;
 }
 
-/* A call at the end of a rule returns to where the rule returns to. */
-static bool push(qn_grammar_state *s, uint32_t node, uint32_t parent, uint32_t *frame)
+/* The frame of a call. A call at the end of a rule returns to where the rule returns to. */
+static bool push(qn_grammar_state *s, const qn_node *call, uint32_t parent, uint32_t *frame)
 {
+    const uint16_t level = (uint16_t)(s->frames[parent].level + call->lo);
+    uint32_t node = call->next;
     if (s->grammar->nodes[node].kind == QN_RETURN) {
         node = s->frames[parent].node;
         parent = s->frames[parent].parent;
     }
-    const qn_frame f = { .node = node, .parent = parent, .depth = s->frames[parent].depth + 1 };
+    const qn_frame f = { .node = node, .parent = parent, .depth = (uint16_t)(s->frames[parent].depth + 1), .level = level };
     if (f.depth > QN_GRAMMAR_DEPTH)
         return false;
     *frame = add_frame(s, &f);
@@ -52,19 +54,40 @@ typedef struct key_rules {
     bool additional, any, may_close;
 } key_rules;
 
+/* In the order of the properties: up to the first that is required, and none that leaves too few behind it. */
+static void keep_order(const qn_object_rule *o, const qn_frame *f, key_rules *rules)
+{
+    uint32_t behind = 0;
+    for (int i = 0, is_past = 0; i < 4; i++) {
+        const uint64_t missing = o->required[i] & ~f->seen[i];
+        rules->allowed[i] &= is_past ? 0 : missing ? missing ^ (missing - 1) : ~UINT64_C(0);
+        is_past |= missing != 0;
+    }
+    for (int i = 3; i >= 0 && !o->additional && f->count + 1 < o->min; i--) {
+        for (uint64_t left = rules->allowed[i]; left && f->count + 1 + behind < o->min;) {
+            const int last = 63 - __builtin_clzll(left);
+            const uint64_t after = last < 63 ? o->usable[i] >> (last + 1) : 0;
+            left ^= UINT64_C(1) << last;
+            if (f->count + 1 + behind + (uint32_t)__builtin_popcountll(after) < o->min)
+                rules->allowed[i] ^= UINT64_C(1) << last;
+        }
+        behind += (uint32_t)__builtin_popcountll(o->usable[i]);
+    }
+}
+
 static key_rules find_key_rules(const qn_object_rule *o, const qn_frame *f)
 {
     key_rules rules = { .additional = o->additional };
     uint32_t missing = 0;
     for (int i = 0; i < 4; i++)
         missing += (uint32_t)__builtin_popcountll(o->required[i] & ~f->seen[i]);
-    const bool optional = (o->max == QN_UNLIMITED || f->count + missing < o->max) && !(o->required_first && missing);
-    rules.additional &= optional;
-    rules.any = rules.additional;
-    for (int i = 0; i < 4; i++) {
+    const bool optional = o->max == QN_UNLIMITED || f->count + missing < o->max;
+    rules.additional &= optional && !(o->is_ordered && missing);
+    for (int i = 0; i < 4; i++)
         rules.allowed[i] = o->usable[i] & ~f->seen[i] & (optional ? ~UINT64_C(0) : o->required[i]);
-        rules.any |= rules.allowed[i] != 0;
-    }
+    if (o->is_ordered)
+        keep_order(o, f, &rules);
+    rules.any = rules.additional || rules.allowed[0] || rules.allowed[1] || rules.allowed[2] || rules.allowed[3];
     rules.may_close = !missing && f->count >= o->min;
     return rules;
 }
@@ -76,7 +99,8 @@ static bool is_allowed(const key_rules *rules, uint32_t property)
 
 bool qn_state_adds_key(const qn_grammar_state *s, const qn_config *config)
 {
-    return find_key_rules(&s->grammar->objects[s->grammar->nodes[config->node].a], &s->frames[config->frame]).additional;
+    const qn_object_rule *o = &s->grammar->objects[s->grammar->nodes[config->node].a];
+    return o->rest && find_key_rules(o, &s->frames[config->frame]).additional;
 }
 
 void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t bytes[4])
@@ -90,7 +114,7 @@ void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t b
     }
 }
 
-/* The frame after one more member; `property` -1: an additional one. */
+/* The frame after one more member; `property` -1: an additional one. In order, those before it count as seen. */
 static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint32_t frame, int property)
 {
     qn_frame f = s->frames[frame];
@@ -99,6 +123,10 @@ static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint3
         f.count++;
     if (property >= 0)
         f.seen[property / 64] |= UINT64_C(1) << (property % 64);
+    for (int i = 0; i < 4 && o->is_ordered; i++)
+        f.seen[i] |= property < 0 || i < property / 64 ? ~UINT64_C(0)
+                     : i == property / 64              ? (UINT64_C(2) << (property % 64)) - 1
+                                                       : 0;
     return add_frame(s, &f);
 }
 
@@ -181,11 +209,11 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     const uint32_t count = s->frames[frame].count;
     const uint32_t which = count < array->n_prefix ? count : array->n_prefix;
     if (n->lo != 2 && count >= array->min)
-        put(s, w, array->close, frame);
+        put(s, w, n->lo ? array->close_empty : array->close, frame);
     if ((array->max != QN_UNLIMITED && count >= array->max) || !s->grammar->nodes[array->items[which]].productive)
         return;
-    if (!n->lo) {
-        put(s, w, array->comma, frame);
+    if (n->lo != 2) {
+        put(s, w, n->lo ? array->first : array->comma, frame);
         return;
     }
     qn_frame f = s->frames[frame];
@@ -193,6 +221,12 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
     if (f.count < most)
         f.count++;
     put(s, w, array->items[which], add_frame(s, &f));
+}
+
+static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config *c)
+{
+    const qn_string_rule *rule = &g->strings[n->a];
+    return c->count >= rule->min && g->dfas[rule->dfa].accept[c->sub];
 }
 
 /* Adds what is reached from a node without a byte. */
@@ -212,7 +246,8 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             c.frame = 0;
             end = add_config(s, begin, end, &c);
             break;
-        case QN_BYTE: end = add_config(s, begin, end, &c); break;
+        case QN_BYTE:
+        case QN_INDENT: end = add_config(s, begin, end, &c); break;
         case QN_DFA:
             c.sub = 1;
             end = add_config(s, begin, end, &c);
@@ -227,6 +262,16 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             c.sub = g->objects[n->a].n_spellings << 20;
             end = add_config(s, begin, end, &c);
             break;
+        case QN_REST:
+            if (find_key_rules(&g->objects[n->a], &s->frames[c.frame]).additional)
+                put(s, &w, n->next, count_member(s, &g->objects[n->a], c.frame, -1));
+            break;
+        case QN_TEXT:
+            c.sub = 1;
+            end = add_config(s, begin, end, &c);
+            if (text_may_end(g, n, &c))
+                put(s, &w, n->next, c.frame);
+            break;
         case QN_SPLIT:
             if (repeats(s, &w, c.node, c.frame))
                 break;
@@ -235,7 +280,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             break;
         case QN_CALL: {
             uint32_t called;
-            if (push(s, n->next, c.frame, &called))
+            if (push(s, n, c.frame, &called))
                 put(s, &w, g->rules[n->a].entry, called);
             break;
         }
@@ -244,7 +289,7 @@ static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_
             const qn_object_rule *o = &g->objects[n->a];
             const key_rules rules = find_key_rules(o, &s->frames[c.frame]);
             if (rules.may_close)
-                put(s, &w, o->close, c.frame);
+                put(s, &w, n->lo ? o->close_empty : o->close, c.frame);
             if (rules.any)
                 put(s, &w, n->lo ? o->first : o->more, c.frame);
             break;
@@ -289,6 +334,29 @@ static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_conf
     return add_config(s, begin, end, &c);
 }
 
+/* The state of a text after a byte; 0: it may not follow. A text that can be no longer may end: its DFA refuses some short texts, such
+ * as `null`, but none that goes on behind one. */
+static uint32_t next_of_text(const qn_grammar *g, const qn_node *n, const qn_config *c, uint8_t byte)
+{
+    const qn_string_rule *rule = &g->strings[n->a];
+    const qn_dfa *dfa = &g->dfas[rule->dfa];
+    const uint32_t next = dfa->next[(size_t)c->sub * dfa->n_classes + dfa->class_of[byte]];
+    const bool begins = (byte & 0xc0) != 0x80, is_last = byte < 0x80 && c->count + 1 == rule->max && !dfa->accept[next];
+    return rule->max != QN_UNLIMITED && begins && (c->count >= rule->max || is_last) ? 0 : next;
+}
+
+static size_t step_text(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
+{
+    const qn_string_rule *rule = &s->grammar->strings[n->a];
+    c.sub = next_of_text(s->grammar, n, &c, byte);
+    if (!c.sub)
+        return end;
+    if ((byte & 0xc0) != 0x80 && c.count < (rule->max != QN_UNLIMITED ? rule->max : rule->min))
+        c.count++;
+    end = add_config(s, begin, end, &c);
+    return text_may_end(s->grammar, n, &c) ? add_closure(s, begin, end, n->next, c.frame) : end;
+}
+
 static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
 {
     const qn_object_rule *o = &s->grammar->objects[n->a];
@@ -296,7 +364,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     const uint32_t state = c.sub & 255;
     uint32_t first = c.sub >> 8 & 0xfff, last = c.sub >> 20;
     uint32_t next = QN_STRING_REJECTED;
-    if (o->additional && state != QN_STRING_REJECTED)
+    if (o->rest && state != QN_STRING_REJECTED)
         next = (*qn_string_machine(s->grammar->strings[s->grammar->nodes[o->rest].a].form))[state][byte];
     if (first < last && byte == o->end && o->spellings[first].length == c.count) {
         const uint32_t property = o->spellings[first].property;
@@ -327,6 +395,24 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     return add_config(s, begin, end, &c);
 }
 
+/* A line end, then two spaces a level. */
+static bool indent_takes(const qn_grammar_state *s, const qn_node *n, const qn_config *c, uint8_t byte, bool *ends)
+{
+    *ends = c->sub == 2u * (s->frames[c->frame].level + n->lo);
+    return byte == (c->sub ? ' ' : '\n');
+}
+
+static size_t step_indent(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
+{
+    bool ends;
+    if (!indent_takes(s, n, &c, byte, &ends))
+        return end;
+    if (ends)
+        return add_closure(s, begin, end, n->next, c.frame);
+    c.sub++;
+    return add_config(s, begin, end, &c);
+}
+
 size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, uint8_t byte)
 {
     const qn_grammar *g = s->grammar;
@@ -342,6 +428,10 @@ size_t qn_state_step(qn_grammar_state *s, size_t begin, size_t end, size_t at, u
             out = step_string(s, at, out, c, n, byte);
         if (n->kind == QN_KEY)
             out = step_key(s, at, out, c, n, byte);
+        if (n->kind == QN_TEXT)
+            out = step_text(s, at, out, c, n, byte);
+        if (n->kind == QN_INDENT)
+            out = step_indent(s, at, out, c, n, byte);
         if (n->kind != QN_DFA)
             continue;
         const qn_dfa *dfa = &g->dfas[n->a];
@@ -370,14 +460,17 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     const qn_grammar *g = s->grammar;
     const qn_node *n = &g->nodes[c->node];
     uint64_t declared[4] = { 0 };
+    bool ends;
     qn_state_pay(s, 1);
     switch ((qn_node_kind)n->kind) {
     case QN_BYTE: return byte >= n->lo && byte <= n->hi;
+    case QN_INDENT: return indent_takes(s, n, c, byte, &ends);
+    case QN_TEXT: return next_of_text(g, n, c, byte) != 0;
     case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
     case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
     case QN_KEY: {
         const qn_object_rule *o = &g->objects[n->a];
-        if (o->additional && (c->sub & 255) != QN_STRING_REJECTED &&
+        if (o->rest && (c->sub & 255) != QN_STRING_REJECTED &&
             (*qn_string_machine(g->strings[g->nodes[o->rest].a].form))[c->sub & 255][byte] != QN_STRING_REJECTED)
             return true;
         qn_state_declared_bytes(s, c, declared);

@@ -1,0 +1,321 @@
+"""Fields of other servers, by tests/server/protocol_lines: what they do, or that they are refused by name.
+
+    check_fields.py --lines build/tests/protocol_lines --agent tests/golden/agent.gguf --demo models/quern-demo.gguf [TEMPLATE ...]
+"""
+import argparse
+import json
+import re
+import subprocess
+
+CHAT, TEXT, LLAMA, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/completion", "/v1/messages", "/v1/responses"
+ASK = [{"role": "user", "content": "Tell me a story"}]
+PARAMETERS = {"type": "object", "properties": {"text": {"type": "string"}, "n": {"type": "integer"}}, "required": ["text", "n"], "additionalProperties": False}
+FUNCTION = {"name": "look_up", "parameters": PARAMETERS}
+BODIES = {CHAT: {"messages": ASK, "max_tokens": 60}, TEXT: {"prompt": "Once upon a time", "max_tokens": 60}, LLAMA: {"prompt": "Once upon a time", "n_predict": 60},
+          MESSAGES: {"messages": ASK, "max_tokens": 60}, RESPONSES: {"input": ASK, "max_output_tokens": 60}}
+
+
+class Lines:
+    def __init__(self, *command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+    def ask(self, path, body, status=200):
+        self.process.stdin.write(json.dumps({"path": path, "body": json.dumps(body), "limits": {"max_tokens": 200, "n_ctx": 2048}}) + "\n")
+        self.process.stdin.flush()
+        found = json.loads(self.process.stdout.readline())
+        assert found["status"] == status, (path, body, found)
+        return "".join(found["pieces"])
+
+    def get(self, path, body):
+        return json.loads(self.ask(path, body))
+
+    def refused(self, path, body, field, part=""):
+        error = json.loads(self.ask(path, body, 400))["error"]
+        assert part in error["message"], (body, error)
+        assert path == MESSAGES or error["param"].startswith(field), (body, error)
+        assert field in error["message"] or path == MESSAGES or error["param"].startswith(field), (body, error)
+
+
+def chunks_of(text):
+    return [json.loads(event[6:]) for event in text.split("\n\n") if event.startswith("data: {")]
+
+
+def events_of(text):
+    return [json.loads(event.split("data: ", 1)[1]) for event in text.split("\n\n") if event]
+
+
+def text_of(path, answer):
+    """The content of an answer that is no stream."""
+    if path == CHAT:
+        return answer["choices"][0]["message"]["content"]
+    if path == TEXT:
+        return answer["choices"][0]["text"]
+    if path == LLAMA:
+        return answer["content"]
+    if path == MESSAGES:
+        return "".join(block["text"] for block in answer["content"])
+    return "".join(item["content"][0]["text"] for item in answer["output"] if item["type"] == "message")
+
+
+# ---- The last message continued ----
+
+
+def check_continued(lines, what):
+    def prompt(content, **fields):
+        message = {"role": "assistant", "content": content, **fields.pop("message", {})}
+        return lines.get("/apply-template", {"messages": [*ASK, message], "continue_final_message": True, **fields})["prompt"]
+
+    for content in ("Once upon a", "Once upon ", "a\n\n", "é 世", "", "qn9continue and qn9", "It's {{ x }} <b>"):
+        text = prompt(content)
+        assert text.endswith(content), (what, text)
+        assert not re.search(r"<think>\s*$", text.removesuffix(content)), (what, text)
+        assert prompt(content, add_generation_prompt=False) == text
+    parts = [{"type": "text", "text": "Once "}, {"type": "text", "text": "upon a"}]
+    assert prompt(parts).endswith("upon a")
+    assert prompt("So", message={"reasoning_content": "Hm."}).endswith("So")
+    closed = lines.get("/apply-template", {"messages": [*ASK, {"role": "assistant", "content": "So"}], "add_generation_prompt": False})["prompt"]
+    opened = lines.get("/apply-template", {"messages": [*ASK, {"role": "assistant", "content": "So"}]})["prompt"]
+    assert opened.startswith(closed) and len(opened) > len(closed) and not closed.endswith("So")
+
+    call = {"role": "assistant", "content": "So", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    for path in (CHAT, "/apply-template", CHAT + "/input_tokens"):
+        lines.refused(path, {"messages": [*ASK, {"role": "assistant", "content": "So"}], "continue_final_message": True, "add_generation_prompt": True},
+                      "add_generation_prompt", "continue_final_message")
+        lines.refused(path, {"messages": ASK, "continue_final_message": True}, "messages", "expected 'assistant'")
+        lines.refused(path, {"messages": [*ASK, call], "continue_final_message": True}, "messages", "tool calls")
+        lines.refused(path, {"messages": ASK, "continue_final_message": 1}, "continue_final_message")
+        lines.refused(path, {"messages": ASK, "add_generation_prompt": "no"}, "add_generation_prompt")
+
+
+def check_continuations(lines):
+    """The answer is what follows the prompt's text, by every protocol that continues; tokens are counted as they are sent."""
+    answer = {"role": "assistant", "content": "Once upon a"}
+    body = {"messages": [*ASK, answer], "max_tokens": 12, "temperature": 0}
+    prompt = lines.get("/apply-template", {**body, "continue_final_message": True})["prompt"]
+    wanted = lines.get(TEXT, {"prompt": prompt, "max_tokens": 12, "temperature": 0})
+    text, n = text_of(TEXT, wanted), wanted["usage"]["prompt_tokens"]
+    assert text.startswith(" time")
+    chat = lines.get(CHAT, {**body, "continue_final_message": True})
+    assert text_of(CHAT, chat) == text and chat["usage"]["prompt_tokens"] == n
+    stream = chunks_of(lines.ask(CHAT, {**body, "continue_final_message": True, "stream": True}))
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in stream) == text
+    message = lines.get(MESSAGES, body)
+    assert text_of(MESSAGES, message) == text and message["usage"]["input_tokens"] == n
+    assert lines.get(MESSAGES + "/count_tokens", body)["input_tokens"] == n
+    assert lines.get(CHAT + "/input_tokens", {**body, "continue_final_message": True})["input_tokens"] == n
+    new = lines.get(CHAT, body)["usage"]["prompt_tokens"]
+    assert new > n and lines.get(RESPONSES, {"input": body["messages"], "max_output_tokens": 4})["usage"]["input_tokens"] == new
+    lines.ask(MESSAGES, {"messages": [*ASK, {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}]}], "max_tokens": 4}, 400)
+    chosen = lines.get(CHAT, {**body, "continue_final_message": True, "guided_choice": [" dog", " cat"]})
+    assert text_of(CHAT, chosen) in (" dog", " cat"), chosen
+
+
+def check_templates(lines_of):
+    upper = "{% for m in messages %}[{{ m.role }}]{{ m.content | upper }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    trims = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    body = {"messages": [*ASK, {"role": "assistant", "content": " Once upon "}], "continue_final_message": True}
+    lines_of(upper).refused("/apply-template", body, "messages", "cannot be found")
+    assert lines_of(trims).get("/apply-template", body)["prompt"] == "[user]Tell me a story;[assistant]Once upon "
+
+
+# ---- functions and function_call ----
+
+
+def check_functions(lines):
+    body = {"messages": [{"role": "user", "content": "What is it?"}], "functions": [FUNCTION], "temperature": 0}
+    answer = lines.get(CHAT, body)["choices"][0]
+    call = answer["message"]["function_call"]
+    assert answer["finish_reason"] == "function_call" and "tool_calls" not in answer["message"] and answer["message"]["content"] is None
+    assert call["name"] == "look_up" and set(call) == {"name", "arguments"} and set(json.loads(call["arguments"])) == {"text", "n"}
+    chunks = [c["choices"][0] for c in chunks_of(lines.ask(CHAT, {**body, "stream": True}))]
+    calls = [c["delta"]["function_call"] for c in chunks if "function_call" in c["delta"]]
+    assert calls[0] == {"name": "look_up", "arguments": ""} and all(set(c) == {"arguments"} for c in calls[1:])
+    assert "".join(c["arguments"] for c in calls) == call["arguments"] and chunks[-1]["finish_reason"] == "function_call"
+    assert not any("tool_calls" in c["delta"] for c in chunks)
+
+    tools = {"tools": [{"type": "function", "function": FUNCTION}]}
+    same = lines.get(CHAT, {"messages": body["messages"], "temperature": 0, **tools})["choices"][0]
+    assert same["message"]["tool_calls"][0]["function"] == call and same["finish_reason"] == "tool_calls"
+    past = [*body["messages"], {"role": "assistant", "content": None, "function_call": call}, {"role": "function", "name": "look_up", "content": "a mill"}]
+    newer = [*body["messages"], {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": call}]},
+             {"role": "tool", "tool_call_id": "1", "content": "a mill"}]
+    assert lines.get("/apply-template", {**body, "messages": past}) == lines.get("/apply-template", {"messages": newer, **tools})
+    found = lines.get(CHAT, {**body, "messages": past})["choices"][0]
+    assert found["finish_reason"] == "stop" and found["message"]["content"] and "function_call" not in found["message"]
+    forced = lines.get(CHAT, {**body, "function_call": {"name": "look_up"}})["choices"][0]
+    assert forced["message"]["function_call"]["name"] == "look_up"
+    none = lines.get(CHAT, {**body, "function_call": "none"})["choices"][0]
+    assert "function_call" not in none["message"]
+    cut = lines.get(CHAT, {**body, "max_tokens": 4})["choices"][0]
+    assert cut["finish_reason"] == "length" and cut["message"]["content"] == "" and "function_call" not in cut["message"]
+
+    lines.refused(CHAT, {**body, **tools}, "functions", "tools")
+    lines.refused(CHAT, {**body, "tool_choice": "auto"}, "functions", "tool_choice")
+    lines.refused(CHAT, {"messages": body["messages"], "function_call": {"name": "look_up"}}, "function_call", "functions")
+    lines.refused(CHAT, {**body, "function_call": "look_up"}, "function_call")
+    lines.refused(CHAT, {**body, "function_call": {"name": "other"}}, "function_call")
+    lines.refused(CHAT, {**body, "functions": [{}]}, "functions[0]")
+    lines.refused(CHAT, {**body, "functions": {}}, "functions")
+    lines.refused(CHAT, {**body, "messages": [*ASK, {"role": "function", "content": "x"}]}, "messages[1].name")
+    lines.refused(CHAT, {**body, "messages": [{**past[1], "tool_calls": newer[1]["tool_calls"]}]}, "messages[0].function_call")
+    lines.get(CHAT, {"messages": ASK, "functions": None, "function_call": None, "max_tokens": 1})
+
+
+# ---- Log probabilities of Responses ----
+
+
+def check_logprobs(lines, chat_has_same):
+    body = {"input": ASK, "max_output_tokens": 20, "temperature": 0, "include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    response = lines.get(RESPONSES, body)
+    part = next(item for item in response["output"] if item["type"] == "message")["content"][0]
+    entries = part["logprobs"]
+    assert "".join(entry["token"] for entry in entries if "\\x" not in entry["token"]) in part["text"] and entries
+    assert all(len(e["top_logprobs"]) == 2 and e["logprob"] <= 0 and isinstance(e["bytes"], list) for e in entries)
+    assert b"".join(bytes(e["bytes"]) for e in entries) == part["text"].encode(), part
+    assert response["top_logprobs"] == 2
+    if chat_has_same:
+        chat = lines.get(CHAT, {"messages": ASK, "max_tokens": 20, "temperature": 0, "logprobs": True, "top_logprobs": 2})
+        assert chat["choices"][0]["logprobs"]["content"] == entries
+    events = events_of(lines.ask(RESPONSES, {**body, "stream": True}))
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    assert sum((e["logprobs"] for e in deltas), []) == entries
+    assert [e["logprobs"] for e in events if e["type"] == "response.output_text.done"] == [entries]
+    assert [e["part"]["logprobs"] for e in events if e["type"] == "response.content_part.done" and e["part"]["type"] == "output_text"] == [entries]
+    assert all(e["part"]["logprobs"] == [] for e in events if e["type"] == "response.content_part.added" and e["part"]["type"] == "output_text")
+    message = next(item for item in events[-1]["response"]["output"] if item["type"] == "message")
+    assert message["content"][0]["logprobs"] == entries
+
+    least = lines.get(RESPONSES, {**body, "top_logprobs": None})["output"][-1]["content"][0]["logprobs"]
+    assert [e["logprob"] for e in least] == [e["logprob"] for e in entries] and all(e["top_logprobs"] == [] for e in least)
+    assert lines.get(RESPONSES, {**body, "include": None})["output"][-1]["content"][0]["logprobs"] == entries
+    assert lines.get(RESPONSES, {**body, "include": ["reasoning.encrypted_content"], "top_logprobs": 0})["output"][-1]["content"][0]["logprobs"] == []
+    for field, value in (("include", ["message.output_text"]), ("include", "message.output_text.logprobs"), ("include", [1]), ("top_logprobs", 21)):
+        lines.refused(RESPONSES, {**body, field: value}, field)
+
+
+# ---- What constrains ----
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}, "b": {"type": "boolean"}}, "required": ["a", "b"], "additionalProperties": False}
+JSON = re.compile(r'\{"a": [12], "b": (true|false)\}')
+CHOICES = ["yes", "no \"way\"\n\\", "no", "né 世"]
+
+
+def constraints():
+    """(fields, whether a text is right)"""
+    def fits(text):
+        return JSON.fullmatch(text)
+
+    def is_choice(text):
+        return text in CHOICES
+
+    def is_date(text):
+        return re.fullmatch(r"\d{4}-[01]\d", text)
+
+    gbnf = 'root ::= "red " [0-9] ("x" | "y")'
+
+    def is_red(text):
+        return re.fullmatch(r"red [0-9][xy]", text)
+
+    yield {"guided_json": SCHEMA}, fits
+    yield {"guided_json": json.dumps(SCHEMA)}, fits
+    yield {"json_schema": json.dumps(SCHEMA)}, fits
+    yield {"json_schema": SCHEMA}, fits
+    yield {"structured_outputs": {"json": SCHEMA}}, fits
+    yield {"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None, "disable_fallback": True}}, fits
+    yield {"guided_regex": r"\d{4}-[01]\d"}, is_date
+    yield {"regex": r"\d{4}-[01]\d"}, is_date
+    yield {"structured_outputs": {"regex": r"\d{4}-[01]\d"}}, is_date
+    yield {"guided_choice": CHOICES, "guided_decoding_backend": "outlines"}, is_choice
+    yield {"structured_outputs": {"choice": CHOICES}}, is_choice
+    yield {"guided_grammar": gbnf}, is_red
+    yield {"ebnf": gbnf}, is_red
+    yield {"grammar": gbnf}, is_red
+    yield {"structured_outputs": {"grammar": gbnf}}, is_red
+    yield {"structured_outputs": {"json_object": True}}, lambda text: text.startswith("{")
+
+
+def check_constraints(lines):
+    seen = set()
+    for path, body in BODIES.items():
+        for fields, is_right in constraints():
+            answer = lines.get(path, {**body, **fields, "temperature": 1})
+            assert is_right(text_of(path, answer)), (path, fields, answer)
+    for seed in range(12):
+        seen.add(text_of(TEXT, lines.get(TEXT, {**BODIES[TEXT], "guided_choice": ["a", "ab", "b"], "temperature": 2, "seed": seed})))
+    assert len(seen) > 1 and seen <= {"a", "ab", "b"}, seen
+    chunks = chunks_of(lines.ask(CHAT, {**BODIES[CHAT], "guided_regex": "[ab]{5}", "stream": True}))
+    assert re.fullmatch("[ab]{5}", "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks))
+
+    all_fields = [({"response_format": {"type": "json_object"}}, "response_format"), ({"json_schema": SCHEMA}, "json_schema"), ({"grammar": 'root ::= "a"'}, "grammar"),
+                  ({"guided_json": SCHEMA}, "guided_json"), ({"guided_regex": "a"}, "guided_regex"), ({"guided_choice": ["a"]}, "guided_choice"),
+                  ({"guided_grammar": 'root ::= "a"'}, "guided_grammar"), ({"structured_outputs": {"regex": "a"}}, "structured_outputs"), ({"regex": "a"}, "regex"),
+                  ({"ebnf": 'root ::= "a"'}, "ebnf")]
+    for path in (CHAT, TEXT, LLAMA):
+        for first, _ in all_fields:
+            for second, name in all_fields:
+                if first is not second:
+                    error = json.loads(lines.ask(path, {**BODIES[path], **first, **second}, 400))["error"]
+                    assert "expected one of them" in error["message"] and next(iter(first)) in error["message"] and name in error["message"], error
+    lines.refused(RESPONSES, {**BODIES[RESPONSES], "text": {"format": {"type": "json_object"}}, "regex": "a"}, "regex", "text.format")
+    tools = {"tools": [{"type": "function", "function": FUNCTION}]}
+    for fields in ({"guided_regex": "a"}, {"guided_choice": ["a"]}, {"ebnf": 'root ::= "a"'}):
+        error = json.loads(lines.ask(CHAT, {**BODIES[CHAT], **fields, **tools}, 400))["error"]
+        assert error["param"] == next(iter(fields)) or "tools" in error["message"], error
+    wrong = [({"guided_choice": []}, "guided_choice"), ({"guided_choice": [1]}, "guided_choice"), ({"guided_choice": "a"}, "guided_choice"),
+             ({"guided_choice": ["\0"]}, "guided_choice"), ({"guided_regex": ""}, "guided_regex"), ({"guided_regex": "("}, "guided_regex"), ({"ebnf": 5}, "ebnf"),
+             ({"ebnf": "start: \"a\""}, "ebnf"), ({"guided_json": "{"}, "guided_json"), ({"guided_json": 5}, "guided_json"), ({"structured_outputs": {}}, "structured_outputs"),
+             ({"structured_outputs": {"json": SCHEMA, "regex": "a"}}, "structured_outputs"), ({"structured_outputs": {"lark": "a"}}, "structured_outputs"),
+             ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs"), ({"structured_outputs": "a"}, "structured_outputs"),
+             ({"structured_outputs": {"whitespace_pattern": "a"}}, "structured_outputs"), ({"guided_whitespace_pattern": "a"}, "guided_whitespace_pattern")]
+    for path in (CHAT, TEXT, LLAMA, RESPONSES):
+        for fields, name in wrong:
+            lines.refused(path, {**BODIES[path], **fields}, name)
+    lines.ask(MESSAGES, {**BODIES[MESSAGES], "guided_choice": []}, 400)
+
+
+# ---- What is refused ----
+
+
+def check_refused(lines):
+    values = {"min_tokens": (1, 0), "stop_token_ids": ([1], []), "allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
+              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "typical_p": (0.5, 1), "mirostat": (2, 0), "xtc_probability": (0.1, 0.0),
+              "dry_multiplier": (0.8, 0), "top_n_sigma": (1.5, -1), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
+              "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], [])}
+    of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),
+                "include_reasoning": (False, True), "add_special_tokens": (True, False), "web_search_options": ({}, None)}
+    for path, body in BODIES.items():
+        is_chat = path not in (TEXT, LLAMA)
+        for name, (wrong, neutral) in {**values, **(of_chats if is_chat else {"add_special_tokens": (False, True)})}.items():
+            lines.refused(path, {**body, name: wrong}, name)
+            limit = {"max_output_tokens" if path == RESPONSES else "n_predict" if path == LLAMA else "max_tokens": 1}
+            lines.ask(path, {**body, **limit, name: neutral})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("lines", "agent", "demo", "folder"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("templates", nargs="*")
+    args = parser.parse_args()
+    agent, demo = Lines(args.lines, args.agent), Lines(args.lines, args.demo)
+
+    def lines_of(template):
+        path = f"{args.folder}/template.jinja"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(template)
+        return Lines(args.lines, args.demo, path)
+
+    check_continued(agent, "agent")
+    for template in args.templates:
+        check_continued(Lines(args.lines, args.agent, template), template)
+    check_continuations(demo)
+    check_templates(lines_of)
+    check_functions(agent)
+    check_logprobs(demo, True)
+    check_logprobs(agent, False)
+    check_constraints(demo)
+    check_refused(demo)
+    print("check_fields: all is right")
+
+
+main()
