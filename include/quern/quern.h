@@ -270,8 +270,8 @@ typedef struct qn_session_params {
  *   out      the session; free it with qn_session_free
  *
  * The cache takes memory of the model's sessions (qn_model_params.memory) in pages of 64 tokens as it grows, and gives it
- * back. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements; for other head
- * sizes the cache is f16, and on_log reports it.
+ * back. AURA codes require heads of 64, 80, 96, 128, 192, 256 or 512 elements, and biases of queries, keys and values that are
+ * not much larger than what they are added to (docs/aura.md); else the cache is f16 in all layers, and on_log reports it.
  *
  * QN_ERR_INVALID       params has a value outside its range, or the model was loaded with vocab_only
  * QN_ERR_UNSUPPORTED   unknown cache format

@@ -60,6 +60,8 @@ typedef struct qn_scheduler_params {
     bool run_ahead;     /* with no_thread, on a GPU: a step may be in flight between the calls of qn_scheduler_step, until one
                                is idle; sessions of the model wait for it, so that the caller must not use any between them */
     bool prompts_first; /* decode nothing while a prompt is being evaluated, for benchmarks */
+    qn_log_fn on_log;   /* reports a cache format that differs from `kv`, from qn_scheduler_create; NULL: none */
+    void *user;         /* passed to on_log */
 } qn_scheduler_params;
 
 /* qn_scheduler_create - a scheduler. Unless no_thread is set it has two threads of its own: one runs steps while there are

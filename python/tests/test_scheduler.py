@@ -243,3 +243,13 @@ def test_scope(demo: pyquern.Model) -> None:
     first = demo.generate(tokens, max_tokens=1, cache_scope="a").usage.cached_tokens
     assert demo.generate(tokens, max_tokens=1, cache_scope="b").usage.cached_tokens == 0 == first
     assert demo.generate(tokens, max_tokens=1, cache_scope="a").usage.cached_tokens >= 128
+
+
+def test_notes(caplog: pytest.LogCaptureFixture) -> None:
+    """A cache format that is not used: the caller's heads are too small for AURA codes."""
+    model = pyquern.Model(CALLER, device="cpu")
+    with caplog.at_level("INFO", "pyquern"), pyquern.Scheduler(model, kv="aura4"):
+        pass
+    assert [record.getMessage() for record in caplog.records] == [
+        "cache: heads of 16 values cannot be stored as aura4; they are stored as f16"
+    ]

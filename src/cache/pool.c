@@ -238,6 +238,9 @@ void qn_pool_drop(qn_pool_class *class, uint32_t item)
 {
     pthread_mutex_lock(&class->pool->lock);
     if (--class->references[item] == 0) {
+        const qn_pool_memory *memory = &class->pool->memory;
+        if (memory->on_free)
+            memory->on_free(memory->context, qn_pool_address(class, item), class->stride);
         class->n_held--;
         class->first_free = item < class->first_free ? item : class->first_free;
         let_go_of_granules(class, item);

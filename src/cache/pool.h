@@ -25,6 +25,9 @@ typedef struct qn_pool_memory {
     /* Commits one granule, zeroed; releases it. A granule is released only when no item in it has a reference. */
     qn_status (*commit)(void *context, uint64_t address);
     void (*release)(void *context, uint64_t address);
+
+    /* Gets an item that is free, before it can be taken again; NULL: not needed. */
+    void (*on_free)(void *context, uint64_t address, size_t bytes);
 } qn_pool_memory;
 
 typedef struct qn_pool qn_pool;

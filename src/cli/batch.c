@@ -373,7 +373,8 @@ static int run(qn_batch *b, qn_model *model)
                                          .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
-                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
+                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
+                                         .on_log = args->quiet ? NULL : qn_cli_log_note };
     b->served = (qn_served){ .model = model,
                              .n_ctx = params.n_ctx ? params.n_ctx : qn_model_get_info(model).n_ctx_train,
                              .max_tokens = -1,

@@ -14,6 +14,9 @@
 
 enum { MAX_EVENT = 1 << 20, MAX_LIST = 1 << 20, MAX_REFUSAL = 1 << 14, CONNECT_TIMEOUT = 30 };
 
+/* Bytes of an answer: of its head and end, and for each token that it may have. */
+enum { MAX_OF_ANSWER = 4 << 20, MAX_OF_TOKEN = 16 << 10 };
+
 /* A text that grows. */
 struct text {
     char *at;
@@ -30,6 +33,7 @@ struct qn_serve_request {
     struct text refusal;     /* the beginning of an answer that is no stream of events */
     bool is_stream;          /* the answer; known from its first bytes on */
     bool has_begun;
+    size_t n_left; /* bytes that the answer may still have */
     qn_serve_answer answer;
 };
 
@@ -199,6 +203,11 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
         r->has_begun = true;
         r->is_stream = status == 200 && type && strncasecmp(type, "text/event-stream", 17) == 0;
     }
+    if (n > r->n_left) {
+        failed(&r->answer, "too long", "more bytes than an answer of so many tokens has");
+        return CURL_WRITEFUNC_ERROR;
+    }
+    r->n_left -= n;
     if (r->is_stream)
         return take_stream(r, data, n, qn_seconds()) ? n : CURL_WRITEFUNC_ERROR;
     return append(&r->refusal, data, n < left ? n : left) ? n : CURL_WRITEFUNC_ERROR;
@@ -239,8 +248,11 @@ qn_serve_request *qn_serve_request_create(const qn_serve_target *target, const c
     qn_serve_request *r;
     if (qn_alloc(&r, 1, sizeof *r, "request"))
         return NULL;
+    size_t of_tokens;
     r->target = target;
     r->answer.sent = due;
+    if (!qn_mul_size(n_generate, MAX_OF_TOKEN, &of_tokens) || !qn_add_size(of_tokens, MAX_OF_ANSWER, &r->n_left))
+        r->n_left = SIZE_MAX;
     r->curl = curl_easy_init();
     r->body = make_body(target, prompt, n_generate);
     if (r->curl && r->body && set_options(r->curl, target, target->url, r->error) &&

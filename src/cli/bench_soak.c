@@ -199,7 +199,8 @@ static int run_soak(struct soak *s, uint32_t n_clients)
                                          .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
-                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
+                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
+                                         .on_log = qn_cli_log_note };
     qn_progress progress;
     for (size_t i = 0; i < s->n; i++)
         s->cap_gaps += s->requests[i].n_generate;

@@ -45,6 +45,9 @@ void qn_cli_error(const char *format, ...) QN_PRINTF(1, 2);
  * makes nobody wait; the next one says how many. */
 void qn_cli_note(const char *format, ...) QN_PRINTF(1, 2);
 
+/* qn_cli_log_note - qn_cli_note as a qn_log_fn. */
+void qn_cli_log_note(void *unused, const char *line);
+
 /* qn_cli_fail - qn_cli_error with qn_error_text(), or nothing after Ctrl-C. Returns QN_EXIT_FAILED. */
 int qn_cli_fail(void);
 

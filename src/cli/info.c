@@ -4,7 +4,10 @@
 #include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
+#include "kernels/aura/aura.h"
 #include "model/hadamard.h"
+#include "model/kv_bias.h"
+#include "model/model.h"
 #include "quant/quant.h"
 
 #include <inttypes.h>
@@ -261,6 +264,23 @@ static void print_rotation(const qn_gguf *file)
     qn_rotation_free(&rotation);
 }
 
+/* Nothing where any format can be used, and for files that cannot be run. */
+static void print_kv(const qn_gguf *file)
+{
+    qn_hparams hparams;
+    qn_plan plan;
+    char layers[192];
+    if (qn_model_build(file, &hparams, &plan) != QN_OK)
+        return;
+    qn_plan_describe_kv_bias(&plan, layers, sizeof layers);
+    if (!qn_aura_has_dim(hparams.head_dim))
+        printf("KV cache    f16 in all layers, whatever --kv says: there are no AURA codes for heads of %u values\n",
+               (unsigned)hparams.head_dim);
+    else if (*layers)
+        printf("KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as %s\n", layers);
+    qn_plan_free(&plan);
+}
+
 /* The file, or of a split model all files. Where some of them cannot be opened, *alone: this one is shown as it is. */
 static qn_status open_file(const char *path, qn_gguf **file, bool *alone)
 {
@@ -291,8 +311,9 @@ static int print_file(const char *path)
            qn_gguf_file_size(file), qn_gguf_alignment(file));
     if (qn_gguf_q2_layout(file))
         printf("type 42     %s\n", qn_gguf_q2_layout(file));
-    if (!alone) { /* these two need the model's keys and tensors together */
+    if (!alone) { /* these need the model's keys and tensors together */
         print_rotation(file);
+        print_kv(file);
         print_tokenizer(file);
     }
     const bool ok = print_metadata(file);

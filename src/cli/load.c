@@ -166,12 +166,6 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
     return status;
 }
 
-static void log_note(void *unused, const char *line)
-{
-    (void)unused;
-    qn_cli_note("%s", line);
-}
-
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session)
 {
     const uint32_t trained = qn_model_get_info(model).n_ctx_train;
@@ -183,7 +177,7 @@ int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_s
         .n_batch = (uint32_t)args->batch,
         .kv = args->kv,
         .n_checkpoints = QN_SESSION_CHECKPOINTS,
-        .on_log = args->quiet ? NULL : log_note,
+        .on_log = args->quiet ? NULL : qn_cli_log_note,
     };
     const qn_status status =
         args->load ? qn_session_restore(model, args->load, &params, session) : qn_session_create(model, &params, session);

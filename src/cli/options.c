@@ -316,8 +316,9 @@ const qn_option qn_options[] = {
     CHOICE(
         EVALUATE, "--kv", NULL, NULL, kv, "TYPE", qn_kv_names, "format of the KV cache (default f16)",
         "f16, or AURA codes of so many bits for each value: aura8, aura6, aura4, aura3, aura2; aura4v3 and aura4v2 have fewer "
-        "for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values; other models keep f16, and a "
-        "note says so. A session file keeps the format it was saved with."),
+        "for values than for keys. Codes need heads of 64, 80, 96, 128, 192, 256 or 512 values, and no large biases (Qwen2.5 "
+        "has "
+        "them); other models keep f16, and a note says so. A session file keeps the format it was saved with."),
     BYTES(
         EVALUATE & ~SERVE, "--memory", NULL, NULL, memory, "SIZE", 1 << 22,
         "memory for KV caches and states: 8G, 512M (default: half of what is free)",

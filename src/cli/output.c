@@ -93,6 +93,12 @@ void qn_cli_note(const char *format, ...)
         atomic_fetch_add(&n_lost, n + 1);
 }
 
+void qn_cli_log_note(void *unused, const char *line)
+{
+    (void)unused;
+    qn_cli_note("%s", line);
+}
+
 int qn_cli_fail(void)
 {
     if (!qn_signals_stop_requested())

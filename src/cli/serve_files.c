@@ -26,12 +26,6 @@ struct qn_serve_files {
     bool has_scanned;    /* notes about files are printed once */
 };
 
-static void log_note(void *unused, const char *line)
-{
-    (void)unused;
-    qn_cli_note("%s", line);
-}
-
 /* ---- Loading ---- */
 
 static bool goes_on(void *registry, size_t done, size_t total)
@@ -50,7 +44,7 @@ static qn_status load(void *user, qn_registry *registry, const char *path, uint6
                                      .chat_template = f->chat_template,
                                      .deterministic = f->args->deterministic,
                                      .on_progress = goes_on,
-                                     .on_log = f->args->quiet ? NULL : log_note,
+                                     .on_log = f->args->quiet ? NULL : qn_cli_log_note,
                                      .user = registry };
     char size[32];
     qn_model *model;

@@ -104,7 +104,8 @@ static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t
                                          .prefix_states = args->prefix_cache == QN_BYTES_OFF ? 0 : args->prefix_cache,
                                          .no_prefix_cache = args->prefix_cache == QN_BYTES_OFF,
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
-                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF };
+                                         .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
+                                         .on_log = args->quiet ? NULL : qn_cli_log_note };
     return qn_scheduler_create(model, &params, out);
 }
 

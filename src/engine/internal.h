@@ -57,8 +57,7 @@ enum { QN_MAX_CTX = 1 << 30, QN_NO_TOKEN = -1 };
 
 struct qn_session {
     qn_model *model;
-    const qn_kv_format *format; /* of the KV cache: the requested one, or f16 if there are no codes for the model's head
-                                   size */
+    const qn_kv_format *format; /* of the KV cache: qn_model_kv_format of the requested one */
     qn_memory *memory;
     bool is_recurrent; /* the model has recurrent layers */
     uint32_t n_ctx, n_batch, length;
@@ -74,9 +73,12 @@ struct qn_session {
     atomic_bool is_used; /* by a call (engine/calls.h) */
 };
 
-/* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head size.
- * QN_ERR_UNSUPPORTED for an unknown name. */
+/* qn_model_kv_format - the cache format with this name (NULL: f16), or f16 if there are no codes for the model's head size or
+ * its biases are too large for them (model/kv_bias.h). QN_ERR_UNSUPPORTED for an unknown name.
+ *
+ * qn_model_log_kv - reports that `format` is not the one with this name (NULL: f16), and why. on_log may be NULL. */
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format);
+void qn_model_log_kv(const qn_model *model, const char *name, const qn_kv_format *format, qn_log_fn on_log, void *user);
 
 /* qn_model_kv_codecs - the codecs of a cache format, created if necessary. Owned by the model. Acquires model->lock. */
 qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs);

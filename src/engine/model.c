@@ -246,40 +246,6 @@ bool qn_model_is_awaited(qn_model *model)
     return false;
 }
 
-/* ---- Cache formats ---- */
-
-qn_status qn_kv_check(const char *kv)
-{
-    const qn_kv_format *format;
-    return kv ? qn_kv_format_named(kv, &format) : QN_OK;
-}
-
-qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
-{
-    QN_TRY(qn_kv_format_named(name ? name : "f16", format));
-    if ((*format)->key_bits && qn_aura_check_shape(model->hparams.head_dim, (*format)->key_bits) != QN_OK)
-        return qn_kv_format_named("f16", format);
-    return QN_OK;
-}
-
-static qn_status get_codec(qn_model *model, unsigned bits, const qn_aura_codec **out)
-{
-    if (bits && !model->codecs[bits])
-        QN_TRY(qn_aura_codec_new(&model->codecs[bits], model->hparams.head_dim, bits, QN_KV_SEED));
-    *out = model->codecs[bits];
-    return QN_OK;
-}
-
-qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_codecs *codecs)
-{
-    qn_model_lock(model);
-    qn_status status = get_codec(model, format->key_bits, &codecs->keys);
-    if (status == QN_OK)
-        status = get_codec(model, format->value_bits, &codecs->values);
-    qn_model_unlock(model);
-    return status;
-}
-
 /* ---- Text ---- */
 
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok)

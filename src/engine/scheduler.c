@@ -58,6 +58,7 @@ static qn_status find_cache(qn_scheduler *s)
 {
     const qn_kv_format *format;
     QN_TRY(qn_model_kv_format(s->model, s->params.kv, &format));
+    qn_model_log_kv(s->model, s->params.kv, format, s->params.on_log, s->params.user);
     s->params.kv = format->name;
     s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx, .n_batch = s->params.max_rows };
     QN_TRY(qn_model_find_cache(s->model, format, &s->memory_params, &s->cache));

@@ -5,7 +5,6 @@
 #include "base/append.h"
 #include "base/memory.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { DEFAULT_CTX = 4096, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
@@ -39,16 +38,6 @@ static qn_status create(qn_session *session)
     return status;
 }
 
-static void log_fallback(const qn_model *model, const qn_session_params *params, const qn_kv_format *format)
-{
-    char line[128];
-    if (!params->on_log || !params->kv || strcmp(params->kv, format->name) == 0)
-        return;
-    snprintf(line, sizeof line, "cache: heads of %u values cannot be stored as %s; they are stored as %s",
-             (unsigned)model->hparams.head_dim, params->kv, format->name);
-    params->on_log(params->user, line);
-}
-
 qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn_session **out)
 {
     const qn_session_params defaults = { 0 };
@@ -66,7 +55,7 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
     if (params->n_checkpoints > MAX_CHECKPOINTS)
         return qn_fail(QN_ERR_INVALID, "checkpoints: %u, at most %d are allowed", (unsigned)params->n_checkpoints,
                        MAX_CHECKPOINTS);
-    log_fallback(model, params, format);
+    qn_model_log_kv(model, params->kv, format, params->on_log, params->user);
     const uint32_t n_ctx_train = model->hparams.n_ctx_train;
     qn_session *session;
     QN_TRY(qn_alloc(&session, 1, sizeof *session, "session"));

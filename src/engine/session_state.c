@@ -1,8 +1,9 @@
 /* Copying sessions (fork) and writing them to files (save, restore). state_file.h has the layout of the files. */
 #include "engine/calls.h"
 
-#include "base/memory.h"
+#include "base/append.h"
 #include "base/atomic_file.h"
+#include "base/memory.h"
 #include "engine/state_file.h"
 #include "engine/state_version3.h"
 
@@ -158,7 +159,8 @@ struct restore_context {
     uint64_t size;
     XXH64_state_t *hash;
     struct qn_state_header header;
-    bool is_gpu_layout; /* of version 3 */
+    bool is_gpu_layout;    /* of version 3 */
+    bool has_other_format; /* than a session of this model with the same parameters: the contents are not used */
     qn_extent extent;
     qn_session *session;
 };
@@ -235,7 +237,7 @@ static qn_status read_header(struct restore_context *r)
 static qn_status check_header(struct restore_context *r, const qn_model *model, const qn_session_params *params)
 {
     struct qn_state_header *h = &r->header;
-    const qn_kv_format *format, *requested;
+    const qn_kv_format *format, *used, *requested;
     uint64_t fingerprint;
     QN_TRY(read_header(r));
     if (qn_kv_format_named(h->kv, &format) != QN_OK)
@@ -243,8 +245,10 @@ static qn_status check_header(struct restore_context *r, const qn_model *model, 
     QN_TRY(qn_model_fingerprint(model, &fingerprint));
     if (h->fingerprint != fingerprint)
         return qn_fail(QN_ERR_INVALID, "%s: was saved with another model than %s", r->path, qn_gguf_path(model->file));
+    QN_TRY(qn_model_kv_format(model, h->kv, &used));
     QN_TRY(qn_model_kv_format(model, params->kv ? params->kv : h->kv, &requested));
-    if (strcmp(requested->name, format->name) != 0)
+    r->has_other_format = used != format;
+    if (requested != used)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: its cache format is '%s', expected '%s'", r->path, h->kv, requested->name);
     if (h->file_bytes != r->size)
         return qn_fail(QN_ERR_FORMAT, "%s: is damaged: it has %llu bytes, expected %llu", r->path, (unsigned long long)r->size,
@@ -313,6 +317,10 @@ static qn_status find_extent(struct restore_context *r)
 static qn_status expected_bytes(const struct restore_context *r, uint64_t *bytes)
 {
     uint64_t contents;
+    if (r->has_other_format) {
+        *bytes = r->size;
+        return QN_OK;
+    }
     if (!r->is_gpu_layout) {
         *bytes = file_bytes(r->session, &r->extent, r->header.version);
         return QN_OK;
@@ -322,14 +330,27 @@ static qn_status expected_bytes(const struct restore_context *r, uint64_t *bytes
     return QN_OK;
 }
 
+/* Reads what is not used, for the checksum. */
+static qn_status skip_memory(struct restore_context *r)
+{
+    uint8_t piece[4096];
+    for (uint64_t left = r->size - fixed_bytes(r->header.length, r->header.version), n; left; left -= n) {
+        n = left < sizeof piece ? left : sizeof piece;
+        QN_TRY(read_piece(r, piece, (size_t)n));
+    }
+    return QN_OK;
+}
+
 static qn_status read_memory(struct restore_context *r)
 {
     qn_memory *memory = r->session->memory;
+    if (r->has_other_format)
+        return skip_memory(r);
     return r->is_gpu_layout ? qn_state_version3_read(r->session, r->header.length, read_piece, r)
                             : memory->vtable->deserialize(memory, &r->extent, read_piece, r);
 }
 
-/* Evaluates the tokens of a file whose contents have no place in the memory. */
+/* Evaluates the tokens of a file whose contents have no place in the memory, or another format. */
 static qn_status evaluate_again(struct restore_context *r)
 {
     qn_session *session = r->session;
@@ -347,7 +368,8 @@ static qn_status read_contents(struct restore_context *r)
 {
     qn_session *session = r->session;
     uint64_t checksum, expected;
-    QN_TRY(find_extent(r));
+    if (!r->has_other_format)
+        QN_TRY(find_extent(r));
     session->length = r->header.length;
     session->pending = r->header.pending;
     QN_TRY(expected_bytes(r, &expected));
@@ -366,6 +388,16 @@ static qn_status read_contents(struct restore_context *r)
     return r->extent.length == session->length ? QN_OK : evaluate_again(r);
 }
 
+static void log_other_format(const struct restore_context *r, const qn_session_params *params)
+{
+    char line[512];
+    if (!params->on_log)
+        return;
+    (void)qn_print(line, sizeof line, "%s: its cache format '%s' is not used with this model: %u tokens are evaluated again",
+                   r->path, r->header.kv, (unsigned)r->header.length);
+    params->on_log(params->user, line);
+}
+
 static qn_status restore(struct restore_context *r, qn_model *model, qn_session_params params)
 {
     QN_TRY(open_file(r));
@@ -373,6 +405,8 @@ static qn_status restore(struct restore_context *r, qn_model *model, qn_session_
     params.n_ctx = params.n_ctx ? params.n_ctx : r->header.capacity;
     params.kv = params.kv ? params.kv : r->header.kv;
     QN_TRY(qn_session_create(model, &params, &r->session));
+    if (r->has_other_format)
+        log_other_format(r, &params);
     return read_contents(r);
 }
 

@@ -17,6 +17,9 @@
  * GPU keeps fewer of them than rows of the open chunk: `shortest` is the shortest length that the session can then be
  * truncated to by dropping rows.
  *
+ * A file in a format that sessions of its model no longer get (qn_model_kv_format) is read for its tokens, which are evaluated
+ * again.
+ *
  * Version 3, which is still read: the header ends with file_bytes and the checksum. The state is at the last multiple of 64
  * below the length, and the inputs of the convolution are those of the whole open chunk. Files of a GPU have another layout
  * (engine/state_version3.h). */

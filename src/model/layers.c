@@ -2,6 +2,8 @@
 #include "model/layers.h"
 
 #include "base/memory.h"
+#include "kernels/aura/aura.h"
+#include "model/kv_bias.h"
 
 #include <math.h>
 #include <string.h>
@@ -122,6 +124,26 @@ qn_status qn_build_begin(qn_build *build, bool gated_attention)
     return add_embedding(build);
 }
 
+/* Sets the plan's kv_bias of a layer. Heads that codes do not exist for need none. */
+static qn_status find_kv_bias(const qn_build *build, uint32_t layer, const qn_weight qkv[3], const float *norm,
+                              const float *const biases[3])
+{
+    const qn_hparams *h = build->hparams;
+    qn_plan *plan = build->plan;
+    qn_biased_projection projections[3];
+    if (!qn_aura_has_dim(h->head_dim))
+        return QN_OK;
+    if (!plan->kv_bias)
+        QN_TRY(qn_alloc(&plan->kv_bias, h->n_layers, sizeof *plan->kv_bias, "norms of biases"));
+    for (size_t i = 0; i < 3; i++)
+        projections[i] = (qn_biased_projection){ .weights = &qkv[i].matrix,
+                                                 .norm = norm,
+                                                 .rotated = qkv[i].rotated,
+                                                 .bias = biases[i],
+                                                 .n_heads = i ? h->n_kv_heads : h->n_heads };
+    return qn_kv_bias_find(plan, projections, h->n_ctx_train, &plan->kv_bias[layer]);
+}
+
 qn_status qn_build_attention(qn_build *build, uint32_t layer)
 {
     const qn_hparams *h = build->hparams;
@@ -140,6 +162,7 @@ qn_status qn_build_attention(qn_build *build, uint32_t layer)
         QN_TRY(qn_weights_vector(w, n, "attn_q.bias", q_width, false, &q_bias));
         QN_TRY(qn_weights_vector(w, n, "attn_k.bias", kv_width, false, &k_bias));
         QN_TRY(qn_weights_vector(w, n, "attn_v.bias", kv_width, false, &v_bias));
+        QN_TRY(find_kv_bias(build, layer, qkv, norm, (const float *const[]){ q_bias, k_bias, v_bias }));
     }
     if (h->qk_norm) {
         QN_TRY(qn_weights_vector(w, n, "attn_q_norm.weight", h->head_dim, false, &q_norm));

@@ -61,6 +61,7 @@ void qn_plan_free(qn_plan *plan)
     free(plan->owned_floats);
     qn_free(plan->frequencies);
     qn_free(plan->is_recurrent);
+    qn_free(plan->kv_bias);
     *plan = (qn_plan){ 0 };
 }
 

@@ -32,6 +32,12 @@ typedef struct qn_plan_acts {
     qn_plan_rotation rotation;
 } qn_plan_acts;
 
+/* How large the biases of a layer's queries, keys and values are: norms of heads, relative to those expected without a bias
+ * (model/kv_bias.h). */
+typedef struct qn_kv_bias {
+    float ratios[3];
+} qn_kv_bias;
+
 typedef struct qn_plan_buffer {
     size_t width;
 } qn_plan_buffer;
@@ -47,6 +53,7 @@ typedef struct qn_plan {
     qn_attention_shape heads;     /* n_kv_heads, head_dim and n_rot are the same in all layers */
     qn_recurrent_shape recurrent; /* n_v_heads 0: no layer is recurrent */
     bool *is_recurrent;           /* [n_layers], or NULL where no layer is */
+    qn_kv_bias *kv_bias;          /* [n_layers], or NULL where no layer has biases that a cache of AURA codes would contain */
     float **owned_floats;         /* [n_owned_floats] arrays that operations point to and that the model file does not hold */
     size_t n_owned_floats, cap_owned_floats;
     double *frequencies; /* [n_rot/2] of rope */

@@ -15,12 +15,6 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
-/* After a request that has had more memory, what it has freed goes back to the system. */
-enum { LARGE_REQUEST = 4 << 20 };
 
 /* One of the requests. */
 typedef struct slot {
@@ -220,21 +214,6 @@ qn_answer *qn_answer_linked(const qn_answer *a)
 
 /* ---- The end ---- */
 
-/* Values of the body were freed. Glibc keeps what is free at the end of the heaps of threads, up to a threshold, and looks at it
- * when a block of more than 64 KiB is freed. */
-static void trim(const qn_answer *a)
-{
-#ifdef __GLIBC__
-    if (qn_account_peak(a->request.account) <= LARGE_REQUEST)
-        return;
-    (void)malloc_trim(0);
-    void *volatile block = malloc(128 << 10);
-    free(block);
-#else
-    (void)a;
-#endif
-}
-
 /* The answer is a refusal: what was written is dropped, unless it has been sent. A stream that cannot say it, as there is no
  * memory to parse its body again, is cut. The caller holds the lock. */
 static void refuse(qn_answer *a, const qn_refusal *refusal)
@@ -351,7 +330,6 @@ void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
     pthread_mutex_unlock(&a->lock);
     if (!has_begun)
         leave_model(a);
-    trim(a);
     pthread_mutex_lock(&a->lock);
     if (!a->is_abandoned)
         refuse(a, refusal);
@@ -515,7 +493,6 @@ static bool parse(qn_answer *a, qn_refusal *refusal)
         qn_bytes_free(&a->body);
     a->exchange = json ? qn_exchange_create(a->request.protocol, json, &reading, &origin, refusal) : NULL;
     json_decref(json);
-    trim(a);
     return a->exchange != NULL;
 }
 
@@ -709,10 +686,8 @@ void qn_answer_start(qn_answer *a)
         qn_answer_refuse(a, &refusal);
         return;
     }
-    trim(a);
     qn_answer_hold(a); /* of the requests */
     run(a);
-    trim(a);
 }
 
 /* ---- The connection ---- */

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 /* There is one as long as it has accounts: as many as connections at most, and streams that were abandoned. */
 typedef struct client {
@@ -21,12 +24,13 @@ struct qn_budget {
     qn_budget_limits limits;
     client *clients;
     size_t n_clients, used;
+    size_t n_given; /* bytes given back since memory was returned to the system */
 };
 
 struct qn_account {
     qn_budget *budget;
     client *client;
-    size_t references, most, used, peak;
+    size_t references, most, used;
     qn_account_limit refused;
 };
 
@@ -127,12 +131,30 @@ void qn_account_hold(qn_account *a)
     pthread_mutex_unlock(&a->budget->lock);
 }
 
-/* The lock is held. */
-static void give(qn_account *a, size_t bytes)
+/* Glibc keeps what is free between and at the end of the heaps of threads; it looks at the end of a thread's own heap when that
+ * thread frees a block of more than 64 KiB. */
+static void return_memory(void)
 {
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+    void *volatile block = malloc(128 << 10);
+    free(block);
+#endif
+}
+
+/* The lock is held. Returns whether so much was given back that memory is to be returned, without the lock. */
+static bool give(qn_account *a, size_t bytes)
+{
+    enum { KEPT = 8 << 20 };
+    qn_budget *budget = a->budget;
     a->used -= bytes;
     a->client->used -= bytes;
-    a->budget->used -= bytes;
+    budget->used -= bytes;
+    budget->n_given += bytes;
+    if (budget->n_given < KEPT)
+        return false;
+    budget->n_given = 0;
+    return true;
 }
 
 void qn_account_release(qn_account *a)
@@ -142,13 +164,14 @@ void qn_account_release(qn_account *a)
     qn_budget *budget = a->budget;
     pthread_mutex_lock(&budget->lock);
     const bool is_last = !--a->references;
-    if (is_last) {
-        give(a, a->used);
+    const bool is_much = is_last && give(a, a->used);
+    if (is_last)
         leave_client(budget, a->client);
-    }
     pthread_mutex_unlock(&budget->lock);
     if (is_last)
         free(a);
+    if (is_much)
+        return_memory();
 }
 
 void qn_account_raise(qn_account *a, size_t body_bytes)
@@ -188,7 +211,6 @@ bool qn_account_take(qn_account *a, size_t bytes)
         a->used += bytes;
         a->client->used += bytes;
         a->budget->used += bytes;
-        a->peak = a->used > a->peak ? a->used : a->peak;
     } else {
         a->refused = limit;
     }
@@ -201,19 +223,10 @@ void qn_account_give(qn_account *a, size_t bytes)
     if (!a)
         return;
     pthread_mutex_lock(&a->budget->lock);
-    give(a, bytes);
+    const bool is_much = give(a, bytes);
     pthread_mutex_unlock(&a->budget->lock);
-}
-
-size_t qn_account_peak(qn_account *a)
-{
-    if (!a)
-        return 0;
-    pthread_mutex_lock(&a->budget->lock);
-    const size_t peak = a->peak;
-    a->peak = a->used;
-    pthread_mutex_unlock(&a->budget->lock);
-    return peak;
+    if (is_much)
+        return_memory();
 }
 
 qn_account_limit qn_account_refused(qn_account *a)

@@ -46,12 +46,10 @@ void qn_account_release(qn_account *account); /* NULL is allowed */
 
 void qn_account_raise(qn_account *account, size_t body_bytes);
 
-/* qn_account_take - promise bytes; false: there are none left, and nothing is promised. qn_account_give - give some back. */
+/* qn_account_take - promise bytes; false: there are none left, and nothing is promised. qn_account_give - give some back, after
+ * they were freed: each 8 MiB of all accounts what is free goes back to the system. */
 bool qn_account_take(qn_account *account, size_t bytes);
 void qn_account_give(qn_account *account, size_t bytes);
-
-/* qn_account_peak - the most bytes that it has had at a time since the last call. */
-size_t qn_account_peak(qn_account *account);
 
 /* Why qn_account_take returned false last. */
 typedef enum qn_account_limit { QN_LIMIT_NONE, QN_LIMIT_REQUEST, QN_LIMIT_CLIENT, QN_LIMIT_SERVER } qn_account_limit;

@@ -158,6 +158,14 @@ static void free_set(key_set *set)
     *set = (key_set){ 0 };
 }
 
+static bool has_operator(const key_set *set)
+{
+    size_t i = 0;
+    while (i < set->n && strcmp(set->entries[i].known.name, QN_KEY_OPERATORS) != 0)
+        i++;
+    return set->n == 1 || i < set->n;
+}
+
 static qn_status read_all(const qn_keys *keys, key_set *set)
 {
     qn_status status = QN_OK;
@@ -167,6 +175,8 @@ static qn_status read_all(const qn_keys *keys, key_set *set)
         status = read_file(keys, set, keys->files[i]);
     if (status)
         free_set(set);
+    else if (keys->warn && set->n && !has_operator(set))
+        keys->warn("/metrics is for the API key with the name " QN_KEY_OPERATORS ", and there is none");
     return status;
 }
 

@@ -96,6 +96,7 @@ goes_wrong closed closed .
 goes_wrong not_json 'bad event' '\{choices\}'
 goes_wrong failing 'error event' 'out of memory'
 goes_wrong endless 'bad event' 'longer than 1048576'
+goes_wrong talkative 'too long' 'more bytes'
 goes_wrong stuck timeout .
 goes_wrong empty 'no text' .
 goes_wrong whole 'no stream' 'not streamed'

@@ -64,6 +64,49 @@ import sys, unicodedata
 text = "".join(open(path, encoding="utf-8").read() for path in sys.argv[1:]).replace("\n", "")
 sys.exit(any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") for c in text))
 PY
+# Models whose KV cache is f16 whatever --kv says: heads without codes, large biases. Nothing of it for others. Biases of all layers' keys get
+# norms of 750 in fast rope pairs.
+python3 - "$golden/qwen2.q1_0.gguf" "$work/biased.gguf" <<'PY'
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+text = lambda at: (at + 8 + struct.unpack_from("<Q", data, at)[0], bytes(data[at + 8 : at + 8 + struct.unpack_from("<Q", data, at)[0]]))
+tensors, at, end = [], data.index(struct.pack("<Q", 17) + b"token_embd.weight"), 0
+(count,) = struct.unpack_from("<Q", data, 8)
+for _ in range(count):
+    at, name = text(at)
+    (dims,) = struct.unpack_from("<I", data, at)
+    at += 4 + 8 * dims
+    tensors.append((name, struct.unpack_from("<IQ", data, at)[1]))
+    at += 12
+start = (at + 31) // 32 * 32
+for name, offset in tensors:
+    if name.endswith(b"attn_k.bias"):
+        bias = [250.0 if d % 32 < 4 else 0.0 for d in range(64)]
+        struct.pack_into("<64f", data, start + offset, *bias)
+open(sys.argv[2], "wb").write(data)
+PY
+quern info "$work/biased.gguf"
+grep -qE '^KV cache    f16 in all layers, whatever --kv says: AURA codes would be inaccurate, as biases of queries, keys and values are up to [0-9.]+, [0-9.]+ and [0-9.]+ times the norm without them \(layers 0-1 of 2\)$' "$work/out" ||
+    fail "info: the biased model's KV cache"
+quern info "$golden/parrot.gguf"
+grep -qx 'KV cache    f16 in all layers, whatever --kv says: there are no AURA codes for heads of 16 values' "$work/out" || fail "info: the parrot's KV cache"
+for model in qwen2.q1_0 qwen3.q1_0 qwen35.q1_0; do
+    quern info "$golden/$model.gguf"
+    ! grep -q '^KV cache' "$work/out" || fail "info: a KV cache of $model"
+done
+# Commands say it when they are asked for codes.
+note='^quern: note: cache: all layers are stored as f16, not as aura4, which would be inaccurate: biases of queries, keys and values are up to [0-9.]*, [0-9.]* and [0-9.]* times the norm'
+quern logits -m "$work/biased.gguf" --ids 1,2,3 -o "$work/logits" --kv aura4
+[ $status -eq 0 ] && grep -q "$note" "$work/err" || fail "logits: no note on the KV cache"
+quern logits -m "$work/biased.gguf" --ids 1,2,3 -o "$work/logits"
+[ ! -s "$work/err" ] || fail "logits: a note on the KV cache without --kv"
+echo '{"custom_id":"a","method":"POST","url":"/v1/completions","body":{"prompt":"a","max_tokens":2}}' >"$work/in.jsonl"
+quern batch -m "$parrot" --kv aura4 "$work/in.jsonl" "$work/batched"
+[ $status -eq 0 ] && grep -q '^quern: note: cache: heads of 16 values cannot be stored as aura4; they are stored as f16' "$work/err" ||
+    fail "batch: no note on the KV cache"
+quern batch -q -m "$parrot" --kv aura4 "$work/in.jsonl" "$work/batched2"
+! grep -q 'note: cache' "$work/err" || fail "batch -q: a note on the KV cache"
+
 quern info "$golden/caller.gguf"
 grep -qxF 'tool calls  json: <tool_call>{"name": ..., "arguments": {...}}</tool_call>' "$work/out" || fail "info: tool calls of the caller"
 finish

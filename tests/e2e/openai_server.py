@@ -144,6 +144,13 @@ def endless(h):
         h.send("data: " + "x" * 65536)
 
 
+def talkative(h):
+    h.begin()
+    while True:
+        h.send(": " + "still here " * 8000 + "\n\n")
+        h.event("token ")
+
+
 def stuck(h):
     h.begin()
     h.event(" a")
@@ -173,7 +180,7 @@ def keyed(h):
     quick(h)
 
 
-BEHAVIOURS = {f.__name__: f for f in (quick, steady, spelled, uncounted, busy, cut, reset, not_json, failing, endless, stuck, empty, whole, closed,
+BEHAVIOURS = {f.__name__: f for f in (quick, steady, spelled, uncounted, busy, cut, reset, not_json, failing, endless, talkative, stuck, empty, whole, closed,
                                       moved, keyed)}
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = True

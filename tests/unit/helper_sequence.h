@@ -90,7 +90,7 @@ typedef struct fixture {
 
 static inline fixture new_fixture(size_t granules, bool codes, bool recurrent)
 {
-    const qn_pool_memory memory = { NULL, GRANULE, device_reserve, device_unreserve, device_commit, device_release };
+    const qn_pool_memory memory = { NULL, GRANULE, device_reserve, device_unreserve, device_commit, device_release, NULL };
     fixture f = { .cache = { .copy = device_copy, .max_dropped = QN_PAGE } };
     assert_ok(qn_pool_create(&memory, granules * GRANULE, 0, &f.pool));
     assert_ok(qn_pool_add_class(f.pool, "page", QN_PAGE * 4, &f.cache.pages));

@@ -3,8 +3,10 @@
 #include "helper_cuda.h"
 
 #include "base/memory.h"
+#include "device/cuda/provoke.h"
 #include "device/cuda/read_rate.h"
 #include "kernels/peak/peak_cuda.h"
+#include "kernels/spin/spin_cuda.h"
 
 #include <stdio.h>
 
@@ -18,9 +20,10 @@ static const qn_gpu_cubin cubins[] = {
     { "module/a.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
     { "module/a.cu", "", "sm_89", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
     { "peak/peak.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "spin/spin.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
 };
 
-static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 3, .compiler = "nvcc of the test" };
+static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 4, .compiler = "nvcc of the test" };
 static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
 
 static qn_cuda *open_with(const qn_cuda_driver *driver)
@@ -401,6 +404,113 @@ static void test_graphs(void **unused)
     fake_expect_empty();
 }
 
+static bool is_filled(const void *memory, size_t bytes, uint8_t value)
+{
+    size_t n = 0;
+    while (n < bytes && ((const uint8_t *)memory)[n] == value)
+        n++;
+    return n == bytes;
+}
+
+/* Memory that nothing has written is poisoned, and only with the variable. */
+static void test_poison(void **unused)
+{
+    (void)unused;
+    const unsigned char args[FAKE_ARGS_BYTES] = { 0 };
+    for (int poisons = 0; poisons < 2; poisons++) {
+        assert_int_equal(setenv("QN_CUDA_POISON", poisons ? "1" : "0", 1), 0);
+        qn_cuda *device = open_with(fake_driver());
+        qn_cuda_buffer buffer;
+        void *host;
+        assert_int_equal(qn_cuda_poisons(device), poisons);
+        assert_ok(qn_cuda_alloc(device, 1000, 1, "words", &buffer));
+        assert_int_equal(is_filled((void *)(uintptr_t)buffer.address, 1000, 0xff), poisons);
+        assert_ok(qn_cuda_memset(device, NULL, buffer.address, 1, 1000));
+        assert_ok(qn_cuda_poison(device, NULL, buffer.address, 10));
+        assert_true(is_filled((void *)(uintptr_t)buffer.address, 10, poisons ? 0xff : 1));
+        assert_true(is_filled((uint8_t *)(uintptr_t)buffer.address + 10, 990, 1));
+        assert_ok(qn_cuda_alloc_host(device, 1000, "words", &host));
+        memset(host, 1, 1000);
+        qn_cuda_poison_host(device, host, 1000);
+        assert_true(is_filled(host, 1000, poisons ? 0xff : 1));
+        qn_launch programmatic = launch;
+        programmatic.pdl = true;
+        assert_ok(qn_cuda_launch(device, NULL, &programmatic, args));
+        assert_int_equal(fake.last_pdl, !poisons);
+        qn_cuda_free_host(device, host);
+        qn_cuda_free(device, &buffer);
+        qn_cuda_close(device);
+        fake_expect_empty();
+    }
+    assert_int_equal(unsetenv("QN_CUDA_POISON"), 0);
+}
+
+static size_t args_bytes(const char *function)
+{
+    return strcmp(function, "qn_spin") == 0 ? sizeof(qn_spin_args) : FAKE_ARGS_BYTES;
+}
+
+/* Something waits before each launch, copy, memset and graph. */
+static void test_delay(void **unused)
+{
+    (void)unused;
+    unsigned char args[FAKE_ARGS_BYTES] = { 0 };
+    qn_cuda_buffer buffer;
+    qn_cuda_graph *graph = NULL;
+    qn_cuda_stream stream;
+    assert_int_equal(setenv("QN_CUDA_DELAY", "50", 1), 0);
+    fake.no_param_info = true;
+    const qn_cuda_driver *driver = fake_driver();
+    fake.args_bytes = args_bytes;
+    qn_cuda *device = open_with(driver);
+    assert_ok(qn_cuda_stream_create(device, &stream));
+    assert_ok(qn_cuda_alloc(device, 16, 1, "words", &buffer));
+    assert_int_equal(fake.launches, 0);
+    for (int pdl = 0; pdl < 2; pdl++) {
+        qn_launch one = launch;
+        one.pdl = pdl;
+        assert_ok(qn_cuda_launch(device, stream, &one, args));
+        const struct fake_launch *spin = &fake.log[fake.launches - 2], *after = &fake.log[fake.launches - 1];
+        const qn_spin_args *found = (const qn_spin_args *)spin->args;
+        assert_string_equal(spin->function, "qn_spin");
+        assert_string_equal(after->function, "qn_module_a");
+        assert_int_equal(found->max_ns, 50000);
+        assert_int_equal(spin->pdl, pdl);
+    }
+    assert_ok(qn_cuda_copy_h2d(device, stream, buffer.address, args, 16));
+    assert_int_equal(fake.launches, 5);
+    assert_ok(qn_cuda_copy_d2h(device, stream, args, buffer.address, 16));
+    assert_ok(qn_cuda_copy_d2d(device, stream, buffer.address, buffer.address + 8, 8));
+    assert_ok(qn_cuda_memset(device, stream, buffer.address, 0, 16));
+    assert_int_equal(fake.launches, 8);
+    assert_ok(qn_cuda_capture_begin(device, stream));
+    assert_ok(qn_cuda_capture_end(device, stream, &graph));
+    assert_ok(qn_cuda_graph_launch(device, graph, stream));
+    assert_int_equal(fake.launches, 9);
+    qn_cuda_graph_free(device, graph);
+    qn_cuda_free(device, &buffer);
+    qn_cuda_stream_free(device, stream);
+    qn_cuda_close(device);
+    fake_expect_empty();
+    assert_int_equal(unsetenv("QN_CUDA_DELAY"), 0);
+}
+
+static void test_provoke_variables(void **unused)
+{
+    (void)unused;
+    static const char *const wrong[][2] = { { "QN_CUDA_POISON", "2" },  { "QN_CUDA_POISON", "yes" },
+                                            { "QN_CUDA_DELAY", "-1" },  { "QN_CUDA_DELAY", "100001" },
+                                            { "QN_CUDA_DELAY", "1ms" }, { "QN_CUDA_DELAY", " " } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        qn_cuda *device;
+        assert_int_equal(setenv(wrong[i][0], wrong[i][1], 1), 0);
+        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = fake_driver(), .tools = &tools }, &device), QN_ERR_INVALID);
+        assert_non_null(strstr(qn_error_text(), wrong[i][0]));
+        assert_int_equal(unsetenv(wrong[i][0]), 0);
+        fake_expect_empty();
+    }
+}
+
 /* The installed driver, if any: a device, or an error that names what is missing. */
 static void test_real_driver(void **unused)
 {
@@ -455,11 +565,14 @@ static void test_read_rate(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),        cmocka_unit_test(test_no_device), cmocka_unit_test(test_open_fails),
-        cmocka_unit_test(test_memory),      cmocka_unit_test(test_upload),    cmocka_unit_test(test_uploads_at_once),
-        cmocka_unit_test(test_streams),     cmocka_unit_test(test_launch),    cmocka_unit_test(test_older),
-        cmocka_unit_test(test_archs),       cmocka_unit_test(test_graphs),    cmocka_unit_test(test_read_rate),
-        cmocka_unit_test(test_real_driver),
+        cmocka_unit_test(test_open),        cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_open_fails),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_upload),      cmocka_unit_test(test_uploads_at_once),
+        cmocka_unit_test(test_streams),     cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_older),       cmocka_unit_test(test_archs),
+        cmocka_unit_test(test_graphs),      cmocka_unit_test(test_read_rate),
+        cmocka_unit_test(test_real_driver), cmocka_unit_test(test_poison),
+        cmocka_unit_test(test_delay),       cmocka_unit_test(test_provoke_variables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,8 @@ struct device {
     uint64_t next;
     size_t committed, reserved;
     size_t refuse_after; /* commits until one is refused; 0: never */
+    size_t n_freed; /* items; the address of the last one */
+    uint64_t last_freed;
     uint8_t is_committed[1 << 16];
 };
 
@@ -55,9 +57,17 @@ static void device_release(void *context, uint64_t address)
     d->committed -= GRANULE;
 }
 
+static void device_on_free(void *context, uint64_t address, size_t bytes)
+{
+    struct device *d = context;
+    assert_true(d->is_committed[address / GRANULE] && d->is_committed[(address + bytes - 1) / GRANULE]);
+    d->n_freed++;
+    d->last_freed = address;
+}
+
 static qn_pool *new_pool(struct device *d, uint64_t budget, uint64_t idle)
 {
-    const qn_pool_memory memory = { d, GRANULE, device_reserve, device_unreserve, device_commit, device_release };
+    const qn_pool_memory memory = { d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free };
     qn_pool *pool;
     *d = (struct device){ 0 };
     assert_ok(qn_pool_create(&memory, budget, idle, &pool));
@@ -84,9 +94,11 @@ static void items_and_references(void **state)
     qn_pool_share(class, a);
     assert_true(qn_pool_is_shared(class, a));
     qn_pool_drop(class, a);
+    assert_int_equal(d.n_freed, 0);
     assert_ok(qn_pool_take(class, &c));
     assert_int_equal(c, 2); /* a is still held */
     qn_pool_drop(class, a);
+    assert_true(d.n_freed == 1 && d.last_freed == qn_pool_address(class, a));
     assert_int_equal(qn_pool_count(class), 2);
     assert_ok(qn_pool_take(class, &a));
     assert_int_equal(a, 0); /* the lowest first */
@@ -229,7 +241,7 @@ static void arguments(void **state)
     qn_pool *pool;
     qn_pool_class *class;
     uint32_t item;
-    const qn_pool_memory memory = { &d, GRANULE, device_reserve, device_unreserve, device_commit, device_release };
+    const qn_pool_memory memory = { &d, GRANULE, device_reserve, device_unreserve, device_commit, device_release, device_on_free };
     (void)state;
     assert_int_equal(qn_pool_create(&memory, GRANULE - 1, 0, &pool), QN_ERR_INVALID);
     assert_null(pool);

@@ -11,11 +11,12 @@
 #include <unistd.h>
 
 static char path[64];
-static size_t n_warnings;
+static size_t n_warnings, n_notes;
 
 static void count_warning(const char *text)
 {
     n_warnings += strstr(text, path) && strstr(text, "644");
+    n_notes += strstr(text, "/metrics") != NULL;
 }
 
 static void write_file(const char *text)
@@ -209,6 +210,26 @@ static void exposed_files_are_named(void **state)
     qn_keys_free(keys);
 }
 
+/* Of several keys, none of which may ask for /metrics. */
+static void missing_operators_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *value, *file;
+        size_t n_notes;
+    } cases[] = { { NULL, "a\n", 0 },
+                  { "a", NULL, 0 },
+                  { NULL, "a\nb\n", 1 },
+                  { "a", "b\n", 1 },
+                  { "a", "x: b\nmetrics: c\n", 0 },
+                  { NULL, "metrics: a\nb\n", 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        n_notes = 0;
+        qn_keys_free(keys_of(cases[i].value, cases[i].file));
+        assert_int_equal(n_notes, cases[i].n_notes);
+    }
+}
+
 static void reload_replaces(void **state)
 {
     (void)state;
@@ -267,14 +288,12 @@ static void threads_look_while_keys_are_read(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(keys_are_found),
-                                        cmocka_unit_test(headers_are_read),
-                                        cmocka_unit_test(one_is_the_operators),
-                                        cmocka_unit_test(all_characters_count),
-                                        cmocka_unit_test(bad_keys_are_refused),
-                                        cmocka_unit_test(files_with_zeros_are_refused),
-                                        cmocka_unit_test(exposed_files_are_named),
-                                        cmocka_unit_test(reload_replaces),
-                                        cmocka_unit_test(threads_look_while_keys_are_read) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_found),          cmocka_unit_test(headers_are_read),
+        cmocka_unit_test(one_is_the_operators),    cmocka_unit_test(all_characters_count),
+        cmocka_unit_test(bad_keys_are_refused),    cmocka_unit_test(files_with_zeros_are_refused),
+        cmocka_unit_test(exposed_files_are_named), cmocka_unit_test(missing_operators_are_named),
+        cmocka_unit_test(reload_replaces),         cmocka_unit_test(threads_look_while_keys_are_read)
+    };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyquern import requests
 from pyquern._cdef import ffi
 from pyquern._lib import InvalidError, check, check_process, is_process, lib
-from pyquern.loading import ModelHandle, size
+from pyquern.loading import ModelHandle, on_log, size
 from pyquern.options import (
     MAX_CTX,
     ChatPrompt,
@@ -166,6 +166,7 @@ class Scheduler:
         ):
             assign(params, name, value, name)
         params.no_prefix_cache = not flag(prefix_cache, "prefix_cache")
+        params.on_log = on_log
         check(lib.qn_scheduler_create(self._model.pointer, params, out))
         self._owner = _Owner(out[0])
         self._free = weakref.finalize(self, _free_scheduler, self._owner, self._model)

@@ -117,6 +117,7 @@ static qn_status open_device(qn_cuda *device, const qn_cuda_params *params)
     device->driver = params->driver;
     if (!device->driver)
         QN_TRY(qn_cuda_driver_load(&device->driver));
+    QN_TRY(qn_cuda_provoke_read(&device->provoke));
     QN_TRY(find_device(device->driver, params->ordinal, &device->device, &device->info));
     qn_gpu_arch(device->info.major, device->info.minor, device->arch);
     QN_TRY(copy_tools(device, params->tools ? params->tools : &defaults));

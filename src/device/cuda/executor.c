@@ -246,6 +246,7 @@ static qn_status queue_batch(struct batch *b, const qn_cuda_launched *launched)
     QN_TRY(prepare(b));
     if (!b->first && launched->is_timed)
         QN_TRY(qn_cuda_event_record(b->step.model->cuda, launched->started, b->step.model->stream));
+    QN_TRY(qn_cuda_poison_step(&b->step));
     if (b->step.is_decode || b->step.n == 1)
         QN_TRY(qn_cuda_fold_full_chunks(&b->step));
     return b->step.is_decode ? queue_decode(b) : queue_launches(b);
@@ -329,6 +330,7 @@ static qn_status device_finish(qn_device *device)
     qn_cuda_use_block(model, launched->block);
     if (status == QN_OK)
         status = finish_flight(model, is_followed);
+    qn_cuda_poison_block(model);
     device->idle_seconds = status == QN_OK ? measure_idle(model, number) : 0;
     if (status != QN_OK)
         status = abandon_block(model, status);

@@ -5,6 +5,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/pipeline.h"
+#include "device/cuda/provoke.h"
 
 #include <pthread.h>
 
@@ -52,6 +53,7 @@ struct qn_cuda {
     char arch[16];
     void (*on_log)(void *user, const char *line);
     void *user;
+    qn_cuda_provoke provoke;
 
     /* sources of kernel code; an empty string disables one */
     const qn_gpu_code *code;
@@ -73,6 +75,9 @@ struct qn_cuda {
 
 /* qn_cuda_make_current - make the device's context current in this thread. */
 qn_status qn_cuda_make_current(qn_cuda *device);
+
+/* qn_cuda_launch_now - qn_cuda_launch without a delay before it. */
+qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);
 
 /* qn_cuda_log - send a line to qn_cuda_params.on_log. */
 void qn_cuda_log(qn_cuda *device, const char *format, ...) QN_PRINTF(2, 3);

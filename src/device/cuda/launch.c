@@ -173,13 +173,19 @@ qn_status qn_cuda_prepare_all(qn_cuda *device, const qn_launch *launches, size_t
     return status;
 }
 
-qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args)
+/* Programmatic launches are not mixed with the memsets of poison, which cannot allow a kernel to begin early. */
+static bool is_programmatic(const qn_cuda *device, const qn_launch *launch)
+{
+    return launch->pdl && device->info.major >= PDL_SINCE && !device->provoke.poisons;
+}
+
+qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args)
 {
     qn_cu_function function;
     QN_TRY(ready(device, launch, &function));
     qn_cu_launch_attribute attributes[3];
     unsigned n = 0;
-    if (launch->pdl && device->info.major >= PDL_SINCE)
+    if (is_programmatic(device, launch))
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.on = 1 };
     if (launch->cooperative)
         attributes[n++] = (qn_cu_launch_attribute){ .id = QN_CU_LAUNCH_COOPERATIVE, .value.on = 1 };
@@ -196,6 +202,12 @@ qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch
     void *parameters[1];
     memcpy(parameters, &args, sizeof args); /* the driver only reads *args, but its prototype lacks const */
     return of_kernel(QN_CU(device->driver, cuLaunchKernelEx, &config, function, parameters, NULL), launch);
+}
+
+qn_status qn_cuda_launch(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args)
+{
+    QN_TRY(qn_cuda_delay(device, stream, launch->pdl));
+    return qn_cuda_launch_now(device, stream, launch, args);
 }
 
 qn_status qn_cuda_kernel_get_info(qn_cuda *device, const qn_launch *launch, qn_cuda_kernel_info *info)
@@ -259,6 +271,7 @@ qn_status qn_cuda_capture_end(qn_cuda *device, qn_cuda_stream stream, qn_cuda_gr
 qn_status qn_cuda_graph_launch(qn_cuda *device, qn_cuda_graph *graph, qn_cuda_stream stream)
 {
     QN_TRY(qn_cuda_make_current(device));
+    QN_TRY(qn_cuda_delay(device, stream, false));
     return QN_CU(device->driver, cuGraphLaunch, graph->exec, stream);
 }
 

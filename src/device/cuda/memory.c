@@ -24,7 +24,7 @@ qn_status qn_cuda_alloc(qn_cuda *device, size_t count, size_t size, const char *
     if (status)
         return qn_fail(status, "%s: %zu bytes of device memory: %s", what, bytes, qn_error_text());
     buffer->bytes = bytes;
-    return QN_OK;
+    return qn_cuda_poison_now(device, buffer->address, bytes);
 }
 
 void qn_cuda_free(qn_cuda *device, qn_cuda_buffer *buffer)
@@ -39,7 +39,10 @@ qn_status qn_cuda_alloc_host(qn_cuda *device, size_t bytes, const char *what, vo
     *memory = NULL;
     QN_TRY(qn_cuda_make_current(device));
     const qn_status status = QN_CU(device->driver, cuMemHostAlloc, memory, bytes ? bytes : 1, QN_CU_HOST_PORTABLE);
-    return status ? qn_fail(status, "%s: %zu bytes of pinned memory: %s", what, bytes, qn_error_text()) : QN_OK;
+    if (status)
+        return qn_fail(status, "%s: %zu bytes of pinned memory: %s", what, bytes, qn_error_text());
+    qn_cuda_poison_host(device, *memory, bytes);
+    return QN_OK;
 }
 
 void qn_cuda_free_host(qn_cuda *device, void *memory)
@@ -52,26 +55,38 @@ void qn_cuda_free_host(qn_cuda *device, void *memory)
 
 qn_status qn_cuda_copy_h2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, const void *from, size_t bytes)
 {
+    if (!bytes)
+        return QN_OK;
     QN_TRY(qn_cuda_make_current(device));
-    return bytes ? QN_CU(device->driver, cuMemcpyHtoDAsync, to, from, bytes, stream) : QN_OK;
+    QN_TRY(qn_cuda_delay(device, stream, false));
+    return QN_CU(device->driver, cuMemcpyHtoDAsync, to, from, bytes, stream);
 }
 
 qn_status qn_cuda_copy_d2h(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes)
 {
+    if (!bytes)
+        return QN_OK;
     QN_TRY(qn_cuda_make_current(device));
-    return bytes ? QN_CU(device->driver, cuMemcpyDtoHAsync, to, from, bytes, stream) : QN_OK;
+    QN_TRY(qn_cuda_delay(device, stream, false));
+    return QN_CU(device->driver, cuMemcpyDtoHAsync, to, from, bytes, stream);
 }
 
 qn_status qn_cuda_copy_d2d(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint64_t from, size_t bytes)
 {
+    if (!bytes)
+        return QN_OK;
     QN_TRY(qn_cuda_make_current(device));
-    return bytes ? QN_CU(device->driver, cuMemcpyDtoDAsync, to, from, bytes, stream) : QN_OK;
+    QN_TRY(qn_cuda_delay(device, stream, false));
+    return QN_CU(device->driver, cuMemcpyDtoDAsync, to, from, bytes, stream);
 }
 
 qn_status qn_cuda_memset(qn_cuda *device, qn_cuda_stream stream, uint64_t to, uint8_t value, size_t bytes)
 {
+    if (!bytes)
+        return QN_OK;
     QN_TRY(qn_cuda_make_current(device));
-    return bytes ? QN_CU(device->driver, cuMemsetD8Async, to, value, bytes, stream) : QN_OK;
+    QN_TRY(qn_cuda_delay(device, stream, false));
+    return QN_CU(device->driver, cuMemsetD8Async, to, value, bytes, stream);
 }
 
 qn_status qn_cuda_download(qn_cuda *device, qn_cuda_stream stream, void *to, uint64_t from, size_t bytes)
@@ -148,6 +163,8 @@ static qn_status end_staging(qn_cuda *device, qn_staging *staging, qn_status sta
         const qn_status waited = qn_cuda_stream_synchronize(device, staging->stream);
         status = status ? qn_fail(status, "%s", text) : waited;
     }
+    for (size_t i = 0; i < QN_STAGING_BUFFERS; i++)
+        qn_cuda_poison_host(device, staging->buffers[i], QN_STAGING_BYTES);
     release_staging(device, staging);
     return status;
 }

@@ -257,6 +257,9 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
 qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests,
                                   bool is_followed);
 
+/* qn_cuda_poison_sampling - lists and results of the current block, whose step was finished (provoke.h). */
+void qn_cuda_poison_sampling(const qn_cuda_model *model);
+
 /* qn_cuda_sampled_tokens - device address of the tokens [max_rows] of the last step that sampled, by request; -1: not
  * sampled. */
 uint64_t qn_cuda_sampled_tokens(const qn_cuda_model *model);

@@ -272,6 +272,8 @@ static qn_status run_before_acts(const qn_cuda_rows_step *s, const qn_op *op)
 
 static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 {
+    if (op->kind == QN_OP_NORM)
+        QN_TRY(qn_cuda_poison_part(s));
     QN_TRY(run_before_acts(s, op));
     return quantize_acts(s, op);
 }

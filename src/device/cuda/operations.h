@@ -87,6 +87,14 @@ qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s);
 bool qn_cuda_has_phases(const qn_cuda_model *model, size_t n);
 
+/* poison.c, nothing unless memory is poisoned:
+ *   qn_cuda_poison_step   before the inputs of a step are uploaded: the workspace on the device
+ *   qn_cuda_poison_part   before the norm with which a part of a layer begins: what the part before it has left
+ *   qn_cuda_poison_block  after the results of a step were read: what the host writes and reads of the current block */
+qn_status qn_cuda_poison_step(const qn_cuda_rows_step *s);
+qn_status qn_cuda_poison_part(const qn_cuda_rows_step *s);
+void qn_cuda_poison_block(const qn_cuda_model *model);
+
 /* From this number of rows on, blocks of attention are distributed over a piece's rows (prefill kernel, a launch for each
  * piece); below, over KV splits too (decode kernel, one launch for all pieces). */
 enum { QN_CUDA_PREFILL_ROWS = 64 };

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "device/cuda/model.h"
+#include "device/cuda/provoke.h"
 
 #include <string.h>
 
@@ -68,16 +69,31 @@ static qn_status copy_tables(const qn_cuda_model *model, qn_cuda_page_tables *ta
     return QN_OK;
 }
 
-/* After an error it is unknown which entries the device has. No entry compares equal to UINT64_MAX: all are copied again. */
-static void drop_entries(const qn_cuda_model *model, qn_cuda_page_tables *tables)
+/* No entry compares equal to UINT64_MAX: all are copied again. */
+static void forget_entries(const qn_cuda_model *model, qn_cuda_page_tables *tables)
 {
-    char text[QN_ERROR_TEXT_MAX];
-    memcpy(text, qn_error_text(), sizeof text);
     (void)qn_cuda_stream_synchronize(model->cuda, model->stream);
     for (size_t i = 0; i < 2 * tables->n_pages; i++)
         tables->host[i] = UINT64_MAX;
     tables->n_set = tables->n_pages;
+}
+
+/* After an error it is unknown which entries the device has. */
+static void drop_entries(const qn_cuda_model *model, qn_cuda_page_tables *tables)
+{
+    char text[QN_ERROR_TEXT_MAX];
+    memcpy(text, qn_error_text(), sizeof text);
+    forget_entries(model, tables);
     (void)qn_fail(QN_ERR_IO, "%s", text);
+}
+
+/* Of tables that no sequence has. */
+static void poison_entries(qn_cuda_model *model, qn_cuda_page_tables *tables)
+{
+    pthread_mutex_lock(&model->stream_lock);
+    forget_entries(model, tables);
+    (void)qn_cuda_poison(model->cuda, model->stream, tables->device.address, tables->device.bytes);
+    pthread_mutex_unlock(&model->stream_lock);
 }
 
 qn_status qn_cuda_page_tables_update(qn_cuda_model *model, qn_cuda_page_tables *tables, const qn_cuda_format *format,
@@ -175,6 +191,8 @@ void qn_cuda_page_tables_give_back(qn_cuda_model *model, qn_cuda_page_tables *ta
     qn_cuda_page_tables *old = NULL, *next;
     if (!tables)
         return;
+    if (qn_cuda_poisons(model->cuda))
+        poison_entries(model, tables);
     pthread_mutex_lock(&kept->lock);
     *kept->end = tables;
     kept->end = &tables->next;

@@ -48,6 +48,7 @@ static qn_status make_zeros(const qn_cuda_pool_memory *m, uint64_t address)
     const qn_cu_memory_access access = { .location = location_of(m->cuda), .flags = QN_CU_MEMORY_READ_WRITE };
     QN_TRY(QN_CU(m->cuda->driver, cuMemSetAccess, address, m->granule, &access, 1));
     QN_TRY(qn_cuda_memset(m->cuda, m->stream, address, 0, m->granule));
+    QN_TRY(qn_cuda_poison_cache(m->cuda, m->stream, address, m->granule));
     QN_TRY(qn_cuda_event_record(m->cuda, m->zeroed, m->stream));
     pthread_mutex_lock(m->work.lock);
     const qn_status status = qn_cuda_stream_wait_event(m->cuda, m->work.stream, m->zeroed);
@@ -74,6 +75,13 @@ static qn_status commit(void *context, uint64_t address)
     if (status)
         unmap_after_failure(m, address, status);
     return status;
+}
+
+/* The device has completed all work on the item. A failure appears in the next call of the driver. */
+static void poison_item(void *context, uint64_t address, size_t bytes)
+{
+    const qn_cuda_pool_memory *m = context;
+    (void)qn_cuda_poison_cache(m->cuda, m->stream, address, bytes);
 }
 
 static void release(void *context, uint64_t address)
@@ -121,7 +129,8 @@ qn_status qn_cuda_pool_memory_open(qn_cuda *cuda, const qn_cuda_work_stream *wor
                                 .reserve = reserve,
                                 .unreserve = unreserve,
                                 .commit = commit,
-                                .release = release };
+                                .release = release,
+                                .on_free = qn_cuda_poisons(cuda) ? poison_item : NULL };
     return QN_OK;
 }
 

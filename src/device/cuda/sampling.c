@@ -3,6 +3,7 @@
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
+#include "device/cuda/provoke.h"
 
 #include <string.h>
 
@@ -257,4 +258,13 @@ qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *
     for (size_t i = 0; i < what->n; i++)
         QN_TRY(finish_row(model, what, i, &requests[what->first + i], is_followed));
     return QN_OK;
+}
+
+/* The lists on the device are poisoned behind the step in flight, which has others. A failure appears in the next call of the driver. */
+void qn_cuda_poison_sampling(const qn_cuda_model *model)
+{
+    const struct block *b = block_of(model);
+    qn_cuda_poison_host(model->cuda, b->results, model->max_rows * sizeof *b->results);
+    qn_cuda_poison_host(model->cuda, b->lists, b->list_bytes);
+    (void)qn_cuda_poison(model->cuda, model->stream, b->device_lists.address, b->device_lists.bytes);
 }
