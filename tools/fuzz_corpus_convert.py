@@ -34,6 +34,12 @@ TOKENIZER = dict(
 SETTINGS = dict(bos_token="<|end|>", eos_token=dict(content="<|end|>"), add_eos_token=False, model_max_length=10**30,
                 added_tokens_decoder={"6": dict(content="<|x|>", special=True)},
                 chat_template=[dict(name="default", template="{{ x }}"), dict(name="tool use", template="{{ y }}")])
+YARN = dict(CONFIG, rope_parameters=dict(rope_type="yarn", factor=4, rope_theta=1e4, partial_rotary_factor=0.5, truncate=False, mscale=0.7,
+                                         mscale_all_dim=1, beta_fast=8, beta_slow=0.5, low_freq_factor=1))
+FLAGS = dict(TOKENIZER, normalizer=dict(type="Sequence", normalizers=[]), decoder=dict(type="ByteLevel"),
+             model=dict(TOKENIZER["model"], ignore_merges=True, dropout=0, unk_token=None),
+             added_tokens=[dict(id=4, content="<|end|>", special=True, lstrip=True, normalized=True),
+                           dict(id=5, content="<think>", special=False, rstrip=True, single_word=False)])
 GENERATION = dict(top_k=20, top_p=0.9, temperature=1, eos_token_id=[1, 2])
 
 
@@ -100,7 +106,7 @@ def main():
         raise SystemExit(__doc__)
     index = dict(weight_map={name: "model.safetensors" for name, _ in shapes()})
     seeds = {"base_0": safetensors(), "base_1": CONFIG, "base_2": TOKENIZER, "base_3": SETTINGS, "index_4": index,
-             "generation_5": GENERATION, "llama_1": LLAMA}
+             "generation_5": GENERATION, "llama_1": LLAMA, "yarn_1": YARN, "flags_2": FLAGS}
     convert, safe = (os.path.join(sys.argv[1], name) for name in ("convert", "safetensors"))
     os.makedirs(convert, exist_ok=True)
     os.makedirs(safe, exist_ok=True)

@@ -628,10 +628,11 @@ QN_API qn_status qn_generate_text(qn_session *session, const char *prompt, const
 /* ---- Files ---- */
 
 typedef struct qn_quantize_params {
-    int n_threads;              /* at most 1024; 0: one per physical core */
+    int n_threads; /* at most 1024; 0: one per physical core */
+    bool force;    /* writes weights in a type of 1 or 2 bits that does not hold them, which gives a model that is not usable */
     qn_progress_fn on_progress; /* in bytes of the input's tensors; NULL: none */
-    qn_log_fn on_log;           /* reports each matrix that keeps a wider type, with the reason; NULL: none */
-    void *user;                 /* passed to both callbacks */
+    qn_log_fn on_log; /* reports each matrix that keeps a wider type, with the reason, and what force wrote; NULL: none */
+    void *user;       /* passed to both callbacks */
 } qn_quantize_params;
 
 /* qn_quantize_file - write a copy of a GGUF file with its matrices converted to another type.
@@ -642,12 +643,12 @@ typedef struct qn_quantize_params {
  *   params   NULL for the defaults, which are all zero
  *
  * Tensors of one dimension are written as f32. A matrix whose row length is not a multiple of the type's block size gets a
- * wider type, and on_log reports it. The target is written atomically, under a temporary name in the same directory that is
- * renamed at the end: after any error the target is unchanged.
+ * wider type, and on_log reports it. Types of 1 and 2 bits are for weights that they hold: binary, ternary or four-valued ones in
+ * groups; what is written is decoded again and compared. The target is written atomically: after any error it is unchanged.
  *
- * QN_ERR_INVALID     unknown type, or n_threads outside its range
+ * QN_ERR_INVALID     unknown type, n_threads outside its range, or without `force` a matrix that the type does not hold
  * QN_ERR_IO          `in` cannot be read or `out` cannot be written
- * QN_ERR_FORMAT      `in` is damaged, or a weight is infinite or NaN
+ * QN_ERR_FORMAT      `in` is damaged, or a weight is infinite, NaN or too large for the type
  * QN_ERR_CANCELLED   on_progress returned false */
 QN_API qn_status qn_quantize_file(const char *in, const char *out, const char *type, const qn_quantize_params *params);
 

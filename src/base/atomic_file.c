@@ -1,8 +1,10 @@
-/* Atomic file replacement by a temporary file and a rename. */
+/* Atomic file replacement by a temporary file and a rename. Where the system has files without a name (O_TMPFILE), the temporary file
+ * gets its name at the end only; elsewhere what a killed process left is removed by the next one that writes to the folder. */
 #include "base/atomic_file.h"
 
 #include "base/splitmix.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -10,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,41 +94,159 @@ static qn_status resolve(const char *path, char **target)
 
 /* ---- The temporary file ---- */
 
-/* Six random characters. O_EXCL detects a collision with another process. */
-static void random_suffix(char text[7], int attempt)
+/* A temporary name is .NAME.XXXXXX.quern.part; NAME is cut, so that it does not exceed NAME_MAX. */
+#define ENDING ".quern.part"
+enum { RANDOM = 6, ADDED = sizeof "..XXXXXX" ENDING, ATTEMPTS = 100 };
+
+static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+
+/* Six random characters. O_EXCL and linkat detect a collision with another process. */
+static void random_suffix(char text[RANDOM + 1], int attempt)
 {
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t state = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     state ^= (uint64_t)getpid() << 40 ^ (uint64_t)attempt << 56;
     uint64_t z = qn_splitmix(&state);
-    for (size_t i = 0; i < 6; i++, z /= 36)
+    for (size_t i = 0; i < RANDOM; i++, z /= 36)
         text[i] = digits[z % 36];
-    text[6] = '\0';
+    text[RANDOM] = '\0';
+}
+
+static size_t folder_length(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash - path) + 1 : 0;
+}
+
+/* A new temporary name next to the target. `name` has strlen(target) + ADDED bytes. */
+static void temporary_name(const char *target, int attempt, char *name)
+{
+    char random[RANDOM + 1];
+    const size_t folder = folder_length(target);
+    random_suffix(random, attempt);
+    snprintf(name, strlen(target) + ADDED, "%.*s.%.*s.%s" ENDING, (int)folder, target, NAME_MAX - ADDED + 1, target + folder,
+             random);
+}
+
+static char *folder_of(const char *path)
+{
+    const size_t n = folder_length(path);
+    return n ? strndup(path, n) : strdup(".");
+}
+
+/* ---- Files that killed processes left ---- */
+
+static bool is_temporary(const char *name)
+{
+    const size_t n = strlen(name);
+    if (n < ADDED || name[0] != '.' || strcmp(name + n - strlen(ENDING), ENDING) != 0)
+        return false;
+    const char *random = name + n - strlen(ENDING) - RANDOM;
+    return random[-1] == '.' && strspn(random, digits) == RANDOM;
+}
+
+/* Whoever writes a temporary file holds its lock. Where there are no locks, nothing is removed. */
+static void remove_if_abandoned(int folder, const char *name)
+{
+    struct stat st, named;
+    const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == st.st_ino && named.st_dev == st.st_dev)
+        (void)unlinkat(folder, name, 0);
+    close(fd);
+}
+
+static void remove_abandoned(const char *target)
+{
+    char *path = folder_of(target);
+    DIR *folder = path ? opendir(path) : NULL;
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder)))
+        if (is_temporary(entry->d_name))
+            remove_if_abandoned(dirfd(folder), entry->d_name);
+    if (folder)
+        closedir(folder);
+    free(path);
+}
+
+/* ---- Creating it ---- */
+
+/* False if another process has the lock, which took the file for abandoned before this. A file system without locks has none. */
+static bool lock(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+/* Gives a file without a name the file's temporary name. */
+static bool link_temporary(const qn_atomic_file *file, int fd)
+{
+    char source[32];
+    snprintf(source, sizeof source, "/proc/self/fd/%d", fd);
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        temporary_name(file->target, attempt, file->temporary);
+        if (linkat(AT_FDCWD, source, AT_FDCWD, file->temporary, AT_SYMLINK_FOLLOW) == 0)
+            return true;
+        if (errno != EEXIST)
+            return false;
+    }
+    return false;
+}
+
+/* Whether a file without a name can get one here. It is tried with an empty file: after hours of work it would be too late. */
+static bool can_link(const qn_atomic_file *file, const char *folder)
+{
+    const int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    const bool linked = fd >= 0 && lock(fd) && link_temporary(file, fd);
+    if (linked)
+        (void)unlink(file->temporary);
+    if (fd >= 0)
+        close(fd);
+    return linked;
+}
+
+/* A file without a name: nothing is left of it if the process is killed. */
+static bool create_unnamed(qn_atomic_file *file, mode_t mode)
+{
+    char *folder = folder_of(file->target);
+    if (folder && can_link(file, folder))
+        file->fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
+    free(folder);
+    if (file->fd >= 0)
+        (void)lock(file->fd); /* for the time between its naming and its renaming */
+    return file->fd >= 0;
 }
 
 /* Not mkstemp: it creates files of mode 0600, and a new shared file's permissions must follow the umask. */
-static qn_status create_temporary(qn_atomic_file *file, mode_t mode)
+static qn_status create_named(qn_atomic_file *file, mode_t mode)
 {
-    const char *slash = strrchr(file->target, '/');
-    const char *name = slash ? slash + 1 : file->target;
-    const size_t directory = (size_t)(name - file->target), size = strlen(file->target) + sizeof "..XXXXXX.part";
-    file->temporary = malloc(size);
-    if (!file->temporary)
-        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a temporary name", file->target);
-    for (int attempt = 0; attempt < 100; attempt++) {
-        char random[7];
-        random_suffix(random, attempt);
-        /* The name is truncated, so that the temporary name does not exceed NAME_MAX. */
-        snprintf(file->temporary, size, "%.*s.%.*s.%s.part", (int)directory, file->target, NAME_MAX - 16, name, random);
+    for (int attempt = 0; attempt < ATTEMPTS && file->fd < 0; attempt++) {
+        struct stat st;
+        temporary_name(file->target, attempt, file->temporary);
         file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-        if (file->fd >= 0 || errno != EEXIST)
+        if (file->fd < 0 && errno != EEXIST)
             break;
+        if (file->fd >= 0 && (!lock(file->fd) || fstat(file->fd, &st) != 0 || st.st_nlink == 0)) {
+            close(file->fd);
+            file->fd = -1;
+            errno = EEXIST;
+        }
     }
     if (file->fd < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %m", file->target, file->temporary);
+    file->is_named = true;
     return QN_OK;
+}
+
+static qn_status create_temporary(qn_atomic_file *file, mode_t mode)
+{
+    file->temporary = malloc(strlen(file->target) + ADDED);
+    if (!file->temporary)
+        return qn_fail(QN_ERR_MEMORY, "%s: no memory for a temporary name", file->target);
+    remove_abandoned(file->target);
+    return create_unnamed(file, mode) ? QN_OK : create_named(file, mode);
 }
 
 qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_access access)
@@ -144,7 +265,7 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_
     const mode_t shared_mode = is_own ? 0600 : exists ? st.st_mode & 0666 : 0666;
     QN_TRY(create_temporary(file, access == QN_FILE_PRIVATE ? 0600 : shared_mode));
     if (keeps_mode && fchmod(file->fd, st.st_mode & 0777) != 0)
-        return qn_fail(QN_ERR_IO, "%s: cannot give '%s' its permissions: %m", path, file->temporary);
+        return qn_fail(QN_ERR_IO, "%s: cannot give its replacement the same permissions: %m", path);
     return QN_OK;
 }
 
@@ -190,6 +311,9 @@ qn_status qn_atomic_file_commit(qn_atomic_file *file)
 {
     if (fsync(file->fd) != 0)
         return qn_fail(QN_ERR_IO, "%s: cannot write: %m", file->target);
+    if (!file->is_named && !link_temporary(file, file->fd))
+        return qn_fail(QN_ERR_IO, "%s: cannot create '%s' to write it: %m", file->target, file->temporary);
+    file->is_named = true;
     if (rename(file->temporary, file->target) != 0)
         return qn_fail(QN_ERR_IO, "%s: cannot rename '%s' to it: %m", file->target, file->temporary);
     file->committed = true;
@@ -200,9 +324,9 @@ qn_status qn_atomic_file_commit(qn_atomic_file *file)
 void qn_atomic_file_free(qn_atomic_file *file)
 {
     if (file->fd >= 0) {
-        close(file->fd);
-        if (!file->committed)
+        if (file->is_named && !file->committed)
             unlink(file->temporary);
+        close(file->fd);
     }
     free(file->temporary);
     free(file->target);

@@ -11,7 +11,8 @@
 
 typedef struct qn_atomic_file {
     char *target;    /* the file that is replaced: the path, or where its links lead */
-    char *temporary; /* .NAME.XXXXXX.part in the target's directory */
+    char *temporary; /* .NAME.XXXXXX.quern.part in the target's directory */
+    bool is_named;   /* the temporary file has that name; else none, and the name is not set */
     int fd;
     uint64_t written, written_back; /* bytes; those whose writing to the disk was begun */
     bool committed;
@@ -22,7 +23,7 @@ typedef enum qn_file_access {
     QN_FILE_PRIVATE, /* 0600, also where the target has others: text of users, or code that is run */
 } qn_file_access;
 
-/* qn_atomic_file_create - create the temporary file. Nobody can read more of it than of the finished file. QN_ERR_IO if `path`
+/* qn_atomic_file_create - create the temporary file; remove those of this user in the folder whose processes have ended. Nobody can read more of it than of the finished file. QN_ERR_IO if `path`
  * cannot be written, or exists and is not a regular file, or is a link of another user in a folder such as /tmp. Free with qn_atomic_file_free, whatever the status. */
 qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_access access);
 

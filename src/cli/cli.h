@@ -118,11 +118,12 @@ enum { QN_SESSION_CHECKPOINTS = 2 };
  * the model's training context. Returns as qn_load_model. The caller frees it with qn_session_free. */
 int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session);
 
-/* qn_check_save - before anything is evaluated: whether a session may be saved to args->save, if that is set. Returns as
- * qn_load_model. */
+/* qn_check_save - before anything is evaluated: whether a session may and can be saved to args->save, if that is set; a file is
+ * begun there and removed. Returns as qn_load_model. */
 int qn_check_save(const qn_args *args);
 
-/* qn_save_session - into the file args->save, if that is set. Signals wait from then on. Returns as qn_load_model. */
+/* qn_save_session - into the file args->save, if that is set; if that fails into one of the folder for temporary files, which is named.
+ * Signals wait from then on. Returns as qn_load_model. */
 int qn_save_session(const qn_args *args, const qn_session *session);
 
 /* ---- Files that commands write ---- */

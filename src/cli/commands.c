@@ -90,9 +90,9 @@ const qn_command qn_commands[] = {
       "one\n"
       "dimension stay f32, and a matrix whose rows do not fit the type's block keeps a wider type: a line says how many did, "
       "-v\n"
-      "names them. IN and OUT may be the same file; any other OUT that exists must be a GGUF file or empty. It appears whole "
-      "or not at\n"
-      "all. Of a model split over several files, IN is any of them, and OUT is one file.",
+      "names them. A type of 1 or 2 bits is for weights that it holds, as ptq1_0 and pq2_0 ternary ones: for others it is\n"
+      "refused, but with --force. IN and OUT may be the same file; any other OUT that exists must be a GGUF file or empty. It\n"
+      "appears whole or not at all. Of a model split over several files, IN is any of them, and OUT is one file.",
       3, 3, NULL, qn_cli_quantize },
     { QN_CMD_CONVERT, "convert", "make a GGUF file from a checkpoint of Hugging Face transformers",
       "convert DIR OUT [TYPE] [options]",

@@ -223,6 +223,22 @@ static void print_chat_format(const qn_model *model)
     puts(format.n_efforts ? "" : " any: the template prints reasoning_effort");
 }
 
+/* The tokens that end generation, with their ids. */
+static void print_ends(const qn_model *model, uint32_t n_vocab)
+{
+    fputs("ends       ", stdout);
+    size_t n = 0;
+    for (uint32_t token = 0; token < n_vocab; token++) {
+        const char *text;
+        size_t length;
+        if (!qn_token_is_end(model, (qn_token)token) || qn_token_piece(model, (qn_token)token, &text, &length))
+            continue;
+        printf("%s %" PRIu32 " ", n++ ? "," : "", token);
+        print_string((qn_string){ text, length });
+    }
+    puts(n ? "" : " none: only a limit ends an answer");
+}
+
 static void print_tokenizer(const qn_gguf *file)
 {
     const qn_gguf_kv *model = qn_gguf_find(file, "tokenizer.ggml.model");
@@ -241,6 +257,7 @@ static void print_tokenizer(const qn_gguf *file)
     }
     const qn_model_info info = qn_model_get_info(loaded);
     printf("%s, %" PRIu32 " tokens\n", info.tokeniser, info.n_vocab);
+    print_ends(loaded, info.n_vocab);
     print_chat_format(loaded);
     qn_model_free(loaded);
 }

@@ -3,6 +3,8 @@
 #include "cli/demo_model.h"
 #include "cli/progress.h"
 #include "cli/signals.h"
+#include "base/append.h"
+#include "base/atomic_file.h"
 #include "base/utf8.h"
 #include "device/registry.h"
 #include "engine/state_file.h"
@@ -10,6 +12,8 @@
 #include "text/jinja/jinja.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -190,7 +194,28 @@ int qn_check_save(const qn_args *args)
         return QN_EXIT_DONE;
     if (qn_check_output(args, NULL, args->save))
         return QN_EXIT_FAILED;
-    return qn_session_check_target(args->save) ? qn_cli_fail() : QN_EXIT_DONE;
+    if (qn_session_check_target(args->save))
+        return qn_cli_fail();
+    qn_atomic_file trial; /* what exists stays as it is */
+    const qn_status status = qn_atomic_file_create(&trial, args->save, QN_FILE_PRIVATE);
+    qn_atomic_file_free(&trial);
+    return status ? qn_cli_fail() : QN_EXIT_DONE;
+}
+
+/* Saves to a new file of the folder for temporary files, whose name is printed. */
+static bool save_elsewhere(const qn_session *session, const char *folder)
+{
+    char path[PATH_MAX];
+    const int fd = folder && qn_print(path, sizeof path, "%s/quern-session-XXXXXX", folder) ? mkstemp(path) : -1;
+    if (fd < 0)
+        return false;
+    close(fd);
+    if (qn_session_save(session, path)) {
+        unlink(path);
+        return false;
+    }
+    qn_cli_error("the conversation is in %s instead: --load it, and --save it where it belongs", path);
+    return true;
 }
 
 int qn_save_session(const qn_args *args, const qn_session *session)
@@ -201,6 +226,8 @@ int qn_save_session(const qn_args *args, const qn_session *session)
     if (qn_session_save(session, args->save) == QN_OK)
         return QN_EXIT_DONE;
     qn_cli_error("%s", qn_error_text()); /* after Ctrl-C, too: what was to be kept is not */
+    if (!save_elsewhere(session, getenv("TMPDIR")) && !save_elsewhere(session, P_tmpdir))
+        qn_cli_error("it cannot be saved in the folder for temporary files either: the conversation is lost");
     return QN_EXIT_FAILED;
 }
 

@@ -134,7 +134,8 @@ const qn_option qn_options[] = {
         "refused."),
     TEXT(GENERATE, "--save", NULL, NULL, save, "FILE", "write the conversation to this session file at the end",
          "After Ctrl-C, too. The file holds the tokens, the KV cache and recurrent states, and appears whole or not at all. A "
-         "file that exists is replaced only if it is empty or a session file."),
+         "file that exists is replaced only if it is empty or a session file. Whether it can be written is tried at the start; "
+         "if it cannot at the end, a file in the folder for temporary files is written and named."),
 
     NUMBER(GENERATE | SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
            "temperature (default 0.8); 0 is greedy", NULL),
@@ -354,7 +355,7 @@ const qn_option qn_options[] = {
         "GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + before those that it "
         "updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels that were compiled and cached on this machine", NULL),
-    FLAG(CONVERT, "--force", NULL, NULL, force, "write ordinary weights in a type of 1 or 2 bits",
+    FLAG(QUANTIZE | CONVERT, "--force", NULL, NULL, force, "write weights in a type of 1 or 2 bits that does not hold them",
          "The model will not be usable: weights must be trained for such types."),
     FLAG(QUANTIZE, "-v", "--verbose", NULL, verbose, "name every tensor that keeps a wider type", NULL),
     FLAG(GENERATE | SERVE | BATCH, "-v", "--verbose", NULL, verbose, "say how many tokens of context fit in memory", NULL),

@@ -33,10 +33,14 @@ static bool on_progress(void *user, size_t done, size_t total)
     return qn_progress_update(&q->progress, done, total);
 }
 
-/* A line for each tensor that keeps a wider type. */
+/* A line for each tensor that keeps a wider type, and a warning. */
 static void on_log(void *user, const char *line)
 {
     struct quantizing *q = user;
+    if (strncmp(line, "warning:", 8) == 0) {
+        qn_progress_log(&q->progress, line);
+        return;
+    }
     q->n_wider++;
     if (q->verbose)
         qn_progress_log(&q->progress, line);
@@ -63,6 +67,7 @@ int qn_cli_quantize(qn_args *args)
     qn_progress_begin(&q.progress, "quantizing");
     const qn_quantize_params params = {
         .n_threads = (int)args->threads,
+        .force = args->force,
         .on_progress = on_progress,
         .on_log = on_log,
         .user = &q,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Of headers: of all files, whose values are kept. */
 enum { MAX_INDEX_BYTES = 32 << 20, MAX_HEADER_BYTES = QN_SAFETENSORS_MAX_HEADER };
@@ -111,19 +112,27 @@ static qn_status open_index(qn_checkpoint *c, const char *path, const json_t *in
     return check_index(c, path, map);
 }
 
+static bool is_there(const qn_checkpoint *c, const char *name)
+{
+    char path[QN_CHECKPOINT_PATH_MAX];
+    return qn_checkpoint_path(c->folder, name, path) == QN_OK && access(path, F_OK) == 0;
+}
+
 qn_status qn_checkpoint_open(qn_checkpoint *c, const char *folder)
 {
+    static const char single[] = "model.safetensors";
     char path[QN_CHECKPOINT_PATH_MAX];
     json_t *index;
     c->folder = folder;
     QN_TRY(qn_checkpoint_path(folder, "model.safetensors.index.json", path));
     QN_TRY(qn_json_read(path, MAX_INDEX_BYTES, false, &index));
     if (!index) {
-        QN_TRY(add_file(c, "model.safetensors"));
+        QN_TRY(add_file(c, single));
         return list_sources(c);
     }
     const qn_status status = open_index(c, path, index);
     json_decref(index);
+    c->has_unlisted_file = !has_file(c, single) && is_there(c, single);
     return status;
 }
 

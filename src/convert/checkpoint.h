@@ -17,8 +17,9 @@ typedef struct qn_checkpoint {
     const char *folder;
     qn_safetensors **files;
     size_t n_files, files_capacity;
-    uint64_t header_bytes; /* of all files */
-    qn_source *sources;    /* [n_sources] sorted by name */
+    uint64_t header_bytes;  /* of all files */
+    bool has_unlisted_file; /* the folder has model.safetensors, too, which the index does not list */
+    qn_source *sources;     /* [n_sources] sorted by name */
     size_t n_sources;
 } qn_checkpoint;
 

@@ -110,6 +110,7 @@ static qn_status read_shape(qn_config *c, const struct class_row *row)
     QN_TRY(get_u32(c, NULL, "max_position_embeddings", row->n_ctx, 1, 1u << 30, &c->n_ctx));
     QN_TRY(get_number(c, NULL, "rms_norm_eps", 1e-6, 1e-30, 0.5, &c->eps));
     c->writes_head_dim = c->kind != QN_CONFIG_QWEN2 || find(c, "head_dim");
+    c->n_rot = c->head_dim;
     /* transformers ties the weights by the outer configuration of a model that has two. */
     const json_t *tied = json_object_get(c->json, "tie_word_embeddings");
     c->tied = json_is_true(tied ? tied : json_object_get(c->text, "tie_word_embeddings"));
@@ -118,19 +119,70 @@ static qn_status read_shape(qn_config *c, const struct class_row *row)
     return QN_OK;
 }
 
-static qn_status read_rope(qn_config *c)
+/* ---- Rope ---- */
+
+enum {
+    PLAIN = 1 << QN_CONFIG_ROPE_PLAIN,
+    LINEAR = 1 << QN_CONFIG_ROPE_LINEAR,
+    YARN = 1 << QN_CONFIG_ROPE_YARN,
+    LLAMA3 = 1 << QN_CONFIG_ROPE_LLAMA3,
+    ALL = PLAIN | LINEAR | YARN | LLAMA3
+};
+
+/* The keys of a rope block that transformers has (RopeParameters, modeling_rope_utils.py), and the types that read them. The last
+ * two are of other programs; transformers acts as if they were 1. */
+static const struct rope_key {
+    const char *name;
+    unsigned types;
+    bool is_one;
+} rope_keys[] = {
+    { "rope_type", ALL, false },
+    { "type", ALL, false },
+    { "rope_theta", ALL, false },
+    { "partial_rotary_factor", ALL, false },
+    { "mrope_section", ALL, false },
+    { "mrope_interleaved", ALL, false },
+    { "factor", LINEAR | YARN | LLAMA3, false },
+    { "original_max_position_embeddings", YARN | LLAMA3, false },
+    { "attention_factor", YARN, false },
+    { "beta_fast", YARN, false },
+    { "beta_slow", YARN, false },
+    { "mscale", YARN, false },
+    { "mscale_all_dim", YARN, false },
+    { "truncate", YARN, false },
+    { "low_freq_factor", LLAMA3, false },
+    { "high_freq_factor", LLAMA3, false },
+    { "short_factor", 0, false },
+    { "long_factor", 0, false },
+    { "extrapolation_factor", ALL, true },
+    { "attn_factor", ALL, true },
+};
+
+static qn_status check_rope_key(qn_config *c, const char *block, const char *name, const json_t *value)
 {
-    const json_t *rope = find(c, "rope_parameters");
+    const struct rope_key *key = NULL;
+    for (size_t i = 0; i < sizeof rope_keys / sizeof *rope_keys; i++)
+        if (strcmp(name, rope_keys[i].name) == 0)
+            key = &rope_keys[i];
+    if (!key)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' has the unknown key '%.60s', which may change the model", c->path, block,
+                       name);
+    if (key->is_one && !(json_is_number(value) && json_number_value(value) == 1))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' of '%s' is not 1, and transformers does not know the key", c->path, name,
+                       block);
+    if (!(key->types & 1u << c->rope) && !c->rope_ignored)
+        c->rope_ignored = key->name;
+    return QN_OK;
+}
+
+static qn_status find_rope_type(qn_config *c)
+{
+    const json_t *value = json_object_get(c->rope_json, "rope_type");
+    value = value ? value : json_object_get(c->rope_json, "type"); /* the older spelling */
+    const char *type = json_string_value(value);
     char found[QN_JSON_FOUND_BYTES];
-    c->rope_json = rope = rope ? rope : find(c, "rope_scaling");
-    if (rope && !json_is_object(rope))
-        return qn_fail(QN_ERR_FORMAT, "%s: 'rope_parameters' is %s, expected an object", c->path, qn_json_found(rope, found));
-    QN_TRY(get_number(c, NULL, "rope_theta", 10000, 1e-6, 1e30, &c->rope_base));
-    if (!rope)
-        return QN_OK;
-    QN_TRY(get_number(c, rope, "rope_theta", c->rope_base, 1e-6, 1e30, &c->rope_base));
-    const char *type = json_string_value(json_object_get(rope, "rope_type"));
-    type = type ? type : json_string_value(json_object_get(rope, "type")); /* the older spelling */
+    if (value && !type)
+        return qn_fail(QN_ERR_FORMAT, "%s: rope_type is %s, expected a string", c->path, qn_json_found(value, found));
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0)
         return QN_OK;
     if (strcmp(type, "linear") == 0)
@@ -142,14 +194,94 @@ static qn_status read_rope(qn_config *c)
     else
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: rope_type is '%.40s', which is not supported for %s", c->path, type,
                        c->class_name);
+    return QN_OK;
+}
+
+double qn_config_yarn_mscale(double factor, double multiplier)
+{
+    return factor > 1 ? 0.1 * multiplier * log(factor) + 1 : 1;
+}
+
+/* The rules of transformers: an attention factor that is given counts; else mscale and mscale_all_dim if both are there and not 0;
+ * betas of 0 are their defaults. */
+static qn_status read_yarn(qn_config *c)
+{
+    const json_t *rope = c->rope_json, *truncate = json_object_get(rope, "truncate");
+    double mscale, mscale_all_dim;
+    char found[QN_JSON_FOUND_BYTES];
+    if (c->rope_base <= 1)
+        return qn_fail(QN_ERR_FORMAT, "%s: 'rope_theta' is %g, expected more than 1 with rope_type yarn", c->path,
+                       c->rope_base);
+    QN_TRY(get_number(c, rope, "mscale", 0, 0, 1e3, &mscale));
+    QN_TRY(get_number(c, rope, "mscale_all_dim", 0, 0, 1e3, &mscale_all_dim));
+    const double implied = mscale != 0 && mscale_all_dim != 0 ? qn_config_yarn_mscale(c->rope_factor, mscale) /
+                                                                    qn_config_yarn_mscale(c->rope_factor, mscale_all_dim)
+                                                              : qn_config_yarn_mscale(c->rope_factor, 1);
+    QN_TRY(get_number(c, rope, "attention_factor", implied, 0.01, 100, &c->rope_attn_factor));
+    QN_TRY(get_number(c, rope, "beta_fast", 0, 0, 1e6, &c->rope_beta_fast));
+    QN_TRY(get_number(c, rope, "beta_slow", 0, 0, 1e6, &c->rope_beta_slow));
+    if (c->rope_beta_fast == 0)
+        c->rope_beta_fast = 32;
+    if (c->rope_beta_slow == 0)
+        c->rope_beta_slow = 1;
+    if (c->rope_beta_fast < c->rope_beta_slow)
+        return qn_fail(QN_ERR_FORMAT, "%s: 'beta_fast' is %g, expected at least 'beta_slow', %g", c->path, c->rope_beta_fast,
+                       c->rope_beta_slow);
+    if (truncate && !json_is_null(truncate) && !json_is_boolean(truncate))
+        return qn_fail(QN_ERR_FORMAT, "%s: 'truncate' is %s, expected true or false", c->path, qn_json_found(truncate, found));
+    c->rope_untruncated = truncate && !json_is_true(truncate); /* Python: null is false */
+    return QN_OK;
+}
+
+static qn_status read_scaling(qn_config *c)
+{
+    const json_t *rope = c->rope_json;
     QN_TRY(get_number(c, rope, "factor", 0, 1e-6, 1e6, &c->rope_factor));
     if (c->rope_factor == 0)
-        return qn_fail(QN_ERR_FORMAT, "%s: rope_type is '%s', 'factor' is missing", c->path, type);
+        return qn_fail(QN_ERR_FORMAT, "%s: rope_type needs a 'factor', which is missing", c->path);
     if (c->rope == QN_CONFIG_ROPE_LINEAR)
         return QN_OK;
     QN_TRY(get_u32(c, rope, "original_max_position_embeddings", c->n_ctx, 1, 1u << 30, &c->rope_original_ctx));
+    QN_TRY(get_u32(c, NULL, "original_max_position_embeddings", c->rope_original_ctx, 1, 1u << 30, &c->rope_original_ctx));
+    if (c->rope == QN_CONFIG_ROPE_YARN)
+        return read_yarn(c);
     QN_TRY(get_number(c, rope, "low_freq_factor", 1, 1e-3, 1e6, &c->rope_low_factor));
     return get_number(c, rope, "high_freq_factor", 4, 1e-3, 1e6, &c->rope_high_factor);
+}
+
+/* The classes but Qwen3.5 rotate whole heads. */
+static qn_status reject_partial(const qn_config *c, const json_t *object)
+{
+    double partial;
+    QN_TRY(get_number(c, object, "partial_rotary_factor", 1, 0, 1, &partial));
+    return partial == 1 || c->kind == QN_CONFIG_QWEN35
+               ? QN_OK
+               : qn_fail(QN_ERR_UNSUPPORTED, "%s: 'partial_rotary_factor' is %g, which is not supported for %s", c->path,
+                         partial, c->class_name);
+}
+
+static qn_status read_rope(qn_config *c)
+{
+    static const char newer[] = "rope_parameters", older[] = "rope_scaling";
+    const char *block = json_object_size(find(c, older)) || (find(c, older) && !find(c, newer)) ? older : newer, *name;
+    json_t *value;
+    char found[QN_JSON_FOUND_BYTES];
+    c->rope_json = find(c, block);
+    QN_TRY(get_number(c, NULL, "rope_theta", 10000, 1e-6, 1e30, &c->rope_base));
+    QN_TRY(reject_partial(c, NULL));
+    if (!c->rope_json)
+        return QN_OK;
+    if (!json_is_object(c->rope_json))
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected an object", c->path, block, qn_json_found(c->rope_json, found));
+    QN_TRY(find_rope_type(c));
+    json_object_foreach((json_t *)c->rope_json, name, value)
+    {
+        if (!json_is_null(value))
+            QN_TRY(check_rope_key(c, block, name, value));
+    }
+    QN_TRY(reject_partial(c, c->rope_json));
+    QN_TRY(get_number(c, c->rope_json, "rope_theta", c->rope_base, 1e-6, 1e30, &c->rope_base));
+    return c->rope == QN_CONFIG_ROPE_PLAIN ? QN_OK : read_scaling(c);
 }
 
 /* The interval of a list of kinds: that of its first attention layer, if the others follow; else it stays. */
@@ -239,18 +371,39 @@ void qn_config_free(qn_config *c)
     *c = (qn_config){ 0 };
 }
 
+bool qn_config_has_rope_factors(const qn_config *c)
+{
+    return c->rope == QN_CONFIG_ROPE_LLAMA3 || c->rope_untruncated;
+}
+
 /* Sources of the rule: Meta's Llama 3.1 and transformers (modeling_rope_utils.py). */
-void qn_config_rope_factors(const qn_config *c, float *factors)
+static double llama3_factor(const qn_config *c, double wave)
 {
     const double low = c->rope_original_ctx / c->rope_low_factor, high = c->rope_original_ctx / c->rope_high_factor;
-    for (uint32_t i = 0; i < c->head_dim / 2; i++) {
-        const double wave = 2 * acos(-1) * pow(c->rope_base, 2.0 * i / c->head_dim);
-        const double smooth = (c->rope_original_ctx / wave - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
-        if (wave < high)
-            factors[i] = 1;
-        else if (wave > low)
-            factors[i] = (float)c->rope_factor;
-        else
-            factors[i] = (float)(1 / ((1 - smooth) / c->rope_factor + smooth));
-    }
+    const double smooth = (c->rope_original_ctx / wave - c->rope_low_factor) / (c->rope_high_factor - c->rope_low_factor);
+    if (wave < high)
+        return 1;
+    return wave > low ? c->rope_factor : 1 / ((1 - smooth) / c->rope_factor + smooth);
+}
+
+/* The (fractional) index of the pair that makes `turns` rotations over the positions of the training. */
+static double yarn_pair(const qn_config *c, double turns)
+{
+    const double two_pi = 2 * acos(-1);
+    return c->n_rot * log(c->rope_original_ctx / (turns * two_pi)) / (2 * log(c->rope_base));
+}
+
+static double yarn_factor(const qn_config *c, double pair)
+{
+    const double begin = fmax(yarn_pair(c, c->rope_beta_fast), 0), end = fmin(yarn_pair(c, c->rope_beta_slow), c->n_rot - 1.0);
+    const double length = end == begin ? 0.001 : end - begin, ramp = fmin(fmax((pair - begin) / length, 0), 1);
+    return 1 / (ramp / c->rope_factor + 1 - ramp);
+}
+
+void qn_config_rope_factors(const qn_config *c, float *factors)
+{
+    for (uint32_t i = 0; i < c->n_rot / 2; i++)
+        factors[i] =
+            (float)(c->rope == QN_CONFIG_ROPE_LLAMA3 ? llama3_factor(c, 2 * acos(-1) * pow(c->rope_base, 2.0 * i / c->n_rot))
+                                                     : yarn_factor(c, i));
 }

@@ -28,10 +28,14 @@ typedef struct qn_config {
     double eps, rope_base;
     qn_config_rope rope;
     double rope_factor, rope_low_factor, rope_high_factor;
-    uint32_t rope_original_ctx;
-    const json_t *rope_json; /* rope_parameters or rope_scaling; NULL if there is none */
+    double rope_attn_factor, rope_beta_fast,
+        rope_beta_slow;                /* of YaRN; the first is what cosines and sines are multiplied by */
+    bool rope_untruncated;             /* YaRN's ramp is not rounded to pairs */
+    uint32_t n_rot, rope_original_ctx; /* n_rot: elements of a head that are rotated */
+    const json_t *rope_json;           /* rope_parameters or rope_scaling; NULL if there is none */
+    const char *rope_ignored;          /* a key of it that its rope_type does not read, or NULL */
     /* Qwen3.5 */
-    uint32_t n_rot, rope_sections[4];
+    uint32_t rope_sections[4];
     uint32_t n_k_heads, n_v_heads, head_k, head_v, taps;
     uint32_t interval;  /* every interval-th layer is attention, where the layers follow such a rule */
     bool *is_recurrent; /* [n_layers + n_mtp] */
@@ -49,7 +53,12 @@ void qn_config_free(qn_config *config);
 /* qn_config_write - add the keys of the architecture. */
 qn_status qn_config_write(const qn_config *config, qn_gguf_writer *writer);
 
-/* qn_config_rope_factors - the divisors of the frequencies under Llama 3's scaling, [head_dim / 2]. */
+/* qn_config_yarn_mscale - what YaRN multiplies cosines and sines by, unless a configuration says otherwise (multiplier 1). */
+double qn_config_yarn_mscale(double factor, double multiplier);
+
+/* qn_config_has_rope_factors - whether the scaling is stored as divisors of the frequencies, one a pair: Llama 3's, and YaRN's where
+ * its ramp is not rounded, for which GGUF has no key. qn_config_rope_factors - the divisors, [n_rot / 2]. */
+bool qn_config_has_rope_factors(const qn_config *config);
 void qn_config_rope_factors(const qn_config *config, float *factors);
 
 #endif

@@ -24,35 +24,34 @@ static qn_status add_f32(const qn_config *c, qn_gguf_writer *w, const char *name
     return qn_gguf_writer_add_f32(w, key_of(c, name, key), (float)value);
 }
 
-static qn_status write_yarn(const qn_config *c, qn_gguf_writer *w)
+/* The attention factor of a file is relative to YaRN's own. Of llama.cpp's keys it is the one that it reads for every architecture;
+ * yarn_attn_factor and yarn_log_multiplier are read for a few. */
+static qn_status write_attn_factor(const qn_config *c, qn_gguf_writer *w, double own)
 {
-    static const struct {
-        const char *json, *older, *key;
-    } optional[] = {
-        { "extrapolation_factor", NULL, "rope.scaling.yarn_ext_factor" },
-        { "attention_factor", "attn_factor", "rope.scaling.yarn_attn_factor" },
-        { "beta_fast", NULL, "rope.scaling.yarn_beta_fast" },
-        { "beta_slow", NULL, "rope.scaling.yarn_beta_slow" },
-    };
-    QN_TRY(add_u32(c, w, "rope.scaling.original_context_length", c->rope_original_ctx));
-    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) {
-        const json_t *value = json_object_get(c->rope_json, optional[i].json);
-        if (!json_is_number(value) && optional[i].older)
-            value = json_object_get(c->rope_json, optional[i].older);
-        if (json_is_number(value))
-            QN_TRY(add_f32(c, w, optional[i].key, json_number_value(value)));
-    }
-    return QN_OK;
+    return c->rope_attn_factor == own ? QN_OK : add_f32(c, w, "rope.scaling.attn_factor", c->rope_attn_factor / own);
 }
 
+static qn_status write_yarn(const qn_config *c, qn_gguf_writer *w)
+{
+    QN_TRY(add_u32(c, w, "rope.scaling.original_context_length", c->rope_original_ctx));
+    if (c->rope_beta_fast != 32)
+        QN_TRY(add_f32(c, w, "rope.scaling.yarn_beta_fast", c->rope_beta_fast));
+    if (c->rope_beta_slow != 1)
+        QN_TRY(add_f32(c, w, "rope.scaling.yarn_beta_slow", c->rope_beta_slow));
+    return write_attn_factor(c, w, qn_config_yarn_mscale(c->rope_factor, 1));
+}
+
+/* The tensor rope_freqs.weight has Llama 3's scaling, and YaRN's without truncation, which leaves the attention factor. */
 static qn_status write_rope(const qn_config *c, qn_gguf_writer *w)
 {
     char key[MAX_KEY];
     QN_TRY(add_f32(c, w, "rope.freq_base", c->rope_base));
     if (c->kind == QN_CONFIG_LLAMA)
         QN_TRY(add_u32(c, w, "rope.dimension_count", c->head_dim));
+    if (c->rope_untruncated)
+        return write_attn_factor(c, w, 1);
     if (c->rope == QN_CONFIG_ROPE_PLAIN || c->rope == QN_CONFIG_ROPE_LLAMA3)
-        return QN_OK; /* Llama 3's scaling is the tensor rope_freqs.weight */
+        return QN_OK;
     QN_TRY(
         qn_gguf_writer_add_string(w, key_of(c, "rope.scaling.type", key), c->rope == QN_CONFIG_ROPE_YARN ? "yarn" : "linear"));
     QN_TRY(add_f32(c, w, "rope.scaling.factor", c->rope_factor));

@@ -21,6 +21,8 @@ struct conversion {
     qn_checkpoint checkpoint;
     qn_targets targets;
     qn_encoder *encoder;
+    size_t n_stripping;   /* flags lstrip and rstrip of added tokens */
+    bool adds_end;        /* the tokeniser adds an end token to each text */
     float difference;     /* of lossless tensors, the largest */
     bool classifies_all;  /* matrices are classified by all of their weights, not by a sample */
     uint64_t done, total; /* bytes of the source's tensors, for on_progress */
@@ -37,11 +39,6 @@ static void log_line(const struct conversion *c, const char *format, ...)
     va_end(args);
     if (c->params.on_log)
         c->params.on_log(c->params.user, line);
-}
-
-static bool is_low_bit(const qn_type_info *info)
-{
-    return info->block_bytes * 8 < info->block_weights * 3;
 }
 
 /* The type that holds weights of this kind without loss: the asked one if it can, else the smallest. TQ1_0 and TQ2_0 have one
@@ -67,7 +64,7 @@ static qn_status select_type(const struct conversion *c, qn_target *t)
         return QN_OK;
     }
     t->kind = QN_WEIGHTS_ORDINARY;
-    if (!c->asked || is_low_bit(c->asked))
+    if (!c->asked || qn_type_is_low_bit(c->asked))
         QN_TRY(qn_encoder_classify(c->encoder, t, c->classifies_all, &t->kind));
     t->lossless = t->kind != QN_WEIGHTS_ORDINARY;
     if (t->lossless)
@@ -85,7 +82,7 @@ static qn_status check_ordinary(const struct conversion *c)
     for (size_t i = 0; i < c->targets.n; i++) {
         const qn_target *t = &c->targets.at[i];
         n_matrices += !t->stays_f32;
-        if (t->stays_f32 || t->lossless || !is_low_bit(t->to))
+        if (t->stays_f32 || t->lossless || !qn_type_is_low_bit(t->to))
             continue;
         first = n++ ? first : t;
     }
@@ -119,6 +116,8 @@ static qn_status write_keys(struct conversion *c, qn_gguf_writer *writer)
         status = qn_tokenizer_write(&files, writer);
     if (!status)
         status = qn_special_tokens_write(&files, writer);
+    c->n_stripping = files.n_stripping;
+    c->adds_end = files.adds_end;
     qn_tokenizer_files_free(&files);
     return status;
 }
@@ -206,12 +205,34 @@ static void log_summary(const struct conversion *c)
         log_line(c, "lossless: %zu of %zu matrices have 1 or 2 bits a weight (%s), largest difference %g", n_all, n_matrices,
                  list, (double)c->difference);
     log_wider(c);
+    if (c->n_stripping)
+        log_line(c, "%zu flags lstrip and rstrip of added tokens are stored in keys that llama.cpp does not read",
+                 c->n_stripping);
+    if (c->adds_end)
+        log_line(c, "the tokeniser adds an end token to each text; quern does not, as answers continue prompts");
+    if (c->config.rope_ignored)
+        log_line(c, "config.json: '%s' has no effect with this rope_type, as in transformers", c->config.rope_ignored);
+    if (c->config.rope_untruncated)
+        log_line(c, "YaRN without truncation is stored as rope_freqs.weight%s",
+                 c->config.kind == QN_CONFIG_LLAMA ? "" : ", which llama.cpp does not read for this architecture");
     if (c->targets.n_vision)
         log_line(c, "left out: %zu tensors of the image encoder", c->targets.n_vision);
     if (c->targets.dropped_output)
-        log_line(c, "left out: lm_head.weight, the embedding is the output matrix (tie_word_embeddings)");
+        log_line(c, "left out: lm_head.weight, which has the values of the embedding (tie_word_embeddings)");
+    if (c->targets.untied_output)
+        log_line(c, "lm_head.weight is used: its values are not those of the embedding, although tie_word_embeddings is true");
     if (c->targets.dropped_mtp)
         log_line(c, "left out: the MTP block, which config.json names and the checkpoint does not have");
+}
+
+static void log_files(const struct conversion *c)
+{
+    if (c->checkpoint.has_unlisted_file)
+        log_line(
+            c,
+            "the folder has both model.safetensors and model.safetensors.index.json: the %zu files that the index lists are "
+            "used, not model.safetensors (which transformers takes)",
+            c->checkpoint.n_files);
 }
 
 static qn_status convert(struct conversion *c)
@@ -220,6 +241,7 @@ static qn_status convert(struct conversion *c)
     QN_TRY(qn_checkpoint_path(c->folder, "tokenizer.json", c->tokenizer_path));
     QN_TRY(qn_config_read(&c->config, c->config_path));
     QN_TRY(qn_checkpoint_open(&c->checkpoint, c->folder));
+    log_files(c);
     QN_TRY(qn_targets_list(&c->targets, &c->config, &c->checkpoint));
     QN_TRY(qn_encoder_create(&c->targets, c->params.n_threads ? c->params.n_threads : qn_cpu_cores(), &c->encoder));
     bool guessed_wrong = true;

@@ -29,7 +29,7 @@ struct qn_encoder {
     int current;
 };
 
-enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT };
+enum failure { NO_FAILURE, READ_FAILURE, NONFINITE_WEIGHT, LARGE_WEIGHT };
 
 /* One piece, or the chunks of a classification. */
 struct pass {
@@ -253,7 +253,9 @@ static void encode_chunk(struct pass *p, const struct scratch *scratch, uint64_t
         }
         from->to_float(raw + i * from->block_bytes, now, x);
         change_values(t->change, x, now);
-        if (p->out)
+        if (p->out && !qn_type_reaches(t->to, x, now))
+            fail_at(p, LARGE_WEIGHT, 0, row + i / t->columns);
+        else if (p->out)
             encode_block(p, x, now, out_at(p, row, i));
         else
             classify_block(p, x, now);
@@ -286,6 +288,9 @@ static qn_status run(struct pass *p)
     case NONFINITE_WEIGHT:
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s', row %llu contains an infinity or NaN",
                        qn_safetensors_path(t->source->file), t->source->name, (unsigned long long)atomic_load(&p->failed_row));
+    case LARGE_WEIGHT:
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%s' has a weight that is too large for %s",
+                       qn_safetensors_path(t->source->file), t->source->name, t->to->name);
     case NO_FAILURE: break;
     }
     return QN_OK;

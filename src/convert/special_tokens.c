@@ -3,6 +3,8 @@
 #include "convert/tokenizer.h"
 
 #include "base/append.h"
+#include "convert/checkpoint.h"
+#include "text/tokenizer.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -39,16 +41,21 @@ static const char *token_at(const json_t *single, size_t i)
     return json_string_value(json_object_get(json_object_get(json_array_get(single, i), "SpecialToken"), "id"));
 }
 
-static void read_end(struct special *s, enum token_role role, const char *token)
+/* GGUF has a key for adding the token of a role, and none for adding another. */
+static qn_status read_end(const qn_tokenizer_files *f, struct special *s, enum token_role role, const char *token)
 {
     if (!token)
-        return;
+        return QN_OK;
     if (!s->text[role])
         s->text[role] = token;
-    s->adds[role] = strcmp(token, s->text[role]) == 0;
+    if (strcmp(token, s->text[role]) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the post-processor adds '%.60s' to texts, which is not the %s_token, '%.60s'",
+                       f->path, token, roles[role].name, s->text[role]);
+    s->adds[role] = 1;
+    return QN_OK;
 }
 
-static void read_processor(struct special *s, const json_t *processor)
+static qn_status read_processor(const qn_tokenizer_files *f, struct special *s, const json_t *processor)
 {
     const char *type = json_string_value(json_object_get(processor, "type"));
     const json_t *single = json_object_get(processor, "single");
@@ -56,12 +63,13 @@ static void read_processor(struct special *s, const json_t *processor)
         s->adds[BOS] = s->adds[BOS] < 0 ? 0 : s->adds[BOS];
         s->adds[EOS] = s->adds[EOS] < 0 ? 0 : s->adds[EOS];
     } else if (type && strcmp(type, "TemplateProcessing") == 0 && json_array_size(single) > 1) {
-        read_end(s, BOS, token_at(single, 0));
-        read_end(s, EOS, token_at(single, json_array_size(single) - 1));
+        QN_TRY(read_end(f, s, BOS, token_at(single, 0)));
+        return read_end(f, s, EOS, token_at(single, json_array_size(single) - 1));
     }
+    return QN_OK;
 }
 
-static void read_special(const qn_tokenizer_files *f, struct special *s)
+static qn_status read_special(const qn_tokenizer_files *f, struct special *s)
 {
     for (int role = 0; role < N_ROLES; role++) {
         char name[32];
@@ -72,9 +80,9 @@ static void read_special(const qn_tokenizer_files *f, struct special *s)
     const json_t *processor = json_object_get(f->tokenizer, "post_processor");
     const json_t *parts = json_object_get(processor, "processors");
     if (!parts)
-        read_processor(s, processor);
+        QN_TRY(read_processor(f, s, processor));
     for (size_t i = 0; i < json_array_size(parts); i++)
-        read_processor(s, json_array_get(parts, i));
+        QN_TRY(read_processor(f, s, json_array_get(parts, i)));
     for (int role = 0; role < N_ROLES; role++) {
         char name[32];
         snprintf(name, sizeof name, "add_%s_token", roles[role].name);
@@ -82,6 +90,7 @@ static void read_special(const qn_tokenizer_files *f, struct special *s)
         if (s->adds[role] < 0 && json_is_boolean(adds))
             s->adds[role] = json_is_true(adds);
     }
+    return QN_OK;
 }
 
 /* The id of an added token, or NULL. */
@@ -97,22 +106,85 @@ static const json_t *find_added(const qn_tokenizer_files *f, const char *text)
     return NULL;
 }
 
+/* ---- Ids ---- */
+
+enum { MAX_ENDS = 64 }; /* what the loader accepts */
+
+struct ends {
+    int32_t ids[MAX_ENDS];
+    size_t n;
+};
+
+static qn_status check_id(const qn_tokenizer_files *f, const char *path, const char *name, const json_t *id)
+{
+    if (!json_is_integer(id))
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is not an id", path, name);
+    if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)f->config->n_vocab)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %lld, expected 0 to %u", path, name, (long long)json_integer_value(id),
+                       (unsigned)f->config->n_vocab - 1);
+    return QN_OK;
+}
+
+/* The value of a key in the text model's configuration, else in the whole; NULL for none and for null. */
+static const json_t *find_configured(const qn_tokenizer_files *f, const char *name)
+{
+    const json_t *id = json_object_get(f->config->json, name);
+    if (!id || json_is_null(id))
+        id = json_object_get(f->config->text, name);
+    return json_is_null(id) ? NULL : id;
+}
+
 static qn_status write_id(const qn_tokenizer_files *f, qn_gguf_writer *w, const struct special *s, enum token_role role)
 {
     char name[32];
     const json_t *id = find_added(f, s->text[role]);
     snprintf(name, sizeof name, "%s_token_id", roles[role].name);
     if (!json_is_integer(id))
-        id = json_object_get(f->config->json, name);
-    if (!id || json_is_null(id))
-        id = json_object_get(f->config->text, name);
-    if (!json_is_integer(id))
-        return QN_OK; /* none, or a list of them */
-    if (json_integer_value(id) < 0 || json_integer_value(id) >= (json_int_t)f->config->n_vocab)
-        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %lld, expected 0 to %u", f->config->path, name,
-                       (long long)json_integer_value(id), (unsigned)f->config->n_vocab - 1);
+        id = find_configured(f, name);
+    if (!id)
+        return QN_OK;
+    QN_TRY(check_id(f, f->config->path, name, id));
     return qn_gguf_writer_add_u32(w, roles[role].key, (uint32_t)json_integer_value(id));
 }
+
+/* Adds an id, or all of a list. */
+static qn_status add_ends(const qn_tokenizer_files *f, struct ends *ends, const char *path, const json_t *value)
+{
+    static const char name[] = "eos_token_id";
+    const size_t n = json_is_array(value) ? json_array_size(value) : value && !json_is_null(value);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        bool is_known = false;
+        QN_TRY(check_id(f, path, name, id));
+        for (size_t e = 0; e < ends->n; e++)
+            is_known |= ends->ids[e] == json_integer_value(id);
+        if (is_known)
+            continue;
+        if (ends->n == MAX_ENDS)
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' has too many ids, at most %d are supported", path, name, MAX_ENDS);
+        ends->ids[ends->n++] = (int32_t)json_integer_value(id);
+    }
+    return QN_OK;
+}
+
+/* Ends as transformers has them: those of generation_config.json, or of config.json where there is none. The first is that of the
+ * tokeniser, as llama.cpp's converter writes it. A single id of config.json may be its class's default, a list is not. */
+static qn_status write_ends(const qn_tokenizer_files *f, qn_gguf_writer *w, const struct special *s)
+{
+    char path[QN_CHECKPOINT_PATH_MAX];
+    struct ends ends = { .n = 0 };
+    const json_t *configured = find_configured(f, "eos_token_id");
+    QN_TRY(qn_checkpoint_path(f->folder, "generation_config.json", path));
+    QN_TRY(add_ends(f, &ends, f->path, find_added(f, s->text[EOS])));
+    QN_TRY(add_ends(f, &ends, path, json_object_get(f->generation, "eos_token_id")));
+    if (!f->generation || !ends.n || json_is_array(configured))
+        QN_TRY(add_ends(f, &ends, f->config->path, configured));
+    if (ends.n)
+        QN_TRY(qn_gguf_writer_add_u32(w, roles[EOS].key, (uint32_t)ends.ids[0]));
+    return ends.n > 1 ? qn_gguf_writer_add_i32s(w, QN_KEY_EOS_IDS, ends.ids, ends.n) : QN_OK;
+}
+
+/* ---- Chat templates ---- */
 
 enum { MAX_KEY = 128 };
 
@@ -157,12 +229,13 @@ static qn_status write_template(const qn_tokenizer_files *f, qn_gguf_writer *w)
     return json_is_string(template) ? qn_gguf_writer_add_string(w, key, json_string_value(template)) : QN_OK;
 }
 
-qn_status qn_special_tokens_write(const qn_tokenizer_files *f, qn_gguf_writer *w)
+qn_status qn_special_tokens_write(qn_tokenizer_files *f, qn_gguf_writer *w)
 {
     struct special s;
-    read_special(f, &s);
+    QN_TRY(read_special(f, &s));
+    f->adds_end = s.adds[EOS] > 0;
     for (int role = 0; role < N_ROLES; role++)
-        QN_TRY(write_id(f, w, &s, (enum token_role)role));
+        QN_TRY(role == EOS ? write_ends(f, w, &s) : write_id(f, w, &s, (enum token_role)role));
     for (int role = 0; role < N_ROLES; role++)
         if (s.adds[role] >= 0 && roles[role].add_key)
             QN_TRY(qn_gguf_writer_add_bool(w, roles[role].add_key, s.adds[role] > 0));

@@ -221,14 +221,68 @@ static qn_status add_mtp(struct list *l)
 static qn_status add_rope_factors(const struct list *l)
 {
     qn_target *t;
-    if (l->config->rope != QN_CONFIG_ROPE_LLAMA3)
+    if (!qn_config_has_rope_factors(l->config))
         return QN_OK;
     QN_TRY(new_target(l, "rope_freqs.weight", &t));
-    t->rows = l->config->head_dim / 2;
+    t->rows = l->config->n_rot / 2;
     t->columns = 1;
     t->is_vector = t->stays_f32 = true;
     QN_TRY(qn_alloc(&t->values, t->rows, sizeof *t->values, "frequency factors"));
     qn_config_rope_factors(l->config, t->values);
+    return QN_OK;
+}
+
+/* ---- The tied output matrix ---- */
+
+enum { COMPARED = 1 << 12 }; /* weights at a time */
+
+/* As torch.equal: 0 is -0, and a NaN is not itself. */
+static bool have_equal_values(const qn_type_info *a, const uint8_t *left, const qn_type_info *b, const uint8_t *right, size_t n)
+{
+    float x[COMPARED], y[COMPARED];
+    a->to_float(left, n, x);
+    b->to_float(right, n, y);
+    for (size_t i = 0; i < n; i++)
+        if (!(x[i] == y[i]))
+            return false;
+    return true;
+}
+
+static qn_status compare(const qn_source *left, const qn_source *right, bool *equal)
+{
+    const qn_safetensor *t = left->tensor, *u = right->tensor;
+    const qn_type_info *a = type_of(t), *b = type_of(u);
+    uint8_t x[COMPARED * sizeof(float)], y[COMPARED * sizeof(float)];
+    *equal = a && b && t->n_dims == u->n_dims && memcmp(t->dims, u->dims, t->n_dims * sizeof *t->dims) == 0;
+    const uint64_t n_weights = *equal ? t->bytes / a->block_bytes : 0;
+    for (uint64_t at = 0; at < n_weights && *equal; at += COMPARED) {
+        const size_t n = n_weights - at < COMPARED ? (size_t)(n_weights - at) : COMPARED;
+        int error = qn_safetensors_read(left->file, t, at * a->block_bytes, x, n * a->block_bytes);
+        if (!error)
+            error = qn_safetensors_read(right->file, u, at * b->block_bytes, y, n * b->block_bytes);
+        if (error)
+            return qn_fail(QN_ERR_IO, "%s: tensors '%s' and '%s' cannot be read: %s", qn_safetensors_path(left->file),
+                           left->name, right->name, strerror(error));
+        *equal = have_equal_values(a, x, b, y, n);
+    }
+    return QN_OK;
+}
+
+/* transformers ties only what is equal; where the checkpoint has one of the two, that is both. */
+static qn_status resolve_tie(const struct list *l, char *embedding, size_t size)
+{
+    static const char output[] = "lm_head.weight";
+    bool equal = true;
+    snprintf(embedding, size, "%sembed_tokens.weight", l->prefix);
+    const qn_source *in = qn_checkpoint_find(l->checkpoint, embedding), *out = qn_checkpoint_find(l->checkpoint, output);
+    if (l->config->tied && !in && out)
+        snprintf(embedding, size, "%s", output);
+    if (!l->config->tied || !in || !out)
+        return QN_OK;
+    QN_TRY(compare(in, out, &equal));
+    l->config->tied = equal;
+    l->targets->dropped_output = equal;
+    l->targets->untied_output = !equal;
     return QN_OK;
 }
 
@@ -238,7 +292,8 @@ static qn_status add_all(struct list *l)
     char name[64];
     l->target_block[0] = '\0';
     snprintf(l->source_block, sizeof l->source_block, "%s", l->prefix);
-    QN_TRY(add_in_block(l, "token_embd.weight", "embed_tokens.weight", c->n_vocab, c->n_embd, NULL));
+    QN_TRY(resolve_tie(l, name, sizeof name));
+    QN_TRY(add(l, "token_embd.weight", name, c->n_vocab, c->n_embd, NULL));
     QN_TRY(add_norm(l, "output_norm.weight", "norm.weight", c->n_embd));
     if (!c->tied)
         QN_TRY(add(l, "output.weight", "lm_head.weight", c->n_vocab, c->n_embd, NULL));
@@ -258,17 +313,16 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* What a checkpoint may hold and a GGUF file does not: the image encoder, the output matrix that transformers would replace by
- * the tied embedding, and frequencies that are computed. */
+/* What a checkpoint may hold and a GGUF file does not: the image encoder, an output matrix that is the embedding once more, and
+ * frequencies that are computed. */
 static void drop_known(const struct list *l)
 {
     for (size_t i = 0; i < l->checkpoint->n_sources; i++) {
         qn_source *s = &l->checkpoint->sources[i];
         const bool vision = l->config->text != l->config->json &&
                             (strncmp(s->name, "model.visual.", 13) == 0 || strncmp(s->name, "visual.", 7) == 0);
-        const bool output = l->config->tied && strcmp(s->name, "lm_head.weight") == 0;
+        const bool output = l->targets->dropped_output && strcmp(s->name, "lm_head.weight") == 0;
         l->targets->n_vision += vision;
-        l->targets->dropped_output |= output;
         s->used |= vision || output || ends_with(s->name, ".rotary_emb.inv_freq");
     }
 }

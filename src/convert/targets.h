@@ -45,14 +45,15 @@ typedef struct qn_target {
 typedef struct qn_targets {
     qn_target *at;
     size_t n, capacity;
-    bool dropped_output, dropped_mtp; /* a tied output matrix that is stored; an MTP block that is not */
+    bool dropped_output, dropped_mtp; /* an output matrix that is the embedding once more; an MTP block that is not stored */
+    bool untied_output;               /* an output matrix that config.json says is the embedding, and which it is not */
     size_t n_vision;                  /* tensors of the image encoder, which are left out */
 } qn_targets;
 
 /* qn_targets_list - list the tensors of the model and find the source of each. All sources are accounted for.
  *
  *   targets      zeroed; free it with qn_targets_free, whatever the status
- *   config       n_mtp becomes 0 if the checkpoint has no tensor of the MTP block
+ *   config       n_mtp becomes 0 if the checkpoint has no tensor of the MTP block, tied false if the output matrix has other values
  *   checkpoint   its tensors become used
  *
  * QN_ERR_FORMAT, with the name, for a tensor that is missing, unknown, of another shape, or not of f32, f16 or bf16. */

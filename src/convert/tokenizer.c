@@ -5,8 +5,10 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "convert/checkpoint.h"
 #include "gguf/json_decode.h"
+#include "text/tokenizer.h"
 #include "text/vocab.h"
 
 #include <stdio.h>
@@ -23,6 +25,8 @@ qn_status qn_tokenizer_files_read(qn_tokenizer_files *f, const char *folder, con
     QN_TRY(qn_json_read(path, MAX_TOKENIZER_BYTES, true, &f->tokenizer));
     QN_TRY(qn_checkpoint_path(folder, "tokenizer_config.json", other));
     QN_TRY(qn_json_read(other, MAX_SETTINGS_BYTES, false, &f->settings));
+    QN_TRY(qn_checkpoint_path(folder, "generation_config.json", other));
+    QN_TRY(qn_json_read(other, MAX_SETTINGS_BYTES, false, &f->generation));
     QN_TRY(qn_checkpoint_path(folder, "chat_template.json", other));
     QN_TRY(qn_json_read(other, MAX_TEMPLATE_BYTES, false, &f->template_file));
     QN_TRY(qn_checkpoint_path(folder, "chat_template.jinja", other));
@@ -33,6 +37,7 @@ void qn_tokenizer_files_free(qn_tokenizer_files *f)
 {
     json_decref(f->tokenizer);
     json_decref(f->settings);
+    json_decref(f->generation);
     json_decref(f->template_file);
     free(f->template_text);
     *f = (qn_tokenizer_files){ 0 };
@@ -45,16 +50,17 @@ void qn_tokenizer_files_free(qn_tokenizer_files *f)
     "split " CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?" letters "+|" digits "| ?[^\\s" not_letters                                 \
     "\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\nbytes\n"
 
-/* The steps of a pre_tokenizer, one a line, and the name that GGUF files have for them. */
+/* The steps of a pre_tokenizer, one a line, and the name that GGUF files have for them. By the name qn_pretokenizer normalises to
+ * form C and ignores merges; keys say so where a tokeniser does otherwise. */
 static const struct {
     const char *name, *steps;
-    bool nfc; /* the models' normaliser is NFC, which qn_pretokenizer applies */
+    bool nfc, ignore_merges;
 } pretokenizers[] = {
-    { "qwen2", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}"), true },
-    { "qwen35", LETTERS_AND("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"), true },
-    { "llama-bpe", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}{1,3}"), false },
-    { "smollm", "digits\ngpt2 bytes\n", false },
-    { "gpt-2", "gpt2 bytes\n", false },
+    { "qwen2", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}"), true, false },
+    { "qwen35", LETTERS_AND("[\\p{L}\\p{M}]", "\\p{L}\\p{M}", "\\p{N}"), true, false },
+    { "llama-bpe", LETTERS_AND("\\p{L}", "\\p{L}", "\\p{N}{1,3}"), false, true },
+    { "smollm", "digits\ngpt2 bytes\n", false, false },
+    { "gpt-2", "gpt2 bytes\n", false, false },
 };
 
 enum { MAX_STEPS_TEXT = 1024, MAX_SEQUENCE_DEPTH = 4 };
@@ -87,20 +93,44 @@ static void describe(const json_t *step, int depth, qn_text_buffer *steps)
         qn_append(steps, "?%s\n", type);
 }
 
-static qn_status write_pretokenizer(const qn_tokenizer_files *f, qn_gguf_writer *w)
+/* Whether the normaliser is NFC; none, and a sequence of none, is not. */
+static qn_status find_nfc(const qn_tokenizer_files *f, const json_t *normalizer, const char *pre, bool *nfc)
+{
+    const char *type = json_string_value(json_object_get(normalizer, "type"));
+    const json_t *parts = json_object_get(normalizer, "normalizers");
+    if (!normalizer || json_is_null(normalizer))
+        return QN_OK;
+    if (type && strcmp(type, "Sequence") == 0 && json_is_array(parts)) {
+        for (size_t i = 0; i < json_array_size(parts); i++)
+            if (json_object_get(json_array_get(parts, i), "normalizers"))
+                return qn_fail(QN_ERR_UNSUPPORTED, "%s: the normaliser is a sequence of sequences", f->path);
+            else
+                QN_TRY(find_nfc(f, json_array_get(parts, i), pre, nfc));
+        return QN_OK;
+    }
+    if (!type || strcmp(type, "NFC") != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the normaliser '%.40s' is not supported with the pre-tokeniser %s", f->path,
+                       type ? type : "without a type", pre);
+    *nfc = true;
+    return QN_OK;
+}
+
+static qn_status write_pretokenizer(qn_tokenizer_files *f, qn_gguf_writer *w)
 {
     char steps[MAX_STEPS_TEXT];
     qn_text_buffer text = QN_APPEND_TO(steps);
-    const json_t *normalizer = json_object_get(f->tokenizer, "normalizer");
-    const char *type = json_string_value(json_object_get(normalizer, "type"));
+    const bool ignore_merges = is_true(json_object_get(f->tokenizer, "model"), "ignore_merges", false);
     describe(json_object_get(f->tokenizer, "pre_tokenizer"), 0, &text);
     for (size_t i = 0; i < sizeof pretokenizers / sizeof *pretokenizers; i++) {
         if (strcmp(steps, pretokenizers[i].steps) != 0)
             continue;
-        if (type ? strcmp(type, "NFC") != 0 || !pretokenizers[i].nfc : normalizer && !json_is_null(normalizer))
-            return qn_fail(QN_ERR_UNSUPPORTED, "%s: the normaliser '%.40s' is not supported with the pre-tokeniser %s", f->path,
-                           type ? type : "without a type", pretokenizers[i].name);
-        return qn_gguf_writer_add_string(w, "tokenizer.ggml.pre", pretokenizers[i].name);
+        f->nfc = false;
+        QN_TRY(find_nfc(f, json_object_get(f->tokenizer, "normalizer"), pretokenizers[i].name, &f->nfc));
+        QN_TRY(qn_gguf_writer_add_string(w, "tokenizer.ggml.pre", pretokenizers[i].name));
+        if (f->nfc != pretokenizers[i].nfc)
+            QN_TRY(qn_gguf_writer_add_bool(w, QN_KEY_NFC, f->nfc));
+        return ignore_merges != pretokenizers[i].ignore_merges ? qn_gguf_writer_add_bool(w, QN_KEY_IGNORE_MERGES, ignore_merges)
+                                                               : QN_OK;
     }
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: the pre-tokeniser is none that quern has: %s", f->path, steps);
 }
@@ -293,11 +323,33 @@ static qn_status write_merges(const qn_tokenizer_files *f, qn_gguf_writer *w)
     return status;
 }
 
+/* ---- What a GGUF file cannot say ---- */
+
+static const char *type_name(const json_t *object)
+{
+    const char *type = json_string_value(json_object_get(object, "type"));
+    return type ? type : "without a type";
+}
+
+/* A byte that no token is leaves no token; with unk_token it would become that. */
+static bool has_all_bytes(const json_t *vocab)
+{
+    for (uint32_t b = 0, next = 0x100; b < 256; b++) {
+        char text[5];
+        const bool printable = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+        text[qn_utf8_encode(printable ? b : next++, text)] = '\0';
+        if (!json_object_get(vocab, text))
+            return false;
+    }
+    return true;
+}
+
 static qn_status check_model(const qn_tokenizer_files *f)
 {
     static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
-    const json_t *model = json_object_get(f->tokenizer, "model");
-    const char *type = json_string_value(json_object_get(model, "type"));
+    const json_t *model = json_object_get(f->tokenizer, "model"), *vocab = json_object_get(model, "vocab");
+    const char *type = json_string_value(json_object_get(model, "type")),
+               *unknown = json_string_value(json_object_get(model, "unk_token"));
     if (!type || strcmp(type, "BPE") != 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the tokeniser's model is '%.40s', only byte-level BPE is supported", f->path,
                        type ? type : "not named");
@@ -307,14 +359,80 @@ static qn_status check_model(const qn_tokenizer_files *f)
     for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++)
         if (json_string_length(json_object_get(model, affixes[i])))
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' is not supported", f->path, affixes[i]);
+    if (json_number_value(json_object_get(model, "dropout")) != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'dropout' is not 0: the tokens of a text would be drawn at random", f->path);
+    if (unknown && json_object_get(vocab, unknown) && !has_all_bytes(vocab))
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'unk_token' is '%.40s' and bytes have no token, which is not supported",
+                       f->path, unknown);
     return QN_OK;
 }
 
-qn_status qn_tokenizer_write(const qn_tokenizer_files *f, qn_gguf_writer *w)
+/* Tokens become bytes, and nothing else. A sequence may have that as its only part. */
+static qn_status check_decoder(const qn_tokenizer_files *f)
+{
+    const json_t *decoder = json_object_get(f->tokenizer, "decoder"), *parts = json_object_get(decoder, "decoders");
+    if (json_array_size(parts) == 1)
+        decoder = json_array_get(parts, 0);
+    if (!decoder || json_is_null(decoder) || strcmp(type_name(decoder), "ByteLevel") == 0)
+        return QN_OK;
+    return qn_fail(QN_ERR_UNSUPPORTED, "%s: the decoder '%.40s' is not supported, only ByteLevel", f->path, type_name(decoder));
+}
+
+/* One token may be added before a text and one after it (qn_special_tokens_write). */
+static qn_status check_processor(const qn_tokenizer_files *f, const json_t *processor)
+{
+    const char *type = type_name(processor);
+    const json_t *single = json_object_get(processor, "single");
+    size_t n_texts = 0, n_before = 0, n_after = 0;
+    if (!processor || json_is_null(processor) || strcmp(type, "ByteLevel") == 0)
+        return QN_OK;
+    if (strcmp(type, "TemplateProcessing") != 0)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: the post-processor '%.40s' is not supported", f->path, type);
+    for (size_t i = 0; i < json_array_size(single); i++) {
+        const bool is_text = json_object_get(json_array_get(single, i), "Sequence") != NULL;
+        n_texts += is_text;
+        n_before += !is_text && !n_texts;
+        n_after += !is_text && n_texts;
+    }
+    if (n_texts != 1 || n_before > 1 || n_after > 1)
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "%s: the post-processor's template adds %zu tokens before a text and %zu after it, at most one each is supported",
+            f->path, n_before, n_after);
+    return QN_OK;
+}
+
+static qn_status check_processors(const qn_tokenizer_files *f)
+{
+    const json_t *processor = json_object_get(f->tokenizer, "post_processor");
+    const json_t *parts = json_object_get(processor, "processors");
+    if (!parts)
+        return check_processor(f, processor);
+    for (size_t i = 0; i < json_array_size(parts); i++)
+        QN_TRY(check_processor(f, json_array_get(parts, i)));
+    return QN_OK;
+}
+
+/* Settings by which transformers changes what tokenizer.json says. */
+static qn_status check_settings(const qn_tokenizer_files *f)
+{
+    static const char *const flags[] = { "add_prefix_space", "split_special_tokens" };
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (json_is_true(json_object_get(f->settings, flags[i])))
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s/tokenizer_config.json: '%s' is true, which is not supported", f->folder,
+                           flags[i]);
+    return QN_OK;
+}
+
+qn_status qn_tokenizer_write(qn_tokenizer_files *f, qn_gguf_writer *w)
 {
     QN_TRY(check_model(f));
+    QN_TRY(check_decoder(f));
+    QN_TRY(check_processors(f));
+    QN_TRY(check_settings(f));
     QN_TRY(qn_gguf_writer_add_string(w, "tokenizer.ggml.model", "gpt2"));
     QN_TRY(write_pretokenizer(f, w));
     QN_TRY(write_vocabulary(f, w));
+    QN_TRY(qn_token_flags_write(f, w));
     return write_merges(f, w);
 }

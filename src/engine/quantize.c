@@ -8,6 +8,7 @@
 #include "gguf/gguf.h"
 #include "quant/quant.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +25,8 @@ struct quantizer {
     qn_team *team;
     const qn_type_info **types; /* [n_tensors] the target types */
     uint8_t *piece;
-    size_t done, total; /* bytes of the source's tensors, for on_progress */
+    size_t done, total;         /* bytes of the source's tensors, for on_progress */
+    size_t n_matrices, n_lossy; /* matrices in a type of 1 or 2 bits; of them those that it does not hold */
 };
 
 #define STRING_ARGS(s) ((s).length < 80 ? (int)(s).length : 80), (s).data
@@ -102,8 +104,21 @@ struct work {
     uint8_t *to;
     size_t n_weights;
     int n_threads;
-    atomic_bool nonfinite;
+    bool compares; /* what is written with what was read */
+    atomic_bool nonfinite, too_large, differs;
 };
+
+/* Whether a type of 1 or 2 bits holds the weights. Their scale may be rounded to fp16, which changes all of a group alike. */
+static bool holds(const qn_type_info *type, const float *weights, const uint8_t *blocks, size_t n)
+{
+    const float rounding = 1.0f / 1024;
+    float back[CHUNK_WEIGHTS];
+    type->to_float(blocks, n / type->block_weights, back);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(back[i] - weights[i]) <= rounding * fabsf(weights[i])))
+            return false;
+    return true;
+}
 
 static void convert_worker(void *context, int thread)
 {
@@ -121,8 +136,13 @@ static void convert_worker(void *context, int thread)
         }
         if (!w->to)
             continue;
+        uint8_t *to = w->to + i / b->block_weights * b->block_bytes;
         a->to_float(blocks, n / a->block_weights, weights);
-        b->from_float(weights, n / b->block_weights, w->to + i / b->block_weights * b->block_bytes);
+        b->from_float(weights, n / b->block_weights, to);
+        if (!qn_type_reaches(b, weights, n))
+            atomic_store(&w->too_large, true);
+        if (w->compares && !atomic_load(&w->differs) && !holds(b, weights, to, n))
+            atomic_store(&w->differs, true);
     }
 }
 
@@ -133,10 +153,26 @@ static qn_status report(struct quantizer *q)
     return QN_OK;
 }
 
+static qn_status check_result(const struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to, struct work *work)
+{
+    if (atomic_load(&work->too_large))
+        return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s' has a weight that is too large for %s",
+                       qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), to->name);
+    if (atomic_load(&work->differs) && !q->params.force)
+        return qn_fail(
+            QN_ERR_INVALID,
+            "%s: tensor '%.*s' (%s) has weights that %s does not hold: the model would not be usable (quantize it to q8_0 "
+            "or q4_0, or to a type for its values; --force writes it all the same)",
+            qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name), qn_type_find(t->type)->name, to->name);
+    return QN_OK;
+}
+
 static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, const qn_type_info *to)
 {
     const qn_type_info *from = qn_type_find(t->type);
     const uint64_t n_weights = tensor_weights(t);
+    const bool compares = from != to && qn_type_is_low_bit(to);
+    bool lossy = false;
     for (uint64_t at = 0; at < n_weights; at += PIECE_WEIGHTS) {
         const size_t n = n_weights - at < PIECE_WEIGHTS ? (size_t)(n_weights - at) : PIECE_WEIGHTS;
         const size_t begin = (size_t)(at / from->block_weights) * from->block_bytes;
@@ -148,6 +184,7 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
                              .from = t->data + begin,
                              .to = from == to ? NULL : q->piece,
                              .n_weights = n,
+                             .compares = compares && !lossy,
                              .n_threads = qn_team_size(q->team) };
         qn_team_run(q->team, convert_worker, &work);
         QN_TRY(qn_gguf_check_whole(q->source));
@@ -156,6 +193,8 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
                            qn_gguf_tensor_path(q->source, t), STRING_ARGS(t->name),
                            (size_t)(at / from->block_weights) + from->find_nonfinite(work.from, n / from->block_weights),
                            from->name);
+        QN_TRY(check_result(q, t, to, &work));
+        lossy |= atomic_load(&work.differs);
         const qn_status status = qn_gguf_writer_data(q->writer, from == to ? work.from : q->piece, to_bytes);
         if (status) {
             QN_TRY(qn_gguf_check_unchanged(q->source)); /* a source that was cut makes the system's write fail too */
@@ -163,7 +202,19 @@ static qn_status write_tensor(struct quantizer *q, const qn_gguf_tensor *t, cons
         }
         q->done += from_bytes;
     }
+    q->n_matrices += compares;
+    q->n_lossy += lossy;
     return QN_OK;
+}
+
+static void log_lossy(const struct quantizer *q)
+{
+    char line[256];
+    if (!q->n_lossy)
+        return;
+    snprintf(line, sizeof line, "warning: %zu of %zu matrices have weights that %s does not hold: the model will not be usable",
+             q->n_lossy, q->n_matrices, q->target->name);
+    log_line(q, line);
 }
 
 static qn_status rewrite(struct quantizer *q)
@@ -179,6 +230,7 @@ static qn_status rewrite(struct quantizer *q)
     for (size_t i = 0; i < n_tensors; i++)
         QN_TRY(write_tensor(q, qn_gguf_tensor_at(q->source, i), q->types[i]));
     QN_TRY(report(q));
+    log_lossy(q);
     QN_TRY(qn_gguf_check_unchanged(q->source));
     return qn_gguf_writer_finish(q->writer);
 }

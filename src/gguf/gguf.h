@@ -200,9 +200,6 @@ typedef struct qn_gguf_writer qn_gguf_writer;
 qn_status qn_gguf_writer_create(const char *path, qn_gguf_writer **out);
 void qn_gguf_writer_free(qn_gguf_writer *writer);
 
-/* qn_gguf_writer_temp_path - the path of the temporary file, for a signal handler that unlinks it. Owned by the writer. */
-const char *qn_gguf_writer_temp_path(const qn_gguf_writer *writer);
-
 /* qn_gguf_writer_add_* - add a metadata entry. */
 qn_status qn_gguf_writer_add_u32(qn_gguf_writer *writer, const char *key, uint32_t value);
 qn_status qn_gguf_writer_add_f32(qn_gguf_writer *writer, const char *key, float value);

@@ -80,11 +80,6 @@ void qn_gguf_writer_free(qn_gguf_writer *w)
     free(w);
 }
 
-const char *qn_gguf_writer_temp_path(const qn_gguf_writer *w)
-{
-    return w->file.temporary;
-}
-
 static qn_status begin_kv(qn_gguf_writer *w, const char *key, size_t length, qn_gguf_type type)
 {
     if (w->header_written)

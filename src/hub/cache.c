@@ -126,20 +126,30 @@ qn_status qn_hub_make_snapshot(const qn_hub_cache *cache, const char *folder, co
     return status;
 }
 
-/* Replaces what is at `link` by a link to `target`. A name beside it could be too long: the temporary one is a blob's. */
-static qn_status replace_link(const qn_hub_cache *cache, const char *link, const char *target, const char *temporary)
+/* What symlink says where the file system has no symbolic links: FAT and exFAT, FUSE, network file systems. */
+static bool means_no_links(int error)
 {
-    const char *name, *temporary_name;
-    int at, temporary_at = -1;
+    return error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+/* Replaces what is at `link` by a link to a blob, or where there are no links by the blob itself, as huggingface_hub does. The temporary
+ * name is next to the blob: next to `link` it could be too long. */
+static qn_status replace_link(const qn_hub_cache *cache, const char *link, const char *target, const char *blob)
+{
+    char temporary[QN_HUB_HASH_SIZE + 32];
+    const char *name, *blob_name;
+    int at, blobs = -1;
     QN_TRY(qn_hub_make_parent(cache, link, &name, &at));
-    qn_status status = qn_hub_make_parent(cache, temporary, &temporary_name, &temporary_at);
+    qn_status status = qn_hub_make_parent(cache, blob, &blob_name, &blobs);
     if (!status) {
-        (void)unlinkat(temporary_at, temporary_name, 0); /* of a process that ended in between */
-        if (symlinkat(target, temporary_at, temporary_name) || renameat(temporary_at, temporary_name, at, name)) {
+        snprintf(temporary, sizeof temporary, "%s.%d.tmp", blob_name, (int)getpid());
+        (void)unlinkat(blobs, temporary, 0); /* of a process that ended in between */
+        const bool linked = symlinkat(target, blobs, temporary) == 0, moves = !linked && means_no_links(errno);
+        if ((!linked && !moves) || renameat(blobs, moves ? blob_name : temporary, at, name)) {
             status = qn_fail(QN_ERR_IO, "%s/%s: cannot create the link: %m", cache->path, link);
-            (void)unlinkat(temporary_at, temporary_name, 0);
+            (void)unlinkat(blobs, temporary, 0);
         }
-        close(temporary_at);
+        close(blobs);
     }
     close(at);
     return status;
@@ -148,9 +158,9 @@ static qn_status replace_link(const qn_hub_cache *cache, const char *link, const
 qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path, const char *hash)
 {
     char *link = qn_hub_path("%s/snapshots/%s/%s", folder, commit, path), found[PATH_MAX];
-    char *temporary = qn_hub_path("%s/blobs/%s.%d.tmp", folder, hash, (int)getpid());
+    char *blob = qn_hub_path("%s/blobs/%s", folder, hash);
     char *target = qn_hub_path("../../blobs/%s", hash);
-    qn_status status = link && temporary && target ? QN_OK : QN_ERR_MEMORY;
+    qn_status status = link && blob && target ? QN_OK : QN_ERR_MEMORY;
     for (const char *c = strchr(path, '/'); c && target; c = strchr(c + 1, '/')) { /* one up for each folder of the path */
         char *deeper = qn_hub_path("../%s", target);
         free(target);
@@ -159,9 +169,9 @@ qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char 
     if (!status && !target)
         status = QN_ERR_MEMORY;
     if (!status && !(qn_hub_read_link(cache, link, found, sizeof found) && strcmp(found, target) == 0))
-        status = replace_link(cache, link, target, temporary);
+        status = replace_link(cache, link, target, blob);
     free(target);
-    free(temporary);
+    free(blob);
     free(link);
     return status;
 }

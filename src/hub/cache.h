@@ -1,7 +1,7 @@
 /* The hub's cache on disk, in the layout of huggingface_hub, which finds quern's files and whose files quern finds:
  *
  *   models--OWNER--REPO/blobs/HASH                  content; HASH.incomplete while it is downloaded
- *   models--OWNER--REPO/snapshots/COMMIT/PATH       a relative symbolic link to the blob
+ *   models--OWNER--REPO/snapshots/COMMIT/PATH       a relative symbolic link to the blob; the content itself where there are no links
  *   models--OWNER--REPO/refs/main                   the commit, 40 digits without a newline
  *   .locks/models--OWNER--REPO/HASH.lock            held by flock while a blob is written
  *
@@ -40,7 +40,8 @@ qn_status qn_hub_write_ref(const qn_hub_cache *cache, const char *folder, const 
 qn_status qn_hub_make_snapshot(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path);
 
 /* qn_hub_link - make snapshots/COMMIT/PATH a link to blobs/HASH, where the folders are; what is there is
- * replaced, if it is another link: a cache that cannot be written, but has the file, will do. */
+ * replaced, if it is another link: a cache that cannot be written, but has the file, will do. Where the file system has no symbolic
+ * links the blob moves to snapshots/COMMIT/PATH. */
 qn_status qn_hub_link(const qn_hub_cache *cache, const char *folder, const char *commit, const char *path, const char *hash);
 
 /* qn_hub_read_snapshot - the files of a snapshot whose content is there, sorted; `hash` is not set. An absent snapshot has

@@ -111,6 +111,16 @@ static bool is_there(const struct fetch *f, const qn_hub_file *file)
     return found && S_ISREG(st.st_mode) && (!file->size || (uint64_t)st.st_size == file->size);
 }
 
+/* Whether the snapshot has the content itself, as in a cache without symbolic links. */
+static bool is_in_snapshot(const struct fetch *f, const qn_hub_file *file)
+{
+    struct stat st;
+    char *path = qn_hub_path("%s/snapshots/%s/%s", f->folder, f->files.commit, file->path);
+    const bool found = path && file->size && qn_hub_stat(&f->cache, path, false, &st);
+    free(path);
+    return found && S_ISREG(st.st_mode) && (uint64_t)st.st_size == file->size;
+}
+
 /* Takes the lock of a blob, which another process has while it downloads. */
 static qn_status lock(const struct fetch *f, const qn_hub_file *file, int *fd)
 {
@@ -130,7 +140,7 @@ static qn_status fetch_blob(struct fetch *f, qn_hub_file *file, char *url, uint3
     QN_TRY(lock(f, file, &fd));
     char *blob = qn_hub_path("%s/blobs/%s", f->folder, file->hash);
     qn_status status = blob ? QN_OK : QN_ERR_MEMORY;
-    if (!status && !is_there(f, file))
+    if (!status && !is_there(f, file) && !is_in_snapshot(f, file))
         status =
             qn_hub_download(f->http, f->params, f->name->repo, file, url, &f->cache, blob, part, (uint32_t)f->selection.count);
     free(blob);
@@ -140,6 +150,8 @@ static qn_status fetch_blob(struct fetch *f, qn_hub_file *file, char *url, uint3
 
 static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
 {
+    if (is_in_snapshot(f, file))
+        return QN_OK;
     char *before = qn_hub_path("%s/resolve/%s/", f->name->repo, f->files.commit);
     char *url = before ? qn_hub_http_url(f->http, before, file->path, "") : NULL;
     qn_status status = url ? QN_OK : QN_ERR_MEMORY;
@@ -150,8 +162,10 @@ static qn_status fetch_file(struct fetch *f, qn_hub_file *file, uint32_t part)
         status = qn_hub_make_snapshot(&f->cache, f->folder, f->files.commit, file->path);
     if (!status && !there)
         status = fetch_blob(f, file, url, part);
-    if (!status)
+    if (!status && !is_in_snapshot(f, file)) /* as it is where another process moved it there */
         status = qn_hub_link(&f->cache, f->folder, f->files.commit, file->path, file->hash);
+    if (status && is_in_snapshot(f, file))
+        status = QN_OK;
     free(url);
     free(before);
     return status;

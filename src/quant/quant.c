@@ -117,6 +117,15 @@ static const qn_type_info types[] = {
 
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
+bool qn_type_reaches(const qn_type_info *info, const float *weights, size_t n)
+{
+    const float rounds_beyond = QN_F16_MAX + 16; /* half a step */
+    bool reaches = true;
+    for (size_t i = 0; i < n && info->type == QN_TYPE_F16; i++)
+        reaches &= weights[i] < rounds_beyond && weights[i] > -rounds_beyond;
+    return reaches;
+}
+
 const qn_type_info *qn_types(size_t *count)
 {
     *count = N_TYPES;

@@ -108,6 +108,15 @@ qn_status qn_type_find_writable(const char *name, bool with_f32, const qn_type_i
  * support. */
 const qn_type_info *qn_type_for_width(const qn_type_info *info, uint64_t width);
 
+/* qn_type_is_low_bit - a type of 1 or 2 bits, for models that are trained with such weights: others are not usable in it. */
+static inline bool qn_type_is_low_bit(const qn_type_info *info)
+{
+    return info->block_bytes * 8 < info->block_weights * 3;
+}
+
+/* qn_type_reaches - whether a type has values as large as the weights; F16 saturates. The other types reach what models have. */
+bool qn_type_reaches(const qn_type_info *info, const float *weights, size_t n);
+
 /* qn_types - the whole table, for listings and tests. */
 const qn_type_info *qn_types(size_t *count);
 

@@ -13,14 +13,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_EOG = 16 };
+enum { MAX_LISTED = 64, MAX_EOG = MAX_LISTED + 64 };
+
+/* A token takes the white space before or after it with it. */
+enum { LSTRIP = 1, RSTRIP = 2 };
 
 struct qn_tokenizer {
     qn_vocab vocab;
     qn_merges merges;
     qn_pretokenizer *pre;
     int32_t bos, eos;
-    bool add_bos;
+    bool add_bos, nfc, ignore_merges;
+    uint8_t *strips; /* [n_tokens] LSTRIP, RSTRIP; NULL: no token strips */
     int32_t eog_tokens[MAX_EOG];
     size_t n_eog;
     char name[32];
@@ -83,19 +87,112 @@ static void add_eog(qn_tokenizer *tok, int32_t token)
         tok->eog_tokens[tok->n_eog++] = token;
 }
 
+/* Calls `add` with each token of an array of ids, if the file has the key. */
+static qn_status read_tokens(qn_tokenizer *tok, const qn_gguf *file, const char *key, size_t most,
+                             qn_status (*add)(qn_tokenizer *tok, int32_t token, uint8_t flag), uint8_t flag)
+{
+    const qn_gguf_kv *kv = qn_gguf_find(file, key);
+    if (!kv)
+        return QN_OK;
+    if (kv->type != QN_GGUF_ARRAY || kv->count > most)
+        return qn_fail(QN_ERR_FORMAT, "%s: '%s' is not an array of at most %zu ids", qn_gguf_path(file), key, most);
+    for (uint64_t i = 0; i < kv->count; i++) {
+        int32_t token;
+        QN_TRY(qn_gguf_array_i32(file, kv, i, &token));
+        if (token < 0 || (size_t)token >= tok->vocab.n_tokens)
+            return qn_fail(QN_ERR_FORMAT, "%s: '%s' has %d, the vocabulary has %zu tokens", qn_gguf_path(file), key, token,
+                           tok->vocab.n_tokens);
+        QN_TRY(add(tok, token, flag));
+    }
+    return QN_OK;
+}
+
+static qn_status add_listed_eog(qn_tokenizer *tok, int32_t token, uint8_t flag)
+{
+    (void)flag;
+    add_eog(tok, token);
+    return QN_OK;
+}
+
+static qn_status add_strip(qn_tokenizer *tok, int32_t token, uint8_t flag)
+{
+    if (!tok->strips)
+        QN_TRY(qn_alloc(&tok->strips, tok->vocab.n_tokens, 1, "flags of tokens"));
+    tok->strips[token] |= flag;
+    return QN_OK;
+}
+
+/* Files have one eos id; a model may end its turn, its call or its text with other tokens, and one made for code ends a file or a
+ * repository. The names are those of llama.cpp (llama-vocab.cpp). */
+static void add_named(qn_tokenizer *tok)
+{
+    static const char *const names[] = {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>",
+        "[e~[",
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "[PAD]",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
+    };
+    /* A name that means something else where the vocabulary has these, too: the end of a channel, a tag. */
+    static const struct {
+        const char *name, *with[2];
+    } exceptions[] = { { "<|end|>", { "<|return|>", "<|call|>" } },
+                       { "<|end|>", { "<|return|>", "<|calls|>" } },
+                       { "<|end|>", { "<|calls|>", "<|flush|>" } },
+                       { "<|end|>", { "<|call|>", "<|flush|>" } },
+                       { "</s>", { "<|tool_response>", "<|tool_response>" } },
+                       { "</s>", { "<|plamo:eos|>", "<|plamo:eos|>" } } };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool excepted = false;
+        for (size_t e = 0; e < sizeof exceptions / sizeof *exceptions; e++)
+            excepted |= strcmp(names[i], exceptions[e].name) == 0 && qn_tokenizer_find(tok, exceptions[e].with[0]) >= 0 &&
+                        qn_tokenizer_find(tok, exceptions[e].with[1]) >= 0;
+        if (!excepted)
+            add_eog(tok, qn_tokenizer_find(tok, names[i]));
+    }
+}
+
 static qn_status load_eog(qn_tokenizer *tok, const qn_gguf *file)
 {
-    static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
-    /* Files have one eos id; a chat model may end its turn or its text with another token. */
-    static const char *const names[] = { "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<|eom_id|>" };
+    static const char *const keys[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id",
+                                        "tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id",
+                                        "tokenizer.ggml.fim_sep_token_id" };
     add_eog(tok, tok->eos);
+    QN_TRY(read_tokens(tok, file, QN_KEY_EOS_IDS, MAX_LISTED, add_listed_eog, 0));
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int32_t token;
         QN_TRY(get_token(tok, file, keys[i], &token));
         add_eog(tok, token);
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        add_eog(tok, qn_tokenizer_find(tok, names[i]));
+    add_named(tok);
     return QN_OK;
 }
 
@@ -127,6 +224,12 @@ static qn_status load(qn_tokenizer *tok, const qn_gguf *file)
     tok->add_bos = qn_pretokenizer_adds_bos(tok->pre);
     QN_TRY(qn_gguf_get_bool(file, "tokenizer.ggml.add_bos_token", false, &tok->add_bos));
     QN_TRY(load_eog(tok, file));
+    tok->nfc = qn_pretokenizer_normalizes(tok->pre);
+    tok->ignore_merges = qn_pretokenizer_ignores_merges(tok->pre);
+    QN_TRY(qn_gguf_get_bool(file, QN_KEY_NFC, false, &tok->nfc));
+    QN_TRY(qn_gguf_get_bool(file, QN_KEY_IGNORE_MERGES, false, &tok->ignore_merges));
+    QN_TRY(read_tokens(tok, file, QN_KEY_LSTRIP_IDS, tok->vocab.n_tokens, add_strip, LSTRIP));
+    QN_TRY(read_tokens(tok, file, QN_KEY_RSTRIP_IDS, tok->vocab.n_tokens, add_strip, RSTRIP));
     snprintf(tok->name, sizeof tok->name, "gpt2/%s", qn_pretokenizer_name(tok->pre));
     write_note(tok);
     return QN_OK;
@@ -152,6 +255,7 @@ void qn_tokenizer_free(qn_tokenizer *tok)
     qn_pretokenizer_free(tok->pre);
     qn_merges_free(&tok->merges);
     qn_vocab_free(&tok->vocab);
+    qn_free(tok->strips);
     qn_free(tok);
 }
 
@@ -197,7 +301,7 @@ static qn_status append_token(encoder *e, int32_t token)
 
 static qn_status encode_part(encoder *e, const char *piece, size_t length)
 {
-    if (qn_pretokenizer_ignores_merges(e->tok->pre)) {
+    if (e->tok->ignore_merges) {
         const int32_t whole = qn_vocab_find_bytes(&e->tok->vocab, piece, length);
         if (whole >= 0)
             return append_token(e, whole);
@@ -236,7 +340,7 @@ static qn_status encode_piece(void *user, const char *piece, size_t length)
 
 static qn_status encode_utf8(encoder *e, const char *text, size_t length)
 {
-    if (qn_pretokenizer_normalizes(e->tok->pre))
+    if (e->tok->nfc)
         QN_TRY(qn_nfc(&e->nfc, text, length, &text, &length));
     return qn_pretokenize(e->tok->pre, e->matcher, text, length, encode_piece, e);
 }
@@ -265,6 +369,39 @@ static int32_t special_at(const encoder *e, const qn_spanned_text *t, size_t at,
     return special >= 0 ? special : qn_vocab_special_at(vocab, text, t->length - at, false, t->structural, match);
 }
 
+/* Unicode's White_Space, as tokenizers strips it. */
+static bool is_white(uint32_t c)
+{
+    return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+/* Bytes of white space at the beginning of a text. */
+static size_t white_prefix(const char *text, size_t length)
+{
+    size_t n = 0, bytes;
+    uint32_t code;
+    while (n < length && qn_utf8_next(text + n, length - n, &bytes, &code) == QN_UTF8_COMPLETE && is_white(code))
+        n += bytes;
+    return n;
+}
+
+/* Bytes of white space at its end. */
+static size_t white_suffix(const char *text, size_t length)
+{
+    size_t end = length, bytes;
+    uint32_t code;
+    while (end) {
+        size_t at = end - 1;
+        while (at && end - at < 4 && ((unsigned char)text[at] & 0xc0) == 0x80)
+            at--;
+        if (qn_utf8_next(text + at, end - at, &bytes, &code) != QN_UTF8_COMPLETE || at + bytes != end || !is_white(code))
+            break;
+        end = at;
+    }
+    return length - end;
+}
+
 static qn_status encode(encoder *e, const qn_spanned_text *t, bool add_bos)
 {
     const char *text = t->text;
@@ -285,9 +422,12 @@ static qn_status encode(encoder *e, const qn_spanned_text *t, bool add_bos)
             at++;
             continue;
         }
-        QN_TRY(encode_plain(e, text + plain, at - plain));
+        const unsigned strips = e->tok->strips ? e->tok->strips[special] : 0;
+        const size_t before = strips & LSTRIP ? white_suffix(text + plain, at - plain) : 0;
+        QN_TRY(encode_plain(e, text + plain, at - plain - before));
         QN_TRY(append_token(e, special));
-        plain = at += match;
+        at += match;
+        plain = at += strips & RSTRIP ? white_prefix(text + at, length - at) : 0;
     }
     return encode_plain(e, text + plain, length - plain);
 }

@@ -18,6 +18,19 @@
 
 typedef struct qn_tokenizer qn_tokenizer;
 
+/* Keys of quern's own, for what GGUF has no keys for. Each is there only where it says something new.
+ *
+ *   EOS_IDS         array: the ids that end generation, where a checkpoint lists several
+ *   LSTRIP_IDS      array: tokens that take the white space before them with them, as tokenizers' lstrip
+ *   RSTRIP_IDS      array: the same for the white space after them
+ *   NFC             bool: whether text is normalised to form C; without it the pre-tokeniser's name says it
+ *   IGNORE_MERGES   bool: whether a piece that is a token becomes that token without merging; the same */
+#define QN_KEY_EOS_IDS "quern.tokenizer.eos_token_ids"
+#define QN_KEY_LSTRIP_IDS "quern.tokenizer.lstrip_token_ids"
+#define QN_KEY_RSTRIP_IDS "quern.tokenizer.rstrip_token_ids"
+#define QN_KEY_NFC "quern.tokenizer.nfc"
+#define QN_KEY_IGNORE_MERGES "quern.tokenizer.ignore_merges"
+
 /* qn_tokenizer_create - create the tokeniser described by a file's tokenizer.ggml.* keys.
  *
  *   out   free it with qn_tokenizer_free
@@ -80,7 +93,8 @@ void qn_tokenizer_mark_structural(const qn_tokenizer *tok, const char *text, siz
 qn_status qn_tokenizer_piece(const qn_tokenizer *tok, int32_t token, const char **bytes, size_t *length);
 
 /* qn_tokenizer_is_special - whether it is a control token, which displayed text does not contain.
- * qn_tokenizer_is_eog - whether generation ends at it.
+ * qn_tokenizer_is_eog - whether generation ends at it: the file's end tokens, and control and user-defined tokens with the names
+ * that end tokens have.
  *
  * Both are false outside the vocabulary. */
 bool qn_tokenizer_is_special(const qn_tokenizer *tok, int32_t token);

@@ -20,7 +20,7 @@ says() {
     with_template "$1"
     quern info "$work/model.gguf"
     [ $status -eq 0 ] || fail "info: status $status with $1"
-    [ "$(sed -n '/^tokeniser/,/^$/p' "$work/out" | sed '1d;$d')" = "$2" ] || fail "info of $1: $(sed -n '/^tokeniser/,/^$/p' "$work/out")"
+    [ "$(sed -n '/^tokeniser/,/^$/p' "$work/out" | sed '1d;/^ends/d;$d')" = "$2" ] || fail "info of $1: $(sed -n '/^tokeniser/,/^$/p' "$work/out")"
 }
 
 turns='{% for m in messages %}{{ m.role + m.content }}{% endfor %}'
@@ -108,5 +108,6 @@ quern batch -q -m "$parrot" --kv aura4 "$work/in.jsonl" "$work/batched2"
 ! grep -q 'note: cache' "$work/err" || fail "batch -q: a note on the KV cache"
 
 quern info "$golden/caller.gguf"
+grep -q '^ends        [0-9].*[0-9] "<|im_end|>"' "$work/out" || fail "info: the end tokens"
 grep -qxF 'tool calls  json: <tool_call>{"name": ..., "arguments": {...}}</tool_call>' "$work/out" || fail "info: tool calls of the caller"
 finish

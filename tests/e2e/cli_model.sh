@@ -139,7 +139,7 @@ grep -qE '^ +q8_0 +[0-9]+ tensors' "$work/out" || fail "info: no total of q8_0"
 quern quantize "$work/q8.gguf" "$work/q8.gguf" q4_0
 quern info "$work/q8.gguf"
 grep -qE '^ +q4_0 +[0-9]+ tensors' "$work/out" || fail "quantize onto the same file"
-quern quantize -v "$model" "$work/narrow.gguf" q1_0
+quern quantize --force -v "$model" "$work/narrow.gguf" q1_0
 { [ $status -eq 0 ] && grep -q 'note: .*attn_q' "$work/err"; } || fail "quantize: rows of 96 do not fit blocks of 128, and no note says so"
 quern logits -m "$work/narrow.gguf" --ids 1,2 -o "$work/l"
 [ $status -eq 0 ] || fail "logits of a file that quantize wrote"

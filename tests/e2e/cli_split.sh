@@ -40,13 +40,13 @@ sed -n '/^tensors/,$p' "$work/out" | cmp -s - "$work/tensors" || fail "info: ten
 ! grep -q 'the first of' "$work/out" || fail "info: a whole file is called one of several"
 
 # ---- quantize: one file, the same as from the whole ----
-quern quantize "$model" "$work/whole.gguf" q1_0
-quern quantize "$work/m-00002-of-00003.gguf" "$work/one.gguf" q1_0
+quern quantize --force "$model" "$work/whole.gguf" q1_0
+quern quantize --force "$work/m-00002-of-00003.gguf" "$work/one.gguf" q1_0
 [ $status -eq 0 ] || fail "quantize"
 cmp -s "$work/whole.gguf" "$work/one.gguf" || fail "quantize: not the file that comes from the whole one"
 quern info "$work/m-00001-of-00003.gguf"
 before=$(sed -n 's/^size  *\(.*\) (.*/\1/p' "$work/out")
-quern quantize "$work/m-00001-of-00003.gguf" "$work/one.gguf" q1_0
+quern quantize --force "$work/m-00001-of-00003.gguf" "$work/one.gguf" q1_0
 grep -qF "q1_0, $before to " "$work/out" || fail "quantize: the size before is not that of all files, $before"
 quern info "$work/one.gguf"
 ! grep -qF 'split.' "$work/out" || fail "quantize: keys of the split stayed"

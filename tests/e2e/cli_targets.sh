@@ -33,6 +33,34 @@ refuses 1 'is a directory' run -m "$parrot" -p x -n 0 -q --save "$work/folder"
 # Refused before anything is computed: nothing was generated.
 quern run -m "$parrot" -p x -q --save "$work/text"
 [ ! -s "$work/out" ] || fail "--save: refused after the answer only"
+for command in run chat; do # before the first token
+    printf 'x' | QN_DEVICE=cpu timeout 60 "$QN_BIN/quern" $command -m "$parrot" --save "$work/no/folder/s" >"$work/out" 2>"$work/err"
+    status=$?
+    { [ $status -eq 1 ] && grep -q "no/folder/s: cannot create" "$work/err"; } || fail "$command --save into no folder: status $status"
+    { [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ]; } || fail "$command --save into no folder: after an answer"
+done
+# A path that can be written at the start and not at the end: the conversation is in a file that is named.
+mkdir "$work/gone" "$work/temporary"
+{
+    echo x
+    sleep 1
+    rmdir "$work/gone"
+    echo y
+} | TMPDIR=$work/temporary QN_DEVICE=cpu timeout 60 "$QN_BIN/quern" chat -m "$parrot" -q --save "$work/gone/s" >"$work/out" 2>"$work/err"
+[ "${PIPESTATUS[1]}" -eq 1 ] || fail "--save into a folder that is gone: no error"
+grep -q "gone/s: cannot" "$work/err" || fail "--save into a folder that is gone: no reason"
+saved=$(sed -n 's/^quern: the conversation is in \(.*\) instead: .*/\1/p' "$work/err")
+{ [ -s "$saved" ] && [ "${saved#"$work/temporary/quern-session-"}" != "$saved" ]; } || fail "--save elsewhere: '$saved'"
+[ "$(stat -c %a "$saved")" = 600 ] || fail "--save elsewhere: who may read it"
+quern run -m "$parrot" -n 1 -q --load "$saved" --ignore-eos
+[ $status -eq 0 ] || fail "--load of what was saved elsewhere"
+mkdir "$work/gone"
+printf 'x' | (sleep 1; rmdir "$work/gone"; cat) | TMPDIR=$work/no/folder QN_DEVICE=cpu timeout 60 "$QN_BIN/quern" chat -m "$parrot" -q --save "$work/gone/s" >"$work/out" 2>"$work/err"
+saved=$(sed -n 's/^quern: the conversation is in \(.*\) instead: .*/\1/p' "$work/err")
+case $saved in
+/tmp/quern-session-*) rm "$saved" ;;
+*) fail "--save elsewhere, TMPDIR is no folder: '$saved'" ;;
+esac
 # A session file may be replaced, by links, too, and so may the one that was loaded.
 quern run -m "$parrot" -p x -n 3 -q --save "$work/s"
 [ $status -eq 0 ] || fail "--save to a new file"

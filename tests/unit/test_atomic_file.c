@@ -3,10 +3,15 @@
 
 #include "base/atomic_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/quern-atomic.XXXXXX", path[64];
@@ -49,7 +54,9 @@ static void check(qn_file_access access, mode_t mask, int existing, unsigned exp
     qn_atomic_file file;
     assert_ok(qn_atomic_file_create(&file, path, access));
     umask(before);
-    assert_int_equal(mode_of(file.temporary), expected);
+    struct stat st;
+    assert_int_equal(fstat(file.fd, &st), 0);
+    assert_int_equal(st.st_mode & 07777, expected);
     assert_true(fcntl(file.fd, F_GETFD) & FD_CLOEXEC);
     assert_ok(qn_atomic_file_write(&file, "text", 4));
     assert_ok(qn_atomic_file_commit(&file));
@@ -124,6 +131,7 @@ static int make_place(void **state)
     snprintf(target, sizeof target, "%s/target", folder);
     snprintf(link_path, sizeof link_path, "%s/link", place);
     snprintf(second, sizeof second, "%s/second", folder);
+    unlink(path);
     return mkdir(place, 0700);
 }
 
@@ -206,6 +214,122 @@ static void test_modes_of_others(void **state)
     umask(before);
 }
 
+/* ---- What killed processes leave ---- */
+
+static size_t n_entries(void)
+{
+    size_t n = 0;
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n - 2;
+}
+
+static void write_once(const char *name)
+{
+    qn_atomic_file file;
+    assert_ok(qn_atomic_file_create(&file, name, QN_FILE_SHARED));
+    assert_ok(qn_atomic_file_write(&file, "text", 4));
+    assert_ok(qn_atomic_file_commit(&file));
+    qn_atomic_file_free(&file);
+}
+
+/* As any user a process in a user namespace may change its root, and has no /proc there: files without a name cannot get one. */
+static bool enter_without_proc(void)
+{
+    return (geteuid() == 0 || unshare(CLONE_NEWUSER) == 0) && chroot(folder) == 0 && chdir("/") == 0;
+}
+
+/* Begins a file in a child, which is killed. False if the child could not do without /proc. */
+static bool begin_and_die(bool with_proc)
+{
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        qn_atomic_file file;
+        if (!with_proc && !enter_without_proc())
+            _exit(77);
+        if (qn_atomic_file_create(&file, with_proc ? path : "/file", QN_FILE_SHARED) == QN_OK &&
+            qn_atomic_file_write(&file, "much", 4) == QN_OK)
+            kill(getpid(), SIGKILL);
+        _exit(1);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) || WEXITSTATUS(how) == 77);
+    return WIFSIGNALED(how);
+}
+
+static void test_killed(void **state)
+{
+    (void)state;
+    assert_true(begin_and_die(true));
+    write_once(second);               /* under another name */
+    assert_int_equal(n_entries(), 2); /* it and `place` */
+    if (!begin_and_die(false))
+        skip();
+    assert_int_equal(n_entries(), 3);
+    write_once(second);
+    assert_int_equal(n_entries(), 2);
+}
+
+/* Files of living processes, and those that only look alike, stay. */
+static void test_abandoned(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool is_locked, stays;
+    } cases[] = { { ".out.gguf.abc123.quern.part", false, false }, { ".x.000000.quern.part", false, false },
+                  { ".out.gguf.abc123.quern.part", true, true },   { ".out.gguf.abc123.part", false, true },
+                  { "out.gguf.abc123.quern.part", false, true },   { ".out.gguf.abc12.quern.part", false, true },
+                  { ".out.gguf.ABC123.quern.part", false, true },  { ".abc123.quern.part", false, true },
+                  { "..abc123.quern.part", false, true },          { ".out.gguf.abc123.quern.part2", false, true } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[128];
+        label("%s, %slocked", cases[i].name, cases[i].is_locked ? "" : "not ");
+        snprintf(name, sizeof name, "%s/%s", folder, cases[i].name);
+        const int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+        assert_true(fd >= 0);
+        if (cases[i].is_locked)
+            assert_int_equal(flock(fd, LOCK_EX), 0);
+        write_once(second);
+        assert_int_equal(access(name, F_OK) == 0, cases[i].stays);
+        close(fd);
+        unlink(name);
+    }
+    char link_name[128], directory[128];
+    snprintf(link_name, sizeof link_name, "%s/.link.abc123.quern.part", folder);
+    snprintf(directory, sizeof directory, "%s/.directory.abc123.quern.part", folder);
+    assert_int_equal(symlink("target", link_name), 0);
+    assert_int_equal(mkdir(directory, 0700), 0);
+    write_once(target);
+    struct stat st;
+    assert_int_equal(lstat(link_name, &st), 0);
+    unlink(link_name);
+    assert_int_equal(rmdir(directory), 0);
+    if (geteuid() == 0) {
+        snprintf(link_name, sizeof link_name, "%s/.other.abc123.quern.part", folder);
+        const int fd = open(link_name, O_WRONLY | O_CREAT | O_EXCL, 0600);
+        assert_int_equal(fchown(fd, OTHER, (gid_t)-1), 0);
+        close(fd);
+        write_once(target);
+        assert_int_equal(unlink(link_name), 0);
+    }
+}
+
+/* A file that is not committed is gone, named or not. */
+static void test_discarded(void **state)
+{
+    (void)state;
+    qn_atomic_file file;
+    assert_ok(qn_atomic_file_create(&file, second, QN_FILE_SHARED));
+    qn_atomic_file_free(&file);
+    assert_int_equal(n_entries(), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +337,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_links, make_place, remove_place),
         cmocka_unit_test_setup_teardown(test_links_to_nothing, make_place, remove_place),
         cmocka_unit_test_setup_teardown(test_modes_of_others, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(test_killed, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(test_abandoned, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(test_discarded, make_place, remove_place),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,9 +1,11 @@
 /* qn_convert_checkpoint on the golden checkpoints (tests/golden/README.md): logits of transformers, tokens of tokenizers,
  * weights of one and two bits without loss; and checkpoints that are not what their configuration says. */
+#include "helper_checkpoint.h"
 #include "helper_golden.h"
 
 #include "convert/general.h"
 #include "gguf/gguf.h"
+#include "gguf/json.h"
 #include "gguf/safetensors.h"
 #include "quant/quant.h"
 #include "quern/quern.h"
@@ -11,7 +13,6 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* As in test_golden_logits.c: what f16 keys and values and inputs of matmuls may cost. A wrong order of heads costs 0.1 and
@@ -22,31 +23,8 @@
 
 enum { MAX_IDS = 64 };
 
-static char work[] = "/tmp/quern-test-convert-XXXXXX";
-static char out[4096], copy[4096]; /* a GGUF file, and a checkpoint that a test changes */
-static char log_text[4096];
-
 static const char *const names[] = { "llama", "qwen2", "qwen3", "qwen3-low-bit", "qwen35", "qwen35-text" };
 enum { N_NAMES = sizeof names / sizeof *names };
-
-static void checkpoint_path(const char *name, char to[4096])
-{
-    snprintf(to, 4096, "%s/tests/golden/checkpoints/%s", QN_SOURCE_DIR, name);
-}
-
-static void on_log(void *user, const char *line)
-{
-    (void)user;
-    strncat(log_text, line, sizeof log_text - strlen(log_text) - 2);
-    strcat(log_text, "\n");
-}
-
-static qn_status convert(const char *folder, const char *type, int n_threads, bool force)
-{
-    const qn_convert_params params = { .n_threads = n_threads, .force = force, .on_log = on_log };
-    log_text[0] = '\0';
-    return qn_convert_checkpoint(folder, out, type, &params);
-}
 
 /* ---- Logits and tokens ---- */
 
@@ -176,76 +154,6 @@ static void test_low_bit(void **state)
     }
 }
 
-static char *read_file(const char *path, size_t *size)
-{
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    *size = (size_t)ftell(file);
-    rewind(file);
-    char *bytes = malloc(*size + 1);
-    assert_non_null(bytes);
-    assert_int_equal(fread(bytes, 1, *size, file), *size);
-    bytes[*size] = '\0';
-    fclose(file);
-    return bytes;
-}
-
-static void write_file(const char *path, const char *bytes, size_t size)
-{
-    unlink(path);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(bytes, 1, size, file), size);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* Makes `copy` a folder of links to the files of a golden checkpoint. */
-static void link_checkpoint(const char *name)
-{
-    char folder[4096], from[8192], to[8192];
-    checkpoint_path(name, folder);
-    snprintf(copy, sizeof copy, "%s/checkpoint", work);
-    mkdir(copy, 0700);
-    DIR *old = opendir(copy), *dir = opendir(folder);
-    assert_true(old && dir);
-    for (struct dirent *e; (e = readdir(old));) {
-        snprintf(to, sizeof to, "%s/%s", copy, e->d_name);
-        if (e->d_name[0] != '.')
-            unlink(to);
-    }
-    for (struct dirent *e; (e = readdir(dir));) {
-        snprintf(from, sizeof from, "%s/%s", folder, e->d_name);
-        snprintf(to, sizeof to, "%s/%s", copy, e->d_name);
-        if (e->d_name[0] != '.')
-            assert_int_equal(symlink(from, to), 0);
-    }
-    closedir(old);
-    closedir(dir);
-}
-
-/* Replaces the first `before` in a file of the copy by `after`, or the whole file if `before` is NULL. */
-static void edit(const char *file, const char *before, const char *after)
-{
-    char path[8192];
-    size_t size;
-    snprintf(path, sizeof path, "%s/%s", copy, file);
-    if (!before) {
-        write_file(path, after, strlen(after));
-        return;
-    }
-    char *text = read_file(path, &size), *at = memmem(text, size, before, strlen(before));
-    assert_non_null(at);
-    char *changed = malloc(size + strlen(after));
-    const size_t head = (size_t)(at - text), tail = size - head - strlen(before);
-    memcpy(changed, text, head);
-    memcpy(changed + head, after, strlen(after));
-    memcpy(changed + head + strlen(after), at + strlen(before), tail);
-    write_file(path, changed, head + strlen(after) + tail);
-    free(changed);
-    free(text);
-}
-
 /* Sets the bf16 weight at `index` of a tensor of the copy. */
 static void poke(const char *tensor, size_t index, uint16_t bits)
 {
@@ -284,6 +192,9 @@ static void test_wrong_guess(void **state)
     poke("model.embed_tokens.weight", 5 * 128 + 3, 0x7f80);
     assert_int_equal(convert(copy, NULL, 2, false), QN_ERR_FORMAT);
     assert_text("'model.embed_tokens.weight', row 5 contains an infinity or NaN");
+    poke("model.embed_tokens.weight", 5 * 128 + 3, 0x4780); /* 65536 */
+    assert_int_equal(convert(copy, "f16", 2, false), QN_ERR_FORMAT);
+    assert_text("'model.embed_tokens.weight' has a weight that is too large for f16");
 }
 
 static void test_force(void **state)
@@ -376,22 +287,6 @@ static const struct damage damages[] = {
     { "qwen2", "generation_config.json", "\"top_k\": 20", "\"top_k\": 1e300", QN_ERR_FORMAT, "'top_k'" },
 };
 
-static void compact_json(const char *file) /* as its edits expect it, without spaces */
-{
-    char path[8192];
-    size_t size, n = 0;
-    snprintf(path, sizeof path, "%s/%s", copy, file);
-    char *text = read_file(path, &size);
-    bool in_string = false;
-    for (size_t i = 0; i < size; i++) {
-        in_string ^= text[i] == '"' && (i == 0 || text[i - 1] != '\\' || (i > 1 && text[i - 2] == '\\'));
-        if (in_string || (text[i] != ' ' && text[i] != '\n'))
-            text[n++] = text[i];
-    }
-    write_file(path, text, n);
-    free(text);
-}
-
 static void test_damage(void **state)
 {
     (void)state;
@@ -423,7 +318,7 @@ static void test_missing_files(void **state)
     }
 }
 
-/* transformers saves Qwen3.5 without its MTP block, and older versions save a tied output matrix. */
+/* transformers saves Qwen3.5 without its MTP block. */
 static void test_left_out(void **state)
 {
     (void)state;
@@ -436,14 +331,97 @@ static void test_left_out(void **state)
     assert_ok(qn_model_load(out, &params, &model));
     assert_true(error_of_logits("qwen35-text", model) < MAX_ERROR);
     qn_model_free(model);
+}
+
+/* Gives the copy's tensor `from` the name `to`, too, or instead: then with its own data, of which the last byte is changed by `flip`. */
+static void name_tensor(const char *from, const char *to, bool keep, uint8_t flip)
+{
+    char path[8192];
+    size_t size;
+    uint64_t header_bytes;
+    snprintf(path, sizeof path, "%s/model.safetensors", copy);
+    char *file = read_file(path, &size);
+    memcpy(&header_bytes, file, 8);
+    json_t *header = json_loadb(file + 8, header_bytes, 0, NULL), *old = json_object_get(header, from),
+           *entry = json_deep_copy(old), *range = json_object_get(entry, "data_offsets");
+    const size_t data = 8 + header_bytes, n = size - data, begin = (size_t)json_integer_value(json_array_get(range, 0)),
+                 bytes = (size_t)json_integer_value(json_array_get(range, 1)) - begin;
+    char *more = malloc(n + bytes);
+    assert_non_null(more);
+    memcpy(more, file + data, n);
+    memcpy(more + n, file + data + begin, bytes);
+    more[n + bytes - 1] = (char)(more[n + bytes - 1] ^ flip);
+    if (keep) {
+        json_array_set_new(range, 0, json_integer((json_int_t)n));
+        json_array_set_new(range, 1, json_integer((json_int_t)(n + bytes)));
+    } else {
+        json_object_del(header, from);
+    }
+    json_object_set_new(header, to, entry);
+    char *text = json_dumps(header, 0);
+    const uint64_t length = strlen(text);
+    unlink(path);
+    FILE *out_file = fopen(path, "wb");
+    assert_non_null(out_file);
+    assert_int_equal(fwrite(&length, 1, 8, out_file), 8);
+    assert_int_equal(fwrite(text, 1, length, out_file), length);
+    assert_int_equal(fwrite(more, 1, keep ? n + bytes : n, out_file), keep ? n + bytes : n);
+    fclose(out_file);
+    free(text);
+    free(more);
+    free(file);
+    json_decref(header);
+}
+
+static void check_tied(const char *name, bool has_output, bool is_golden, const char *note)
+{
+    qn_gguf *file;
+    qn_model *model;
+    const qn_model_params params = { .n_threads = 1, .device = "cpu" };
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_int_equal(strstr(log_text, "lm_head.weight") != NULL, note != NULL);
+    assert_true(!note || strstr(log_text, note));
+    assert_ok(qn_gguf_open(out, &file));
+    assert_int_equal(qn_gguf_find_tensor(file, "output.weight") != NULL, has_output);
+    qn_gguf_close(file);
+    assert_ok(qn_model_load(out, &params, &model));
+    assert_int_equal(error_of_logits(name, model) < MAX_ERROR, is_golden);
+    qn_model_free(model);
+}
+
+/* An output matrix that is stored although config.json says that it is the embedding: as transformers, by its values. */
+static void test_tied(void **state)
+{
+    (void)state;
+    label("other values");
     link_checkpoint("llama");
     edit("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    check_tied("llama", true, true, "lm_head.weight is used: its values are not those of the embedding");
+    label("the same values");
+    link_checkpoint("qwen2");
+    name_tensor("model.embed_tokens.weight", "lm_head.weight", true, 0);
+    check_tied("qwen2", false, true, "left out: lm_head.weight, which has the values of the embedding");
+    label("the last weight has another sign");
+    link_checkpoint("qwen2");
+    name_tensor("model.embed_tokens.weight", "lm_head.weight", true, 0x80);
+    check_tied("qwen2", true, false, "lm_head.weight is used");
+    label("only the output matrix");
+    link_checkpoint("qwen2");
+    name_tensor("model.embed_tokens.weight", "lm_head.weight", false, 0);
+    check_tied("qwen2", false, true, NULL);
+}
+
+/* A folder with one file and an index of others. */
+static void test_both(void **state)
+{
+    (void)state;
+    static const char note[] = "the 3 files that the index lists are used, not model.safetensors";
+    link_checkpoint("llama");
     assert_ok(convert(copy, NULL, 1, false));
-    assert_non_null(strstr(log_text, "left out: lm_head.weight"));
-    qn_gguf *file;
-    assert_ok(qn_gguf_open(out, &file));
-    assert_null(qn_gguf_find_tensor(file, "output.weight"));
-    qn_gguf_close(file);
+    assert_null(strstr(log_text, note));
+    edit("model.safetensors", NULL, "anything");
+    assert_ok(convert(copy, NULL, 1, false));
+    assert_non_null(strstr(log_text, note));
 }
 
 static bool cancel(void *user, size_t done, size_t total)
@@ -489,30 +467,13 @@ static void test_names(void **state)
     assert_string_equal(text, "Qwen3 8B My v1.5 2nd Fine_Tune");
 }
 
-static int make_folder(void **state)
-{
-    (void)state;
-    if (!mkdtemp(work))
-        return -1;
-    snprintf(out, sizeof out, "%s/out.gguf", work);
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", work);
-    return system(command);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),        cmocka_unit_test(test_low_bit),  cmocka_unit_test(test_wrong_guess),
         cmocka_unit_test(test_force),         cmocka_unit_test(test_threads),  cmocka_unit_test(test_damage),
         cmocka_unit_test(test_missing_files), cmocka_unit_test(test_left_out), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_tied),     cmocka_unit_test(test_both),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -380,8 +380,6 @@ static void write_and_read(void **state)
     qn_gguf_writer *w;
     const char *path = in_folder("written.gguf");
     assert_ok(qn_gguf_writer_create(path, &w));
-    assert_int_equal(strncmp(qn_gguf_writer_temp_path(w), in_folder(".written.gguf."), strlen(folder) + 15), 0);
-    path = in_folder("written.gguf");
     assert_int_equal(access(path, F_OK), -1);
     assert_ok(qn_gguf_writer_add_string(w, "added.text", "hello"));
     assert_ok(qn_gguf_writer_add_u32(w, "added.u32", 123456));
@@ -450,7 +448,6 @@ static void writing_leaves_the_target_alone(void **state)
     qn_gguf_writer *w;
     assert_ok(qn_gguf_writer_create(path, &w));
     assert_ok(qn_gguf_writer_begin_data(w));
-    assert_int_equal(files_in_folder(), 2);
     qn_gguf_writer_free(w); /* without qn_gguf_writer_finish */
     assert_int_equal(files_in_folder(), 1);
     char text[16] = "";

@@ -17,6 +17,7 @@ static char folder[] = "/tmp/quern-test-split-XXXXXX";
 static char prefix[64];            /* of the split files */
 static char paths[MAX_PARTS][128]; /* of the files of the current model */
 static char other_path[64];        /* of a single file */
+static const qn_quantize_params forced = { .force = true };
 
 static int make_folder(void **unused)
 {
@@ -288,10 +289,10 @@ static void quantised(void **state)
     for (size_t n = 2; n <= 3; n++) {
         label("%zu files", n);
         split("llama.f16.gguf", n, n == 3);
-        assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", expected, "q1_0", NULL));
+        assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", expected, "q1_0", &forced));
         for (size_t i = 0; i < n; i++) {
             label("from file %zu", i);
-            assert_ok(qn_quantize_file(paths[i], found, "q1_0", NULL));
+            assert_ok(qn_quantize_file(paths[i], found, "q1_0", &forced));
             assert_same_files(expected, found);
         }
         assert_ok(qn_gguf_open(found, &file));
@@ -312,13 +313,13 @@ static void quantised_onto_a_part(void **state)
     char kept[80];
     qn_gguf *file;
     snprintf(kept, sizeof kept, "%s/kept", folder);
-    assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", other_path, "q1_0", NULL));
+    assert_ok(qn_quantize_file(GOLDEN "llama.f16.gguf", other_path, "q1_0", &forced));
     for (size_t in = 0; in < 2; in++)
         for (size_t out = 0; out < 2; out++) {
             label("from file %zu onto file %zu", in, out);
             split("llama.f16.gguf", 2, false);
             assert_int_equal(link(paths[1 - out], kept), 0);
-            assert_ok(qn_quantize_file(paths[in], paths[out], "q1_0", NULL));
+            assert_ok(qn_quantize_file(paths[in], paths[out], "q1_0", &forced));
             assert_same_files(other_path, paths[out]);
             assert_same_files(kept, paths[1 - out]);
             assert_ok(qn_gguf_open(paths[out], &file)); /* a single file, in spite of its name */
@@ -345,8 +346,9 @@ static void quantising_stopped(void **state)
     split("llama.f16.gguf", 2, false);
     for (size_t out = 0; out < 2; out++) {
         assert_int_equal(link(paths[out], kept), 0);
-        assert_int_equal(qn_quantize_file(paths[0], paths[out], "q1_0", &(qn_quantize_params){ .on_progress = stop }),
-                         QN_ERR_CANCELLED);
+        assert_int_equal(
+            qn_quantize_file(paths[0], paths[out], "q1_0", &(qn_quantize_params){ .force = true, .on_progress = stop }),
+            QN_ERR_CANCELLED);
         struct stat before, after;
         assert_int_equal(stat(kept, &before), 0);
         assert_int_equal(stat(paths[out], &after), 0);
@@ -369,7 +371,7 @@ static void bad_weights(void **state)
         write_part(whole, &parts[i], paths[i]);
     assert_int_equal(qn_model_load(paths[0], NULL, &model), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
-    assert_int_equal(qn_quantize_file(paths[0], other_path, "q1_0", NULL), QN_ERR_FORMAT);
+    assert_int_equal(qn_quantize_file(paths[0], other_path, "q1_0", &forced), QN_ERR_FORMAT);
     assert_non_null(strstr(qn_error_text(), paths[1]));
     qn_gguf_close(whole);
     remove_parts(2);

@@ -723,7 +723,7 @@ static void test_clear(void **unused)
     assert_int_equal(n_files, 0);
     (void)lookup(&t, NULL, &launch_a);
     (void)lookup(&t, NULL, &launch_defines);
-    snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.part",
+    snprintf(path, sizeof path, "%s/.0123456789abcdef0123456789abcdef.cubin.k2j3h4.quern.part",
              cache); /* of a writer that was killed */
     write_text(path, "part", 0600);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {

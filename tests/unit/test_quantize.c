@@ -245,7 +245,7 @@ static void every_target(void **state)
         label("%s", targets[k].name);
         struct log_capture d = { 0 };
         const qn_quantize_params params = {
-            .n_threads = 3, .on_progress = capture_progress, .on_log = capture_line, .user = &d
+            .n_threads = 3, .force = true, .on_progress = capture_progress, .on_log = capture_line, .user = &d
         };
         assert_ok(qn_quantize_file(in, out, targets[k].name, &params));
         assert_true(d.ordered && d.last_done == d.total && d.total > 0);
@@ -301,12 +301,12 @@ static void threads_do_not_change_the_result(void **state)
     snprintf(other, sizeof other, "%s/other", folder);
     make_source(in, plain, N_PLAIN);
     static const int threads[] = { 2, 7, 0 };
-    const qn_quantize_params one = { .n_threads = 1 };
+    const qn_quantize_params one = { .n_threads = 1, .force = true };
     assert_ok(qn_quantize_file(in, out, "ptq1_0", &one));
     size_t size, other_size;
     uint8_t *data = read_all(out, &size);
     for (size_t i = 0; i < 3; i++) {
-        const qn_quantize_params params = { .n_threads = threads[i] };
+        const qn_quantize_params params = { .n_threads = threads[i], .force = true };
         assert_ok(qn_quantize_file(in, other, "ptq1_0", &params));
         uint8_t *other_data = read_all(other, &other_size);
         assert_int_equal(other_size, size);
@@ -359,7 +359,7 @@ static void layouts_of_type_42(void **state)
         for (size_t i = 0; i < (k == 2 ? 1 : 3); i++) {
             label("to %s", targets[i]);
             struct log_capture d = { 0 };
-            const qn_quantize_params params = { .on_log = capture_line, .user = &d };
+            const qn_quantize_params params = { .force = true, .on_log = capture_line, .user = &d };
             assert_ok(qn_quantize_file(in, out, targets[i], &params));
             assert_non_null(strstr(d.log, "type 42"));
             assert_ok(qn_gguf_open(out, &after));
@@ -396,7 +396,7 @@ static void rejected_arguments(void **state)
     }
     static const char *const targets[] = { "q8_0", "q1_0" };
     for (size_t i = 0; i < 2; i++) {
-        assert_int_equal(qn_quantize_file(in, out, targets[i], NULL), QN_ERR_FORMAT);
+        assert_int_equal(qn_quantize_file(in, out, targets[i], &(qn_quantize_params){ .force = true }), QN_ERR_FORMAT);
         assert_non_null(strstr(qn_error_text(), "'rotten.weight': block 2200000"));
     }
     expect_text(out, "precious");
@@ -437,7 +437,7 @@ static void full_disk(void **state)
     assert_int_equal(files_named("", ""), 2);
 }
 
-/* A process that is killed does not modify the target, and leaves a file whose name shows that it is partial. */
+/* A process that is killed does not modify the target, and what it wrote goes with it, or with the next process. */
 static void killed(void **state)
 {
     (void)state;
@@ -455,22 +455,98 @@ static void killed(void **state)
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
     expect_text(out, "precious");
-    assert_int_equal(files_named("", ""), 3);
-    assert_int_equal(files_named(".out.gguf.", ".part"), 1);
-    DIR *d = opendir(folder);
-    char path[1024];
-    for (const struct dirent *e; (e = readdir(d));)
-        if (strncmp(e->d_name, ".out.gguf.", 10) == 0) {
-            snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-            unlink(path);
+    assert_int_equal(files_named("", ""), 2 + files_named(".out.gguf.", ".quern.part")); /* none where O_TMPFILE is */
+    assert_ok(qn_quantize_file(in, in, "q4_0", NULL));
+    assert_int_equal(files_named("", ""), 2);
+}
+
+/* ---- Which weights may become which type ---- */
+
+enum { BINARY, TERNARY, FOUR, ORDINARY, HUGE, N_KINDS, ROWS_TESTED = 40 };
+
+/* A file with one matrix [512, ROWS_TESTED] whose groups of 128 have values of a kind. `scales`: how many scales rows have in turn. */
+static void make_kind(int kind, int scales, qn_type type)
+{
+    const uint64_t dims[] = { 512, ROWS_TESTED };
+    static float weights[512 * ROWS_TESTED];
+    static uint8_t blocks[sizeof weights];
+    const size_t n = sizeof weights / sizeof *weights;
+    const qn_type_info *info = qn_type_find((uint32_t)type);
+    qn_gguf_writer *w;
+    size_t bytes;
+    for (size_t i = 0; i < n; i++) {
+        static const int from[] = { -1, -1, -1 }, to[] = { 1, 1, 2 };
+        const float scale = 0.25f + 0.125f * (float)(i / 128 % (size_t)scales);
+        const int code = kind == BINARY ? (random_u64() & 1 ? 1 : -1)
+                                        : from[kind % 3] + (int)(random_u64() % (uint64_t)(to[kind % 3] - from[kind % 3] + 1));
+        weights[i] = kind == ORDINARY ? small_float()
+                     : kind == HUGE   ? 1e5f
+                     : i % 128 < 2    ? (i % 2 ? -scale : scale * (kind == FOUR ? 2 : 1))
+                                      : scale * (float)code;
+    }
+    assert_true(qn_row_bytes(info, n, &bytes));
+    info->from_float(weights, n / info->block_weights, blocks);
+    assert_ok(qn_gguf_writer_create(in, &w));
+    assert_ok(qn_gguf_writer_add_tensor(w, (qn_string){ "blk.0.x", 7 }, (uint32_t)type, 2, dims, bytes));
+    assert_ok(qn_gguf_writer_begin_data(w));
+    assert_ok(qn_gguf_writer_data(w, blocks, bytes));
+    assert_ok(qn_gguf_writer_finish(w));
+    qn_gguf_writer_free(w);
+}
+
+static void the_table_of_types(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "q1_0", "ptq1_0", "pq2_0", "q2_0", "tq1_0", "tq2_0",
+                                         "q8_0", "q4_0",   "q4_1",  "f16",  "bf16" };
+    static const struct {
+        int kind, scales;
+        qn_type type;
+        const char *allowed; /* one a name: y or n */
+    } rows[] = {
+        { BINARY, 1, QN_TYPE_Q1_0, "yyyyyyyyyyy" },    { BINARY, 2, QN_TYPE_Q1_0, "yyyynnyyyyy" },
+        { BINARY, 2, QN_TYPE_F16, "yyyynnyyyyy" },     { BINARY, 2, QN_TYPE_PTQ1_0, "yyyynnyyyyy" },
+        { TERNARY, 1, QN_TYPE_PTQ1_0, "nyyyyyyyyyy" }, { TERNARY, 2, QN_TYPE_PTQ1_0, "nyyynnyyyyy" },
+        { TERNARY, 1, QN_TYPE_TQ1_0, "nyyyyyyyyyy" },  { TERNARY, 1, QN_TYPE_TQ2_0, "nyyyyyyyyyy" },
+        { TERNARY, 2, QN_TYPE_PQ2_0, "nyyynnyyyyy" },  { TERNARY, 2, QN_TYPE_Q2_0, "nyyynnyyyyy" },
+        { TERNARY, 2, QN_TYPE_BF16, "nyyynnyyyyy" },   { TERNARY, 2, QN_TYPE_F32, "nyyynnyyyyy" },
+        { FOUR, 2, QN_TYPE_PQ2_0, "nnyynnyyyyy" },     { FOUR, 2, QN_TYPE_Q2_0, "nnyynnyyyyy" },
+        { FOUR, 2, QN_TYPE_F16, "nnyynnyyyyy" },       { ORDINARY, 1, QN_TYPE_F32, "nnnnnnyyyyy" },
+        { ORDINARY, 1, QN_TYPE_Q8_0, "nnnnnnyyyyy" },  { ORDINARY, 1, QN_TYPE_Q4_0, "nnnnnnyyyyy" },
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        make_kind(rows[r].kind, rows[r].scales, rows[r].type);
+        for (size_t t = 0; t < sizeof names / sizeof *names; t++) {
+            const qn_type_info *from = qn_type_find((uint32_t)rows[r].type);
+            struct log_capture d = { 0 };
+            const qn_quantize_params forced = { .force = true, .on_log = capture_line, .user = &d };
+            const bool allowed = rows[r].allowed[t] == 'y' || strcmp(names[t], from->name) == 0;
+            label("kind %d, %d scales, %s to %s", rows[r].kind, rows[r].scales, from->name, names[t]);
+            write_text(out, "kept");
+            const qn_status status = qn_quantize_file(in, out, names[t], NULL);
+            assert_int_equal(status, allowed ? QN_OK : QN_ERR_INVALID);
+            if (!allowed) {
+                assert_text("'blk.0.x'");
+                assert_text("does not hold");
+                assert_text("--force");
+                expect_text(out, "kept");
+            }
+            assert_ok(qn_quantize_file(in, out, names[t], &forced));
+            assert_int_equal(strstr(d.log, "warning: 1 of 1 matrices") != NULL, !allowed);
         }
-    closedir(d);
+    }
+    label("%s", "weights that fp16 does not have");
+    make_kind(HUGE, 1, QN_TYPE_F32);
+    assert_int_equal(qn_quantize_file(in, out, "f16", NULL), QN_ERR_FORMAT);
+    assert_text("'blk.0.x' has a weight that is too large for f16");
+    assert_ok(qn_quantize_file(in, out, "bf16", NULL));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(every_target, clean),
+        cmocka_unit_test_teardown(the_table_of_types, clean),
         cmocka_unit_test_teardown(threads_do_not_change_the_result, clean),
         cmocka_unit_test_teardown(onto_itself, clean),
         cmocka_unit_test_teardown(layouts_of_type_42, clean),

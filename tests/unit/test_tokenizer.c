@@ -301,6 +301,117 @@ static void test_end_keys(void **state)
     qn_tokenizer_free(tok);
 }
 
+/* Keys of quern's own, and what they must not be. */
+static void test_own_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        int64_t value;
+        const char *text;
+        size_t n_tokens;
+    } cases[] = { { "quern.tokenizer.ignore_merges", 1, "whole", 1 },
+                  { "quern.tokenizer.ignore_merges", 0, "whole", 5 },
+                  { "quern.tokenizer.nfc", 1, "e\u0301", 1 },
+                  { "quern.tokenizer.nfc", 0, "e\u0301", 2 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct vocab_spec spec = { .model = "gpt2",
+                                         .pre = "gpt-2",
+                                         .merges = merges,
+                                         .added = added,
+                                         .id_key = cases[i].key,
+                                         .id_type = QN_GGUF_BOOL,
+                                         .id_bytes = 1,
+                                         .id_value = cases[i].value };
+        qn_tokenizer *tok;
+        int32_t *tokens;
+        size_t n;
+        label("%s %d", cases[i].key, (int)cases[i].value);
+        assert_ok(create(&spec, &tok));
+        assert_ok(qn_tokenizer_encode(tok, cases[i].text, strlen(cases[i].text), false, false, &tokens, &n));
+        assert_int_equal(n, cases[i].n_tokens);
+        free(tokens);
+        qn_tokenizer_free(tok);
+    }
+    static const char *const arrays[] = { "quern.tokenizer.lstrip_token_ids", "quern.tokenizer.rstrip_token_ids" };
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
+        const struct vocab_spec spec = {
+            .model = "gpt2", .pre = "gpt-2", .id_key = arrays[i], .id_type = QN_GGUF_U32, .id_bytes = 4
+        };
+        qn_tokenizer *tok;
+        assert_int_equal(create(&spec, &tok), QN_ERR_FORMAT);
+        assert_text(arrays[i]);
+    }
+}
+
+/* A special token with this name, of a kind, beside up to two others; whether it ends generation. */
+static bool ends(const char *name, int kind, const char *with, const char *and)
+{
+    const struct added_token tokens[] = { { name, kind }, { with, 3 }, { with ? and : NULL, 3 }, { NULL, 0 } };
+    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = tokens };
+    qn_tokenizer *tok;
+    assert_ok(create(&spec, &tok));
+    const bool is_end = qn_tokenizer_is_eog(tok, 256);
+    qn_tokenizer_free(tok);
+    return is_end;
+}
+
+static void test_end_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "<|eot_id|>",
+                                         "<|im_end|>",
+                                         "<|end|>",
+                                         "<|return|>",
+                                         "<|call|>",
+                                         "<|flush|>",
+                                         "<|calls|>",
+                                         "<end_of_turn>",
+                                         "<|endoftext|>",
+                                         "</s>",
+                                         "<|eom_id|>",
+                                         "<EOT>",
+                                         "_<EOT>",
+                                         "[EOT]",
+                                         "[EOS]",
+                                         "<|end_of_text|>",
+                                         "<end_of_utterance>",
+                                         "<eos>",
+                                         "<turn|>",
+                                         "<|tool_response>",
+                                         "<｜end▁of▁sentence｜>",
+                                         "[e~[",
+                                         "<|fim_pad|>",
+                                         "<fim-pad>",
+                                         "<fim_pad>",
+                                         "<PAD>",
+                                         "[PAD]",
+                                         "<|fim_repo|>",
+                                         "<|repo_name|>",
+                                         "<fim-repo>",
+                                         "<REPO>",
+                                         "<reponame>",
+                                         "<|file_sep|>" };
+    static const char *const others[] = { "<|im_start|>", "<|fim_prefix|>", "<|fim_middle|>", "<tool_call>",
+                                          "<|im_end|",    "im_end",         "<|IM_END|>",     "<|endoftext|>x" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        label("%s", names[i]);
+        assert_true(ends(names[i], 3, NULL, NULL));
+        assert_true(ends(names[i], 4, NULL, NULL));
+        assert_false(ends(names[i], 1, NULL, NULL)); /* text that is spelled so */
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        label("%s", others[i]);
+        assert_false(ends(others[i], 3, NULL, NULL));
+    }
+    label("%s", "where other tokens give a name another meaning");
+    assert_false(ends("<|end|>", 3, "<|return|>", "<|call|>"));
+    assert_false(ends("<|end|>", 3, "<|calls|>", "<|flush|>"));
+    assert_true(ends("<|end|>", 3, "<|return|>", "<|flush|>"));
+    assert_true(ends("<|call|>", 3, "<|return|>", "<|end|>"));
+    assert_false(ends("</s>", 3, "<|tool_response>", NULL));
+}
+
 /* ---- Form C and other bytes ---- */
 
 static void test_form_c(void **state)
@@ -643,11 +754,15 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pretokenizers),      cmocka_unit_test(test_merging),        cmocka_unit_test(test_left_out_byte),
-        cmocka_unit_test(test_merge_into_control), cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_end_keys),           cmocka_unit_test(test_form_c),         cmocka_unit_test(test_marks_in_order),
-        cmocka_unit_test(test_random_bytes),       cmocka_unit_test(test_refusals),       cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_repeated_tokens),    cmocka_unit_test(test_ids_of_none),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pretokenizers),   cmocka_unit_test(test_merging),
+        cmocka_unit_test(test_left_out_byte),   cmocka_unit_test(test_merge_into_control),
+        cmocka_unit_test(test_special_tokens),  cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_end_keys),        cmocka_unit_test(test_end_names),
+        cmocka_unit_test(test_own_keys),        cmocka_unit_test(test_form_c),
+        cmocka_unit_test(test_marks_in_order),  cmocka_unit_test(test_random_bytes),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_repeated_tokens), cmocka_unit_test(test_ids_of_none),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -299,13 +299,13 @@ static bool is_hex(const char *text, size_t n)
     return true;
 }
 
-/* <hex>.cubin, or .<hex>.cubin.XXXXXX.part */
+/* <hex>.cubin, or .<hex>.cubin.XXXXXX.quern.part */
 static bool is_ours(const char *name)
 {
     const size_t length = strlen(name), whole = HEX + sizeof suffix - 1;
     if (length == whole)
         return is_hex(name, HEX) && !strcmp(name + HEX, suffix);
-    static const char part[] = ".part";
+    static const char part[] = ".quern.part";
     return length == 1 + whole + 7 + sizeof part - 1 && name[0] == '.' && is_hex(name + 1, HEX) &&
            !memcmp(name + 1 + HEX, suffix, sizeof suffix - 1) && !strcmp(name + length - (sizeof part - 1), part);
 }
