@@ -182,7 +182,7 @@ static qn_status find_rope_type(qn_config *c)
     const char *type = json_string_value(value);
     char found[QN_JSON_FOUND_BYTES];
     if (value && !type)
-        return qn_fail(QN_ERR_FORMAT, "%s: 'rope_type' is %s, expected a string", c->path, qn_json_found(value, found));
+        return qn_fail(QN_ERR_FORMAT, "%s: rope_type is %s, expected a string", c->path, qn_json_found(value, found));
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0)
         return QN_OK;
     if (strcmp(type, "linear") == 0)
@@ -208,6 +208,7 @@ static qn_status read_yarn(qn_config *c)
 {
     const json_t *rope = c->rope_json, *truncate = json_object_get(rope, "truncate");
     double mscale, mscale_all_dim;
+    char found[QN_JSON_FOUND_BYTES];
     if (c->rope_base <= 1)
         return qn_fail(QN_ERR_FORMAT, "%s: 'rope_theta' is %g, expected more than 1 with rope_type yarn", c->path,
                        c->rope_base);
@@ -227,7 +228,7 @@ static qn_status read_yarn(qn_config *c)
         return qn_fail(QN_ERR_FORMAT, "%s: 'beta_fast' is %g, expected at least 'beta_slow', %g", c->path, c->rope_beta_fast,
                        c->rope_beta_slow);
     if (truncate && !json_is_null(truncate) && !json_is_boolean(truncate))
-        return qn_fail(QN_ERR_FORMAT, "%s: 'truncate' is neither true nor false", c->path);
+        return qn_fail(QN_ERR_FORMAT, "%s: 'truncate' is %s, expected true or false", c->path, qn_json_found(truncate, found));
     c->rope_untruncated = truncate && !json_is_true(truncate); /* Python: null is false */
     return QN_OK;
 }
@@ -263,8 +264,8 @@ static qn_status read_rope(qn_config *c)
 {
     static const char newer[] = "rope_parameters", older[] = "rope_scaling";
     const char *block = json_object_size(find(c, older)) || (find(c, older) && !find(c, newer)) ? older : newer, *name;
-    char found[QN_JSON_FOUND_BYTES];
     json_t *value;
+    char found[QN_JSON_FOUND_BYTES];
     c->rope_json = find(c, block);
     QN_TRY(get_number(c, NULL, "rope_theta", 10000, 1e-6, 1e30, &c->rope_base));
     QN_TRY(reject_partial(c, NULL));

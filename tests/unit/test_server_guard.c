@@ -255,9 +255,59 @@ static void paths(void **state)
     assert_false(qn_guard_path("/", out, 1));
 }
 
+/* What --cors-origin and --allowed-host take: others could never match. */
+static void test_values_of_options(void **unused)
+{
+    static const char *const origins[] = { "*",
+                                           "null",
+                                           "http://a",
+                                           "https://a.example:8443",
+                                           "http://[::1]:3000",
+                                           "http://127.0.0.1",
+                                           "chrome-extension://abcdef",
+                                           "HTTPS://A.example" },
+                             *const no_origins[] = { "",
+                                                     "a.example",
+                                                     "https://",
+                                                     "https:///",
+                                                     "https://a/",
+                                                     "https://a/b",
+                                                     "https://a:",
+                                                     "://a",
+                                                     "https://a:65536",
+                                                     "https://a:8x",
+                                                     "https://a b",
+                                                     "https://[::1",
+                                                     "https://[x]",
+                                                     "https://u@a",
+                                                     "1http://a",
+                                                     "**",
+                                                     "https://*.a" },
+                             *const hosts[] = { "a", "a.example", "::1", "10.0.0.1", "a_b-c" },
+                             *const no_hosts[] = { "", "a:80", "https://a", "a/b", "[::1]", "a b", "*" };
+    (void)unused;
+    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++) {
+        label("origin %s", origins[i]);
+        assert_true(qn_guard_is_origin(origins[i]));
+    }
+    for (size_t i = 0; i < sizeof no_origins / sizeof *no_origins; i++) {
+        label("no origin: %s", no_origins[i]);
+        assert_false(qn_guard_is_origin(no_origins[i]));
+    }
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        label("host %s", hosts[i]);
+        assert_true(qn_guard_is_host(hosts[i]));
+    }
+    for (size_t i = 0; i < sizeof no_hosts / sizeof *no_hosts; i++) {
+        label("no host: %s", no_hosts[i]);
+        assert_false(qn_guard_is_host(no_hosts[i]));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(origins), cmocka_unit_test(types),
-                                        cmocka_unit_test(addresses), cmocka_unit_test(paths) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(hosts), cmocka_unit_test(origins),
+                                        cmocka_unit_test(types), cmocka_unit_test(addresses),
+                                        cmocka_unit_test(paths), cmocka_unit_test(test_values_of_options) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
