@@ -296,6 +296,10 @@ bool qn_state_adds_key(const qn_grammar_state *state, const qn_config *config);
 /* qn_state_additional_key - the QN_STRING configuration of a QN_KEY one if what follows is of no declared name. Appends a frame. */
 qn_config qn_state_additional_key(qn_grammar_state *state, const qn_config *config);
 
+/* qn_state_text_step - a QN_TEXT configuration after a byte; false: it may not follow. qn_state_text_may_end - whether the text may. */
+bool qn_state_text_step(const qn_grammar *g, qn_config *config, uint8_t byte);
+bool qn_state_text_may_end(const qn_grammar *g, const qn_config *config);
+
 /* qn_state_declared_bytes - adds the bytes with which the key continues as a declared name, or ends as one. */
 void qn_state_declared_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 

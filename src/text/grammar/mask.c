@@ -178,6 +178,7 @@ static bool is_known_at(walker *w, uint32_t i, uint32_t *plain_from)
 
 static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
+static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at);
 
 static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a, uint32_t ways[256]);
 
@@ -229,6 +230,8 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
             const size_t one = a->begin + way - ONE;
             if (s->grammar->nodes[s->configs[one].node].kind == QN_DFA)
                 walk_dfas(w, i, next, one, one + 1, a->top);
+            else if (s->grammar->nodes[s->configs[one].node].kind == QN_TEXT)
+                walk_text(w, i, next, one, a->top);
             else
                 walk_child(w, i, one, one + 1, a->top);
         }
@@ -273,6 +276,51 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
             i = n->end;
         } else {
             w->states[n->depth] = state;
+            allow(w, n->token);
+            i++;
+        }
+    }
+    w->is_plain = was_plain;
+    s->n_frames = n_frames;
+}
+
+/* From one text that is counted. As walk_dfas. */
+static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at)
+{
+    enum { TAKEN = 1, REFUSED };
+    qn_grammar_state *s = w->s;
+    const uint32_t depth = w->nodes[first].depth - 1u;
+    const size_t n_frames = s->n_frames, ends = at + 1;
+    const bool was_plain = w->is_plain;
+    uint32_t plain_from = was_plain ? first : last;
+    uint8_t exits[256] = { 0 };
+    if (reserve(s, ends) != QN_OK)
+        return;
+    qn_config c = s->configs[at] = s->configs[text];
+    w->states[depth] = c.sub;
+    w->counts[depth] = c.count;
+    const size_t behind = qn_state_follow(s, at, ends, ends);
+    qn_state_pay(s, (last - first) / WALKED);
+    for (uint32_t i = first; i < last && !s->failed;) {
+        const qn_trie_node *n = &w->nodes[i];
+        if (is_known_at(w, i, &plain_from)) {
+            i = n->end;
+            continue;
+        }
+        c.sub = w->states[n->depth - 1];
+        c.count = w->counts[n->depth - 1];
+        const bool may_exit = n->depth > depth + 1 && qn_state_text_may_end(s->grammar, &c);
+        if (may_exit && !exits[n->byte])
+            exits[n->byte] = any_takes(s, ends, behind, n->byte) ? TAKEN : REFUSED;
+        if (may_exit && exits[n->byte] == TAKEN) {
+            s->configs[at] = c;
+            walk_child(w, i, at, behind, behind);
+            i = n->end;
+        } else if (!qn_state_text_step(s->grammar, &c, n->byte)) {
+            i = n->end;
+        } else {
+            w->states[n->depth] = c.sub;
+            w->counts[n->depth] = c.count;
             allow(w, n->token);
             i++;
         }

@@ -92,17 +92,22 @@ qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const c
     return QN_OK;
 }
 
+/* A pattern; without its lengths where they are too many for an automaton of both, and that may be ignored. */
+static qn_status add_regex(qn_schema_compiler *c, const char *text, size_t length, qn_string_rule *rule)
+{
+    qn_string_rule any_length = { .form = rule->form, .max = QN_UNLIMITED, .dfa = -1 };
+    qn_status status = find_pattern(c, text, length, rule);
+    if (qn_schema_may_ignore(c, status) && (status = find_pattern(c, text, length, &any_length)) == QN_OK)
+        *rule = any_length;
+    return status;
+}
+
 static qn_status add_pattern(qn_schema_compiler *c, json_t *schema, qn_string_rule *rule)
 {
     const char *text;
     size_t length;
     QN_TRY(qn_schema_pattern(c, schema, &text, &length));
-    if (!text)
-        return QN_OK;
-    qn_string_rule any_length = { .form = rule->form, .max = QN_UNLIMITED, .dfa = -1 };
-    qn_status status = find_pattern(c, text, length, rule);
-    if (qn_schema_may_ignore(c, status) && (status = find_pattern(c, text, length, &any_length)) == QN_OK)
-        *rule = any_length; /* the lengths are too many for an automaton of both */
+    const qn_status status = text ? add_regex(c, text, length, rule) : QN_OK;
     return qn_schema_may_ignore(c, status) ? QN_OK : status;
 }
 
@@ -118,7 +123,10 @@ static qn_status exclude(qn_schema_compiler *c, json_t *schema, qn_string_rule *
     if (!has_some)
         return QN_OK;
     if (rule->dfa < 0)
-        QN_TRY(find_pattern(c, any, sizeof any - 1, rule));
+        QN_TRY(add_regex(c, any, sizeof any - 1, rule));
+    *is_none = rule->min > rule->max;
+    if (*is_none)
+        return QN_OK;
     dfa = (uint32_t)rule->dfa;
     QN_TRY(qn_schema_exclude(c, schema, true, &dfa, is_none));
     rule->dfa = (int32_t)dfa;

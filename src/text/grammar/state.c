@@ -345,14 +345,25 @@ static uint32_t next_of_text(const qn_grammar *g, const qn_node *n, const qn_con
     return rule->max != QN_UNLIMITED && begins && (c->count >= rule->max || is_last) ? 0 : next;
 }
 
+bool qn_state_text_step(const qn_grammar *g, qn_config *c, uint8_t byte)
+{
+    const qn_node *n = &g->nodes[c->node];
+    const qn_string_rule *rule = &g->strings[n->a];
+    c->sub = next_of_text(g, n, c, byte);
+    if (c->sub && (byte & 0xc0) != 0x80 && c->count < (rule->max != QN_UNLIMITED ? rule->max : rule->min))
+        c->count++;
+    return c->sub != 0;
+}
+
+bool qn_state_text_may_end(const qn_grammar *g, const qn_config *c)
+{
+    return text_may_end(g, &g->nodes[c->node], c);
+}
+
 static size_t step_text(qn_grammar_state *s, size_t begin, size_t end, qn_config c, const qn_node *n, uint8_t byte)
 {
-    const qn_string_rule *rule = &s->grammar->strings[n->a];
-    c.sub = next_of_text(s->grammar, n, &c, byte);
-    if (!c.sub)
+    if (!qn_state_text_step(s->grammar, &c, byte))
         return end;
-    if ((byte & 0xc0) != 0x80 && c.count < (rule->max != QN_UNLIMITED ? rule->max : rule->min))
-        c.count++;
     end = add_config(s, begin, end, &c);
     return text_may_end(s->grammar, n, &c) ? add_closure(s, begin, end, n->next, c.frame) : end;
 }
