@@ -17,12 +17,6 @@ static bool has_codes(const qn_model *model, unsigned bits)
     return qn_aura_check_shape(model->hparams.head_dim, bits) == QN_OK;
 }
 
-qn_status qn_kv_check(const char *kv)
-{
-    const qn_kv_format *format;
-    return kv ? qn_kv_format_named(kv, &format) : QN_OK;
-}
-
 qn_status qn_model_kv_format(const qn_model *model, const char *name, const qn_kv_format **format)
 {
     QN_TRY(qn_kv_format_named(name ? name : "f16", format));
