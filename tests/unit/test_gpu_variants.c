@@ -19,6 +19,7 @@
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/sample/argmax_cuda.h"
 #include "kernels/sample/sample_cuda.h"
+#include "kernels/spin/spin_cuda.h"
 
 #include <string.h>
 
@@ -245,6 +246,8 @@ static void sources_without_parameters(void)
     for (size_t i = 0; i < n; i++)
         expect_built_in(&launches[i]);
     qn_peak_empty_plan(false, &launch);
+    expect_built_in(&launch);
+    qn_spin_plan(false, &launch);
     expect_built_in(&launch);
 }
 
