@@ -42,7 +42,8 @@ static void check_lines(const char *text, size_t n, const qn_batch_set *ids, con
 static bool open_output(const char *path, qn_batch_set *ids, qn_batch_set *lines, const char *before, size_t n_before)
 {
     size_t n;
-    const int fd = qn_batch_open(path, true, ids, lines);
+    size_t n_answers;
+    const int fd = qn_batch_open(path, true, ids, lines, &n_answers);
     if (fd < 0)
         return false;
     char *text = read_fd(fd, &n);
