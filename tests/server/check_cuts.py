@@ -23,7 +23,7 @@ class Lines:
         self.process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
     def ask(self, path, body):
-        self.process.stdin.write(json.dumps({"path": path, "body": json.dumps(body), "limits": {"max_tokens": TOKENS, "n_ctx": 2048}}) + "\n")
+        self.process.stdin.write(json.dumps({"path": path, "body": json.dumps(body), "limits": {"max_tokens": TOKENS, "n_ctx": 2048}, "is_kept": True}) + "\n")
         self.process.stdin.flush()
         found = json.loads(self.process.stdout.readline())
         assert found["status"] == 200, (path, body, found)

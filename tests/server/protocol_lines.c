@@ -1,6 +1,7 @@
 /* Answers bodies without HTTP, for tests/server/check_protocol.py: protocol_lines MODEL [TEMPLATE] reads lines of JSON
  * {"path": text, "body": text} and prints for each one line, {"status": 200, "pieces": [text, ...]}: what each call of the
- * protocol has appended. "limits" of a line are those of qn_protocol_limits, and `max_tokens` of an answer [64] and `n_ctx` [512]. */
+ * protocol has appended. "limits" of a line are those of qn_protocol_limits, and `max_tokens` of an answer [64] and `n_ctx` [512].
+ * "is_kept": the scheduler of the first such line answers it, with its context, and what prompts share is computed once. */
 #include "server/protocol.h"
 
 #include <stdio.h>
@@ -75,12 +76,13 @@ static bool submit(conversation *c, slot *slots, const qn_served *served, qn_sch
     return status == QN_OK;
 }
 
-static int run(conversation *c, const qn_served *served, qn_refusal *refusal)
+/* kept: a scheduler for this request and others, NULL before the first of them; or NULL: one for this request alone. */
+static int run(conversation *c, const qn_served *served, qn_scheduler **kept, qn_refusal *refusal)
 {
-    qn_scheduler *scheduler;
+    qn_scheduler *scheduler = kept ? *kept : NULL;
     const qn_scheduler_params params = { .n_ctx = served->n_ctx, .no_thread = true };
     slot *slots = calloc(c->exchange->n_requests + 1, sizeof *slots);
-    if (!slots || qn_scheduler_create(served->model, &params, &scheduler))
+    if (!slots || (!scheduler && qn_scheduler_create(served->model, &params, &scheduler)))
         exit(2);
     const bool done = submit(c, slots, served, scheduler, refusal);
     int status = 0;
@@ -93,7 +95,10 @@ static int run(conversation *c, const qn_served *served, qn_refusal *refusal)
     }
     if (!done)
         c->exchange->has_failed = true; /* what was submitted is cancelled, and not to be seen */
-    qn_scheduler_free(scheduler);
+    if (kept)
+        *kept = scheduler;
+    else
+        qn_scheduler_free(scheduler);
     free(slots);
     return done ? status : -refusal->status;
 }
@@ -103,7 +108,7 @@ static uint32_t limit(const json_t *line, const char *name)
     return (uint32_t)json_integer_value(json_object_get(json_object_get(line, "limits"), name));
 }
 
-static json_t *answer(const json_t *line, const qn_served *served_by_default)
+static json_t *answer(const json_t *line, const qn_served *served_by_default, qn_scheduler **kept)
 {
     qn_served own = *served_by_default;
     const qn_served *served = &own;
@@ -128,7 +133,7 @@ static json_t *answer(const json_t *line, const qn_served *served_by_default)
         exit(2);
     c.exchange = qn_exchange_parse(protocol, json_string_value(body), json_string_length(body), &limits, &origin, &refusal);
     if (c.exchange && qn_exchange_bind(c.exchange, served, &refusal))
-        status = run(&c, served, &refusal);
+        status = run(&c, served, json_is_true(json_object_get(line, "is_kept")) ? kept : NULL, &refusal);
     else
         status = -refusal.status;
     if (status < 0) {
@@ -158,7 +163,8 @@ int main(int argc, char **argv)
     char *text = NULL;
     size_t capacity = 0;
     qn_model *model;
-    const qn_model_params params = { .n_threads = 2,
+    qn_scheduler *kept = NULL;
+    const qn_model_params params = { .n_threads = 1,
                                      .skip_weight_scan = true,
                                      .chat_template = argc > 2 ? read_template(argv[2]) : NULL };
     if (argc < 2 || qn_model_load(argv[1], &params, &model)) {
@@ -172,7 +178,7 @@ int main(int argc, char **argv)
                                .max_tokens = 64,
                                .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64 } };
     while (getline(&text, &capacity, stdin) > 0) {
-        json_t *line = json_loads(text, JSON_ALLOW_NUL, NULL), *result = line ? answer(line, &served) : NULL;
+        json_t *line = json_loads(text, JSON_ALLOW_NUL, NULL), *result = line ? answer(line, &served, &kept) : NULL;
         char *printed = result ? json_dumps(result, JSON_COMPACT) : NULL;
         if (!printed)
             return 2;
@@ -183,6 +189,7 @@ int main(int argc, char **argv)
         json_decref(line);
     }
     free(text);
+    qn_scheduler_free(kept);
     qn_model_free(model);
     return 0;
 }
