@@ -13,7 +13,7 @@ enum { SAMPLED_ROWS = 16 };
 enum { QUERIES, KEYS, VALUES };
 
 /* Ratios that are too large alone. */
-static const double query_unit = 4, key_unit = 1, value_unit = 1.5;
+static const double query_unit = 1, key_unit = 1, value_unit = 1.5;
 
 /* ---- Norms ---- */
 
