@@ -139,7 +139,7 @@ static void texts_name_layers(void **unused)
 {
     (void)unused;
     const qn_kv_bias small = { { 0.4f, 0.8f, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 3, 0, 2 } },
-                     query = { { 1.1f, 0, 0 } }, both = { { 1, 0.9f, 0 } };
+                     query = { { 1.3f, 0, 0 } }, both = { { 1, 0.9f, 0 } };
     describes(NULL, 4, "");
     describes((const qn_kv_bias[]){ small, small }, 2, "");
     describes((const qn_kv_bias[]){ small, key }, 2,
