@@ -187,7 +187,11 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, None, {"grammar": "root ::= nowhere"}),
         (pyquern.UnsupportedError, "uniqueItems", {"json_schema": {"type": "array", "uniqueItems": True}}),
         (TypeError, "json_schema", {"json_schema": 1}),
-        (pyquern.InvalidError, "json_whitespace: 'tabs', expected one of 'default'", {"json_object": True, "json_whitespace": "tabs"}),
+        (
+            pyquern.InvalidError,
+            "json_whitespace: 'tabs', expected one of 'default'",
+            {"json_object": True, "json_whitespace": "tabs"},
+        ),
         (TypeError, "choices", {"choices": "ab"}),
         (TypeError, r"generate\(\) has no option 'max_token'", {"max_token": 3}),
         (TypeError, r"generate\(\) has no option 'on_text'", {"on_text": print}),
