@@ -93,6 +93,8 @@ def test_forked_calls(parrot: pyquern.Model) -> None:
             session.fork,
             request.result,
             lambda: request.result(timeout=1.0),
+            open_stream.request.future.result,
+            lambda: open_stream.request.future.exception(timeout=60.0),
             lambda: next(iter(request)),
             lambda: next(open_stream),
         ):
@@ -232,6 +234,8 @@ def test_waits_in_callbacks(parrot: pyquern.Model) -> None:
             "chat, stream": lambda: list(parrot.chat(QUESTION, stream=True)),
             "result": lambda: scheduler.submit("b", max_tokens=1).result(),
             "result with a timeout": lambda: scheduler.submit("b", max_tokens=1).result(timeout=1.0),
+            "future": lambda: scheduler.submit("b", max_tokens=1).future.result(),
+            "future with a timeout": lambda: scheduler.submit("b", max_tokens=1).future.exception(timeout=60.0),
             "another scheduler": lambda: other.submit("b", max_tokens=1).result(),
             "asyncio": lambda: asyncio.run(parrot.agenerate("b", max_tokens=1)),
             "wait": scheduler.wait,

@@ -249,6 +249,18 @@ static qn_status create_temporary(qn_atomic_file *file, mode_t mode)
     return create_unnamed(file, mode) ? QN_OK : create_named(file, mode);
 }
 
+/* A folder such as /tmp, whose files only their owners may replace. */
+static bool cannot_be_replaced(const char *target, const struct stat *st)
+{
+    struct stat in;
+    char *folder = folder_of(target);
+    const uid_t user = geteuid();
+    const bool is_kept =
+        folder && stat(folder, &in) == 0 && in.st_mode & S_ISVTX && user != 0 && st->st_uid != user && in.st_uid != user;
+    free(folder);
+    return is_kept;
+}
+
 qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_access access)
 {
     *file = (qn_atomic_file){ .fd = -1 };
@@ -259,8 +271,13 @@ qn_status qn_atomic_file_create(qn_atomic_file *file, const char *path, qn_file_
         return qn_fail(QN_ERR_IO, "%s: is %s, expected a regular file or none", path,
                        S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
     QN_TRY(resolve(path, &file->target));
+    const bool exists = lstat(file->target, &st) == 0;
+    if (!exists && errno != ENOENT) /* a name that is too long: the temporary one is cut */
+        return qn_fail(QN_ERR_IO, "%s: cannot be written: %m", path);
+    if (exists && cannot_be_replaced(file->target, &st))
+        return qn_fail(QN_ERR_IO, "%s: is another user's file in a folder where only its owner may replace it", path);
     /* Another user's file does not open the new one to more readers than the umask does. */
-    const bool exists = lstat(file->target, &st) == 0, is_own = exists && S_ISREG(st.st_mode) && st.st_uid == geteuid();
+    const bool is_own = exists && S_ISREG(st.st_mode) && st.st_uid == geteuid();
     const bool keeps_mode = is_own && access == QN_FILE_SHARED;
     const mode_t shared_mode = is_own ? 0600 : exists ? st.st_mode & 0666 : 0666;
     QN_TRY(create_temporary(file, access == QN_FILE_PRIVATE ? 0600 : shared_mode));

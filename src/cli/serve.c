@@ -135,9 +135,9 @@ static int check_values(const qn_args *args)
 {
     for (size_t i = 0; i < args->cors_origins.count; i++)
         if (!qn_guard_is_origin(args->cors_origins.at[i])) {
-            qn_cli_error(
-                "--cors-origin: '%s' is not an origin: expected https://NAME or https://NAME:PORT, without a path, or *",
-                args->cors_origins.at[i]);
+            qn_cli_error("--cors-origin: '%s' is not an origin: expected https://NAME or https://NAME:PORT, without a path and "
+                         "the scheme's own port, or *",
+                         args->cors_origins.at[i]);
             return QN_EXIT_USAGE;
         }
     for (size_t i = 0; i < args->allowed_hosts.count; i++)

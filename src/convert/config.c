@@ -80,16 +80,44 @@ static qn_status find_class(qn_config *c, const struct class_row **row)
                    c->path, name);
 }
 
+/* False for a missing one. */
+static qn_status get_flag(const qn_config *c, const json_t *value, const char *key, bool *out)
+{
+    char found[QN_JSON_FOUND_BYTES];
+    *out = json_is_true(value);
+    if (!value || json_is_null(value) || json_is_boolean(value))
+        return QN_OK;
+    return qn_fail(QN_ERR_FORMAT, "%s: '%s' is %s, expected true or false", c->path, key, qn_json_found(value, found));
+}
+
+/* Attention within a window only. Qwen3.5's other kind of layers is checked with its list. */
+static qn_status reject_layer_types(const qn_config *c)
+{
+    const json_t *types = c->kind == QN_CONFIG_QWEN35 ? NULL : find(c, "layer_types");
+    char found[QN_JSON_FOUND_BYTES];
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || strcmp(type, "full_attention") != 0)
+            return qn_fail(QN_ERR_UNSUPPORTED, "%s: 'layer_types': entry %zu is %s, only \"full_attention\" is supported",
+                           c->path, i, qn_json_found(json_array_get(types, i), found));
+    }
+    return QN_OK;
+}
+
 /* What changes the computation in ways that quern does not have. */
 static qn_status reject_unsupported(const qn_config *c)
 {
     static const char *const flags[] = { "attention_bias", "mlp_bias", "use_sliding_window" };
+    bool is_set;
     const char *activation = json_string_value(find(c, "hidden_act"));
     if (activation && strcmp(activation, "silu") != 0)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: hidden_act is '%.40s', only silu is supported", c->path, activation);
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
-        if (json_is_true(find(c, flags[i])))
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        QN_TRY(get_flag(c, find(c, flags[i]), flags[i], &is_set));
+        if (is_set)
             return qn_fail(QN_ERR_UNSUPPORTED, "%s: '%s' is true, which is not supported", c->path, flags[i]);
+    }
+    QN_TRY(reject_layer_types(c));
     if (find(c, "quantization_config"))
         return qn_fail(QN_ERR_UNSUPPORTED,
                        "%s: 'quantization_config': packed weights are not supported, only f32, f16 and bf16", c->path);
@@ -113,7 +141,7 @@ static qn_status read_shape(qn_config *c, const struct class_row *row)
     c->n_rot = c->head_dim;
     /* transformers ties the weights by the outer configuration of a model that has two. */
     const json_t *tied = json_object_get(c->json, "tie_word_embeddings");
-    c->tied = json_is_true(tied ? tied : json_object_get(c->text, "tie_word_embeddings"));
+    QN_TRY(get_flag(c, tied ? tied : json_object_get(c->text, "tie_word_embeddings"), "tie_word_embeddings", &c->tied));
     if (c->head_dim % 2)
         return qn_fail(QN_ERR_FORMAT, "%s: 'head_dim' is %u, expected an even number", c->path, (unsigned)c->head_dim);
     return QN_OK;

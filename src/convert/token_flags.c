@@ -3,6 +3,7 @@
 #include "convert/tokenizer.h"
 
 #include "base/memory.h"
+#include "gguf/json_decode.h"
 #include "text/tokenizer.h"
 
 #include <stdlib.h>
@@ -18,14 +19,25 @@ static bool is_ascii(const char *text)
     return true;
 }
 
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 static qn_status check_flag(const char *path, const char *content, const char *flag, const json_t *value)
 {
-    static const char *const known[] = { "id", "content", "special", "lstrip", "rstrip", "normalized", "__type" };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (strcmp(flag, known[i]) == 0)
-            return QN_OK;
-    if (json_is_false(value) || json_is_null(value))
+    static const char *const others[] = { "id", "content", "__type" }, *const flags[] = { "special", "lstrip", "rstrip",
+                                                                                          "normalized" };
+    char found[QN_JSON_FOUND_BYTES];
+    if (json_is_false(value) || json_is_null(value) || is_one_of(flag, others, sizeof others / sizeof *others))
         return QN_OK;
+    if (is_one_of(flag, flags, sizeof flags / sizeof *flags))
+        return json_is_true(value) ? QN_OK
+                                   : qn_fail(QN_ERR_FORMAT, "%s: '%s' of the added token '%.60s' is %s, expected true or false",
+                                             path, flag, content, qn_json_found(value, found));
     return qn_fail(QN_ERR_UNSUPPORTED, "%s: the added token '%.60s' has the flag '%.40s', which is not supported", path,
                    content, flag);
 }

@@ -172,16 +172,26 @@ static bool looks_special(const char *token)
     return false;
 }
 
+static qn_status check_token(const qn_tokenizer_files *f, const struct vocabulary *v, const char *content, size_t i)
+{
+    const qn_string *old = &v->tokens[i];
+    if (old->data && !qn_string_equals(*old, content))
+        return qn_fail(QN_ERR_FORMAT, "%s: id %zu has two tokens, '%.40s' and '%.40s'", f->path, i, old->data, content);
+    return QN_OK;
+}
+
+static bool is_added(const struct vocabulary *v, size_t i)
+{
+    return v->types[i] == QN_TOKEN_CONTROL || v->types[i] == QN_TOKEN_USER_DEFINED;
+}
+
 static qn_status add_token(const qn_tokenizer_files *f, struct vocabulary *v, const char *content, const json_t *id,
                            qn_token_type type)
 {
     QN_TRY(check_id(f, content, id, v->n));
     const size_t i = (size_t)json_integer_value(id);
-    const qn_string token = { content, strlen(content) };
-    const qn_string *old = &v->tokens[i];
-    if (old->data && (old->length != token.length || memcmp(old->data, token.data, token.length) != 0))
-        return qn_fail(QN_ERR_FORMAT, "%s: id %zu has two tokens, '%.40s' and '%.40s'", f->path, i, old->data, content);
-    v->tokens[i] = token;
+    QN_TRY(check_token(f, v, content, i));
+    v->tokens[i] = (qn_string){ content, strlen(content) };
     v->types[i] = type;
     return QN_OK;
 }
@@ -207,7 +217,9 @@ static qn_status add_settings_tokens(const qn_tokenizer_files *f, struct vocabul
         json_t *id = *end || end == key ? NULL : json_integer(number);
         const char *content = json_string_value(json_object_get(entry, "content"));
         qn_status status = check_id(f, content ? content : key, id, v->n);
-        if (!status && v->types[number] != QN_TOKEN_CONTROL && v->types[number] != QN_TOKEN_USER_DEFINED)
+        if (!status && is_added(v, (size_t)number))
+            status = content ? check_token(f, v, content, (size_t)number) : QN_OK;
+        else if (!status)
             status = add_added_token(f, v, entry, id);
         json_decref(id);
         QN_TRY(status);

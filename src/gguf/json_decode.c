@@ -498,6 +498,15 @@ json_t *qn_json_decode(const char *text, size_t length, size_t flags, const qn_j
     return NULL;
 }
 
+/* Bytes of the characters that are within the first `most` bytes. */
+static size_t whole_characters(const char *text, size_t most)
+{
+    size_t n = strnlen(text, most);
+    while (n && ((unsigned char)text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
 const char *qn_json_found(const json_t *value, char text[QN_JSON_FOUND_BYTES])
 {
     static const char *const names[] = { [JSON_OBJECT] = "an object",
@@ -507,8 +516,8 @@ const char *qn_json_found(const json_t *value, char text[QN_JSON_FOUND_BYTES])
                                          [JSON_NULL] = "null" };
     enum { SHOWN = 40 };
     if (json_is_string(value))
-        snprintf(text, QN_JSON_FOUND_BYTES, "\"%.*s%s\"", SHOWN, json_string_value(value),
-                 json_string_length(value) > SHOWN ? "..." : "");
+        snprintf(text, QN_JSON_FOUND_BYTES, "\"%.*s%s\"", (int)whole_characters(json_string_value(value), SHOWN),
+                 json_string_value(value), json_string_length(value) > SHOWN ? "..." : "");
     else if (json_is_integer(value))
         snprintf(text, QN_JSON_FOUND_BYTES, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))

@@ -13,7 +13,10 @@ enum { SAMPLED_ROWS = 16 };
 enum { QUERIES, KEYS, VALUES };
 
 /* Ratios that are too large alone. */
-static const double query_unit = 4, key_unit = 1, value_unit = 1.5;
+static const double query_most = 1.2, key_most = 1, value_most = 1.5;
+
+/* What a query bias costs next to that of keys. */
+static const double query_unit = 1.7;
 
 /* ---- Norms ---- */
 
@@ -120,13 +123,12 @@ qn_status qn_kv_bias_find(const qn_plan *plan, const qn_biased_projection qkv[3]
 
 /* ---- What is too large ---- */
 
-/* Of a bias of r units, the errors are sqrt(1 + r r) times those without it. Those of a query and of keys multiply. NaN is too
- * large. */
+/* The errors of queries and keys multiply. NaN is too large. */
 bool qn_kv_bias_is_large(const qn_kv_bias *bias)
 {
-    const double q = (double)bias->ratios[QUERIES] / query_unit, k = (double)bias->ratios[KEYS] / key_unit,
-                 v = (double)bias->ratios[VALUES] / value_unit;
-    return !((1 + q * q) * (1 + k * k) <= 2 && v <= 1);
+    const double q = (double)bias->ratios[QUERIES] / query_unit, k = (double)bias->ratios[KEYS] / key_most;
+    return !((1 + q * q) * (1 + k * k) <= 2 && (double)bias->ratios[QUERIES] <= query_most &&
+             (double)bias->ratios[VALUES] <= value_most);
 }
 
 static size_t count_large(const qn_plan *plan)

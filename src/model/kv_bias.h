@@ -11,8 +11,9 @@
  * input comes from an RMS norm, so the expected square is the sum of the weights' squares, each times the square of the norm's
  * weight. Keys with B = r N have errors of sqrt(1 + r r) times those without bias, and up to sqrt(1 + 3 r r) at the position
  * that is farthest from page 0: for r = 1, at most twice. For values, which do not depend on the position, r = 1.5 is 1.8
- * times. A query bias adds nothing to the error of codes; r = 4 costs at most 1.8 times as measured
- * (docs/lab/2026-11-aura.md). What queries and keys cost is multiplied. */
+ * times. A query bias adds nothing to the error of codes, but scores grow by sqrt(1 + r r), their errors with them, and a
+ * sharper softmax shows more of these: twice with r = 1.2, as measured (docs/lab/2026-11-aura.md). What queries and
+ * keys cost is multiplied: r = 0.8 of the one and 0.7 of the other are twice, too. */
 #ifndef QN_MODEL_KV_BIAS_H
 #define QN_MODEL_KV_BIAS_H
 

@@ -91,6 +91,11 @@ bool qn_guard_is_host(const char *text)
     return n && n < 256 && strspn(text, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._") == n;
 }
 
+static bool is_scheme(const char *text, const char *scheme)
+{
+    return !strncasecmp(text, scheme, strlen(scheme));
+}
+
 bool qn_guard_is_origin(const char *text)
 {
     char name[256];
@@ -100,6 +105,8 @@ bool qn_guard_is_origin(const char *text)
         return true;
     if (!n_scheme || (text[0] | 0x20) < 'a' || (text[0] | 0x20) > 'z' || strncmp(text + n_scheme, "://", 3) != 0 ||
         !split_host(text + n_scheme + 3, &h) || h.length >= sizeof name)
+        return false;
+    if (h.port == 0 || (h.port == 80 && is_scheme(text, "http://")) || (h.port == 443 && is_scheme(text, "https://")))
         return false;
     memcpy(name, h.name, h.length);
     name[h.length] = '\0';

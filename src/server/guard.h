@@ -21,7 +21,7 @@ enum { QN_GUARD_HTTP = 1, QN_GUARD_HTTPS = 2 };
 bool qn_guard_origin(const char *origin, const char *host, unsigned schemes, const char *const *allowed, size_t n_allowed);
 
 /* qn_guard_is_origin - whether a text is one of `allowed`'s kind: "*", "null" or SCHEME://NAME[:PORT], which is all that an Origin header
- * can say. qn_guard_is_host - whether it is a name or an address without a port and brackets, as `allowed` of hosts. */
+ * can say; not with the scheme's own port, which browsers leave out. qn_guard_is_host - whether it is a name or an address without a port and brackets, as `allowed` of hosts. */
 bool qn_guard_is_origin(const char *text);
 bool qn_guard_is_host(const char *text);
 

@@ -2,6 +2,7 @@
  * the few of their variables that a request can set. */
 #include "server/openai.h"
 
+#include "gguf/json_decode.h"
 #include "text/chat_adapt.h"
 #include "text/chat_continue.h"
 
@@ -27,14 +28,18 @@ static place place_of(const char *list, size_t index, const char *field)
 /* A refusal of an earlier answer is its text. */
 static bool take_parts(const json_t *parts, size_t index, qn_refusal *refusal)
 {
+    char found[QN_JSON_FOUND_BYTES];
     for (size_t i = 0; i < json_array_size(parts); i++) {
         json_t *part = json_array_get(parts, i), *refused = json_object_get(part, "refusal");
         if (qn_json_is(json_object_get(part, "type"), "refusal") && json_is_string(refused) &&
             (json_object_set(part, "text", refused) || json_object_set_new(part, "type", json_string("text"))))
             return qn_refuse_memory(refusal);
-        if (!qn_json_is(json_object_get(part, "type"), "text") || !json_is_string(json_object_get(part, "text")))
-            return qn_refuse(refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
-                             "message %zu: part %zu is not a text, which is all that is supported", index, i);
+        const json_t *type = json_object_get(part, "type");
+        if (!qn_json_is(type, "text") || !json_is_string(json_object_get(part, "text")))
+            return qn_refuse(
+                refusal, 400, "unsupported_content", place_of("messages", index, "content").name,
+                "message %zu: part %zu is %s%s, expected {\"type\": \"text\", \"text\": ...}: the model reads text alone",
+                index, i, type ? "of the type " : qn_json_found(part, found), type ? qn_json_found(type, found) : "");
     }
     return true;
 }
@@ -237,11 +242,13 @@ static bool take_variables(const json_t *body, json_t *conversation, qn_refusal 
 static bool check_modalities(const json_t *body, qn_refusal *refusal)
 {
     const json_t *given = qn_field(body, "modalities");
+    char found[QN_JSON_FOUND_BYTES];
     if (given && !json_is_array(given))
         return qn_refuse_type(refusal, "modalities", given, "an array");
     for (size_t i = 0; i < json_array_size(given); i++)
         if (!qn_json_is(json_array_get(given, i), "text"))
-            return qn_refuse(refusal, 400, "unsupported_content", "modalities", "'modalities' has another than \"text\"");
+            return qn_refuse(refusal, 400, "unsupported_content", "modalities", "'modalities' has %s, expected \"text\"",
+                             qn_json_found(json_array_get(given, i), found));
     return true;
 }
 

@@ -330,6 +330,33 @@ static void test_discarded(void **state)
     assert_int_equal(n_entries(), 1);
 }
 
+/* What commit could not rename is found before anything is written: a name that is too long, and another user's file in a folder such as
+ * /tmp. */
+static void test_found_at_the_start(void **state)
+{
+    (void)state;
+    char name[400];
+    qn_atomic_file file;
+    snprintf(name, sizeof name, "%s/%0256d", folder, 1);
+    assert_int_equal(qn_atomic_file_create(&file, name, QN_FILE_SHARED), QN_ERR_IO);
+    qn_atomic_file_free(&file);
+    if (geteuid() != 0)
+        skip();
+    for (int owner = 0; owner < 3; owner++) {
+        label("owner %d", owner);
+        write_target(owner == 0 ? 0 : owner == 1 ? OTHER : THIRD, 0644);
+        assert_int_equal(chmod(folder, 01777), 0);
+        assert_int_equal(seteuid(OTHER), 0);
+        const qn_status status = qn_atomic_file_create(&file, target, QN_FILE_SHARED);
+        const qn_status done = status ? status : qn_atomic_file_commit(&file);
+        qn_atomic_file_free(&file);
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(chmod(folder, 0700), 0);
+        assert_int_equal(status, owner == 1 ? QN_OK : QN_ERR_IO);
+        assert_int_equal(done, status);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +367,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_killed, make_place, remove_place),
         cmocka_unit_test_setup_teardown(test_abandoned, make_place, remove_place),
         cmocka_unit_test_setup_teardown(test_discarded, make_place, remove_place),
+        cmocka_unit_test_setup_teardown(test_found_at_the_start, make_place, remove_place),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

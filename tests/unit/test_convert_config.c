@@ -500,6 +500,12 @@ static void test_tokenizers_refused(void **state)
           "the added token '<tool_call>' has the flag 'case_sensitive'" },
         { "qwen3", "tokenizer.json", plain, "\"content\":\"caf\u00e9\",\"normalized\":true",
           "the added token 'caf\u00e9' has the flag 'normalized'" },
+        { "qwen2", "tokenizer.json", plain, "\"content\":\"<tool_call>\",\"lstrip\":1",
+          "'lstrip' of the added token '<tool_call>' is 1, expected true or false" },
+        { "qwen2", "tokenizer.json", plain, "\"content\":\"<tool_call>\",\"normalized\":\"yes\"",
+          "'normalized' of the added token '<tool_call>' is \"yes\"" },
+        { "qwen2", "tokenizer_config.json", "{", "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<call>\" } },",
+          "id 324 has two tokens, '<tool_call>' and '<call>'" },
         { "qwen2", "tokenizer_config.json", "{",
           "{ \"added_tokens_decoder\": { \"324\": { \"content\": \"<tool_call>\", \"single_word\": true } },",
           "tokenizer_config.json: the added token '<tool_call>' has the flag 'single_word'" },
@@ -528,7 +534,8 @@ static void test_tokenizers_refused(void **state)
         if (strcmp(cases[i].file, "tokenizer.json") == 0)
             compact_json("tokenizer.json");
         edit(cases[i].file, cases[i].before, cases[i].after);
-        assert_int_equal(convert(copy, NULL, 1, false), QN_ERR_UNSUPPORTED);
+        const qn_status status = convert(copy, NULL, 1, false);
+        assert_true(status == QN_ERR_UNSUPPORTED || status == QN_ERR_FORMAT);
         assert_text(cases[i].text);
     }
     label("%s", "an end token is added");

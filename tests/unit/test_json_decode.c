@@ -238,6 +238,34 @@ static void test_memory(void **state)
 }
 
 /* Long lists of token ids are cheap: equal integers are one value. Others that share the last bits are not mixed up. */
+/* Values in error texts. A long string ends with a whole character. */
+static void test_found(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *found;
+    } cases[] = {
+        { "true", "true" },
+        { "[1]", "an array" },
+        { "-5", "-5" },
+        { "0.5", "0.5" },
+        { "\"robot\"", "\"robot\"" },
+        { "\"a123456789b123456789c123456789d123456789\"", "\"a123456789b123456789c123456789d123456789\"" },
+        { "\"a123456789b123456789c123456789d123456789e\"", "\"a123456789b123456789c123456789d123456789...\"" },
+        { "\"a123456789b123456789c123456789d12345678\xC3\xA9\"", "\"a123456789b123456789c123456789d12345678...\"" },
+        { "\"a123456789b123456789c123456789d1234567\xF0\x9F\x98\x80\"", "\"a123456789b123456789c123456789d1234567...\"" },
+        { "\"a123456789b123456789c123456789d1234567\xC3\xA9\"", "\"a123456789b123456789c123456789d1234567\xC3\xA9\"" },
+    };
+    char text[QN_JSON_FOUND_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", cases[i].json);
+        json_t *json = load(cases[i].json);
+        assert_string_equal(qn_json_found(json, text), cases[i].found);
+        json_decref(json);
+    }
+    assert_string_equal(qn_json_found(NULL, text), "missing");
+}
+
 static void test_many_integers(void **state)
 {
     enum { N = 60000 };
@@ -268,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_surrogates), cmocka_unit_test(test_integers),
                                         cmocka_unit_test(test_keys),       cmocka_unit_test(test_syntax),
                                         cmocka_unit_test(test_depth),      cmocka_unit_test(test_memory),
-                                        cmocka_unit_test(test_zero_bytes), cmocka_unit_test(test_many_integers) };
+                                        cmocka_unit_test(test_zero_bytes), cmocka_unit_test(test_many_integers),
+                                        cmocka_unit_test(test_found) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

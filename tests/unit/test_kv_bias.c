@@ -138,14 +138,14 @@ static void describes(const qn_kv_bias *layers, size_t n, const char *text)
 static void texts_name_layers(void **unused)
 {
     (void)unused;
-    const qn_kv_bias small = { { 1.5f, 0.8f, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 3, 0, 2 } },
-                     query = { { 5, 0, 0 } }, both = { { 2, 0.9f, 0 } };
+    const qn_kv_bias small = { { 0.4f, 0.8f, 1.5f } }, key = { { 1, 88.44f, 0 } }, value = { { 3, 0, 2 } },
+                     query = { { 1.3f, 0, 0 } }, both = { { 1, 0.9f, 0 } };
     describes(NULL, 4, "");
     describes((const qn_kv_bias[]){ small, small }, 2, "");
     describes((const qn_kv_bias[]){ small, key }, 2,
               "biases of queries, keys and values are up to 1, 88.4 and 0 times the norm without them (layer 1 of 2)");
     describes((const qn_kv_bias[]){ key, small, value, key, both, small, query }, 7,
-              "biases of queries, keys and values are up to 5, 88.4 and 2 times the norm without them (layers 0, 2-4, 6 of 7)");
+              "biases of queries, keys and values are up to 3, 88.4 and 2 times the norm without them (layers 0, 2-4, 6 of 7)");
     describes((const qn_kv_bias[]){ key, { { 0, NAN, 0 } } }, 2,
               "biases of queries, keys and values are up to 1, nan and 0 times the norm without them (layers 0-1 of 2)");
 }
@@ -354,6 +354,12 @@ static void errors_with_biases_of_values_and_queries(void **unused)
             compare_errors(&b, 256, without, &is_f16);
             assert_true(norms[n] > 4 || !is_f16);
             assert_true(norms[n] < 100 || is_f16);
+        }
+    /* A query bias in a few pairs makes the errors of these pairs count. */
+    for (size_t place = 0; place < N_PLACES; place++)
+        for (float norm = 12; norm < 40; norm += 2) {
+            const struct bias b = { places[place].name, "attn_q.bias", places[place].first, places[place].end, norm, -1 };
+            compare_errors(&b, 256, without, &is_f16);
         }
 }
 

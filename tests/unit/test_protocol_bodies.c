@@ -371,6 +371,24 @@ static void wrong_values_name_their_field(void **unused)
         assert_refused(some[i].path, some[i].body, NULL, some[i].param, "");
 }
 
+/* What was found is in the message. */
+static void refusals_say_what_was_found(void **unused)
+{
+    (void)unused;
+    assert_refused(CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", NULL, "modalities",
+                   "'modalities' has \"audio\", expected \"text\"");
+    static const char *const parts[][2] = { { "{\"type\":\"image_url\"}",
+                                              "message 0: part 0 is of the type \"image_url\", expected {" },
+                                            { "{\"type\":5}", "part 0 is of the type 5, expected {" },
+                                            { "\"a\"", "part 0 is \"a\", expected {" },
+                                            { "{}", "part 0 is an object, expected {" } };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char body[160];
+        snprintf(body, sizeof body, "{\"messages\":[{\"role\":\"user\",\"content\":[%s]}]}", parts[i][0]);
+        assert_refused(CHAT, body, NULL, "messages[0].content", parts[i][1]);
+    }
+}
+
 static void constraints_become_grammars(void **unused)
 {
     (void)unused;
@@ -744,15 +762,25 @@ static void refusals_of_the_scheduler(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_the_models),        cmocka_unit_test(values_reach_the_request),
-        cmocka_unit_test(other_names_and_ends_of_ranges), cmocka_unit_test(prompts_become_tokens),
-        cmocka_unit_test(chats_become_conversations),     cmocka_unit_test(wrong_values_name_their_field),
-        cmocka_unit_test(constraints_become_grammars),    cmocka_unit_test(limits_are_held),
-        cmocka_unit_test(grammars_are_of_the_scope),      cmocka_unit_test(refusals_of_the_scheduler),
-        cmocka_unit_test(values_of_bodies_are_not_kept),  cmocka_unit_test(styles_of_json),
-        cmocka_unit_test(formats_go_with_tools),          cmocka_unit_test(prompts_fit_into_the_context),
-        cmocka_unit_test(memory_of_values_is_limited),    cmocka_unit_test(arguments_have_a_depth),
-        cmocka_unit_test(allowed_tools_are_there_once),   cmocka_unit_test(biases_are_those_of_tokens),
+        cmocka_unit_test(defaults_are_the_models),
+        cmocka_unit_test(values_reach_the_request),
+        cmocka_unit_test(other_names_and_ends_of_ranges),
+        cmocka_unit_test(prompts_become_tokens),
+        cmocka_unit_test(chats_become_conversations),
+        cmocka_unit_test(wrong_values_name_their_field),
+        cmocka_unit_test(refusals_say_what_was_found),
+        cmocka_unit_test(constraints_become_grammars),
+        cmocka_unit_test(limits_are_held),
+        cmocka_unit_test(grammars_are_of_the_scope),
+        cmocka_unit_test(refusals_of_the_scheduler),
+        cmocka_unit_test(values_of_bodies_are_not_kept),
+        cmocka_unit_test(styles_of_json),
+        cmocka_unit_test(formats_go_with_tools),
+        cmocka_unit_test(prompts_fit_into_the_context),
+        cmocka_unit_test(memory_of_values_is_limited),
+        cmocka_unit_test(arguments_have_a_depth),
+        cmocka_unit_test(allowed_tools_are_there_once),
+        cmocka_unit_test(biases_are_those_of_tokens),
         cmocka_unit_test(names_of_models_are_short),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);

@@ -389,6 +389,16 @@ def _take_calls(
 # ---- Conversations ----
 
 
+_FUNCTION = '{"type": "function", "function": {"name": ...}}'
+
+
+def _has_function(value: Any) -> bool:
+    """Whether it is a tool or a call in OpenAI's form, with a name."""
+    function = value.get("function") if isinstance(value, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return isinstance(name, str) and bool(name)
+
+
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -406,6 +416,12 @@ def _check_message(message: Mapping[str, Any], index: int) -> None:
         raise InvalidError(f"messages[{index}]: content is missing, expected a string or a list of texts")
     if content is not None and not isinstance(content, (str, list, tuple)):
         raise TypeError(f"messages[{index}]: content is {content!r}, expected a string or a list of texts")
+    calls = message.get("tool_calls")
+    if calls is not None and not isinstance(calls, (list, tuple)):
+        raise TypeError(f"messages[{index}]: tool_calls is {calls!r}, expected a list of calls")
+    for call in calls or ():
+        if not _has_function(call):
+            raise InvalidError(f"messages[{index}]: tool call {call!r}, expected {_FUNCTION}")
 
 
 def _message(message: Message, index: int) -> dict[str, Any]:
@@ -423,7 +439,7 @@ def _message(message: Message, index: int) -> dict[str, Any]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(call)
-    function = dict(call.get("function", {}))
+    function = dict(call["function"])
     if isinstance(function.get("arguments"), str):
         try:
             function["arguments"] = json.loads(function["arguments"] or "{}")
@@ -449,11 +465,8 @@ def _take_tools(options: Options) -> list[Mapping[str, Any]]:
         raise TypeError(f"tools: {tools!r}, expected a list of functions in OpenAI's form")
     tools = list(tools)
     for index, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or not name:
-            expected = '{"type": "function", "function": {"name": ...}}'
-            raise InvalidError(f"tools[{index}]: {tool!r}, expected {expected}")
+        if not _has_function(tool):
+            raise InvalidError(f"tools[{index}]: {tool!r}, expected {_FUNCTION}")
     return tools
 
 

@@ -13,6 +13,7 @@ import asyncio
 import os
 import queue
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
@@ -69,6 +70,27 @@ class Interruptible:
         return self.error is None
 
 
+class _Future(Future[Answer]):
+    """A request's future, whose answer is waited for where the request's own may be."""
+
+    def __init__(self, check_wait: Callable[[str], None]) -> None:
+        super().__init__()
+        self._check_wait = weakref.WeakMethod(check_wait)
+
+    def _check(self, function: str) -> None:
+        check = self._check_wait()  # None: nobody has the request any more, which has ended
+        if check:
+            check(function)
+
+    def result(self, timeout: float | None = None) -> Answer:
+        self._check("result")
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._check("exception")
+        return super().exception(timeout)
+
+
 class Request(Interruptible, ABC, Generic[Piece, Answer]):
     """An answer that is being generated.
 
@@ -78,7 +100,7 @@ class Request(Interruptible, ABC, Generic[Piece, Answer]):
     """
 
     def __init__(self, seed: int, on_piece: OnPiece[Piece] | None, has_tokens: bool, has_logprobs: bool) -> None:
-        self.future: Future[Answer] = Future()
+        self.future: Future[Answer] = _Future(self.check_wait)
         self.future.set_running_or_notify_cancel()
         self._seed = seed
         self._on_piece = on_piece
