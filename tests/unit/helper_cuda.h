@@ -621,12 +621,12 @@ static qn_cu_result fake_launch(const qn_cu_launch_config *config, qn_cu_functio
             fake.last_cluster = attribute->value.cluster[2];
         }
     }
-    memcpy(fake.last_args, parameters[0], sizeof fake.last_args);
     memcpy(fake.last_grid, config->grid, sizeof fake.last_grid);
     log->function = (const char *)(void *)function;
     log->pdl = fake.last_pdl;
     memcpy(log->grid, config->grid, sizeof log->grid);
     memcpy(log->args, parameters[0], fake.args_bytes ? fake.args_bytes(log->function) : FAKE_ARGS_BYTES);
+    memcpy(fake.last_args, log->args, sizeof fake.last_args);
     return 0;
 }
 
