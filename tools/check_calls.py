@@ -52,6 +52,7 @@ VALUES = {
     "types and lengths": {"type": ["string", "null"], "minLength": 3}, "union in a union": {"anyOf": [{"anyOf": [{"const": "p"}, {"const": 7}]}, {"type": "null"}]},
     "if of a string": {"type": "string", "if": {"const": "a"}, "then": {"maxLength": 1}, "else": {"minLength": 3}},
     "implied type": {"minLength": 2}, "implied object": {"properties": {"x": INTEGER}, "required": ["x"]},
+    "patterns, one at least": {"type": "object", "patternProperties": {"^k[0-9]$": INTEGER}, "additionalProperties": False, "minProperties": 1},
     "dict[str, int]": {"type": "object", "additionalProperties": INTEGER}, "list[Color]": {"type": "array", "items": {"$ref": "#/$defs/Color"}, "minItems": 1, "maxItems": 2},
 }
 DEFS = {"Color": COLOR, "Alias": {"$ref": "#/$defs/Color"}, "Union": {"anyOf": [{"const": "on"}, {"type": "integer", "maximum": 3}]},
@@ -106,6 +107,10 @@ ROOTS = {
         "allOf": [branch(c={"type": "boolean"}), {"anyOf": [branch(d=STRING), branch(e=INTEGER)]}]}]}, "same name, other types": {"anyOf": [branch(v=INTEGER), branch(v={"type": "boolean"}), branch(v={"type": "string", "minLength": 3})]},
     "in one branch only": {"type": "object", "anyOf": [{**branch(a=INTEGER), "additionalProperties": True}, {**branch(b={"type": "boolean"}), "additionalProperties": True}]},
     "recursive": {"$ref": "#/$defs/N", "$defs": {"N": {"type": "object", "properties": {"child": {"$ref": "#/$defs/N"}, "name": STRING}, "additionalProperties": False}}},
+    "const": {"const": {"a": 1, "b": "x"}}, "enum": {"type": "object", "enum": [{"a": 1}, {"b": ["x", None]}, {}, "no object"]},
+    "additional, one at least": {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}, "minProperties": 1},
+    "patternProperties, one at least": {"type": "object", "patternProperties": {"^x-": INTEGER}, "additionalProperties": False, "minProperties": 1},
+    "discriminator": {"oneOf": [branch(t={"const": "a"}, n=INTEGER), branch(t={"const": "b"})], "discriminator": {"propertyName": "t"}},
     "patternProperties": {"type": "object", "patternProperties": {"^x-": INTEGER, "y$": {"type": "string", "maxLength": 2}}, "additionalProperties": False},
     "patternProperties beside": {"type": "object", "properties": {"x-a": {}, "b": STRING}, "required": ["b"], "patternProperties": {"^x": {"type": "integer"}}},
     "patternProperties and others": {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}},

@@ -415,6 +415,23 @@ static void test_roots(void **unused)
           "\"required\":[\"b\"]}]}",
           { "{\"a\":1}", "{\"b\":\"x\"}", "{\"a\":1,\"b\":\"x\"}" },
           { "{}", "{\"a\":\"x\"}" } },
+        { "{\"const\":{\"a\":1,\"b\":\"x\"}}",
+          { "{\"a\":1,\"b\":\"x\"}" },
+          { "{}", "{\"a\":1}", "{\"a\":1,\"b\":\"y\"}", "{\"a\":1,\"b\":\"x\",\"c\":2}" } },
+        { "{\"type\":\"object\",\"enum\":[{\"a\":1},{\"b\":[\"x\",null]},{},7]}",
+          { "{\"a\":1}", "{\"b\":[\"x\",null]}", "{}" },
+          { "{\"a\":2}", "{\"b\":[\"x\"]}", "{\"a\":1,\"b\":[\"x\",null]}" } },
+        { "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1}",
+          { "{\"a\":1}", "{\"a\":1,\"b\":2}" },
+          { "{}", "{\"a\":\"x\"}" } },
+        { "{\"type\":\"object\",\"patternProperties\":{\"^x-\":{\"type\":\"integer\"}},\"additionalProperties\":false,"
+          "\"minProperties\":1}",
+          { "{\"x-a\":1}" },
+          { "{}", "{\"a\":1}", "{\"x-a\":\"b\"}" } },
+        { "{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"}},\"required\":[\"t\"]},{\"properties\":{\"t\":{\"const\":\"b\"}"
+          "},\"required\":[\"t\"]}],\"discriminator\":{\"propertyName\":\"t\"}}",
+          { "{\"t\":\"a\"}", "{\"t\":\"b\"}" },
+          { "{\"t\":\"c\"}", "{}" } },
         { "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"a\",\"b\"]}},\"required\":[\"kind\"],\"if\":{"
           "\"properties\":{\"kind\":{\"const\":"
           "\"a\"}}},\"then\":" CONTENT ",\"else\":" SOURCE "}",

@@ -188,9 +188,9 @@ static bool is_in(const char *key, const char *const *list)
 }
 
 static const char *const notes[] = {
-    "title",     "description", "default",     "examples",        "example",          "$schema",
-    "$id",       "id",          "$comment",    "$anchor",         "deprecated",       "readOnly",
-    "writeOnly", "$defs",       "definitions", "contentEncoding", "contentMediaType", NULL
+    "title",       "description",     "default",          "examples",      "example",  "$schema",   "$id",
+    "id",          "$comment",        "$anchor",          "deprecated",    "readOnly", "writeOnly", "$defs",
+    "definitions", "contentEncoding", "contentMediaType", "discriminator", NULL
 };
 static const char *const supported[] = { "type",
                                          "enum",

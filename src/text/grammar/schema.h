@@ -124,6 +124,9 @@ qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_strin
 /* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
 
+/* qn_schema_of_constant - an array or object as a schema that it alone fits. A new reference. */
+json_t *qn_schema_of_constant(json_t *value);
+
 /* qn_schema_pattern - the regular expression of a schema's pattern, or else of its format; *text NULL: it has none. */
 qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length);
 
@@ -157,6 +160,10 @@ typedef struct qn_schema_names {
 } qn_schema_names;
 qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *rest, bool in_string, qn_dfa *all,
                                qn_schema_names *names, size_t *n_names);
+
+/* qn_schema_other_rules - the rules of the values of such names, which the object keeps. */
+qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn_schema_names *names, size_t n,
+                                qn_schema_form form, const char *keyword);
 
 /* qn_schema_members - the properties of an object's schema, the required ones, and the schema of others, which is there. Borrowed.
  * qn_schema_object_counts - sets how many members an object has, and whether they are in order. */

@@ -133,3 +133,14 @@ qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *
     }
     return status;
 }
+
+qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn_schema_names *names, size_t n,
+                                qn_schema_form form, const char *keyword)
+{
+    qn_object_rule *o = &c->grammar->objects[object];
+    if (!(o->other_rules = calloc(n + 1, sizeof *o->other_rules)))
+        return no_memory();
+    for (; o->n_other_rules < n; o->n_other_rules++)
+        QN_TRY(qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
+    return QN_OK;
+}
