@@ -206,10 +206,41 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
 
+static bool take_switch(const char *variable, const char *name, json_t *value, json_t *conversation, qn_refusal *refusal)
+{
+    if (!json_is_boolean(value))
+        return qn_refuse_type(refusal, name, value, "true or false");
+    return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
+}
+
+/* Outside chat_template_kwargs, as clients of other servers have them. */
+static bool take_thinking(const json_t *body, json_t *conversation, qn_refusal *refusal)
+{
+    json_t *reasoning = qn_field(body, "reasoning"), *thinks = qn_field(body, "enable_thinking"), *value;
+    const char *name;
+    if (reasoning && !json_is_object(reasoning))
+        return qn_refuse_type(refusal, "reasoning", reasoning, "an object");
+    json_object_foreach(reasoning, name, value)
+    {
+        const bool is_effort = !strcmp(name, "effort");
+        if (json_is_null(value) || !strcmp(name, "summary"))
+            continue;
+        if (!is_effort && strcmp(name, "enabled") != 0)
+            return qn_refuse(refusal, 400, "unsupported", "reasoning", "'reasoning' has '%.40s', expected effort or enabled",
+                             name);
+        if (is_effort ? !qn_openai_take_effort(value, "reasoning.effort", conversation, refusal)
+                      : !take_switch("enable_thinking", "reasoning.enabled", value, conversation, refusal))
+            return false;
+    }
+    return !thinks || take_switch("enable_thinking", "enable_thinking", thinks, conversation, refusal);
+}
+
 static bool take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
     json_t *effort = qn_field(body, "reasoning_effort"), *variables = qn_field(body, "chat_template_kwargs"), *value;
     const char *name;
+    if (!take_thinking(body, conversation, refusal))
+        return false;
     if (effort && !qn_openai_take_effort(effort, "reasoning_effort", conversation, refusal))
         return false;
     if (variables && !json_is_object(variables))
@@ -225,10 +256,8 @@ static bool take_variables(const json_t *body, json_t *conversation, qn_refusal 
             return qn_refuse(
                 refusal, 400, "unsupported", "chat_template_kwargs",
                 "'chat_template_kwargs' has '%.40s', expected enable_thinking, preserve_thinking or reasoning_effort", name);
-        if (!json_is_boolean(value))
-            return qn_refuse_type(refusal, name, value, "true or false");
-        if (json_object_set(conversation, name, value))
-            return qn_refuse_memory(refusal);
+        if (!take_switch(name, name, value, conversation, refusal))
+            return false;
     }
     return true;
 }

@@ -280,7 +280,8 @@ def check_refused(lines):
     values = {"min_tokens": (1, 0), "stop_token_ids": ([1], []), "allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
               "skip_special_tokens": (False, True), "use_beam_search": (True, False), "typical_p": (0.5, 1), "mirostat": (2, 0), "xtc_probability": (0.1, 0.0),
               "dry_multiplier": (0.8, 0), "top_n_sigma": (1.5, -1), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
-              "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], [])}
+              "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], []),
+              "guided_decoding": ({"regex": "a"}, {}), "format": ("json", ""), "extra_body": ({"guided_regex": "a"}, {})}
     of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),
                 "include_reasoning": (False, True), "add_special_tokens": (True, False), "web_search_options": ({}, None)}
     for path, body in BODIES.items():
