@@ -396,7 +396,7 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
 /* ---- Types ---- */
 
 /* A type of its own for every set of keywords that speak of it. */
-static unsigned implied_types(json_t *schema)
+unsigned qn_schema_implied_types(const json_t *schema)
 {
     static const struct {
         const char *keyword;
@@ -423,7 +423,7 @@ static unsigned implied_types(json_t *schema)
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (json_object_get(schema, implied[i].keyword))
             types |= implied[i].types;
-    return types ? types : QN_IS_ANY;
+    return types;
 }
 
 static const char *const type_names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
@@ -458,7 +458,8 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     } else if (type) {
         QN_TRY(add_type(c, type, types));
     } else {
-        *types = has_constants(schema) ? QN_IS_ANY : implied_types(schema);
+        const unsigned implied = has_constants(schema) ? 0 : qn_schema_implied_types(schema);
+        *types = implied ? implied : QN_IS_ANY;
     }
     if (json_is_true(json_object_get(schema, "nullable")))
         *types |= QN_IS_NULL;

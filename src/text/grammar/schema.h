@@ -116,6 +116,9 @@ bool qn_schema_is_note(const char *key);
 /* qn_schema_types - the types of a schema, as QN_IS_...: those it names, or those that its keywords are about. */
 qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types);
 
+/* qn_schema_implied_types - the types that keywords of a schema are about, as QN_IS_...; 0: none are about one. */
+unsigned qn_schema_implied_types(const json_t *schema);
+
 /* qn_schema_excluded - the strings that `not` excludes, a new reference to a list; NULL: it has none, or says something else, which is not
  * supported. qn_schema_exclude - leaves them out of a DFA of strings. *is_none: nothing is left. */
 json_t *qn_schema_excluded(json_t *schema);
