@@ -157,6 +157,7 @@ def check_functions(lines):
     lines.refused(CHAT, {**body, "functions": [{}]}, "functions[0]", "expected {\"name\": ...}")
     lines.refused(CHAT, {**body, "functions": [{"type": "function", "function": FUNCTION}]}, "functions[0]", "expected {\"name\": ...}")
     lines.refused(CHAT, {**body, "functions": {}}, "functions")
+    lines.refused(CHAT, {"messages": body["messages"], **tools, "tool_choice": {"type": "function", "name": "look_up"}}, "tool_choice", "names no function")
     lines.refused(CHAT, {**body, "messages": [*ASK, {"role": "function", "content": "x"}]}, "messages[1].name")
     lines.refused(CHAT, {**body, "messages": [{**past[1], "tool_calls": newer[1]["tool_calls"]}]}, "messages[0].function_call")
     lines.get(CHAT, {"messages": ASK, "functions": None, "function_call": None, "max_tokens": 1})

@@ -212,6 +212,32 @@ static void test_names(void **unused)
     json_decref(tools);
 }
 
+/* Arguments are objects, whatever the schema says. */
+static void test_types(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *schema;
+        bool may_be;
+    } cases[] = { { "{\"type\":\"string\"}", false }, { "{\"type\":\"array\"}", false },
+                  { "{\"type\":\"null\"}", false },   { "{\"type\":[\"string\",\"null\"]}", false },
+                  { "{\"type\":[]}", false },         { "{\"type\":[\"null\",\"object\"]}", true },
+                  { "{\"type\":\"object\"}", true },  { "{}", true } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases * N_FORMS; i++) {
+        qn_output_params output;
+        qn_grammar *grammar;
+        json_t *tools = json_pack("[{s:s,s:o}]", "name", "f", "parameters", json_loads(cases[i / N_FORMS].schema, 0, NULL));
+        label("form %d, %s", forms[i % N_FORMS], cases[i / N_FORMS].schema);
+        qn_output_params_init(&output, forms[i % N_FORMS]);
+        const qn_status status = qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar);
+        assert_int_equal(status, cases[i / N_FORMS].may_be ? QN_OK : QN_ERR_INVALID);
+        if (status != QN_OK)
+            assert_text("tool 'f': the type of its arguments has no objects");
+        qn_grammar_free(grammar);
+        json_decref(tools);
+    }
+}
+
 /* ---- Lengths ---- */
 
 static void test_lengths(void **unused)
@@ -551,10 +577,10 @@ static void test_readings(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),  cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_lengths), cmocka_unit_test(test_no_length),
-        cmocka_unit_test(test_constants), cmocka_unit_test(test_roots),   cmocka_unit_test(test_values),
-        cmocka_unit_test(test_readings),
+        cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),    cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_types),     cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_no_length), cmocka_unit_test(test_constants), cmocka_unit_test(test_roots),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_readings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
