@@ -53,7 +53,9 @@ VALUES = {
     "if of a string": {"type": "string", "if": {"const": "a"}, "then": {"maxLength": 1}, "else": {"minLength": 3}},
     "implied type": {"minLength": 2}, "implied object": {"properties": {"x": INTEGER}, "required": ["x"]},
     "patterns, one at least": {"type": "object", "patternProperties": {"^k[0-9]$": INTEGER}, "additionalProperties": False, "minProperties": 1},
-    "dict[str, int]": {"type": "object", "additionalProperties": INTEGER}, "list[Color]": {"type": "array", "items": {"$ref": "#/$defs/Color"}, "minItems": 1, "maxItems": 2},
+    "dict[str, int]": {"type": "object", "additionalProperties": INTEGER}, "dict[Color, int]": {"type": "object", "propertyNames": {"$ref": "#/$defs/Color"}, "additionalProperties": INTEGER},
+    "record of names": {"type": "object", "propertyNames": {"type": "string", "enum": ["p", "q"]}, "additionalProperties": {"maxLength": 2}, "required": ["q"]},
+    "record": {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": INTEGER}, "list[Color]": {"type": "array", "items": {"$ref": "#/$defs/Color"}, "minItems": 1, "maxItems": 2},
 }
 DEFS = {"Color": COLOR, "Alias": {"$ref": "#/$defs/Color"}, "Union": {"anyOf": [{"const": "on"}, {"type": "integer", "maximum": 3}]},
         "Word": {"type": "string", "pattern": "^[a-z]*$"}, "Node": {"type": "object", "properties": {"next": {"anyOf": [
@@ -110,6 +112,8 @@ ROOTS = {
     "const": {"const": {"a": 1, "b": "x"}}, "enum": {"type": "object", "enum": [{"a": 1}, {"b": ["x", None]}, {}, "no object"]},
     "additional, one at least": {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}, "minProperties": 1},
     "patternProperties, one at least": {"type": "object", "patternProperties": {"^x-": INTEGER}, "additionalProperties": False, "minProperties": 1},
+    "dict[Color, str]": {"type": "object", "propertyNames": {"$ref": "#/$defs/C"}, "additionalProperties": STRING, "minProperties": 1, "$defs": {"C": COLOR}},
+    "names in allOf": {"allOf": [{"type": "object", "propertyNames": {"enum": ["a", "b"]}}, branch(a=INTEGER), {"properties": {"c": INTEGER}}]},
     "discriminator": {"oneOf": [branch(t={"const": "a"}, n=INTEGER), branch(t={"const": "b"})], "discriminator": {"propertyName": "t"}},
     "patternProperties": {"type": "object", "patternProperties": {"^x-": INTEGER, "y$": {"type": "string", "maxLength": 2}}, "additionalProperties": False},
     "patternProperties beside": {"type": "object", "properties": {"x-a": {}, "b": STRING}, "required": ["b"], "patternProperties": {"^x": {"type": "integer"}}},

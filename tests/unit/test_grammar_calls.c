@@ -444,6 +444,19 @@ static void test_roots(void **unused)
         { "{\"const\":{\"a\":1,\"b\":\"x\"}}",
           { "{\"a\":1,\"b\":\"x\"}" },
           { "{}", "{\"a\":1}", "{\"a\":1,\"b\":\"y\"}", "{\"a\":1,\"b\":\"x\",\"c\":2}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"$ref\":\"#/$defs/"
+          "c\"},\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1,\"$defs\":{\"c\":{\"enum\":[\"red\","
+          "\"green\"],\"type\":\"string\"}}}",
+          { "{\"red\":1}", "{\"red\":1,\"green\":2}" },
+          { "{}", "{\"blue\":1}", "{\"red\":\"x\"}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"const\":\"a\"},\"properties\":{\"a\":{\"enum\":[\"x\"]},\"b\":{\"type\":"
+          "\"integer\"}}}",
+          { "{\"a\":\"x\"}", "{}" },
+          { "{\"b\":1}", "{\"a\":\"y\"}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"},\"additionalProperties\":{\"type\":\"integer\"}}",
+          { "{\"any\":1}", "{}" },
+          { "{\"any\":\"x\"}" } },
+        { "{\"type\":\"object\",\"propertyNames\":false}", { "{}" }, { "{\"a\":1}" } },
         { "{\"const\":{\"a\":1,\"b\":\"5\"}}", { "{\"a\":1,\"b\":\"5\"}" }, { "{\"a\":1,\"b\":\"6\"}" } },
         { "{\"properties\":{\"v\":{\"pattern\":\"^[0-9]{3}$\"},\"w\":{\"anyOf\":[{\"maxLength\":3},{\"type\":\"null\"}]}},"
           "\"required\":[\"v\"]}",

@@ -148,6 +148,10 @@ qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, 
 /* qn_schema_match_properties - properties, each with the schemas of the patterns that its name matches. Owned by the compiler. */
 qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, json_t **properties);
 
+/* qn_schema_list_names - the schema of an object whose propertyNames are constants as one with these properties alone. Names that are said
+ * otherwise are not supported: with strict an error, else any. */
+qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema);
+
 /* qn_schema_find_names - names that an object does not name, by the patterns that they match: DFAs of the grammar, without a name in
  * common, and the schemas of their values.
  *

@@ -568,6 +568,7 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
 {
     uint32_t id, first, between, after, key, node;
     qn_object_rule *o;
+    QN_TRY(qn_schema_list_names(c, &schema));
     QN_TRY(qn_grammar_add_object(c->grammar, &id));
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &first));
     c->grammar->nodes[first].lo = 1;

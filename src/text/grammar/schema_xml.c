@@ -504,6 +504,7 @@ static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *
 static qn_status add_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     uint32_t id, between, first, node;
+    QN_TRY(qn_schema_list_names(c, &schema));
     QN_TRY(qn_grammar_add_object(c->grammar, &id));
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &between));
     QN_TRY(add_parameters(c, id, schema, between));
