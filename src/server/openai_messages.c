@@ -213,10 +213,10 @@ static bool take_switch(const char *variable, const char *name, json_t *value, j
     return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
 }
 
-/* Outside chat_template_kwargs, as clients of other servers have them. */
-static bool take_thinking(const json_t *body, json_t *conversation, qn_refusal *refusal)
+/* As clients of other servers have it. */
+static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
-    json_t *reasoning = qn_field(body, "reasoning"), *thinks = qn_field(body, "enable_thinking"), *value;
+    json_t *reasoning = qn_field(body, "reasoning"), *value;
     const char *name;
     if (reasoning && !json_is_object(reasoning))
         return qn_refuse_type(refusal, "reasoning", reasoning, "an object");
@@ -232,14 +232,15 @@ static bool take_thinking(const json_t *body, json_t *conversation, qn_refusal *
                       : !take_switch("enable_thinking", "reasoning.enabled", value, conversation, refusal))
             return false;
     }
-    return !thinks || take_switch("enable_thinking", "enable_thinking", thinks, conversation, refusal);
+    return true;
 }
 
-static bool take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
+bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
 {
-    json_t *effort = qn_field(body, "reasoning_effort"), *variables = qn_field(body, "chat_template_kwargs"), *value;
+    json_t *effort = qn_field(body, "reasoning_effort"), *thinks = qn_field(body, "enable_thinking"),
+           *variables = qn_field(body, "chat_template_kwargs"), *value;
     const char *name;
-    if (!take_thinking(body, conversation, refusal))
+    if (thinks && !take_switch("enable_thinking", "enable_thinking", thinks, conversation, refusal))
         return false;
     if (effort && !qn_openai_take_effort(effort, "reasoning_effort", conversation, refusal))
         return false;
@@ -301,7 +302,8 @@ json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refus
     json_t *conversation = json_object();
     const bool done = check_modalities(body, refusal) && take_end(body, conversation, refusal) &&
                       take_messages(body, reading, conversation, refusal) && check_continued(conversation, refusal) &&
-                      take_tools(body, reading, conversation, refusal) && take_variables(body, conversation, refusal);
+                      take_tools(body, reading, conversation, refusal) && take_reasoning(body, conversation, refusal) &&
+                      qn_openai_take_variables(body, conversation, refusal);
     if (done)
         return conversation;
     json_decref(conversation);
