@@ -209,6 +209,9 @@ bool qn_openai_check_function(const json_t *function, size_t index, const json_t
 bool qn_openai_check_count(size_t n, const char *name, const qn_protocol_limits *limits, qn_refusal *refusal);
 bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversation, qn_refusal *refusal);
 
+/* qn_openai_take_variables - reasoning_effort, enable_thinking and chat_template_kwargs of a body. */
+bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal);
+
 /* openai_format.c: the format of content, and how JSON is written, by the fields of a body; by a schema in a field of any name. Its
  * grammar becomes the requests'. */
 bool qn_openai_take_format(qn_openai *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);

@@ -207,8 +207,8 @@ static bool is_of_call(const qn_output_event *event)
 static void take_output(const qn_openai *x, size_t index, const qn_output_event *event, qn_bytes *out)
 {
     qn_choice *choice = &x->choices[index];
-    if (x->has_functions && is_of_call(event) && event->call) { /* there is one `function_call`: another call is text */
-        if (event->kind == QN_OUTPUT_CALL_END)
+    if (x->has_functions && is_of_call(event) && event->call) { /* there is one `function_call`: another is text, or cut */
+        if (event->kind == QN_OUTPUT_CALL_END && event->call_end != QN_OUTPUT_CUT)
             add_text(x, index, false, event->text, event->length, out);
         return;
     }

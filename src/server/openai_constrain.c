@@ -84,7 +84,8 @@ bool qn_openai_check_tools(const qn_openai *x, qn_refusal *refusal)
     if (tools->is_required && !tools->list)
         return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' is there, expected tools");
     if (tools->name && !find_tool(tools->list, tools->name))
-        return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names a function that is not among the tools");
+        return qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names %s",
+                         *tools->name ? "a function that is not among the tools" : "no function, expected one of the tools");
     const bool is_json =
         x->format.kind == QN_GRAMMAR_JSON || x->format.kind == QN_GRAMMAR_SCHEMA || x->format.kind == QN_GRAMMAR_SCHEMA_STRICT;
     return !x->format.is_given || is_json || !tools->list ||

@@ -28,6 +28,13 @@ static bool take_functions(json_t *body, const json_t *functions, qn_reading *re
         return false;
     if (!qn_reading_take(reading, n * WRAPPED_BYTES))
         return qn_reading_refuse(reading, refusal);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *function = json_array_get(functions, i);
+        char where[sizeof refusal->param];
+        snprintf(where, sizeof where, "functions[%zu]", i);
+        if (!json_is_string(json_object_get(function, "name")))
+            return qn_refuse(refusal, 400, NULL, where, "function %zu has no name, expected {\"name\": ...}", i);
+    }
     json_t *tools = json_array();
     bool done = tools != NULL;
     for (size_t i = 0; done && i < n; i++)
@@ -45,7 +52,7 @@ static bool take_choice(json_t *body, json_t *choice, bool has_functions, qn_ref
     if (qn_json_is(choice, "none") || qn_json_is(choice, "auto"))
         return set_new(body, "tool_choice", json_incref(choice), refusal);
     if (!json_is_string(name))
-        return qn_refuse_type(refusal, "function_call", choice, "\"none\", \"auto\" or {\"name\": ...}");
+        return qn_refuse_choice(refusal, "function_call", choice, "\"none\", \"auto\" or {\"name\": ...}");
     if (!has_functions)
         return qn_refuse(refusal, 400, NULL, "function_call", "'function_call' is there, expected 'functions'");
     return set_new(body, "tool_choice", json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", name), refusal);

@@ -211,10 +211,42 @@ bool qn_openai_take_effort(json_t *effort, const char *name, json_t *conversatio
     return json_object_set(conversation, "reasoning_effort", effort) == 0 || qn_refuse_memory(refusal);
 }
 
-static bool take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
+static bool take_switch(const char *variable, const char *name, json_t *value, json_t *conversation, qn_refusal *refusal)
 {
-    json_t *effort = qn_field(body, "reasoning_effort"), *variables = qn_field(body, "chat_template_kwargs"), *value;
+    if (!json_is_boolean(value))
+        return qn_refuse_type(refusal, name, value, "true or false");
+    return json_object_set(conversation, variable, value) == 0 || qn_refuse_memory(refusal);
+}
+
+/* As clients of other servers have it. */
+static bool take_reasoning(const json_t *body, json_t *conversation, qn_refusal *refusal)
+{
+    json_t *reasoning = qn_field(body, "reasoning"), *value;
     const char *name;
+    if (reasoning && !json_is_object(reasoning))
+        return qn_refuse_type(refusal, "reasoning", reasoning, "an object");
+    json_object_foreach(reasoning, name, value)
+    {
+        const bool is_effort = !strcmp(name, "effort");
+        if (json_is_null(value) || !strcmp(name, "summary"))
+            continue;
+        if (!is_effort && strcmp(name, "enabled") != 0)
+            return qn_refuse(refusal, 400, "unsupported", "reasoning", "'reasoning' has '%.40s', expected effort or enabled",
+                             name);
+        if (is_effort ? !qn_openai_take_effort(value, "reasoning.effort", conversation, refusal)
+                      : !take_switch("enable_thinking", "reasoning.enabled", value, conversation, refusal))
+            return false;
+    }
+    return true;
+}
+
+bool qn_openai_take_variables(const json_t *body, json_t *conversation, qn_refusal *refusal)
+{
+    json_t *effort = qn_field(body, "reasoning_effort"), *thinks = qn_field(body, "enable_thinking"),
+           *variables = qn_field(body, "chat_template_kwargs"), *value;
+    const char *name;
+    if (thinks && !take_switch("enable_thinking", "enable_thinking", thinks, conversation, refusal))
+        return false;
     if (effort && !qn_openai_take_effort(effort, "reasoning_effort", conversation, refusal))
         return false;
     if (variables && !json_is_object(variables))
@@ -230,10 +262,8 @@ static bool take_variables(const json_t *body, json_t *conversation, qn_refusal 
             return qn_refuse(
                 refusal, 400, "unsupported", "chat_template_kwargs",
                 "'chat_template_kwargs' has '%.40s', expected enable_thinking, preserve_thinking or reasoning_effort", name);
-        if (!json_is_boolean(value))
-            return qn_refuse_type(refusal, name, value, "true or false");
-        if (json_object_set(conversation, name, value))
-            return qn_refuse_memory(refusal);
+        if (!take_switch(name, name, value, conversation, refusal))
+            return false;
     }
     return true;
 }
@@ -279,7 +309,8 @@ json_t *qn_openai_conversation(const json_t *body, qn_reading *reading, qn_refus
     json_t *conversation = json_object();
     const bool done = check_modalities(body, refusal) && take_end(body, conversation, refusal) &&
                       take_messages(body, reading, conversation, refusal) && check_continued(conversation, refusal) &&
-                      take_tools(body, reading, conversation, refusal) && take_variables(body, conversation, refusal);
+                      take_tools(body, reading, conversation, refusal) && take_reasoning(body, conversation, refusal) &&
+                      qn_openai_take_variables(body, conversation, refusal);
     if (done)
         return conversation;
     json_decref(conversation);

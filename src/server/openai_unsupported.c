@@ -46,6 +46,9 @@ static const struct {
     { "structural_tag", NONE, OF_ALL },
     { "grammar_lazy", FALSE, OF_ALL },
     { "grammar_triggers", EMPTY, OF_ALL },
+    { "guided_decoding", EMPTY, OF_ALL },
+    { "format", EMPTY, OF_ALL },
+    { "extra_body", EMPTY, OF_ALL }, /* of Python's client, which sends its members */
     /* The prompt. */
     { "truncate_prompt_tokens", NONE, OF_ALL },
     { "chat_template", NONE, OF_CHATS },

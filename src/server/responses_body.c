@@ -306,7 +306,7 @@ bool qn_responses_conversation(qn_responses *x, const json_t *body, qn_reading *
     const bool done = check_state(body, refusal) && take_input(x, &turns, body, reading, refusal) &&
                       take_format(x, qn_field(body, "text"), refusal) &&
                       qn_openai_take_format(&x->base, body, reading, refusal) && take_tools(x, body, reading, tools, refusal) &&
-                      take_effort(body, conversation, refusal) &&
+                      take_effort(body, conversation, refusal) && qn_openai_take_variables(body, conversation, refusal) &&
                       (qn_turns_finish(&turns, x->base.tools.list ? tools : NULL, false, conversation) ||
                        qn_reading_refuse(reading, refusal));
     qn_turns_free(&turns);

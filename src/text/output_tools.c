@@ -1,7 +1,7 @@
 /* What a parser keeps of tools: their names, and for the XML form the types that their JSON schemas give arguments. The JSON itself,
  * which may be large, is not needed while an answer is generated. */
 #include "base/memory.h"
-#include "text/grammar/schema_merge.h"
+#include "text/grammar/schema.h"
 #include "text/output_internal.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ struct walk {
     const json_t *root;
     uint64_t n_visits;
     qn_value_types *types;
-    unsigned n_schemas; /* that name types */
+    unsigned n_schemas; /* that name types, or whose keywords do */
     bool has_string;    /* that is not in `types` yet: it comes last */
 };
 
@@ -115,6 +115,25 @@ static bool is_any_text(const json_t *schema)
     return true;
 }
 
+/* The types that keywords are about, as in a grammar. Numbers alone are read of a value of any type, too. */
+static void add_implied(struct walk *walk, const json_t *schema)
+{
+    static const struct {
+        unsigned bit;
+        qn_value_type type;
+    } types[] = { { QN_IS_NUMBER, VALUE_NUMBER },
+                  { QN_IS_ARRAY, VALUE_ARRAY },
+                  { QN_IS_OBJECT, VALUE_OBJECT },
+                  { QN_IS_STRING, VALUE_STRING } };
+    const unsigned implied = qn_schema_implied_types(schema);
+    if (!implied || implied == QN_IS_NUMBER)
+        return;
+    walk->n_schemas++;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (implied & types[i].bit)
+            add_type(walk, types[i].type);
+}
+
 static void collect(struct walk *walk, const json_t *schema)
 {
     const json_t *list, *element;
@@ -123,6 +142,7 @@ static void collect(struct walk *walk, const json_t *schema)
         return;
     if (json_is_true(json_object_get(schema, "nullable")))
         add_type(walk, VALUE_NULL);
+    const unsigned n_before = walk->n_schemas;
     walk->n_schemas += json_object_get(schema, "type") || json_object_get(schema, "const") || json_object_get(schema, "enum");
     if ((list = json_object_get(schema, "type"))) {
         add_named(walk, list, false);
@@ -138,10 +158,28 @@ static void collect(struct walk *walk, const json_t *schema)
     for (size_t k = 0; k < N_PARTS; k++)
         for (i = 0; (element = part_of(walk, schema, k, i)); i++)
             collect(walk, element);
-    if (json_object_get(schema, "properties"))
-        add_type(walk, VALUE_OBJECT);
-    if (json_object_get(schema, "items"))
-        add_type(walk, VALUE_ARRAY);
+    if (walk->n_schemas == n_before)
+        add_implied(walk, schema);
+}
+
+/* The type of a property of a constant. True if it has one. */
+static bool add_constant(struct walk *walk, const json_t *constant, const char *name)
+{
+    const json_t *value = json_object_get(constant, name);
+    if (!value)
+        return false;
+    walk->n_schemas++;
+    add_type_of(walk, value);
+    return true;
+}
+
+static bool collect_constants(struct walk *walk, const json_t *schema, const char *name)
+{
+    const json_t *list = json_object_get(schema, "enum");
+    bool is_named = add_constant(walk, json_object_get(schema, "const"), name);
+    for (size_t i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
+        is_named |= add_constant(walk, json_array_get(list, i), name);
+    return is_named;
 }
 
 /* The types of a property of objects, in what their schema says itself, refers to or joins; with `name` NULL of those that none names.
@@ -160,7 +198,9 @@ static bool collect_property(struct walk *walk, const json_t *schema, const char
         collect(walk, property);
     else if (name) /* another schema may name it */
         collect(walk, json_object_get(schema, "additionalProperties"));
-    if (!name)
+    if (name)
+        is_named |= collect_constants(walk, schema, name);
+    else
         json_object_foreach((json_t *)json_object_get(schema, "patternProperties"), pattern, matching) collect(walk, matching);
     for (size_t k = 0; k < N_PARTS; k++)
         for (size_t i = 0; (part = part_of(walk, schema, k, i)); i++)
@@ -272,19 +312,29 @@ static argument argument_of(const qn_value_types *types)
     return a;
 }
 
-/* The names of the properties of objects, as collect_property finds them. */
-static void find_names(struct build *b, struct walk *walk, const json_t *schema)
+/* Keeps the names of an object's members. */
+static void keep_names(struct build *b, struct walk *walk, const json_t *object)
 {
-    const json_t *property, *part;
+    const json_t *value;
     const char *name;
-    if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
-        return;
-    json_object_foreach(json_object_get(schema, "properties"), name, property)
+    json_object_foreach((json_t *)object, name, value)
     {
         if (!visit(walk, PER_CONSTANT))
             return;
         b->has_memory &= strlen(name) > MAX_NAME || !json_object_set_new(b->found, name, json_null());
     }
+}
+
+/* The names of the properties of objects, as collect_property finds them. */
+static void find_names(struct build *b, struct walk *walk, const json_t *schema)
+{
+    const json_t *list = json_object_get(schema, "enum"), *part;
+    if (!json_is_object(schema) || !visit(walk, PER_SCHEMA))
+        return;
+    keep_names(b, walk, json_object_get(schema, "properties"));
+    keep_names(b, walk, json_object_get(schema, "const"));
+    for (size_t i = 0; i < json_array_size(list) && visit(walk, PER_CONSTANT); i++)
+        keep_names(b, walk, json_array_get(list, i));
     for (size_t k = 0; k < N_PARTS; k++)
         for (size_t i = 0; (part = part_of(walk, schema, k, i)); i++)
             find_names(b, walk, part);

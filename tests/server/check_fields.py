@@ -152,10 +152,12 @@ def check_functions(lines):
     lines.refused(CHAT, {**body, **tools}, "functions", "tools")
     lines.refused(CHAT, {**body, "tool_choice": "auto"}, "functions", "tool_choice")
     lines.refused(CHAT, {"messages": body["messages"], "function_call": {"name": "look_up"}}, "function_call", "functions")
-    lines.refused(CHAT, {**body, "function_call": "look_up"}, "function_call")
+    lines.refused(CHAT, {**body, "function_call": "look_up"}, "function_call", "is \"look_up\"")
     lines.refused(CHAT, {**body, "function_call": {"name": "other"}}, "function_call")
-    lines.refused(CHAT, {**body, "functions": [{}]}, "functions[0]")
+    lines.refused(CHAT, {**body, "functions": [{}]}, "functions[0]", "expected {\"name\": ...}")
+    lines.refused(CHAT, {**body, "functions": [{"type": "function", "function": FUNCTION}]}, "functions[0]", "expected {\"name\": ...}")
     lines.refused(CHAT, {**body, "functions": {}}, "functions")
+    lines.refused(CHAT, {"messages": body["messages"], **tools, "tool_choice": {"type": "function", "name": "look_up"}}, "tool_choice", "names no function")
     lines.refused(CHAT, {**body, "messages": [*ASK, {"role": "function", "content": "x"}]}, "messages[1].name")
     lines.refused(CHAT, {**body, "messages": [{**past[1], "tool_calls": newer[1]["tool_calls"]}]}, "messages[0].function_call")
     lines.get(CHAT, {"messages": ASK, "functions": None, "function_call": None, "max_tokens": 1})
@@ -280,7 +282,8 @@ def check_refused(lines):
     values = {"min_tokens": (1, 0), "stop_token_ids": ([1], []), "allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
               "skip_special_tokens": (False, True), "use_beam_search": (True, False), "typical_p": (0.5, 1), "mirostat": (2, 0), "xtc_probability": (0.1, 0.0),
               "dry_multiplier": (0.8, 0), "top_n_sigma": (1.5, -1), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
-              "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], [])}
+              "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], []),
+              "guided_decoding": ({"regex": "a"}, {}), "format": ("json", ""), "extra_body": ({"guided_regex": "a"}, {})}
     of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),
                 "include_reasoning": (False, True), "add_special_tokens": (True, False), "web_search_options": ({}, None)}
     for path, body in BODIES.items():

@@ -212,6 +212,32 @@ static void test_names(void **unused)
     json_decref(tools);
 }
 
+/* Arguments are objects, whatever the schema says. */
+static void test_types(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *schema;
+        bool may_be;
+    } cases[] = { { "{\"type\":\"string\"}", false }, { "{\"type\":\"array\"}", false },
+                  { "{\"type\":\"null\"}", false },   { "{\"type\":[\"string\",\"null\"]}", false },
+                  { "{\"type\":[]}", false },         { "{\"type\":[\"null\",\"object\"]}", true },
+                  { "{\"type\":\"object\"}", true },  { "{}", true } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases * N_FORMS; i++) {
+        qn_output_params output;
+        qn_grammar *grammar;
+        json_t *tools = json_pack("[{s:s,s:o}]", "name", "f", "parameters", json_loads(cases[i / N_FORMS].schema, 0, NULL));
+        label("form %d, %s", forms[i % N_FORMS], cases[i / N_FORMS].schema);
+        qn_output_params_init(&output, forms[i % N_FORMS]);
+        const qn_status status = qn_grammar_from_calls(&(qn_grammar_calls){ .output = &output, .tools = tools }, &grammar);
+        assert_int_equal(status, cases[i / N_FORMS].may_be ? QN_OK : QN_ERR_INVALID);
+        if (status != QN_OK)
+            assert_text("tool 'f': the type of its arguments has no objects");
+        qn_grammar_free(grammar);
+        json_decref(tools);
+    }
+}
+
 /* ---- Lengths ---- */
 
 static void test_lengths(void **unused)
@@ -415,6 +441,41 @@ static void test_roots(void **unused)
           "\"required\":[\"b\"]}]}",
           { "{\"a\":1}", "{\"b\":\"x\"}", "{\"a\":1,\"b\":\"x\"}" },
           { "{}", "{\"a\":\"x\"}" } },
+        { "{\"const\":{\"a\":1,\"b\":\"x\"}}",
+          { "{\"a\":1,\"b\":\"x\"}" },
+          { "{}", "{\"a\":1}", "{\"a\":1,\"b\":\"y\"}", "{\"a\":1,\"b\":\"x\",\"c\":2}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"$ref\":\"#/$defs/"
+          "c\"},\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1,\"$defs\":{\"c\":{\"enum\":[\"red\","
+          "\"green\"],\"type\":\"string\"}}}",
+          { "{\"red\":1}", "{\"red\":1,\"green\":2}" },
+          { "{}", "{\"blue\":1}", "{\"red\":\"x\"}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"const\":\"a\"},\"properties\":{\"a\":{\"enum\":[\"x\"]},\"b\":{\"type\":"
+          "\"integer\"}}}",
+          { "{\"a\":\"x\"}", "{}" },
+          { "{\"b\":1}", "{\"a\":\"y\"}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\"},\"additionalProperties\":{\"type\":\"integer\"}}",
+          { "{\"any\":1}", "{}" },
+          { "{\"any\":\"x\"}" } },
+        { "{\"type\":\"object\",\"propertyNames\":false}", { "{}" }, { "{\"a\":1}" } },
+        { "{\"const\":{\"a\":1,\"b\":\"5\"}}", { "{\"a\":1,\"b\":\"5\"}" }, { "{\"a\":1,\"b\":\"6\"}" } },
+        { "{\"properties\":{\"v\":{\"pattern\":\"^[0-9]{3}$\"},\"w\":{\"anyOf\":[{\"maxLength\":3},{\"type\":\"null\"}]}},"
+          "\"required\":[\"v\"]}",
+          { "{\"v\":\"123\"}", "{\"v\":\"012\",\"w\":\"5\"}", "{\"v\":\"123\",\"w\":null}" },
+          { "{\"v\":\"12\"}", "{\"v\":\"123\",\"w\":\"long\"}" } },
+        { "{\"type\":\"object\",\"enum\":[{\"a\":1},{\"b\":[\"x\",null]},{},7]}",
+          { "{\"a\":1}", "{\"b\":[\"x\",null]}", "{}" },
+          { "{\"a\":2}", "{\"b\":[\"x\"]}", "{\"a\":1,\"b\":[\"x\",null]}" } },
+        { "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"},\"minProperties\":1}",
+          { "{\"a\":1}", "{\"a\":1,\"b\":2}" },
+          { "{}", "{\"a\":\"x\"}" } },
+        { "{\"type\":\"object\",\"patternProperties\":{\"^x-\":{\"type\":\"integer\"}},\"additionalProperties\":false,"
+          "\"minProperties\":1}",
+          { "{\"x-a\":1}" },
+          { "{}", "{\"a\":1}", "{\"x-a\":\"b\"}" } },
+        { "{\"oneOf\":[{\"properties\":{\"t\":{\"const\":\"a\"}},\"required\":[\"t\"]},{\"properties\":{\"t\":{\"const\":\"b\"}"
+          "},\"required\":[\"t\"]}],\"discriminator\":{\"propertyName\":\"t\"}}",
+          { "{\"t\":\"a\"}", "{\"t\":\"b\"}" },
+          { "{\"t\":\"c\"}", "{}" } },
         { "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"a\",\"b\"]}},\"required\":[\"kind\"],\"if\":{"
           "\"properties\":{\"kind\":{\"const\":"
           "\"a\"}}},\"then\":" CONTENT ",\"else\":" SOURCE "}",
@@ -529,10 +590,10 @@ static void test_readings(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),  cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_names),     cmocka_unit_test(test_lengths), cmocka_unit_test(test_no_length),
-        cmocka_unit_test(test_constants), cmocka_unit_test(test_roots),   cmocka_unit_test(test_values),
-        cmocka_unit_test(test_readings),
+        cmocka_unit_test(test_counts),    cmocka_unit_test(test_bounds),    cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_types),     cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_no_length), cmocka_unit_test(test_constants), cmocka_unit_test(test_roots),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_readings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,8 +25,9 @@ static const char tools_text[] =
     "\"array\"}]},"
     "\"count\": {\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"integer\"}]}, \"flag\": {\"anyOf\": [{\"type\": \"string\", "
     "\"minLength\": 2},"
-    "{\"type\": \"boolean\"}]}, \"mode\": {\"anyOf\": [{\"const\": \"auto\"}, {\"type\": \"integer\"}]}}, \"if\": "
-    "{\"required\": [\"mode\"]},"
+    "{\"type\": \"boolean\"}]}, \"mode\": {\"anyOf\": [{\"const\": \"auto\"}, {\"type\": \"integer\"}]}, \"code\": "
+    "{\"pattern\": \"^[0-9]+$\"}, \"rows\": {\"minItems\": 1}}, "
+    "\"enum\": [{\"zip\": \"01\"}, {\"zip\": \"2\", \"n\": 3}], \"if\": {\"required\": [\"mode\"]},"
     "\"then\": {\"properties\": {\"both\": {\"type\": \"string\"}}}, \"else\": {\"properties\": {\"both\": {\"type\": "
     "\"integer\"}}}}},"
     "{\"name\": \"now\", \"input_schema\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}}}]";
@@ -193,6 +194,10 @@ static const struct golden {
       "[get_weather|{\"where\": {\"x\": \"<parameter=city> </parameter></function></tool_call> \\\"\"}, \"list\": "
       "\"[\\\"a\"}]=" },
     /* Values of a union: what they are read as first. */
+    { QN_OUTPUT_XML, 0,
+      "<tool_call>\n<function=union>\n<parameter=code>\n7\n</parameter>\n<parameter=rows>\n[8]\n</parameter>\n"
+      "<parameter=zip>\n2\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>",
+      "[union|{\"code\": \"7\", \"rows\": [8], \"zip\": \"2\", \"n\": 3}]=" },
     { QN_OUTPUT_XML, 0,
       "<tool_call>\n<function=union>\n<parameter=many>\n[\"a\"]\n</parameter>\n<parameter=count>\n7\n</"
       "parameter>\n<parameter=flag>\n"

@@ -242,6 +242,31 @@ static void whole_chats(void **unused)
     }
 }
 
+/* Another call than the one that `function_call` has: its text, unless it is cut. */
+static void functions_have_one_call(void **unused)
+{
+    (void)unused;
+    static const char *const contents[] = { "\"<raw>\"", "null", "\"<raw>\"" };
+    static const qn_output_call_end ends[] = { QN_OUTPUT_COMPLETE, QN_OUTPUT_CUT, QN_OUTPUT_BROKEN };
+    char expected[400];
+    for (size_t i = 0; i < 3; i++) {
+        label("end %zu", i);
+        open_exchange(CHAT, "{" ASK ",\"functions\":[],\"function_call\":\"auto\"}");
+        for (size_t call = 0; call < 2; call++) {
+            output(0, QN_OUTPUT_CALL_BEGIN, call ? "g" : "f", call, QN_OUTPUT_COMPLETE);
+            output(0, QN_OUTPUT_ARGUMENTS, "{}", call, QN_OUTPUT_COMPLETE);
+            output(0, QN_OUTPUT_CALL_END, "<raw>", call, call ? ends[i] : QN_OUTPUT_COMPLETE);
+        }
+        finish(0, i == 1 ? QN_FINISH_LENGTH : QN_FINISH_STOP, false);
+        snprintf(
+            expected, sizeof expected,
+            "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":%s,\"function_call\":{\"name\":\"f\",\"arguments\":"
+            "\"{}\"}},\"logprobs\":null,\"finish_reason\":\"%s\"}",
+            contents[i], i == 1 ? "length" : "function_call");
+        assert_choice(expected);
+    }
+}
+
 /* ---- Log probabilities ---- */
 
 #define ENTRY(text, byte, value)                                                                                               \
@@ -388,6 +413,7 @@ int main(void)
         cmocka_unit_test(an_error_is_a_whole_answer),
         cmocka_unit_test(an_unsupported_grammar_is_of_the_client),
         cmocka_unit_test(whole_chats),
+        cmocka_unit_test(functions_have_one_call),
         cmocka_unit_test(tokens_come_with_their_text),
         cmocka_unit_test(lists_of_completions),
         cmocka_unit_test(completions_stream),

@@ -183,6 +183,14 @@ static void chats_become_conversations(void **unused)
                         "\"reasoning_effort\":\"max\"}}",
                         "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"preserve_thinking\":true,"
                         "\"reasoning_effort\":\"max\"}");
+    assert_conversation(CHAT, "{" ASK ",\"enable_thinking\":false,\"reasoning\":{\"effort\":\"low\",\"summary\":\"auto\"}}",
+                        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"reasoning_effort\":\"low\"}");
+    assert_conversation(CHAT, "{" ASK ",\"reasoning\":{\"enabled\":false,\"effort\":null}}",
+                        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false}");
+    assert_conversation(CHAT,
+                        "{" ASK ",\"enable_thinking\":true,\"reasoning\":{\"effort\":\"low\"},\"reasoning_effort\":\"high\","
+                        "\"chat_template_kwargs\":{\"enable_thinking\":false}}",
+                        "{\"add_generation_prompt\":true," ASK ",\"enable_thinking\":false,\"reasoning_effort\":\"high\"}");
     assert_conversation(
         CHAT,
         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000\"}]},"
@@ -335,6 +343,11 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{" ASK ",\"chat_template_kwargs\":[]}", "chat_template_kwargs" },
         { CHAT, "{" ASK ",\"chat_template_kwargs\":{\"bos_token\":\"\"}}", "chat_template_kwargs" },
         { CHAT, "{" ASK ",\"chat_template_kwargs\":{\"enable_thinking\":5}}", "enable_thinking" },
+        { CHAT, "{" ASK ",\"enable_thinking\":\"no\"}", "enable_thinking" },
+        { CHAT, "{" ASK ",\"reasoning\":\"high\"}", "reasoning" },
+        { CHAT, "{" ASK ",\"reasoning\":{\"effort\":\"huge\"}}", "reasoning.effort" },
+        { CHAT, "{" ASK ",\"reasoning\":{\"enabled\":1}}", "reasoning.enabled" },
+        { CHAT, "{" ASK ",\"reasoning\":{\"max_tokens\":10}}", "reasoning" },
         { CHAT, "{" ASK ",\"reasoning_format\":\"x\"}", "reasoning_format" },
         { CHAT, "{" ASK ",\"thinking_budget_tokens\":-2}", "thinking_budget_tokens" },
         { TEXT, "{}", "prompt" },

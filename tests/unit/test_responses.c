@@ -102,6 +102,8 @@ static void values_reach_the_request(void **unused)
 {
     (void)unused;
     converts(ASK ",'reasoning':{'effort':'low','summary':'auto'}", "'messages':[" HM "],'reasoning_effort':'low'");
+    converts(ASK ",'enable_thinking':false,'chat_template_kwargs':{'preserve_thinking':true}",
+             "'messages':[" HM "],'enable_thinking':false,'preserve_thinking':true");
     converts(ASK ",'reasoning':{'effort':null},'include':['reasoning.encrypted_content'],'prompt_cache_key':'k'",
              "'messages':[" HM "]");
     x = must_take(RESPONSES, quoted("{" ASK ",'max_output_tokens':5,'temperature':0.5,'top_p':0.75,'stream':true,'model':'o',"
@@ -165,6 +167,8 @@ static void wrong_values_name_their_field(void **unused)
         { ASK ",'text':{'format':{'type':'json_schema','schema':{'not':{}},'strict':true}}", "text.format.schema", "" },
         { ASK ",'reasoning':5", "reasoning", "" },
         { ASK ",'reasoning':{'effort':'huge'}", "reasoning.effort", "" },
+        { ASK ",'enable_thinking':1", "enable_thinking", "" },
+        { ASK ",'chat_template_kwargs':{'x':1}", "chat_template_kwargs", "" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[1000];

@@ -188,6 +188,7 @@ void qn_grammar_free(qn_grammar *g)
         free(o->spellings);
         free(o->values);
         free(o->value_rules);
+        free(o->other_rules);
     }
     for (size_t i = 0; i < g->n_arrays; i++) {
         free(g->arrays[i].items);
@@ -275,10 +276,15 @@ static bool rule_is_productive(const qn_grammar *g, uint32_t rule)
     return g->nodes[g->rules[rule].entry].productive;
 }
 
-/* Whether there may be members that the object does not name. */
+/* Whether there may be members that the object does not name. Their values say so: what follows a value may be one more of them. */
 static bool has_others(const qn_grammar *g, const qn_object_rule *o)
 {
-    return o->additional && (o->others ? g->nodes[g->nodes[o->others].next].productive : rule_is_productive(g, o->rest_rule));
+    if (!o->additional || !o->others)
+        return o->additional && rule_is_productive(g, o->rest_rule);
+    for (uint32_t i = 0; i < o->n_other_rules; i++)
+        if (rule_is_productive(g, o->other_rules[i]))
+            return true;
+    return false;
 }
 
 static bool object_is_productive(const qn_grammar *g, const qn_object_rule *o)

@@ -86,7 +86,8 @@ typedef struct qn_object_rule {
     bool is_ordered;                      /* properties come in their order, then additional ones */
     uint8_t end;                          /* the byte behind a key */
     uint32_t rest, rest_value, rest_rule; /* the QN_STRING node of an additional key, the node behind it, and its rule */
-    uint32_t others;                      /* or in its place the QN_REST node of such keys */
+    uint32_t others;                      /* or in its place the QN_REST node of such keys, */
+    uint32_t *other_rules, n_other_rules; /* and the rules of their values */
     uint32_t close_empty, close;          /* nodes of `}`: at once, or behind a member */
     uint32_t first, more;                 /* nodes of the first key's quote; of a comma and a key */
 } qn_object_rule;

@@ -45,14 +45,24 @@ static qn_status add_delimiter(qn_schema_compiler *c, const qn_output_delimiter 
 
 /* ---- Calls ---- */
 
+/* Whether values of a type, or of a list of them, may be objects. */
+static bool may_be_object(json_t *type)
+{
+    json_t *name;
+    size_t i;
+    json_array_foreach(type, i, name) if (json_is_string(name) && !strcmp(json_string_value(name), "object")) return true;
+    return !json_is_array(type) && (!json_is_string(type) || !strcmp(json_string_value(type), "object"));
+}
+
 /* The arguments' schema as one of objects, owned by the compiler. */
-static qn_status find_schema(qn_schema_compiler *c, const json_t *function, json_t **schema)
+static qn_status find_schema(qn_schema_compiler *c, const json_t *function, const char *what, json_t **schema)
 {
     const json_t *given = qn_output_tool_schema(function);
     *schema = json_is_object(given) ? json_copy((json_t *)given) : json_object();
     QN_TRY(qn_schema_own(c, *schema));
-    const bool is_typed = json_is_string(json_object_get(*schema, "type"));
-    return !is_typed && json_object_set_new(*schema, "type", json_string("object")) ? no_memory() : QN_OK;
+    if (!may_be_object(json_object_get(*schema, "type")))
+        return qn_fail(QN_ERR_INVALID, "%s: the type of its arguments has no objects, expected 'object'", what);
+    return json_object_set_new(*schema, "type", json_string("object")) ? no_memory() : QN_OK;
 }
 
 /* From the name of a function to `next`, behind the last brace or tag. */
@@ -69,7 +79,7 @@ static qn_status add_function(call_compiler *k, const json_t *function, uint32_t
     snprintf(what, sizeof what, "tool '%.60s'", name);
     if (is_xml && !qn_schema_is_tag_name(name))
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the name is not supported", what);
-    QN_TRY(find_schema(c, function, &schema));
+    QN_TRY(find_schema(c, function, what, &schema));
     if (is_xml) {
         c->xml.tool = qn_output_find_tool(c->xml.tools, name, strlen(name));
         QN_TRY(qn_schema_compile(c, what, schema, schema, QN_FORM_PARAMETERS, &rule));

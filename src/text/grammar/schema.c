@@ -188,9 +188,9 @@ static bool is_in(const char *key, const char *const *list)
 }
 
 static const char *const notes[] = {
-    "title",     "description", "default",     "examples",        "example",          "$schema",
-    "$id",       "id",          "$comment",    "$anchor",         "deprecated",       "readOnly",
-    "writeOnly", "$defs",       "definitions", "contentEncoding", "contentMediaType", NULL
+    "title",       "description",     "default",          "examples",      "example",  "$schema",   "$id",
+    "id",          "$comment",        "$anchor",          "deprecated",    "readOnly", "writeOnly", "$defs",
+    "definitions", "contentEncoding", "contentMediaType", "discriminator", NULL
 };
 static const char *const supported[] = { "type",
                                          "enum",
@@ -199,6 +199,7 @@ static const char *const supported[] = { "type",
                                          "required",
                                          "additionalProperties",
                                          "patternProperties",
+                                         "propertyNames",
                                          "minProperties",
                                          "maxProperties",
                                          "items",
@@ -396,34 +397,25 @@ static qn_status compile_reference(qn_schema_compiler *c, json_t *schema, uint32
 /* ---- Types ---- */
 
 /* A type of its own for every set of keywords that speak of it. */
-static unsigned implied_types(json_t *schema)
+unsigned qn_schema_implied_types(const json_t *schema)
 {
     static const struct {
         const char *keyword;
         unsigned types;
-    } implied[] = { { "properties", QN_IS_OBJECT },
-                    { "required", QN_IS_OBJECT },
-                    { "additionalProperties", QN_IS_OBJECT },
-                    { "patternProperties", QN_IS_OBJECT },
-                    { "minProperties", QN_IS_OBJECT },
-                    { "maxProperties", QN_IS_OBJECT },
-                    { "items", QN_IS_ARRAY },
-                    { "prefixItems", QN_IS_ARRAY },
-                    { "minItems", QN_IS_ARRAY },
-                    { "maxItems", QN_IS_ARRAY },
-                    { "minLength", QN_IS_STRING },
-                    { "maxLength", QN_IS_STRING },
-                    { "pattern", QN_IS_STRING },
-                    { "format", QN_IS_STRING },
-                    { "minimum", QN_IS_NUMBER },
-                    { "maximum", QN_IS_NUMBER },
-                    { "exclusiveMinimum", QN_IS_NUMBER },
-                    { "exclusiveMaximum", QN_IS_NUMBER } };
+    } implied[] = {
+        { "properties", QN_IS_OBJECT },        { "required", QN_IS_OBJECT },      { "additionalProperties", QN_IS_OBJECT },
+        { "patternProperties", QN_IS_OBJECT }, { "propertyNames", QN_IS_OBJECT }, { "minProperties", QN_IS_OBJECT },
+        { "maxProperties", QN_IS_OBJECT },     { "items", QN_IS_ARRAY },          { "prefixItems", QN_IS_ARRAY },
+        { "minItems", QN_IS_ARRAY },           { "maxItems", QN_IS_ARRAY },       { "minLength", QN_IS_STRING },
+        { "maxLength", QN_IS_STRING },         { "pattern", QN_IS_STRING },       { "format", QN_IS_STRING },
+        { "minimum", QN_IS_NUMBER },           { "maximum", QN_IS_NUMBER },       { "exclusiveMinimum", QN_IS_NUMBER },
+        { "exclusiveMaximum", QN_IS_NUMBER }
+    };
     unsigned types = 0;
     for (size_t i = 0; i < sizeof implied / sizeof *implied; i++)
         if (json_object_get(schema, implied[i].keyword))
             types |= implied[i].types;
-    return types ? types : QN_IS_ANY;
+    return types;
 }
 
 static const char *const type_names[] = { "null", "boolean", "integer", "number", "string", "array", "object" };
@@ -458,7 +450,8 @@ qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned 
     } else if (type) {
         QN_TRY(add_type(c, type, types));
     } else {
-        *types = has_constants(schema) ? QN_IS_ANY : implied_types(schema);
+        const unsigned implied = has_constants(schema) ? 0 : qn_schema_implied_types(schema);
+        *types = implied ? implied : QN_IS_ANY;
     }
     if (json_is_true(json_object_get(schema, "nullable")))
         *types |= QN_IS_NULL;

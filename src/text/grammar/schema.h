@@ -116,6 +116,9 @@ bool qn_schema_is_note(const char *key);
 /* qn_schema_types - the types of a schema, as QN_IS_...: those it names, or those that its keywords are about. */
 qn_status qn_schema_types(const qn_schema_compiler *c, json_t *schema, unsigned *types);
 
+/* qn_schema_implied_types - the types that keywords of a schema are about, as QN_IS_...; 0: none are about one. */
+unsigned qn_schema_implied_types(const json_t *schema);
+
 /* qn_schema_excluded - the strings that `not` excludes, a new reference to a list; NULL: it has none, or says something else, which is not
  * supported. qn_schema_exclude - leaves them out of a DFA of strings. *is_none: nothing is left. */
 json_t *qn_schema_excluded(json_t *schema);
@@ -123,6 +126,9 @@ qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_strin
 
 /* qn_schema_constants - those of an enum or const that are of the types and fit all other keywords of the schema. Borrowed. */
 qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants);
+
+/* qn_schema_of_constant - an array or object as a schema that it alone fits. A new reference. */
+json_t *qn_schema_of_constant(json_t *value);
 
 /* qn_schema_pattern - the regular expression of a schema's pattern, or else of its format; *text NULL: it has none. */
 qn_status qn_schema_pattern(const qn_schema_compiler *c, json_t *schema, const char **text, size_t *length);
@@ -142,6 +148,10 @@ qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, 
 /* qn_schema_match_properties - properties, each with the schemas of the patterns that its name matches. Owned by the compiler. */
 qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, json_t **properties);
 
+/* qn_schema_list_names - the schema of an object whose propertyNames are constants as one with these properties alone. Names that are said
+ * otherwise are not supported: with strict an error, else any. */
+qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema);
+
 /* qn_schema_find_names - names that an object does not name, by the patterns that they match: DFAs of the grammar, without a name in
  * common, and the schemas of their values.
  *
@@ -157,6 +167,10 @@ typedef struct qn_schema_names {
 } qn_schema_names;
 qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *rest, bool in_string, qn_dfa *all,
                                qn_schema_names *names, size_t *n_names);
+
+/* qn_schema_other_rules - the rules of the values of such names, which the object keeps. */
+qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn_schema_names *names, size_t n,
+                                qn_schema_form form, const char *keyword);
 
 /* qn_schema_members - the properties of an object's schema, the required ones, and the schema of others, which is there. Borrowed.
  * qn_schema_object_counts - sets how many members an object has, and whether they are in order. */

@@ -208,8 +208,7 @@ qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned ty
 
 /* ---- How constants are written ---- */
 
-/* An array or object as a schema that it alone fits. A new reference. */
-static json_t *constant_schema(json_t *value)
+json_t *qn_schema_of_constant(json_t *value)
 {
     json_t *inner = json_is_array(value) ? json_array() : json_object(), *item, *schema;
     const char *key;
@@ -345,7 +344,7 @@ static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t string
         return add_string(c, value, strings, last_string);
     if (!json_is_array(value) && !json_is_object(value))
         return add_scalar(c, value, scalars, last_scalar);
-    json_t *schema = constant_schema(value);
+    json_t *schema = qn_schema_of_constant(value);
     QN_TRY(qn_schema_own(c, schema));
     QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "const", NULL, &rule));
     QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));

@@ -274,7 +274,7 @@ static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y
 {
     static const char *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
                              *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
-                             *const schemas[] = { "items", "additionalProperties", NULL },
+                             *const schemas[] = { "items", "additionalProperties", "propertyNames", NULL },
                              *const notes[] = { "title", "description", "default",  "examples", "$schema",  "$id",
                                                 "$defs", "definitions", "$comment", "example",  "nullable", NULL };
     if (is_one_of(key, notes) || qn_schema_is_equal(x, y, steps))

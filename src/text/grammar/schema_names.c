@@ -64,6 +64,79 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
     return QN_OK;
 }
 
+/* ---- propertyNames ---- */
+
+enum { MAX_REFERENCES = 32 };
+
+/* The constants of a schema of names. NULL: they are others; *is_any: any. Owned by the compiler. */
+static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list, bool *is_any)
+{
+    const char *key, *reference;
+    json_t *value;
+    bool is_known = true;
+    for (int i = 0; i < MAX_REFERENCES && (reference = json_string_value(json_object_get(names, "$ref"))); i++)
+        QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &names)));
+    json_object_foreach(names, key, value)
+    {
+        const bool is_string = !strcmp(key, "type") && json_is_string(value) && !strcmp(json_string_value(value), "string");
+        is_known &= is_string || !strcmp(key, "enum") || !strcmp(key, "const") || qn_schema_is_note(key);
+    }
+    json_t *all = json_object_get(names, "enum"), *one = json_object_get(names, "const");
+    is_known &= !(all && one) && (json_is_object(names) || json_is_boolean(names));
+    *is_any = is_known && !all && !one && !json_is_false(names);
+    if (is_known && one)
+        *list = json_pack("[O]", one);
+    else
+        *list = is_known && !*is_any ? (all ? json_incref(all) : json_array()) : NULL;
+    return *list ? qn_schema_own(c, *list) : QN_OK;
+}
+
+/* Adds the names of the list that have no schema yet, with `rest`, and takes the others' schemas away. */
+static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, json_t *properties)
+{
+    json_t *listed = json_object(), *name, *value;
+    const char *key;
+    size_t i;
+    void *next;
+    QN_TRY(qn_schema_own(c, listed));
+    json_array_foreach(list, i, name) if (json_is_string(name) &&
+                                          json_object_set_new(listed, json_string_value(name), json_null())) return no_memory();
+    json_object_foreach_safe(properties, next, key,
+                             value) if (!json_object_get(listed, key) &&
+                                        json_object_set_new(properties, key, json_false())) return no_memory();
+    json_object_foreach(listed, key, value) if (!json_object_get(properties, key) &&
+                                                json_object_set(properties, key, rest)) return no_memory();
+    return QN_OK;
+}
+
+qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
+{
+    json_t *names = json_object_get(*schema, "propertyNames"), *properties, *required, *rest, *list;
+    bool is_any;
+    if (!names)
+        return QN_OK;
+    QN_TRY(find_listed(c, names, &list, &is_any));
+    if (is_any)
+        return QN_OK;
+    if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES || json_object_get(*schema, "patternProperties"))
+        return c->options.strict ? qn_fail(QN_ERR_UNSUPPORTED, "%s/propertyNames: expected at most %d constants",
+                                           qn_schema_path(c), QN_GRAMMAR_PROPERTIES)
+                                 : QN_OK;
+    QN_TRY(qn_schema_members(c, *schema, &properties, &required, &rest));
+    json_t *copy = json_copy(*schema);
+    QN_TRY(qn_schema_own(c, copy));
+    json_t *all = properties ? json_copy(properties) : json_object();
+    QN_TRY(qn_schema_own(c, all));
+    QN_TRY(keep_listed(c, list, rest, all));
+    *schema = copy;
+    return json_object_set(copy, "properties", all) || json_object_set_new(copy, "additionalProperties", json_false()) ||
+                   json_object_del(copy, "propertyNames")
+               ? no_memory()
+               : QN_OK;
+}
+
+/* ---- Sets of names ---- */
+
 /* Names of a set, which match the patterns of its schema. */
 typedef struct name_set {
     qn_dfa names;
@@ -132,4 +205,15 @@ qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *
         }
     }
     return status;
+}
+
+qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn_schema_names *names, size_t n,
+                                qn_schema_form form, const char *keyword)
+{
+    qn_object_rule *o = &c->grammar->objects[object];
+    if (!(o->other_rules = calloc(n + 1, sizeof *o->other_rules)))
+        return no_memory();
+    for (; o->n_other_rules < n; o->n_other_rules++)
+        QN_TRY(qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
+    return QN_OK;
 }

@@ -496,15 +496,15 @@ static qn_status add_matching(qn_schema_compiler *c, uint32_t object, json_t *sc
 {
     json_t *properties, *required, *others;
     qn_schema_names names[QN_SCHEMA_NAMES];
-    uint32_t rule, node, any = QN_NODE_NEVER;
+    uint32_t node, any = QN_NODE_NEVER;
     size_t n;
     qn_dfa all;
     QN_TRY(qn_schema_members(c, schema, &properties, &required, &others));
     QN_TRY(find_other_names(c, properties, required, &all));
     QN_TRY(qn_schema_find_names(c, json_object_get(schema, "patternProperties"), rest, true, &all, names, &n));
+    QN_TRY(qn_schema_other_rules(c, object, names, n, QN_FORM_JSON, "patternProperties"));
     for (size_t i = 0; i < n; i++) {
-        QN_TRY(qn_schema_rule(c, names[i].schema, QN_FORM_JSON, "patternProperties", NULL, &rule));
-        QN_TRY(add_member(c, rule, after, &node));
+        QN_TRY(add_member(c, c->grammar->objects[object].other_rules[i], after, &node));
         QN_TRY(qn_schema_byte(c, '"', node, &node));
         QN_TRY(qn_schema_node(c, QN_DFA, names[i].dfa, node, &node));
         QN_TRY(qn_schema_or(c, node, &any));
@@ -568,6 +568,7 @@ qn_status qn_schema_object(qn_schema_compiler *c, json_t *schema, uint32_t *entr
 {
     uint32_t id, first, between, after, key, node;
     qn_object_rule *o;
+    QN_TRY(qn_schema_list_names(c, &schema));
     QN_TRY(qn_grammar_add_object(c->grammar, &id));
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &first));
     c->grammar->nodes[first].lo = 1;

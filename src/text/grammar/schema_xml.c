@@ -435,14 +435,14 @@ static qn_status add_rest(qn_schema_compiler *c, uint32_t object, json_t *patter
 {
     qn_object_rule *o = &c->grammar->objects[object];
     qn_schema_names names[QN_SCHEMA_NAMES];
-    uint32_t rule, node, any = QN_NODE_NEVER;
+    uint32_t node, any = QN_NODE_NEVER;
     size_t n;
     qn_dfa all;
     QN_TRY(find_other_names(c, o, &all));
     QN_TRY(qn_schema_find_names(c, patterns, rest, false, &all, names, &n));
+    QN_TRY(qn_schema_other_rules(c, object, names, n, value_form(c, ""), "additionalProperties"));
     for (size_t i = 0; i < n; i++) {
-        QN_TRY(qn_schema_rule(c, names[i].schema, value_form(c, ""), "additionalProperties", NULL, &rule));
-        QN_TRY(add_line(c, rule, between, &node));
+        QN_TRY(add_line(c, o->other_rules[i], between, &node));
         QN_TRY(qn_schema_byte(c, '>', node, &node));
         QN_TRY(qn_schema_node(c, QN_DFA, names[i].dfa, node, &node));
         QN_TRY(qn_schema_or(c, node, &any));
@@ -501,9 +501,10 @@ static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *
     return json_is_false(rest) && !patterns ? QN_OK : add_rest(c, object, patterns, rest, between);
 }
 
-qn_status qn_schema_parameters(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+static qn_status add_object(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
 {
     uint32_t id, between, first, node;
+    QN_TRY(qn_schema_list_names(c, &schema));
     QN_TRY(qn_grammar_add_object(c->grammar, &id));
     QN_TRY(qn_schema_node(c, QN_MEMBER, id, 0, &between));
     QN_TRY(add_parameters(c, id, schema, between));
@@ -519,4 +520,20 @@ qn_status qn_schema_parameters(qn_schema_compiler *c, json_t *schema, uint32_t *
     QN_TRY(add_literal(c, PARAMETER_OPEN, node, &o->first));
     o->more = o->first;
     return qn_schema_or(c, first, entry);
+}
+
+qn_status qn_schema_parameters(qn_schema_compiler *c, json_t *schema, uint32_t *entry)
+{
+    json_t *constants, *value, *one;
+    size_t i;
+    if (!json_object_get(schema, "enum") && !json_object_get(schema, "const"))
+        return add_object(c, schema, entry);
+    QN_TRY(qn_schema_constants(c, schema, QN_IS_OBJECT, &constants));
+    json_array_foreach(constants, i, value)
+    {
+        one = qn_schema_of_constant(value);
+        QN_TRY(qn_schema_own(c, one));
+        QN_TRY(add_object(c, one, entry));
+    }
+    return QN_OK;
 }
