@@ -129,7 +129,10 @@ int qn_save_session(const qn_args *args, const qn_session *session);
 
 /* ---- Files that commands write ---- */
 
-/* qn_check_output - whether `path` may be written: it is not the model, not args->file, not `input`, another file that the command
+/* qn_check_output_name - whether a path is a file's: "-", which elsewhere is standard output, is not. Prints an error line. */
+bool qn_check_output_name(const char *path);
+
+/* qn_check_output - whether `path` may be written: it has a file's name, and is not the model, not args->file, not `input`, another file that the command
  * reads, or NULL, and not what standard input is redirected from (by device and inode, so that links are seen through).
  * QN_EXIT_DONE, or QN_EXIT_FAILED with an error line. */
 int qn_check_output(const qn_args *args, const char *input, const char *path);

@@ -242,6 +242,8 @@ static bool same_file(const struct stat *file, const char *path)
 int qn_check_output(const qn_args *args, const char *input, const char *path)
 {
     struct stat target, from;
+    if (!qn_check_output_name(path))
+        return QN_EXIT_FAILED;
     if (stat(path, &target) || !S_ISREG(target.st_mode))
         return QN_EXIT_DONE;
     const char *what = same_file(&target, args->model)  ? "the model"

@@ -185,9 +185,19 @@ bool qn_begins_as_gguf(const char *path)
 }
 
 /* Any other file was not made by these commands. */
+bool qn_check_output_name(const char *path)
+{
+    if (strcmp(path, "-") != 0)
+        return true;
+    qn_cli_error("-: expected a file, as standard output is none; ./- is a file with that name");
+    return false;
+}
+
 bool qn_may_replace_model(const char *path)
 {
     struct stat status;
+    if (!qn_check_output_name(path))
+        return false;
     if (stat(path, &status))
         return true;
     if (!S_ISREG(status.st_mode)) {
