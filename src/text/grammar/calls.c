@@ -11,20 +11,7 @@ typedef struct call_compiler {
     const qn_grammar_calls *calls;
 } call_compiler;
 
-static qn_status no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "tools: no memory");
-}
-
 /* ---- Nodes ---- */
-
-static qn_status add_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *node)
-{
-    *node = next;
-    for (size_t i = strlen(text); i-- > 0;)
-        QN_TRY(qn_schema_byte(c, text[i], *node, node));
-    return QN_OK;
-}
 
 static qn_status add_regex(qn_schema_compiler *c, const char *regex, uint32_t next, uint32_t *node)
 {
@@ -40,7 +27,7 @@ static qn_status add_delimiter(qn_schema_compiler *c, const qn_output_delimiter 
 {
     if (delimiter->token >= 0)
         return qn_schema_byte(c, (char)mark, next, node);
-    return add_literal(c, delimiter->text, next, node);
+    return qn_schema_literal(c, delimiter->text, next, node);
 }
 
 /* ---- Calls ---- */
@@ -62,7 +49,7 @@ static qn_status find_schema(qn_schema_compiler *c, const json_t *function, cons
     QN_TRY(qn_schema_own(c, *schema));
     if (!may_be_object(json_object_get(*schema, "type")))
         return qn_fail(QN_ERR_INVALID, "%s: the type of its arguments has no objects, expected 'object'", what);
-    return json_object_set_new(*schema, "type", json_string("object")) ? no_memory() : QN_OK;
+    return json_object_set_new(*schema, "type", json_string("object")) ? qn_schema_no_memory() : QN_OK;
 }
 
 /* From the name of a function to `next`, behind the last brace or tag. */
@@ -84,8 +71,8 @@ static qn_status add_function(call_compiler *k, const json_t *function, uint32_t
         c->xml.tool = qn_output_find_tool(c->xml.tools, name, strlen(name));
         QN_TRY(qn_schema_compile(c, what, schema, schema, QN_FORM_PARAMETERS, &rule));
         QN_TRY(qn_schema_node(c, QN_CALL, rule, next, &node));
-        QN_TRY(add_literal(c, ">\n", node, &node));
-        return add_literal(c, name, node, entry);
+        QN_TRY(qn_schema_literal(c, ">\n", node, &node));
+        return qn_schema_literal(c, name, node, entry);
     }
     QN_TRY(qn_schema_compile(c, what, schema, schema, QN_FORM_JSON, &rule));
     QN_TRY(add_regex(c, " ?\\}", next, &node));
@@ -93,7 +80,7 @@ static qn_status add_function(call_compiler *k, const json_t *function, uint32_t
     QN_TRY(add_regex(c, k->calls->output->form == QN_OUTPUT_LLAMA3 ? " ?, ?\"parameters\" ?: ?" : " ?, ?\"arguments\" ?: ?",
                      node, &node));
     char *text = json_dumps(json_object_get(function, "name"), JSON_ENCODE_ANY);
-    const qn_status status = text ? add_literal(c, text, node, entry) : no_memory();
+    const qn_status status = text ? qn_schema_literal(c, text, node, entry) : qn_schema_no_memory();
     free(text);
     return status;
 }
@@ -121,7 +108,7 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
         if (name && json_object_get(names, name)) /* arguments of one would fit the schema of the other */
             return qn_fail(QN_ERR_INVALID, "tools: two tools have the name '%.60s'", name);
         if (name && json_object_set_new(names, name, json_true()))
-            return no_memory();
+            return qn_schema_no_memory();
         c->options.strict = json_is_true(json_object_get(function, "strict")) || json_is_true(json_object_get(tool, "strict"));
         QN_TRY(add_function(k, function, close, &node));
         QN_TRY(qn_schema_or(c, node, &functions));
@@ -130,7 +117,7 @@ static qn_status add_call(call_compiler *k, uint32_t next, uint32_t *entry)
         return qn_fail(QN_ERR_INVALID, "tools: %s%s", calls->name ? "there is none of the name " : "there are none",
                        calls->name ? calls->name : "");
     if (is_xml)
-        return add_literal(c, "\n<function=", functions, entry);
+        return qn_schema_literal(c, "\n<function=", functions, entry);
     return add_regex(c, "\\n?\\{ ?\"name\" ?: ?", functions, entry);
 }
 

@@ -11,11 +11,6 @@
 /* Objects that begin alike have three configurations each behind the bracket. */
 enum { MAX_BRANCHES = QN_GRAMMAR_THREADS / 3 };
 
-static qn_status no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
-}
-
 const char *qn_schema_path(const qn_schema_compiler *c)
 {
     return c->rule < c->grammar->n_rules ? c->grammar->rules[c->rule].name : c->what;
@@ -24,9 +19,9 @@ const char *qn_schema_path(const qn_schema_compiler *c)
 qn_status qn_schema_own(qn_schema_compiler *c, json_t *schema)
 {
     if (!schema)
-        return no_memory();
+        return qn_schema_no_memory();
     if (json_array_append_new(c->owned, schema) != 0)
-        return no_memory();
+        return qn_schema_no_memory();
     return QN_OK;
 }
 
@@ -78,6 +73,14 @@ qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32
 {
     return qn_grammar_add_node(c->grammar, (qn_node){ .kind = QN_BYTE, .lo = (uint8_t)byte, .hi = (uint8_t)byte, .next = next },
                                id);
+}
+
+qn_status qn_schema_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *id)
+{
+    *id = next;
+    for (size_t i = strlen(text); i-- > 0;)
+        QN_TRY(qn_schema_byte(c, text[i], *id, id));
+    return QN_OK;
 }
 
 /* ---- White space ---- */
@@ -315,7 +318,7 @@ static qn_status check_one_of(qn_schema_compiler *c, json_t *branches, json_t *r
     {
         QN_TRY(qn_schema_at_place(c, qn_schema_merge(c->root, branch, rest, &c->merges, &merged)));
         if (json_array_append_new(whole, merged) != 0)
-            return no_memory();
+            return qn_schema_no_memory();
         for (size_t k = 0; k < i; k++)
             if (!qn_schema_is_disjoint(c->root, json_array_get(whole, k), merged, &c->comparisons))
                 return qn_fail(QN_ERR_UNSUPPORTED, "%s/oneOf: it is not clear that alternatives %zu and %zu exclude each other",
@@ -361,7 +364,7 @@ static qn_status compile_all_of(qn_schema_compiler *c, json_t *schema, uint32_t 
     if (!json_is_array(parts))
         return qn_fail(QN_ERR_INVALID, "%s/allOf: not a list of schemas", qn_schema_path(c));
     if (json_array_extend(all, parts) || (!is_empty && json_array_insert(all, is_rest_first ? 0 : json_array_size(all), rest)))
-        return no_memory();
+        return qn_schema_no_memory();
     json_array_foreach(all, i, part)
     {
         json_t *next;
@@ -556,7 +559,7 @@ qn_status qn_schema_begin(qn_schema_compiler *c, const qn_grammar_options *optio
     c->anything = json_object();
     c->slots = calloc(QN_SCHEMA_SLOTS, sizeof *c->slots);
     if (!c->owned || !c->anything || !c->slots)
-        return no_memory();
+        return qn_schema_no_memory();
     QN_TRY(qn_grammar_begin(&c->grammar));
     QN_TRY(qn_expr_regex(&c->exprs, space, strlen(space), false, "white space", &expr));
     QN_TRY(qn_schema_dfa(c, expr, &c->space));
@@ -597,7 +600,7 @@ qn_status qn_grammar_from_json(bool object, qn_json_style style, qn_grammar **ou
 {
     json_t *schema = object ? json_pack("{s:s}", "type", "object") : json_true();
     if (!schema)
-        return no_memory();
+        return qn_schema_no_memory();
     const qn_status status = qn_grammar_from_schema(schema, &(qn_grammar_options){ .style = style }, out);
     json_decref(schema);
     return status;

@@ -79,6 +79,7 @@ qn_status qn_schema_rule(qn_schema_compiler *c, json_t *schema, qn_schema_form f
                          uint32_t *rule);
 qn_status qn_schema_node(qn_schema_compiler *c, qn_node_kind kind, uint32_t a, uint32_t next, uint32_t *id);
 qn_status qn_schema_byte(qn_schema_compiler *c, char byte, uint32_t next, uint32_t *id);
+qn_status qn_schema_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *id); /* the bytes of a text */
 
 /* White space of the style before `next`. any_space: where only the style `any` has some. */
 qn_status qn_schema_any_space(qn_schema_compiler *c, uint32_t next, uint32_t *id);

@@ -10,11 +10,6 @@
 /* What a filter costs beside its automaton, and a value beside its text. */
 enum { FILTER_STEPS = 1 << 14, VALUE_STEPS = 64 };
 
-static qn_status no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
-}
-
 static unsigned type_of(json_t *value)
 {
     switch (json_typeof(value)) {
@@ -68,7 +63,7 @@ static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, j
     }
     json_decref(plain);
     if (!text)
-        return no_memory();
+        return qn_schema_no_memory();
     const size_t length = strlen(text);
     qn_status status = qn_schema_charge(c, VALUE_STEPS + length);
     if (status == QN_OK)
@@ -327,7 +322,7 @@ static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t paren
     } else {
         char *text = json_dumps(value, JSON_ENCODE_ANY);
         if (!text)
-            return no_memory();
+            return qn_schema_no_memory();
         const qn_status status = qn_expr_literal(&c->exprs, text, strlen(text), &part);
         free(text);
         QN_TRY(status);

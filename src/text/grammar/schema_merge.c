@@ -8,7 +8,7 @@
 /* What a step is: a value that is visited, or an item of a list that is copied. */
 enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_PAIRS = 4 * MAX_BRANCHES, MAX_REFERENCES = 32 };
 
-static qn_status no_memory(void)
+qn_status qn_schema_no_memory(void)
 {
     return qn_fail(QN_ERR_MEMORY, "schema: no memory");
 }
@@ -329,7 +329,7 @@ static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *step
         json_t *target, *rest = *steps <= QN_SCHEMA_STEPS ? json_copy(*out) : NULL, *merged = NULL;
         qn_status status = *steps > QN_SCHEMA_STEPS ? too_many()
                            : rest                   ? qn_schema_resolve(root, reference, steps, &target)
-                                                    : no_memory();
+                                                    : qn_schema_no_memory();
         if (status == QN_OK) {
             json_object_del(rest, "$ref");
             if (json_object_size(rest))
@@ -377,7 +377,7 @@ static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *ste
     json_t *merged = json_copy(a), *value;
     const char *key;
     if (!merged)
-        return no_memory();
+        return qn_schema_no_memory();
     json_object_foreach(b, key, value)
     {
         json_t *other = json_object_get(a, key);
@@ -411,7 +411,7 @@ static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps
         if (*steps > QN_SCHEMA_STEPS)
             return too_many();
         json_t *a = modernise(x, y), *b = modernise(y, x);
-        const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : no_memory();
+        const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : qn_schema_no_memory();
         json_decref(a);
         json_decref(b);
         return status;

@@ -39,6 +39,9 @@ bool qn_schema_is_properties_first(json_t *schema, const char *keyword);
  *   beside   another schema of the same value, or NULL: it helps to say what `if` is not */
 json_t *qn_schema_expand_if(json_t *schema, json_t *beside);
 
+/* qn_schema_no_memory - sets the error of a failed allocation while a schema is compiled, and returns it. */
+qn_status qn_schema_no_memory(void);
+
 /* qn_schema_merge - the schema of the values that fit both `a` and `b`, with the properties of `a` before others of `b`.
  * References in them are resolved in `root`.
  *

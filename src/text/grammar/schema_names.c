@@ -6,11 +6,6 @@
 
 enum { MAX_PATTERNS = 16 };
 
-static qn_status no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
-}
-
 static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_string, qn_dfa *dfa)
 {
     uint32_t expr;
@@ -40,7 +35,7 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
     if (!*properties)
         return QN_OK;
     if (json_object_update(out, *properties))
-        return no_memory();
+        return qn_schema_no_memory();
     json_object_foreach(patterns, pattern, schema)
     {
         qn_dfa dfa;
@@ -55,7 +50,7 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
                 continue;
             status = join(c, &property, schema);
             if (status == QN_OK && json_object_set(out, key, property))
-                status = no_memory();
+                status = qn_schema_no_memory();
         }
         qn_dfa_free(&dfa);
         QN_TRY(status);
@@ -99,13 +94,14 @@ static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, 
     size_t i;
     void *next;
     QN_TRY(qn_schema_own(c, listed));
-    json_array_foreach(list, i, name) if (json_is_string(name) &&
-                                          json_object_set_new(listed, json_string_value(name), json_null())) return no_memory();
+    json_array_foreach(list, i,
+                       name) if (json_is_string(name) && json_object_set_new(listed, json_string_value(name),
+                                                                             json_null())) return qn_schema_no_memory();
     json_object_foreach_safe(properties, next, key,
                              value) if (!json_object_get(listed, key) &&
-                                        json_object_set_new(properties, key, json_false())) return no_memory();
+                                        json_object_set_new(properties, key, json_false())) return qn_schema_no_memory();
     json_object_foreach(listed, key, value) if (!json_object_get(properties, key) &&
-                                                json_object_set(properties, key, rest)) return no_memory();
+                                                json_object_set(properties, key, rest)) return qn_schema_no_memory();
     return QN_OK;
 }
 
@@ -131,7 +127,7 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
     *schema = copy;
     return json_object_set(copy, "properties", all) || json_object_set_new(copy, "additionalProperties", json_false()) ||
                    json_object_del(copy, "propertyNames")
-               ? no_memory()
+               ? qn_schema_no_memory()
                : QN_OK;
 }
 
@@ -212,7 +208,7 @@ qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn
 {
     qn_object_rule *o = &c->grammar->objects[object];
     if (!(o->other_rules = calloc(n + 1, sizeof *o->other_rules)))
-        return no_memory();
+        return qn_schema_no_memory();
     for (; o->n_other_rules < n; o->n_other_rules++)
         QN_TRY(qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
     return QN_OK;

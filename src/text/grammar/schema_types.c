@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static qn_status no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
-}
-
 qn_status qn_schema_count(const qn_schema_compiler *c, json_t *schema, const char *key, uint32_t otherwise, uint32_t *count)
 {
     json_t *value = json_object_get(schema, key);
@@ -301,7 +296,7 @@ qn_status qn_schema_array(qn_schema_compiler *c, json_t *schema, uint32_t *entry
     array.item_rules = calloc(array.n_prefix + 1, sizeof *array.item_rules);
     c->grammar->arrays[id] = array;
     if (!array.items || !array.item_rules)
-        return no_memory();
+        return qn_schema_no_memory();
     QN_TRY(qn_schema_byte(c, ']', c->end, &node));
     c->grammar->arrays[id].close_empty = node;
     QN_TRY(qn_schema_before_close(c, node, &c->grammar->arrays[id].close));
@@ -379,7 +374,7 @@ static qn_status add_spellings(qn_schema_compiler *c, uint32_t object, const cha
             return too_long(c, n);
         char *text = spell(key, length, ascii, &n);
         if (!text)
-            return no_memory();
+            return qn_schema_no_memory();
         if (n > QN_GRAMMAR_SPELLED) {
             free(text);
             return too_long(c, n);
@@ -525,7 +520,7 @@ static qn_status add_properties(qn_schema_compiler *c, uint32_t object, json_t *
     o->values = calloc(most + 1, sizeof *o->values);
     o->value_rules = calloc(most + 1, sizeof *o->value_rules);
     if (!o->spellings || !o->values || !o->value_rules)
-        return no_memory();
+        return qn_schema_no_memory();
     json_object_foreach(properties, key, value) QN_TRY(add_property(c, object, key, value, after));
     json_array_foreach(required, i, value)
     {

@@ -22,19 +22,6 @@ enum { MAX_NAMES = 4096 };
 /* Names that a schema does not have: of ASCII, as those that writers of tools choose. */
 static const char any_name[] = "[ -;=?-~]{1,64}";
 
-static qn_status no_memory(void)
-{
-    return qn_fail(QN_ERR_MEMORY, "tools: no memory");
-}
-
-static qn_status add_literal(qn_schema_compiler *c, const char *text, uint32_t next, uint32_t *node)
-{
-    *node = next;
-    for (size_t i = strlen(text); i-- > 0;)
-        QN_TRY(qn_schema_byte(c, text[i], *node, node));
-    return QN_OK;
-}
-
 /* ---- Texts ---- */
 
 /* The words that a text has not: what ends it, and the tags of parameters, which end it where its own end is missing. A reference
@@ -69,7 +56,7 @@ static qn_status add_words(qn_schema_compiler *c, uint32_t *id)
     const char **words = calloc(json_object_size(found) + 1, sizeof *words), *word;
     size_t n = 0;
     qn_dfa dfa;
-    qn_status status = words && json_object_size(found) ? QN_OK : no_memory();
+    qn_status status = words && json_object_size(found) ? QN_OK : qn_schema_no_memory();
     if (status == QN_OK)
         json_object_foreach(found, word, value) words[n++] = word;
     if (status == QN_OK)
@@ -272,7 +259,7 @@ static qn_status add_constants(qn_schema_compiler *c, json_t *schema, unsigned t
         const char *text = json_string_value(value);
         const size_t length = json_string_length(value);
         if (is_read(reads, value) && json_array_append(others, value))
-            return no_memory();
+            return qn_schema_no_memory();
         if (!text || !qn_dfa_takes(&c->grammar->dfas[texts], text, length))
             continue;
         QN_TRY(qn_expr_literal(&c->exprs, text, length, &part));
@@ -309,15 +296,15 @@ static qn_status add_others(qn_schema_compiler *c, json_t *schema, unsigned type
         if (!(types & others[i].type) || !(reads & others[i].read))
             continue;
         if (json_array_append_new(names, json_string(others[i].name)))
-            return no_memory();
+            return qn_schema_no_memory();
         for (size_t k = 0; k < 2 && others[i].words[k]; k++) {
-            QN_TRY(add_literal(c, others[i].words[k], next, &node));
+            QN_TRY(qn_schema_literal(c, others[i].words[k], next, &node));
             QN_TRY(qn_schema_or(c, node, entry));
         }
     }
     (void)json_object_del(copy, "nullable");
     if (json_object_set(copy, "type", names))
-        return no_memory();
+        return qn_schema_no_memory();
     return json_array_size(names) ? add_json(c, json_incref(copy), next, entry) : QN_OK;
 }
 
@@ -335,7 +322,7 @@ qn_status qn_schema_value(qn_schema_compiler *c, json_t *schema, unsigned types,
 {
     const unsigned reads = form & QN_FORM_READS;
     uint32_t close;
-    QN_TRY(add_literal(c, "\n" PARAMETER_CLOSE, c->end, &close));
+    QN_TRY(qn_schema_literal(c, "\n" PARAMETER_CLOSE, c->end, &close));
     if (json_object_get(schema, "enum") || json_object_get(schema, "const"))
         return add_constants(c, schema, types, reads, close, entry);
     if (types & QN_IS_STRING && is_anything(schema, types))
@@ -386,7 +373,7 @@ static qn_status add_parameter(qn_schema_compiler *c, uint32_t object, const cha
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: the name of a parameter, '%.80s', is not supported", qn_schema_path(c), key);
     char *text = strdup(key);
     if (!text)
-        return no_memory();
+        return qn_schema_no_memory();
     o->spellings[o->n_spellings++] = (qn_spelling){ text, (uint16_t)strlen(key), (uint16_t)property };
     QN_TRY(qn_schema_rule(c, schema, value_form(c, key), "properties", key, &o->value_rules[property]));
     return add_line(c, o->value_rules[property], between, &o->values[property]);
@@ -492,7 +479,7 @@ static qn_status add_parameters(qn_schema_compiler *c, uint32_t object, json_t *
     o->values = calloc(most + 1, sizeof *o->values);
     o->value_rules = calloc(most + 1, sizeof *o->value_rules);
     if (!o->spellings || !o->values || !o->value_rules)
-        return no_memory();
+        return qn_schema_no_memory();
     json_object_foreach(properties, key, value) QN_TRY(add_parameter(c, object, key, value, between));
     QN_TRY(add_required(c, object, required, rest, between));
     if (o->n_spellings)
@@ -512,12 +499,12 @@ static qn_status add_object(qn_schema_compiler *c, json_t *schema, uint32_t *ent
     qn_object_rule *o = &c->grammar->objects[id];
     o->end = '>';
     QN_TRY(qn_schema_object_counts(c, schema, o));
-    QN_TRY(add_literal(c, FUNCTION_CLOSE, c->end, &o->close));
+    QN_TRY(qn_schema_literal(c, FUNCTION_CLOSE, c->end, &o->close));
     o->close_empty = o->close;
     QN_TRY(qn_schema_node(c, QN_KEY, id, 0, &node));
     if (o->others)
         QN_TRY(qn_schema_or(c, o->others, &node));
-    QN_TRY(add_literal(c, PARAMETER_OPEN, node, &o->first));
+    QN_TRY(qn_schema_literal(c, PARAMETER_OPEN, node, &o->first));
     o->more = o->first;
     return qn_schema_or(c, first, entry);
 }
