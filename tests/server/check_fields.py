@@ -115,6 +115,7 @@ def check_templates(lines_of):
     trims = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
     body = {"messages": [*ASK, {"role": "assistant", "content": " Once upon "}], "continue_final_message": True}
     lines_of(upper).refused("/apply-template", body, "messages", "cannot be found")
+    lines_of(trims.replace("trim", "replace('upon', 'on')")).refused("/apply-template", body, "messages", "cannot be found")
     assert lines_of(trims).get("/apply-template", body)["prompt"] == "[user]Tell me a story;[assistant]Once upon "
 
 
