@@ -76,8 +76,8 @@ typedef struct qn_model_params {
     bool vocab_only;           /* load the tokeniser only: the file may have no tensors, and the model cannot have sessions */
     bool skip_weight_scan;     /* do not scan the weights for infinities and NaN */
     /* On a GPU, a sequence of a scheduler has the same bits whatever is evaluated beside it, and with prefixes that are
-     * reused, if all matrices have weights of one or two bits: tokens are decoded by kernels for many rows also where one is
-     * alone, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so, for all weights. */
+     * reused: tokens are decoded by kernels for many rows also where one is alone, at most 8 at a time if a matrix has weights
+     * of 4 or more bits, and prompts are evaluated 64 tokens at a time. Slower. On the CPU it is always so. */
     bool deterministic;
     qn_progress_fn on_progress; /* called while the weights are scanned, in bytes; NULL: none */
     /* Notes while the model is loaded, and on a GPU also later, from any thread that uses the model: of a kernel that has to be

@@ -16,8 +16,7 @@
  *
  * What a request answers depends on the request alone: on its tokens, sampling parameters and seed. Other requests, the order
  * in which they come, prefix reuse and the memory that is left change its speed only. On the CPU that holds to the bit; on a
- * GPU up to the rounding of other batch sizes, or, with weights of one or two bits, to the bit with
- * qn_model_params.deterministic.
+ * GPU up to the rounding of other batch sizes, or to the bit with qn_model_params.deterministic.
  *
  * Threads: all functions may be called from any thread, also from callbacks, except for these: in a callback of any scheduler
  * qn_scheduler_wait returns QN_ERR_INVALID, and qn_scheduler_free and, of the same model, qn_model_free do nothing, for they

@@ -41,11 +41,12 @@ static void deterministic_answers(void **unused)
         uint64_t memory;
     } cases[] = { { "tests/golden/qwen35.q1_0.gguf", "f16", 16 << 20 },
                   { "tests/golden/qwen3.q2_0.gguf", "aura4v3", 16 << 20 },
-                  { "tests/golden/qwen35-rotated.pq2_0.gguf", "aura4", 16 << 20 } };
+                  { "tests/golden/qwen35-rotated.pq2_0.gguf", "aura4", 16 << 20 },
+                  { "tests/golden/qwen3.f16.gguf", "f16", 16 << 20 } };
     (void)unused;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run_jobs(&(struct run){ cases[i].file, cases[i].kv, device, cases[i].memory, .deterministic = true,
-                                .params = { .max_sequences = 16 }, .n = (n_requests + 5) / 6, .check = check_bits });
+                                .params = { .max_sequences = 16 }, .n = (n_requests + 7) / 8, .check = check_bits });
 }
 
 /* ---- Other steps ---- */

@@ -118,6 +118,48 @@ static void rows_of_a_block_fill_the_sms(void **unused)
     assert_int_equal(value_of(&many_waves, "-DQN_TILE_M="), 256);
 }
 
+/* ---- Deterministic passes ---- */
+
+/* The numbers of warps, of blocks that share rows and of k-tiles of each decide the order of a sum. */
+static void assert_same_order(const qn_matmul_launch *a, const qn_matmul_launch *b)
+{
+    assert_string_equal(a->launch.function, b->launch.function);
+    assert_int_equal(a->launch.grid[2], b->launch.grid[2]);
+    if (strcmp(a->launch.function, "qn_matmul_gemv") == 0) {
+        assert_int_equal(a->args.gemv.n_k_warps, b->args.gemv.n_k_warps);
+        assert_int_equal(a->launch.block[0], b->launch.block[0]);
+    } else if (strcmp(a->launch.function, "qn_matmul_gemm") == 0) {
+        assert_int_equal(a->args.gemm.n_unsplit, b->args.gemm.n_unsplit);
+        assert_int_equal(tokens_of(&a->launch), tokens_of(&b->launch));
+        assert_int_equal(value_of(&a->launch, "-DQN_TILE_M="), value_of(&b->launch, "-DQN_TILE_M="));
+    } else {
+        assert_int_equal(a->args.few.n_parts, b->args.few.n_parts);
+    }
+}
+
+static void same_tokens_have_the_same_order(void **unused)
+{
+    (void)unused;
+    static const qn_tile_layout q4_1 = { QN_STORED_Q4_1, 4, 8, 1, false }, f16 = { QN_STORED_F16, 16, 1, 0, false };
+    static const qn_tile_layout *const layouts[] = { &q1_0, &q2_0, &q4_1, &q8_0, &f16 };
+    static const qn_matmul_gpu *const gpus[] = { &h200, &sm_120 };
+    static const size_t rows[] = { 17, 576, 1536, 4096, 49152, 250000 }, cols[] = { 256, 576, 1536, 5120, 17408 };
+    for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++)
+        for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+                for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
+                    const qn_tiled_matrix matrix = { .tiles = *layouts[l], .n_tiles = qn_matmul_gpu_tile_count(rows[r]) };
+                    const size_t most = qn_matmul_gpu_same_tokens(gpus[g], &matrix);
+                    const qn_matmul_launch two = launch_with(gpus[g], layouts[l], rows[r], cols[c], 2);
+                    assert_in_range(most, 8, QN_FEW_MAX_TOKENS);
+                    for (size_t n = 3; n <= most; n++) {
+                        label("GPU %zu, %u bits, %zu tokens, %zu rows, %zu columns", g, layouts[l]->bits, n, rows[r], cols[c]);
+                        const qn_matmul_launch made = launch_with(gpus[g], layouts[l], rows[r], cols[c], n);
+                        assert_same_order(&two, &made);
+                    }
+                }
+}
+
 /* ---- qn_matmul_gemm_few ---- */
 
 static void few_covers(const qn_matmul_gpu *gpu, const qn_tile_layout *tiles, const qn_matmul_launch *made, size_t n_tokens)
@@ -336,12 +378,16 @@ static void one_token_is_covered(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_token_is_covered),          cmocka_unit_test(blocks_cover_everything),
-        cmocka_unit_test(k_is_split_where_that_pays),    cmocka_unit_test(rows_of_a_block_fill_the_sms),
-        cmocka_unit_test(few_tokens_are_covered),        cmocka_unit_test(few_tokens_fill_the_device),
-        cmocka_unit_test(parts_do_not_depend_on_tokens), cmocka_unit_test(fused_launches),
-        cmocka_unit_test(rotated_activations),           cmocka_unit_test(workspace_refused)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(one_token_is_covered),
+                                        cmocka_unit_test(blocks_cover_everything),
+                                        cmocka_unit_test(k_is_split_where_that_pays),
+                                        cmocka_unit_test(rows_of_a_block_fill_the_sms),
+                                        cmocka_unit_test(same_tokens_have_the_same_order),
+                                        cmocka_unit_test(few_tokens_are_covered),
+                                        cmocka_unit_test(few_tokens_fill_the_device),
+                                        cmocka_unit_test(parts_do_not_depend_on_tokens),
+                                        cmocka_unit_test(fused_launches),
+                                        cmocka_unit_test(rotated_activations),
+                                        cmocka_unit_test(workspace_refused) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,12 +52,12 @@ static bool has_logits(const qn_step *step, size_t row, size_t logit)
     return logit < step->n_logit_rows && step->logit_rows[logit] == row;
 }
 
-/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Kernels of few rows compute a row by the same
+/* With `deterministic`: whether the piece of n rows after batch b can be executed with it. Up to same_rows a row is computed by the same
  * operations for any number of rows; others take part in no pass with rows of other sequences. */
 static bool may_join(const struct batch *b, const qn_step *step, size_t n, size_t logit)
 {
     const size_t row = b->first + b->n_rows;
-    return !b->n_rows || (n == 1 && b->n_rows == b->step.n_pieces && b->n_rows < QN_FEW_MAX_TOKENS &&
+    return !b->n_rows || (n == 1 && b->n_rows == b->step.n_pieces && b->n_rows < b->step.model->same_rows &&
                           has_logits(step, row - 1, logit + b->n_rows - 1) && has_logits(step, row, logit + b->n_rows));
 }
 

@@ -122,7 +122,7 @@ typedef struct qn_cuda_model {
     qn_persistent_gpu persistent_gpu;
     qn_gdn_gpu gdn;
     bool launches_only;    /* do not use the persistent decode kernel */
-    bool deterministic;    /* single rows in passes of 2 to 64 rows, each other piece in one of its own */
+    bool deterministic;    /* single rows in passes of 2 to same_rows rows, each other piece in one of its own */
     uint64_t memory_limit; /* bytes that memories may take; 0: what is left */
     qn_cuda_caches *caches;
     qn_cuda_kept_tables kept_tables;
@@ -130,6 +130,7 @@ typedef struct qn_cuda_model {
 
     /* weights */
     qn_cuda_op *ops;        /* [plan->n_ops] */
+    size_t same_rows;       /* the most rows of a pass in which the matmuls compute each row by the same operations */
     qn_cuda_buffer vectors; /* norm weights, convolution taps, signs, frequencies of rope */
     uint64_t frequencies;
     qn_cuda_table table;

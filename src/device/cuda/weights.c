@@ -213,6 +213,20 @@ static void find_table(qn_cuda_model *model)
                                     .signs = model->ops[0].vectors.embed.inverse };
 }
 
+/* The most rows of a pass in which the matmuls compute each row by the same operations. */
+static size_t same_rows(const qn_cuda_model *model)
+{
+    size_t least = QN_FEW_MAX_TOKENS;
+    for (size_t i = 1; i < model->plan->n_ops; i++)
+        for (size_t g = 0; g < model->ops[i].n_gemms; g++) {
+            const qn_cuda_gemm *gemm = &model->ops[i].gemms[g];
+            const size_t rows = qn_matmul_gpu_same_tokens(&model->matmul, &gemm->tiled_matrix);
+            if (rows < least && !qn_cuda_reads_rows(model, &model->plan->ops[i - 1], gemm))
+                least = rows;
+        }
+    return least;
+}
+
 qn_status qn_cuda_weights_create(qn_cuda_model *model)
 {
     QN_TRY(qn_alloc(&model->ops, model->plan->n_ops, sizeof *model->ops, "plan"));
@@ -222,6 +236,7 @@ qn_status qn_cuda_weights_create(qn_cuda_model *model)
     }
     for (size_t i = 0; i < model->plan->n_ops; i++)
         decide_fusion(model, i);
+    model->same_rows = same_rows(model);
     QN_TRY(create_vectors(model));
     find_table(model);
     return QN_OK;

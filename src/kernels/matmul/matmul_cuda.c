@@ -634,17 +634,36 @@ qn_status qn_matmul_gpu_matmul_fused(const qn_matmul_gpu *gpu, const qn_tiled_ma
     return few_launch(gpu, matrix, acts, n_tokens, next, out);
 }
 
+/* qn_matmul_gemm reads them faster, even for one token. */
+static bool is_large_f16(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
+{
+    return matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms;
+}
+
 qn_status qn_matmul_gpu_matmul(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix, const qn_matmul_acts *acts,
                                size_t n_tokens, qn_matmul_launch *out)
 {
     QN_TRY(check_matmul(matrix, acts, n_tokens));
     if (acts->layout == QN_ACTS_HILO)
         return few_launch(gpu, matrix, acts, n_tokens, NULL, out);
-    /* qn_matmul_gemm reads large fp16 matrices faster, even for one token. Of 1 and 2 bits it has the only fp16 kernels. */
-    const bool by_gemm = matrix->tiles.bits <= 2 || (matrix->tiles.bits == 16 && matrix->n_tiles >= 2 * (size_t)gpu->n_sms);
-    if (acts->layout == QN_ACTS_F16 && (by_gemm || n_tokens > QN_GEMV_F16_MAX_TOKENS))
+    /* Of 1 and 2 bits qn_matmul_gemm has the only fp16 kernels. */
+    const bool by_gemm = matrix->tiles.bits <= 2 || is_large_f16(gpu, matrix) || n_tokens > QN_GEMV_F16_MAX_TOKENS;
+    if (acts->layout == QN_ACTS_F16 && by_gemm)
         return gemm_launch(gpu, matrix, acts, n_tokens, out);
     return gemv_launch(gpu, matrix, acts, n_tokens, out);
+}
+
+size_t qn_matmul_gpu_same_tokens(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix)
+{
+    size_t tokens = QN_FEW_MAX_TOKENS;
+    if (matrix->tiles.bits <= 2)
+        return tokens;
+    if (!is_large_f16(gpu, matrix))
+        return QN_GEMV_F16_MAX_TOKENS;
+    for (size_t i = 0; i < GEMM_TILES; i++) /* the division of rows over blocks depends on the blocks of tokens */
+        if (matrix->tiles.bits <= gemm_tiles[i].max_bits && gemm_tiles[i].tokens < tokens)
+            tokens = gemm_tiles[i].tokens;
+    return tokens;
 }
 
 /* ---- GEMV of a norm ---- */

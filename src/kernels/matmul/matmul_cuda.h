@@ -381,6 +381,10 @@ typedef struct qn_matmul_acts {
 enum { QN_MATMUL_COUNTERS_BYTES = 1024 };
 size_t qn_matmul_gpu_workspace_bytes(const qn_matmul_gpu *gpu);
 
+/* qn_matmul_gpu_same_tokens - the largest number of tokens, at most QN_FEW_MAX_TOKENS, that are each computed by the operations with
+ * which a token is computed beside one other. */
+size_t qn_matmul_gpu_same_tokens(const qn_matmul_gpu *gpu, const qn_tiled_matrix *matrix);
+
 /* qn_matmul_gpu_acts_layout - the layout for n_tokens tokens by such tiles. */
 int qn_matmul_gpu_acts_layout(const qn_tile_layout *tiles, size_t n_tokens);
 
