@@ -32,6 +32,7 @@ EOF
 answer() {
     local out=$1
     shift
+    rm -f "$out.jsonl"
     timeout 500 "$QN_BIN/quern" batch -m "$model" -c 1024 --device cuda --ordered --deterministic -q "$@" "$work/in.jsonl" "$out.jsonl" 2>"$out.err"
     python3 - "$out.jsonl" >"$out" <<'EOF'
 import json, sys

@@ -109,8 +109,8 @@ static size_t line_length(const char *at, const char *end, struct framing *f, co
         if (((unsigned char)at[i] < ' ' && at[i] != '\t') || (unsigned char)at[i] >= 0x7f)
             f->is_strict = false;
     /* Of a block that came with the request before it libmicrohttpd does not tell whether zeros were at the end of its last lines, and
-     * takes a line of zeros or a colon for the empty one. */
-    size_t n_text = n;
+     * takes a line that begins with a zero, or a colon, for the empty one. */
+    size_t n_text = n && !*at ? 0 : n;
     while (n_text && !at[n_text - 1])
         n_text--;
     return memchr(at, 0, n_text) || memchr(at, '\r', n) ? SIZE_MAX : n_text && !(n_text == 1 && *at == ':') ? n : 0;
