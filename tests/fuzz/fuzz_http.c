@@ -79,6 +79,9 @@ struct requests {
     struct request at[MAX_ANSWERS];
     size_t n, n_strict; /* the first n_strict are beyond doubt */
     bool has_rest;      /* behind all of them */
+    /* with a zero, which libmicrohttpd takes for the end of a line, or not, in a block that came with the request before it: servers
+     * in front of this one refuse it (RFC 9110, 5.5). What it reads there, it answers */
+    bool is_open;
 };
 
 struct framing {
@@ -109,8 +112,8 @@ static size_t line_length(const char *at, const char *end, struct framing *f, co
         if (((unsigned char)at[i] < ' ' && at[i] != '\t') || (unsigned char)at[i] >= 0x7f)
             f->is_strict = false;
     /* Of a block that came with the request before it libmicrohttpd does not tell whether zeros were at the end of its last lines, and
-     * takes a line that begins with a zero, or a colon, for the empty one. */
-    size_t n_text = n && !*at ? 0 : n;
+     * takes a line of zeros or a colon for the empty one. */
+    size_t n_text = n;
     while (n_text && !at[n_text - 1])
         n_text--;
     return memchr(at, 0, n_text) || memchr(at, '\r', n) ? SIZE_MAX : n_text && !(n_text == 1 && *at == ':') ? n : 0;
@@ -246,6 +249,7 @@ static struct requests parse_requests(const char *text, size_t n)
         at = next;
     }
     r.has_rest = at < end;
+    r.is_open = r.n && memchr(at, 0, (size_t)(end - at));
     return r;
 }
 
@@ -390,7 +394,7 @@ static void check_health(void)
 
 static void report(const struct requests *r, const struct answers *a)
 {
-    if (a->count <= r->n + r->has_rest && (a->count >= r->n_strict || (a->has_ended && a->closes)))
+    if ((a->count <= r->n + r->has_rest || r->is_open) && (a->count >= r->n_strict || (a->has_ended && a->closes)))
         return;
     dprintf(report_fd, "%zu requests or %zu%s, %zu answers%s%s:\n%.*s\n", r->n_strict, r->n, r->has_rest ? " and a rest" : "",
             a->count, a->closes ? ", the last of which closes" : "", a->has_ended ? ", closed" : "",
