@@ -12,14 +12,45 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Weights of tokens: qn_exp((logit - largest) * inverse) * unit, truncated to an integer. */
+typedef struct qn_sample_scale {
+    float largest; /* at least every logit, finite */
+    float inverse; /* 1 / temperature */
+    float unit;    /* 2^qn_sample_weight_bits(n) */
+} qn_sample_scale;
+
+enum { QN_SAMPLE_THRESHOLDS = 4 };
+
+/* Passes over logits [n]: n >= 1 for maximum, n >= 0 for the others, whose logits are not NaN. Comparisons are those of
+ * floats. Sums of weights are at most 2^62. */
 typedef struct qn_sample_kernels {
-    /* The largest of logits [n], n >= 1, none of them NaN. */
+    /* The largest; NaN if any is NaN. */
     float (*maximum)(const float *logits, size_t n);
+    /* The index of the first logit that equals value; n: none does. */
+    size_t (*find)(const float *logits, size_t n, float value);
+    /* weights [n]. */
+    void (*weigh)(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *weights);
+    /* The sum of the weights. */
+    uint64_t (*sum)(const qn_sample_scale *scale, const float *logits, size_t n);
+    /* The sum of the weights, and the sums of the weights of the logits above each threshold. */
+    uint64_t (*sum_above)(const qn_sample_scale *scale, const float *logits, size_t n,
+                          const float thresholds[QN_SAMPLE_THRESHOLDS], uint64_t sums[QN_SAMPLE_THRESHOLDS]);
+    /* The number of logits above -inf, and above each threshold. */
+    uint64_t (*count_above)(const float *logits, size_t n, const float thresholds[QN_SAMPLE_THRESHOLDS],
+                            uint64_t counts[QN_SAMPLE_THRESHOLDS]);
+    /* The largest logit with qn_exp((logit - largest) * inverse) < weight; -inf: there is none. */
+    float (*largest_below)(const qn_sample_scale *scale, const float *logits, size_t n, float weight);
+    /* Copy the logits with above < logit <= up_to to out [n], and their ids, or their indices where ids is NULL, to out_ids [n],
+     * in order; returns their number, and overwrites any elements after them. out and out_ids may be logits and ids. */
+    size_t (*select)(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
+                     uint32_t *out_ids);
+    /* The same for the logits whose bits are set in allowed [qn_sample_mask_words(n)], which may be NaN. */
+    size_t (*select_allowed)(const float *logits, const uint32_t *allowed, size_t n, float *out, uint32_t *out_ids);
 } qn_sample_kernels;
 
 void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu);
 
-/* qn_argmax_row - the index of the largest logit, the lowest index of equal ones. */
+/* qn_argmax_row - the index of the largest logit, the lowest index of equal ones; 0 if any is NaN. */
 size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n);
 
 /* ---- Sampling ---- */
