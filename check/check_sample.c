@@ -113,6 +113,23 @@ static void check_weights(const qn_sample_kernels *kernels, const float *x, size
     qn_guarded_free(&y);
 }
 
+static void check_moments(const qn_sample_kernels *kernels, const float *x, size_t n, bool reference, float *least,
+                          qn_sample_moments *expected)
+{
+    const float inverse = qn_random_below(2) ? 0x1p13f : 0.75f;
+    const qn_sample_moments found = kernels->moments(x, n, 200, inverse);
+    if (reference) {
+        *least = kernels->least(x, n);
+        *expected = found;
+    }
+    qn_expect(kernels->least(x, n) == *least, "the least logit is %g, expected %g", (double)kernels->least(x, n),
+              (double)*least);
+    qn_expect(found.n == expected->n && found.sum == expected->sum && found.squares == expected->squares,
+              "moments %llu %llu %llu, expected %llu %llu %llu", (unsigned long long)found.n, (unsigned long long)found.sum,
+              (unsigned long long)found.squares, (unsigned long long)expected->n, (unsigned long long)expected->sum,
+              (unsigned long long)expected->squares);
+}
+
 /* ---- Selections ---- */
 
 /* Logits and ids that were selected, and their number. */
@@ -235,7 +252,8 @@ static void timed_argmax(void *context)
 static void check_row(const qn_sample_kernels *kernels, size_t n, enum shape shape, bool reference)
 {
     static struct sums sums;
-    static float below[6];
+    static float below[6], least;
+    static qn_sample_moments moments;
     static uint64_t weights[MAX_ROW];
     static struct selection selected[3];
     size_t at;
@@ -245,6 +263,7 @@ static void check_row(const qn_sample_kernels *kernels, size_t n, enum shape sha
     check_sums(kernels, x, n, &scale, reference, &sums);
     check_largest_below(kernels, x, n, &scale, reference, below);
     check_weights(kernels, x, n, &scale, reference, weights);
+    check_moments(kernels, x, n, reference, &least, &moments);
     check_select(kernels, x, n, reference, &selected[0], &selected[1]);
     check_select_allowed(kernels, x, n, reference, &selected[2]);
     if (reference)

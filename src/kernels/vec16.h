@@ -234,6 +234,10 @@ QN_INLINE void v16u_store(uint64_t *p, v16u a)
     _mm512_storeu_si512(p, a.lo);
     _mm512_storeu_si512(p + 8, a.hi);
 }
+QN_INLINE v16u v16u_square(v16u a) /* of integers below 2^32 */
+{
+    return (v16u){ _mm512_mul_epu32(a.lo, a.lo), _mm512_mul_epu32(a.hi, a.hi) };
+}
 QN_INLINE v16u_sum v16u_zero(void)
 {
     return _mm512_setzero_si512();
@@ -485,6 +489,12 @@ QN_INLINE void v16u_store(uint64_t *p, v16u a)
         _mm256_storeu_si256((__m256i *)(p + 4 * i), _mm256_permute2x128_si256(a.q[i], a.q[i + 1], 0x20));
         _mm256_storeu_si256((__m256i *)(p + 4 * i + 4), _mm256_permute2x128_si256(a.q[i], a.q[i + 1], 0x31));
     }
+}
+QN_INLINE v16u v16u_square(v16u a)
+{
+    for (int i = 0; i < 4; i++)
+        a.q[i] = _mm256_mul_epu32(a.q[i], a.q[i]);
+    return a;
 }
 QN_INLINE v16u_sum v16u_zero(void)
 {
@@ -797,6 +807,14 @@ QN_INLINE void v16u_store(uint64_t *p, v16u a)
 {
     for (int i = 0; i < 8; i++)
         vst1q_u64(p + 2 * i, a.q[i]);
+}
+QN_INLINE v16u v16u_square(v16u a)
+{
+    for (int i = 0; i < 8; i++) {
+        const uint32x2_t low = vmovn_u64(a.q[i]);
+        a.q[i] = vmull_u32(low, low);
+    }
+    return a;
 }
 QN_INLINE v16u_sum v16u_zero(void)
 {

@@ -4,6 +4,7 @@
 #include "helper_random.h"
 
 #include "base/cpu.h"
+#include "base/splitmix.h"
 #include "kernels/canon.h"
 #include "kernels/sample/sample.h"
 
@@ -89,11 +90,51 @@ static void sort_tokens(size_t n)
     reference.n = n;
 }
 
+/* The number of tokens that top_n_sigma keeps, of the sorted ones. */
+static size_t within_sigma(float top_n_sigma)
+{
+    const struct sorted *r = &reference;
+    const float largest = adjusted[r->order[0]];
+    unsigned __int128 sum = 0, squares = 0;
+    size_t n = r->n, n_kept = 0;
+    while (adjusted[r->order[n - 1]] == -INFINITY)
+        n--;
+    const float range = fminf(largest - adjusted[r->order[n - 1]], FLT_MAX);
+    if (!(top_n_sigma > 0) || range == 0)
+        return n;
+    int unit = -127; /* exponents: the least for which the range has at most this number of bits */
+    while ((double)range >= ldexp(1, qn_sample_weight_bits(r->n) / 2 + unit))
+        unit++;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t d = (uint64_t)ldexp((double)fminf(largest - adjusted[r->order[i]], FLT_MAX), -unit);
+        sum += d;
+        squares += (unsigned __int128)d * d;
+    }
+    const double limit = (double)top_n_sigma * sqrt((double)(n * squares - sum * sum)) / (double)n;
+    while (n_kept < n && floor(ldexp((double)fminf(largest - adjusted[r->order[n_kept]], FLT_MAX), -unit)) <= limit)
+        n_kept++;
+    return n_kept;
+}
+
+/* The number of tokens that XTC drops. */
+static size_t excluded_top_choices(const qn_sampling *sampling)
+{
+    const struct sorted *r = &reference;
+    const float largest = adjusted[r->order[0]], inverse = 1 / sampling->temperature;
+    const double unit = ldexp(1, qn_sample_weight_bits(r->n)), kept = (double)r->sums[r->kept - 1];
+    size_t n = 0;
+    while (n < r->kept && r->weights[n] > 0 &&
+           (double)qn_exp((adjusted[r->order[n]] - largest) * inverse) >= (double)sampling->xtc_threshold * kept / unit)
+        n++;
+    return n ? n - 1 : 0;
+}
+
 /* The filters, as documented at qn_sample_request. */
 static void filter(const qn_sampling *sampling)
 {
     struct sorted *r = &reference;
-    const size_t k = sampling->top_k > 0 && (size_t)sampling->top_k < r->n ? (size_t)sampling->top_k : r->n;
+    const size_t most = within_sigma(sampling->top_n_sigma);
+    const size_t k = sampling->top_k > 0 && (size_t)sampling->top_k < most ? (size_t)sampling->top_k : most;
     const float largest = adjusted[r->order[0]], inverse = 1 / sampling->temperature;
     const double unit = ldexp(1, qn_sample_weight_bits(r->n));
     uint64_t total = 0, kept = 0;
@@ -109,12 +150,15 @@ static void filter(const qn_sampling *sampling)
     }
 }
 
-static int32_t reference_token(uint64_t random)
+static int32_t reference_token(const qn_sampling *sampling, uint64_t random)
 {
-    const uint64_t kept = reference.sums[reference.kept - 1];
+    uint64_t state = random;
+    const bool excludes = (double)(qn_splitmix(&state) >> 11) < ldexp((double)sampling->xtc_probability, 53);
+    const size_t n_dropped = excludes ? excluded_top_choices(sampling) : 0;
+    const uint64_t dropped = n_dropped ? reference.sums[n_dropped - 1] : 0, kept = reference.sums[reference.kept - 1] - dropped;
     const uint64_t low = (uint32_t)kept, high = kept >> 32, r_low = (uint32_t)random, r_high = random >> 32;
     const uint64_t middle = r_low * high + (r_low * low >> 32), rest = r_high * low + (uint32_t)middle;
-    const uint64_t point = r_high * high + (middle >> 32) + (rest >> 32); /* random * kept / 2^64 */
+    const uint64_t point = dropped + r_high * high + (middle >> 32) + (rest >> 32); /* dropped + random * kept / 2^64 */
     size_t first = 0, last = reference.kept - 1;
     while (first < last) { /* the first whose sum is above the point */
         const size_t half = (first + last) / 2;
@@ -170,7 +214,12 @@ static qn_sampling random_sampling(size_t n)
                        top_ps[] = { 1, 1, 0.95f, 0.5f, 1e-6f, 0.9999999f };
     static const float min_ps[] = { 0, 0, 0.05f, 0.5f, 0.99f, 1e-6f, 1e-38f };
     const int top_ks[] = { 0, 0, 0, 2, 20, 128, 129, 1000, (int)(n / 2), (int)n, (int)n + 1 };
+    static const float sigmas[] = { 0, 0, 0, 1, 0.3f, 3, 1000, 1e-6f }, chances[] = { 0, 0, 0.5f, 1 };
+    static const float thresholds[] = { 0.1f, 0.01f, 0, 0.6f, 1e-5f };
     return (qn_sampling){ .repeat_penalty = 1,
+                          .top_n_sigma = one_of(sigmas, sizeof sigmas / sizeof *sigmas),
+                          .xtc_probability = one_of(chances, sizeof chances / sizeof *chances),
+                          .xtc_threshold = one_of(thresholds, sizeof thresholds / sizeof *thresholds),
                           .temperature = one_of(temperatures, sizeof temperatures / sizeof *temperatures),
                           .top_k = top_ks[below(sizeof top_ks / sizeof *top_ks)],
                           .top_p = one_of(top_ps, sizeof top_ps / sizeof *top_ps),
@@ -252,14 +301,15 @@ static size_t check_case(const struct variants *v, int distribution, size_t n, v
         request.random = random_place(draw);
         const int32_t expected = !drawn                                   ? -1
                                  : qn_sample_is_greedy(&request.sampling) ? (int32_t)qn_sample_key_index(best)
-                                                                          : reference_token(request.random);
+                                                                          : reference_token(&request.sampling, request.random);
         qn_sample_token(&v->kernels[draw % v->n], &request, logits, n, scratch);
         if (request.token != expected || request.best != best)
-            fail_msg("distribution %d, %zu tokens, variant %zu, temperature %g, top_k %d, top_p %g, min_p %g, %s, random %llx: "
-                     "token %d, expected %d",
+            fail_msg("distribution %d, %zu tokens, variant %zu, temperature %g, top_k %d, top_p %g, min_p %g, "
+                     "top_n_sigma %g, xtc %g %g, %s, random %llx: token %d, expected %d",
                      distribution, n, draw % v->n, (double)request.sampling.temperature, request.sampling.top_k,
-                     (double)request.sampling.top_p, (double)request.sampling.min_p, request.allowed ? "masked" : "no mask",
-                     (unsigned long long)request.random, request.token, expected);
+                     (double)request.sampling.top_p, (double)request.sampling.min_p, (double)request.sampling.top_n_sigma,
+                     (double)request.sampling.xtc_probability, (double)request.sampling.xtc_threshold,
+                     request.allowed ? "masked" : "no mask", (unsigned long long)request.random, request.token, expected);
     }
     return drawn ? DRAWS : 1;
 }

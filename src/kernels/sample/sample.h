@@ -21,6 +21,12 @@ typedef struct qn_sample_scale {
 
 enum { QN_SAMPLE_THRESHOLDS = 4 };
 
+/* Sums over the logits above -inf, of which there are n: d is the lesser of largest - logit and FLT_MAX,
+ * times inverse, truncated to an integer. */
+typedef struct qn_sample_moments {
+    uint64_t n, sum, squares; /* of d, of d * d */
+} qn_sample_moments;
+
 /* Passes over logits [n]: n >= 1 for maximum, n >= 0 for the others, whose logits are not NaN. Comparisons are those of
  * floats. Sums of weights are at most 2^62. */
 typedef struct qn_sample_kernels {
@@ -40,6 +46,10 @@ typedef struct qn_sample_kernels {
                             uint64_t counts[QN_SAMPLE_THRESHOLDS]);
     /* The largest logit with qn_exp((logit - largest) * inverse) < weight; -inf: there is none. */
     float (*largest_below)(const qn_sample_scale *scale, const float *logits, size_t n, float weight);
+    /* The least logit above -inf; inf: there is none. */
+    float (*least)(const float *logits, size_t n);
+    /* For d below 2^31 and sums below 2^62. */
+    qn_sample_moments (*moments)(const float *logits, size_t n, float largest, float inverse);
     /* Copy the logits with above < logit <= up_to to out [n], and their ids, or their indices where ids is NULL, to out_ids [n],
      * in order; returns their number, and overwrites any elements after them. out and out_ids may be logits and ids. */
     size_t (*select)(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
@@ -69,14 +79,27 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
  *   mask, bias     tokens that are not allowed have the logit -inf
  *   penalties      repeat_penalty once for each recent token; then, as OpenAI defines them, frequency_penalty times the count
  *                  of the token in the generated text, and presence_penalty if it occurs there, are subtracted
- *   filters        top_k, temperature, top_p, min_p
+ *   filters        top_n_sigma, top_k, temperature, top_p and min_p, XTC
  *
  * and a token is drawn. Ids outside the vocabulary are ignored in every list.
  *
  * A token's weight is e^((logit - largest) / temperature) by qn_exp (kernels/canon.h), truncated to an integer number of units
  * of 2^-qn_sample_weight_bits(n). Integer sums do not depend on their order, so the same logits and the same random number
  * give the same token on every system and device. Tokens with a weight below one unit, about 1e-13 for a vocabulary of
- * 2^18, are never drawn. */
+ * 2^18, are never drawn.
+ *
+ * Every filter keeps a range of the tokens in descending order, by sums of integers or comparisons of f32 and f64 values that
+ * all devices compute alike. Sums of weights are converted to f64:
+ *
+ *   top_n_sigma    keeps a token if d <= top_n_sigma * sqrt(n * sum of d * d - (sum of d)^2) / n, over the n tokens with
+ *                  logits above -inf. d is the lesser of largest - logit and FLT_MAX, in units, truncated. The unit is the power
+ *                  of two by which the largest d is less than 2^(qn_sample_weight_bits / 2), at least 2^-127
+ *   top_p          ends before a token if the sum of those before it is at least top_p times the sum of all that top_k keeps
+ *   min_p          ends before a token if its weight, before it is multiplied and truncated, is less than min_p
+ *   XTC            applies if the upper 53 bits of the number that qn_splitmix gives after the state `random` are below
+ *                  2^53 xtc_probability. Of the tokens that are left, those before the first one with a weight, before it is
+ *                  multiplied and truncated, below xtc_threshold * (sum of the weights that are left) / unit are dropped, but for
+ *                  the last of them; those with a weight of 0 do not count */
 typedef struct qn_sample_request {
     qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
     const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */

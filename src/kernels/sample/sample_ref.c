@@ -3,6 +3,8 @@
 
 #include "kernels/canon.h"
 
+#include <float.h>
+
 static float maximum_ref(const float *logits, size_t n)
 {
     float largest = logits[0];
@@ -84,6 +86,29 @@ static float largest_below_ref(const qn_sample_scale *scale, const float *logits
     return largest;
 }
 
+static float least_ref(const float *logits, size_t n)
+{
+    float least = INFINITY;
+    for (size_t i = 0; i < n; i++)
+        if (logits[i] > -INFINITY && logits[i] < least)
+            least = logits[i];
+    return least;
+}
+
+static qn_sample_moments moments_ref(const float *logits, size_t n, float largest, float inverse)
+{
+    qn_sample_moments moments = { 0, 0, 0 };
+    for (size_t i = 0; i < n; i++) {
+        if (!(logits[i] > -INFINITY))
+            continue;
+        const uint64_t d = (uint64_t)(fminf(largest - logits[i], FLT_MAX) * inverse);
+        moments.n++;
+        moments.sum += d;
+        moments.squares += d * d;
+    }
+    return moments;
+}
+
 static size_t select_ref(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
                          uint32_t *out_ids)
 {
@@ -116,6 +141,8 @@ void qn_sample_init_ref(qn_sample_kernels *kernels)
                                     .sum_above = sum_above_ref,
                                     .count_above = count_above_ref,
                                     .largest_below = largest_below_ref,
+                                    .least = least_ref,
+                                    .moments = moments_ref,
                                     .select = select_ref,
                                     .select_allowed = select_allowed_ref };
 }

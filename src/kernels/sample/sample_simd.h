@@ -5,6 +5,8 @@
 #include "kernels/sample/sample.h"
 #include "kernels/vec16.h"
 
+#include <float.h>
+
 /* The last n < 16 logits; the lanes after them are -inf, whose weight is 0. */
 QN_INLINE v16 load_last(const float *logits, size_t n)
 {
@@ -161,6 +163,34 @@ static float largest_below_simd(const qn_sample_scale *scale, const float *logit
     return v16_hmax(largest);
 }
 
+static float least_simd(const float *logits, size_t n)
+{
+    const v16 excluded = v16_set1(-INFINITY), none = v16_set1(INFINITY), negative = v16_set1(-1);
+    v16 least = none;
+    for (size_t i = 0; i < n; i += QN_LANES) {
+        const v16 x = i + QN_LANES <= n ? v16_load(logits + i) : load_last(logits + i, n - i);
+        least = v16_min(least, v16_select(v16_greater(x, excluded), x, none));
+    }
+    return -v16_hmax(v16_mul(least, negative));
+}
+
+static qn_sample_moments moments_simd(const float *logits, size_t n, float largest, float inverse)
+{
+    const v16 from = v16_set1(largest), most = v16_set1(FLT_MAX), excluded = v16_set1(-INFINITY), negative = v16_set1(-1),
+              scale = v16_set1(inverse);
+    v16u_sum sum = v16u_zero(), squares = v16u_zero();
+    uint64_t n_finite = 0;
+    for (size_t i = 0; i < n; i += QN_LANES) {
+        const v16 x = i + QN_LANES <= n ? v16_load(logits + i) : load_last(logits + i, n - i);
+        const v16m finite = v16_greater(x, excluded);
+        const v16u d = v16_to_u64(v16_mul(v16_min(v16_add(from, v16_mul(x, negative)), most), scale));
+        sum = v16u_add_if(sum, finite, d);
+        squares = v16u_add_if(squares, finite, v16u_square(d));
+        n_finite += (uint64_t)__builtin_popcount(v16m_bits(finite));
+    }
+    return (qn_sample_moments){ n_finite, v16u_total(sum), v16u_total(squares) };
+}
+
 static const int32_t first_indices[QN_LANES] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
 
 /* A vector is loaded before those at its place are stored, and no more are stored than have been loaded: the result may take
@@ -222,6 +252,8 @@ QN_INLINE void sample_fill(qn_sample_kernels *kernels)
                                     .sum_above = sum_above_simd,
                                     .count_above = count_above_simd,
                                     .largest_below = largest_below_simd,
+                                    .least = least_simd,
+                                    .moments = moments_simd,
                                     .select = select_simd,
                                     .select_allowed = select_allowed_simd };
 }
