@@ -130,6 +130,21 @@ static void check_moments(const qn_sample_kernels *kernels, const float *x, size
               (unsigned long long)expected->squares);
 }
 
+static void check_surprisals(const qn_sample_kernels *kernels, const float *x, size_t n, qn_sample_scale scale, bool reference,
+                             uint64_t *expected, uint64_t *expected_total)
+{
+    uint64_t total;
+    scale.unit = 0x1p31f;
+    const uint64_t found = kernels->sum_surprisals(&scale, x, n, &total);
+    if (reference) {
+        *expected = found;
+        *expected_total = total;
+    }
+    qn_expect(found == *expected && total == *expected_total, "surprisals %llu of %llu, expected %llu of %llu",
+              (unsigned long long)found, (unsigned long long)total, (unsigned long long)*expected,
+              (unsigned long long)*expected_total);
+}
+
 /* ---- Selections ---- */
 
 /* Logits and ids that were selected, and their number. */
@@ -254,7 +269,7 @@ static void check_row(const qn_sample_kernels *kernels, size_t n, enum shape sha
     static struct sums sums;
     static float below[6], least;
     static qn_sample_moments moments;
-    static uint64_t weights[MAX_ROW];
+    static uint64_t weights[MAX_ROW], surprisals[2];
     static struct selection selected[3];
     size_t at;
     float *x = logits_of(shape, n, &at);
@@ -264,6 +279,7 @@ static void check_row(const qn_sample_kernels *kernels, size_t n, enum shape sha
     check_largest_below(kernels, x, n, &scale, reference, below);
     check_weights(kernels, x, n, &scale, reference, weights);
     check_moments(kernels, x, n, reference, &least, &moments);
+    check_surprisals(kernels, x, n, scale, reference, &surprisals[0], &surprisals[1]);
     check_select(kernels, x, n, reference, &selected[0], &selected[1]);
     check_select_allowed(kernels, x, n, reference, &selected[2]);
     if (reference)

@@ -61,6 +61,9 @@ static const struct setting {
     { "top_k 40", { .temperature = 1, .top_k = 40, PLAIN }, 0, 0 },
     { "top_k 1000", { .temperature = 1, .top_k = 1000, PLAIN }, 0, 0 },
     { "penalties", { .temperature = 1, .top_p = 1, .repeat_penalty = 1.1f, .presence_penalty = 0.5f }, 0, 0 },
+    { "top_n_sigma 1", { .temperature = 1, .top_n_sigma = 1, PLAIN }, 0, 0 },
+    { "typical_p 0.9", { .temperature = 1, .typical_p = 0.9f, PLAIN }, 0, 0 },
+    { "XTC", { .temperature = 1, .min_p = 0.02f, .xtc_probability = 0.5f, .xtc_threshold = 0.1f, PLAIN }, 0, 0 },
     { "argmax", { .temperature = 0, PLAIN }, 0, 0 },
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };

@@ -48,6 +48,8 @@ static qn_status check_params(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "presence_penalty: %g, expected -2 to 2", (double)p->presence_penalty);
     if (!(p->top_n_sigma >= 0) || isinf(p->top_n_sigma))
         return qn_fail(QN_ERR_INVALID, "top_n_sigma: %g, expected 0 or more", (double)p->top_n_sigma);
+    if (!(p->typical_p >= 0 && p->typical_p <= 1))
+        return qn_fail(QN_ERR_INVALID, "typical_p: %g, expected 0 to 1", (double)p->typical_p);
     if (!(p->xtc_probability >= 0 && p->xtc_probability <= 1))
         return qn_fail(QN_ERR_INVALID, "xtc_probability: %g, expected 0 to 1", (double)p->xtc_probability);
     if (!(p->xtc_threshold >= 0 && p->xtc_threshold <= 1))

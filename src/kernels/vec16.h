@@ -234,9 +234,9 @@ QN_INLINE void v16u_store(uint64_t *p, v16u a)
     _mm512_storeu_si512(p, a.lo);
     _mm512_storeu_si512(p + 8, a.hi);
 }
-QN_INLINE v16u v16u_square(v16u a) /* of integers below 2^32 */
+QN_INLINE v16u v16u_mul(v16u a, v16u b) /* of integers below 2^32 */
 {
-    return (v16u){ _mm512_mul_epu32(a.lo, a.lo), _mm512_mul_epu32(a.hi, a.hi) };
+    return (v16u){ _mm512_mul_epu32(a.lo, b.lo), _mm512_mul_epu32(a.hi, b.hi) };
 }
 QN_INLINE v16u_sum v16u_zero(void)
 {
@@ -490,10 +490,10 @@ QN_INLINE void v16u_store(uint64_t *p, v16u a)
         _mm256_storeu_si256((__m256i *)(p + 4 * i + 4), _mm256_permute2x128_si256(a.q[i], a.q[i + 1], 0x31));
     }
 }
-QN_INLINE v16u v16u_square(v16u a)
+QN_INLINE v16u v16u_mul(v16u a, v16u b)
 {
     for (int i = 0; i < 4; i++)
-        a.q[i] = _mm256_mul_epu32(a.q[i], a.q[i]);
+        a.q[i] = _mm256_mul_epu32(a.q[i], b.q[i]);
     return a;
 }
 QN_INLINE v16u_sum v16u_zero(void)
@@ -808,12 +808,10 @@ QN_INLINE void v16u_store(uint64_t *p, v16u a)
     for (int i = 0; i < 8; i++)
         vst1q_u64(p + 2 * i, a.q[i]);
 }
-QN_INLINE v16u v16u_square(v16u a)
+QN_INLINE v16u v16u_mul(v16u a, v16u b)
 {
-    for (int i = 0; i < 8; i++) {
-        const uint32x2_t low = vmovn_u64(a.q[i]);
-        a.q[i] = vmull_u32(low, low);
-    }
+    for (int i = 0; i < 8; i++)
+        a.q[i] = vmull_u32(vmovn_u64(a.q[i]), vmovn_u64(b.q[i]));
     return a;
 }
 QN_INLINE v16u_sum v16u_zero(void)

@@ -129,12 +129,47 @@ static size_t excluded_top_choices(const qn_sampling *sampling)
     return n ? n - 1 : 0;
 }
 
+/* Keep the typical ones of the first k sorted tokens; returns their number. */
+static size_t typical(const qn_sampling *sampling, size_t k)
+{
+    static uint64_t at_distance[QN_SAMPLE_SURPRISALS + 1];
+    static uint32_t surprisals[MAX_VOCAB];
+    struct sorted *r = &reference;
+    const float largest = adjusted[r->order[0]], inverse = 1 / sampling->temperature;
+    const int bits = qn_sample_weight_bits(r->n);
+    uint64_t weights = 0, sum = 0, total = 0, within = 0;
+    if (!(sampling->typical_p > 0 && sampling->typical_p < 1))
+        return k;
+    for (size_t i = 0; i < k; i++) {
+        const float u = (adjusted[r->order[i]] - largest) * inverse;
+        const double weight = (double)qn_exp(u);
+        const uint64_t reduced = (uint64_t)ldexp(weight, bits - 17 < 31 ? bits - 17 : 31);
+        surprisals[i] = (uint32_t)fmin(-(double)u * 1024, QN_SAMPLE_SURPRISALS);
+        r->weights[i] = (uint64_t)ldexp(weight, bits);
+        total += r->weights[i];
+        weights += reduced;
+        sum += reduced * surprisals[i];
+    }
+    const uint32_t mean = (uint32_t)(sum / weights);
+    memset(at_distance, 0, sizeof at_distance);
+    for (size_t i = 0; i < k; i++)
+        at_distance[surprisals[i] > mean ? surprisals[i] - mean : mean - surprisals[i]] += r->weights[i];
+    uint32_t distance = 0;
+    while ((within += at_distance[distance]) < 1 || !((double)within >= (double)sampling->typical_p * (double)total))
+        distance++;
+    size_t n = 0;
+    for (size_t i = 0; i < k; i++)
+        if ((surprisals[i] > mean ? surprisals[i] - mean : mean - surprisals[i]) <= distance)
+            r->order[n++] = r->order[i];
+    return n;
+}
+
 /* The filters, as documented at qn_sample_request. */
 static void filter(const qn_sampling *sampling)
 {
     struct sorted *r = &reference;
     const size_t most = within_sigma(sampling->top_n_sigma);
-    const size_t k = sampling->top_k > 0 && (size_t)sampling->top_k < most ? (size_t)sampling->top_k : most;
+    const size_t k = typical(sampling, sampling->top_k > 0 && (size_t)sampling->top_k < most ? (size_t)sampling->top_k : most);
     const float largest = adjusted[r->order[0]], inverse = 1 / sampling->temperature;
     const double unit = ldexp(1, qn_sample_weight_bits(r->n));
     uint64_t total = 0, kept = 0;
@@ -215,9 +250,11 @@ static qn_sampling random_sampling(size_t n)
     static const float min_ps[] = { 0, 0, 0.05f, 0.5f, 0.99f, 1e-6f, 1e-38f };
     const int top_ks[] = { 0, 0, 0, 2, 20, 128, 129, 1000, (int)(n / 2), (int)n, (int)n + 1 };
     static const float sigmas[] = { 0, 0, 0, 1, 0.3f, 3, 1000, 1e-6f }, chances[] = { 0, 0, 0.5f, 1 };
+    static const float typicals[] = { 0, 0, 0, 0.95f, 0.5f, 0.1f, 0.9999999f };
     static const float thresholds[] = { 0.1f, 0.01f, 0, 0.6f, 1e-5f };
     return (qn_sampling){ .repeat_penalty = 1,
                           .top_n_sigma = one_of(sigmas, sizeof sigmas / sizeof *sigmas),
+                          .typical_p = one_of(typicals, sizeof typicals / sizeof *typicals),
                           .xtc_probability = one_of(chances, sizeof chances / sizeof *chances),
                           .xtc_threshold = one_of(thresholds, sizeof thresholds / sizeof *thresholds),
                           .temperature = one_of(temperatures, sizeof temperatures / sizeof *temperatures),
@@ -305,11 +342,12 @@ static size_t check_case(const struct variants *v, int distribution, size_t n, v
         qn_sample_token(&v->kernels[draw % v->n], &request, logits, n, scratch);
         if (request.token != expected || request.best != best)
             fail_msg("distribution %d, %zu tokens, variant %zu, temperature %g, top_k %d, top_p %g, min_p %g, "
-                     "top_n_sigma %g, xtc %g %g, %s, random %llx: token %d, expected %d",
+                     "top_n_sigma %g, typical_p %g, xtc %g %g, %s, random %llx: token %d, expected %d",
                      distribution, n, draw % v->n, (double)request.sampling.temperature, request.sampling.top_k,
                      (double)request.sampling.top_p, (double)request.sampling.min_p, (double)request.sampling.top_n_sigma,
-                     (double)request.sampling.xtc_probability, (double)request.sampling.xtc_threshold,
-                     request.allowed ? "masked" : "no mask", (unsigned long long)request.random, request.token, expected);
+                     (double)request.sampling.typical_p, (double)request.sampling.xtc_probability,
+                     (double)request.sampling.xtc_threshold, request.allowed ? "masked" : "no mask",
+                     (unsigned long long)request.random, request.token, expected);
     }
     return drawn ? DRAWS : 1;
 }

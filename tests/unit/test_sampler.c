@@ -118,6 +118,26 @@ static void top_choices_are_excluded(void **unused)
     assert_frequency(frequency[0], 2 / 3.0);
 }
 
+/* The entropy of 1/2, 1/4, 1/8 ... is 2 bits: the distances of the tokens' surprisals are 1, 0, 1, 2, 3 ... bits. */
+static void typical_tokens_are_kept(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(8);
+    params.typical_p = 0.2f; /* 1/4 is enough */
+    draw_many(params, frequency);
+    assert_true(frequency[1] > 0.9999);
+    params.typical_p = 0.8f; /* 7/8 */
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 4 / 7.0);
+    assert_frequency(frequency[2], 1 / 7.0);
+    assert_true(frequency[3] == 0);
+    params.typical_p = 0.9f; /* 15/16 */
+    draw_many(params, frequency);
+    assert_frequency(frequency[3], 1 / 15.0);
+    assert_true(frequency[4] == 0);
+}
+
 /* Whatever the temperature, the tokens within so many deviations are kept. */
 static void deviations_bound_the_logits(void **unused)
 {
@@ -253,6 +273,8 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = -1 }, "top_n_sigma: -1, expected 0 or more" },
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = NAN }, "top_n_sigma" },
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = INFINITY }, "top_n_sigma" },
+        { { .top_p = 1, .repeat_penalty = 1, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .typical_p = NAN }, "typical_p" },
         { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
         { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = NAN }, "xtc_probability" },
         { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = -0.1f }, "xtc_threshold: -0.1, expected 0 to 1" },
@@ -296,6 +318,7 @@ int main(void)
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(filters_keep_what_they_say),
         cmocka_unit_test(top_choices_are_excluded),
+        cmocka_unit_test(typical_tokens_are_kept),
         cmocka_unit_test(deviations_bound_the_logits),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(penalty_changes_the_argmax),

@@ -27,6 +27,16 @@ typedef struct qn_sample_moments {
     uint64_t n, sum, squares; /* of d, of d * d */
 } qn_sample_moments;
 
+/* A token's surprisal above that of the most likely one, (largest - logit) * inverse, in units of 2^-10, truncated. Beyond the
+ * bound of the exponential weights are 0. */
+enum { QN_SAMPLE_SURPRISALS = 86 * 1024 };
+
+static inline uint32_t qn_sample_surprisal(const qn_sample_scale *scale, float logit)
+{
+    const float x = (logit - scale->largest) * scale->inverse * -1024.0f;
+    return x < (float)QN_SAMPLE_SURPRISALS ? (uint32_t)x : (uint32_t)QN_SAMPLE_SURPRISALS;
+}
+
 /* Passes over logits [n]: n >= 1 for maximum, n >= 0 for the others, whose logits are not NaN. Comparisons are those of
  * floats. Sums of weights are at most 2^62. */
 typedef struct qn_sample_kernels {
@@ -50,6 +60,8 @@ typedef struct qn_sample_kernels {
     float (*least)(const float *logits, size_t n);
     /* For d below 2^31 and sums below 2^62. */
     qn_sample_moments (*moments)(const float *logits, size_t n, float largest, float inverse);
+    /* The sum of the weights times qn_sample_surprisal, for weights up to 2^31 whose sum is at most 2^45; and their sum. */
+    uint64_t (*sum_surprisals)(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *total);
     /* Copy the logits with above < logit <= up_to to out [n], and their ids, or their indices where ids is NULL, to out_ids [n],
      * in order; returns their number, and overwrites any elements after them. out and out_ids may be logits and ids. */
     size_t (*select)(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
@@ -79,7 +91,7 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
  *   mask, bias     tokens that are not allowed have the logit -inf
  *   penalties      repeat_penalty once for each recent token; then, as OpenAI defines them, frequency_penalty times the count
  *                  of the token in the generated text, and presence_penalty if it occurs there, are subtracted
- *   filters        top_n_sigma, top_k, temperature, top_p and min_p, XTC
+ *   filters        top_n_sigma, top_k, temperature, typical_p, top_p and min_p, XTC
  *
  * and a token is drawn. Ids outside the vocabulary are ignored in every list.
  *
@@ -94,6 +106,10 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
  *   top_n_sigma    keeps a token if d <= top_n_sigma * sqrt(n * sum of d * d - (sum of d)^2) / n, over the n tokens with
  *                  logits above -inf. d is the lesser of largest - logit and FLT_MAX, in units, truncated. The unit is the power
  *                  of two by which the largest d is less than 2^(qn_sample_weight_bits / 2), at least 2^-127
+ *   typical_p      keeps the tokens whose qn_sample_surprisal differs from the mean by at most the least number with which the sum
+ *                  of their weights is at least typical_p times the sum of all that top_k keeps. The mean is the sum of
+ *                  surprisals times weights over the sum of the weights, for weights with 2^min(31, bits - 17) for unit, truncated.
+ *                  The weights of what follows are relative to the largest logit that is left
  *   top_p          ends before a token if the sum of those before it is at least top_p times the sum of all that top_k keeps
  *   min_p          ends before a token if its weight, before it is multiplied and truncated, is less than min_p
  *   XTC            applies if the upper 53 bits of the number that qn_splitmix gives after the state `random` are below

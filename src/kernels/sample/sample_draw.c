@@ -62,11 +62,16 @@ static qn_sample_row row_of(const qn_sample_draw *d, const qn_sample_scale *scal
     return (qn_sample_row){ d->kernels, scale, d->left.logits, d->left.n, d->list, d->positions };
 }
 
-/* Keep the tokens with logits above a bound. */
+/* Keep the tokens with logits above a bound, and up to another. */
+static void keep_between(qn_sample_draw *d, float above, float up_to)
+{
+    const size_t n = d->kernels->select(d->left.logits, d->left.ids, d->left.n, above, up_to, d->logits, d->ids);
+    d->left = (qn_sample_tokens){ d->logits, d->ids, n };
+}
+
 static void keep_above(qn_sample_draw *d, float bound)
 {
-    const size_t n = d->kernels->select(d->left.logits, d->left.ids, d->left.n, bound, INFINITY, d->logits, d->ids);
-    d->left = (qn_sample_tokens){ d->logits, d->ids, n };
+    keep_between(d, bound, INFINITY);
 }
 
 /* The heap is put in the order of the positions. */
@@ -188,20 +193,111 @@ static void apply_min_p(qn_sample_draw *d)
         keep_above(d, end);
 }
 
-/* The least sum of weights with which top_p of a total is reached, at least 1, in the arithmetic of the definition:
- * (double)sum >= (double)top_p * (double)total. */
-static uint64_t sum_of_top_p(float top_p, uint64_t total)
+/* The least sum of weights with which a fraction of a total is reached, at least 1, in the arithmetic of the definition:
+ * (double)sum >= (double)fraction * (double)total. */
+static uint64_t sum_of_fraction(float fraction, uint64_t total)
 {
     uint64_t least = 1, most = total;
     while (least < most) {
         const uint64_t middle = least + (most - least) / 2;
-        if ((double)middle >= (double)top_p * (double)total)
+        if ((double)middle >= (double)fraction * (double)total)
             most = middle;
         else
             least = middle + 1;
     }
     return least;
 }
+
+/* ---- Typical sampling ---- */
+
+/* The largest logit with a surprisal of `least` or more: inf if all have, -inf if none has. */
+static float logit_of_surprisal(const qn_sample_scale *scale, int64_t least)
+{
+    uint64_t first = qn_sample_key(-INFINITY, 0) >> 32, end = qn_sample_key(scale->largest, 0) >> 32;
+    if (least <= 0)
+        return INFINITY;
+    if (least > QN_SAMPLE_SURPRISALS)
+        return -INFINITY;
+    while (end - first > 1) {
+        const uint64_t middle = first + (end - first) / 2;
+        if (qn_sample_surprisal(scale, qn_sample_key_logit(middle << 32)) >= least)
+            first = middle;
+        else
+            end = middle;
+    }
+    return qn_sample_key_logit(first << 32);
+}
+
+/* The tokens whose surprisals differ from the mean by at most `distance`: above < logit <= up_to. */
+struct around {
+    float above, up_to;
+};
+
+static struct around logits_around(const qn_sample_scale *scale, int64_t mean, int64_t distance)
+{
+    return (struct around){ logit_of_surprisal(scale, mean + distance + 1), logit_of_surprisal(scale, mean - distance) };
+}
+
+/* Copy the tokens of `outer` that are not in `inner` to the list. */
+static qn_sample_tokens list_between(const qn_sample_draw *d, struct around inner, struct around outer)
+{
+    const qn_sample_tokens *t = &d->left;
+    size_t n = d->kernels->select(t->logits, NULL, t->n, outer.above, inner.above, d->list, d->positions);
+    n += d->kernels->select(t->logits, NULL, t->n, inner.up_to, outer.up_to, d->list + n, d->positions + n);
+    return (qn_sample_tokens){ d->list, NULL, n };
+}
+
+/* The least distance from the mean within which the weights sum up to `target`. Each pass leaves a third of the distances; after
+ * the first ones only the tokens at those are read. */
+static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t target)
+{
+    enum { PASSES_OVER_ALL = 2 };
+    const qn_sample_scale *scale = &d->scale;
+    qn_sample_tokens t = d->left;
+    int64_t first = 0, last = QN_SAMPLE_SURPRISALS;
+    uint64_t within = 0, inside = 0; /* the sum of the distances below first; of it, those of tokens that t has not */
+    for (int pass = 0; first < last; pass++) {
+        uint64_t sums[QN_SAMPLE_THRESHOLDS];
+        if (pass == PASSES_OVER_ALL && first > 0) {
+            t = list_between(d, logits_around(scale, mean, first - 1), logits_around(scale, mean, last));
+            inside = within;
+        }
+        const int64_t near = first + (last - first) / 3, far = first + (last - first) * 2 / 3;
+        const struct around a = logits_around(scale, mean, near), b = logits_around(scale, mean, far);
+        const float thresholds[QN_SAMPLE_THRESHOLDS] = { b.up_to, a.up_to, a.above, b.above };
+        d->kernels->sum_above(scale, t.logits, t.n, thresholds, sums);
+        const uint64_t until_near = inside + sums[2] - sums[1], until_far = inside + sums[3] - sums[0];
+        if (until_near >= target) {
+            last = near;
+        } else if (until_far >= target) {
+            first = near + 1;
+            last = far;
+            within = until_near;
+        } else {
+            first = far + 1;
+            within = until_far;
+        }
+    }
+    return last;
+}
+
+/* Meister et al., Locally Typical Sampling (2022). The entropy's distance from a token's surprisal is that of the mean surprisal
+ * from it, both above the surprisal of the most likely token. */
+static void apply_typical_p(qn_sample_draw *d, size_t n_vocab)
+{
+    const int bits = qn_sample_weight_bits(n_vocab) - 17;
+    const qn_sample_scale reduced = { d->scale.largest, d->scale.inverse, ldexpf(1, bits < 31 ? bits : 31) };
+    const uint64_t all = d->kernels->sum(&d->scale, d->left.logits, d->left.n);
+    uint64_t total;
+    const uint64_t sum = d->kernels->sum_surprisals(&reduced, d->left.logits, d->left.n, &total);
+    const int64_t mean = (int64_t)(sum / total); /* the largest logit has a weight of one unit */
+    const int64_t distance = typical_distance(d, mean, sum_of_fraction(d->request->sampling.typical_p, all));
+    const struct around kept = logits_around(&d->scale, mean, distance);
+    keep_between(d, kept.above, kept.up_to);
+    d->scale.largest = d->kernels->maximum(d->left.logits, d->left.n);
+}
+
+/* ---- top_p ---- */
 
 /* More than the rounding of a sum of 2^62 to a double. */
 enum { ROUNDING = 1024 };
@@ -252,6 +348,8 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
     if (sampling->top_n_sigma > 0)
         apply_top_n_sigma(d, n_vocab);
     apply_top_k(d, n_vocab);
+    if (sampling->typical_p > 0 && sampling->typical_p < 1)
+        apply_typical_p(d, n_vocab);
     if (sampling->min_p > 0) {
         total = d->kernels->sum(&d->scale, d->left.logits, d->left.n);
         apply_min_p(d);
@@ -260,7 +358,7 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
     const double fractions[2] = { (double)sampling->top_p * place, (double)sampling->top_p };
     const qn_sample_row row = row_of(d, &d->scale);
     const qn_sample_bins bins = qn_sample_bins_around(&row, fractions, sampling->top_p < 1 ? 2 : 1);
-    const uint64_t kept = kept_sum(d, &row, &bins, sum_of_top_p(sampling->top_p, sampling->min_p > 0 ? total : bins.total));
+    const uint64_t kept = kept_sum(d, &row, &bins, sum_of_fraction(sampling->top_p, sampling->min_p > 0 ? total : bins.total));
     const uint64_t dropped = xtc_applies(d->request) ? xtc_sum(d, &row, &bins, kept) : 0;
     const uint64_t point = dropped + (uint64_t)((unsigned __int128)d->request->random * (kept - dropped) >> 64);
     return (int32_t)qn_sample_id(&d->left, qn_sample_find(&row, qn_sample_bin(&bins, point + 1), point + 1).position);

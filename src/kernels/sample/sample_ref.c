@@ -109,6 +109,18 @@ static qn_sample_moments moments_ref(const float *logits, size_t n, float larges
     return moments;
 }
 
+static uint64_t sum_surprisals_ref(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *total)
+{
+    uint64_t sum = 0;
+    *total = 0;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t weight = fixed_point_weight(scale, logits[i]);
+        sum += weight * qn_sample_surprisal(scale, logits[i]);
+        *total += weight;
+    }
+    return sum;
+}
+
 static size_t select_ref(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
                          uint32_t *out_ids)
 {
@@ -143,6 +155,7 @@ void qn_sample_init_ref(qn_sample_kernels *kernels)
                                     .largest_below = largest_below_ref,
                                     .least = least_ref,
                                     .moments = moments_ref,
+                                    .sum_surprisals = sum_surprisals_ref,
                                     .select = select_ref,
                                     .select_allowed = select_allowed_ref };
 }

@@ -185,10 +185,26 @@ static qn_sample_moments moments_simd(const float *logits, size_t n, float large
         const v16m finite = v16_greater(x, excluded);
         const v16u d = v16_to_u64(v16_mul(v16_min(v16_add(from, v16_mul(x, negative)), most), scale));
         sum = v16u_add_if(sum, finite, d);
-        squares = v16u_add_if(squares, finite, v16u_square(d));
+        squares = v16u_add_if(squares, finite, v16u_mul(d, d));
         n_finite += (uint64_t)__builtin_popcount(v16m_bits(finite));
     }
     return (qn_sample_moments){ n_finite, v16u_total(sum), v16u_total(squares) };
+}
+
+static uint64_t sum_surprisals_simd(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *total)
+{
+    const struct scale_simd s = load_scale(scale);
+    const v16 units = v16_set1(-1024.0f), most = v16_set1((float)QN_SAMPLE_SURPRISALS);
+    v16u_sum sum = v16u_zero(), all = v16u_zero();
+    for (size_t i = 0; i < n; i += QN_LANES) {
+        const v16 x = i + QN_LANES <= n ? v16_load(logits + i) : load_last(logits + i, n - i);
+        const v16 surprisals = v16_mul(v16_mul(v16_add(x, s.minus_largest), s.inverse), units);
+        const v16u weights = fixed_point_weights(&s, x);
+        sum = v16u_add(sum, v16u_mul(weights, v16_to_u64(v16_min(surprisals, most))));
+        all = v16u_add(all, weights);
+    }
+    *total = v16u_total(all);
+    return v16u_total(sum);
 }
 
 static const int32_t first_indices[QN_LANES] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
@@ -254,6 +270,7 @@ QN_INLINE void sample_fill(qn_sample_kernels *kernels)
                                     .largest_below = largest_below_simd,
                                     .least = least_simd,
                                     .moments = moments_simd,
+                                    .sum_surprisals = sum_surprisals_simd,
                                     .select = select_simd,
                                     .select_allowed = select_allowed_simd };
 }
