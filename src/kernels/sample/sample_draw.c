@@ -238,31 +238,36 @@ static struct around logits_around(const qn_sample_scale *scale, int64_t mean, i
     return (struct around){ logit_of_surprisal(scale, mean + distance + 1), logit_of_surprisal(scale, mean - distance) };
 }
 
-/* Copy the tokens of `outer` that are not in `inner` to the list. */
-static qn_sample_tokens list_between(const qn_sample_draw *d, struct around inner, struct around outer)
+/* Copy the tokens with distances from first to last to the list. */
+static qn_sample_tokens list_distances(const qn_sample_draw *d, int64_t mean, int64_t first, int64_t last)
 {
     const qn_sample_tokens *t = &d->left;
+    const struct around outer = logits_around(&d->scale, mean, last);
+    const float none = outer.up_to;
+    const struct around inner = first > 0 ? logits_around(&d->scale, mean, first - 1) : (struct around){ none, none };
     size_t n = d->kernels->select(t->logits, NULL, t->n, outer.above, inner.above, d->list, d->positions);
     n += d->kernels->select(t->logits, NULL, t->n, inner.up_to, outer.up_to, d->list + n, d->positions + n);
     return (qn_sample_tokens){ d->list, NULL, n };
 }
 
-/* The least distance from the mean within which the weights sum up to `target`. Each pass leaves a third of the distances; after
- * the first ones only the tokens at those are read. */
+/* The least distance from the mean within which the weights sum up to `target`. The first pass asks for
+ * 0, where all are equal, and for a likely bound; each other leaves a third of the distances. Every few passes the tokens at those are
+ * copied, and only they are read. */
 static int64_t typical_distance(const qn_sample_draw *d, int64_t mean, uint64_t target)
 {
-    enum { PASSES_OVER_ALL = 2 };
+    enum { PASSES_PER_LIST = 3, LIKELY = 4 * 1024 };
     const qn_sample_scale *scale = &d->scale;
     qn_sample_tokens t = d->left;
     int64_t first = 0, last = QN_SAMPLE_SURPRISALS;
     uint64_t within = 0, inside = 0; /* the sum of the distances below first; of it, those of tokens that t has not */
     for (int pass = 0; first < last; pass++) {
         uint64_t sums[QN_SAMPLE_THRESHOLDS];
-        if (pass == PASSES_OVER_ALL && first > 0) {
-            t = list_between(d, logits_around(scale, mean, first - 1), logits_around(scale, mean, last));
+        if (pass % PASSES_PER_LIST == 1) {
+            t = list_distances(d, mean, first, last);
             inside = within;
         }
-        const int64_t near = first + (last - first) / 3, far = first + (last - first) * 2 / 3;
+        const int64_t near = first + (pass ? (last - first) / 3 : 0);
+        const int64_t far = first + (pass ? (last - first) * 2 / 3 : LIKELY);
         const struct around a = logits_around(scale, mean, near), b = logits_around(scale, mean, far);
         const float thresholds[QN_SAMPLE_THRESHOLDS] = { b.up_to, a.up_to, a.above, b.above };
         d->kernels->sum_above(scale, t.logits, t.n, thresholds, sums);
