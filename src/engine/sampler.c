@@ -6,6 +6,7 @@
 #include "base/splitmix.h"
 
 #include <math.h>
+#include <string.h>
 
 struct qn_sampler {
     qn_sampling params;
@@ -14,7 +15,8 @@ struct qn_sampler {
     bool has_begun;  /* the first token has been requested */
     size_t n_before; /* preceding tokens then: the generated text begins behind them */
     qn_sample_kernels kernels;
-    void *scratch; /* for qn_sampler_sample; allocated when it is first called */
+    qn_token *breakers; /* params.dry_breakers, sorted; NULL if DRY is off */
+    void *scratch;      /* for qn_sampler_sample; allocated when it is first called */
 };
 
 /* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
@@ -25,8 +27,35 @@ struct qn_sampler {
 qn_sampling qn_sampling_defaults(void)
 {
     return (qn_sampling){
-        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last_n = 64
+        .temperature = 0.8f,
+        .top_k = 40,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .repeat_penalty = 1,
+        .repeat_last_n = 64,
+        .typical_p = 1,
+        .xtc_threshold = 0.1f,
+        .dry_base = 1.75f,
+        .dry_allowed_length = 2,
+        .dry_penalty_last_n = -1,
     };
+}
+
+static qn_status check_dry(const qn_sampling *p)
+{
+    if (!(p->dry_multiplier >= 0 && p->dry_multiplier <= 1e6f))
+        return qn_fail(QN_ERR_INVALID, "dry_multiplier: %g, expected 0 to 1e6", (double)p->dry_multiplier);
+    if (p->dry_multiplier == 0)
+        return QN_OK;
+    if (!(p->dry_base >= 1 && p->dry_base <= 1e6f))
+        return qn_fail(QN_ERR_INVALID, "dry_base: %g, expected 1 to 1e6", (double)p->dry_base);
+    if (p->dry_allowed_length < 0 || p->dry_allowed_length > 1000)
+        return qn_fail(QN_ERR_INVALID, "dry_allowed_length: %d, expected 0 to 1000", p->dry_allowed_length);
+    if (p->dry_penalty_last_n < -1)
+        return qn_fail(QN_ERR_INVALID, "dry_penalty_last_n: %d, expected -1 or more", p->dry_penalty_last_n);
+    if (p->n_dry_breakers && !p->dry_breakers)
+        return qn_fail(QN_ERR_INVALID, "dry_breakers: NULL, expected %zu tokens", p->n_dry_breakers);
+    return QN_OK;
 }
 
 static qn_status check_params(const qn_sampling *p)
@@ -56,6 +85,22 @@ static qn_status check_params(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "xtc_threshold: %g, expected 0 to 1", (double)p->xtc_threshold);
     if (p->repeat_last_n < 0)
         return qn_fail(QN_ERR_INVALID, "repeat_last_n: %d, expected 0 or more", p->repeat_last_n);
+    return check_dry(p);
+}
+
+static qn_status copy_breakers(qn_sampler *sampler)
+{
+    qn_sampling *p = &sampler->params;
+    const qn_token *given = p->dry_breakers;
+    if (!(p->dry_multiplier > 0))
+        p->n_dry_breakers = 0;
+    p->dry_breakers = NULL;
+    if (!p->n_dry_breakers)
+        return QN_OK;
+    QN_TRY(qn_alloc(&sampler->breakers, p->n_dry_breakers, sizeof *sampler->breakers, "sampler"));
+    memcpy(sampler->breakers, given, p->n_dry_breakers * sizeof *given);
+    qn_sample_sort_breakers(sampler->breakers, p->n_dry_breakers);
+    p->dry_breakers = sampler->breakers;
     return QN_OK;
 }
 
@@ -71,14 +116,19 @@ qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sample
     QN_TRY(qn_alloc(&sampler, 1, sizeof *sampler, "sampler"));
     *sampler = (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed };
     qn_sample_kernels_init(&sampler->kernels, cpu);
-    *out = sampler;
-    return QN_OK;
+    const qn_status status = copy_breakers(sampler);
+    if (status != QN_OK)
+        qn_sampler_free(sampler);
+    else
+        *out = sampler;
+    return status;
 }
 
 void qn_sampler_free(qn_sampler *sampler)
 {
     if (!sampler)
         return;
+    qn_free(sampler->breakers);
     qn_free(sampler->scratch);
     qn_free(sampler);
 }
@@ -90,12 +140,17 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
     if (!sampler->has_begun)
         sampler->n_before = n_recent;
     sampler->has_begun = true;
+    const size_t n_text =
+        p->dry_penalty_last_n < 0 || n_recent < (size_t)p->dry_penalty_last_n ? n_recent : (size_t)p->dry_penalty_last_n;
+    const bool is_dry = p->dry_multiplier > 0 && n_text;
     const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
     qn_sample_request request = { .sampling = *p,
                                   .recent = n ? recent + (n_recent - n) : NULL,
                                   .n_recent = n,
                                   .generated = n_generated ? recent + sampler->n_before : NULL,
-                                  .n_generated = n_generated };
+                                  .n_generated = n_generated,
+                                  .text = is_dry ? recent + (n_recent - n_text) : NULL,
+                                  .n_text = is_dry ? n_text : 0 };
     if (!qn_sample_is_greedy(p))
         request.random = qn_splitmix(&sampler->random);
     return request;

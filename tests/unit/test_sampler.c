@@ -1,6 +1,7 @@
 /* Sampling: greedy, each filter on distributions with known probabilities, seeds, and rejected parameters. */
 #include "helper_assert.h"
 
+#include "engine/internal.h"
 #include "quern/quern.h"
 
 #include <math.h>
@@ -226,6 +227,66 @@ static void generated_text_is_penalised(void **unused)
     }
 }
 
+/* The penalty of each token from the definition: the longest suffix of the text, without breakers, that occurred before the token. */
+static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, qn_token token)
+{
+    double penalty = 0;
+    for (size_t at = 0; at < n; at++) {
+        size_t length = 0;
+        bool is_broken = false;
+        for (; length < at && !is_broken; length++) {
+            for (size_t b = 0; b < p->n_dry_breakers; b++)
+                is_broken |= p->dry_breakers[b] == text[n - 1 - length];
+            if (is_broken || text[at - 1 - length] != text[n - 1 - length])
+                break;
+        }
+        if (text[at] == token && length >= (size_t)p->dry_allowed_length)
+            penalty =
+                fmax(penalty, (double)p->dry_multiplier * pow((double)p->dry_base, (double)length - p->dry_allowed_length));
+    }
+    for (size_t b = 0; b < p->n_dry_breakers; b++)
+        penalty = p->dry_breakers[b] == token ? 0 : penalty;
+    return fmin(penalty, 1e6);
+}
+
+/* Texts of few different tokens, which repeat. A token's logit is that of the only allowed one. */
+static void repetitions_are_penalised(void **unused)
+{
+    (void)unused;
+    enum { LENGTH = 200, TOKENS = 4 };
+    static const qn_token breakers[] = { 3, 9, 2 };
+    float zeros[TOKENS] = { 0 };
+    qn_token text[LENGTH];
+    uint32_t random = 1;
+    for (int round = 0; round < 300; round++) {
+        qn_sampling params = plain(0);
+        qn_sampler *sampler;
+        params.dry_multiplier = 0.8f;
+        params.dry_base = round % 5 ? 1.75f : 1;
+        params.dry_allowed_length = round % 4;
+        params.dry_penalty_last_n = round % 3 ? -1 : 50;
+        params.dry_breakers = breakers;
+        params.n_dry_breakers = (size_t)(round / 3 % 4);
+        const size_t n = (size_t)round % LENGTH;
+        for (size_t i = 0; i < n; i++) {
+            random = random * 1664525 + 1013904223;
+            text[i] = round % 7 == 0 ? 1 : (qn_token)(random >> 28 < 11 ? 0 : (random >> 25) % TOKENS);
+        }
+        assert_ok(qn_sampler_create(&params, TOKENS, &sampler));
+        const size_t last = params.dry_penalty_last_n < 0 || n < 50 ? n : 50;
+        for (uint32_t token = 0; token < TOKENS; token++) {
+            label("round %d, token %u", round, (unsigned)token);
+            const uint32_t allowed = 1u << token;
+            qn_sample_request request = qn_sampler_next_request(sampler, text, n);
+            request.allowed = &allowed;
+            assert_ok(qn_sampler_sample(sampler, zeros, &request));
+            const double expected = -dry_penalty(&params, text + (n - last), last, (qn_token)token);
+            assert_true(fabs((double)qn_sample_key_logit(request.best) - expected) <= 1e-5 * fabs(expected));
+        }
+        qn_sampler_free(sampler);
+    }
+}
+
 static void seeds_repeat(void **unused)
 {
     (void)unused;
@@ -273,6 +334,15 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = -1 }, "top_n_sigma: -1, expected 0 or more" },
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = NAN }, "top_n_sigma" },
         { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = INFINITY }, "top_n_sigma" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = -1 }, "dry_multiplier: -1, expected 0 to 1e6" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = NAN }, "dry_multiplier" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 0.5f }, "dry_base: 0.5, expected 1 to 1e6" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = NAN }, "dry_base" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_allowed_length = -1 },
+          "dry_allowed_length: -1" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 },
+          "dry_penalty_last_n: -2" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 }, "dry_breakers: NULL" },
         { { .top_p = 1, .repeat_penalty = 1, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
         { { .top_p = 1, .repeat_penalty = 1, .typical_p = NAN }, "typical_p" },
         { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
@@ -315,15 +385,11 @@ static void rejects_bad_parameters(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_follow_the_distribution),
-        cmocka_unit_test(filters_keep_what_they_say),
-        cmocka_unit_test(top_choices_are_excluded),
-        cmocka_unit_test(typical_tokens_are_kept),
-        cmocka_unit_test(deviations_bound_the_logits),
-        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
-        cmocka_unit_test(penalty_changes_the_argmax),
-        cmocka_unit_test(generated_text_is_penalised),
-        cmocka_unit_test(seeds_repeat),
+        cmocka_unit_test(draws_follow_the_distribution), cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(top_choices_are_excluded),      cmocka_unit_test(typical_tokens_are_kept),
+        cmocka_unit_test(deviations_bound_the_logits),   cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(penalty_changes_the_argmax),    cmocka_unit_test(generated_text_is_penalised),
+        cmocka_unit_test(repetitions_are_penalised),     cmocka_unit_test(seeds_repeat),
         cmocka_unit_test(rejects_bad_parameters),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

@@ -88,7 +88,8 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
 
 /* What is sampled by, and the result. Applied in this order:
  *
- *   mask, bias     tokens that are not allowed have the logit -inf
+ *   mask, bias     tokens that are not allowed have the logit -inf. DRY's penalty of a token, negated, is the first value of its
+ *                  bias, to which others are added
  *   penalties      repeat_penalty once for each recent token; then, as OpenAI defines them, frequency_penalty times the count
  *                  of the token in the generated text, and presence_penalty if it occurs there, are subtracted
  *   filters        top_n_sigma, top_k, temperature, typical_p, top_p and min_p, XTC
@@ -117,10 +118,12 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
  *                  multiplied and truncated, below xtc_threshold * (sum of the weights that are left) / unit are dropped, but for
  *                  the last of them; those with a weight of 0 do not count */
 typedef struct qn_sample_request {
-    qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
+    qn_sampling sampling;      /* checked by qn_sampler_create; dry_breakers ascend; repeat_last_n and seed are not read */
     const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
     const qn_token *generated; /* [n_generated] the generated text, which frequency_penalty and presence_penalty apply to */
     size_t n_recent, n_generated;
+    const qn_token *text; /* [n_text] the tokens that DRY searches for repetitions, the last dry_penalty_last_n ones */
+    size_t n_text;
     const qn_logit_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
     size_t n_bias;
     const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
@@ -198,6 +201,13 @@ static inline int qn_sample_weight_bits(size_t n)
         bits--;
     return bits;
 }
+
+/* qn_sample_sort_breakers - the order of qn_sampling.dry_breakers in a request. */
+void qn_sample_sort_breakers(qn_token *breakers, size_t n);
+
+/* qn_sample_reads_text - true if a token depends on the tokens before it otherwise than through the logits: the request has pointers to
+ * them. */
+bool qn_sample_reads_text(const qn_sampling *sampling);
 
 /* qn_sample_list_entries - the tokens whose logits bias or penalties change, each once, with what changes them.
  *
