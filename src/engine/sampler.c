@@ -12,6 +12,7 @@ struct qn_sampler {
     qn_sampling params;
     size_t n_vocab;
     uint64_t random; /* state of the random number generator */
+    float mirostat_mu;
     bool has_begun;  /* the first token has been requested */
     size_t n_before; /* preceding tokens then: the generated text begins behind them */
     qn_sample_kernels kernels;
@@ -38,6 +39,8 @@ qn_sampling qn_sampling_defaults(void)
         .dry_base = 1.75f,
         .dry_allowed_length = 2,
         .dry_penalty_last_n = -1,
+        .mirostat_tau = 5,
+        .mirostat_eta = 0.1f,
     };
 }
 
@@ -55,6 +58,17 @@ static qn_status check_dry(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "dry_penalty_last_n: %d, expected -1 or more", p->dry_penalty_last_n);
     if (p->n_dry_breakers && !p->dry_breakers)
         return qn_fail(QN_ERR_INVALID, "dry_breakers: NULL, expected %zu tokens", p->n_dry_breakers);
+    return QN_OK;
+}
+
+static qn_status check_mirostat(const qn_sampling *p)
+{
+    if (p->mirostat != 0 && p->mirostat != 2)
+        return qn_fail(QN_ERR_INVALID, "mirostat: %d, expected 0 or 2", p->mirostat);
+    if (!(p->mirostat_tau >= 0 && p->mirostat_tau <= 100))
+        return qn_fail(QN_ERR_INVALID, "mirostat_tau: %g, expected 0 to 100", (double)p->mirostat_tau);
+    if (!(p->mirostat_eta >= 0 && p->mirostat_eta <= 100))
+        return qn_fail(QN_ERR_INVALID, "mirostat_eta: %g, expected 0 to 100", (double)p->mirostat_eta);
     return QN_OK;
 }
 
@@ -85,7 +99,8 @@ static qn_status check_params(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "xtc_threshold: %g, expected 0 to 1", (double)p->xtc_threshold);
     if (p->repeat_last_n < 0)
         return qn_fail(QN_ERR_INVALID, "repeat_last_n: %d, expected 0 or more", p->repeat_last_n);
-    return check_dry(p);
+    QN_TRY(check_dry(p));
+    return check_mirostat(p);
 }
 
 static qn_status copy_breakers(qn_sampler *sampler)
@@ -114,7 +129,8 @@ qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sample
         return qn_fail(QN_ERR_INVALID, "sampler: a vocabulary of %zu, expected 1 to %d", n_vocab, INT32_MAX);
     QN_TRY(qn_cpu_features(&cpu));
     QN_TRY(qn_alloc(&sampler, 1, sizeof *sampler, "sampler"));
-    *sampler = (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed };
+    *sampler =
+        (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed, .mirostat_mu = 2 * params->mirostat_tau };
     qn_sample_kernels_init(&sampler->kernels, cpu);
     const qn_status status = copy_breakers(sampler);
     if (status != QN_OK)
@@ -150,10 +166,18 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
                                   .generated = n_generated ? recent + sampler->n_before : NULL,
                                   .n_generated = n_generated,
                                   .text = is_dry ? recent + (n_recent - n_text) : NULL,
-                                  .n_text = is_dry ? n_text : 0 };
+                                  .n_text = is_dry ? n_text : 0,
+                                  .mirostat_mu = sampler->mirostat_mu };
     if (!qn_sample_is_greedy(p))
         request.random = qn_splitmix(&sampler->random);
     return request;
+}
+
+void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled)
+{
+    const qn_sampling *p = &sampler->params;
+    if (p->mirostat && !qn_sample_is_greedy(p))
+        sampler->mirostat_mu -= p->mirostat_eta * (sampled->surprise - p->mirostat_tau);
 }
 
 void qn_sampler_take_back(qn_sampler *sampler, size_t n)
@@ -175,6 +199,7 @@ qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_tok
     qn_sample_request request = qn_sampler_next_request(sampler, recent, n_recent);
     QN_TRY(qn_sampler_sample(sampler, logits, &request));
     QN_TRY(qn_sample_status(request.best));
+    qn_sampler_observe(sampler, &request);
     *token = request.token;
     return QN_OK;
 }

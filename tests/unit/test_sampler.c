@@ -287,6 +287,73 @@ static void repetitions_are_penalised(void **unused)
     }
 }
 
+/* The surprise of the tokens that are left, in float64. Tokens next to the bound may be in or out: NAN. */
+static double mirostat_surprise(const double *probabilities, double mu, qn_token token)
+{
+    double kept = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        const double surprisal = -log2(probabilities[i]);
+        if (fabs(surprisal - mu) < 1e-4)
+            return NAN;
+        kept += i == 0 || surprisal < mu ? probabilities[i] : 0;
+    }
+    assert_true(token == 0 || -log2(probabilities[token]) < mu);
+    return -log2(probabilities[token] / kept);
+}
+
+/* No token with more surprisal than the bound is drawn but the most likely one, the bound follows, and the mean surprise is tau. */
+static void mirostat_follows_the_surprise(void **unused)
+{
+    (void)unused;
+    enum { STEPS = 20000 };
+    static const float taus[] = { 2, 4, 6.5f };
+    static double probabilities[VOCAB];
+    float flat[VOCAB];
+    double total = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        flat[i] = (float)(i * 733 % VOCAB) * -0.02f;
+        total += exp((double)flat[i]);
+    }
+    for (int i = 0; i < VOCAB; i++)
+        probabilities[i] = exp((double)flat[i]) / total;
+    for (int round = 0; round < 3; round++) {
+        qn_sampling params = plain((uint64_t)round);
+        qn_sampler *sampler;
+        double expected = 2 * (double)taus[round], mean = 0;
+        label("tau %g", (double)taus[round]);
+        params.mirostat = 2;
+        params.mirostat_tau = taus[round];
+        params.mirostat_eta = 0.1f;
+        params.top_k = 1; /* not read */
+        assert_ok(qn_sampler_create(&params, VOCAB, &sampler));
+        for (int step = 0; step < STEPS; step++) {
+            qn_sample_request request = qn_sampler_next_request(sampler, NULL, 0);
+            assert_true(fabs((double)request.mirostat_mu - expected) < 1e-4);
+            assert_ok(qn_sampler_sample(sampler, flat, &request));
+            const double surprise = mirostat_surprise(probabilities, (double)request.mirostat_mu, request.token);
+            assert_true(isnan(surprise) || fabs((double)request.surprise - surprise) < 1e-4);
+            qn_sampler_observe(sampler, &request);
+            mean += (double)request.surprise / STEPS;
+            expected = (double)request.mirostat_mu - 0.1 * (double)(request.surprise - taus[round]);
+        }
+        assert_true(fabs(mean - (double)taus[round]) < 0.02);
+        qn_sampler_free(sampler);
+    }
+}
+
+/* qn_sampler_pick lets the bound follow: with a low tau most tokens are the most likely one. */
+static void picks_use_mirostat(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(9);
+    params.mirostat = 2;
+    params.mirostat_tau = 0.5f;
+    params.mirostat_eta = 0.2f;
+    draw_many(params, frequency);
+    assert_true(frequency[0] > 0.7 && frequency[3] < 0.05);
+}
+
 static void seeds_repeat(void **unused)
 {
     (void)unused;
@@ -343,6 +410,9 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 },
           "dry_penalty_last_n: -2" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 }, "dry_breakers: NULL" },
+        { { .top_p = 1, .repeat_penalty = 1, .mirostat = 1 }, "mirostat: 1, expected 0 or 2" },
+        { { .top_p = 1, .repeat_penalty = 1, .mirostat_tau = -1 }, "mirostat_tau: -1, expected 0 to 100" },
+        { { .top_p = 1, .repeat_penalty = 1, .mirostat_eta = NAN }, "mirostat_eta" },
         { { .top_p = 1, .repeat_penalty = 1, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
         { { .top_p = 1, .repeat_penalty = 1, .typical_p = NAN }, "typical_p" },
         { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
@@ -390,6 +460,7 @@ int main(void)
         cmocka_unit_test(deviations_bound_the_logits),   cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(penalty_changes_the_argmax),    cmocka_unit_test(generated_text_is_penalised),
         cmocka_unit_test(repetitions_are_penalised),     cmocka_unit_test(seeds_repeat),
+        cmocka_unit_test(mirostat_follows_the_surprise), cmocka_unit_test(picks_use_mirostat),
         cmocka_unit_test(rejects_bad_parameters),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

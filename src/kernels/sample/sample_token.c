@@ -60,9 +60,9 @@ static bool penalises_generated(const qn_sampling *sampling)
     return sampling->frequency_penalty != 0 || sampling->presence_penalty != 0;
 }
 
-bool qn_sample_reads_text(const qn_sampling *sampling)
+bool qn_sample_depends_on_text(const qn_sampling *sampling)
 {
-    return penalises_recent(sampling) || penalises_generated(sampling) || qn_sample_has_dry(sampling);
+    return penalises_recent(sampling) || penalises_generated(sampling) || qn_sample_has_dry(sampling) || sampling->mirostat;
 }
 
 size_t qn_sample_max_entries(const qn_sample_request *request, size_t n)
@@ -239,6 +239,7 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
                             .list = s.list,
                             .positions = s.list_positions,
                             .heap = s.heap };
+    request->surprise = 0;
     request->best = best_key(kernels, &draw.left);
     request->token = qn_sample_is_finite(request->best) ? (int32_t)qn_sample_key_index(request->best) : -1;
     if (request->token < 0)
@@ -246,7 +247,8 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
     if (!qn_sample_is_greedy(&request->sampling)) {
         draw.scale = (qn_sample_scale){ qn_sample_key_logit(request->best), 1 / request->sampling.temperature,
                                         ldexpf(1, qn_sample_weight_bits(n)) };
-        request->token = qn_sample_draw_token(&draw, n);
+        request->token =
+            request->sampling.mirostat ? qn_sample_draw_mirostat(&draw, &request->surprise) : qn_sample_draw_token(&draw, n);
     }
     if (request->logprobs)
         find_logprobs(kernels, request, logits, n, &s);
