@@ -6,7 +6,7 @@
 #include "helper_vocab.h"
 
 #include "engine/internal.h"
-#include "text/grammar/grammar.h"
+#include "text/grammar/automaton.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -262,6 +262,56 @@ static void test_demo_vocabulary(void **unused)
     (void)unused;
     for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&demo, i, QN_TEST_SANITIZED ? 1 : 4, 12);
+}
+
+/* The most steps of a mask on the way through a text, a byte at a time. */
+static uint64_t count_steps(const qn_grammar *grammar, const char *text)
+{
+    static uint32_t mask[MAX_WORDS];
+    qn_grammar_state *state;
+    uint64_t most = 0;
+    assert_ok(qn_grammar_state_create(grammar, &state));
+    for (size_t i = 0;; i++) {
+        qn_state_begin(state, QN_GRAMMAR_MASK_STEPS);
+        assert_ok(qn_grammar_mask(made.vocab, state, mask));
+        most = most > state->steps ? most : state->steps;
+        if (!text[i])
+            break;
+        assert_true(qn_grammar_state_advance(state, text + i, 1));
+    }
+    qn_grammar_state_free(state);
+    return most;
+}
+
+/* Masks of texts with a number of characters visit a small part of the vocabulary. */
+static void test_steps(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *schema, *regex, *text;
+        uint64_t most;
+    } cases[] = {
+        { NULL, ".{1,80}", "some text \xc3\xa9 of words", 9000 },
+        { NULL, "[^\"]{1,80}", "some text of words", 10000 },
+        { NULL, "(.|\n){1,200}", "some text of words", 13000 },
+        { "{\"type\":\"string\",\"pattern\":\"^.{1,80}$\"}", NULL, "\"some text of words", 14000 },
+        { "{\"type\":\"string\",\"pattern\":\"^[^<>]{2,90}$\"}", NULL, "\"some text of words", 18000 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar *grammar;
+        label("case %zu", i);
+        if (cases[i].regex) {
+            assert_ok(qn_grammar_from_regex(cases[i].regex, strlen(cases[i].regex), &grammar));
+        } else {
+            json_t *schema = json_loads(cases[i].schema, 0, NULL);
+            assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+            json_decref(schema);
+        }
+        const uint64_t steps = count_steps(grammar, cases[i].text);
+        if (steps > cases[i].most)
+            fail_msg("%llu steps, at most %llu", (unsigned long long)steps, (unsigned long long)cases[i].most);
+        qn_grammar_free(grammar);
+    }
 }
 
 /* Threads share a vocabulary and its cache. */
@@ -633,17 +683,12 @@ static void test_distribution(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_vocabulary),
-        cmocka_unit_test(test_demo_vocabulary),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_match),
-        cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_ambiguous),
-        cmocka_unit_test(test_ambiguous_tokens),
-        cmocka_unit_test(test_costly_checks),
-        cmocka_unit_test(test_ambiguous_behind_triggers),
-        cmocka_unit_test(test_no_token),
-        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_made_vocabulary), cmocka_unit_test(test_demo_vocabulary),
+        cmocka_unit_test(test_steps),           cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_match),           cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_ambiguous),       cmocka_unit_test(test_ambiguous_tokens),
+        cmocka_unit_test(test_costly_checks),   cmocka_unit_test(test_ambiguous_behind_triggers),
+        cmocka_unit_test(test_no_token),        cmocka_unit_test(test_distribution),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -12,6 +12,9 @@
 /* Where an alphabet leaves out more characters, most tokens are walked sooner than found. */
 enum { PIECE_WORDS = 256, MAX_OTHERS = 12 };
 
+/* Of more configurations that follow a text, it is not found which bytes they take. */
+enum { MAX_FOLLOWING = 8 };
+
 /* What is done in one step: words of a mask that are joined, nodes of a trie that are walked by a table. */
 enum { JOINED = 16, WALKED = 4 };
 
@@ -482,8 +485,39 @@ static void add_difference(const walker *w, const qn_token_set *set, uint32_t mo
     }
 }
 
+/* The bytes with which something may follow the text of a DFA's configuration. */
+typedef struct following {
+    size_t config;
+    bool is_known;
+    uint64_t bytes[4];
+} following;
+
+static void find_following(qn_grammar_state *s, following *next)
+{
+    const size_t n_frames = s->n_frames, at = 2 * s->n_configs;
+    const size_t end = qn_state_follow(s, next->config, next->config + 1, at);
+    next->is_known = true;
+    if (end - at > MAX_FOLLOWING)
+        memset(next->bytes, 0xff, sizeof next->bytes);
+    for (size_t i = at; i < end && end - at <= MAX_FOLLOWING; i++)
+        for (int byte = 0; byte < 256; byte++)
+            if (qn_state_takes(s, &s->configs[i], (uint8_t)byte))
+                next->bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+    s->n_frames = n_frames;
+}
+
+/* Whether bytes of a class may follow the text. */
+static bool goes_on(qn_grammar_state *s, following *next, qn_text_class kind)
+{
+    if (!next->is_known)
+        find_following(s, next);
+    const qn_text_alphabet a = qn_text_alphabet_of(kind);
+    return (next->bytes[0] & a.ascii[0]) || (next->bytes[1] & a.ascii[1]) ||
+           (a.has_foreign && (next->bytes[2] || next->bytes[3]));
+}
+
 /* Adds the texts of an alphabet that a DFA takes whole. tries: those to walk so far. Returns the tries of the others. */
-static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on,
+static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, following *next,
                                    unsigned tries)
 {
     qn_text_alphabet a;
@@ -499,7 +533,7 @@ static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state,
     const qn_text_class kind = a.has_foreign ? last : QN_TEXT_ASCII;
     const unsigned parts = qn_text_contains(kind);
     add_difference(w, &w->v->texts[kind], fit.characters, others, n_others);
-    if ((fit.characters == QN_UNLIMITED || fit.is_closed) && a.others_end && !(goes_on && fit.ends_within))
+    if ((fit.characters == QN_UNLIMITED || fit.is_closed) && a.others_end && !(fit.ends_within && goes_on(w->s, next, kind)))
         return tries & ~parts;
     if (fit.characters != QN_UNLIMITED || w->loop_tries)
         return tries;
@@ -520,7 +554,7 @@ static void add_inside(walker *w, qn_string_form form, uint32_t most)
 }
 
 /* Adds the texts of classes up to `last` that a DFA takes whole. Returns the tries of the others. */
-static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on)
+static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, following *next)
 {
     unsigned tries = QN_TRIES_ALL;
     uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, characters of what was added */
@@ -535,23 +569,11 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
         for (int part = 0; part <= kind; part++)
             if (parts >> part & 1 && added[part] < fit.characters)
                 added[part] = fit.characters;
-        if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(goes_on && fit.ends_within)))
+        if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(fit.ends_within && goes_on(w->s, next, (qn_text_class)kind))))
             tries &= ~parts;
     }
     qn_state_pay(w->s, steps);
-    return add_alphabet_texts(w, dfa, state, last, goes_on, tries);
-}
-
-/* Whether something may follow the text of a DFA's configuration. */
-static bool goes_on(qn_grammar_state *s, size_t config)
-{
-    const size_t n_frames = s->n_frames, at = 2 * s->n_configs;
-    const size_t end = qn_state_follow(s, config, config + 1, at);
-    bool follows = false;
-    for (size_t i = at; i < end; i++)
-        follows |= s->configs[i].node != QN_NODE_FINAL;
-    s->n_frames = n_frames;
-    return follows;
+    return add_alphabet_texts(w, dfa, state, last, next, tries);
 }
 
 /* Bits behind those of tries: closers of each form. */
@@ -584,13 +606,13 @@ static unsigned prepare(walker *w, size_t config)
     stop_counting(g, &c);
     const qn_node *n = &g->nodes[c.node];
     switch ((qn_node_kind)n->kind) {
-    case QN_DFA: return add_texts(w, &g->dfas[n->a], c.sub, QN_TEXT_LINE, goes_on(w->s, config));
+    case QN_DFA: return add_texts(w, &g->dfas[n->a], c.sub, QN_TEXT_LINE, &(following){ .config = config });
     case QN_STRING: {
         const qn_string_rule *rule = &g->strings[n->a];
         if (c.sub & 255)
             return QN_TRIES_ALL;
         if (rule->dfa >= 0)
-            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY, false);
+            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY, &(following){ .is_known = true });
         add_inside(w, rule->form, rule->max != QN_UNLIMITED ? rule->max - c.count : QN_UNLIMITED);
         return may_close_anywhere(w, rule, c.count) ? 1 << (FIRST_CLOSERS + rule->form) : 1 << QN_TRIE_CLOSING;
     }

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-enum { MAX_STATES = 64, MAX_STEPS = 1 << 16, BEGIN_STEPS = 64, COMPARED = 4 };
+/* MOVED: moves that are followed in one step. MAX_MOVES: as many as there are bytes in the places of a character. */
+enum { MAX_STATES = 64, MAX_STEPS = 1 << 16, BEGIN_STEPS = 64, COMPARED = 4, MOVED = 4, MAX_MOVES = 1280 };
 
 unsigned qn_text_contains(qn_text_class kind)
 {
@@ -97,6 +98,11 @@ enum {
     PLACES
 };
 
+/* Bytes that a DFA takes alike, from a place of a character to the next; from BODY: the first byte of a character. */
+typedef struct move {
+    uint8_t from, class, to;
+} move;
+
 typedef struct state_set {
     uint32_t items[MAX_STATES];
     size_t n;
@@ -105,76 +111,58 @@ typedef struct state_set {
 typedef struct level {
     const qn_dfa *dfa;
     uint16_t run_end[256]; /* by byte, the next one of another class of the DFA */
+    move moves[MAX_MOVES]; /* of the characters of texts */
+    size_t n_moves;
     state_set at[PLACES];
     bool is_full;     /* too many states, or steps */
     uint64_t steps;   /* of some ns */
     bool lives, ends; /* some byte follows, some does not */
 } level;
 
-static void add_state(level *l, int place, uint32_t state)
+static void find_runs(level *l)
 {
-    state_set *to = &l->at[place];
-    for (size_t i = 0; i < to->n; i++)
-        if (to->items[i] == state) {
-            l->steps += i / COMPARED;
-            return;
-        }
-    l->steps += to->n / COMPARED;
-    if (to->n == MAX_STATES)
-        l->is_full = true;
-    else
-        to->items[to->n++] = state;
+    for (int byte = 255, end = 256; byte >= 0; byte--) {
+        if (byte < 255 && l->dfa->class_of[byte] != l->dfa->class_of[byte + 1])
+            end = byte + 1;
+        l->run_end[byte] = (uint16_t)end;
+    }
 }
 
-static void take_byte(level *l, uint32_t state, uint8_t byte, int place)
+/* ---- Moves ---- */
+
+static void add_range(level *l, int from, int lo, int hi, int to)
 {
-    const uint32_t next = l->dfa->next[(size_t)state * l->dfa->n_classes + l->dfa->class_of[byte]];
-    l->lives |= next != 0;
-    l->ends |= !next;
-    l->is_full |= ++l->steps > MAX_STEPS;
-    if (next)
-        add_state(l, place, next);
+    uint64_t is_met[4] = { 0 };
+    for (int byte = lo; byte <= hi; byte = l->run_end[byte]) {
+        const uint8_t class = l->dfa->class_of[byte];
+        if (is_met[class / 64] >> (class % 64) & 1)
+            continue;
+        is_met[class / 64] |= UINT64_C(1) << (class % 64);
+        l->moves[l->n_moves++] = (move){ (uint8_t)from, class, (uint8_t)to };
+    }
 }
 
-/* Bytes of a range, of equal ones one. */
-static void take_range(level *l, const state_set *from, int lo, int hi, int place)
-{
-    for (int byte = lo; byte <= hi; byte = l->run_end[byte])
-        for (size_t i = 0; i < from->n; i++)
-            take_byte(l, from->items[i], (uint8_t)byte, place);
-}
-
-static void take_ascii(level *l, const state_set *from, qn_text_class kind, bool is_first)
+/* All ASCII characters of a class but the space that only begins texts. */
+static void add_ascii(level *l, qn_text_class kind)
 {
     if (kind == QN_TEXT_LINE) {
-        take_range(l, from, ' ', '~', BODY);
-        return;
+        add_range(l, BODY, ' ', '~', BODY);
+    } else if (kind == QN_TEXT_ASCII || kind == QN_TEXT_ANY) {
+        add_range(l, BODY, ' ', '!', BODY);
+        add_range(l, BODY, '#', '[', BODY);
+        add_range(l, BODY, ']', '~', BODY);
+    } else {
+        add_range(l, BODY, 'a', 'z', BODY);
+        if (kind != QN_TEXT_LOWER)
+            add_range(l, BODY, 'A', 'Z', BODY);
     }
-    if (kind == QN_TEXT_ASCII || kind == QN_TEXT_ANY) {
-        take_range(l, from, ' ', '!', BODY);
-        take_range(l, from, '#', '[', BODY);
-        take_range(l, from, ']', '~', BODY);
-        return;
-    }
-    take_range(l, from, 'a', 'z', BODY);
-    if (kind != QN_TEXT_LOWER)
-        take_range(l, from, 'A', 'Z', BODY);
-    if (kind != QN_TEXT_LOWER && kind != QN_TEXT_LETTERS && is_first)
-        take_range(l, from, ' ', ' ', BODY);
-}
-
-static void begin_character(level *l)
-{
-    for (int i = 0; i < PLACES; i++)
-        l->at[i].n = 0;
-    l->lives = l->ends = false;
 }
 
 /* All characters outside ASCII that are in classes. */
-static void take_foreign(level *l, const state_set *from)
+static void add_foreign(level *l)
 {
     static const struct {
-        uint8_t from, lo, hi, to; /* from BODY: the first byte */
+        uint8_t from, lo, hi, to;
     } ranges[] = {
         { BODY, 0xc2, 0xc2, AFTER_C2 },       { BODY, 0xc3, 0xdf, NEED_1 },         { BODY, 0xe0, 0xe0, AFTER_E0 },
         { BODY, 0xe1, 0xe1, AFTER_E1 },       { BODY, 0xe2, 0xe2, AFTER_E2 },       { BODY, 0xe3, 0xe3, AFTER_E3 },
@@ -192,16 +180,75 @@ static void take_foreign(level *l, const state_set *from)
         { NEED_1, 0x80, 0xbf, BODY },
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        take_range(l, ranges[i].from == BODY ? from : &l->at[ranges[i].from], ranges[i].lo, ranges[i].hi, ranges[i].to);
+        add_range(l, ranges[i].from, ranges[i].lo, ranges[i].hi, ranges[i].to);
 }
 
-/* The states after one more character; true if the DFA takes all characters of the class. */
-static bool take_character(level *l, const state_set *from, qn_text_class kind, bool is_first)
+/* ---- Characters ---- */
+
+static void add_state(level *l, int place, uint32_t state)
+{
+    state_set *to = &l->at[place];
+    for (size_t i = 0; i < to->n; i++)
+        if (to->items[i] == state) {
+            l->steps += i / COMPARED;
+            return;
+        }
+    l->steps += to->n / COMPARED;
+    if (to->n == MAX_STATES)
+        l->is_full = true;
+    else
+        to->items[to->n++] = state;
+}
+
+static void take_class(level *l, uint32_t state, uint8_t class, int place)
+{
+    const uint32_t next = l->dfa->next[(size_t)state * l->dfa->n_classes + class];
+    l->lives |= next != 0;
+    l->ends |= !next;
+    l->is_full |= ++l->steps > MAX_STEPS;
+    if (next)
+        add_state(l, place, next);
+}
+
+static void begin_character(level *l)
+{
+    for (int i = 0; i < PLACES; i++)
+        l->at[i].n = 0;
+    l->lives = l->ends = false;
+}
+
+/* The state that all moves lead to from one state, character by character; 0: some are refused, or they lead to several. */
+static uint32_t move_alike(const level *l, uint32_t state)
+{
+    uint32_t at[PLACES] = { 0 };
+    for (size_t i = 0; i < l->n_moves; i++) {
+        const move m = l->moves[i];
+        const uint32_t before = m.from == BODY ? state : at[m.from];
+        const uint32_t next = l->dfa->next[(size_t)before * l->dfa->n_classes + m.class];
+        if (!next || (at[m.to] && at[m.to] != next))
+            return 0;
+        at[m.to] = next;
+    }
+    return at[BODY];
+}
+
+/* The states after one more character; true if the DFA takes all of them. What is found is incomplete else. */
+static bool take_character(level *l, const state_set *from)
 {
     begin_character(l);
-    take_ascii(l, from, kind, is_first);
-    if (kind >= QN_TEXT_FOREIGN && !(l->lives && l->ends))
-        take_foreign(l, from);
+    const uint32_t next = from->n == 1 ? move_alike(l, from->items[0]) : 0;
+    l->steps += l->n_moves / MOVED;
+    if (next) {
+        l->lives = true;
+        add_state(l, BODY, next);
+        return true;
+    }
+    for (size_t i = 0; i < l->n_moves && !(l->lives && l->ends); i++) {
+        const move m = l->moves[i];
+        const state_set *before = m.from == BODY ? from : &l->at[m.from];
+        for (size_t k = 0; k < before->n; k++)
+            take_class(l, before->items[k], m.class, m.to);
+    }
     return !l->ends;
 }
 
@@ -217,24 +264,21 @@ static bool are_equal(level *l, const state_set *a, const state_set *b)
     return n_common == a->n;
 }
 
-static void find_runs(level *l)
-{
-    for (int byte = 255, end = 256; byte >= 0; byte--) {
-        if (byte < 255 && l->dfa->class_of[byte] != l->dfa->class_of[byte + 1])
-            end = byte + 1;
-        l->run_end[byte] = (uint16_t)end;
-    }
-}
-
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps)
 {
     level l = { .dfa = dfa, .steps = BEGIN_STEPS };
     state_set from = { { state }, 1 };
     qn_text_fit fit = { 0 };
     find_runs(&l);
+    add_ascii(&l, kind);
+    if (kind >= QN_TEXT_FOREIGN)
+        add_foreign(&l);
     for (;;) {
         const bool is_first = fit.characters == 0;
-        if (!take_character(&l, &from, kind, is_first) || l.is_full) {
+        take_character(&l, &from);
+        if (is_first && (kind == QN_TEXT_WORDS || kind == QN_TEXT_FOREIGN))
+            take_class(&l, state, dfa->class_of[' '], BODY);
+        if (l.ends || l.is_full) {
             fit.is_closed = !l.lives && !l.is_full;
             break;
         }
@@ -253,19 +297,32 @@ qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, 
 
 /* ---- Alphabets ---- */
 
+qn_text_alphabet qn_text_alphabet_of(qn_text_class kind)
+{
+    const uint64_t lower = UINT64_C(0x3ffffff) << ('a' - 64), upper = UINT64_C(0x3ffffff) << ('A' - 64),
+                   space = UINT64_C(1) << ' ', printable[] = { ~UINT64_C(0) << ' ', ~UINT64_C(0) >> 1 };
+    const uint64_t quotes[] = { UINT64_C(1) << '"', UINT64_C(1) << ('\\' - 64) };
+    switch (kind) {
+    case QN_TEXT_LOWER: return (qn_text_alphabet){ .ascii = { 0, lower } };
+    case QN_TEXT_LETTERS: return (qn_text_alphabet){ .ascii = { 0, lower | upper } };
+    case QN_TEXT_WORDS:
+    case QN_TEXT_FOREIGN:
+        return (qn_text_alphabet){ .ascii = { space, lower | upper }, .has_foreign = kind == QN_TEXT_FOREIGN };
+    case QN_TEXT_ASCII:
+    case QN_TEXT_ANY:
+        return (qn_text_alphabet){ .ascii = { printable[0] & ~quotes[0], printable[1] & ~quotes[1] },
+                                   .has_foreign = kind == QN_TEXT_ANY };
+    case QN_TEXT_LINE:
+    case QN_TEXT_CLASSES: break;
+    }
+    return (qn_text_alphabet){ .ascii = { printable[0], printable[1] }, .has_foreign = true };
+}
+
 /* One byte for each class of a DFA that printable ASCII has, of those inside an alphabet and of the others. */
 typedef struct samples {
     uint8_t inside[QN_TEXT_BYTES], outside[QN_TEXT_BYTES];
     size_t n_inside, n_outside;
 } samples;
-
-/* Whether a state goes on with all characters outside ASCII as with the letter a. */
-static bool takes_foreign(level *l, const state_set *from, uint32_t next)
-{
-    begin_character(l);
-    take_foreign(l, from);
-    return !l->ends && !l->is_full && l->at[BODY].n == 1 && l->at[BODY].items[0] == next;
-}
 
 /* The characters with which the state goes on as with the letter a. */
 static samples find_alphabet(const qn_dfa *dfa, const uint32_t *row, qn_text_alphabet *a)
@@ -314,16 +371,16 @@ qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *s
     if (!has_lower_letters(a))
         return fit;
     find_runs(&l);
-    a->has_foreign = takes_foreign(&l, &from, next);
+    add_foreign(&l);
+    a->has_foreign = move_alike(&l, state) == next;
+    l.steps += l.n_moves / MOVED;
+    l.n_moves = a->has_foreign ? l.n_moves : 0;
+    for (size_t i = 0; i < s.n_inside; i++)
+        l.moves[l.n_moves++] = (move){ BODY, dfa->class_of[s.inside[i]], BODY };
     for (;;) {
         l.steps += from.n * s.n_outside / COMPARED;
         a->others_end = a->others_end && !any_lives(dfa, &from, s.outside, s.n_outside);
-        begin_character(&l);
-        for (size_t i = 0; i < s.n_inside; i++)
-            take_range(&l, &from, s.inside[i], s.inside[i], BODY);
-        if (a->has_foreign)
-            take_foreign(&l, &from);
-        if (l.ends || l.is_full) {
+        if (!take_character(&l, &from) || l.is_full) {
             fit.is_closed = !l.lives && !l.is_full;
             break;
         }

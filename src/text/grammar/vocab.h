@@ -133,6 +133,9 @@ typedef struct qn_text_alphabet {
     bool others_end; /* no other printable ASCII character follows texts of the alphabet */
 } qn_text_alphabet;
 
+/* qn_text_alphabet_of - the bytes of the texts of a class. */
+qn_text_alphabet qn_text_alphabet_of(qn_text_class kind);
+
 static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
 {
     return alphabet->ascii[byte / 64] >> (byte % 64) & 1;
