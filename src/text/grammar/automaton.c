@@ -501,7 +501,7 @@ qn_status qn_grammar_finish(qn_grammar *g, uint32_t root_rule)
     QN_TRY(find_productive(g));
     QN_TRY(refuse_left_recursion(g));
     if (!g->nodes[g->root].productive)
-        return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s'", g->rules[root_rule].name);
+        return qn_grammar_refuse_empty(g, root_rule);
     g->bytes = sizeof *g + g->node_capacity * sizeof *g->nodes + g->string_capacity * sizeof *g->strings +
                g->object_capacity * sizeof *g->objects + g->array_capacity * sizeof *g->arrays +
                g->rule_capacity * (sizeof *g->rules + 32);

@@ -140,6 +140,12 @@ qn_status qn_grammar_add_array(qn_grammar *g, uint32_t *id);
 /* qn_grammar_finish - check and prepare: no left recursion, the root derives a text, dead alternatives are closed. */
 qn_status qn_grammar_finish(qn_grammar *g, uint32_t root_rule);
 
+/* qn_grammar_rule_of - the name of the rule that has a node, for errors. */
+const char *qn_grammar_rule_of(const qn_grammar *g, uint32_t node);
+
+/* qn_grammar_refuse_empty - QN_ERR_INVALID for a rule without texts, with the rule that it needs and that has none itself. */
+qn_status qn_grammar_refuse_empty(const qn_grammar *g, uint32_t rule);
+
 void qn_dfa_free(qn_dfa *dfa);
 
 /* ---- Expressions ---- */
@@ -286,6 +292,9 @@ size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, size_t a
 
 /* qn_state_takes - whether a byte may follow a configuration. True for some of an object's keys that may not. */
 bool qn_state_takes(qn_grammar_state *state, const qn_config *config, uint8_t byte);
+
+/* qn_state_add_bytes - adds the bytes that may follow a configuration, as qn_state_takes does. */
+void qn_state_add_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 
 /* qn_state_follow - the configurations behind the nodes of [begin, end), before their first byte: appends them at `at`, from
  * end on, returns their end. */

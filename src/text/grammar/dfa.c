@@ -82,8 +82,8 @@ static qn_status add_empty(nfa *m, uint32_t from, uint32_t to)
 
 /* ---- Characters ---- */
 
-/* The state before `n` bytes of any value that end a character of UTF-8 and lead to `to`. All characters share them, so that DFAs have few
- * states. */
+/* The state before `n` bytes of any value that end a character of UTF-8 and lead to `to`. All characters share them, so that
+ * DFAs have few states. */
 static qn_status add_bytes_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
 {
     *state = to;

@@ -3,7 +3,6 @@
  * texts of a class of characters that a DFA takes whole, are known beforehand. */
 #include "text/grammar/vocab.h"
 
-#include "base/keyed_hash.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
@@ -500,9 +499,7 @@ static void find_following(qn_grammar_state *s, following *next)
     if (end - at > MAX_FOLLOWING)
         memset(next->bytes, 0xff, sizeof next->bytes);
     for (size_t i = at; i < end && end - at <= MAX_FOLLOWING; i++)
-        for (int byte = 0; byte < 256; byte++)
-            if (qn_state_takes(s, &s->configs[i], (uint8_t)byte))
-                next->bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+        qn_state_add_bytes(s, &s->configs[i], next->bytes);
     s->n_frames = n_frames;
 }
 
@@ -717,7 +714,7 @@ static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is
 }
 
 /* Masks are found by their hash alone. The serial is that of a grammar of one scope: so are masks. */
-static qn_hash128 hash_state(const qn_grammar_state *s)
+qn_hash128 qn_state_hash(const qn_grammar_state *s)
 {
     const qn_hash128 frames = qn_keyed_hash128(s->frames, s->n_frames * sizeof *s->frames);
     const qn_hash128 configs = qn_keyed_hash128(s->configs, s->n_configs * sizeof *s->configs);
@@ -730,7 +727,7 @@ qn_status qn_grammar_mask(qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *al
     bool is_found;
     if (!v->n_cached)
         return make_mask(v, s, allowed);
-    const qn_hash128 key = hash_state(s);
+    const qn_hash128 key = qn_state_hash(s);
     pthread_mutex_lock(&v->lock);
     qn_cached_mask *place = find_cached(v, key, &is_found);
     if (is_found) {

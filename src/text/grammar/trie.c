@@ -29,7 +29,24 @@ qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie)
     }
     for (; depth > 0; depth--)
         trie->nodes[open[depth]].end = (uint32_t)trie->n;
+    for (int byte = 0; byte < 256; byte++)
+        trie->roots[byte] = (uint32_t)trie->n;
+    for (uint32_t i = 0; i < trie->n; i = trie->nodes[i].end)
+        trie->roots[trie->nodes[i].byte] = i;
     return QN_OK;
+}
+
+uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length)
+{
+    uint32_t found = trie->roots[(uint8_t)*text];
+    for (size_t i = 1; i < length && found < trie->n; i++) {
+        const uint32_t end = trie->nodes[found].end;
+        for (found++; found < end && trie->nodes[found].byte != (uint8_t)text[i];)
+            found = trie->nodes[found].end;
+        if (found >= end)
+            found = (uint32_t)trie->n;
+    }
+    return found;
 }
 
 qn_status qn_trie_find_kinds(qn_trie *trie)

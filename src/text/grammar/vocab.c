@@ -206,11 +206,6 @@ static int find_mark(const qn_output_params *output, size_t token)
     return 0;
 }
 
-static bool is_mark(const char *bytes, size_t length)
-{
-    return length == 1 && (uint8_t)*bytes >= QN_MARK_CALL_OPEN && (uint8_t)*bytes < QN_MARKS_END;
-}
-
 /* The bytes of the tokens that may follow, and the end tokens. */
 static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_output_params *output)
 {
@@ -229,9 +224,10 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer,
             v->offsets[t] = (uint32_t)at;
             const char mark = (char)find_mark(output, t);
             if (is_end || (!mark && (qn_tokenizer_is_special(tokenizer, (int32_t)t) || length > QN_TOKEN_BYTES ||
-                                     is_mark(bytes, length))))
+                                     (length == 1 && qn_is_mark(*bytes)))))
                 continue;
             if (mark) {
+                v->mark_lengths[(uint8_t)mark - QN_MARK_CALL_OPEN] = (uint32_t)length;
                 bytes = &mark;
                 length = 1;
             }

@@ -2,6 +2,7 @@
 #ifndef QN_TEXT_GRAMMAR_VOCAB_H
 #define QN_TEXT_GRAMMAR_VOCAB_H
 
+#include "base/keyed_hash.h"
 #include "text/grammar/automaton.h"
 
 #include <pthread.h>
@@ -42,6 +43,7 @@ typedef struct qn_trie {
     qn_trie_node *nodes;
     uint64_t *kinds; /* [n] qn_text_kind of the bytes of a node and of what is below it; tries of classes only */
     size_t n;
+    uint32_t roots[256]; /* by byte, the node of depth 1; n: none */
 } qn_trie;
 
 /* Tokens by how many characters they begin: each character needs its place. */
@@ -77,6 +79,7 @@ struct qn_grammar_vocab {
     int32_t *same;     /* [n_tokens] the next token of the same bytes, or -1 */
     int32_t *ends;     /* [n_ends] end tokens */
     size_t n_ends;
+    uint32_t mark_lengths[QN_MARKS_END - QN_MARK_CALL_OPEN]; /* bytes of the texts of marks */
     qn_trie tries[QN_TRIES];
     qn_token_set inside[QN_STRING_FORMS]; /* tokens that stay in a JSON string, from between two characters on */
     qn_closers closers[QN_STRING_FORMS];
@@ -91,6 +94,15 @@ struct qn_grammar_vocab {
     uint64_t n_uses;
 };
 
+/* qn_is_mark - whether a byte is a mark of grammars, which stands for a token. */
+static inline bool qn_is_mark(char byte)
+{
+    return (uint8_t)byte >= QN_MARK_CALL_OPEN && (uint8_t)byte < QN_MARKS_END;
+}
+
+/* qn_state_hash - equal for states of one grammar that go on alike, as far as that is seen. */
+qn_hash128 qn_state_hash(const qn_grammar_state *state);
+
 static inline void qn_mask_set(uint32_t *mask, uint32_t token)
 {
     mask[token / 32] |= 1u << (token % 32);
@@ -100,6 +112,10 @@ static inline void qn_mask_set(uint32_t *mask, uint32_t token)
  * whatever the status. */
 qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie);
 qn_status qn_trie_find_kinds(qn_trie *trie);
+
+/* qn_trie_find - the node of a text, which is not empty; trie->n: none. */
+uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length);
+
 void qn_trie_free(qn_trie *trie);
 
 /* qn_closers_make - the closers of a form. tokens: those with bytes, of equal ones the first. Free them with qn_closers_free,
@@ -114,6 +130,24 @@ typedef enum qn_in_string { QN_IN_STRING_LEAVES, QN_IN_STRING_STAYS, QN_IN_STRIN
  * many of its bytes are in the string, a closing quote included. */
 qn_in_string qn_vocab_run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters,
                                  uint32_t *n_bytes);
+
+/* A text that a state goes on with. */
+typedef struct qn_forced {
+    char text[QN_GRAMMAR_FORCED];
+    size_t length;
+    qn_grammar_state *after; /* the state behind it; NULL without a text */
+} qn_forced;
+
+/* qn_state_forced - the text that must follow a state, which is scratch memory and unchanged at return. Free forced->after with
+ * qn_grammar_state_free, whatever the status. */
+qn_status qn_state_forced(qn_grammar_state *state, qn_forced *forced);
+
+/* qn_forced_tokens - the canonical tokens of a forced text, as qn_grammar_match_forced_tokens says.
+ *
+ *   before   [n_before] the tokens before the text
+ *   tokens   [QN_GRAMMAR_FORCED] */
+qn_status qn_forced_tokens(const qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_forced *forced,
+                           const qn_token *before, size_t n_before, qn_token *tokens, size_t *n);
 
 /* How the texts of a class follow a state of a DFA. */
 typedef struct qn_text_fit {
