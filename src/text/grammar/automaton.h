@@ -56,6 +56,9 @@ typedef struct qn_dfa {
     uint8_t class_of[256];
     uint32_t *next;  /* [n_states, n_classes] */
     uint8_t *accept; /* [n_states] */
+    /* Of a finished grammar: */
+    bool takes_line_ends; /* U+000A or U+000D follows some state */
+    uint32_t *alike;      /* [n_states] qn_dfa_alike; NULL: of few states, which are soon followed */
 } qn_dfa;
 
 /* How escapes may be used in a string. A key must not spell a declared name differently: ASCII has one spelling. Where
@@ -221,6 +224,9 @@ qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const c
 
 /* qn_dfa_meet - the DFA of the texts of `a` that are texts of `b` too, or that are not. QN_ERR_INVALID if there is none. */
 qn_status qn_dfa_meet(const qn_dfa *a, const qn_dfa *b, bool without, const char *what, uint64_t *steps, qn_dfa *out);
+
+/* qn_dfa_prepare - find what masks need of a DFA that is finished. steps: as in qn_dfa_compile. */
+qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps);
 
 /* qn_dfa_takes - whether a text is one of a DFA. */
 bool qn_dfa_takes(const qn_dfa *dfa, const char *text, size_t length);

@@ -731,5 +731,6 @@ void qn_dfa_free(qn_dfa *dfa)
 {
     free(dfa->next);
     free(dfa->accept);
+    free(dfa->alike);
     *dfa = (qn_dfa){ 0 };
 }

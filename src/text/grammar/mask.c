@@ -503,11 +503,19 @@ static void find_following(qn_grammar_state *s, following *next)
     s->n_frames = n_frames;
 }
 
-/* Whether bytes of a class may follow the text. */
-static bool goes_on(qn_grammar_state *s, following *next, qn_text_class kind)
+/* Whether anything may follow the text. */
+static bool may_follow(qn_grammar_state *s, following *next)
 {
     if (!next->is_known)
         find_following(s, next);
+    return next->bytes[0] || next->bytes[1] || next->bytes[2] || next->bytes[3];
+}
+
+/* Whether bytes of a class may. */
+static bool goes_on(qn_grammar_state *s, following *next, qn_text_class kind)
+{
+    if (!may_follow(s, next))
+        return false;
     const qn_text_alphabet a = qn_text_alphabet_of(kind);
     return (next->bytes[0] & a.ascii[0]) || (next->bytes[1] & a.ascii[1]) ||
            (a.has_foreign && (next->bytes[2] || next->bytes[3]));
@@ -570,6 +578,8 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
             tries &= ~parts;
     }
     qn_state_pay(w->s, steps);
+    if (!dfa->takes_line_ends && !may_follow(w->s, next))
+        tries &= ~(1u << QN_TRIE_LINES);
     return add_alphabet_texts(w, dfa, state, last, next, tries);
 }
 
@@ -609,7 +619,8 @@ static unsigned prepare(walker *w, size_t config)
         if (c.sub & 255)
             return QN_TRIES_ALL;
         if (rule->dfa >= 0)
-            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY, &(following){ .is_known = true });
+            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY,
+                             &(following){ .bytes = { UINT64_C(1) << '"' }, .is_known = true });
         add_inside(w, rule->form, rule->max != QN_UNLIMITED ? rule->max - c.count : QN_UNLIMITED);
         return may_close_anywhere(w, rule, c.count) ? 1 << (FIRST_CLOSERS + rule->form) : 1 << QN_TRIE_CLOSING;
     }

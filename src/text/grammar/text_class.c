@@ -1,6 +1,7 @@
 /* Classes of texts, and whether a DFA takes all texts of one: then the tokens of the class follow without a walk. */
 #include "text/grammar/vocab.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* MOVED: moves that are followed in one step. MAX_MOVES: as many as there are bytes in the places of a character. */
@@ -264,11 +265,75 @@ static bool are_equal(level *l, const state_set *a, const state_set *b)
     return n_common == a->n;
 }
 
+/* ---- Whole DFAs ---- */
+
+enum { PREPARED_STATES = 64 };
+
+/* Of qn_dfa.alike: the state that all characters of QN_TEXT_ANY lead to, with this bit if those of QN_TEXT_LINE do. 0: to several. */
+#define ALIKE_LINE UINT32_C(0x80000000)
+
+static uint32_t find_alike(const level *l, uint32_t state)
+{
+    const qn_dfa *dfa = l->dfa;
+    const uint32_t *row = dfa->next + (size_t)state * dfa->n_classes, next = move_alike(l, state);
+    if (!next)
+        return 0;
+    return row[dfa->class_of['"']] == next && row[dfa->class_of['\\']] == next ? next | ALIKE_LINE : next;
+}
+
+qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps)
+{
+    level l = { .dfa = dfa };
+    *steps += dfa->n_states / MOVED;
+    for (uint32_t state = 1; state < dfa->n_states && !dfa->takes_line_ends; state++) {
+        const uint32_t *row = dfa->next + (size_t)state * dfa->n_classes;
+        dfa->takes_line_ends = row[dfa->class_of['\n']] || row[dfa->class_of['\r']];
+    }
+    if (dfa->n_states < PREPARED_STATES)
+        return QN_OK;
+    dfa->alike = malloc(dfa->n_states * sizeof *dfa->alike);
+    if (!dfa->alike)
+        return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %u states", dfa->n_states);
+    find_runs(&l);
+    add_ascii(&l, QN_TEXT_ANY);
+    add_foreign(&l);
+    dfa->alike[0] = 0;
+    for (uint32_t state = 1; state < dfa->n_states; state++) {
+        dfa->alike[state] = find_alike(&l, state);
+        *steps += dfa->alike[state] ? l.n_moves / MOVED : 1;
+    }
+    return QN_OK;
+}
+
+/* Follows characters from *state on as long as all of a class lead to one state. */
+static qn_text_fit follow_alike(const qn_dfa *dfa, uint32_t *state, qn_text_class kind, uint64_t *steps)
+{
+    qn_text_fit fit = { 0 };
+    while (dfa->alike) {
+        const uint32_t alike = dfa->alike[*state], next = alike & ~ALIKE_LINE;
+        if (!next || (kind == QN_TEXT_LINE && !(alike & ALIKE_LINE)))
+            break;
+        fit.characters++;
+        if (next == *state || fit.characters > QN_TOKEN_BYTES) {
+            fit.characters = QN_UNLIMITED;
+            break;
+        }
+        fit.ends_within |= dfa->accept[next] != 0;
+        *state = next;
+    }
+    *steps += fit.characters == QN_UNLIMITED ? 1 : fit.characters / MOVED;
+    return fit;
+}
+
+/* ---- Classes that follow ---- */
+
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps)
 {
     level l = { .dfa = dfa, .steps = BEGIN_STEPS };
+    qn_text_fit fit = follow_alike(dfa, &state, kind, steps);
+    if (fit.characters == QN_UNLIMITED)
+        return fit;
     state_set from = { { state }, 1 };
-    qn_text_fit fit = { 0 };
     find_runs(&l);
     add_ascii(&l, kind);
     if (kind >= QN_TEXT_FOREIGN)

@@ -154,7 +154,12 @@ static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
     uint32_t n_characters, n_bytes;
     if (which == QN_TRIE_CLOSING)
         return qn_vocab_run_string(v, token, QN_STRING_VALUE, &n_characters, &n_bytes) == QN_IN_STRING_CLOSES;
-    return which == (int)find_class(v, token, &n_characters);
+    const qn_text_class kind = find_class(v, token, &n_characters);
+    size_t length;
+    const char *text = qn_grammar_vocab_bytes(v, token, &length);
+    if (kind == QN_TEXT_CLASSES && (memchr(text, '\n', length) || memchr(text, '\r', length)))
+        return which == QN_TRIE_LINES;
+    return which == (int)kind;
 }
 
 static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie_text *some)

@@ -22,9 +22,9 @@ typedef enum qn_text_class {
     QN_TEXT_CLASSES
 } qn_text_class;
 
-/* Tries that are walked apart from each other: of the tokens whose smallest class is this one, and of those of no class; and once
- * more of the tokens that end a JSON string, from between two characters on. */
-enum { QN_TRIE_OTHER = QN_TEXT_CLASSES, QN_TRIE_CLOSING, QN_TRIES, QN_TRIES_ALL = (1 << QN_TRIE_CLOSING) - 1 };
+/* Tries that are walked apart from each other: of the tokens whose smallest class is this one, and of those of no class, without and
+ * with line ends; and once more of the tokens that end a JSON string, from between two characters on. */
+enum { QN_TRIE_OTHER = QN_TEXT_CLASSES, QN_TRIE_LINES, QN_TRIE_CLOSING, QN_TRIES, QN_TRIES_ALL = (1 << QN_TRIE_CLOSING) - 1 };
 
 /* A node of a trie. Nodes are in preorder, without the root. */
 typedef struct qn_trie_node {
