@@ -178,7 +178,7 @@ static bool is_known_at(walker *w, uint32_t i, uint32_t *plain_from)
     return false;
 }
 
-static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
+static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at);
 
@@ -223,7 +223,7 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
             while (next < last && look_up_way(s, a, w->nodes[next].byte, ways) == way)
                 next = w->nodes[next].end;
             if (way == DFAS)
-                walk_dfas(w, i, next, a->dfas, a->strings, a->top);
+                walk_dfas(w, NULL, i, next, a->dfas, a->strings, a->top);
             else
                 walk_strings(w, i, next, a->end, a->top, a->top);
         } else if (way == OTHERS || way == ALL) {
@@ -231,7 +231,7 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
         } else if (way >= ONE) {
             const size_t one = a->begin + way - ONE;
             if (s->grammar->nodes[s->configs[one].node].kind == QN_DFA)
-                walk_dfas(w, i, next, one, one + 1, a->top);
+                walk_dfas(w, NULL, i, next, one, one + 1, a->top);
             else if (s->grammar->nodes[s->configs[one].node].kind == QN_TEXT)
                 walk_text(w, i, next, one, a->top);
             else
@@ -240,23 +240,38 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
     }
 }
 
-/* From configurations [begin, end) in the same state of a DFA. Where its text may end, what follows is walked apart, but for
- * bytes that both take. */
-static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
+/* ---- DFAs ---- */
+
+/* Whether what may follow a text takes a byte, or a byte of a kind. */
+enum { EXIT_UNKNOWN, EXIT_TAKEN, EXIT_REFUSED };
+
+/* A walk of configurations [at, ends) in the same state of a DFA; what follows their text is [ends, behind). */
+typedef struct dfa_walk {
+    const qn_dfa *dfa;
+    size_t at, ends, behind;
+    uint32_t depth; /* where it begins: w->states has the state */
+    uint8_t exits[256], kind_exits[QN_TEXT_KINDS];
+    /* The DFA's classes of the bytes of each kind: [class_begins[kind], class_begins[kind + 1]) */
+    uint8_t classes[256];
+    uint16_t class_begins[QN_TEXT_KINDS + 1];
+    uint32_t loop_state; /* the state of which loop_kinds are the kinds of bytes that lead back to it */
+    uint64_t loop_kinds;
+} dfa_walk;
+
+static bool takes_exit(walker *w, dfa_walk *d, uint8_t byte)
 {
-    enum { TAKEN = 1, REFUSED };
+    if (d->exits[byte] == EXIT_UNKNOWN)
+        d->exits[byte] = any_takes(w->s, d->ends, d->behind, byte) ? EXIT_TAKEN : EXIT_REFUSED;
+    return d->exits[byte] == EXIT_TAKEN;
+}
+
+/* Nodes [first, last) of the trie of bytes. Where the text may end, what follows is walked apart, but for bytes that both take. */
+static void walk_bytes(walker *w, dfa_walk *d, uint32_t first, uint32_t last)
+{
     qn_grammar_state *s = w->s;
-    const qn_dfa *dfa = &s->grammar->dfas[s->grammar->nodes[s->configs[begin].node].a];
-    const uint32_t depth = w->nodes[first].depth - 1u;
-    const size_t n_frames = s->n_frames, ends = at + (end - begin);
+    const qn_dfa *dfa = d->dfa;
     const bool was_plain = w->is_plain;
     uint32_t plain_from = was_plain ? first : last; /* the path to nodes from here on is plain */
-    uint8_t exits[256] = { 0 };
-    if (reserve(s, ends) != QN_OK)
-        return;
-    memcpy(&s->configs[at], &s->configs[begin], (end - begin) * sizeof *s->configs);
-    w->states[depth] = s->configs[begin].sub;
-    const size_t behind = qn_state_follow(s, at, ends, ends);
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
@@ -266,13 +281,10 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
         }
         const uint32_t before = w->states[n->depth - 1];
         const uint32_t state = dfa->next[(size_t)before * dfa->n_classes + dfa->class_of[n->byte]];
-        const bool may_exit = n->depth > depth + 1 && dfa->accept[before];
-        if (may_exit && !exits[n->byte])
-            exits[n->byte] = any_takes(s, ends, behind, n->byte) ? TAKEN : REFUSED;
-        if (may_exit && exits[n->byte] == TAKEN) {
-            for (size_t k = at; k < ends; k++)
+        if (n->depth > d->depth + 1 && dfa->accept[before] && takes_exit(w, d, n->byte)) {
+            for (size_t k = d->at; k < d->ends; k++)
                 s->configs[k].sub = before;
-            walk_child(w, i, state ? at : ends, behind, behind);
+            walk_child(w, i, state ? d->at : d->ends, d->behind, d->behind);
             i = n->end;
         } else if (!state) {
             i = n->end;
@@ -283,6 +295,139 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
         }
     }
     w->is_plain = was_plain;
+}
+
+static void find_kind_classes(const qn_grammar_vocab *v, dfa_walk *d)
+{
+    uint16_t n = 0;
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+        d->class_begins[kind] = n;
+        for (int i = v->kind_begins[kind]; i < v->kind_begins[kind + 1]; i++) {
+            const uint8_t class = d->dfa->class_of[v->kind_bytes[i]];
+            if (n == d->class_begins[kind] || d->classes[n - 1] != class)
+                d->classes[n++] = class;
+        }
+    }
+    d->class_begins[QN_TEXT_KINDS] = n;
+}
+
+/* The state that all bytes of a kind lead to; false if they lead to several. */
+static bool take_kind(const dfa_walk *d, uint32_t before, int kind, uint32_t *state)
+{
+    const uint32_t *row = d->dfa->next + (size_t)before * d->dfa->n_classes;
+    const uint16_t begin = d->class_begins[kind], end = d->class_begins[kind + 1];
+    *state = row[d->classes[begin]];
+    for (uint16_t i = begin + 1; i < end; i++)
+        if (row[d->classes[i]] != *state)
+            return false;
+    return true;
+}
+
+static bool takes_kind_exit(walker *w, dfa_walk *d, int kind)
+{
+    if (d->kind_exits[kind] == EXIT_UNKNOWN) {
+        d->kind_exits[kind] = EXIT_REFUSED;
+        for (int i = w->v->kind_begins[kind]; i < w->v->kind_begins[kind + 1]; i++)
+            if (takes_exit(w, d, w->v->kind_bytes[i]))
+                d->kind_exits[kind] = EXIT_TAKEN;
+    }
+    return d->kind_exits[kind] == EXIT_TAKEN;
+}
+
+/* Whether all tokens below a node stay in the state. */
+static bool loops(dfa_walk *d, uint32_t state, uint64_t kinds)
+{
+    if (d->loop_state != state) {
+        d->loop_state = state;
+        d->loop_kinds = 0;
+        for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+            uint32_t next;
+            if (d->class_begins[kind] < d->class_begins[kind + 1] && take_kind(d, state, kind, &next) && next == state)
+                d->loop_kinds |= UINT64_C(1) << kind;
+        }
+    }
+    return !(kinds & ~d->loop_kinds);
+}
+
+/* Allows tokens [from, to) of shapes; set: all of them, or -1. */
+static void allow_shapes(const walker *w, const qn_shapes *shapes, uint32_t from, uint32_t to, int32_t set)
+{
+    if (set >= 0) {
+        const uint32_t *words = shapes->sets + (size_t)set * w->v->n_words;
+        for (size_t i = 0; i < w->v->n_words; i++)
+            w->allowed[i] |= words[i];
+        qn_state_pay(w->s, w->v->n_words / JOINED);
+        return;
+    }
+    for (uint32_t i = from; i < to; i++)
+        qn_mask_set(w->allowed, shapes->tokens[i]);
+    qn_state_pay(w->s, (to - from) / WALKED);
+}
+
+/* Nodes [first, last) of the trie of shapes. Where bytes of a kind go on differently, those of the trie of bytes. */
+static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_t first, uint32_t last)
+{
+    const bool was_plain = w->is_plain;
+    uint32_t plain_from = was_plain ? first : last;
+    qn_state_pay(w->s, (last - first) / WALKED);
+    for (uint32_t i = first; i < last && !w->s->failed;) {
+        const qn_shape *n = &shapes->nodes[i];
+        const bool is_plain = i >= plain_from;
+        if (is_plain && !(n->kinds & w->loop_ends)) {
+            i = n->end;
+            continue;
+        }
+        const uint32_t before = w->states[n->depth - 1];
+        uint32_t state;
+        if (!take_kind(d, before, n->kind, &state) ||
+            (n->depth > d->depth + 1 && d->dfa->accept[before] && takes_kind_exit(w, d, n->kind))) {
+            w->is_plain = is_plain;
+            for (uint32_t k = n->members; k < n[1].members; k++)
+                walk_bytes(w, d, shapes->members[k], w->nodes[shapes->members[k]].end);
+            i = n->end;
+            continue;
+        }
+        if (is_plain && (UINT64_C(1) << n->kind & w->loop_ends))
+            plain_from = n->end;
+        if (!state) {
+            i = n->end;
+        } else if (state == before && n->end > i + 1 && loops(d, state, n->kinds)) {
+            allow_shapes(w, shapes, n->tokens, shapes->nodes[n->end].tokens, n->all_set);
+            i = n->end;
+        } else {
+            w->states[n->depth] = state;
+            allow_shapes(w, shapes, n->tokens, n[1].tokens, n->own_set);
+            i++;
+        }
+    }
+    w->is_plain = was_plain;
+}
+
+/* From configurations [begin, end) in the same state of a DFA. Nodes are those of shapes, all from the root on, or without shapes
+ * those of the trie of bytes. */
+static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
+{
+    qn_grammar_state *s = w->s;
+    const size_t n_frames = s->n_frames;
+    dfa_walk d;
+    d.dfa = &s->grammar->dfas[s->grammar->nodes[s->configs[begin].node].a];
+    d.at = at;
+    d.ends = at + (end - begin);
+    d.depth = shapes ? 0 : w->nodes[first].depth - 1u;
+    if (reserve(s, d.ends) != QN_OK)
+        return;
+    memcpy(&s->configs[at], &s->configs[begin], (end - begin) * sizeof *s->configs);
+    w->states[d.depth] = s->configs[begin].sub;
+    d.behind = qn_state_follow(s, at, d.ends, d.ends);
+    memset(d.exits, EXIT_UNKNOWN, sizeof d.exits);
+    if (shapes) {
+        memset(d.kind_exits, EXIT_UNKNOWN, sizeof d.kind_exits);
+        d.loop_state = 0;
+        find_kind_classes(w->v, &d);
+        walk_shapes(w, &d, shapes, first, last);
+    } else {
+        walk_bytes(w, &d, first, last);
+    }
     s->n_frames = n_frames;
 }
 
@@ -633,6 +778,41 @@ static unsigned prepare(walker *w, size_t config)
     }
 }
 
+/* What takes all bytes of a shape's kind that tokens begin with; OTHERS if they are taken differently. */
+static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a, uint32_t ways[256])
+{
+    const qn_shape *n = &shapes->nodes[i];
+    const uint32_t way = look_up_way(w->s, a, w->nodes[shapes->members[n->members]].byte, ways);
+    for (uint32_t k = n->members + 1; k < n[1].members; k++)
+        if (look_up_way(w->s, a, w->nodes[shapes->members[k]].byte, ways) != way)
+            return OTHERS;
+    return way;
+}
+
+/* Walks a whole trie: by shapes where one DFA takes the first byte. */
+static void walk_roots(walker *w, const qn_shapes *shapes, const alternatives *a, uint32_t ways[256])
+{
+    const qn_grammar_state *s = w->s;
+    for (uint32_t i = 0, next; i < shapes->n && !s->failed; i = next) {
+        const uint32_t way = find_shape_way(w, shapes, i, a, ways);
+        const size_t one = way >= ONE ? a->begin + way - ONE : a->dfas;
+        next = shapes->nodes[i].end;
+        if (way == DFAS || (way >= ONE && s->grammar->nodes[s->configs[one].node].kind == QN_DFA)) {
+            while (next < shapes->n && find_shape_way(w, shapes, next, a, ways) == way)
+                next = shapes->nodes[next].end;
+            walk_dfas(w, shapes, i, next, one, way == DFAS ? a->strings : one + 1, a->top);
+            continue;
+        }
+        for (uint32_t k = shapes->nodes[i].members; way != NOTHING && k < shapes->nodes[i + 1].members;) {
+            const uint32_t first = shapes->members[k];
+            uint32_t last = w->nodes[first].end;
+            for (k++; k < shapes->nodes[i + 1].members && shapes->members[k] == last; k++)
+                last = w->nodes[last].end;
+            walk(w, first, last, a, ways);
+        }
+    }
+}
+
 /* Walks the tries, each from the configurations whose tries it is among. */
 static void walk_tries(walker *w, const uint16_t *tries, size_t n)
 {
@@ -656,7 +836,9 @@ static void walk_tries(walker *w, const uint16_t *tries, size_t n)
         w->nodes = w->v->tries[t].nodes;
         w->kinds = w->v->tries[t].kinds;
         w->is_plain = w->loop_tries >> t & 1;
-        if (a.top > n)
+        if (a.top > n && t < QN_TRIE_CLOSING)
+            walk_roots(w, &w->v->shapes[t], &a, ways);
+        else if (a.top > n)
             walk(w, 0, (uint32_t)w->v->tries[t].n, &a, ways);
     }
 }

@@ -16,18 +16,25 @@ unsigned qn_text_contains(qn_text_class kind)
 uint64_t qn_text_kind(uint8_t byte)
 {
     static const char others[] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
-    enum { LOWER, UPPER, DIGIT, CONTROL, FOREIGN, OTHERS };
+    /* The last bytes of kinds outside ASCII. U+0080 to U+FFFF have first bytes that begin white space apart from others. */
+    static const uint8_t foreign[] = { 0x80, 0x81, 0x8f, 0x9f, 0xbf, 0xc1, 0xc2, 0xdf, 0xe0, 0xe1,
+                                       0xe2, 0xe3, 0xec, 0xed, 0xee, 0xef, 0xf0, 0xf3, 0xf4, 0xff };
+    enum { LOWER, UPPER, DIGIT, CONTROL, TAB, NEWLINE, RETURN, OTHERS, FOREIGN = OTHERS + sizeof others - 1 };
+    int kind = CONTROL;
     if (byte >= 0x80)
-        return UINT64_C(1) << FOREIGN;
-    if (byte < ' ' || byte == 0x7f)
-        return UINT64_C(1) << CONTROL;
-    if (byte >= 'a' && byte <= 'z')
-        return UINT64_C(1) << LOWER;
-    if (byte >= 'A' && byte <= 'Z')
-        return UINT64_C(1) << UPPER;
-    if (byte >= '0' && byte <= '9')
-        return UINT64_C(1) << DIGIT;
-    return UINT64_C(1) << (OTHERS + (strchr(others, byte) - others));
+        for (kind = FOREIGN; byte > foreign[kind - FOREIGN];)
+            kind++;
+    else if (byte >= 'a' && byte <= 'z')
+        kind = LOWER;
+    else if (byte >= 'A' && byte <= 'Z')
+        kind = UPPER;
+    else if (byte >= '0' && byte <= '9')
+        kind = DIGIT;
+    else if (byte == '\t' || byte == '\n' || byte == '\r')
+        kind = byte == '\t' ? TAB : byte == '\n' ? NEWLINE : RETURN;
+    else if (byte >= ' ' && byte != 0x7f)
+        kind = OTHERS + (int)(strchr(others, byte) - others);
+    return UINT64_C(1) << kind;
 }
 
 /* Characters outside ASCII that are line ends or white space of regular expressions, or the controls U+0080 to U+009F. */

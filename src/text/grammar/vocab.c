@@ -179,6 +179,23 @@ static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n
     return QN_OK;
 }
 
+static qn_status make_shapes(qn_grammar_vocab *v)
+{
+    uint16_t n = 0;
+    for (int byte = 0; byte < 256; byte++)
+        v->kind_of[byte] = qn_text_kind((uint8_t)byte);
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+        v->kind_begins[kind] = n;
+        for (int byte = 0; byte < 256; byte++)
+            if (v->kind_of[byte] >> kind & 1)
+                v->kind_bytes[n++] = (uint8_t)byte;
+    }
+    v->kind_begins[QN_TEXT_KINDS] = n;
+    for (int i = 0; i < QN_TRIE_CLOSING; i++)
+        QN_TRY(qn_shapes_make(v, &v->tries[i], &v->shapes[i]));
+    return QN_OK;
+}
+
 static qn_status find_containing(qn_grammar_vocab *v)
 {
     QN_TRY(qn_alloc(&v->containing, QN_CONTAINS * v->n_words, sizeof *v->containing, "grammar vocabulary"));
@@ -287,8 +304,8 @@ static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, con
         status = make_tries(v, order, n, some);
     if (status == QN_OK)
         status = find_containing(v);
-    for (int byte = 0; byte < 256; byte++)
-        v->kind_of[byte] = qn_text_kind((uint8_t)byte);
+    if (status == QN_OK)
+        status = make_shapes(v);
     if (status == QN_OK)
         status = make_string_sets(v, order, n, characters);
     if (status == QN_OK)
@@ -329,6 +346,8 @@ void qn_grammar_vocab_free(qn_grammar_vocab *v)
     qn_free(v->ends);
     for (int i = 0; i < QN_TRIES; i++)
         qn_trie_free(&v->tries[i]);
+    for (int i = 0; i < QN_TRIE_CLOSING; i++)
+        qn_shapes_free(&v->shapes[i]);
     for (int i = 0; i < QN_STRING_FORMS; i++)
         qn_closers_free(&v->closers[i]);
     qn_free(v->containing);

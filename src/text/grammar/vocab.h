@@ -33,6 +33,24 @@ typedef struct qn_trie_node {
     uint8_t byte, depth; /* 1: the first byte of tokens */
 } qn_trie_node;
 
+/* A node of a trie of shapes: bytes of one kind, on the same way from the root. Nodes are in preorder; one behind the last has the
+ * ends of its lists. */
+typedef struct qn_shape {
+    uint64_t kinds;           /* of the node and of what is below it: bits of qn_text_kind */
+    uint32_t end;             /* the first node behind its subtree */
+    uint32_t tokens;          /* qn_shapes.tokens from here to the next node's end here */
+    uint32_t members;         /* qn_shapes.members, too: nodes of the trie of bytes */
+    int32_t own_set, all_set; /* qn_shapes.sets of its tokens, and of those of its subtree; -1: few */
+    uint8_t kind, depth;      /* the number of the bit */
+} qn_shape;
+
+typedef struct qn_shapes {
+    qn_shape *nodes; /* [n + 1] */
+    uint32_t *members, *tokens;
+    uint32_t *sets; /* [n_sets, n_words] */
+    size_t n, n_members, n_tokens, n_sets;
+} qn_shapes;
+
 typedef struct qn_trie_text {
     const char *text;
     uint32_t length;
@@ -67,6 +85,9 @@ typedef struct qn_closers {
 /* Sets of tokens that contain a printable ASCII character, from space to ~, or any upper letter or digit. */
 enum { QN_TEXT_BYTES = '~' - ' ' + 1, QN_CONTAINS_UPPER = QN_TEXT_BYTES, QN_CONTAINS_DIGIT, QN_CONTAINS };
 
+/* Kinds of bytes: qn_text_kind. */
+enum { QN_TEXT_KINDS = 64 };
+
 typedef struct qn_cached_mask {
     uint64_t key[2];
     uint64_t used; /* 0: empty */
@@ -81,11 +102,14 @@ struct qn_grammar_vocab {
     size_t n_ends;
     uint32_t mark_lengths[QN_MARKS_END - QN_MARK_CALL_OPEN]; /* bytes of the texts of marks */
     qn_trie tries[QN_TRIES];
+    qn_shapes shapes[QN_TRIE_CLOSING];    /* of tries */
     qn_token_set inside[QN_STRING_FORMS]; /* tokens that stay in a JSON string, from between two characters on */
     qn_closers closers[QN_STRING_FORMS];
     qn_token_set texts[QN_TEXT_CLASSES]; /* tokens of a class */
     uint32_t *containing;                /* [QN_CONTAINS, n_words] */
     uint64_t kind_of[256];               /* qn_text_kind */
+    uint8_t kind_bytes[256];             /* all bytes, ascending by kind */
+    uint16_t kind_begins[QN_TEXT_KINDS + 1];
     /* The cache: sets of QN_CACHE_WAYS masks. Of a set the longest unused is replaced. */
     pthread_mutex_t lock;
     qn_cached_mask *cached;
@@ -117,6 +141,10 @@ qn_status qn_trie_find_kinds(qn_trie *trie);
 uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length);
 
 void qn_trie_free(qn_trie *trie);
+
+/* qn_shapes_make - the shapes of a trie's tokens. Free them with qn_shapes_free, whatever the status. */
+qn_status qn_shapes_make(const qn_grammar_vocab *v, const qn_trie *trie, qn_shapes *shapes);
+void qn_shapes_free(qn_shapes *shapes);
 
 /* qn_closers_make - the closers of a form. tokens: those with bytes, of equal ones the first. Free them with qn_closers_free,
  * whatever the status. */
@@ -179,8 +207,8 @@ static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
  * inside a character. No characters follow if the alphabet does not have the letters a to z. Steps as above. */
 qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *alphabet);
 
-/* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, control
- * characters, bytes outside ASCII. */
+/* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, tab, line
+ * ends and other controls, and bytes outside ASCII by where they stand in characters and how many follow. */
 uint64_t qn_text_kind(uint8_t byte);
 
 /* qn_text_class_of - the smallest class of a text that may end inside a character; QN_TEXT_CLASSES for none. n_characters: how
