@@ -254,8 +254,13 @@ typedef struct dfa_walk {
     /* The DFA's classes of the bytes of each kind: [class_begins[kind], class_begins[kind + 1]) */
     uint8_t classes[256];
     uint16_t class_begins[QN_TEXT_KINDS + 1];
-    uint32_t loop_state; /* the state of which loop_kinds are the kinds of bytes that lead back to it */
-    uint64_t loop_kinds;
+    /* The state that bytes of looping lead back to, and of loop_kinds: in tries of classes these are also all bytes of characters
+     * outside ASCII, where those lead back to it. */
+    uint32_t loop_state;
+    uint64_t looping, loop_kinds;
+    bool has_classes; /* the trie is one of a class */
+    /* Tokens without these kinds of bytes do not follow: all have line ends, which the DFA refuses. All kinds for other tries. */
+    uint64_t needed_kinds;
 } dfa_walk;
 
 static bool takes_exit(walker *w, dfa_walk *d, uint8_t byte)
@@ -316,6 +321,10 @@ static bool take_kind(const dfa_walk *d, uint32_t before, int kind, uint32_t *st
 {
     const uint32_t *row = d->dfa->next + (size_t)before * d->dfa->n_classes;
     const uint16_t begin = d->class_begins[kind], end = d->class_begins[kind + 1];
+    if (before == d->loop_state && d->looping >> kind & 1) {
+        *state = before;
+        return true;
+    }
     *state = row[d->classes[begin]];
     for (uint16_t i = begin + 1; i < end; i++)
         if (row[d->classes[i]] != *state)
@@ -334,19 +343,35 @@ static bool takes_kind_exit(walker *w, dfa_walk *d, int kind)
     return d->kind_exits[kind] == EXIT_TAKEN;
 }
 
-/* Whether all tokens below a node stay in the state. */
-static bool loops(dfa_walk *d, uint32_t state, uint64_t kinds)
+static void find_loops(walker *w, dfa_walk *d, uint32_t state)
 {
-    if (d->loop_state != state) {
-        d->loop_state = state;
-        d->loop_kinds = 0;
-        for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
-            uint32_t next;
-            if (d->class_begins[kind] < d->class_begins[kind + 1] && take_kind(d, state, kind, &next) && next == state)
-                d->loop_kinds |= UINT64_C(1) << kind;
-        }
+    uint64_t steps = 0;
+    d->loop_state = state;
+    d->looping = 0;
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+        uint32_t next;
+        if (d->class_begins[kind] < d->class_begins[kind + 1] && take_kind(d, state, kind, &next) && next == state)
+            d->looping |= UINT64_C(1) << kind;
     }
-    return !(kinds & ~d->loop_kinds);
+    d->loop_kinds = d->looping;
+    if (d->has_classes && qn_text_foreign_loops(d->dfa, state, &steps))
+        d->loop_kinds |= w->v->foreign_kinds;
+    qn_state_pay(w->s, steps + QN_TEXT_KINDS / WALKED);
+}
+
+/* Whether all tokens of a node and below it go on with loops of the state before it. */
+static bool is_loop(const walker *w, const dfa_walk *d, const qn_shape *n, uint32_t before)
+{
+    return before == d->loop_state && !(n->kinds & ~d->loop_kinds) &&
+           !(d->has_classes && UINT64_C(1) << n->kind & w->v->inner_kinds);
+}
+
+static void find_exit_kinds(walker *w, dfa_walk *d)
+{
+    d->needed_kinds = 0;
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++)
+        if (takes_kind_exit(w, d, kind))
+            d->needed_kinds |= UINT64_C(1) << kind;
 }
 
 /* Allows tokens [from, to) of shapes; set: all of them, or -1. */
@@ -379,6 +404,15 @@ static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_
         }
         const uint32_t before = w->states[n->depth - 1];
         uint32_t state;
+        if (!(n->kinds & d->needed_kinds)) {
+            i = n->end;
+            continue;
+        }
+        if (is_loop(w, d, n, before)) {
+            allow_shapes(w, shapes, n->tokens, shapes->nodes[n->end].tokens, n->all_set);
+            i = n->end;
+            continue;
+        }
         if (!take_kind(d, before, n->kind, &state) ||
             (n->depth > d->depth + 1 && d->dfa->accept[before] && takes_kind_exit(w, d, n->kind))) {
             w->is_plain = is_plain;
@@ -391,12 +425,11 @@ static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_
             plain_from = n->end;
         if (!state) {
             i = n->end;
-        } else if (state == before && n->end > i + 1 && loops(d, state, n->kinds)) {
-            allow_shapes(w, shapes, n->tokens, shapes->nodes[n->end].tokens, n->all_set);
-            i = n->end;
         } else {
             w->states[n->depth] = state;
             allow_shapes(w, shapes, n->tokens, n[1].tokens, n->own_set);
+            if (state == before && state != d->loop_state && n->end > i + 1)
+                find_loops(w, d, state);
             i++;
         }
     }
@@ -422,8 +455,12 @@ static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32
     memset(d.exits, EXIT_UNKNOWN, sizeof d.exits);
     if (shapes) {
         memset(d.kind_exits, EXIT_UNKNOWN, sizeof d.kind_exits);
-        d.loop_state = 0;
         find_kind_classes(w->v, &d);
+        d.has_classes = shapes < w->v->shapes + QN_TEXT_CLASSES;
+        find_loops(w, &d, w->states[0]);
+        d.needed_kinds = ~UINT64_C(0);
+        if (shapes == &w->v->shapes[QN_TRIE_LINES] && !d.dfa->takes_line_ends)
+            find_exit_kinds(w, &d);
         walk_shapes(w, &d, shapes, first, last);
     } else {
         walk_bytes(w, &d, first, last);

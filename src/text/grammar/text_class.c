@@ -312,6 +312,15 @@ qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps)
     return QN_OK;
 }
 
+bool qn_text_foreign_loops(const qn_dfa *dfa, uint32_t state, uint64_t *steps)
+{
+    level l = { .dfa = dfa };
+    find_runs(&l);
+    add_foreign(&l);
+    *steps += BEGIN_STEPS + l.n_moves / MOVED;
+    return move_alike(&l, state) == state;
+}
+
 /* Follows characters from *state on as long as all of a class lead to one state. */
 static qn_text_fit follow_alike(const qn_dfa *dfa, uint32_t *state, qn_text_class kind, uint64_t *steps)
 {

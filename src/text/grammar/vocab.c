@@ -182,8 +182,11 @@ static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n
 static qn_status make_shapes(qn_grammar_vocab *v)
 {
     uint16_t n = 0;
-    for (int byte = 0; byte < 256; byte++)
+    for (int byte = 0; byte < 256; byte++) {
         v->kind_of[byte] = qn_text_kind((uint8_t)byte);
+        v->foreign_kinds |= byte >= 0x80 ? v->kind_of[byte] : 0;
+        v->inner_kinds |= byte >= 0x80 && byte < 0xc0 ? v->kind_of[byte] : 0;
+    }
     for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
         v->kind_begins[kind] = n;
         for (int byte = 0; byte < 256; byte++)

@@ -110,6 +110,7 @@ struct qn_grammar_vocab {
     uint64_t kind_of[256];               /* qn_text_kind */
     uint8_t kind_bytes[256];             /* all bytes, ascending by kind */
     uint16_t kind_begins[QN_TEXT_KINDS + 1];
+    uint64_t foreign_kinds, inner_kinds; /* of bytes outside ASCII, and of those that do not begin a character */
     /* The cache: sets of QN_CACHE_WAYS masks. Of a set the longest unused is replaced. */
     pthread_mutex_t lock;
     qn_cached_mask *cached;
@@ -206,6 +207,9 @@ static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
 /* qn_text_find_alphabet - the alphabet with which a state of a DFA goes on, and how texts of it follow, those included that end
  * inside a character. No characters follow if the alphabet does not have the letters a to z. Steps as above. */
 qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *alphabet);
+
+/* qn_text_foreign_loops - whether all characters outside ASCII that are in classes lead back to a state. Steps as above. */
+bool qn_text_foreign_loops(const qn_dfa *dfa, uint32_t state, uint64_t *steps);
 
 /* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, tab, line
  * ends and other controls, and bytes outside ASCII by where they stand in characters and how many follow. */
