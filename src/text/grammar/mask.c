@@ -1,15 +1,12 @@
 /* Masks: a walk over the vocabulary's tries with the configurations that each prefix leads to. Where one configuration is left
- * that is a DFA, or all are in JSON strings that go on alike, a table is walked instead. Tokens that stay in a JSON string, and
- * texts of a class of characters that a DFA takes whole, are known beforehand. */
+ * that is a DFA, or all are in JSON strings that go on alike, a table is walked instead; a DFA walks the tries of shapes. Tokens
+ * that stay in a JSON string, and texts of a class of characters that a DFA takes whole, are known beforehand. */
 #include "text/grammar/vocab.h"
 
 #include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Where an alphabet leaves out more characters, most tokens are walked sooner than found. */
-enum { PIECE_WORDS = 256, MAX_OTHERS = 12 };
 
 /* Of more configurations that follow a text, it is not found which bytes they take. */
 enum { MAX_FOLLOWING = 8 };
@@ -23,12 +20,6 @@ typedef struct walker {
     const qn_trie_node *nodes;
     const qn_closers *closers; /* that nodes are of; NULL: of tokens */
     uint32_t *allowed;
-    /* Tokens without bytes of these kinds are allowed already, in the tries with a bit in loop_tries: what is below a node is
-     * left out where neither it nor the path to it, which is_plain then says, has one. */
-    uint64_t loop_ends;
-    unsigned loop_tries;
-    const uint64_t *kinds;
-    bool is_plain;
     uint32_t added_inside[QN_STRING_FORMS]; /* tokens inside a JSON string are allowed up to so many characters */
     uint32_t states[QN_TOKEN_BYTES + 1], counts[QN_TOKEN_BYTES + 1]; /* by depth, of the table that is walked */
     uint8_t characters[QN_TOKEN_BYTES + 1];                          /* states of the JSON string */
@@ -155,29 +146,6 @@ static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byt
 
 /* ---- Walks ---- */
 
-/* Whether node i and what is below it are allowed already. */
-static bool is_known(const walker *w, uint32_t i)
-{
-    return w->is_plain && !(w->kinds[i] & w->loop_ends);
-}
-
-/* Whether a path is plain behind a node: it is before. */
-static bool stays_plain(const walker *w, bool is_plain, uint32_t i)
-{
-    return is_plain && !(w->v->kind_of[w->nodes[i].byte] & w->loop_ends);
-}
-
-/* is_known of the nodes of a subtree in turn. Paths to nodes from *plain_from on are plain. */
-static bool is_known_at(walker *w, uint32_t i, uint32_t *plain_from)
-{
-    w->is_plain = i >= *plain_from;
-    if (is_known(w, i))
-        return true;
-    if (w->is_plain && !stays_plain(w, true, i))
-        *plain_from = w->nodes[i].end;
-    return false;
-}
-
 static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at);
@@ -189,14 +157,11 @@ static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t a
 {
     const qn_trie_node *n = &w->nodes[i];
     const size_t n_frames = w->s->n_frames, next = qn_state_step(w->s, begin, end, at, n->byte);
-    const bool was_plain = w->is_plain;
     if (next > at)
         allow(w, n->token);
     if (next > at && i + 1 < n->end) {
         const alternatives a = find_alternatives(w, at, next);
-        w->is_plain = stays_plain(w, was_plain, i);
         walk(w, i + 1, n->end, &a, NULL);
-        w->is_plain = was_plain;
     }
     w->s->n_frames = n_frames;
 }
@@ -216,8 +181,6 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
     qn_grammar_state *s = w->s;
     for (uint32_t i = first, next; i < last && !s->failed; i = next) {
         next = w->nodes[i].end;
-        if (is_known(w, i))
-            continue;
         const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
         if (way == DFAS || way == STRINGS) { /* tables are walked for all neighbours at once */
             while (next < last && look_up_way(s, a, w->nodes[next].byte, ways) == way)
@@ -275,15 +238,9 @@ static void walk_bytes(walker *w, dfa_walk *d, uint32_t first, uint32_t last)
 {
     qn_grammar_state *s = w->s;
     const qn_dfa *dfa = d->dfa;
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last; /* the path to nodes from here on is plain */
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        if (is_known_at(w, i, &plain_from)) {
-            i = n->end;
-            continue;
-        }
         const uint32_t before = w->states[n->depth - 1];
         const uint32_t state = dfa->next[(size_t)before * dfa->n_classes + dfa->class_of[n->byte]];
         if (n->depth > d->depth + 1 && dfa->accept[before] && takes_exit(w, d, n->byte)) {
@@ -299,7 +256,6 @@ static void walk_bytes(walker *w, dfa_walk *d, uint32_t first, uint32_t last)
             i++;
         }
     }
-    w->is_plain = was_plain;
 }
 
 static void find_kind_classes(const qn_grammar_vocab *v, dfa_walk *d)
@@ -392,16 +348,9 @@ static void allow_shapes(const walker *w, const qn_shapes *shapes, uint32_t from
 /* Nodes [first, last) of the trie of shapes. Where bytes of a kind go on differently, those of the trie of bytes. */
 static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_t first, uint32_t last)
 {
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last;
     qn_state_pay(w->s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !w->s->failed;) {
         const qn_shape *n = &shapes->nodes[i];
-        const bool is_plain = i >= plain_from;
-        if (is_plain && !(n->kinds & w->loop_ends)) {
-            i = n->end;
-            continue;
-        }
         const uint32_t before = w->states[n->depth - 1];
         uint32_t state;
         if (!(n->kinds & d->needed_kinds)) {
@@ -415,14 +364,11 @@ static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_
         }
         if (!take_kind(d, before, n->kind, &state) ||
             (n->depth > d->depth + 1 && d->dfa->accept[before] && takes_kind_exit(w, d, n->kind))) {
-            w->is_plain = is_plain;
             for (uint32_t k = n->members; k < n[1].members; k++)
                 walk_bytes(w, d, shapes->members[k], w->nodes[shapes->members[k]].end);
             i = n->end;
             continue;
         }
-        if (is_plain && (UINT64_C(1) << n->kind & w->loop_ends))
-            plain_from = n->end;
         if (!state) {
             i = n->end;
         } else {
@@ -433,7 +379,6 @@ static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_
             i++;
         }
     }
-    w->is_plain = was_plain;
 }
 
 /* From configurations [begin, end) in the same state of a DFA. Nodes are those of shapes, all from the root on, or without shapes
@@ -475,8 +420,6 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
     qn_grammar_state *s = w->s;
     const uint32_t depth = w->nodes[first].depth - 1u;
     const size_t n_frames = s->n_frames, ends = at + 1;
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last;
     uint8_t exits[256] = { 0 };
     if (reserve(s, ends) != QN_OK)
         return;
@@ -487,10 +430,6 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        if (is_known_at(w, i, &plain_from)) {
-            i = n->end;
-            continue;
-        }
         c.sub = w->states[n->depth - 1];
         c.count = w->counts[n->depth - 1];
         const bool may_exit = n->depth > depth + 1 && qn_state_text_may_end(s->grammar, &c);
@@ -509,7 +448,6 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
             i++;
         }
     }
-    w->is_plain = was_plain;
     s->n_frames = n_frames;
 }
 
@@ -554,7 +492,6 @@ static void walk_closed(walker *w, uint32_t i, closing *c, uint32_t sub, uint32_
     if (!c->follows)
         return;
     allow(w, w->nodes[i].token);
-    w->is_plain = stays_plain(w, w->is_plain, i);
     if (i + 1 < w->nodes[i].end)
         walk(w, i + 1, w->nodes[i].end, &c->a, c->is_constant ? c->ways : NULL);
 }
@@ -568,8 +505,6 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     const qn_string_table *table = qn_string_machine(rule->form);
     const qn_dfa *dfa = rule->dfa >= 0 ? &s->grammar->dfas[rule->dfa] : NULL;
     const uint32_t depth = w->nodes[first].depth - 1u;
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last;
     closing c = { .begin = begin, .end = end, .at = at, .is_constant = is_constant(s, begin, end), .n_frames = s->n_frames };
     if (reserve(s, at + (end - begin)) != QN_OK)
         return;
@@ -579,10 +514,6 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        if (is_known_at(w, i, &plain_from)) {
-            i = n->end;
-            continue;
-        }
         const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte], count = w->counts[above];
         uint32_t state = w->states[above];
         if (character == QN_STRING_END) {
@@ -603,7 +534,6 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
         allow(w, n->token);
         i++;
     }
-    w->is_plain = was_plain;
     s->n_frames = c.n_frames;
 }
 
@@ -619,51 +549,6 @@ static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
         qn_mask_set(w->allowed, set->longer[i]);
     for (size_t i = 0; i < w->v->n_words; i++)
         w->allowed[i] |= tokens[i];
-}
-
-/* The sets of tokens with a character outside an alphabet. Returns how many. */
-static size_t find_containing_others(const qn_grammar_vocab *v, const qn_text_alphabet *a, const uint32_t *sets[QN_TEXT_BYTES])
-{
-    size_t n = 0;
-    bool is_range_out[2] = { true, true };
-    for (int byte = '0'; byte <= 'Z'; byte++)
-        if (byte <= '9' || byte >= 'A')
-            is_range_out[byte >= 'A'] &= !qn_text_has(a, (uint8_t)byte);
-    for (int byte = ' '; byte <= '~'; byte++) {
-        const bool is_digit = byte >= '0' && byte <= '9', is_upper = byte >= 'A' && byte <= 'Z';
-        if (!qn_text_has(a, (uint8_t)byte) && !(is_digit && is_range_out[0]) && !(is_upper && is_range_out[1]))
-            sets[n++] = v->containing + (size_t)(byte - ' ') * v->n_words;
-    }
-    for (int range = 0; range < 2; range++)
-        if (is_range_out[range])
-            sets[n++] = v->containing + (size_t)(range ? QN_CONTAINS_UPPER : QN_CONTAINS_DIGIT) * v->n_words;
-    return n;
-}
-
-/* As add_set, without the tokens of other sets. */
-static void add_difference(const walker *w, const qn_token_set *set, uint32_t most, const uint32_t *const *others,
-                           size_t n_others)
-{
-    const qn_grammar_vocab *v = w->v;
-    const bool is_few = most < QN_SHORT_TEXTS;
-    const uint32_t *tokens = most == QN_UNLIMITED ? set->all : set->few[is_few ? most : QN_SHORT_TEXTS - 1];
-    qn_state_pay(w->s, v->n_words * (n_others + 1) / JOINED);
-    for (size_t begin = 0; begin < v->n_words; begin += PIECE_WORDS) {
-        const size_t n = v->n_words - begin < PIECE_WORDS ? v->n_words - begin : PIECE_WORDS;
-        uint32_t has_other[PIECE_WORDS] = { 0 };
-        for (size_t k = 0; k < n_others; k++)
-            for (size_t i = 0; i < n; i++)
-                has_other[i] |= others[k][begin + i];
-        for (size_t i = 0; i < n; i++)
-            w->allowed[begin + i] |= tokens[begin + i] & ~has_other[i];
-    }
-    for (size_t i = 0; !is_few && most != QN_UNLIMITED && i < set->n_longer && set->characters[i] <= most; i++) {
-        bool has_other = false;
-        for (size_t k = 0; k < n_others && !has_other; k++)
-            has_other = others[k][set->longer[i] / 32] >> (set->longer[i] % 32) & 1;
-        if (!has_other)
-            qn_mask_set(w->allowed, set->longer[i]);
-    }
 }
 
 /* The bytes with which something may follow the text of a DFA's configuration. */
@@ -698,38 +583,12 @@ static bool goes_on(qn_grammar_state *s, following *next, qn_text_class kind)
 {
     if (!may_follow(s, next))
         return false;
-    const qn_text_alphabet a = qn_text_alphabet_of(kind);
-    return (next->bytes[0] & a.ascii[0]) || (next->bytes[1] & a.ascii[1]) ||
-           (a.has_foreign && (next->bytes[2] || next->bytes[3]));
-}
-
-/* Adds the texts of an alphabet that a DFA takes whole. tries: those to walk so far. Returns the tries of the others. */
-static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, following *next,
-                                   unsigned tries)
-{
-    qn_text_alphabet a;
-    if (!(tries >> QN_TEXT_ASCII & 1))
-        return tries;
-    uint64_t steps = 0;
-    const qn_text_fit fit = qn_text_find_alphabet(dfa, state, &steps, &a);
-    qn_state_pay(w->s, steps);
-    const uint32_t *others[QN_TEXT_BYTES];
-    const size_t n_others = fit.characters ? find_containing_others(w->v, &a, others) : 0;
-    if (!fit.characters || n_others > MAX_OTHERS)
-        return tries;
-    const qn_text_class kind = a.has_foreign ? last : QN_TEXT_ASCII;
-    const unsigned parts = qn_text_contains(kind);
-    add_difference(w, &w->v->texts[kind], fit.characters, others, n_others);
-    if ((fit.characters == QN_UNLIMITED || fit.is_closed) && a.others_end && !(fit.ends_within && goes_on(w->s, next, kind)))
-        return tries & ~parts;
-    if (fit.characters != QN_UNLIMITED || w->loop_tries)
-        return tries;
-    w->loop_tries = parts;
-    w->loop_ends = 0;
-    for (int byte = ' '; byte <= '~'; byte++)
-        if (!qn_text_has(&a, (uint8_t)byte))
-            w->loop_ends |= w->v->kind_of[byte];
-    return tries;
+    uint64_t bytes[4];
+    qn_text_bytes(kind, bytes);
+    for (int i = 0; i < 4; i++)
+        if (next->bytes[i] & bytes[i])
+            return true;
+    return false;
 }
 
 static void add_inside(walker *w, qn_string_form form, uint32_t most)
@@ -762,7 +621,7 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
     qn_state_pay(w->s, steps);
     if (!dfa->takes_line_ends && !may_follow(w->s, next))
         tries &= ~(1u << QN_TRIE_LINES);
-    return add_alphabet_texts(w, dfa, state, last, next, tries);
+    return tries;
 }
 
 /* Bits behind those of tries: closers of each form. */
@@ -871,8 +730,6 @@ static void walk_tries(walker *w, const uint16_t *tries, size_t n)
             memset(ways, 0, sizeof ways);
         }
         w->nodes = w->v->tries[t].nodes;
-        w->kinds = w->v->tries[t].kinds;
-        w->is_plain = w->loop_tries >> t & 1;
         if (a.top > n && t < QN_TRIE_CLOSING)
             walk_roots(w, &w->v->shapes[t], &a, ways);
         else if (a.top > n)
@@ -898,7 +755,6 @@ static void walk_closers(walker *w, const uint16_t *tries, size_t n, int form)
     uint32_t ways[256] = { UNKNOWN };
     w->nodes = closers->trie.nodes;
     w->closers = closers;
-    w->is_plain = false;
     if (closers->has_bare)
         allow_group(w, 0);
     walk(w, 0, (uint32_t)closers->trie.n, &a, ways);

@@ -376,104 +376,24 @@ qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, 
     return fit;
 }
 
-/* ---- Alphabets ---- */
+/* ---- Bytes ---- */
 
-qn_text_alphabet qn_text_alphabet_of(qn_text_class kind)
+void qn_text_bytes(qn_text_class kind, uint64_t bytes[4])
 {
-    const uint64_t lower = UINT64_C(0x3ffffff) << ('a' - 64), upper = UINT64_C(0x3ffffff) << ('A' - 64),
-                   space = UINT64_C(1) << ' ', printable[] = { ~UINT64_C(0) << ' ', ~UINT64_C(0) >> 1 };
-    const uint64_t quotes[] = { UINT64_C(1) << '"', UINT64_C(1) << ('\\' - 64) };
-    switch (kind) {
-    case QN_TEXT_LOWER: return (qn_text_alphabet){ .ascii = { 0, lower } };
-    case QN_TEXT_LETTERS: return (qn_text_alphabet){ .ascii = { 0, lower | upper } };
-    case QN_TEXT_WORDS:
-    case QN_TEXT_FOREIGN:
-        return (qn_text_alphabet){ .ascii = { space, lower | upper }, .has_foreign = kind == QN_TEXT_FOREIGN };
-    case QN_TEXT_ASCII:
-    case QN_TEXT_ANY:
-        return (qn_text_alphabet){ .ascii = { printable[0] & ~quotes[0], printable[1] & ~quotes[1] },
-                                   .has_foreign = kind == QN_TEXT_ANY };
-    case QN_TEXT_LINE:
-    case QN_TEXT_CLASSES: break;
+    const uint64_t lower = UINT64_C(0x3ffffff) << ('a' - 64), upper = UINT64_C(0x3ffffff) << ('A' - 64);
+    const bool is_ascii = kind <= QN_TEXT_ASCII, is_letters = kind <= QN_TEXT_WORDS || kind == QN_TEXT_FOREIGN;
+    memset(bytes, 0, 4 * sizeof *bytes);
+    if (!is_ascii)
+        bytes[2] = bytes[3] = ~UINT64_C(0);
+    if (is_letters) {
+        bytes[0] = kind >= QN_TEXT_WORDS ? UINT64_C(1) << ' ' : 0;
+        bytes[1] = kind >= QN_TEXT_LETTERS ? lower | upper : lower;
+        return;
     }
-    return (qn_text_alphabet){ .ascii = { printable[0], printable[1] }, .has_foreign = true };
-}
-
-/* One byte for each class of a DFA that printable ASCII has, of those inside an alphabet and of the others. */
-typedef struct samples {
-    uint8_t inside[QN_TEXT_BYTES], outside[QN_TEXT_BYTES];
-    size_t n_inside, n_outside;
-} samples;
-
-/* The characters with which the state goes on as with the letter a. */
-static samples find_alphabet(const qn_dfa *dfa, const uint32_t *row, qn_text_alphabet *a)
-{
-    samples s = { .n_inside = 0 };
-    bool is_met[256] = { false };
-    for (int byte = ' '; byte <= '~'; byte++) {
-        const uint8_t class = dfa->class_of[byte];
-        const bool inside = row[class] == row[dfa->class_of['a']];
-        if (inside)
-            a->ascii[byte / 64] |= UINT64_C(1) << (byte % 64);
-        if (!is_met[class] && inside)
-            s.inside[s.n_inside++] = (uint8_t)byte;
-        else if (!is_met[class])
-            s.outside[s.n_outside++] = (uint8_t)byte;
-        is_met[class] = true;
+    bytes[0] = ~UINT64_C(0) << ' ';
+    bytes[1] = ~UINT64_C(0) >> 1;
+    if (kind != QN_TEXT_LINE) {
+        bytes[0] ^= UINT64_C(1) << '"';
+        bytes[1] ^= UINT64_C(1) << ('\\' - 64);
     }
-    return s;
-}
-
-static bool has_lower_letters(const qn_text_alphabet *a)
-{
-    const uint64_t letters = UINT64_C(0x3ffffff) << ('a' - 64);
-    return (a->ascii[1] & letters) == letters;
-}
-
-static bool any_lives(const qn_dfa *dfa, const state_set *from, const uint8_t *bytes, size_t n)
-{
-    for (size_t i = 0; i < from->n; i++)
-        for (size_t k = 0; k < n; k++)
-            if (dfa->next[(size_t)from->items[i] * dfa->n_classes + dfa->class_of[bytes[k]]])
-                return true;
-    return false;
-}
-
-qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *a)
-{
-    level l = { .dfa = dfa, .steps = BEGIN_STEPS };
-    const uint32_t *row = &dfa->next[(size_t)state * dfa->n_classes], next = row[dfa->class_of['a']];
-    state_set from = { { state }, 1 };
-    qn_text_fit fit = { 0 };
-    *a = (qn_text_alphabet){ .others_end = true };
-    if (!next)
-        return fit;
-    const samples s = find_alphabet(dfa, row, a);
-    if (!has_lower_letters(a))
-        return fit;
-    find_runs(&l);
-    add_foreign(&l);
-    a->has_foreign = move_alike(&l, state) == next;
-    l.steps += l.n_moves / MOVED;
-    l.n_moves = a->has_foreign ? l.n_moves : 0;
-    for (size_t i = 0; i < s.n_inside; i++)
-        l.moves[l.n_moves++] = (move){ BODY, dfa->class_of[s.inside[i]], BODY };
-    for (;;) {
-        l.steps += from.n * s.n_outside / COMPARED;
-        a->others_end = a->others_end && !any_lives(dfa, &from, s.outside, s.n_outside);
-        if (!take_character(&l, &from) || l.is_full) {
-            fit.is_closed = !l.lives && !l.is_full;
-            break;
-        }
-        fit.characters++;
-        for (size_t i = 0; i < l.at[BODY].n; i++)
-            fit.ends_within |= dfa->accept[l.at[BODY].items[i]] != 0;
-        if (fit.characters > QN_TOKEN_BYTES || are_equal(&l, &from, &l.at[BODY])) {
-            fit.characters = QN_UNLIMITED;
-            break;
-        }
-        from = l.at[BODY];
-    }
-    *steps += l.steps;
-    return fit;
 }

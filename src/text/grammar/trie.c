@@ -49,19 +49,7 @@ uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length)
     return found;
 }
 
-qn_status qn_trie_find_kinds(qn_trie *trie)
-{
-    QN_TRY(qn_alloc(&trie->kinds, trie->n, sizeof *trie->kinds, "trie"));
-    for (size_t i = trie->n; i-- > 0;) {
-        trie->kinds[i] = qn_text_kind(trie->nodes[i].byte);
-        for (size_t child = i + 1; child < trie->nodes[i].end; child = trie->nodes[child].end)
-            trie->kinds[i] |= trie->kinds[child];
-    }
-    return QN_OK;
-}
-
 void qn_trie_free(qn_trie *trie)
 {
     free(trie->nodes);
-    qn_free(trie->kinds);
 }

@@ -173,8 +173,6 @@ static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n
                 some[n_some++] = (qn_trie_text){ text, (uint32_t)length, tokens[i] };
         }
         QN_TRY(qn_trie_make(some, n_some, &v->tries[which]));
-        if (which < QN_TEXT_CLASSES)
-            QN_TRY(qn_trie_find_kinds(&v->tries[which]));
     }
     return QN_OK;
 }
@@ -196,23 +194,6 @@ static qn_status make_shapes(qn_grammar_vocab *v)
     v->kind_begins[QN_TEXT_KINDS] = n;
     for (int i = 0; i < QN_TRIE_CLOSING; i++)
         QN_TRY(qn_shapes_make(v, &v->tries[i], &v->shapes[i]));
-    return QN_OK;
-}
-
-static qn_status find_containing(qn_grammar_vocab *v)
-{
-    QN_TRY(qn_alloc(&v->containing, QN_CONTAINS * v->n_words, sizeof *v->containing, "grammar vocabulary"));
-    for (size_t t = 0; t < v->n_tokens; t++)
-        for (uint32_t i = v->offsets[t]; i < v->offsets[t + 1]; i++) {
-            const uint8_t byte = (uint8_t)v->bytes[i];
-            if (byte < ' ' || byte > '~')
-                continue;
-            qn_mask_set(v->containing + (size_t)(byte - ' ') * v->n_words, (uint32_t)t);
-            if (byte >= 'A' && byte <= 'Z')
-                qn_mask_set(v->containing + (size_t)QN_CONTAINS_UPPER * v->n_words, (uint32_t)t);
-            if (byte >= '0' && byte <= '9')
-                qn_mask_set(v->containing + (size_t)QN_CONTAINS_DIGIT * v->n_words, (uint32_t)t);
-        }
     return QN_OK;
 }
 
@@ -306,8 +287,6 @@ static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, con
     if (status == QN_OK)
         status = make_tries(v, order, n, some);
     if (status == QN_OK)
-        status = find_containing(v);
-    if (status == QN_OK)
         status = make_shapes(v);
     if (status == QN_OK)
         status = make_string_sets(v, order, n, characters);
@@ -353,7 +332,6 @@ void qn_grammar_vocab_free(qn_grammar_vocab *v)
         qn_shapes_free(&v->shapes[i]);
     for (int i = 0; i < QN_STRING_FORMS; i++)
         qn_closers_free(&v->closers[i]);
-    qn_free(v->containing);
     for (int i = 0; i < QN_STRING_FORMS; i++)
         free_set(&v->inside[i]);
     for (int i = 0; i < QN_TEXT_CLASSES; i++)

@@ -59,7 +59,6 @@ typedef struct qn_trie_text {
 
 typedef struct qn_trie {
     qn_trie_node *nodes;
-    uint64_t *kinds; /* [n] qn_text_kind of the bytes of a node and of what is below it; tries of classes only */
     size_t n;
     uint32_t roots[256]; /* by byte, the node of depth 1; n: none */
 } qn_trie;
@@ -82,9 +81,6 @@ typedef struct qn_closers {
     uint32_t most_characters;  /* of a token before its quote */
 } qn_closers;
 
-/* Sets of tokens that contain a printable ASCII character, from space to ~, or any upper letter or digit. */
-enum { QN_TEXT_BYTES = '~' - ' ' + 1, QN_CONTAINS_UPPER = QN_TEXT_BYTES, QN_CONTAINS_DIGIT, QN_CONTAINS };
-
 /* Kinds of bytes: qn_text_kind. */
 enum { QN_TEXT_KINDS = 64 };
 
@@ -106,7 +102,6 @@ struct qn_grammar_vocab {
     qn_token_set inside[QN_STRING_FORMS]; /* tokens that stay in a JSON string, from between two characters on */
     qn_closers closers[QN_STRING_FORMS];
     qn_token_set texts[QN_TEXT_CLASSES]; /* tokens of a class */
-    uint32_t *containing;                /* [QN_CONTAINS, n_words] */
     uint64_t kind_of[256];               /* qn_text_kind */
     uint8_t kind_bytes[256];             /* all bytes, ascending by kind */
     uint16_t kind_begins[QN_TEXT_KINDS + 1];
@@ -136,7 +131,6 @@ static inline void qn_mask_set(uint32_t *mask, uint32_t token)
 /* qn_trie_make - a trie of texts that are not empty, all different, in the order of their bytes. Free it with qn_trie_free,
  * whatever the status. */
 qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie);
-qn_status qn_trie_find_kinds(qn_trie *trie);
 
 /* qn_trie_find - the node of a text, which is not empty; trie->n: none. */
 uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length);
@@ -189,24 +183,8 @@ typedef struct qn_text_fit {
  * characters follow if it takes too many steps, which are added to *steps. */
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps);
 
-/* Printable ASCII characters, and perhaps all others that are in classes, that states of a DFA take alike. */
-typedef struct qn_text_alphabet {
-    uint64_t ascii[2];
-    bool has_foreign;
-    bool others_end; /* no other printable ASCII character follows texts of the alphabet */
-} qn_text_alphabet;
-
-/* qn_text_alphabet_of - the bytes of the texts of a class. */
-qn_text_alphabet qn_text_alphabet_of(qn_text_class kind);
-
-static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
-{
-    return alphabet->ascii[byte / 64] >> (byte % 64) & 1;
-}
-
-/* qn_text_find_alphabet - the alphabet with which a state of a DFA goes on, and how texts of it follow, those included that end
- * inside a character. No characters follow if the alphabet does not have the letters a to z. Steps as above. */
-qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *alphabet);
+/* qn_text_bytes - the bytes of the texts of a class. */
+void qn_text_bytes(qn_text_class kind, uint64_t bytes[4]);
 
 /* qn_text_foreign_loops - whether all characters outside ASCII that are in classes lead back to a state. Steps as above. */
 bool qn_text_foreign_loops(const qn_dfa *dfa, uint32_t state, uint64_t *steps);
