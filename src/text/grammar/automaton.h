@@ -299,7 +299,7 @@ size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, size_t a
 /* qn_state_takes - whether a byte may follow a configuration. True for some of an object's keys that may not. */
 bool qn_state_takes(qn_grammar_state *state, const qn_config *config, uint8_t byte);
 
-/* qn_state_add_bytes - adds the bytes that may follow a configuration, as qn_state_takes does. */
+/* qn_state_add_bytes - adds the bytes that may follow a configuration, and for an object's keys some that may not. */
 void qn_state_add_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 
 /* qn_state_follow - the configurations behind the nodes of [begin, end), before their first byte: appends them at `at`, from

@@ -13,23 +13,31 @@ enum {
 
 /* ---- The text ---- */
 
+static bool takes(qn_grammar_state *s, size_t config, int byte)
+{
+    const size_t n_frames = s->n_frames, end = s->n_configs;
+    const bool follows = qn_state_step(s, config, config + 1, end, (uint8_t)byte) > end;
+    s->n_frames = n_frames;
+    return follows;
+}
+
 /* The only byte that may follow; -1: there is none, there are several, or the output may end. */
 static int find_forced_byte(qn_grammar_state *s)
 {
-    uint64_t bytes[4] = { 0 };
     int found = -1;
     qn_state_begin(s, QN_GRAMMAR_CHECK_STEPS);
     if (qn_state_has_final(s, 0, s->n_configs))
         return -1;
-    for (size_t i = 0; i < s->n_configs; i++)
+    for (size_t i = 0; i < s->n_configs; i++) {
+        uint64_t bytes[4] = { 0 };
         qn_state_add_bytes(s, &s->configs[i], bytes);
-    for (int byte = 0; byte < 256; byte++) {
-        const char text = (char)byte;
-        if (!(bytes[byte / 64] >> (byte % 64) & 1) || !qn_state_accepts(s, &text, 1))
-            continue;
-        if (found >= 0)
-            return -1;
-        found = byte;
+        for (int byte = 0; byte < 256; byte++) {
+            if (!(bytes[byte / 64] >> (byte % 64) & 1) || byte == found || !takes(s, i, byte))
+                continue;
+            if (found >= 0)
+                return -1;
+            found = byte;
+        }
     }
     return s->failed ? -1 : found;
 }
@@ -100,6 +108,7 @@ typedef struct part {
     const qn_grammar_vocab *v;
     const qn_tokenizer *tokenizer;
     qn_grammar_state *after;
+    uint64_t next[4]; /* the bytes that may follow, and perhaps others */
     char text[MOST_TEXT];
     size_t begin, length;
 } part;
@@ -119,6 +128,9 @@ static bool has_longer(const part *p, size_t at)
             if (trie->nodes[i].token < 0)
                 continue;
             const char *bytes = qn_grammar_vocab_bytes(p->v, trie->nodes[i].token, &length);
+            const uint8_t next = (uint8_t)bytes[n];
+            if (!(p->next[next / 64] >> (next % 64) & 1))
+                continue;
             if (++n_checked > MOST_LONGER || qn_state_accepts(p->after, bytes + n, length - n))
                 return true;
         }
@@ -147,6 +159,9 @@ static qn_status keep_stable(part *p, const pieces *all, size_t first, size_t *n
     static const char probes[] = "aA0\" \n.,";
     size_t longer = p->begin;
     qn_state_begin(p->after, QN_GRAMMAR_MASK_STEPS);
+    memset(p->next, 0, sizeof p->next);
+    for (size_t i = 0; i < p->after->n_configs; i++)
+        qn_state_add_bytes(p->after, &p->after->configs[i], p->next);
     while (longer < p->length && !has_longer(p, longer))
         longer++;
     if (p->after->failed)

@@ -248,7 +248,7 @@ qn_status qn_grammar_match_forced(qn_grammar_match *match, const qn_token *answe
  *     follows: no token that the grammar allows begins in the tokens that are kept and ends behind the forced text.
  *   - Each token may follow by the mask; the match is not moved on.
  *
- * Takes some 20 us, 1 us where nothing is forced. */
+ * Takes 20 us, with the alternatives of 50 tools 150, and 1 us or less where nothing is forced. */
 qn_status qn_grammar_match_forced_tokens(qn_grammar_match *match, const qn_tokenizer *tokenizer, const qn_token *sequence,
                                          size_t n, size_t n_answer, qn_token tokens[QN_GRAMMAR_FORCED], size_t *n_tokens);
 

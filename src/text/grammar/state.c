@@ -500,7 +500,7 @@ static void add_key_bytes(qn_grammar_state *s, const qn_config *c, const qn_node
 {
     const qn_object_rule *o = &s->grammar->objects[n->a];
     qn_state_declared_bytes(s, c, bytes);
-    if (!o->rest || (c->sub & 255) == QN_STRING_REJECTED)
+    if ((c->sub & 255) == QN_STRING_REJECTED || !qn_state_adds_key(s, c))
         return;
     const qn_string_table *table = qn_string_machine(s->grammar->strings[s->grammar->nodes[o->rest].a].form);
     for (int byte = 0; byte < 256; byte++)
@@ -513,6 +513,15 @@ void qn_state_add_bytes(qn_grammar_state *s, const qn_config *c, uint64_t bytes[
     const qn_node *n = &s->grammar->nodes[c->node];
     if (n->kind == QN_KEY) {
         add_key_bytes(s, c, n, bytes);
+        return;
+    }
+    if (n->kind == QN_DFA) {
+        const qn_dfa *dfa = &s->grammar->dfas[n->a];
+        const uint32_t *row = dfa->next + (size_t)c->sub * dfa->n_classes;
+        qn_state_pay(s, 256 / COMPARED);
+        for (int byte = 0; byte < 256; byte++)
+            if (row[dfa->class_of[byte]])
+                add_byte(bytes, byte);
         return;
     }
     const int first = n->kind == QN_BYTE ? n->lo : 0, last = n->kind == QN_BYTE ? n->hi : 255;
