@@ -11,6 +11,9 @@
 /* Of more configurations that follow a text, it is not found which bytes they take. */
 enum { MAX_FOLLOWING = 8 };
 
+/* From so many alternatives on, it is found what they take together. */
+enum { MANY = 8 };
+
 /* What is done in one step: words of a mask that are joined, nodes of a trie that are walked by a table. */
 enum { JOINED = 16, WALKED = 4 };
 
@@ -56,6 +59,7 @@ static qn_status reserve(qn_grammar_state *s, size_t n)
  * [end, top). */
 typedef struct alternatives {
     size_t begin, dfas, strings, end, top;
+    uint64_t taken[4];    /* bytes that may follow one of [begin, dfas), and perhaps others */
     uint64_t declared[4]; /* bytes with which a key may continue as a declared name */
 } alternatives;
 
@@ -91,6 +95,18 @@ static void exchange(qn_config *a, qn_config *b)
     *b = c;
 }
 
+/* What many configurations take, or keys, of which each asks for the rules of its object, is found once for all bytes. */
+static void find_taken(qn_grammar_state *s, alternatives *a)
+{
+    bool is_many = a->dfas - a->begin >= MANY;
+    for (size_t i = a->begin; i < a->dfas && !is_many; i++)
+        is_many = s->grammar->nodes[s->configs[i].node].kind == QN_KEY;
+    if (!is_many)
+        memset(a->taken, 0xff, sizeof a->taken);
+    for (size_t i = a->begin; i < a->dfas && is_many; i++)
+        qn_state_add_bytes(s, &s->configs[i], a->taken);
+}
+
 static alternatives find_alternatives(walker *w, size_t begin, size_t end)
 {
     qn_grammar_state *s = w->s;
@@ -118,6 +134,7 @@ static alternatives find_alternatives(walker *w, size_t begin, size_t end)
         else
             i++;
     }
+    find_taken(s, &a);
     return a;
 }
 
@@ -133,8 +150,9 @@ static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byt
 {
     const bool is_declared = a->declared[byte / 64] >> (byte % 64) & 1, has_strings = a->top > a->end && !is_declared;
     const size_t n_alike = byte == '"' ? a->top : a->end + 1;
+    const size_t others_end = a->taken[byte / 64] >> (byte % 64) & 1 ? a->dfas : a->begin;
     uint32_t way = NOTHING;
-    for (size_t i = a->begin; i < a->dfas && (way == NOTHING || way >= ONE); i++)
+    for (size_t i = a->begin; i < others_end && (way == NOTHING || way >= ONE); i++)
         if (qn_state_takes(s, &s->configs[i], byte))
             way = way == NOTHING ? ONE + (uint32_t)(i - a->begin) : OTHERS;
     if (a->dfas < a->strings && qn_state_takes(s, &s->configs[a->dfas], byte))
