@@ -549,7 +549,7 @@ typedef struct qn_grammar_trigger {
 typedef struct qn_generate_params {
     qn_sampling sampling;
     int64_t max_tokens;      /* tokens to generate; < 0: no limit */
-    bool ignore_end;         /* continue after end tokens, for benchmarks */
+    bool ignore_end;         /* continue after end tokens, for benchmarks; a grammar begins again after one */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
     bool show_special;   /* on_text and on_event receive the names of special tokens */

@@ -63,8 +63,8 @@ static qn_constraint of_match(qn_grammar_match *match, qn_grammar *grammar, cons
                             .match = match };
 }
 
-qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
-                               size_t n, const qn_sampling *sampling, qn_constraint *out)
+qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, bool repeats,
+                               const qn_token *prompt, size_t n, const qn_sampling *sampling, qn_constraint *out)
 {
     const qn_tokenizer *tok;
     qn_grammar_vocab *vocab;
@@ -77,6 +77,7 @@ qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_gr
     QN_TRY(qn_model_tokenizer(model, &tok));
     qn_model_output(model, &output);
     QN_TRY(find_start(model, &output, trigger, prompt, n, &start));
+    start.repeats = repeats;
     QN_TRY(qn_grammars_vocab(model->grammars, tok, &output, &vocab));
     QN_TRY(qn_grammar_match_create(vocab, grammar, &start, &match));
     *out = of_match(match, grammar, sampling);

@@ -21,15 +21,16 @@ static inline bool qn_constraint_exists(const qn_constraint *constraint)
 
 /* qn_constraint_create - the constraint of a grammar.
  *
+ *   repeats    after an end token the grammar begins again
  *   prompt     [n] its end says whether the answer begins in reasoning
  *   sampling   with filters of the vocabulary, tokens are not checked first: that would change their distribution
  *   out        free it with qn_constraint_free; zero for no grammar */
-qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
-                               size_t n, const qn_sampling *sampling, qn_constraint *out);
+qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, bool repeats,
+                               const qn_token *prompt, size_t n, const qn_sampling *sampling, qn_constraint *out);
 void qn_constraint_free(qn_constraint *constraint);
 
-/* qn_constraint_copy - the constraint of another answer to the same prompt, with the same grammar and trigger, that has not
- * begun. */
+/* qn_constraint_copy - the constraint of another answer to the same prompt, with the same grammar, trigger and `repeats`, that
+ * has not begun. */
 qn_status qn_constraint_copy(const qn_constraint *of, const qn_sampling *sampling, qn_constraint *out);
 
 /* qn_constraint_again - from the sample of a token that was rejected to that under the mask `allowed`, which need not be there

@@ -250,8 +250,8 @@ static qn_status begin(struct generation *g, const qn_token *tokens, size_t n)
     const size_t n_tail = prompt_tail(g->session, tokens, n, tail);
     g->sampling.constraint = &g->constraint;
     QN_TRY(qn_sampler_create(&params->sampling, model->hparams.n_vocab, &g->sampling.sampler));
-    QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, tail, n_tail, &params->sampling,
-                                &g->constraint));
+    QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, params->ignore_end, tail, n_tail,
+                                &params->sampling, &g->constraint));
     QN_TRY(qn_stop_strings_create(params->stop, params->n_stop, &g->stop_strings));
     QN_TRY(qn_stop_create(g->stop_strings, &g->stop));
     return create_events(g, tail, n_tail);

@@ -73,9 +73,9 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
     if (!p->grammar)
         return QN_OK;
     if (before && before->prompt == r->prompt && before->constraint.grammar == p->grammar &&
-        is_same_trigger(&before->params.grammar_trigger, &p->grammar_trigger))
+        is_same_trigger(&before->params.grammar_trigger, &p->grammar_trigger) && before->params.ignore_end == p->ignore_end)
         return qn_constraint_copy(&before->constraint, &p->sampling, &r->constraint);
-    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, r->tokens, r->n_prompt, &p->sampling,
+    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, p->ignore_end, r->tokens, r->n_prompt, &p->sampling,
                                 &r->constraint);
 }
 

@@ -164,6 +164,7 @@ static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_reques
     qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
+    params.ignore_end = request->ignore_end;
     params.grammar = request->grammar;
     params.grammar_trigger = request->grammar_trigger;
     params.on_token = answer_token;
@@ -449,6 +450,50 @@ static void free_text_before_a_text(void **unused)
     qn_model_free(talker);
 }
 
+/* Three bytes and an end token, again and again. */
+static void check_repeated(const struct answer *a)
+{
+    assert_int_equal(a->result.finish, QN_FINISH_LENGTH);
+    assert_int_equal(a->n_tokens, TOKENS);
+    for (size_t i = 0; i < a->n_tokens; i++) {
+        const qn_token token = a->tokens[i];
+        assert_true(i % 4 == 3 ? token == END : i % 4 == 2 ? token == 'x' : token >= '0' && token <= '9');
+    }
+}
+
+/* A request that continues after end tokens begins another document after each; one that is submitted with it, and does not, ends. */
+static void grammars_begin_again(void **unused)
+{
+    (void)unused;
+    static struct answer alone, together[2];
+    qn_token *prompt;
+    qn_scheduler *scheduler;
+    const size_t n = tokens_of(small, "Once upon a time", &prompt);
+    qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_REGEX, "[0-9]{2}x");
+    assert_ok(qn_scheduler_create(small, NULL, &scheduler));
+    for (int i = 0; i < 4; i++) {
+        const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
+        qn_request_params params[2] = { request_of(grammar, prompt, n, &sampling, &alone) };
+        label("case %d", i);
+        params[0].ignore_end = true;
+        answer_of_session(small, 0, params, &alone);
+        check_repeated(&alone);
+        for (int k = 0; k < 2; k++) {
+            params[k] = request_of(grammar, prompt, n, &sampling, &together[k]);
+            params[k].ignore_end = k == i / 2;
+        }
+        assert_ok(qn_scheduler_submit_all(scheduler, params, 2, NULL, NULL));
+        qn_scheduler_wait(scheduler);
+        check_repeated(&together[i / 2]);
+        assert_same_answer(&alone, &together[i / 2]);
+        assert_int_equal(together[!(i / 2)].result.finish, QN_FINISH_STOP);
+        assert_int_equal(together[!(i / 2)].n_tokens, 4);
+    }
+    qn_scheduler_free(scheduler);
+    qn_grammar_free(grammar);
+    qn_free_tokens(prompt);
+}
+
 /* A vocabulary with a token for each byte, and with <think> and </think> as tokens or without. */
 static qn_model *load_thinker(bool has_tokens, bool thinks)
 {
@@ -501,7 +546,7 @@ static void free_text_before_the_end_of_reasoning(void **unused)
         qn_token *prompt, answer[16];
         size_t n, n_answer = 0;
         assert_ok(qn_tokenize(model, cases[i].prompt, strlen(cases[i].prompt), true, false, &prompt, &n));
-        assert_ok(qn_constraint_create(model, grammar, &trigger, prompt, n, &sampling, &c));
+        assert_ok(qn_constraint_create(model, grammar, &trigger, false, prompt, n, &sampling, &c));
         assert_int_equal(c.accepts(c.user, answer, 0, 'x'), cases[i].is_free);
         assert_true(c.accepts(c.user, answer, 0, '1'));
         if (cases[i].has_tokens)
@@ -798,6 +843,7 @@ int main(void)
         cmocka_unit_test(tokens_have_the_distribution_of_masks),
         cmocka_unit_test(free_text_before_a_text),
         cmocka_unit_test(free_text_before_the_end_of_reasoning),
+        cmocka_unit_test(grammars_begin_again),
         cmocka_unit_test(refuses),
         cmocka_unit_test(grammars_are_kept),
         cmocka_unit_test(grammars_are_of_a_scope),

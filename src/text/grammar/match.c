@@ -25,6 +25,7 @@ struct qn_grammar_match {
     size_t n_seen;
     bool is_broken;        /* a token was seen that may not follow */
     bool is_too_ambiguous; /* with is_broken: whether it may was not found */
+    bool repeats;
     qn_token opening_token;
     trigger triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
@@ -185,6 +186,17 @@ static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint
     return true;
 }
 
+static void begin_again(qn_grammar_match *m)
+{
+    qn_grammar_state *state;
+    if (qn_grammar_state_create(m->state->grammar, &state) != QN_OK) {
+        m->is_broken = true;
+        return;
+    }
+    qn_grammar_state_free(m->state);
+    m->state = state;
+}
+
 static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
 {
     size_t length;
@@ -200,6 +212,8 @@ static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
         return advance(m, bytes, length, max_steps);
     } else if (!is_end(m->vocab, token)) {
         m->is_broken = true;
+    } else if (m->repeats && !m->is_broken) {
+        begin_again(m);
     }
     return true;
 }
@@ -224,6 +238,7 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     m->vocab = vocab;
     m->opening_token = start ? start->opening_token : -1;
     m->n_triggers = start ? start->n_triggers : 0;
+    m->repeats = start && start->repeats;
     qn_status status = qn_grammar_state_create(grammar, &m->state);
     for (size_t i = 0; i < m->n_triggers && status == QN_OK; i++)
         status = prepare_trigger(vocab, &start->triggers[i], &m->triggers[i]);
