@@ -1,8 +1,7 @@
 /* Grammars of answers: what sessions and the scheduler generate under them, the distribution of tokens, where grammars begin,
  * and compiled grammars that are kept. */
 #include "helper_sanitizers.h"
-#include "helper_scheduler.h"
-#include "helper_vocab.h"
+#include "helper_small_model.h"
 
 #include "engine/constraint.h"
 #include "quern/grammar.h"
@@ -12,31 +11,16 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { END = 256, OPEN = 257, CLOSE = 258 }; /* tokens behind those of bytes */
+enum { OPEN = END + 1, CLOSE };
 enum { ANSWERS = QN_TEST_SANITIZED ? 3 : 16, TOKENS = QN_TEST_SANITIZED ? 40 : 160 };
 
 static qn_model *large, *small;
-
-/* A random model of 320 rows of logits, with a vocabulary of bytes and an end token. */
-static void load_small(void)
-{
-    static const struct added_token added[] = { { "<|end|>", 3 }, { NULL, 0 } };
-    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = added, .eos = END };
-    struct file_bytes bytes = make_vocab(&spec);
-    qn_gguf *file;
-    load_model("tests/golden/qwen3.f16.gguf", 0, 1, &small);
-    assert_null(small->tokenizer);
-    assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "vocabulary", &file));
-    assert_ok(qn_tokenizer_create(file, &small->tokenizer));
-    qn_gguf_close(file);
-    free(bytes.data);
-}
 
 static int load_models(void **unused)
 {
     (void)unused;
     load_model("tests/golden/scheduler.gguf", 0, 2, &large);
-    load_small();
+    load_small(&small);
     return 0;
 }
 
