@@ -37,8 +37,8 @@ typedef struct qn_args {
     int64_t threads, context, batch;
     /* Text in, text out. */
     const char *prompt, *file, *system, *chat_template, *reasoning;
-    qn_texts stop;
-    int64_t n_predict, reasoning_budget;
+    qn_texts stop, stop_tokens;
+    int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;
     const char *json_schema, *grammar, *choices, *json_space, *json_order;
     qn_sampling sampling;

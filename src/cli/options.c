@@ -164,6 +164,12 @@ const qn_option qn_options[] = {
         NULL),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
+    TEXTS(RUN, "--stop-token", NULL, NULL, stop_tokens, "ID", "stop where this token is generated; may be repeated",
+          "A number of quern tokenize --ids. The token's text is not printed."),
+    INT(RUN, "--min-tokens", NULL, NULL, min_tokens, "N", 0, INT32_MAX, "do not stop before N new tokens (default 0)",
+        "Tokens that end the text are not sampled, and texts of --stop are printed. A grammar or schema that allows nothing "
+        "but the "
+        "end ends the text all the same."),
     TEXT(BENCH, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
          "also decode JSON that fits the schema in this file, as in run",
          "Where a document is complete, the model ends it and another begins, until -n tokens are decoded."),

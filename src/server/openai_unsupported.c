@@ -16,8 +16,6 @@ static const struct {
     body_kind of;
 } fields[] = {
     /* Where an answer ends, and which tokens it may have. */
-    { "min_tokens", ZERO, OF_ALL },
-    { "stop_token_ids", EMPTY, OF_ALL },
     { "stop_regex", EMPTY, OF_ALL },
     { "include_stop_str_in_output", FALSE, OF_ALL },
     { "no_stop_trim", FALSE, OF_ALL },
