@@ -25,11 +25,11 @@ struct qn_grammar_match {
     size_t n_seen;
     bool is_broken;        /* a token was seen that may not follow */
     bool is_too_ambiguous; /* with is_broken: whether it may was not found */
-    bool repeats;
     qn_token opening_token;
     trigger triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
     size_t n_matched;         /* bytes of the next trigger that were seen */
+    bool repeats;             /* after an end token the grammar begins again */
 };
 
 /* ---- Triggers ---- */
