@@ -1,5 +1,5 @@
-/* quern bench: tokens a second for a prompt, and for decoding (bench_decode.c), each compared with the read bandwidth of the machine or
- * of the GPU, measured between its repetitions. */
+/* quern bench: tokens a second for a prompt, and for decoding (bench_decode.c), each compared with the read bandwidth
+ * of the machine or of the GPU, measured between its repetitions. */
 #include "cli/bench_report.h"
 #include "cli/cli.h"
 #include "cli/grammar.h"

@@ -1,5 +1,6 @@
-/* quern bench: decoding, by requests to a scheduler as a server's are: of one sequence at a depth, or of those of --parallel after
- * their prompts. Greedy, and where the options say so sampled and under a JSON schema; these are measured in turn. */
+/* quern bench: decoding, by requests to a scheduler as a server's are: of one sequence at a depth, or of those of
+ * --parallel after their prompts. Greedy, and where the options say so sampled and under a JSON schema; these are
+ * measured in turn. */
 #include "cli/bench_report.h"
 #include "cli/progress.h"
 #include "quern/scheduler.h"
@@ -21,8 +22,8 @@ struct sequence {
     bool has_begun;
 };
 
-/* Sequences that decode together. What callbacks write is protected by `lock`, and outlives the scheduler, whose end may make the last
- * calls. */
+/* Sequences that decode together. What callbacks write is protected by `lock`, and outlives the scheduler, whose end
+ * may make the last calls. */
 struct run {
     const qn_bench *bench;
     qn_scheduler *scheduler;
@@ -106,8 +107,8 @@ static void wait_for_end(struct run *run)
     pthread_cond_timedwait(&run->has_ended, &run->lock, &until);
 }
 
-/* Tokens of all sequences after their first. `filling` shows the rows of a long prompt, or is NULL. False after Ctrl-C, or with an error
- * text. */
+/* Tokens of all sequences after their first. `filling` shows the rows of a long prompt, or is NULL. False after Ctrl-C,
+ * or with an error text. */
 static bool repeat(struct run *run, qn_bench_mode mode, size_t n_generate, qn_progress *filling, double *prompt_seconds,
                    double *decode_seconds)
 {

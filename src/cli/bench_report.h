@@ -1,5 +1,5 @@
-/* What the tests of quern bench share: what they run on, what tokens are sampled by, the limit that they are compared with, and how
- * results are printed. */
+/* What the tests of quern bench share: what they run on, what tokens are sampled by, the limit that they are compared
+ * with, and how results are printed. */
 #ifndef QN_CLI_BENCH_REPORT_H
 #define QN_CLI_BENCH_REPORT_H
 
@@ -59,8 +59,8 @@ void qn_bench_print_modes(const qn_bench *bench);
 /* qn_bench_limit - measure the read bandwidth of the model's device, or of as many threads. False with an error text. */
 bool qn_bench_limit(const qn_bench *bench, double *rate);
 
-/* qn_bench_print_head - what tokens are sampled by, and the head of the table, if it is one. qn_bench_print - a test whose repetitions are all there; they are
- * sorted. */
+/* qn_bench_print_head - what tokens are sampled by, and the head of the table, if it is one. qn_bench_print - a test
+ * whose repetitions are all there; they are sorted. */
 void qn_bench_print_head(const qn_bench *bench);
 void qn_bench_print(const qn_bench *bench, qn_bench_test *test);
 
@@ -78,8 +78,8 @@ void qn_bench_print_times_head(void);
 void qn_bench_print_times(const char *name, double *seconds, size_t n);
 
 /* qn_bench_decode - one sequence at the depth, from -n on; qn_bench_parallel - those of --parallel, all together
- * (bench_decode.c). qn_bench_soak - requests that arrive in time (bench_soak.c). qn_bench_reuse - requests that begin as earlier
- * ones (bench_reuse.c). All return the exit status. */
+ * (bench_decode.c). qn_bench_soak - requests that arrive in time (bench_soak.c). qn_bench_reuse - requests that begin
+ * as earlier ones (bench_reuse.c). All return the exit status. */
 int qn_bench_decode(const qn_bench *bench, uint64_t bytes_per_token);
 int qn_bench_parallel(const qn_bench *bench);
 int qn_bench_soak(const qn_bench *bench);

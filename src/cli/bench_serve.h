@@ -101,7 +101,8 @@ bool qn_serve_add_time(qn_serve_times *times, double seconds);
 
 /* ---- What requests are sampled by ---- */
 
-/* qn_serve_take_sampling - `sampling` and `format` of the target, by the options. The caller frees them. False with an error line. */
+/* qn_serve_take_sampling - `sampling` and `format` of the target, by the options. The caller frees them. False with an
+ * error line. */
 bool qn_serve_take_sampling(qn_serve_target *target, const qn_args *args);
 
 /* ---- Results ---- */

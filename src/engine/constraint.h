@@ -40,8 +40,8 @@ qn_status qn_constraint_copy(const qn_constraint *of, const qn_sampling *samplin
 qn_status qn_held_biases(const qn_model *model, int64_t min_tokens, bool ignore_end, const qn_token *stop_tokens,
                          size_t n_stop_tokens, const qn_logit_bias *bias, size_t n_bias, qn_logit_bias **out, size_t *n_held);
 
-/* qn_constraint_release - what a grammar demands goes before min_tokens: where the mask allows no tokens but those that are held
- * back, the last n_held biases of a request, the request loses these biases. */
+/* qn_constraint_release - what a grammar demands goes before min_tokens: where the mask allows no tokens but those that
+ * are held back, the last n_held biases of a request, the request loses these biases. */
 void qn_constraint_release(const uint32_t *allowed, size_t n_vocab, size_t n_held, qn_sample_request *request);
 
 /* qn_constraint_again - from the sample of a token that was rejected to that under the mask `allowed`, which need not be there

@@ -54,7 +54,8 @@ bool qn_request_waits_for_token(const qn_request *r)
            r->never_ahead;
 }
 
-/* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one before it. */
+/* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one
+ * before it. */
 static bool holds_back(const qn_request *r)
 {
     return (int64_t)r->result.n_generated + r->has_pending < r->params.min_tokens;

@@ -5,8 +5,8 @@
 
 enum { MAX_SAMPLERS = 64 };
 
-/* llama.cpp's samplers and their letters. Their order is fixed, and those whose values are neutral do nothing, so that a list of them
- * changes nothing; infill has no value. */
+/* llama.cpp's samplers and their letters. Their order is fixed, and those whose values are neutral do nothing, so that
+ * a list of them changes nothing; infill has no value. */
 static const struct {
     const char *name, *alias, *other;
     char letter;

@@ -445,7 +445,8 @@ static void check_repeated(const struct answer *a)
     }
 }
 
-/* A request that continues after end tokens begins another document after each; one that is submitted with it, and does not, ends. */
+/* A request that continues after end tokens begins another document after each; one that is submitted with it, and does
+ * not, ends. */
 static void grammars_begin_again(void **unused)
 {
     (void)unused;

@@ -1,5 +1,5 @@
-/* min_tokens: the first tokens of an answer do not end it, neither as end tokens and stop tokens nor by stop strings, in sessions and in
- * the scheduler, alone and with a grammar, which goes before it. */
+/* min_tokens: the first tokens of an answer do not end it, neither as end tokens and stop tokens nor by stop strings,
+ * in sessions and in the scheduler, alone and with a grammar, which goes before it. */
 #include "helper_sanitizers.h"
 #include "helper_small_model.h"
 
@@ -196,8 +196,8 @@ static void grammars_go_before(void **unused)
     }
 }
 
-/* A caller's mask likewise: after two tokens it allows the end and a stop token only, of which the words behind the vocabulary say
- * nothing. */
+/* A caller's mask likewise: after two tokens it allows the end and a stop token only, of which the words behind the
+ * vocabulary say nothing. */
 static void mask(void *user, const qn_token *tokens, size_t n, uint32_t *allowed)
 {
     (void)user;
