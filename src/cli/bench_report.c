@@ -98,28 +98,49 @@ void qn_bench_print_times(const char *name, double *seconds, size_t n)
 }
 
 /* Which sampler a row had is as much a part of its result as the model. */
-static void print_sampling(const qn_sampling *s)
+static const struct {
+    const char *name;
+    size_t offset;
+    bool is_integer; /* an int, else a float */
+} members[] = {
+    { "temperature", offsetof(qn_sampling, temperature), false },
+    { "top_k", offsetof(qn_sampling, top_k), true },
+    { "top_p", offsetof(qn_sampling, top_p), false },
+    { "min_p", offsetof(qn_sampling, min_p), false },
+    { "repeat_penalty", offsetof(qn_sampling, repeat_penalty), false },
+    { "repeat_last_n", offsetof(qn_sampling, repeat_last_n), true },
+    { "frequency_penalty", offsetof(qn_sampling, frequency_penalty), false },
+    { "presence_penalty", offsetof(qn_sampling, presence_penalty), false },
+};
+
+/* Each as `quote`, name, `quote`, `between`, value, `after`; then the seed. */
+static void print_sampling(const qn_sampling *sampling, const char *quote, const char *between, const char *after)
 {
-    printf("temperature %g, top_k %d, top_p %g, min_p %g, repeat_penalty %g, repeat_last_n %d, frequency_penalty %g, "
-           "presence_penalty %g, seed %llu\n",
-           (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, (double)s->repeat_penalty, s->repeat_last_n,
-           (double)s->frequency_penalty, (double)s->presence_penalty, (unsigned long long)s->seed);
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        const void *value = (const char *)sampling + members[i].offset;
+        printf("%s%s%s%s", quote, members[i].name, quote, between);
+        if (members[i].is_integer)
+            printf("%d%s", *(const int *)value, after);
+        else
+            printf("%g%s", (double)*(const float *)value, after);
+    }
+    printf("%sseed%s%s%llu", quote, quote, between, (unsigned long long)sampling->seed);
 }
 
 void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode)
 {
-    const qn_sampling *s = &bench->args->sampling;
     json_t *path = mode == QN_BENCH_SCHEMA ? json_string(bench->args->json_schema) : NULL;
     char *text = path ? json_dumps(path, JSON_ENCODE_ANY) : NULL;
-    if (samples(bench, mode))
-        printf("\"sampling\":{\"temperature\":%g,\"top_k\":%d,\"top_p\":%g,\"min_p\":%g,\"repeat_penalty\":%g,"
-               "\"repeat_last_n\":%d,\"frequency_penalty\":%g,\"presence_penalty\":%g,\"seed\":%llu},",
-               (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, (double)s->repeat_penalty,
-               s->repeat_last_n, (double)s->frequency_penalty, (double)s->presence_penalty, (unsigned long long)s->seed);
-    else
-        fputs("\"sampling\":null,", stdout);
+    fputs("\"sampling\":", stdout);
+    if (samples(bench, mode)) {
+        putchar('{');
+        print_sampling(&bench->args->sampling, "\"", ":", ",");
+        putchar('}');
+    } else {
+        fputs("null", stdout);
+    }
     /* A name that is not UTF-8 cannot be written in JSON. */
-    printf("\"json_schema\":%s", text ? text : mode == QN_BENCH_SCHEMA ? "\"\"" : "null");
+    printf(",\"json_schema\":%s", text ? text : mode == QN_BENCH_SCHEMA ? "\"\"" : "null");
     free(text);
     json_decref(path);
 }
@@ -128,7 +149,8 @@ void qn_bench_print_modes(const qn_bench *bench)
 {
     if (bench->is_sampled) {
         fputs("sampled: ", stdout);
-        print_sampling(&bench->args->sampling);
+        print_sampling(&bench->args->sampling, "", " ", ", ");
+        putchar('\n');
     }
     if (bench->grammar) {
         printf("schema: %s, ", bench->is_sampled ? "sampled" : "greedy");
