@@ -463,6 +463,16 @@ typedef struct qn_sampling {
     float frequency_penalty; /* times the number of occurrences there */
     float presence_penalty;  /* once */
     uint64_t seed;           /* the same seed and logits give the same tokens on every host and device */
+    /* Keep the tokens with logits of at least the largest minus top_n_sigma standard deviations of the logits; 0: all. Tang et al.,
+     * Top-nσ: Not All Logits Are You Need (2024). */
+    float top_n_sigma;
+    /* Locally typical sampling: keep the tokens whose surprisals are closest to the entropy and whose probabilities sum to typical_p;
+     * 0 or 1: all. Meister et al., Locally Typical Sampling (2022). */
+    float typical_p;
+    /* Exclude top choices: with this probability, of the tokens that are left by all other filters and have at least xtc_threshold
+     * of their probability, all but the least likely one are dropped; 0: never. llama.cpp, from text-generation-webui. */
+    float xtc_probability;
+    float xtc_threshold; /* above 0.5 none can be dropped */
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64,
@@ -497,14 +507,15 @@ typedef struct qn_sampler qn_sampler;
  *   out       the sampler; free it with qn_sampler_free
  *
  * QN_ERR_INVALID, naming the field, unless all values are finite, temperature >= 0, top_k >= 0, top_p in (0, 1], min_p in
- * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2]. */
+ * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2], top_n_sigma >= 0,
+ * typical_p, xtc_probability and xtc_threshold in [0, 1]. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 
 /* qn_sampler_free - free a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_pick - sample the next token, in this order: repeat_penalty, frequency_penalty and presence_penalty, top_k,
- * temperature, top_p, min_p, random draw.
+/* qn_sampler_pick - sample the next token, in this order: repeat_penalty, frequency_penalty and presence_penalty,
+ * top_n_sigma, top_k, temperature, typical_p, top_p, min_p, XTC, random draw.
  *
  *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the largest
  *              logit is infinite

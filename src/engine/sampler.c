@@ -46,6 +46,14 @@ static qn_status check_params(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "frequency_penalty: %g, expected -2 to 2", (double)p->frequency_penalty);
     if (!(p->presence_penalty >= -2 && p->presence_penalty <= 2))
         return qn_fail(QN_ERR_INVALID, "presence_penalty: %g, expected -2 to 2", (double)p->presence_penalty);
+    if (!(p->top_n_sigma >= 0) || isinf(p->top_n_sigma))
+        return qn_fail(QN_ERR_INVALID, "top_n_sigma: %g, expected 0 or more", (double)p->top_n_sigma);
+    if (!(p->typical_p >= 0 && p->typical_p <= 1))
+        return qn_fail(QN_ERR_INVALID, "typical_p: %g, expected 0 to 1", (double)p->typical_p);
+    if (!(p->xtc_probability >= 0 && p->xtc_probability <= 1))
+        return qn_fail(QN_ERR_INVALID, "xtc_probability: %g, expected 0 to 1", (double)p->xtc_probability);
+    if (!(p->xtc_threshold >= 0 && p->xtc_threshold <= 1))
+        return qn_fail(QN_ERR_INVALID, "xtc_threshold: %g, expected 0 to 1", (double)p->xtc_threshold);
     if (p->repeat_last_n < 0)
         return qn_fail(QN_ERR_INVALID, "repeat_last_n: %d, expected 0 or more", p->repeat_last_n);
     return QN_OK;

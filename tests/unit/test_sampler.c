@@ -93,6 +93,71 @@ static void filters_keep_what_they_say(void **unused)
     assert_true(frequency[3] == 0);
 }
 
+/* Of 1/2, 1/4, 1/8, the tokens with a tenth or more, the last is kept. */
+static void top_choices_are_excluded(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(6);
+    params.xtc_threshold = 0.1f;
+    params.xtc_probability = 1;
+    draw_many(params, frequency);
+    assert_true(frequency[0] == 0 && frequency[1] == 0);
+    assert_frequency(frequency[2], 1 / 2.0);
+    assert_frequency(frequency[3], 1 / 4.0);
+    params.xtc_probability = 0.3f;
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 0.7 / 2);
+    assert_frequency(frequency[2], 0.7 / 8 + 0.3 / 2);
+    params.xtc_probability = 1;
+    params.top_k = 2; /* 2/3 and 1/3 */
+    draw_many(params, frequency);
+    assert_true(frequency[1] > 0.9999);
+    params.xtc_threshold = 0.51f; /* 2/3 only: the last of one is kept */
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 2 / 3.0);
+}
+
+/* The entropy of 1/2, 1/4, 1/8 ... is 2 bits: the distances of the tokens' surprisals are 1, 0, 1, 2, 3 ... bits. */
+static void typical_tokens_are_kept(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(8);
+    params.typical_p = 0.2f; /* 1/4 is enough */
+    draw_many(params, frequency);
+    assert_true(frequency[1] > 0.9999);
+    params.typical_p = 0.8f; /* 7/8 */
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 4 / 7.0);
+    assert_frequency(frequency[2], 1 / 7.0);
+    assert_true(frequency[3] == 0);
+    params.typical_p = 0.9f; /* 15/16 */
+    draw_many(params, frequency);
+    assert_frequency(frequency[3], 1 / 15.0);
+    assert_true(frequency[4] == 0);
+}
+
+/* Whatever the temperature, the tokens within so many deviations are kept. */
+static void deviations_bound_the_logits(void **unused)
+{
+    (void)unused;
+    double frequency[9], sum = 0, squares = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        sum += (double)logits[i];
+        squares += (double)logits[i] * (double)logits[i];
+    }
+    const double sigma = sqrt(squares / VOCAB - sum / VOCAB * sum / VOCAB), step = 0.6931471805599453;
+    for (int n_kept = 1; n_kept < 4; n_kept++) {
+        qn_sampling params = plain(7);
+        params.temperature = 20;
+        params.top_n_sigma = (float)((n_kept - 0.5) * step / sigma);
+        draw_many(params, frequency);
+        for (int i = 0; i < 9; i++)
+            assert_true((frequency[i] > 0) == (i < n_kept));
+    }
+}
+
 static void greedy_takes_the_lowest_of_equals(void **unused)
 {
     (void)unused;
@@ -205,6 +270,15 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .frequency_penalty = NAN }, "frequency_penalty" },
         { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = -2.1f }, "presence_penalty: -2.1, expected -2 to 2" },
         { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN }, "presence_penalty" },
+        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = -1 }, "top_n_sigma: -1, expected 0 or more" },
+        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = NAN }, "top_n_sigma" },
+        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = INFINITY }, "top_n_sigma" },
+        { { .top_p = 1, .repeat_penalty = 1, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .typical_p = NAN }, "typical_p" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = NAN }, "xtc_probability" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = -0.1f }, "xtc_threshold: -0.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = NAN }, "xtc_threshold" },
     };
     qn_sampler *sampler;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -243,6 +317,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_follow_the_distribution),
         cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(top_choices_are_excluded),
+        cmocka_unit_test(typical_tokens_are_kept),
+        cmocka_unit_test(deviations_bound_the_logits),
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(penalty_changes_the_argmax),
         cmocka_unit_test(generated_text_is_penalised),
