@@ -476,7 +476,7 @@ typedef struct qn_sampling {
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64,
- * frequency_penalty 0, presence_penalty 0, seed 0. */
+ * xtc_threshold 0.1; all others 0, which is off. */
 QN_API qn_sampling qn_sampling_defaults(void);
 
 /* A value that is added to the logit of a token. */

@@ -148,6 +148,14 @@ const qn_option qn_options[] = {
            "keep the most likely tokens up to this probability (default 0.95)", NULL),
     NUMBER(SAMPLE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
            "drop tokens less likely than P times the most likely (default 0.05)", NULL),
+    NUMBER(SAMPLE, "--typical", "--typical-p", NULL, sampling.typical_p, "P", 0, 1,
+           "keep the tokens nearest to the expected surprisal up to this probability (default 0; 0 and 1: off)", NULL),
+    NUMBER(SAMPLE, "--top-n-sigma", NULL, "--top-nsigma", sampling.top_n_sigma, "N", 0, 1e6,
+           "keep tokens with logits within N standard deviations of the largest (default 0: off)", NULL),
+    NUMBER(SAMPLE, "--xtc-probability", NULL, NULL, sampling.xtc_probability, "P", 0, 1,
+           "with this probability drop all likely tokens but the least likely of them (default 0)", NULL),
+    NUMBER(SAMPLE, "--xtc-threshold", NULL, NULL, sampling.xtc_threshold, "P", 0, 1,
+           "the probability from which a token is likely for that (default 0.1)", NULL),
     NUMBER(SAMPLE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
            "above 1: make recent tokens less likely (default 1: off)", NULL),
     INT32(SAMPLE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
@@ -215,7 +223,8 @@ const qn_option qn_options[] = {
            "(an object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
            "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes; of decoding "
            "also "
-           "sampling (an object of temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, frequency_penalty, "
+           "sampling (an object of temperature, top_k, top_p, min_p, typical_p, top_n_sigma, xtc_probability, xtc_threshold, "
+           "repeat_penalty, repeat_last_n, frequency_penalty, "
            "presence_penalty, seed; null if it is greedy), json_schema (the file, or null) and of_free (the rate over that of "
            "the row it "
            "is compared with, median of the repetitions; null without one)."),
@@ -431,7 +440,6 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
     { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
     { "--jinja", NULL, 0, "templates are always run; leave it out" },
-    { "--typical", NULL, 0, "quern does not have it; --min-p is near it" },
     { "--log-disable", NULL, 0, "use -q" },
     { "--no-display-prompt", NULL, RUN, "quern never prints the prompt" },
     { "--no-warmup", NULL, RUN | CHAT, "quern does not warm up" },

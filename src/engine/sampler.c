@@ -24,9 +24,13 @@ struct qn_sampler {
 
 qn_sampling qn_sampling_defaults(void)
 {
-    return (qn_sampling){
-        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last_n = 64
-    };
+    return (qn_sampling){ .temperature = 0.8f,
+                          .top_k = 40,
+                          .top_p = 0.95f,
+                          .min_p = 0.05f,
+                          .repeat_penalty = 1,
+                          .repeat_last_n = 64,
+                          .xtc_threshold = 0.1f };
 }
 
 static qn_status check_params(const qn_sampling *p)

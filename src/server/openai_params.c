@@ -19,9 +19,9 @@ enum {
 };
 
 /* The most of OpenAI's protocols, and of llama-server's, where the option of the command line has it. */
-static const double MOST_TEMPERATURE = 2, MOST_LLAMA_TEMPERATURE = 1e6;
+static const double MOST_TEMPERATURE = 2, MOST_LLAMA_TEMPERATURE = 1e6, MOST_SIGMA = 1e6;
 
-/* The smallest top_p: only the most likely token. */
+/* The smallest top_p and typical_p: only one token. */
 static const float LEAST_TOP_P = 1e-9f;
 
 /* ---- Sampling ---- */
@@ -48,13 +48,25 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
     int64_t top_k = -2, last_n = -1;
-    *s = (qn_sampling){
-        .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .frequency_penalty = NAN, .presence_penalty = NAN
-    };
+    *s = (qn_sampling){ .temperature = NAN,
+                        .top_p = NAN,
+                        .min_p = NAN,
+                        .repeat_penalty = NAN,
+                        .frequency_penalty = NAN,
+                        .presence_penalty = NAN,
+                        .typical_p = NAN,
+                        .top_n_sigma = NAN,
+                        .xtc_probability = NAN,
+                        .xtc_threshold = NAN };
     const double most = x->kind == QN_LLAMA_COMPLETION ? MOST_LLAMA_TEMPERATURE : MOST_TEMPERATURE;
     if (!qn_field_number(body, "temperature", 0, most, &s->temperature, refusal) ||
         !qn_field_number(body, "top_p", 0, 1, &s->top_p, refusal) ||
         !qn_field_number(body, "min_p", 0, 0.999999, &s->min_p, refusal) ||
+        !qn_field_number(body, "typ_p", 0, 1, &s->typical_p, refusal) ||
+        !qn_field_number(body, "typical_p", 0, 1, &s->typical_p, refusal) ||
+        !qn_field_number(body, "top_n_sigma", -MOST_SIGMA, MOST_SIGMA, &s->top_n_sigma, refusal) ||
+        !qn_field_number(body, "xtc_probability", 0, 1, &s->xtc_probability, refusal) ||
+        !qn_field_number(body, "xtc_threshold", 0, 1, &s->xtc_threshold, refusal) ||
         !qn_field_integer(body, "top_k", -1, INT32_MAX, &top_k, refusal) ||
         !qn_field_number(body, "repetition_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
         !qn_field_number(body, "repeat_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
@@ -63,6 +75,8 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
         !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) || !take_seed(x, body, refusal))
         return false;
     s->top_p = s->top_p < LEAST_TOP_P ? LEAST_TOP_P : s->top_p;
+    s->typical_p = s->typical_p < LEAST_TOP_P ? LEAST_TOP_P : s->typical_p;
+    s->top_n_sigma = s->top_n_sigma < 0 ? 0 : s->top_n_sigma; /* llama.cpp's -1 */
     s->top_k = (int)(top_k == -1 ? 0 : top_k);
     s->repeat_last_n = (int)last_n;
     return true;
@@ -81,6 +95,10 @@ static void fill_sampling(qn_openai *x)
     fill(&s->temperature, otherwise->temperature);
     fill(&s->top_p, otherwise->top_p);
     fill(&s->min_p, otherwise->min_p);
+    fill(&s->typical_p, otherwise->typical_p);
+    fill(&s->top_n_sigma, otherwise->top_n_sigma);
+    fill(&s->xtc_probability, otherwise->xtc_probability);
+    fill(&s->xtc_threshold, otherwise->xtc_threshold);
     fill(&s->repeat_penalty, otherwise->repeat_penalty);
     fill(&s->frequency_penalty, otherwise->frequency_penalty);
     fill(&s->presence_penalty, otherwise->presence_penalty);

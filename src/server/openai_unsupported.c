@@ -25,11 +25,7 @@ static const struct {
     { "n_indent", ZERO, OF_ALL },
     /* How tokens are sampled. */
     { "use_beam_search", FALSE, OF_ALL },
-    { "typical_p", ONE, OF_ALL },
-    { "typ_p", ONE, OF_ALL },
     { "tfs_z", ONE, OF_ALL },
-    { "top_n_sigma", NOT_POSITIVE, OF_ALL },
-    { "xtc_probability", ZERO, OF_ALL },
     { "dynatemp_range", ZERO, OF_ALL },
     { "mirostat", ZERO, OF_ALL },
     { "dry_multiplier", ZERO, OF_ALL },

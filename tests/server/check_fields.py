@@ -324,6 +324,21 @@ def check_ends(lines):
     assert tokens_of(TEXT, answer) == 200 and answer["choices"][0]["finish_reason"] == "length", answer
 
 
+def check_filters(lines):
+    """Filters that leave one token give the greedy answer at any temperature; XTC takes the most likely ones away."""
+    greedy = lines.get(LLAMA, {**BODIES[LLAMA], "temperature": 0, "n_predict": 12})["content"]
+    wild = {**BODIES[LLAMA], "temperature": 1.5, "top_k": 0, "top_p": 1, "min_p": 0, "n_predict": 12}
+    assert lines.get(LLAMA, {**wild, "top_n_sigma": 1e-6, "seed": 3})["content"] == greedy
+    assert lines.get(LLAMA, {**wild, "seed": 3})["content"] != greedy
+    found = lines.get(LLAMA, {**wild, "xtc_probability": 1, "xtc_threshold": 0.05, "temperature": 0.8, "seed": 3})
+    settings = found["generation_settings"]
+    assert found["content"] != greedy and settings["xtc_probability"] == 1 and abs(settings["xtc_threshold"] - 0.05) < 1e-6, found
+    assert settings["typical_p"] == 1 and settings["top_n_sigma"] == -1, settings
+    assert lines.get(LLAMA, {**wild, "typical_p": 0.2, "seed": 3})["content"] != lines.get(LLAMA, {**wild, "seed": 3})["content"]
+    plain = lines.get(LLAMA, {**wild, "seed": 4})["content"]
+    assert plain == lines.get(LLAMA, {**wild, "seed": 4, "typical_p": 1, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0.2})["content"]
+
+
 def check_samplers(lines):
     names = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
     for path, body in BODIES.items():
@@ -334,6 +349,12 @@ def check_samplers(lines):
                                ({"top_k": 1}, ""), (5, ""), (["top_k"] * 65, "65"), (["top_k "], "top_k "), (["TOP_K"], "TOP_K"), (["x" * 5000], "xxx")):
             lines.refused(path, {**body, "samplers": samplers}, "samplers", part)
         lines.ask(path, {**body, "samplers": None})
+        for name, values, wrong in (("typical_p", (0, 0.5, 1), (1.1, -0.1, "1")), ("typ_p", (0.5,), (2,)), ("top_n_sigma", (-1, 0, 1.5), ("1", 1e7, [])),
+                                    ("xtc_probability", (0, 0.5, 1), (1.5, -1, True)), ("xtc_threshold", (0, 0.1, 1), (1.5, -1, "x"))):
+            for value in values:
+                lines.ask(path, {**body, name: value})
+            for value in wrong:
+                lines.refused(path, {**body, name: value}, name)
         # OpenAI's bound is that of its own protocols, and of Messages, whose documentation has less.
         if path == LLAMA:
             lines.ask(path, {**body, "temperature": 2.5})
@@ -346,8 +367,7 @@ def check_samplers(lines):
 
 def check_refused(lines):
     values = {"allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
-              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "typical_p": (0.5, 1), "mirostat": (2, 0), "xtc_probability": (0.1, 0.0),
-              "dry_multiplier": (0.8, 0), "top_n_sigma": (1.5, -1), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
+              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "mirostat": (2, 0), "dry_multiplier": (0.8, 0), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
               "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], []),
               "guided_decoding": ({"regex": "a"}, {}), "format": ("json", ""), "extra_body": ({"guided_regex": "a"}, {})}
     of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),
@@ -384,6 +404,7 @@ def main():
     check_logprobs(agent, False)
     check_constraints(demo)
     check_ends(demo)
+    check_filters(demo)
     check_samplers(demo)
     check_refused(demo)
     print("check_fields: all is right")

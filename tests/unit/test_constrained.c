@@ -403,6 +403,29 @@ static void tokens_have_the_distribution_of_masks(void **unused)
     qn_free_tokens(prompt);
 }
 
+/* Any filter of the vocabulary needs the mask first: what it leaves depends on it. */
+static void filters_need_the_mask_first(void **unused)
+{
+    (void)unused;
+    const qn_sampling plain = sampling_of(false, 1, 1);
+    qn_sampling filtered[] = { plain, plain, plain, plain, plain, plain };
+    filtered[0].top_k = 2;
+    filtered[1].top_p = 0.5f;
+    filtered[2].min_p = 0.1f;
+    filtered[3].top_n_sigma = 1;
+    filtered[4].typical_p = 0.5f;
+    filtered[5].xtc_probability = 0.5f;
+    assert_true(qn_grammar_match_check_first(&plain));
+    for (size_t i = 0; i < sizeof filtered / sizeof *filtered; i++) {
+        label("filter %zu", i);
+        assert_false(qn_grammar_match_check_first(&filtered[i]));
+    }
+    qn_sampling neutral = plain;
+    neutral.typical_p = 1;
+    neutral.xtc_threshold = 0.1f;
+    assert_true(qn_grammar_match_check_first(&neutral));
+}
+
 /* ---- Where grammars begin ---- */
 
 static void free_text_before_a_text(void **unused)
@@ -826,6 +849,7 @@ int main(void)
         cmocka_unit_test(answers_fit_on_a_gpu),
         cmocka_unit_test(answers_are_the_same),
         cmocka_unit_test(tokens_have_the_distribution_of_masks),
+        cmocka_unit_test(filters_need_the_mask_first),
         cmocka_unit_test(free_text_before_a_text),
         cmocka_unit_test(free_text_before_the_end_of_reasoning),
         cmocka_unit_test(grammars_begin_again),

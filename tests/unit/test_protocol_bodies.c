@@ -61,7 +61,8 @@ static void values_reach_the_request(void **unused)
                            "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
                            "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
                            "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\",\"min_tokens\":4,"
-                           "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"]");
+                           "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"],\"typical_p\":0.5,"
+                           "\"top_n_sigma\":1.5,\"xtc_probability\":0.25,\"xtc_threshold\":0.125");
         const qn_request_params *p = x->requests;
         const qn_sampling *s = &p->sampling;
         assert_true(s->temperature == 1.5f && s->top_k == 3 && s->top_p == 0.75f && s->min_p == 0.25f);
@@ -69,6 +70,8 @@ static void values_reach_the_request(void **unused)
         assert_true(s->frequency_penalty == -2 && s->presence_penalty == 2);
         assert_int_equal(s->seed, (uint64_t)-7);
         assert_int_equal(p->max_tokens, 9);
+        assert_true(s->typical_p == 0.5f && s->top_n_sigma == 1.5f && s->xtc_probability == 0.25f &&
+                    s->xtc_threshold == 0.125f);
         assert_int_equal(p->min_tokens, 4);
         assert_true(p->n_stop_tokens == 2 && p->stop_tokens[0] == 7 && p->stop_tokens[1] == 8);
         assert_true(p->ignore_end && x->is_stream);

@@ -37,6 +37,14 @@ class SamplingOptions(TypedDict, total=False):
     """Keep the most likely tokens up to this probability: 0.95; 1 keeps all."""
     min_p: float | None
     """Drop tokens less likely than this times the most likely: 0.05; 0 drops none."""
+    typical_p: float | None
+    """Keep the tokens whose surprisals are nearest to the entropy, up to this probability: 0, which is off, as 1 is."""
+    top_n_sigma: float | None
+    """Keep the tokens with logits within so many standard deviations of the largest: 0, which is off."""
+    xtc_probability: float | None
+    """With this probability the likely tokens but the least likely of them are dropped: 0."""
+    xtc_threshold: float | None
+    """The probability from which a token is likely for that: 0.1."""
     repetition_penalty: float | None
     """Above 1, recent tokens become less likely: 1."""
     repeat_last_n: int | None
@@ -266,6 +274,10 @@ _SAMPLING = {
     "top_k": "top_k",
     "top_p": "top_p",
     "min_p": "min_p",
+    "typical_p": "typical_p",
+    "top_n_sigma": "top_n_sigma",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
     "repetition_penalty": "repeat_penalty",
     "repeat_last_n": "repeat_last_n",
     "presence_penalty": "presence_penalty",
