@@ -549,7 +549,7 @@ QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const
 
 /* Why generation stopped. */
 typedef enum qn_stop_reason {
-    QN_STOP_END,      /* the model generated an end token */
+    QN_STOP_END,      /* the model generated an end token, or one of stop_tokens */
     QN_STOP_STRING,   /* the text contains a stop string; on_text and on_event do not receive it */
     QN_STOP_LENGTH,   /* max_tokens tokens were generated */
     QN_STOP_CONTEXT,  /* the context is full */
@@ -577,10 +577,16 @@ typedef struct qn_grammar_trigger {
 
 typedef struct qn_generate_params {
     qn_sampling sampling;
-    int64_t max_tokens;      /* tokens to generate; < 0: no limit */
-    bool ignore_end;         /* continue after end tokens, for benchmarks */
+    int64_t max_tokens; /* tokens to generate; < 0: no limit */
+    /* The first tokens, which do not end the answer: end tokens and stop tokens are not sampled, stop strings that are
+     * complete within them are text. At most max_tokens. A grammar goes before it: where only such tokens may follow, one ends
+     * the answer. <= 0: none. */
+    int64_t min_tokens;
+    bool ignore_end;         /* continue after end tokens, for benchmarks; a grammar begins again after one */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
+    const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the answer as end tokens do, also with ignore_end */
+    size_t n_stop_tokens;
     bool show_special;   /* on_text and on_event receive the names of special tokens */
     qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end */
     qn_grammar_trigger grammar_trigger;
@@ -642,9 +648,9 @@ QN_API qn_generate_params qn_generate_defaults(void);
  *
  * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if text, events, a budget, stop strings or a
  * grammar are wanted and the model has no supported tokeniser; for tools that the chat template does not have, or whose calls
- * cannot be parsed back. QN_ERR_INVALID if no token may follow, as where a grammar is complete and the vocabulary has no end
- * token; for a grammar_trigger that is none; for tools that are not JSON, or without on_event; for on_text and on_event
- * together. */
+ * cannot be parsed back. QN_ERR_INVALID for a stop token outside the vocabulary, or min_tokens above max_tokens; if no token
+ * may follow, as where a grammar is complete and the vocabulary has no end token; for a grammar_trigger that is none; for tools
+ * that are not JSON, or without on_event; for on_text and on_event together. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 

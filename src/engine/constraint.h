@@ -21,16 +21,28 @@ static inline bool qn_constraint_exists(const qn_constraint *constraint)
 
 /* qn_constraint_create - the constraint of a grammar.
  *
+ *   repeats    after an end token the grammar begins again
  *   prompt     [n] its end says whether the answer begins in reasoning
  *   sampling   with filters of the vocabulary, tokens are not checked first: that would change their distribution
  *   out        free it with qn_constraint_free; zero for no grammar */
-qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
-                               size_t n, const qn_sampling *sampling, qn_constraint *out);
+qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, bool repeats,
+                               const qn_token *prompt, size_t n, const qn_sampling *sampling, qn_constraint *out);
 void qn_constraint_free(qn_constraint *constraint);
 
-/* qn_constraint_copy - the constraint of another answer to the same prompt, with the same grammar and trigger, that has not
- * begun. */
+/* qn_constraint_copy - the constraint of another answer to the same prompt, with the same grammar, trigger and `repeats`, that
+ * has not begun. */
 qn_status qn_constraint_copy(const qn_constraint *of, const qn_sampling *sampling, qn_constraint *out);
+
+/* qn_held_biases - what holds back the tokens that end an answer, for min_tokens: biases of -inf.
+ *
+ *   bias    [n_bias] others, which come first
+ *   out     [n_bias + *n_held] free it with qn_free; no more than the others without min_tokens */
+qn_status qn_held_biases(const qn_model *model, int64_t min_tokens, bool ignore_end, const qn_token *stop_tokens,
+                         size_t n_stop_tokens, const qn_logit_bias *bias, size_t n_bias, qn_logit_bias **out, size_t *n_held);
+
+/* qn_constraint_release - what a grammar demands goes before min_tokens: where the mask allows no tokens but those that
+ * are held back, the last n_held biases of a request, the request loses these biases. */
+void qn_constraint_release(const uint32_t *allowed, size_t n_vocab, size_t n_held, qn_sample_request *request);
 
 /* qn_constraint_again - from the sample of a token that was rejected to that under the mask `allowed`, which need not be there
  * yet. */

@@ -87,6 +87,9 @@ qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_
  * Fills the parameters of memories but n_ctx and n_batch, which are the caller's. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
 
+/* qn_model_check_tokens - whether all are of the vocabulary; `what` names them. */
+qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n);
+
 /* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);
@@ -131,6 +134,8 @@ typedef struct qn_session_sampling {
     qn_sampler *sampler;
     const struct qn_constraint *constraint; /* engine/constraint.h */
     uint32_t answer_begin;                  /* the session's length at which the answer began */
+    const qn_logit_bias *held;              /* [n_held] of qn_held_biases, while they are held back */
+    size_t n_held;
     /* Zero, and free them afterwards: of the step whose token was rejected, and the mask. */
     float *logits;     /* [n_vocab] */
     uint32_t *allowed; /* [qn_sample_mask_words(n_vocab)] */

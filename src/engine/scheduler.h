@@ -41,8 +41,8 @@ typedef struct qn_input_prompt {
 typedef struct qn_input_lists {
     atomic_uint n_users;
     qn_stop_strings *stop;
-    qn_logit_bias *bias;
-    size_t n_bias;
+    qn_logit_bias *bias; /* [n_bias + n_held]: qn_held_biases */
+    size_t n_bias, n_held;
     qn_token *stop_tokens;
     size_t n_stop_tokens;
     char *scope;
@@ -251,9 +251,6 @@ qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const
 void qn_request_free(qn_request *request);
 
 /* ---- scheduler_input.c ---- */
-
-/* qn_check_tokens - whether all are of the vocabulary; `what` names them. */
-qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_token *tokens, size_t n);
 
 /* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are too
  * many. qn_input_prompt_is_of - whether params that point to the same have the same. */

@@ -54,6 +54,13 @@ bool qn_request_waits_for_token(const qn_request *r)
            r->never_ahead;
 }
 
+/* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one
+ * before it. */
+static bool holds_back(const qn_request *r)
+{
+    return (int64_t)r->result.n_generated + r->has_pending < r->params.min_tokens;
+}
+
 qn_sample_request qn_request_next_sample(qn_request *r)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
@@ -62,7 +69,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
         request.n_recent = request.n_generated = 0;
     }
     request.bias = r->lists->bias;
-    request.n_bias = r->lists->n_bias;
+    request.n_bias = r->lists->n_bias + (holds_back(r) ? r->lists->n_held : 0);
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
     request.check = qn_constraint_exists(&r->constraint) ? check : NULL;
@@ -97,6 +104,8 @@ bool qn_request_sample_masked(qn_request *r)
         return false;
     qn_status status =
         qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
+    if (status == QN_OK)
+        qn_constraint_release(r->allowed, r->n_vocab, r->masked.n_bias - r->lists->n_bias, &r->masked);
     if (status == QN_OK)
         status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
     if (status != QN_OK)

@@ -322,6 +322,7 @@ static qn_status constrain(qn_session_sampling *sampling, size_t n_vocab, struct
     if (!sampling->constraint->accepts) {
         QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed));
         request->allowed = sampling->allowed;
+        qn_constraint_release(sampling->allowed, n_vocab, sampling->n_held, request);
         return QN_OK;
     }
     if (!sampling->logits)
@@ -337,6 +338,7 @@ static qn_status sample_again(const struct token_check *c, size_t n_vocab, qn_sa
     const qn_session_sampling *sampling = c->sampling;
     QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed));
     qn_constraint_again(sampling->constraint, sampling->allowed, request);
+    qn_constraint_release(sampling->allowed, n_vocab, sampling->n_held, request);
     return qn_sampler_sample(sampling->sampler, sampling->logits, request);
 }
 
@@ -349,6 +351,8 @@ static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_
     /* The repetition penalty includes these tokens. Behind session->length they are not yet part of the session. */
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
     qn_sample_request request = qn_sampler_next_request(sampling->sampler, session->tokens, end);
+    request.bias = sampling->held;
+    request.n_bias = sampling->n_held;
     QN_TRY(constrain(sampling, n_vocab, &c, &request));
     QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &request));
     if (c.is_rejected)
@@ -376,10 +380,7 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
     if (n > session->n_ctx - session->length)
         return qn_fail(QN_ERR_CONTEXT, "context: %zu tokens do not fit after %u, its capacity is %u", n,
                        (unsigned)session->length, (unsigned)session->n_ctx);
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
-            return qn_fail(QN_ERR_INVALID, "token %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)tokens[i],
-                           n_vocab - 1);
+    QN_TRY(qn_model_check_tokens(session->model, "token", tokens, n));
     if (eval_request->which != QN_LOGITS_NONE && !eval_request->logits && n)
         return qn_fail(QN_ERR_INVALID, "logits: NULL, expected a buffer");
     for (size_t done = 0; done < n;) {

@@ -163,6 +163,41 @@ static void a_row_behind_the_end_is_void(void **unused)
     }
 }
 
+/* The first tokens do not end a request, those behind a step in flight included: half of the vocabulary would. */
+static void the_first_tokens_end_nothing(void **unused)
+{
+    (void)unused;
+    static qn_token stops[1 << 16];
+    assert_true(n_vocab <= sizeof stops / sizeof *stops);
+    for (uint32_t i = 0; i < n_vocab; i += 2)
+        stops[i / 2] = (qn_token)i;
+    for (int64_t min_tokens = 0; min_tokens < 12; min_tokens++) {
+        struct answer a[MAX_SEQUENCES], expected[MAX_SEQUENCES];
+        label("%d tokens", (int)min_tokens);
+        qn_scheduler *scheduler;
+        qn_request_params params[MAX_SEQUENCES];
+        for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+            params[i] = request_of(i, 3 + i, 40, &a[i]);
+            params[i].min_tokens = min_tokens + (int64_t)i;
+            params[i].stop_tokens = stops;
+            params[i].n_stop_tokens = (n_vocab + 1) / 2;
+            expected[i] = alone(params[i]);
+        }
+        scheduler = new_scheduler();
+        for (size_t i = 0; i < MAX_SEQUENCES; i++)
+            submit(scheduler, &params[i]);
+        run_all(scheduler);
+        for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+            assert_same_answer(&a[i], &expected[i]);
+            assert_true(a[i].n_tokens > (size_t)params[i].min_tokens);
+            for (size_t t = 0; t < a[i].n_tokens; t++)
+                assert_int_equal(a[i].tokens[t] % 2, t + 1 < a[i].n_tokens || a[i].result.finish == QN_FINISH_LENGTH);
+        }
+        assert_true(qn_scheduler_get_counters(scheduler).ahead_steps > 0);
+        free_scheduler(scheduler);
+    }
+}
+
 static void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
 {
     (void)user;
@@ -312,6 +347,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_launched_behind_others),
         cmocka_unit_test(a_row_behind_the_end_is_void),
+        cmocka_unit_test(the_first_tokens_end_nothing),
         cmocka_unit_test(some_steps_wait),
         cmocka_unit_test(lost_tokens_are_sampled_again),
         cmocka_unit_test(cancelled_in_flight),

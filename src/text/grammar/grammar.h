@@ -176,6 +176,7 @@ typedef struct qn_grammar_start {
     qn_grammar_trigger_text triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers;      /* 0: the grammar begins at the first token */
     qn_token opening_token; /* < 0: none */
+    bool repeats;           /* after an end token, other than in free text, the grammar begins again */
 } qn_grammar_start;
 
 /* qn_grammar_match_create - the match of a request.

@@ -29,6 +29,7 @@ struct qn_grammar_match {
     trigger triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
     size_t n_matched;         /* bytes of the next trigger that were seen */
+    bool repeats;             /* after an end token the grammar begins again */
 };
 
 /* ---- Triggers ---- */
@@ -220,6 +221,17 @@ static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint
     return true;
 }
 
+static void begin_again(qn_grammar_match *m)
+{
+    qn_grammar_state *state;
+    if (qn_grammar_state_create(m->state->grammar, &state) != QN_OK) {
+        m->is_broken = true;
+        return;
+    }
+    qn_grammar_state_free(m->state);
+    m->state = state;
+}
+
 static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
 {
     size_t length;
@@ -235,6 +247,8 @@ static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
         return advance(m, bytes, length, max_steps);
     } else if (!is_end(m->vocab, token)) {
         m->is_broken = true;
+    } else if (m->repeats && !m->is_broken) {
+        begin_again(m);
     }
     return true;
 }
@@ -269,6 +283,7 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     m->vocab = vocab;
     m->opening_token = start ? start->opening_token : -1;
     m->n_triggers = start ? start->n_triggers : 0;
+    m->repeats = start && start->repeats;
     qn_status status = qn_grammar_state_create(grammar, &m->state);
     for (size_t i = 0; i < m->n_triggers && status == QN_OK; i++)
         status = prepare_trigger(vocab, &start->triggers[i], &m->triggers[i]);
@@ -432,7 +447,8 @@ qn_status qn_grammar_match_forced_tokens(qn_grammar_match *m, const qn_tokenizer
 bool qn_grammar_match_check_first(const qn_sampling *sampling)
 {
     return sampling->temperature < 1e-6f || sampling->top_k == 1 ||
-           (sampling->top_k <= 0 && sampling->top_p >= 1 && sampling->min_p <= 0);
+           (sampling->top_k <= 0 && sampling->top_p >= 1 && sampling->min_p <= 0 && sampling->top_n_sigma <= 0 &&
+            (sampling->typical_p <= 0 || sampling->typical_p >= 1) && sampling->xtc_probability <= 0);
 }
 
 bool qn_grammar_match_is_finished(const qn_grammar_match *m)
