@@ -36,7 +36,21 @@ static const qn_sampling samplings[] = {
       .presence_penalty = 1.5f,
       .seed = 5 },
     { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
+    { .temperature = 0.7f,
+      .top_p = 1,
+      .repeat_penalty = 1,
+      .dry_multiplier = 0.8f,
+      .dry_base = 1.75f,
+      .dry_allowed_length = 1,
+      .dry_penalty_last_n = -1,
+      .seed = 6 },
+    /* On the CPU only, from here. */
+    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .top_n_sigma = 1.5f, .seed = 7 },
+    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .typical_p = 0.7f, .seed = 8 },
+    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .xtc_probability = 0.5f, .xtc_threshold = 0.05f, .seed = 9 },
+    { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .mirostat = 2, .mirostat_tau = 3, .mirostat_eta = 0.3f, .seed = 10 },
 };
+enum { N_SAMPLINGS = sizeof samplings / sizeof *samplings, N_OF_GPU = N_SAMPLINGS - 4 };
 
 static qn_session *new_session(qn_model *model)
 {
@@ -104,7 +118,7 @@ static void check_device(const char *device)
             skip();
         label("%s on %s", models[m], device);
         assert_ok(status);
-        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++) {
+        for (size_t s = 0; s < (strcmp(device, "cuda") ? N_SAMPLINGS : N_OF_GPU); s++) {
             label("sampling %zu", s);
             check_model(model, models[m], s);
         }
