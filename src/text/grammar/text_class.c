@@ -127,10 +127,14 @@ typedef struct level {
     bool lives, ends; /* some byte follows, some does not */
 } level;
 
-static void find_runs(level *l)
+static void begin_level(level *l, const qn_dfa *dfa)
 {
+    l->dfa = dfa;
+    l->n_moves = 0;
+    l->is_full = l->lives = l->ends = false;
+    l->steps = BEGIN_STEPS;
     for (int byte = 255, end = 256; byte >= 0; byte--) {
-        if (byte < 255 && l->dfa->class_of[byte] != l->dfa->class_of[byte + 1])
+        if (byte < 255 && dfa->class_of[byte] != dfa->class_of[byte + 1])
             end = byte + 1;
         l->run_end[byte] = (uint16_t)end;
     }
@@ -290,7 +294,7 @@ static uint32_t find_alike(const level *l, uint32_t state)
 
 qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps)
 {
-    level l = { .dfa = dfa };
+    level l;
     *steps += dfa->n_states / MOVED;
     for (uint32_t state = 1; state < dfa->n_states && !dfa->takes_line_ends; state++) {
         const uint32_t *row = dfa->next + (size_t)state * dfa->n_classes;
@@ -301,7 +305,7 @@ qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps)
     dfa->alike = malloc(dfa->n_states * sizeof *dfa->alike);
     if (!dfa->alike)
         return qn_fail(QN_ERR_MEMORY, "DFA: no memory for %u states", dfa->n_states);
-    find_runs(&l);
+    begin_level(&l, dfa);
     add_ascii(&l, QN_TEXT_ANY);
     add_foreign(&l);
     dfa->alike[0] = 0;
@@ -314,10 +318,10 @@ qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps)
 
 bool qn_text_foreign_loops(const qn_dfa *dfa, uint32_t state, uint64_t *steps)
 {
-    level l = { .dfa = dfa };
-    find_runs(&l);
+    level l;
+    begin_level(&l, dfa);
     add_foreign(&l);
-    *steps += BEGIN_STEPS + l.n_moves / MOVED;
+    *steps += l.steps + l.n_moves / MOVED;
     return move_alike(&l, state) == state;
 }
 
@@ -343,14 +347,25 @@ static qn_text_fit follow_alike(const qn_dfa *dfa, uint32_t *state, qn_text_clas
 
 /* ---- Classes that follow ---- */
 
+/* Whether some letters from a to z, which all classes have, follow a state, and some do not. */
+static bool divides_letters(const qn_dfa *dfa, uint32_t state)
+{
+    const uint32_t *row = dfa->next + (size_t)state * dfa->n_classes;
+    uint32_t n = 0;
+    for (int byte = 'a'; byte <= 'z'; byte++)
+        n += row[dfa->class_of[byte]] != 0;
+    return n > 0 && n <= 'z' - 'a';
+}
+
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps)
 {
-    level l = { .dfa = dfa, .steps = BEGIN_STEPS };
+    level l;
     qn_text_fit fit = follow_alike(dfa, &state, kind, steps);
-    if (fit.characters == QN_UNLIMITED)
+    *steps += 1;
+    if (fit.characters == QN_UNLIMITED || divides_letters(dfa, state))
         return fit;
     state_set from = { { state }, 1 };
-    find_runs(&l);
+    begin_level(&l, dfa);
     add_ascii(&l, kind);
     if (kind >= QN_TEXT_FOREIGN)
         add_foreign(&l);
