@@ -110,6 +110,22 @@ void qn_constraint_again(const qn_constraint *c, const uint32_t *allowed, qn_sam
         request->random = qn_splitmix(&request->random);
 }
 
+/* A mask costs as much as some tens of checks, a rejected token a mask and another sample. */
+bool qn_constraint_checks_first(const qn_constraint *c)
+{
+    return c->accepts && c->rejected < 0.1f;
+}
+
+void qn_constraint_count_check(qn_constraint *c, bool is_rejected)
+{
+    c->rejected += 0.25f * ((float)is_rejected - c->rejected);
+}
+
+void qn_constraint_count_mask(qn_constraint *c)
+{
+    c->rejected *= 0.98f;
+}
+
 qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
 {
     memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
@@ -117,6 +133,12 @@ qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, siz
         return qn_grammar_match_mask(c->match, answer, n, allowed);
     c->mask(c->user, answer, n, allowed);
     return QN_OK;
+}
+
+bool qn_constraint_quick_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
+{
+    memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
+    return qn_grammar_match_quick_mask(c->match, answer, n, allowed);
 }
 
 /* ---- Tokens that are held back ---- */

@@ -1,5 +1,6 @@
-/* Which tokens may follow in an answer: what sessions and the scheduler have in common. A token is sampled from the whole
- * vocabulary and checked, or only sampled under a mask. */
+/* Which tokens may follow in an answer: what sessions and the scheduler have in common. A token is sampled under a mask that is
+ * made while the step is computed; or, on devices that compute on the host, and while few tokens are rejected, from the whole
+ * vocabulary, and checked. */
 #ifndef QN_ENGINE_CONSTRAINT_H
 #define QN_ENGINE_CONSTRAINT_H
 
@@ -12,6 +13,7 @@ typedef struct qn_constraint {
     void *user;
     qn_grammar *grammar; /* a reference, with its match, which is `user`; or NULL */
     qn_grammar_match *match;
+    float rejected; /* of the tokens that were checked lately; 0 to 1 */
 } qn_constraint;
 
 static inline bool qn_constraint_exists(const qn_constraint *constraint)
@@ -47,6 +49,16 @@ void qn_constraint_release(const uint32_t *allowed, size_t n_vocab, size_t n_hel
 /* qn_constraint_again - from the sample of a token that was rejected to that under the mask `allowed`, which need not be there
  * yet. */
 void qn_constraint_again(const qn_constraint *constraint, const uint32_t *allowed, qn_sample_request *request);
+
+/* qn_constraint_quick_mask - the same for a grammar, for which others wait: qn_grammar_match_quick_mask. */
+bool qn_constraint_quick_mask(const qn_constraint *constraint, const qn_token *answer, size_t n, size_t n_vocab,
+                              uint32_t *allowed);
+
+/* qn_constraint_checks_first - whether a token of a grammar is better checked than masked. qn_constraint_count_check - after a token
+ * was checked. qn_constraint_count_mask - after one was masked: some tokens later the next one is checked. */
+bool qn_constraint_checks_first(const qn_constraint *constraint);
+void qn_constraint_count_check(qn_constraint *constraint, bool is_rejected);
+void qn_constraint_count_mask(qn_constraint *constraint);
 
 /* qn_constraint_mask - make the mask for what follows an answer of n tokens.
  *

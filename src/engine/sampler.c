@@ -149,26 +149,31 @@ void qn_sampler_free(qn_sampler *sampler)
     qn_free(sampler);
 }
 
-qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent)
+void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request)
 {
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
-    if (!sampler->has_begun)
-        sampler->n_before = n_recent;
-    sampler->has_begun = true;
     const size_t n_text =
         p->dry_penalty_last_n < 0 || n_recent < (size_t)p->dry_penalty_last_n ? n_recent : (size_t)p->dry_penalty_last_n;
     const bool is_dry = p->dry_multiplier > 0 && n_text;
     const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
-    qn_sample_request request = { .sampling = *p,
-                                  .recent = n ? recent + (n_recent - n) : NULL,
-                                  .n_recent = n,
-                                  .generated = n_generated ? recent + sampler->n_before : NULL,
-                                  .n_generated = n_generated,
-                                  .text = is_dry ? recent + (n_recent - n_text) : NULL,
-                                  .n_text = is_dry ? n_text : 0,
-                                  .mirostat_mu = sampler->mirostat_mu };
-    if (!qn_sample_is_greedy(p))
+    request->recent = n ? recent + (n_recent - n) : NULL;
+    request->n_recent = n;
+    request->generated = n_generated ? recent + sampler->n_before : NULL;
+    request->n_generated = n_generated;
+    request->text = is_dry ? recent + (n_recent - n_text) : NULL;
+    request->n_text = is_dry ? n_text : 0;
+    request->mirostat_mu = sampler->mirostat_mu;
+}
+
+qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent)
+{
+    qn_sample_request request = { .sampling = sampler->params };
+    if (!sampler->has_begun)
+        sampler->n_before = n_recent;
+    sampler->has_begun = true;
+    qn_sampler_set_text(sampler, recent, n_recent, &request);
+    if (!qn_sample_is_greedy(&sampler->params))
         request.random = qn_splitmix(&sampler->random);
     return request;
 }

@@ -154,10 +154,11 @@ struct qn_request {
     /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not change. */
     atomic_int mask_state;
     bool is_rejected;      /* the token that this step has sampled */
+    uint32_t n_slow;       /* tokens that are checked, because a mask took too long for others to wait */
     qn_status mask_status; /* why there is no token */
     char mask_error[QN_ERROR_TEXT_MAX];
     float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL until one is */
-    uint32_t *allowed;        /* the mask, behind the logits in the same allocation */
+    uint32_t *allowed;        /* the mask; NULL until one is made */
     qn_sample_request masked; /* the sample under the mask */
     qn_event mask;
 

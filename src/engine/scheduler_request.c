@@ -183,6 +183,7 @@ void qn_request_free(qn_request *r)
     if (r->cap_tokens)
         free(r->tokens);
     qn_free(r->logits);
+    qn_free(r->allowed);
     qn_sampler_free(r->sampler);
     qn_constraint_free(&r->constraint);
     qn_utf8_stream_free(&r->utf8);

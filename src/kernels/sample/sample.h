@@ -132,11 +132,14 @@ typedef struct qn_sample_request {
     const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
     uint64_t random;         /* uniformly distributed, 64 bits */
     qn_logprobs *logprobs;   /* NULL: none; written if a token is sampled. On entry n is the number of tokens to list */
+    /* NULL, or called by the device once before the token is sampled, while the row is computed if it can: sets what depends on the
+     * tokens before it, which are `allowed`, `check`, the lists and mirostat_mu. Rows at the same time, on the team's threads. */
+    void (*prepare)(void *user, struct qn_sample_request *request);
     /* NULL, or called by the device when the token is sampled, one row at a time on the thread that runs the step. Returns
      * NULL, or [n] floats that the device fills with the row's logits as the model computed them. Not together with
      * `allowed`. */
     float *(*check)(void *user, qn_token token);
-    void *check_user;
+    void *user; /* of prepare and check */
     /* the result */
     uint64_t best;  /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
     float surprise; /* with mirostat: -log2 of the probability of the token among those that were left; 0 for an argmax */

@@ -20,6 +20,7 @@ enum {
     QN_GRAMMAR_STEPS = 3 << 20,       /* most steps of a compilation: some ns each */
     QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* most steps of a DFA */
     QN_GRAMMAR_MASK_STEPS = 1 << 22,  /* most steps of a mask */
+    QN_GRAMMAR_QUICK_STEPS = 1 << 18, /* most steps of a mask for which others wait */
     QN_GRAMMAR_TOKEN_STEPS = 1 << 18, /* most steps of the bytes that are read at once */
     QN_GRAMMAR_CHECK_STEPS = 1 << 16, /* most steps of a token that is checked before a mask is made */
     QN_GRAMMAR_NESTED = 64,           /* most nested groups of a regular expression or GBNF rule */
@@ -273,6 +274,7 @@ struct qn_grammar_state {
     size_t n_configs, n_frames, config_capacity, frame_capacity;
     uint64_t met[32];          /* a bit of 2048 for each configuration of the set that is being made, by its hash */
     uint64_t steps, max_steps; /* of the mask, or of the bytes that are read at once */
+    uint64_t mask_steps;       /* the most of a mask */
     bool failed;               /* no memory, or too many steps */
     bool was_too_ambiguous;    /* the bytes that were read last were refused for that */
 };

@@ -210,6 +210,10 @@ bool qn_grammar_match_accepts(void *match, const qn_token *answer, size_t n, qn_
 qn_status qn_grammar_match_mask(qn_grammar_match *match, const qn_token *answer, size_t n, uint32_t *allowed);
 bool qn_grammar_match_check_first(const qn_sampling *sampling);
 
+/* qn_grammar_match_quick_mask - the mask, if it takes a sixteenth of the steps that qn_grammar_match_mask may take, about a
+ * millisecond. False: it takes more, or there is an error, which qn_grammar_match_mask gives. */
+bool qn_grammar_match_quick_mask(qn_grammar_match *match, const qn_token *answer, size_t n, uint32_t *allowed);
+
 /* A state of a grammar, as a hash with a secret of the process. */
 typedef struct qn_grammar_key {
     uint64_t words[2];

@@ -786,7 +786,7 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
     uint16_t tries[QN_GRAMMAR_THREADS];
     memset(allowed, 0, v->n_words * sizeof *allowed);
     QN_TRY(reserve(s, 2 * n));
-    qn_state_begin(s, QN_GRAMMAR_MASK_STEPS);
+    qn_state_begin(s, s->mask_steps);
     for (size_t i = 0; i < n && !s->failed; i++)
         tries[i] = (uint16_t)prepare(&w, i);
     if (!s->failed)

@@ -165,7 +165,7 @@ static void check_completing(const qn_grammar_match *m, const qn_trie *trie, siz
 static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
     const trigger *t = &m->triggers[m->phase];
-    qn_state_begin(m->state, QN_GRAMMAR_MASK_STEPS);
+    qn_state_begin(m->state, m->state->mask_steps);
     for (size_t token = 0; token < m->vocab->n_tokens; token++)
         qn_mask_set(allowed, (uint32_t)token);
     for (size_t i = 0; i < t->n_containing; i++)
@@ -396,6 +396,14 @@ qn_status qn_grammar_match_mask(qn_grammar_match *m, const qn_token *answer, siz
     if (!m->n_seen && m->opening_token >= 0)
         qn_mask_set(allowed, (uint32_t)m->opening_token);
     return is_empty(allowed, m->vocab->n_words) ? nothing_follows(m) : QN_OK;
+}
+
+bool qn_grammar_match_quick_mask(qn_grammar_match *m, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    m->state->mask_steps = QN_GRAMMAR_QUICK_STEPS;
+    const qn_status status = qn_grammar_match_mask(m, answer, n, allowed);
+    m->state->mask_steps = QN_GRAMMAR_MASK_STEPS;
+    return status == QN_OK;
 }
 
 bool qn_grammar_match_key(qn_grammar_match *m, const qn_token *answer, size_t n, qn_grammar_key *key)

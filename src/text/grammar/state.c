@@ -547,6 +547,7 @@ qn_status qn_grammar_state_create(const qn_grammar *grammar, qn_grammar_state **
     if (!s)
         return qn_fail(QN_ERR_MEMORY, "grammar state: no memory");
     s->grammar = grammar;
+    s->mask_steps = QN_GRAMMAR_MASK_STEPS;
     const qn_frame bottom = { .node = QN_NODE_FINAL };
     qn_state_begin(s, QN_GRAMMAR_TOKEN_STEPS);
     add_frame(s, &bottom);
