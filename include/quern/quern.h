@@ -473,10 +473,26 @@ typedef struct qn_sampling {
      * of their probability, all but the least likely one are dropped; 0: never. llama.cpp, from text-generation-webui. */
     float xtc_probability;
     float xtc_threshold; /* above 0.5 none can be dropped */
+    /* DRY: a token that would make a repetition longer, whose preceding n tokens occurred before it in the text as they do now, loses
+     * dry_multiplier * dry_base^(n - dry_allowed_length) of its logit, before the other penalties; 0: off, and the next four are
+     * not read. p-e-w, text-generation-webui (2024); as in llama.cpp. */
+    float dry_multiplier;
+    float dry_base;               /* at least 1 */
+    int dry_allowed_length;       /* shorter repetitions are not penalised; those longer by more than 128 count as by 128 */
+    int dry_penalty_last_n;       /* number of preceding tokens that are searched; -1: all, 0: off */
+    const qn_token *dry_breakers; /* [n_dry_breakers] tokens that no repetition goes across, and that are not penalised */
+    size_t n_dry_breakers;
+    /* Mirostat, version 2: instead of the filters from top_n_sigma to XTC, tokens with more surprisal than a bound are dropped, which
+     * follows the surprise of the drawn tokens so that their mean is mirostat_tau. Basu et al., Mirostat (2021). On the CPU. */
+    int mirostat;       /* 0: off, 2: on */
+    float mirostat_tau; /* bits; the bound begins at twice as much */
+    float mirostat_eta; /* how fast the bound follows */
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64,
- * xtc_threshold 0.1; all others 0, which is off. */
+ * frequency_penalty 0, presence_penalty 0, seed 0; off: top_n_sigma 0, typical_p 1, xtc_probability 0 with xtc_threshold 0.1,
+ * dry_multiplier 0 with dry_base 1.75, dry_allowed_length 2, dry_penalty_last_n -1 and no breakers, mirostat 0
+ * with mirostat_tau 5 and mirostat_eta 0.1. */
 QN_API qn_sampling qn_sampling_defaults(void);
 
 /* A value that is added to the logit of a token. */
@@ -502,19 +518,21 @@ typedef struct qn_sampler qn_sampler;
 
 /* qn_sampler_create - create a sampler.
  *
- *   params    copied
+ *   params    copied, with the breakers
  *   n_vocab   number of logits, 1 to INT32_MAX
  *   out       the sampler; free it with qn_sampler_free
  *
  * QN_ERR_INVALID, naming the field, unless all values are finite, temperature >= 0, top_k >= 0, top_p in (0, 1], min_p in
  * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2], top_n_sigma >= 0,
- * typical_p, xtc_probability and xtc_threshold in [0, 1]. */
+ * typical_p, xtc_probability and xtc_threshold in [0, 1], dry_multiplier in
+ * [0, 1e6], dry_base in [1, 1e6], dry_allowed_length in [0, 1000], dry_penalty_last_n >= -1, mirostat 0 or 2,
+ * mirostat_tau and mirostat_eta in [0, 100]. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 
 /* qn_sampler_free - free a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_pick - sample the next token, in this order: repeat_penalty, frequency_penalty and presence_penalty,
+/* qn_sampler_pick - sample the next token, in this order: DRY, repeat_penalty, frequency_penalty and presence_penalty,
  * top_n_sigma, top_k, temperature, typical_p, top_p, min_p, XTC, random draw.
  *
  *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the largest

@@ -153,6 +153,9 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
  *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
 
+/* qn_sampler_observe - after a token has been sampled, and before the next request: mirostat follows its surprise. */
+void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
+
 /* qn_sampler_take_back - let the generator continue before its last n requests. */
 void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 

@@ -43,15 +43,10 @@ static float *check(void *request, qn_token token)
     return status == QN_OK ? r->logits : NULL;
 }
 
-static bool has_penalties(const qn_sampling *p)
-{
-    return p->repeat_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0;
-}
-
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return qn_constraint_exists(&r->constraint) || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 ||
-           r->never_ahead;
+    return qn_constraint_exists(&r->constraint) || qn_sample_depends_on_text(&r->params.sampling) ||
+           r->params.reasoning_budget >= 0 || r->never_ahead;
 }
 
 /* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one
@@ -64,7 +59,7 @@ static bool holds_back(const qn_request *r)
 qn_sample_request qn_request_next_sample(qn_request *r)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
-    if (!has_penalties(&r->params.sampling)) { /* `tokens` may move while the step is in flight */
+    if (!qn_sample_depends_on_text(&r->params.sampling)) { /* `tokens` may move while the step is in flight */
         request.recent = request.generated = NULL;
         request.n_recent = request.n_generated = 0;
     }

@@ -358,6 +358,7 @@ static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_
     if (c.is_rejected)
         QN_TRY(sample_again(&c, n_vocab, &request));
     QN_TRY(qn_sample_status(request.best));
+    qn_sampler_observe(sampling->sampler, &request);
     *eval_request->next = request.token;
     return QN_OK;
 }

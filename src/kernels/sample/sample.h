@@ -88,7 +88,8 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
 
 /* What is sampled by, and the result. Applied in this order:
  *
- *   mask, bias     tokens that are not allowed have the logit -inf
+ *   mask, bias     tokens that are not allowed have the logit -inf. DRY's penalty of a token, negated, is the first value of its
+ *                  bias, to which others are added
  *   penalties      repeat_penalty once for each recent token; then, as OpenAI defines them, frequency_penalty times the count
  *                  of the token in the generated text, and presence_penalty if it occurs there, are subtracted
  *   filters        top_n_sigma, top_k, temperature, typical_p, top_p and min_p, XTC
@@ -115,14 +116,19 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
  *   XTC            applies if the upper 53 bits of the number that qn_splitmix gives after the state `random` are below
  *                  2^53 xtc_probability. Of the tokens that are left, those before the first one with a weight, before it is
  *                  multiplied and truncated, below xtc_threshold * (sum of the weights that are left) / unit are dropped, but for
- *                  the last of them; those with a weight of 0 do not count */
+ *                  the last of them; those with a weight of 0 do not count
+ *   mirostat       applies instead of all others: ends before a token if its weight, before it is multiplied and truncated, is less
+ *                  than qn_exp(-mirostat_mu ln 2) * (sum of all weights) / unit, after the first. On the CPU only */
 typedef struct qn_sample_request {
-    qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
+    qn_sampling sampling;      /* checked by qn_sampler_create; dry_breakers ascend; repeat_last_n and seed are not read */
     const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
     const qn_token *generated; /* [n_generated] the generated text, which frequency_penalty and presence_penalty apply to */
     size_t n_recent, n_generated;
+    const qn_token *text; /* [n_text] the tokens that DRY searches for repetitions, the last dry_penalty_last_n ones */
+    size_t n_text;
     const qn_logit_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
     size_t n_bias;
+    float mirostat_mu;       /* bits: tokens with more surprisal are dropped */
     const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
     uint64_t random;         /* uniformly distributed, 64 bits */
     qn_logprobs *logprobs;   /* NULL: none; written if a token is sampled. On entry n is the number of tokens to list */
@@ -132,8 +138,9 @@ typedef struct qn_sample_request {
     float *(*check)(void *user, qn_token token);
     void *check_user;
     /* the result */
-    uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
-    int32_t token; /* -1 if the largest logit is not finite, as when no token is allowed; QN_SAMPLE_LOST */
+    uint64_t best;  /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
+    float surprise; /* with mirostat: -log2 of the probability of the token among those that were left; 0 for an argmax */
+    int32_t token;  /* -1 if the largest logit is not finite, as when no token is allowed; QN_SAMPLE_LOST */
 } qn_sample_request;
 
 /* The token of a device that could not sample it (device/device.h). */
@@ -149,7 +156,7 @@ static inline size_t qn_sample_mask_words(size_t n)
 /* qn_sample_is_greedy - true if the token is the argmax and nothing is drawn. */
 static inline bool qn_sample_is_greedy(const qn_sampling *sampling)
 {
-    return sampling->temperature < QN_SAMPLE_MIN_TEMPERATURE || sampling->top_k == 1;
+    return sampling->temperature < QN_SAMPLE_MIN_TEMPERATURE || (sampling->top_k == 1 && !sampling->mirostat);
 }
 
 /* qn_sample_top_k - the number of most likely tokens that top_k keeps of n. */
@@ -198,6 +205,13 @@ static inline int qn_sample_weight_bits(size_t n)
         bits--;
     return bits;
 }
+
+/* qn_sample_sort_breakers - the order of qn_sampling.dry_breakers in a request. */
+void qn_sample_sort_breakers(qn_token *breakers, size_t n);
+
+/* qn_sample_depends_on_text - true if a token depends on the tokens before it otherwise than through the logits: the request has
+ * pointers to them, or mirostat needs the surprise of the last one. */
+bool qn_sample_depends_on_text(const qn_sampling *sampling);
 
 /* qn_sample_list_entries - the tokens whose logits bias or penalties change, each once, with what changes them.
  *

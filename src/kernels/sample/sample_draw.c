@@ -3,6 +3,7 @@
 #include "kernels/sample/sample_draw.h"
 
 #include "base/splitmix.h"
+#include "kernels/canon.h"
 
 #include <float.h>
 #include <math.h>
@@ -325,6 +326,13 @@ static uint64_t kept_sum(const qn_sample_draw *d, const qn_sample_row *row, cons
     return last.before + last.weight;
 }
 
+/* The largest logit with a weight, before it is multiplied and truncated, below a bound; -inf: there is none. */
+static float first_below(const qn_sample_draw *d, const float *logits, size_t n, double bound)
+{
+    const float weight = (double)(float)bound < bound ? nextafterf((float)bound, INFINITY) : (float)bound;
+    return d->kernels->largest_below(&d->scale, logits, n, weight);
+}
+
 /* The chance of XTC is another random number, made from the request's: a request has one. */
 static bool xtc_applies(const qn_sample_request *request)
 {
@@ -336,9 +344,8 @@ static bool xtc_applies(const qn_sample_request *request)
  * last in descending order. */
 static uint64_t xtc_sum(const qn_sample_draw *d, const qn_sample_row *row, const qn_sample_bins *bins, uint64_t kept)
 {
-    const double least = (double)d->request->sampling.xtc_threshold * (double)kept / (double)d->scale.unit;
-    const float weight = (double)(float)least < least ? nextafterf((float)least, INFINITY) : (float)least;
-    const float end = d->kernels->largest_below(&d->scale, row->logits, row->n, weight);
+    const float end =
+        first_below(d, row->logits, row->n, (double)d->request->sampling.xtc_threshold * (double)kept / (double)d->scale.unit);
     const size_t n = d->kernels->select(row->logits, NULL, row->n, end, INFINITY, row->list, row->positions);
     const uint64_t above = d->kernels->sum(&d->scale, row->list, n), sum = above < kept ? above : kept;
     return sum ? qn_sample_find(row, qn_sample_bin(bins, sum), sum).before : 0;
@@ -367,4 +374,38 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
     const uint64_t dropped = xtc_applies(d->request) ? xtc_sum(d, &row, &bins, kept) : 0;
     const uint64_t point = dropped + (uint64_t)((unsigned __int128)d->request->random * (kept - dropped) >> 64);
     return (int32_t)qn_sample_id(&d->left, qn_sample_find(&row, qn_sample_bin(&bins, point + 1), point + 1).position);
+}
+
+/* ---- Mirostat ---- */
+
+/* log2 of x > 0, by squarings, which give the same bits on every system. */
+static double log2_of(double x)
+{
+    int exponent;
+    double rest = 2 * frexp(x, &exponent), bit = 0.5, result; /* 1 <= rest < 2 */
+    for (result = exponent - 1; bit > 1e-9; bit /= 2) {
+        rest *= rest;
+        if (rest >= 2) {
+            rest /= 2;
+            result += bit;
+        }
+    }
+    return result;
+}
+
+/* Basu et al., Mirostat (2021), as llama.cpp's second version of it. */
+int32_t qn_sample_draw_mirostat(qn_sample_draw *d, float *surprise)
+{
+    const double all = (double)d->kernels->sum(&d->scale, d->left.logits, d->left.n);
+    const double least = (double)qn_exp(d->request->mirostat_mu * -0.693147181f) * all / (double)d->scale.unit;
+    if (least > 1) /* than the weight of the most likely token, which stays */
+        return (int32_t)qn_sample_key_index(d->request->best);
+    keep_above(d, first_below(d, d->left.logits, d->left.n, least));
+    const qn_sample_row row = row_of(d, &d->scale);
+    const double place = (double)d->request->random * 0x1p-64;
+    const qn_sample_bins bins = qn_sample_bins_around(&row, &place, 1);
+    const uint64_t target = (uint64_t)((unsigned __int128)d->request->random * bins.total >> 64) + 1;
+    const qn_sample_found found = qn_sample_find(&row, qn_sample_bin(&bins, target), target);
+    *surprise = (float)-log2_of((double)found.weight / (double)bins.total);
+    return (int32_t)qn_sample_id(&d->left, found.position);
 }

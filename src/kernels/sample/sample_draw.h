@@ -42,4 +42,7 @@ typedef struct qn_sample_draw {
 /* qn_sample_draw_token - apply the filters and draw by request->random: the id of the token. n_vocab: the vocabulary's size. */
 int32_t qn_sample_draw_token(qn_sample_draw *draw, size_t n_vocab);
 
+/* qn_sample_draw_mirostat - the same for mirostat 2, with the token's surprise. */
+int32_t qn_sample_draw_mirostat(qn_sample_draw *draw, float *surprise);
+
 #endif

@@ -3,6 +3,7 @@
 #include "kernels/sample/sample.h"
 
 #include "kernels/sample/sample_draw.h"
+#include "kernels/sample/sample_dry.h"
 
 #include <math.h>
 #include <string.h>
@@ -59,10 +60,16 @@ static bool penalises_generated(const qn_sampling *sampling)
     return sampling->frequency_penalty != 0 || sampling->presence_penalty != 0;
 }
 
+bool qn_sample_depends_on_text(const qn_sampling *sampling)
+{
+    return penalises_recent(sampling) || penalises_generated(sampling) || qn_sample_has_dry(sampling) || sampling->mirostat;
+}
+
 size_t qn_sample_max_entries(const qn_sample_request *request, size_t n)
 {
     const size_t most = request->n_bias + (penalises_recent(&request->sampling) ? request->n_recent : 0) +
-                        (penalises_generated(&request->sampling) ? request->n_generated : 0);
+                        (penalises_generated(&request->sampling) ? request->n_generated : 0) +
+                        (qn_sample_has_dry(&request->sampling) ? request->n_text : 0);
     return most < n ? most : n;
 }
 
@@ -84,10 +91,24 @@ static qn_sample_entry *entry_of(struct entry_list *list, qn_token token)
     return &list->entries[list->slots[token] - 1];
 }
 
+/* A token that continues several repetitions has the penalty of the longest. */
+static void add_dry_penalties(const qn_sample_request *request, struct entry_list *list)
+{
+    const size_t longest = qn_sample_dry_longest(request);
+    qn_sample_entry *entry;
+    for (size_t at = 0; at < request->n_text; at++) {
+        const float penalty = qn_sample_dry_penalty(request, longest, at);
+        if (penalty > 0 && (entry = entry_of(list, request->text[at])))
+            entry->bias = fminf(entry->bias, -penalty);
+    }
+}
+
 size_t qn_sample_list_entries(const qn_sample_request *request, size_t n, uint32_t *slots, qn_sample_entry *entries)
 {
     struct entry_list list = { .entries = entries, .slots = slots, .n_vocab = n };
     qn_sample_entry *entry;
+    if (qn_sample_has_dry(&request->sampling))
+        add_dry_penalties(request, &list);
     for (size_t i = 0; i < request->n_bias; i++)
         if ((entry = entry_of(&list, request->bias[i].token)))
             entry->bias += request->bias[i].value;
@@ -218,6 +239,7 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
                             .list = s.list,
                             .positions = s.list_positions,
                             .heap = s.heap };
+    request->surprise = 0;
     request->best = best_key(kernels, &draw.left);
     request->token = qn_sample_is_finite(request->best) ? (int32_t)qn_sample_key_index(request->best) : -1;
     if (request->token < 0)
@@ -225,7 +247,8 @@ void qn_sample_token(const qn_sample_kernels *kernels, qn_sample_request *reques
     if (!qn_sample_is_greedy(&request->sampling)) {
         draw.scale = (qn_sample_scale){ qn_sample_key_logit(request->best), 1 / request->sampling.temperature,
                                         ldexpf(1, qn_sample_weight_bits(n)) };
-        request->token = qn_sample_draw_token(&draw, n);
+        request->token =
+            request->sampling.mirostat ? qn_sample_draw_mirostat(&draw, &request->surprise) : qn_sample_draw_token(&draw, n);
     }
     if (request->logprobs)
         find_logprobs(kernels, request, logits, n, &s);
