@@ -100,10 +100,10 @@ static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *
     const uint64_t before = r->result.n_generated;
     if (status == QN_OK && sampled)
         status = qn_sample_status(sampled->best);
-    if (status == QN_OK && sampled)
+    if (status == QN_OK && sampled) {
         qn_sampler_observe(r->sampler, sampled);
-    if (status == QN_OK && sampled)
         status = add_token(s, r, sampled->token, false);
+    }
     if (status == QN_OK)
         status = add_words(s, r);
     s->n_generated += r->result.n_generated - before;

@@ -47,13 +47,16 @@ static bool take_seed(qn_openai *x, const json_t *body, qn_refusal *refusal)
 static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
-    int64_t top_k = -2, last_n = -1;
+    int64_t top_k = -2, last_n = -1, mirostat = -1;
     *s = (qn_sampling){ .temperature = NAN,
                         .top_p = NAN,
                         .min_p = NAN,
                         .repeat_penalty = NAN,
                         .frequency_penalty = NAN,
                         .presence_penalty = NAN,
+                        .mirostat = -1,
+                        .mirostat_tau = NAN,
+                        .mirostat_eta = NAN,
                         .typical_p = NAN,
                         .top_n_sigma = NAN,
                         .xtc_probability = NAN,
@@ -67,6 +70,9 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
         !qn_field_number(body, "top_n_sigma", -MOST_SIGMA, MOST_SIGMA, &s->top_n_sigma, refusal) ||
         !qn_field_number(body, "xtc_probability", 0, 1, &s->xtc_probability, refusal) ||
         !qn_field_number(body, "xtc_threshold", 0, 1, &s->xtc_threshold, refusal) ||
+        !qn_field_number(body, "mirostat_tau", 0, 100, &s->mirostat_tau, refusal) ||
+        !qn_field_number(body, "mirostat_eta", 0, 100, &s->mirostat_eta, refusal) ||
+        !qn_field_integer(body, "mirostat", 0, 2, &mirostat, refusal) ||
         !qn_field_integer(body, "top_k", -1, INT32_MAX, &top_k, refusal) ||
         !qn_field_number(body, "repetition_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
         !qn_field_number(body, "repeat_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
@@ -79,13 +85,23 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
     s->top_n_sigma = s->top_n_sigma < 0 ? 0 : s->top_n_sigma; /* llama.cpp's -1 */
     s->top_k = (int)(top_k == -1 ? 0 : top_k);
     s->repeat_last_n = (int)last_n;
-    return true;
+    s->mirostat = (int)mirostat;
+    return mirostat != 1 || qn_refuse(refusal, 400, "unsupported", "mirostat", "'mirostat' is 1, expected 0 or 2");
 }
 
 static void fill(float *value, float otherwise)
 {
     if (isnan(*value))
         *value = otherwise;
+}
+
+/* What only the CPU has. */
+static bool check_device(const qn_openai *x, qn_refusal *refusal)
+{
+    const char *device = qn_model_get_info(x->served->model).device;
+    return x->params.sampling.mirostat <= 0 || !strcmp(device, "cpu") ||
+           qn_refuse(refusal, 400, "unsupported", "mirostat", "'mirostat' is %d, expected 0 on %s", x->params.sampling.mirostat,
+                     device);
 }
 
 static void fill_sampling(qn_openai *x)
@@ -95,6 +111,8 @@ static void fill_sampling(qn_openai *x)
     fill(&s->temperature, otherwise->temperature);
     fill(&s->top_p, otherwise->top_p);
     fill(&s->min_p, otherwise->min_p);
+    fill(&s->mirostat_tau, otherwise->mirostat_tau);
+    fill(&s->mirostat_eta, otherwise->mirostat_eta);
     fill(&s->typical_p, otherwise->typical_p);
     fill(&s->top_n_sigma, otherwise->top_n_sigma);
     fill(&s->xtc_probability, otherwise->xtc_probability);
@@ -104,6 +122,8 @@ static void fill_sampling(qn_openai *x)
     fill(&s->presence_penalty, otherwise->presence_penalty);
     if (s->top_k < 0)
         s->top_k = otherwise->top_k;
+    if (s->mirostat < 0)
+        s->mirostat = otherwise->mirostat;
     if (s->repeat_last_n < 0)
         s->repeat_last_n = otherwise->repeat_last_n;
     if (!x->has_seed)
@@ -400,5 +420,5 @@ bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)
 {
     fill_sampling(x);
-    return bind_ends(x, refusal) && bind_biases(x, refusal);
+    return check_device(x, refusal) && bind_ends(x, refusal) && bind_biases(x, refusal);
 }

@@ -335,6 +335,8 @@ def check_filters(lines):
     assert found["content"] != greedy and settings["xtc_probability"] == 1 and abs(settings["xtc_threshold"] - 0.05) < 1e-6, found
     assert settings["typical_p"] == 1 and settings["top_n_sigma"] == -1, settings
     assert lines.get(LLAMA, {**wild, "typical_p": 0.2, "seed": 3})["content"] != lines.get(LLAMA, {**wild, "seed": 3})["content"]
+    calm, lively = (lines.get(LLAMA, {**wild, "seed": 3, "n_predict": 60, "mirostat": 2, "mirostat_tau": tau, "mirostat_eta": 0.5})["content"] for tau in (0, 12))
+    assert calm != lively and lines.get(LLAMA, {**wild, "mirostat": 2})["generation_settings"]["mirostat"] == 2
     plain = lines.get(LLAMA, {**wild, "seed": 4})["content"]
     assert plain == lines.get(LLAMA, {**wild, "seed": 4, "typical_p": 1, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0.2})["content"]
 
@@ -350,7 +352,8 @@ def check_samplers(lines):
             lines.refused(path, {**body, "samplers": samplers}, "samplers", part)
         lines.ask(path, {**body, "samplers": None})
         for name, values, wrong in (("typical_p", (0, 0.5, 1), (1.1, -0.1, "1")), ("typ_p", (0.5,), (2,)), ("top_n_sigma", (-1, 0, 1.5), ("1", 1e7, [])),
-                                    ("xtc_probability", (0, 0.5, 1), (1.5, -1, True)), ("xtc_threshold", (0, 0.1, 1), (1.5, -1, "x"))):
+                                    ("xtc_probability", (0, 0.5, 1), (1.5, -1, True)), ("xtc_threshold", (0, 0.1, 1), (1.5, -1, "x")),
+                                    ("mirostat", (0, 2), (1, 3, 1.5)), ("mirostat_tau", (0, 5), (-1, 101)), ("mirostat_eta", (0, 0.1), (-1, 101))):
             for value in values:
                 lines.ask(path, {**body, name: value})
             for value in wrong:
@@ -367,7 +370,7 @@ def check_samplers(lines):
 
 def check_refused(lines):
     values = {"allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
-              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "mirostat": (2, 0), "dry_multiplier": (0.8, 0), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
+              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "mirostat": (1, 0), "dry_multiplier": (0.8, 0), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
               "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], []),
               "guided_decoding": ({"regex": "a"}, {}), "format": ("json", ""), "extra_body": ({"guided_regex": "a"}, {})}
     of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),

@@ -149,6 +149,7 @@ static inline qn_status finish_step(qn_device *device)
         qn_sample_request *request = &done->step->requests[i];
         const bool is_lost = done->is_left[i] && n_steps_in_flight > 1 && qn_sample_is_finite(done->results[i].best);
         request->best = done->results[i].best;
+        request->surprise = done->results[i].surprise;
         request->token = is_lost ? QN_SAMPLE_LOST : done->results[i].token;
         n_lost += is_lost;
         if (request->logprobs && !is_lost)

@@ -408,13 +408,14 @@ static void filters_need_the_mask_first(void **unused)
 {
     (void)unused;
     const qn_sampling plain = sampling_of(false, 1, 1);
-    qn_sampling filtered[] = { plain, plain, plain, plain, plain, plain };
+    qn_sampling filtered[] = { plain, plain, plain, plain, plain, plain, plain };
     filtered[0].top_k = 2;
     filtered[1].top_p = 0.5f;
     filtered[2].min_p = 0.1f;
     filtered[3].top_n_sigma = 1;
     filtered[4].typical_p = 0.5f;
     filtered[5].xtc_probability = 0.5f;
+    filtered[6].mirostat = 2;
     assert_true(qn_grammar_match_check_first(&plain));
     for (size_t i = 0; i < sizeof filtered / sizeof *filtered; i++) {
         label("filter %zu", i);

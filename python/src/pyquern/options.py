@@ -38,7 +38,7 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float | None
     """Drop tokens less likely than this times the most likely: 0.05; 0 drops none."""
     typical_p: float | None
-    """Keep the tokens whose surprisals are nearest to the entropy, up to this probability: 0, which is off, as 1 is."""
+    """Keep the tokens whose surprisals are nearest to the entropy, up to this probability: 1, which is off."""
     top_n_sigma: float | None
     """Keep the tokens with logits within so many standard deviations of the largest: 0, which is off."""
     xtc_probability: float | None

@@ -454,9 +454,10 @@ qn_status qn_grammar_match_forced_tokens(qn_grammar_match *m, const qn_tokenizer
 
 bool qn_grammar_match_check_first(const qn_sampling *sampling)
 {
-    return sampling->temperature < 1e-6f || sampling->top_k == 1 ||
-           (sampling->top_k <= 0 && sampling->top_p >= 1 && sampling->min_p <= 0 && sampling->top_n_sigma <= 0 &&
-            (sampling->typical_p <= 0 || sampling->typical_p >= 1) && sampling->xtc_probability <= 0);
+    return sampling->temperature < 1e-6f || (sampling->top_k == 1 && !sampling->mirostat) ||
+           (!sampling->mirostat && sampling->top_k <= 0 && sampling->top_p >= 1 && sampling->min_p <= 0 &&
+            sampling->top_n_sigma <= 0 && (sampling->typical_p <= 0 || sampling->typical_p >= 1) &&
+            sampling->xtc_probability <= 0);
 }
 
 bool qn_grammar_match_is_finished(const qn_grammar_match *m)
