@@ -124,8 +124,13 @@ static inline qn_status sample_step(qn_device *device)
     for (size_t i = 0; i < last->n; i++) {
         qn_sample_request *request = &last->results[i];
         const float *logits = last->logits + i * n_vocab_of_overlap;
-        if (request->prepare)
-            request->prepare(request->user, request);
+        qn_sample_request *given = &last->step->requests[i];
+        qn_logprobs *logprobs = request->logprobs;
+        if (given->prepare) {
+            given->prepare(given->user, given);
+            *request = *given;
+            request->logprobs = logprobs;
+        }
         qn_sample_token(&kernels, request, logits, n_vocab_of_overlap, scratch);
         float *copy = request->check && request->token >= 0 ? request->check(request->user, request->token) : NULL;
         if (copy)
