@@ -1,6 +1,5 @@
 /* Sampling on the GPU against the CPU, in steps of many rows: the same token and log probabilities for every distribution and
- * request, or a fallback to the host where that is allowed. And the embedding kernel: rows of the table as the CPU dequantises
- * and rotates them. */
+ * request. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
 #include "check/cuda.h"
 
 #include "base/f16.h"
@@ -63,7 +62,7 @@ static void launch_sampler(const struct gpu_sampler *c)
                                   .n = (uint32_t)c->n };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n;
-    qn_assert_ok(qn_sample_gpu_launches(c->mode, c->n, c->n_rows, launches, &n));
+    qn_assert_ok(qn_sample_gpu_launches(c->mode, c->n, c->n_rows, qn_cuda_get_info(qn_gpu())->major >= 9, launches, &n));
     for (size_t i = 0; i < n; i++)
         qn_gpu_launch(&launches[i], &args);
 }
@@ -95,6 +94,22 @@ static void set_row(struct gpu_sampler *c, size_t row, const qn_sample_request *
     free(slots);
 }
 
+/* After a launch the tickets are zero; nothing else in a state lasts. */
+static void expect_and_poison_states(struct gpu_sampler *c)
+{
+    const size_t bytes = c->n_rows * sizeof(qn_sample_state);
+    qn_sample_state *states = qn_xcalloc(c->n_rows, sizeof *states);
+    static const uint32_t none[4];
+    qn_assert_ok(qn_cuda_download(qn_gpu(), qn_gpu_stream(), states, c->states.data, bytes));
+    for (size_t row = 0; row < c->n_rows; row++) {
+        qn_expect(memcmp(states[row].tickets, none, sizeof none) == 0, "row %zu: the tickets are not zero after a launch", row);
+        memset(&states[row], 0xa5, sizeof *states);
+        memset(states[row].tickets, 0, sizeof none);
+    }
+    upload(c->states.data, states, bytes);
+    free(states);
+}
+
 /* Results [n_rows] of logits [n_rows][n]. */
 static void sample(struct gpu_sampler *c, const qn_sample_request *requests, size_t n_rows, const float *logits,
                    qn_sample_result *results)
@@ -121,30 +136,64 @@ static void sample(struct gpu_sampler *c, const qn_sample_request *requests, siz
     for (size_t row = 0; row < n_rows; row++)
         qn_expect(tokens[row] == results[row].token, "row %zu: for the next step %d, for the host %d", row, tokens[row],
                   results[row].token);
+    expect_and_poison_states(c);
     free(tokens);
     free(all);
 }
 
 /* ---- Distributions and filters ---- */
 
-enum shape { NORMAL, WIDE, FLAT, EQUAL, TWO_VALUES, PEAK, MASKED, ALL_LOW, WITH_NAN, WITH_INFINITY, N_SHAPES };
-static const char *const shape_names[N_SHAPES] = { "normal", "wide",   "flat",     "equal", "two values",
-                                                   "peak",   "masked", "all -inf", "NaN",   "inf" };
+/* TIES: thousands of equal logits below the largest ones. ROUGH: adjacent logits of which the smaller has the larger weight at
+ * temperature 1. */
+enum shape {
+    NORMAL,
+    WIDE,
+    FLAT,
+    FLAT_HIGH,
+    TINY,
+    EQUAL,
+    ZEROS,
+    TWO_VALUES,
+    TIES,
+    ROUGH,
+    PEAK,
+    OUTLIER,
+    MASKED,
+    ALL_LOW,
+    WITH_NAN,
+    WITH_INFINITY,
+    N_SHAPES
+};
+static const char *const shape_names[N_SHAPES] = { "normal", "wide",     "flat", "flat, high", "tiny", "equal",
+                                                   "zeros",  "two",      "ties", "rough",      "peak", "outlier",
+                                                   "masked", "all -inf", "NaN",  "inf" };
+
+/* Its weight at temperature 1, "rough min_p", is larger than that of the next float above it. */
+static const float rough_logit = -0x1.fd029cp-7f;
 
 static void fill_logits(float *x, size_t n, enum shape shape)
 {
     static const float widths[N_SHAPES] = {
-        [NORMAL] = 3, [WIDE] = 20, [FLAT] = 0.01f, [PEAK] = 1, [MASKED] = 3, [WITH_NAN] = 3, [WITH_INFINITY] = 3
+        [NORMAL] = 3, [WIDE] = 20,   [FLAT] = 0.01f, [FLAT_HIGH] = 0.01f, [TINY] = 1e-38f,    [TIES] = 1,
+        [PEAK] = 1,   [OUTLIER] = 1, [MASKED] = 3,   [WITH_NAN] = 3,      [WITH_INFINITY] = 3
     };
     for (size_t i = 0; i < n; i++)
         x[i] = widths[shape] * qn_random_normal();
     for (size_t i = 0; i < n; i++) {
         x[i] = shape == TWO_VALUES ? (float)qn_random_below(2) : shape == ALL_LOW ? -INFINITY : x[i];
         x[i] = shape == MASKED && qn_random_below(10) ? -INFINITY : x[i];
+        x[i] = shape == FLAT_HIGH ? 1000 + x[i] : x[i];
+        x[i] = shape == ZEROS && qn_random_below(2) ? -0.0f : x[i];
+        x[i] = shape == ROUGH ? qn_bits_f32(qn_f32_bits(rough_logit) - 4 + (uint32_t)qn_random_below(9)) : x[i];
+        x[i] = shape == TIES && i % 15 < 3 ? (i % 15 ? 2.5f : 4 + 0.01f * x[i]) : x[i];
     }
     const size_t at = qn_random_below(n);
     if (shape == PEAK || shape == MASKED)
         x[at] = 25;
+    if (shape == ROUGH)
+        x[at] = 0;
+    if (shape == OUTLIER)
+        x[at] = 1e30f;
     if (shape == EQUAL && n > 1)
         x[at] = -0.0f;
     for (size_t i = 0; shape == WITH_NAN && i < 3; i++)
@@ -172,6 +221,14 @@ static const struct {
     { "reward", { .repeat_penalty = 0.5f, .temperature = 1, .top_p = 0.8f } },
     { "top_k of 64", { .repeat_penalty = 1, .temperature = 1.1f, .top_k = 64, .top_p = 1 } },
     { "top_k of 65", { .repeat_penalty = 1, .temperature = 1.1f, .top_k = 65, .top_p = 1 } },
+    { "top_k of 1000", { .repeat_penalty = 1, .temperature = 5, .top_k = 1000, .top_p = 0.5f } },
+    { "top_k of all", { .repeat_penalty = 1, .temperature = 1, .top_k = INT32_MAX, .top_p = 0.95f } },
+    { "hot", { .repeat_penalty = 1, .temperature = 1e4f, .top_p = 1 } },
+    { "hot min_p", { .repeat_penalty = 1, .temperature = 5, .top_p = 0.95f, .min_p = 0.05f } },
+    { "high min_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1, .min_p = 0.9f } },
+    { "rough min_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1, .min_p = 0x1.f81bb2p-1f } },
+    { "top_k, top_p, min_p", { .repeat_penalty = 1, .temperature = 1, .top_k = 6000, .top_p = 0.9f, .min_p = 0.5f } },
+    { "coldest", { .repeat_penalty = 1, .temperature = 1e-3f, .top_p = 0.95f } },
     { "top_k of 5000", { .repeat_penalty = 1.2f, .temperature = 1, .top_k = 5000, .top_p = 1 } },
 };
 enum { N_FILTERS = sizeof filters / sizeof *filters };
@@ -246,20 +303,7 @@ static qn_sample_request request_of(struct problem *p, const float *logits, size
     return request;
 }
 
-/* True if a fallback to the host is allowed: thousands of logits may fall into one bin, or around the min_p threshold. */
-static bool may_fall_back_to_host(enum shape shape, const qn_sample_request *request, size_t n)
-{
-    const bool crowded =
-        shape == FLAT || shape == EQUAL || shape == TWO_VALUES || (shape == PEAK && request->sampling.temperature > 2);
-    const bool greedy = qn_sample_is_greedy(&request->sampling), large_k = request->sampling.top_k > QN_SAMPLE_CANDIDATES;
-    return n > QN_SAMPLE_CANDIDATES && !greedy && (crowded || large_k || request->sampling.min_p > 0);
-}
-
 /* ---- Comparison ---- */
-
-struct counts {
-    size_t n_rows, host_fallbacks;
-};
 
 /* Log probabilities have the same bits. The device's are of `found`, with the chosen token's raw logit. */
 static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit, size_t n)
@@ -272,25 +316,8 @@ static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const 
     qn_expect_same(device.values, expected->values, expected->n, "log probability");
 }
 
-/* A row that the device did not sample: from its logits, which are changed in place, the host samples the expected token. */
-static void compare_fallback(const struct gpu_sampler *gpu, size_t row, const qn_sample_request *request, void *scratch)
-{
-    qn_sample_request again = { .sampling = request->sampling, .random = request->random };
-    qn_sample_kernels kernels;
-    float *logits = qn_xcalloc(gpu->n, sizeof *logits);
-    qn_sample_kernels_init(&kernels, 0);
-    again.sampling.repeat_penalty = 1;
-    again.sampling.frequency_penalty = again.sampling.presence_penalty = 0;
-    qn_assert_ok(qn_cuda_download(qn_gpu(), qn_gpu_stream(), logits, gpu->logits.data + row * gpu->n * sizeof *logits,
-                                  gpu->n * sizeof *logits));
-    qn_sample_token(&kernels, &again, logits, gpu->n, scratch);
-    qn_expect(again.token == request->token, "row %zu: from the device's logits %d, expected %d", row, again.token,
-              request->token);
-    free(logits);
-}
-
 static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_sample_request *request, size_t row,
-                    const float *logits, const qn_sample_result *found, struct counts *counts)
+                    const float *logits, const qn_sample_result *found)
 {
     const size_t n = gpu->n;
     const uint32_t n_top = p->logprobs.n;
@@ -298,19 +325,13 @@ static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_s
     qn_sample_kernels kernels;
     qn_sample_kernels_init(&kernels, 0);
     qn_sample_token(&kernels, request, logits, n, scratch);
-    const bool fallback = found->token < 0 && request->token >= 0;
     qn_expect(found->best == request->best, "row %zu (%s, %s): the best is %016llx, expected %016llx", row,
               shape_names[p->shape], filters[p->filter].name, (unsigned long long)found->best,
               (unsigned long long)request->best);
-    qn_expect(fallback ? may_fall_back_to_host(p->shape, request, n) : found->token == request->token,
-              "row %zu (%s, %s, mask %d): token %d, expected %d", row, shape_names[p->shape], filters[p->filter].name, p->mask,
-              found->token, request->token);
-    if (fallback)
-        compare_fallback(gpu, row, request, scratch);
+    qn_expect(found->token == request->token, "row %zu (%s, %s, mask %d): token %d, expected %d", row, shape_names[p->shape],
+              filters[p->filter].name, p->mask, found->token, request->token);
     if (request->logprobs && request->token >= 0)
         compare_logprobs(request->logprobs, n_top, found, logits[request->token], n);
-    counts->n_rows++;
-    counts->host_fallbacks += fallback;
     free(scratch);
 }
 
@@ -346,7 +367,7 @@ static bool is_of_kind(size_t filter, enum kinds kinds)
 }
 
 /* A step of n_rows rows: shapes and filters in turn, from number *next on. */
-static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds, size_t *next, struct counts *counts)
+static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds, size_t *next)
 {
     const size_t n = gpu->n;
     float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
@@ -374,7 +395,7 @@ static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds,
     for (size_t row = 0; row < n_rows; row++) {
         const bool same = found[row].best == again[row].best && found[row].token == again[row].token;
         qn_expect(same, "row %zu: the first time it is %d, then %d", row, again[row].token, found[row].token);
-        compare(gpu, &problems[row], &requests[row], row, logits + row * n, &found[row], counts);
+        compare(gpu, &problems[row], &requests[row], row, logits + row * n, &found[row]);
     }
     free(logits);
     free(masks);
@@ -385,7 +406,7 @@ static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds,
 }
 
 /* Steps over one set of buffers, so that what a step leaves in the states is what the next one finds. */
-static void check_sampling(size_t n, struct counts *counts)
+static void check_sampling(size_t n)
 {
     static const size_t steps[] = { 1, 2, 1, 3, 1, 5, 17, 1, 64, MAX_ROWS, 1, 9 };
     const size_t n_steps = sizeof steps / sizeof *steps;
@@ -396,7 +417,7 @@ static void check_sampling(size_t n, struct counts *counts)
         const size_t n_rows = steps[i % n_steps], repetitions = n_rows == 1 ? 10 : 1;
         for (size_t r = 0; r < repetitions; r++)
             if (qn_case_selected())
-                check_step(&gpu, n_rows, (enum kinds)((i + i / n_steps) % N_KINDS), &next, counts);
+                check_step(&gpu, n_rows, (enum kinds)((i + i / n_steps) % N_KINDS), &next);
     }
     sampler_free(&gpu);
 }
@@ -537,7 +558,7 @@ static void bench_embedding(void)
 }
 
 /* One row stays in L2, as in decode, where it has just been written; many do not fit. The limit: logits are read once. */
-static void bench_sampling(size_t n, size_t n_rows)
+static void bench_sampling(size_t n, size_t n_rows, enum shape distribution)
 {
     float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
     qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
@@ -545,7 +566,7 @@ static void bench_sampling(size_t n, size_t n_rows)
     uint32_t *allowed = qn_xcalloc(qn_sample_mask_words(n), sizeof *allowed);
     qn_logprobs logprobs = { .n = QN_SAMPLE_TOP_LOGPROBS };
     struct gpu_sampler gpu = sampler_new(n, n_rows);
-    fill_logits(logits, n_rows * n, NORMAL);
+    fill_logits(logits, n_rows * n, distribution);
     memset(allowed, 0xff, qn_sample_mask_words(n) * sizeof *allowed);
     const size_t n_benches = N_FILTERS + 2;
     for (size_t f = 0; f < n_benches; f++) {
@@ -557,7 +578,8 @@ static void bench_sampling(size_t n, size_t n_rows)
                                                  .random = qn_random(),
                                                  .logprobs = f == N_FILTERS ? &logprobs : NULL,
                                                  .allowed = f == N_FILTERS + 1 ? allowed : NULL };
-        snprintf(shape, sizeof shape, "%zu rows of %zu, %s%s", n_rows, n, filters[filter].name, with);
+        snprintf(shape, sizeof shape, "%zu rows of %zu, %s, %s%s", n_rows, n, shape_names[distribution], filters[filter].name,
+                 with);
         sample(&gpu, requests, n_rows, logits, results);
         qn_gpu_bench("sample", "cuda", shape, (double)(n_rows * n * sizeof *logits), "B", qn_gpu_read_rate(), timed_sampler,
                      &gpu, 16);
@@ -572,17 +594,16 @@ static void bench_sampling(size_t n, size_t n_rows)
 void qn_check_cuda_sample(bool bench)
 {
     static const size_t sizes[] = { 1, 2, 31, 2047, 2050, 4097, 32001, 151936, MAX_LOGITS - 1 };
-    struct counts counts = { 0 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        check_sampling(sizes[i], &counts);
-    /* Kernels that always fall back to the host would pass the checks above. */
-    qn_case_begin("sample", "cuda", "%zu tokens sampled", counts.n_rows);
-    qn_expect(counts.host_fallbacks * 4 < counts.n_rows, "%zu fell back to the host", counts.host_fallbacks);
+        check_sampling(sizes[i]);
     check_embeddings();
     if (bench) {
-        bench_sampling(151936, 1);
-        bench_sampling(151936, 32);
-        bench_sampling(151936, 128);
+        bench_sampling(151936, 1, NORMAL);
+        bench_sampling(151936, 32, NORMAL);
+        bench_sampling(151936, 128, NORMAL);
+        bench_sampling(151936, 1, FLAT);
+        bench_sampling(151936, 32, FLAT);
+        bench_sampling(151936, 1, EQUAL);
         bench_embedding();
     }
 }

@@ -17,9 +17,10 @@ static const struct {
 
 static const qn_gpu_cubin cubins[] = {
     { "sample/sample.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
+    { "sample/select.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
     { "sample/logprobs.cu", "", "sm_90a", (const uint8_t *)&image, (const uint8_t *)(&image + 1) },
 };
-static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 2, .compiler = "nvcc of the test" };
+static const qn_gpu_code code = { .cubins = cubins, .n_cubins = 3, .compiler = "nvcc of the test" };
 static const qn_cuda_tools tools = { .cache_folder = "", .nvcc = "", .nvrtc = "", .code = &code };
 
 /* ---- A model of which only the logits exist ---- */
@@ -225,10 +226,10 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
         const int launches = fake.launches;
         assert_ok(qn_cuda_fill_sampling(&model, requests + first, n_rows, PARAMS, &what));
         assert_int_equal(what.n, n_rows);
-        assert_int_equal(what.mode, step == 0 ? QN_SAMPLE_ARGMAX : QN_SAMPLE_TOP_K + QN_SAMPLE_LOGPROBS);
+        assert_int_equal(what.mode, step == 0 ? QN_SAMPLE_ARGMAX : QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS);
         upload_params(&model);
         assert_ok(qn_cuda_run_sampler(&model, &what));
-        assert_int_equal(fake.launches - launches, step == 0 ? 1 : 4);
+        assert_int_equal(fake.launches - launches, step == 0 ? 1 : QN_SAMPLE_LAUNCHES);
         const struct fake_launch *log = &fake.log[(fake.launches - 1) % FAKE_LAUNCHES];
         assert_true(log->pdl && log->grid[1] == n_rows);
         for (size_t row = 0; row < n_rows; row++)
@@ -300,7 +301,7 @@ static void failed_allocations_leave_the_sampler_usable(void **unused)
 static void launches_of_modes(void **unused)
 {
     (void)unused;
-    static const size_t n_launches[QN_SAMPLE_LOGPROBS] = { 0, 1, 2, 3 };
+    static const size_t n_launches[QN_SAMPLE_LOGPROBS] = { 0, 1, 2, 4 };
     static const struct {
         size_t n, rows;
         uint32_t blocks;
@@ -310,21 +311,31 @@ static void launches_of_modes(void **unused)
     size_t n;
     for (int mode = 0; mode < QN_SAMPLE_MODES; mode++) {
         label("mode %d", mode);
-        assert_ok(qn_sample_gpu_launches((qn_sample_mode)mode, 1000, 5, launches, &n));
+        assert_ok(qn_sample_gpu_launches((qn_sample_mode)mode, 1000, 5, true, launches, &n));
         assert_int_equal(n, n_launches[mode % QN_SAMPLE_LOGPROBS] + (mode >= QN_SAMPLE_LOGPROBS ? 2 : 0));
         assert_int_equal(qn_sample_gpu_join(QN_SAMPLE_NONE, (qn_sample_mode)mode), mode);
         assert_int_equal(qn_sample_gpu_join(QN_SAMPLE_MODES - 1, (qn_sample_mode)mode), QN_SAMPLE_MODES - 1);
     }
     for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
         label("%zu rows of %zu", grids[i].rows, grids[i].n);
-        assert_ok(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, grids[i].n, grids[i].rows, launches, &n));
+        assert_ok(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, grids[i].n, grids[i].rows, false, launches, &n));
         assert_int_equal(launches[0].grid[0], grids[i].blocks);
         assert_int_equal(launches[0].grid[1], grids[i].rows);
     }
-    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, launches, &n), QN_ERR_INVALID);
+    for (int clusters = 0; clusters < 2; clusters++)
+        for (size_t i = 0; i < sizeof grids / sizeof *grids; i++) {
+            label("%zu rows of %zu, %s", grids[i].rows, grids[i].n, clusters ? "clusters" : "no clusters");
+            const uint32_t most = clusters ? QN_SAMPLE_CLUSTER : 1, blocks = grids[i].blocks < most ? grids[i].blocks : most;
+            assert_ok(qn_sample_gpu_launches(QN_SAMPLE_HISTOGRAM, grids[i].n, grids[i].rows, clusters, launches, &n));
+            assert_string_equal(launches[2].function, "qn_sample_select");
+            assert_true(launches[2].grid[0] == 1 && launches[2].grid[1] == grids[i].rows && launches[2].grid[2] == blocks);
+            assert_int_equal(launches[2].cluster, blocks);
+            assert_true(launches[1].cluster == 0 && launches[3].cluster == 0);
+        }
+    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 0, true, launches, &n), QN_ERR_INVALID);
     assert_text("0 rows, expected 1 to 65535");
-    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 65536, launches, &n), QN_ERR_INVALID);
-    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, launches, &n), QN_ERR_INVALID);
+    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 1000, 65536, true, launches, &n), QN_ERR_INVALID);
+    assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, true, launches, &n), QN_ERR_INVALID);
 }
 
 int main(void)

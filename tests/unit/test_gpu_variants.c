@@ -241,7 +241,7 @@ static void sources_without_parameters(void)
     assert_ok(qn_hadamard_gpu_plan(0, 0, 0, 0, 64, 64, 64, &hadamard));
     expect_built_in(&hadamard.tiles);
     expect_built_in(&hadamard.cross);
-    assert_ok(qn_sample_gpu_launches(QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS, 1000, 3, launches, &n));
+    assert_ok(qn_sample_gpu_launches(QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS, 1000, 3, true, launches, &n));
     assert_int_equal(n, QN_SAMPLE_LAUNCHES);
     for (size_t i = 0; i < n; i++)
         expect_built_in(&launches[i]);

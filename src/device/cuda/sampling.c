@@ -208,7 +208,7 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
                                   .n = (uint32_t)model->plan->n_vocab };
     qn_launch launches[QN_SAMPLE_LAUNCHES];
     size_t n_launches;
-    QN_TRY(qn_sample_gpu_launches(what->mode, model->plan->n_vocab, what->n, launches, &n_launches));
+    QN_TRY(qn_sample_gpu_launches(what->mode, model->plan->n_vocab, what->n, model->matmul.clusters, launches, &n_launches));
     for (size_t i = 0; i < n_launches; i++)
         QN_TRY(qn_cuda_launch(model->cuda, model->stream, &launches[i], &args));
     return QN_OK;

@@ -10,6 +10,7 @@
 // the cluster.
 //
 // Architectures other than sm_90a use mma.sync, with the same tile, layout and order of additions.
+#include "kernels/cluster.cuh"
 #include "kernels/matmul/tiles.cuh"
 
 enum {
@@ -243,9 +244,9 @@ QN_DEVICE void epilogue(const qn_matmul_gemm_args &a, bool split_k, uint32_t sta
         asm volatile("bar.sync 1, %0;" ::"r"((uint32_t)CONSUMER_THREADS)
                      : "memory"); // all consumers have read the stages, whose memory the partials overwrite
         store_partials(stages, acc, threadIdx.x);
-        cluster_sync();
+        qn_cluster_sync();
         WITH_OUTPUT_TYPE(a.out_dtype, reduce_partials, a, stages, tile[0], threadIdx.x);
-        cluster_sync(); // no block exits while its shared memory is read
+        qn_cluster_sync(); // no block exits while its shared memory is read
         return;
     }
 #endif
@@ -257,8 +258,8 @@ QN_DEVICE void epilogue_producer(bool split_k)
 {
 #if __CUDA_ARCH__ >= 900
     if (split_k) {
-        cluster_sync();
-        cluster_sync();
+        qn_cluster_sync();
+        qn_cluster_sync();
     }
 #endif
 }

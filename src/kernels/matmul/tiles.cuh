@@ -134,14 +134,6 @@ QN_DEVICE void cp_async_bulk(uint32_t shared, const void *global, uint32_t bytes
 
 // ---- Clusters ----
 
-// Barrier over all threads of the cluster, with release and acquire.
-QN_DEVICE void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive;\n"
-                 "barrier.cluster.wait;" ::
-                     : "memory");
-}
-
 QN_DEVICE float4 load_dsmem_float4(uint32_t shared, uint32_t block)
 {
     float4 v;

@@ -2,7 +2,8 @@
 // before qn_sample_argmax changes them.
 #include "kernels/sample/sample.cuh"
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_raw_argmax(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    qn_sample_raw_argmax(const __grid_constant__ qn_sample_args a)
 {
     __shared__ qn_sample_params p;
     qn_pdl_trigger();
@@ -19,28 +20,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_r
     }
 }
 
-// The n largest keys of the row in descending order, by n passes of one block. For more candidates than are sorted: thousands
-// of equal logits.
-QN_DEVICE void select_top(const row &r, uint32_t n)
-{
-    __shared__ uint64_t previous;
-    if (threadIdx.x == 0)
-        previous = ~0ull;
-    for (uint32_t i = 0; i < n; i++) {
-        __syncthreads();
-        const uint64_t below = previous;
-        uint64_t best = 0;
-        for_each_logit(r, threadIdx.x, THREADS, [&](float x, uint32_t at) {
-            const uint64_t key = key_of(x, at);
-            best = key < below ? max_key(best, key) : best;
-        });
-        best = block_max_key(best); // its barrier is behind the reads of `previous`
-        if (threadIdx.x == 0)
-            r.result->top[i] = previous = best;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_top_logprobs(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    qn_sample_top_logprobs(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t keys[QN_SAMPLE_CANDIDATES];
     __shared__ qn_sample_params p;
@@ -73,12 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_t
         r.result->largest = largest;
         r.result->total = __ldcg((const unsigned long long *)&r.state->total);
     }
-    const uint32_t n = __ldcg(&r.state->n_candidates);
-    if (n > QN_SAMPLE_CANDIDATES) {
-        select_top(r, p.n_top);
-        return;
-    }
-    load_sorted(keys, r, n);
+    load_sorted(keys, r, threshold, largest, p.n_top);
     if (threadIdx.x < p.n_top)
         r.result->top[threadIdx.x] = keys[threadIdx.x];
 }

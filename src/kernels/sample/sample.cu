@@ -1,44 +1,6 @@
 // Sampling: mask, bias and penalties, the largest logit of each slice, a histogram of the logits' distance to the maximum, and
-// a sort of the few candidates by the last block of a row. sample_cuda.h describes the method.
+// a sort of the few candidates by the last block of a row. sample_cuda.h describes the method; select.cu samples from many.
 #include "kernels/sample/sample.cuh"
-
-enum { BINS = QN_SAMPLE_BINS };
-
-QN_DEVICE softmax_scale scale_of(const row &r, uint64_t best)
-{
-    return { logit_of(best), r.params->inverse, r.params->weight_unit };
-}
-
-// The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result BINS.
-QN_DEVICE uint32_t bin_of(const softmax_scale &s, float bins_per_unit, float logit)
-{
-    const float position = (s.largest - logit) * s.inverse * bins_per_unit;
-    return position < (float)BINS ? (uint32_t)position : BINS;
-}
-
-QN_DEVICE bool is_finite(float x)
-{
-    return x - x == 0; // NaN for infinities and NaN
-}
-
-QN_DEVICE void store_id(const row &r, uint64_t best, int32_t token)
-{
-    r.result->best = best;
-    r.result->token = token;
-    if (r.token)
-        *r.token = token;
-}
-
-QN_DEVICE void store_token(const row &r, uint64_t best, uint64_t key)
-{
-    store_id(r, best, (int32_t)index_of(key));
-    r.result->logit = logit_of(key);
-}
-
-QN_DEVICE void store_no_token(const row &r, uint64_t best)
-{
-    store_id(r, best, -1);
-}
 
 // ---- Argmax ----
 
@@ -135,11 +97,19 @@ QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
     __syncthreads();
 }
 
+QN_DEVICE void zero_passes(qn_sample_state *s)
+{
+    uint64_t *words = (uint64_t *)s->passes;
+    for (uint32_t i = threadIdx.x; i < sizeof s->passes / sizeof *words; i += THREADS)
+        words[i] = 0;
+}
+
 // Selects the bins whose tokens qn_sample_draw needs in order. cutoff_bin is the bin in which the filters (top_k, or top_p and
 // min_p) end. If the bins up to it hold few tokens, all of them are candidates. Otherwise candidates are the tokens of
 // cutoff_bin, to find the exact end of the kept tokens, and of bins low to high: the random number selects a token in low for
-// the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it).
-QN_DEVICE void choose_candidates(const row &r, uint32_t *counts, uint64_t *weights)
+// the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it). Where these are too many,
+// or min_p may end in a bin before, the row is left to qn_sample_select.
+QN_DEVICE void choose_candidates(const row &r, uint64_t largest, uint32_t *counts, uint64_t *weights)
 {
     __shared__ uint32_t cutoff_bin, low, high;
     const qn_sample_params p = *r.params;
@@ -156,25 +126,31 @@ QN_DEVICE void choose_candidates(const row &r, uint32_t *counts, uint64_t *weigh
     find_bin(&low, weights, __umul64hi(p.random, kept_before_cutoff));
     find_bin(&high, weights, __umul64hi(p.random, weights[cutoff_bin]));
     __syncthreads();
-    if (threadIdx.x)
-        return;
     qn_sample_state *s = r.state;
     const bool few = counts[cutoff_bin] <= QN_SAMPLE_CANDIDATES, all_bins_kept = !p.top_k && p.last_bin == BINS - 1;
     const uint32_t first = few ? 0 : low, last = few ? cutoff_bin : high, n_before = first ? counts[first - 1] : 0;
     const uint64_t before = first ? weights[first - 1] : 0;
     const uint32_t n_cut = last < cutoff_bin ? counts[cutoff_bin] - counts[cutoff_bin - 1] : 0,
                    n_first = counts[last] - n_before;
-    const bool known = few || (all_bins_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
-    s->first = known ? first : BINS; // else: no candidates
-    s->last = known ? last : 0;
-    s->cutoff_bin = known ? cutoff_bin : BINS + 1;
+    const bool select = !few && (!all_bins_kept || n_first + n_cut > QN_SAMPLE_CANDIDATES);
+    if (select)
+        zero_passes(s);
+    if (threadIdx.x)
+        return;
+    s->first = first;
+    s->last = last;
+    s->cutoff_bin = cutoff_bin;
     s->n_first = n_first;
+    s->select = select;
+    s->largest = largest;
     s->total = total;
     s->weight_before = before;
     s->weight_gap = kept_before_cutoff - weights[last];
+    s->min_p_end = s->min_p_kept = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_histogram(const __grid_constant__ qn_sample_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    qn_sample_histogram(const __grid_constant__ qn_sample_args a)
 {
     __shared__ uint64_t weights[BINS];
     __shared__ uint32_t counts[BINS];
@@ -188,32 +164,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_h
     qn_pdl_wait();
     if (r.params->kind != QN_SAMPLE_HISTOGRAM)
         return;
-    const softmax_scale s = scale_of(r, block_max_key(load_slice(r, 1)));
+    const uint64_t largest = block_max_key(load_slice(r, 1));
+    const softmax_scale s = scale_of(r, largest);
     const float bins_per_unit = r.params->bins_per_unit;
-    const bool sum_weights = !r.params->top_k;
-    for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t) {
+    for_each_logit_of_warp(r, row_thread(), row_threads(), [&](float x, uint32_t) {
         const uint32_t bin = bin_of(s, bins_per_unit, x);
-        if (bin == BINS)
-            return;
-        atomicAdd(&counts[bin], 1);
-        if (sum_weights)
-            atomicAdd((unsigned long long *)&weights[bin], (unsigned long long)fixed_point_weight(s, weight_of(s, x)));
+        const uint64_t weight = bin < BINS ? fixed_point_weight(s, weight_of(s, x)) : 0;
+        const bool alone = sum_by_warp(counts, weights, bin, bin < BINS, weight);
+        if (alone)
+            add_to_bin(counts, weights, bin, 1, weight);
     });
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS)
         if (counts[i]) {
             atomicAdd(&r.state->counts[i], counts[i]);
-            if (sum_weights)
-                atomicAdd((unsigned long long *)&r.state->weights[i], (unsigned long long)weights[i]);
+            atomicAdd((unsigned long long *)&r.state->weights[i], (unsigned long long)weights[i]);
         }
     if (!is_last(&r.state->tickets[1]))
         return;
     for (uint32_t i = threadIdx.x; i < BINS; i += THREADS) {
         counts[i] = __ldcg(&r.state->counts[i]);
-        weights[i] = sum_weights ? __ldcg((const unsigned long long *)&r.state->weights[i]) : 0;
+        weights[i] = __ldcg((const unsigned long long *)&r.state->weights[i]);
     }
     __syncthreads();
-    choose_candidates(r, counts, weights);
+    choose_candidates(r, largest, counts, weights);
 }
 
 // ---- Draw ----
@@ -297,7 +271,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_d
     qn_pdl_trigger();
     qn_pdl_wait();
     const uint32_t kind = r.params->kind;
-    if (kind <= QN_SAMPLE_ARGMAX)
+    if (kind <= QN_SAMPLE_ARGMAX || (kind == QN_SAMPLE_HISTOGRAM && r.state->select))
         return;
     const bool is_top_k = kind == QN_SAMPLE_TOP_K;
     const uint32_t slices = is_top_k ? slices_per_block() : 1;
@@ -310,13 +284,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) qn_sample_d
     if (!is_last(&r.state->tickets[2]))
         return;
     const qn_sample_state *state = r.state;
-    const uint32_t n = __ldcg(&state->n_candidates);
-    if (n == 0 || n > QN_SAMPLE_CANDIDATES || !is_finite(logit_of(best))) {
+    if (__ldcg(&state->n_candidates) == 0 || !is_finite(logit_of(best))) {
         if (threadIdx.x == 0)
             store_no_token(r, best);
         return;
     }
-    load_sorted(keys, r, n);
+    const uint32_t n = load_sorted(keys, r, threshold, best, r.params->top_k);
     const candidates c = { keys,
                            n,
                            is_top_k ? n : state->n_first,

@@ -1,5 +1,5 @@
-// What the kernels of sampling share: weights, the rows of a launch, reductions over a block, slices, sorting. blockIdx.y is
-// the row; the blocks of a row divide its logits.
+// What the kernels of sampling share: weights, the rows of a launch, results, reductions over a block, bins, slices, sorting.
+// blockIdx.y is the row; the blocks of a row divide its logits.
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_CUH
 #define QN_KERNELS_SAMPLE_SAMPLE_CUH
 
@@ -12,6 +12,7 @@ enum {
     WARPS = THREADS / QN_WARP_SIZE,
     VECTOR = QN_SAMPLE_VECTOR,
     UNROLL = 4, // vectors in flight per thread
+    BINS = QN_SAMPLE_BINS,
     BLOCKS_PER_SM = 3 // QN_SAMPLE_GRID counts on it
 };
 
@@ -129,11 +130,78 @@ template <typename visit_t> QN_DEVICE void for_each_logit(const row &r, uint32_t
     }
 }
 
+// The same, called equally often by all lanes of a warp, which `begin` numbers in order: with -inf for what is not in the row.
+template <typename visit_t>
+QN_DEVICE void for_each_logit_of_warp(const row &r, uint32_t begin, uint32_t stride, const visit_t &visit)
+{
+    const uint32_t n_vectors = (r.n + r.shift + VECTOR - 1) / VECTOR, lane = threadIdx.x % QN_WARP_SIZE;
+    const auto load = [&](uint32_t at) { return at < r.n ? r.logits[at] : -QN_INFINITY; };
+    for (uint32_t vector = begin - lane; vector < n_vectors; vector += UNROLL * stride) {
+        float4 x[UNROLL];
+#pragma unroll
+        for (uint32_t i = 0; i < UNROLL; i++) {
+            const uint32_t first = VECTOR * (vector + lane + i * stride) - r.shift;
+            if (is_inside(r, first))
+                x[i] = *(const float4 *)(r.logits + first);
+            else
+                x[i] = { load(first), load(first + 1), load(first + 2), load(first + 3) };
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < UNROLL; i++) {
+            const uint32_t first = VECTOR * (vector + lane + i * stride) - r.shift;
+            visit(x[i].x, first);
+            visit(x[i].y, first + 1);
+            visit(x[i].z, first + 2);
+            visit(x[i].w, first + 3);
+        }
+    }
+}
+
 QN_DEVICE uint64_t max_key_of_row(const row &r)
 {
     uint64_t best = 0; // below the key of any logit
     for_each_logit(r, row_thread(), row_threads(), [&](float x, uint32_t at) { best = max_key(best, key_of(x, at)); });
     return best;
+}
+
+// ---- Weights and bins of a row ----
+
+QN_DEVICE softmax_scale scale_of(const row &r, uint64_t best)
+{
+    return { logit_of(best), r.params->inverse, r.params->weight_unit };
+}
+
+// The bin of a logit, BINS if its weight is 0. If the largest logit is not finite, the difference is NaN and the result BINS.
+QN_DEVICE uint32_t bin_of(const softmax_scale &s, float bins_per_unit, float logit)
+{
+    const float position = (s.largest - logit) * s.inverse * bins_per_unit;
+    return position < (float)BINS ? (uint32_t)position : BINS;
+}
+
+QN_DEVICE bool is_finite(float x)
+{
+    return x - x == 0; // NaN for infinities and NaN
+}
+
+// ---- Results ----
+
+QN_DEVICE void store_id(const row &r, uint64_t best, int32_t token)
+{
+    r.result->best = best;
+    r.result->token = token;
+    if (r.token)
+        *r.token = token;
+}
+
+QN_DEVICE void store_token(const row &r, uint64_t best, uint64_t key)
+{
+    store_id(r, best, (int32_t)index_of(key));
+    r.result->logit = logit_of(key);
+}
+
+QN_DEVICE void store_no_token(const row &r, uint64_t best)
+{
+    store_id(r, best, -1);
 }
 
 // ---- Reductions over the blocks of a row, and over a block ----
@@ -193,6 +261,44 @@ QN_DEVICE uint64_t block_max_key(uint64_t key)
     return key;
 }
 
+// ---- Bins in shared memory: counts and weights ----
+
+// Adds n tokens. There is no 64-bit addition in shared memory, atomicAdd of such numbers is a loop: the thread whose addition to
+// the low word overflows adds the carry.
+QN_DEVICE void add_to_bin(uint32_t *counts, uint64_t *weights, uint32_t bin, uint32_t n, uint64_t weight)
+{
+    uint32_t *words = (uint32_t *)&weights[bin];
+    const uint32_t low = (uint32_t)weight, high = (uint32_t)(weight >> 32) + (atomicAdd(&words[0], low) + low < low);
+    if (high)
+        atomicAdd(&words[1], high);
+    atomicAdd(&counts[bin], n);
+}
+
+// Adds tokens of a warp, of the lanes that have one, by one lane for all those of a bin, where many are in one: additions to the
+// same address are done one after another. Returns true in the lanes whose token the caller has to add.
+QN_DEVICE bool sum_by_warp(uint32_t *counts, uint64_t *weights, uint32_t bin, bool has_token, uint64_t weight)
+{
+    enum { MANY = 8 };
+    uint32_t rest = __ballot_sync(QN_FULL_MASK, has_token);
+    while (rest) {
+        const int leader = __ffs((int)rest) - 1;
+        const uint32_t common = __shfl_sync(QN_FULL_MASK, bin, leader);
+        const bool same = has_token && bin == common;
+        const uint32_t lanes = __ballot_sync(QN_FULL_MASK, same);
+        if (__popc(lanes) < MANY)
+            break;
+        uint64_t sum = same ? weight : 0;
+#pragma unroll
+        for (int distance = QN_WARP_SIZE / 2; distance > 0; distance /= 2)
+            sum += __shfl_xor_sync(QN_FULL_MASK, sum, distance);
+        if (threadIdx.x % QN_WARP_SIZE == (uint32_t)leader)
+            add_to_bin(counts, weights, common, (uint32_t)__popc(lanes), sum);
+        has_token = has_token && !same;
+        rest &= ~lanes;
+    }
+    return has_token;
+}
+
 // ---- Slices: threads of a block whose largest key is stored ----
 
 // A power of two, for QN_SAMPLE_SLICES slices of the row at most and half as many at least.
@@ -250,6 +356,21 @@ QN_DEVICE uint64_t kth_slice(const uint64_t *keys, uint64_t own, uint32_t n_slic
     return threshold;
 }
 
+// ---- Ranges of keys: QN_SAMPLE_RANGES of 2^shift keys, from the highest on ----
+
+QN_DEVICE uint32_t shift_of(uint64_t low, uint64_t high)
+{
+    enum { RANGES_LOG2 = 10 };
+    const int bits = 64 - __clzll((long long)(high - low));
+    return bits > RANGES_LOG2 ? (uint32_t)(bits - RANGES_LOG2) : 0;
+}
+
+QN_DEVICE uint64_t low_of(uint64_t high, uint32_t shift)
+{
+    const uint64_t others = (1ull << shift) - 1;
+    return high > others ? high - others : 0;
+}
+
 // ---- Candidates ----
 
 QN_DEVICE void add_candidate(const row &r, uint64_t key)
@@ -302,20 +423,96 @@ QN_DEVICE void bitonic_sort(uint64_t *keys, uint32_t n)
         }
 }
 
-// The n candidates of the row, n <= QN_SAMPLE_CANDIDATES, in descending order.
-QN_DEVICE void load_sorted(uint64_t keys[QN_SAMPLE_CANDIDATES], const row &r, uint32_t n)
+// The k-th largest key of the row, which is from low to high, by passes of one block over the row. A pass counts the keys in
+// ranges and continues with the one that has the k-th. counts: QN_SAMPLE_RANGES in shared memory.
+QN_DEVICE uint64_t kth_key(const row &r, uint32_t *counts, uint64_t low, uint64_t high, uint32_t k)
+{
+    enum { PER_THREAD = QN_SAMPLE_RANGES / THREADS };
+    __shared__ uint64_t range_high;
+    __shared__ uint32_t n_before, n_through;
+    for (;;) {
+        const uint32_t shift = shift_of(low, high);
+        for (uint32_t i = threadIdx.x; i < QN_SAMPLE_RANGES; i += THREADS)
+            counts[i] = 0;
+        __syncthreads();
+        for_each_logit(r, threadIdx.x, THREADS, [&](float x, uint32_t at) {
+            const uint64_t key = key_of(x, at);
+            if (key >= low && key <= high)
+                atomicAdd(&counts[high - key >> shift], 1);
+        });
+        __syncthreads();
+        uint32_t own = 0, all;
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; i++)
+            own += counts[threadIdx.x * PER_THREAD + i];
+        uint32_t n = exclusive_sum(own, &all);
+#pragma unroll
+        for (int i = 0; i < PER_THREAD; i++) {
+            const uint32_t at = threadIdx.x * PER_THREAD + i, before = n;
+            n += counts[at];
+            if (before < k && n >= k) {
+                range_high = high - ((uint64_t)at << shift);
+                n_before = before;
+                n_through = n;
+            }
+        }
+        __syncthreads();
+        high = range_high;
+        low = max_key(low, low_of(high, shift));
+        if (n_through == k || low == high)
+            return low;
+        k -= n_before;
+    }
+}
+
+// The k largest keys of the row, unordered, by one block: where more are candidates than are sorted, as of thousands of equal
+// logits. All of them are from low to high.
+QN_DEVICE void collect_largest(uint64_t keys[QN_SAMPLE_CANDIDATES], const row &r, uint64_t low, uint64_t high, uint32_t k)
+{
+    __shared__ uint32_t n;
+    const uint64_t threshold = kth_key(r, (uint32_t *)keys, low, high, k);
+    if (threadIdx.x == 0)
+        n = 0;
+    __syncthreads();
+    for_each_logit(r, threadIdx.x, THREADS, [&](float x, uint32_t at) {
+        const uint64_t key = key_of(x, at);
+        if (key >= threshold)
+            keys[atomicAdd(&n, 1)] = key;
+    });
+    __syncthreads();
+}
+
+QN_DEVICE void sort(uint64_t keys[QN_SAMPLE_CANDIDATES], uint32_t n)
 {
     enum { RANK_SORT_MAX = THREADS < 512 ? 512 : THREADS }; // the bitonic network is faster for more
+    if (n <= RANK_SORT_MAX) {
+        rank_sort<RANK_SORT_MAX>(keys, n);
+        return;
+    }
     uint32_t size = 1;
     while (size < n)
         size *= 2;
-    for (uint32_t i = threadIdx.x; i < size; i += THREADS)
-        keys[i] = i < n ? __ldcg((const unsigned long long *)&r.state->candidates[i]) : 0;
+    for (uint32_t i = n + threadIdx.x; i < size; i += THREADS)
+        keys[i] = 0;
     __syncthreads();
-    if (n <= RANK_SORT_MAX)
-        rank_sort<RANK_SORT_MAX>(keys, n);
-    else
-        bitonic_sort(keys, size);
+    bitonic_sort(keys, size);
+}
+
+// The row's candidates in descending order; or where they are too many, the k largest keys, which are from low to high. Returns
+// the number.
+QN_DEVICE uint32_t load_sorted(uint64_t keys[QN_SAMPLE_CANDIDATES], const row &r, uint64_t low, uint64_t high, uint32_t k)
+{
+    uint32_t n = __ldcg(&r.state->n_candidates);
+    if (n > QN_SAMPLE_CANDIDATES) {
+        collect_largest(keys, r, low, high, k);
+        n = k;
+    } else {
+        for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+            keys[i] = __ldcg((const unsigned long long *)&r.state->candidates[i]);
+        __syncthreads();
+    }
+    sort(keys, n);
+    return n;
 }
 
 #endif

@@ -15,21 +15,18 @@ static uint32_t blocks_for(size_t n, size_t n_rows)
     return (uint32_t)(blocks < useful ? blocks : useful);
 }
 
-/* QN_SAMPLE_NONE where only the host can sample. */
 static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
 {
     const size_t k = qn_sample_top_k(sampling, n);
     if (qn_sample_is_greedy(sampling))
         return QN_SAMPLE_ARGMAX;
-    if (k < n && k > QN_SAMPLE_CANDIDATES)
-        return QN_SAMPLE_NONE;
     return k < n && k <= QN_SAMPLE_MAX_TOP_K ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
 }
 
 qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n)
 {
-    const qn_sample_mode kind = kind_of(&request->sampling, n), mode = kind == QN_SAMPLE_NONE ? QN_SAMPLE_ARGMAX : kind;
-    return request->logprobs ? mode + QN_SAMPLE_LOGPROBS : mode;
+    const qn_sample_mode kind = kind_of(&request->sampling, n);
+    return request->logprobs ? kind + QN_SAMPLE_LOGPROBS : kind;
 }
 
 qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b)
@@ -63,34 +60,40 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
                            .n_top = request->logprobs ? qn_sample_n_top(request->logprobs, n) : 0 };
 }
 
-qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, qn_launch launches[QN_SAMPLE_LAUNCHES],
-                                 size_t *n_launches)
+qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, bool clusters,
+                                 qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches)
 {
     static const struct {
         const qn_gpu_source *source;
         const char *function;
         bool logprobs;
         qn_sample_mode from; /* modes that need it */
+        bool one_cluster;    /* the blocks of a row are a cluster, in z */
     } kernels[QN_SAMPLE_LAUNCHES] = {
-        { &logprobs_source, "qn_sample_raw_argmax", true, QN_SAMPLE_NONE },
-        { &logprobs_source, "qn_sample_top_logprobs", true, QN_SAMPLE_NONE },
-        { &sample_source, "qn_sample_argmax", false, QN_SAMPLE_ARGMAX },
-        { &sample_source, "qn_sample_histogram", false, QN_SAMPLE_HISTOGRAM },
-        { &sample_source, "qn_sample_draw", false, QN_SAMPLE_TOP_K },
+        { &logprobs_source, "qn_sample_raw_argmax", true, QN_SAMPLE_NONE, false },
+        { &logprobs_source, "qn_sample_top_logprobs", true, QN_SAMPLE_NONE, false },
+        { &sample_source, "qn_sample_argmax", false, QN_SAMPLE_ARGMAX, false },
+        { &sample_source, "qn_sample_histogram", false, QN_SAMPLE_HISTOGRAM, false },
+        { &select_source, "qn_sample_select", false, QN_SAMPLE_HISTOGRAM, true },
+        { &sample_source, "qn_sample_draw", false, QN_SAMPLE_TOP_K, false },
     };
     if (n == 0 || n > INT32_MAX)
         return qn_fail(QN_ERR_INVALID, "sampling on the GPU: %zu logits, expected 1 to %d", n, INT32_MAX);
     if (n_rows == 0 || n_rows > UINT16_MAX)
         return qn_fail(QN_ERR_INVALID, "sampling on the GPU: %zu rows, expected 1 to %d", n_rows, UINT16_MAX);
+    const uint32_t blocks = blocks_for(n, n_rows), most = clusters ? QN_SAMPLE_CLUSTER : 1,
+                   cluster = blocks < most ? blocks : most;
     *n_launches = 0;
     for (size_t i = 0; i < QN_SAMPLE_LAUNCHES; i++) {
         if (kernels[i].logprobs ? mode < QN_SAMPLE_LOGPROBS : mode % QN_SAMPLE_LOGPROBS < kernels[i].from)
             continue;
         launches[(*n_launches)++] = (qn_launch){ .variant.source = kernels[i].source,
                                                  .function = kernels[i].function,
-                                                 .grid = { blocks_for(n, n_rows), (uint32_t)n_rows, 1 },
+                                                 .grid = { kernels[i].one_cluster ? 1 : blocks, (uint32_t)n_rows,
+                                                           kernels[i].one_cluster ? cluster : 1 },
                                                  .block = { QN_SAMPLE_THREADS, 1, 1 },
                                                  .args_bytes = sizeof(qn_sample_args),
+                                                 .cluster = kernels[i].one_cluster ? cluster : 0,
                                                  .pdl = true };
     }
     return QN_OK;

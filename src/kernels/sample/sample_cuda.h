@@ -8,13 +8,14 @@
  * follows the filters over the bins in order, and finds the few bins in which the filters and the draw end; the tokens of
  * those bins are the candidates. Sums are of integers, so their order does not matter.
  *
+ * If these are more than QN_SAMPLE_CANDIDATES (thousands of equal logits; a top_k of thousands; min_p over an almost uniform
+ * distribution) qn_sample_select samples the row, in any number of tokens: it divides the bin in which a filter or the draw
+ * ends into ranges of keys, and the range in which it ends again, until the range is one token.
+ *
  * Rows differ in what they need (qn_sample_params.kind): a launch passes over rows that do not need its kernel.
  *
  * Log probabilities are of the logits before qn_sample_argmax changes them: qn_sample_raw_argmax and qn_sample_top_logprobs
- * run first, with the candidates of the listed tokens found as for top_k.
- *
- * If there are more than QN_SAMPLE_CANDIDATES candidates (thousands of equal logits; a top_k of thousands; min_p over an
- * almost uniform distribution) no token is sampled from that row, and the host must sample. */
+ * run first, with the candidates of the listed tokens found as for top_k. */
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 #define QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 
@@ -29,15 +30,17 @@ enum {
     QN_SAMPLE_SLICES = 256, /* of a row, at most; at least half as many, of which QN_SAMPLE_MAX_TOP_K are not empty */
     QN_SAMPLE_MAX_TOP_K = 64,
     QN_SAMPLE_BINS = 2048,
-    QN_SAMPLE_CANDIDATES = 4096
+    QN_SAMPLE_CANDIDATES = 4096,
+    QN_SAMPLE_RANGES = 1024, /* of keys, in a pass of qn_sample_select */
+    QN_SAMPLE_CLUSTER = 8    /* its blocks of a row, at most, where there are clusters, else one */
 };
 
 /* Which kernels a row needs, or all rows of a launch: a later one includes those before it. */
 typedef enum qn_sample_mode {
-    QN_SAMPLE_NONE,      /* of a row: qn_sample_argmax finds the largest logit, and the host samples */
+    QN_SAMPLE_NONE,      /* of a launch without rows: no kernel */
     QN_SAMPLE_ARGMAX,    /* qn_sample_argmax alone */
     QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
-    QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram between them */
+    QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram and qn_sample_select between them */
     QN_SAMPLE_LOGPROBS,  /* added to one of those above: log probabilities first */
     QN_SAMPLE_MODES = 2 * QN_SAMPLE_LOGPROBS
 } qn_sample_mode;
@@ -60,26 +63,40 @@ typedef struct qn_sample_params {
     uint32_t has_logprobs, n_top;
 } qn_sample_params;
 
-/* State of a row between the kernels, in device memory: 57 KiB. The caller zeroes it before the first use. */
+/* Sums of a pass of qn_sample_select over the blocks of a row, by ranges of keys. */
+typedef struct qn_sample_pass {
+    uint64_t weights[QN_SAMPLE_RANGES];
+    uint32_t counts[QN_SAMPLE_RANGES];
+} qn_sample_pass;
+
+/* State of a row between the kernels, in device memory: 62 KiB. The caller zeroes it before the first use. */
 typedef struct qn_sample_state {
-    uint64_t best[QN_SAMPLE_SLICES];  /* the largest key of each slice, or of each block */
-    uint64_t weights[QN_SAMPLE_BINS]; /* only without top_k */
+    uint64_t best[QN_SAMPLE_SLICES]; /* the largest key of each slice, or of each block */
+    uint64_t weights[QN_SAMPLE_BINS];
     uint32_t counts[QN_SAMPLE_BINS];
     uint32_t tickets[4];
     /* Written by qn_sample_histogram: the tokens of bins first to last and of cutoff_bin are the candidates. */
     uint32_t first, last, cutoff_bin;
-    uint32_t n_first;                          /* candidates in [first, last] */
-    uint32_t n_candidates;                     /* may exceed QN_SAMPLE_CANDIDATES */
-    uint64_t total;                            /* sum of all weights, without top_k, and of those of log probabilities */
-    uint64_t weight_before;                    /* sum of the weights in bins before `first` */
-    uint64_t weight_gap;                       /* sum of the weights in bins between `last` and cutoff_bin */
-    uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
+    uint32_t n_first;       /* candidates in [first, last] */
+    uint32_t n_candidates;  /* may exceed QN_SAMPLE_CANDIDATES */
+    uint32_t select;        /* qn_sample_select samples the row, which has no candidates */
+    uint64_t largest;       /* key of the largest logit */
+    uint64_t total;         /* sum of all weights, and of those of log probabilities */
+    uint64_t weight_before; /* sum of the weights in bins before `first` */
+    uint64_t weight_gap;    /* sum of the weights in bins between `last` and cutoff_bin */
+    /* Of qn_sample_select, zeroed by qn_sample_histogram. min_p_end: the largest key whose weight is below min_p; min_p_kept: sum
+     * of the weights before it. Passes use the three sums in turn: one is added to, one is read, one is zeroed. */
+    uint64_t min_p_end, min_p_kept;
+    union {
+        uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
+        qn_sample_pass passes[3];
+    };
 } qn_sample_state;
 
 /* The result of a row, read by the host. */
 typedef struct qn_sample_result {
     uint64_t best; /* as in qn_sample_request */
-    int32_t token; /* -1: not sampled; the host must sample from the logits, to which mask, bias and penalties are applied */
+    int32_t token; /* -1: the largest logit is not finite */
     float logit;   /* of the token, after mask, bias and penalties */
     /* Only with has_logprobs, of the logits before mask, bias and penalties: arguments of qn_sample_set_logprobs. */
     uint64_t largest, total, top[QN_SAMPLE_TOP_LOGPROBS];
@@ -100,7 +117,7 @@ typedef struct qn_sample_args {
 
 #include "kernels/sample/sample.h"
 
-enum { QN_SAMPLE_LAUNCHES = 5 };
+enum { QN_SAMPLE_LAUNCHES = 6 };
 
 /* qn_sample_gpu_mode - the kernels that sample from n logits by this request. */
 qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n);
@@ -111,10 +128,11 @@ qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b);
 /* qn_sample_gpu_params - the kernels' parameters for n logits; the caller sets entries, n_entries, allowed and raw. */
 qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n);
 
-/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments. They
- * depend on nothing else, so they can be captured. QN_ERR_INVALID unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
-qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, qn_launch launches[QN_SAMPLE_LAUNCHES],
-                                 size_t *n_launches);
+/* qn_sample_gpu_launches - the launches of a mode for n_rows rows of n logits, in order, all with the same arguments. clusters:
+ * the device has them, from compute capability 9.0 on. They depend on nothing else, so they can be captured. QN_ERR_INVALID
+ * unless n is 1 to INT32_MAX and n_rows 1 to 65535. */
+qn_status qn_sample_gpu_launches(qn_sample_mode mode, size_t n, size_t n_rows, bool clusters,
+                                 qn_launch launches[QN_SAMPLE_LAUNCHES], size_t *n_launches);
 
 #endif
 #endif
