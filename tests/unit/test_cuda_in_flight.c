@@ -2,6 +2,8 @@
  * own. */
 #include "helper_cuda_steps.h"
 
+#include <stdatomic.h>
+
 /* Launching a step waits for nothing: what was sampled is there when it is finished. */
 static void launching_does_not_wait(void **unused)
 {
@@ -155,8 +157,88 @@ static void two_steps_in_flight(void **unused)
     }
 }
 
+/* ---- Requests that are prepared when they are sampled ---- */
+
+struct prepared {
+    atomic_int n;
+    uint32_t *allowed;
+};
+
+static void prepare(void *user, qn_sample_request *request)
+{
+    struct prepared *p = user;
+    atomic_fetch_add(&p->n, 1);
+    request->allowed = p->allowed;
+}
+
+/* The rows are queued first, also behind another step; the sampler when the requests are prepared, with their masks. */
+static void requests_are_prepared_later(void **unused)
+{
+    (void)unused;
+    for (size_t n = 1; n < 6; n += 2) {
+        struct fixture x;
+        struct flight flights[3];
+        struct prepared p = { .n = 0 };
+        const struct fake_launch *sampler = NULL;
+        label("%zu sequences", n);
+        set_up(&x, "qwen35.q1_0", 0, 6);
+        const qn_device_vtable *vtable = x.cuda.device->vtable;
+        const size_t words = qn_sample_mask_words(x.model->plan->n_vocab);
+        p.allowed = malloc(words * sizeof *p.allowed);
+        assert_non_null(p.allowed);
+        for (size_t i = 0; i < words; i++)
+            p.allowed[i] = (uint32_t)(0x9e3779b9u * i);
+        for (size_t i = 0; i < 3; i++) {
+            fill_flight(&x, &flights[i], n, 10 + (uint32_t)i, i > 0);
+            for (size_t row = 0; row < n; row += 2) {
+                flights[i].requests[row].prepare = prepare;
+                flights[i].requests[row].user = &p;
+            }
+        }
+        assert_ok(vtable->sample(x.cuda.device)); /* nothing is launched */
+        for (size_t i = 0; i < 2; i++) {
+            int from = fake.launches;
+            assert_ok(vtable->launch(x.cuda.device, &flights[i].step));
+            assert_int_equal(count("qn_sample_argmax", from, &sampler), 0);
+            if (i) { /* the step before is sampled, and in flight */
+                play_sampler(&flights[0], 40, n);
+                assert_ok(vtable->finish(x.cuda.device));
+                expect_tokens(&flights[0], 40, n, 0);
+            }
+            assert_int_equal(p.n, i * ((n + 1) / 2));
+            from = fake.launches;
+            assert_ok(vtable->sample(x.cuda.device));
+            assert_int_equal(p.n, (i + 1) * ((n + 1) / 2));
+            assert_int_equal(count("qn_sample_argmax", from, &sampler), 1);
+            const qn_sample_args *args = (const void *)sampler->args;
+            flights[i].results = (void *)(uintptr_t)args->results;
+            const qn_sample_params *params = (const void *)(uintptr_t)args->params;
+            for (size_t row = 0; row < n; row++) {
+                assert_true((params[row].allowed != 0) == (row % 2 == 0));
+                if (row % 2 == 0)
+                    assert_memory_equal((const void *)(uintptr_t)params[row].allowed, p.allowed, words * sizeof *p.allowed);
+            }
+            from = fake.launches;
+            assert_ok(vtable->sample(x.cuda.device)); /* it is sampled */
+            assert_int_equal(fake.launches, from);
+        }
+        play_sampler(&flights[1], 50, n);
+        assert_ok(vtable->finish(x.cuda.device));
+        expect_tokens(&flights[1], 50, n, 0);
+        assert_ok(vtable->launch(x.cuda.device, &flights[2].step));
+        fake.fails = "cuLaunchKernelEx";
+        assert_int_equal(vtable->sample(x.cuda.device), QN_ERR_IO); /* the step is over */
+        fake.fails = NULL;
+        assert_ok(vtable->sample(x.cuda.device));
+        assert_ok(vtable->run(x.cuda.device, &flights[0].step));
+        free(p.allowed);
+        tear_down(&x);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait), cmocka_unit_test(two_steps_in_flight) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(launching_does_not_wait), cmocka_unit_test(two_steps_in_flight),
+                                        cmocka_unit_test(requests_are_prepared_later) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
