@@ -166,7 +166,8 @@ static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
     const trigger *t = &m->triggers[m->phase];
     qn_state_begin(m->state, m->state->mask_steps);
-    for (size_t token = 0; token < m->vocab->n_tokens; token++)
+    memset(allowed, 0xff, m->vocab->n_tokens / 32 * sizeof *allowed);
+    for (size_t token = m->vocab->n_tokens / 32 * 32; token < m->vocab->n_tokens; token++)
         qn_mask_set(allowed, (uint32_t)token);
     for (size_t i = 0; i < t->n_containing; i++)
         check_free(m, t->containing[i], allowed);
