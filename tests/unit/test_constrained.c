@@ -843,9 +843,42 @@ static void test_big_integers(void **unused)
     qn_grammar_free(grammar);
 }
 
+/* ---- Check or mask ---- */
+
+/* A rejected token costs a mask and another sample: then tokens are masked for a while, and checked again. */
+static void checks_end_with_rejections(void **unused)
+{
+    (void)unused;
+    qn_grammar *grammar = grammar_of(large, QN_GRAMMAR_SCHEMA, person);
+    const qn_grammar_trigger at_once = { .when = QN_GRAMMAR_AT_ONCE };
+    const qn_token prompt = 1;
+    qn_sampling sampling = qn_sampling_defaults();
+    qn_constraint c;
+    int n_masked = 0;
+    assert_ok(qn_constraint_create(large, grammar, &at_once, false, &prompt, 1, &sampling, &c));
+    assert_false(qn_constraint_checks_first(&c)); /* with filters never */
+    qn_constraint_free(&c);
+    sampling = (qn_sampling){ .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
+    assert_ok(qn_constraint_create(large, grammar, &at_once, false, &prompt, 1, &sampling, &c));
+    for (int i = 0; i < 100; i++) {
+        assert_true(qn_constraint_checks_first(&c));
+        qn_constraint_count_check(&c, false);
+    }
+    qn_constraint_count_check(&c, true);
+    for (; !qn_constraint_checks_first(&c); n_masked++)
+        qn_constraint_count_mask(&c);
+    assert_in_range(n_masked, 20, 100);
+    for (int i = 0; i < 100; i++)
+        qn_constraint_count_check(&c, i % 20 == 0); /* one in twenty */
+    assert_true(qn_constraint_checks_first(&c));
+    qn_constraint_free(&c);
+    qn_grammar_free(grammar);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checks_end_with_rejections),
         cmocka_unit_test(answers_fit),
         cmocka_unit_test(answers_fit_on_a_gpu),
         cmocka_unit_test(answers_are_the_same),
