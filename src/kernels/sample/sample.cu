@@ -146,7 +146,7 @@ QN_DEVICE void choose_candidates(const row &r, uint64_t largest, uint32_t *count
     s->total = total;
     s->weight_before = before;
     s->weight_gap = kept_before_cutoff - weights[last];
-    s->min_p_end = s->min_p_kept = 0;
+    s->min_p = { 0, 0, 0, 0 };
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

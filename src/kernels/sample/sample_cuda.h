@@ -69,6 +69,14 @@ typedef struct qn_sample_pass {
     uint32_t counts[QN_SAMPLE_RANGES];
 } qn_sample_pass;
 
+/* Of tokens by whether their weight is at least min_p, over the blocks of a row. */
+typedef struct qn_sample_min_p {
+    uint64_t end;      /* the largest key of a smaller weight */
+    uint64_t not_last; /* the smallest key of another, its bits inverted */
+    uint64_t sum;      /* of the other weights */
+    uint64_t kept;     /* sum of the weights before `end`, if not_last is behind it */
+} qn_sample_min_p;
+
 /* State of a row between the kernels, in device memory: 62 KiB. The caller zeroes it before the first use. */
 typedef struct qn_sample_state {
     uint64_t best[QN_SAMPLE_SLICES]; /* the largest key of each slice, or of each block */
@@ -84,9 +92,9 @@ typedef struct qn_sample_state {
     uint64_t total;         /* sum of all weights, and of those of log probabilities */
     uint64_t weight_before; /* sum of the weights in bins before `first` */
     uint64_t weight_gap;    /* sum of the weights in bins between `last` and cutoff_bin */
-    /* Of qn_sample_select, zeroed by qn_sample_histogram. min_p_end: the largest key whose weight is below min_p; min_p_kept: sum
-     * of the weights before it. Passes use the three sums in turn: one is added to, one is read, one is zeroed. */
-    uint64_t min_p_end, min_p_kept;
+    /* Of qn_sample_select, zeroed by qn_sample_histogram. Passes use three sums in turn: one is added to, one is read, one is
+     * zeroed. */
+    qn_sample_min_p min_p;
     union {
         uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
         qn_sample_pass passes[3];

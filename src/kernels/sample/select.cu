@@ -79,7 +79,8 @@ QN_DEVICE bool find_end(const uint32_t *counts, const uint64_t *weights, const r
         own += weights[i];
     }
     uint32_t n = s->n_before + exclusive_sum(n_own, &n_all);
-    if (threadIdx.x == 0) // after a barrier behind the last call's reads, before one in front of the writes below
+    if (threadIdx.x ==
+        0) // exclusive_sum has barriers: the last call's result has been read, and this is before the writes below
         is_found = false;
     uint64_t weight = s->weight_before + exclusive_sum(own, &all);
 #pragma unroll
@@ -175,14 +176,14 @@ QN_DEVICE void share_ranges(const search &q)
     }
 }
 
-// Narrows a range to the smaller one in which the end is. Returns the number of that among the ranges of the pass.
-template <typename reached_t> QN_DEVICE uint32_t narrow(search *q, const reached_t &reached, range *a)
+// Narrows a range to the smaller one in which the end is; *element: its number among the ranges of the pass.
+template <typename reached_t> QN_DEVICE bool narrow(search *q, const reached_t &reached, range *a, uint32_t *element)
 {
     enum { PER_THREAD = RANGES / THREADS };
     const uint32_t shift = shift_of(a->low, a->high);
     const bool is_shared = gridDim.z > 1;
     const qn_sample_pass *all = &q->r.state->passes[q->pass % PASSES];
-    uint32_t counts[PER_THREAD], element = 0;
+    uint32_t counts[PER_THREAD];
     uint64_t weights[PER_THREAD];
     sum_ranges(*q, *a, shift);
     if (is_shared)
@@ -194,49 +195,84 @@ template <typename reached_t> QN_DEVICE uint32_t narrow(search *q, const reached
         weights[i] = is_shared ? __ldcg((const unsigned long long *)&all->weights[at]) : q->weights[at];
     }
     q->pass++;
-    find_end<PER_THREAD>(counts, weights, reached, &a->sum, &element);
-    a->high -= (uint64_t)element << shift;
+    if (!find_end<PER_THREAD>(counts, weights, reached, &a->sum, element))
+        return false;
+    a->high -= (uint64_t)*element << shift;
     a->low = max_key(a->low, low_of(a->high, shift));
-    return element;
+    return true;
 }
 
 // The weight of all tokens through the one in which the end is; `all` if the sums do not reach it.
 template <typename reached_t> QN_DEVICE uint64_t find_weight(search *q, const reached_t &reached, uint64_t all)
 {
     range a;
+    uint32_t element;
     if (!find_in_histogram(*q, reached, &a))
         return all;
     while (a.sum.n > 1)
-        narrow(q, reached, &a);
+        if (!narrow(q, reached, &a, &element))
+            return all;
     return weight_through(a.sum);
 }
 
 // ---- The filters ----
 
-// The weight of the tokens that min_p keeps: of those before the first with a smaller weight. Weights of lower logits may be
-// larger in the last bit, so this is not the sum of the weights that are large enough.
+QN_DEVICE void add_to_row(uint64_t *to, uint64_t own)
+{
+    uint64_t all;
+    exclusive_sum(own, &all);
+    if (threadIdx.x == 0)
+        atomicAdd((unsigned long long *)to, (unsigned long long)all);
+}
+
+QN_DEVICE void max_of_row(uint64_t *to, uint64_t own)
+{
+    own = block_max_key(own);
+    if (threadIdx.x == 0)
+        atomicMax((unsigned long long *)to, (unsigned long long)own);
+}
+
+QN_DEVICE uint64_t load_of_row(const uint64_t *from)
+{
+    return __ldcg((const unsigned long long *)from);
+}
+
+// The weight of the tokens that min_p keeps: of those before the first with a smaller weight. A lower logit may have a larger
+// weight, by the last bit: then this is less than the sum of all weights that are not smaller.
 QN_DEVICE uint64_t find_min_p_weight(const search &q, float min_p)
 {
-    qn_sample_state *state = q.r.state;
-    uint64_t end = 0, sum = 0, all;
+    qn_sample_min_p *of_row = &q.r.state->min_p;
+    uint64_t end = 0, last = ~0ull, sum = 0;
     for_each_logit(q.r, cluster_thread(), cluster_threads(), [&](float x, uint32_t at) {
-        if (weight_of(q.scale, x) < min_p)
-            end = max_key(end, key_of(x, at));
+        const float weight = weight_of(q.scale, x);
+        const uint64_t key = key_of(x, at);
+        if (weight < min_p) {
+            end = max_key(end, key);
+        } else {
+            last = key < last ? key : last;
+            sum += fixed_point_weight(q.scale, weight);
+        }
     });
-    end = block_max_key(end);
-    if (threadIdx.x == 0)
-        atomicMax((unsigned long long *)&state->min_p_end, (unsigned long long)end);
+    max_of_row(&of_row->end, end);
+    add_to_row(&of_row->sum, sum); // its barriers separate the uses of shared memory before and after it
+    max_of_row(&of_row->not_last, ~last);
     row_sync();
-    end = __ldcg((const unsigned long long *)&state->min_p_end);
+    end = load_of_row(&of_row->end);
+    if (~load_of_row(&of_row->not_last) > end)
+        return load_of_row(&of_row->sum);
+    sum = 0;
     for_each_logit(q.r, cluster_thread(), cluster_threads(), [&](float x, uint32_t at) {
         if (key_of(x, at) > end)
             sum += fixed_point_weight(q.scale, weight_of(q.scale, x));
     });
-    exclusive_sum(sum, &all);
-    if (threadIdx.x == 0)
-        atomicAdd((unsigned long long *)&state->min_p_kept, (unsigned long long)all);
+    add_to_row(&of_row->kept, sum);
     row_sync();
-    return __ldcg((const unsigned long long *)&state->min_p_kept);
+    return load_of_row(&of_row->kept);
+}
+
+QN_DEVICE uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
 }
 
 // The weight of the tokens that all filters keep: each keeps the tokens before its end.
@@ -247,12 +283,13 @@ QN_DEVICE uint64_t find_kept_weight(search *q, const qn_sample_params &p)
         total = find_weight(
             q, [&](uint32_t n, uint64_t) { return n >= p.top_k; }, total);
     const double goal = (double)p.top_p * (double)total;
-    const uint64_t kept = p.min_p > 0 ? min(find_min_p_weight(*q, p.min_p), total) : total;
-    if ((double)kept < goal)
-        return kept;
-    return min(find_weight(
-                   q, [&](uint32_t, uint64_t weight) { return (double)weight >= goal; }, total),
-               kept);
+    uint64_t kept = total;
+    if (p.min_p > 0)
+        kept = smaller(kept, find_min_p_weight(*q, p.min_p));
+    if ((double)kept >= goal)
+        kept = smaller(kept, find_weight(
+                                 q, [&](uint32_t, uint64_t weight) { return (double)weight >= goal; }, total));
+    return kept;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, SELECT_BLOCKS_PER_SM)
@@ -275,9 +312,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, SELECT_BLOCKS_PER_SM)
     uint32_t element;
     if (!find_in_histogram(q, reached, &drawn))
         return;
-    do
-        element = narrow(&q, reached, &drawn);
-    while (drawn.sum.n > 1);
+    do {
+        if (!narrow(&q, reached, &drawn, &element))
+            return;
+    } while (drawn.sum.n > 1);
     if (threadIdx.x == 0 && counts[element] == 1) {
         const uint32_t token = last_tokens[element];
         store_token(r, largest, key_of(r.logits[token], token));
