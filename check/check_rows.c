@@ -1,10 +1,9 @@
-/* Operations on f32 rows: norm, rope, elementwise, reductions over logits. */
+/* Operations on f32 rows: norm, rope, elementwise. */
 #include "check/check.h"
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/norm/norm.h"
 #include "kernels/rope/rope.h"
-#include "kernels/sample/sample.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -227,49 +226,5 @@ void qn_check_elementwise(bool bench)
         qn_elementwise_kernels_init(&kernels, levels[i].features);
         qn_bench("elementwise", levels[i].name, "swiglu 2048", 2048, "value", timed_swiglu,
                  &(struct timed_swiglu){ &kernels, y });
-    }
-}
-
-/* ---- Logits ---- */
-
-struct timed_sample {
-    const qn_sample_kernels *kernels;
-    float result;
-};
-
-static void timed_argmax(void *context)
-{
-    struct timed_sample *t = context;
-    t->result = (float)qn_argmax_row(t->kernels, input[0], MAX_ROW);
-}
-
-void qn_check_sample(bool bench)
-{
-    qn_cpu_level levels[QN_CPU_MAX_LEVELS];
-    const size_t n_levels = qn_levels(levels);
-    for (size_t w = 0; w < N_WIDTHS; w++)
-        for (int shape = 0; shape < 3; shape++) {
-            for (size_t i = 0; i < n_levels; i++) {
-                const size_t n = widths[w];
-                qn_sample_kernels kernels;
-                qn_random_seed(w * 3 + (size_t)shape);
-                float *x = random_input(0, n, 5);
-                size_t at = qn_random_below(n);
-                for (size_t k = 0; shape == 1 && k < n; k++)
-                    x[k] = -INFINITY; /* x[at] is set below */
-                x[at] = 40;
-                if (shape == 2)
-                    x[at = qn_random_below(at + 1)] = 40; /* equal logits: the lower index is expected */
-                qn_sample_kernels_init(&kernels, levels[i].features);
-                qn_case_begin("sample", levels[i].name, "width %zu shape %d", n, shape);
-                qn_expect(qn_argmax_row(&kernels, x, n) == at, "argmax is %zu, expected %zu", qn_argmax_row(&kernels, x, n),
-                          at);
-            }
-        }
-    for (size_t i = 0; bench && i < n_levels; i++) {
-        qn_sample_kernels kernels;
-        qn_sample_kernels_init(&kernels, levels[i].features);
-        qn_bench("sample", levels[i].name, "argmax 4100", MAX_ROW, "value", timed_argmax,
-                 &(struct timed_sample){ &kernels, 0 });
     }
 }

@@ -55,7 +55,8 @@ typedef struct qn_json_style {
  *   out      free it with qn_grammar_free
  *
  * Compilation takes a bounded number of steps: a text that exceeds them is refused in milliseconds. So do masks: an answer under a
- * grammar that is too ambiguous for them, or that no token of the vocabulary can follow, ends with QN_ERR_UNSUPPORTED.
+ * grammar that is too ambiguous for them, or that no token of the vocabulary can follow, ends with QN_ERR_UNSUPPORTED; the error
+ * has the byte of the answer and the rule, of a schema the path.
  *
  * QN_ERR_INVALID       the text is not of the kind, or no output fits it; the error has the place
  * QN_ERR_UNSUPPORTED   a feature that is not supported, or the text is too large

@@ -463,10 +463,36 @@ typedef struct qn_sampling {
     float frequency_penalty; /* times the number of occurrences there */
     float presence_penalty;  /* once */
     uint64_t seed;           /* the same seed and logits give the same tokens on every host and device */
+    /* Keep the tokens with logits of at least the largest minus top_n_sigma standard deviations of the logits; 0: all. Tang et al.,
+     * Top-nσ: Not All Logits Are You Need (2024). */
+    float top_n_sigma;
+    /* Locally typical sampling: keep the tokens whose surprisals are closest to the entropy and whose probabilities sum to typical_p;
+     * 0 or 1: all. Meister et al., Locally Typical Sampling (2022). */
+    float typical_p;
+    /* Exclude top choices: with this probability, of the tokens that are left by all other filters and have at least xtc_threshold
+     * of their probability, all but the least likely one are dropped; 0: never. llama.cpp, from text-generation-webui. */
+    float xtc_probability;
+    float xtc_threshold; /* above 0.5 none can be dropped */
+    /* DRY: a token that would make a repetition longer, whose preceding n tokens occurred before it in the text as they do now, loses
+     * dry_multiplier * dry_base^(n - dry_allowed_length) of its logit, before the other penalties; 0: off, and the next four are
+     * not read. p-e-w, text-generation-webui (2024); as in llama.cpp. */
+    float dry_multiplier;
+    float dry_base;               /* at least 1 */
+    int dry_allowed_length;       /* shorter repetitions are not penalised; those longer by more than 128 count as by 128 */
+    int dry_penalty_last_n;       /* number of preceding tokens that are searched; -1: all, 0: off */
+    const qn_token *dry_breakers; /* [n_dry_breakers] tokens that no repetition goes across, and that are not penalised */
+    size_t n_dry_breakers;
+    /* Mirostat, version 2: instead of the filters from top_n_sigma to XTC, tokens with more surprisal than a bound are dropped, which
+     * follows the surprise of the drawn tokens so that their mean is mirostat_tau. Basu et al., Mirostat (2021). On the CPU. */
+    int mirostat;       /* 0: off, 2: on */
+    float mirostat_tau; /* bits; the bound begins at twice as much */
+    float mirostat_eta; /* how fast the bound follows */
 } qn_sampling;
 
 /* qn_sampling_defaults - temperature 0.8, top_k 40, top_p 0.95, min_p 0.05, repeat_penalty 1 (off), repeat_last_n 64,
- * frequency_penalty 0, presence_penalty 0, seed 0. */
+ * frequency_penalty 0, presence_penalty 0, seed 0; off: top_n_sigma 0, typical_p 1, xtc_probability 0 with xtc_threshold 0.1,
+ * dry_multiplier 0 with dry_base 1.75, dry_allowed_length 2, dry_penalty_last_n -1 and no breakers, mirostat 0
+ * with mirostat_tau 5 and mirostat_eta 0.1. */
 QN_API qn_sampling qn_sampling_defaults(void);
 
 /* A value that is added to the logit of a token. */
@@ -492,19 +518,22 @@ typedef struct qn_sampler qn_sampler;
 
 /* qn_sampler_create - create a sampler.
  *
- *   params    copied
+ *   params    copied, with the breakers
  *   n_vocab   number of logits, 1 to INT32_MAX
  *   out       the sampler; free it with qn_sampler_free
  *
  * QN_ERR_INVALID, naming the field, unless all values are finite, temperature >= 0, top_k >= 0, top_p in (0, 1], min_p in
- * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2]. */
+ * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2], top_n_sigma >= 0,
+ * typical_p, xtc_probability and xtc_threshold in [0, 1], dry_multiplier in
+ * [0, 1e6], dry_base in [1, 1e6], dry_allowed_length in [0, 1000], dry_penalty_last_n >= -1, mirostat 0 or 2,
+ * mirostat_tau and mirostat_eta in [0, 100]. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 
 /* qn_sampler_free - free a sampler. NULL is allowed. */
 QN_API void qn_sampler_free(qn_sampler *sampler);
 
-/* qn_sampler_pick - sample the next token, in this order: repeat_penalty, frequency_penalty and presence_penalty, top_k,
- * temperature, top_p, min_p, random draw.
+/* qn_sampler_pick - sample the next token, in this order: DRY, repeat_penalty, frequency_penalty and presence_penalty,
+ * top_n_sigma, top_k, temperature, typical_p, top_p, min_p, XTC, random draw.
  *
  *   logits     [n_vocab] f32, not changed. A logit of -inf excludes its token. QN_ERR_INVALID for a NaN, or if the largest
  *              logit is infinite
@@ -520,7 +549,7 @@ QN_API qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const
 
 /* Why generation stopped. */
 typedef enum qn_stop_reason {
-    QN_STOP_END,      /* the model generated an end token */
+    QN_STOP_END,      /* the model generated an end token, or one of stop_tokens */
     QN_STOP_STRING,   /* the text contains a stop string; on_text and on_event do not receive it */
     QN_STOP_LENGTH,   /* max_tokens tokens were generated */
     QN_STOP_CONTEXT,  /* the context is full */
@@ -548,10 +577,16 @@ typedef struct qn_grammar_trigger {
 
 typedef struct qn_generate_params {
     qn_sampling sampling;
-    int64_t max_tokens;      /* tokens to generate; < 0: no limit */
-    bool ignore_end;         /* continue after end tokens, for benchmarks */
+    int64_t max_tokens; /* tokens to generate; < 0: no limit */
+    /* The first tokens, which do not end the answer: end tokens and stop tokens are not sampled, stop strings that are
+     * complete within them are text. At most max_tokens. A grammar goes before it: where only such tokens may follow, one ends
+     * the answer. <= 0: none. */
+    int64_t min_tokens;
+    bool ignore_end;         /* continue after end tokens, for benchmarks; a grammar begins again after one */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty, else QN_ERR_INVALID */
     size_t n_stop;
+    const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the answer as end tokens do, also with ignore_end */
+    size_t n_stop_tokens;
     bool show_special;   /* on_text and on_event receive the names of special tokens */
     qn_grammar *grammar; /* what the generated text is to be; NULL: any text. End tokens follow where it may end */
     qn_grammar_trigger grammar_trigger;
@@ -613,9 +648,9 @@ QN_API qn_generate_params qn_generate_defaults(void);
  *
  * Errors are those of qn_session_eval and qn_sampler_create. QN_ERR_UNSUPPORTED if text, events, a budget, stop strings or a
  * grammar are wanted and the model has no supported tokeniser; for tools that the chat template does not have, or whose calls
- * cannot be parsed back. QN_ERR_INVALID if no token may follow, as where a grammar is complete and the vocabulary has no end
- * token; for a grammar_trigger that is none; for tools that are not JSON, or without on_event; for on_text and on_event
- * together. */
+ * cannot be parsed back. QN_ERR_INVALID for a stop token outside the vocabulary, or min_tokens above max_tokens; if no token
+ * may follow, as where a grammar is complete and the vocabulary has no end token; for a grammar_trigger that is none; for tools
+ * that are not JSON, or without on_event; for on_text and on_event together. */
 QN_API qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, const qn_generate_params *params,
                              qn_generate_result *result);
 

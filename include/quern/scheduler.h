@@ -125,10 +125,11 @@ typedef struct qn_request_params {
     int n_logprobs;          /* 0 to QN_MAX_LOGPROBS: on_token gets log probabilities, and so many of the most likely tokens;
                        -1: none */
     int64_t max_tokens;      /* tokens to generate; < 0: no limit but the context */
-    bool ignore_end;         /* continue after end tokens */
+    int64_t min_tokens;      /* the first tokens, which do not end the request, as in qn_generate_params */
+    bool ignore_end;         /* continue after end tokens; a grammar begins again after one */
     const char *const *stop; /* [n_stop] stop strings, UTF-8, not empty */
     size_t n_stop;           /* with on_event they are found in content, not in reasoning and calls */
-    const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the request as end tokens do */
+    const qn_token *stop_tokens; /* [n_stop_tokens] tokens that end the request as end tokens do, also with ignore_end */
     size_t n_stop_tokens;
     bool show_special;   /* on_text and on_event receive the names of special tokens */
     qn_grammar *grammar; /* as in qn_generate_params; the request keeps a reference */

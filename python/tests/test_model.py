@@ -142,6 +142,9 @@ def test_generate(parrot: pyquern.Model) -> None:
         stopped = parrot.generate("a", stop=stop)
         assert (stopped.text, stopped.finish_reason, stopped.is_stop_string) == ("Hé ", "stop", True)
     assert parrot.generate("a", stop_token_ids=[32]).text == "Hé"
+    longer = parrot.generate("a", stop_token_ids=[32], min_tokens=9, return_tokens=True)
+    assert 32 not in (longer.tokens or [])[:9] and longer.usage.completion_tokens > 9
+    assert parrot.generate("a", choices=["yes"], min_tokens=9).text == "yes"  # which can only end
     assert "<|im_end|>" in parrot.generate("a", ignore_eos=True, max_tokens=30, skip_special_tokens=False).text
 
 
@@ -208,6 +211,9 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, "timeout: nan", {"timeout": math.nan}),
         (TypeError, "seed: 1.5", {"seed": 1.5}),
         (TypeError, "stop: 5", {"stop": 5}),
+        (TypeError, "min_tokens: 1.5, expected an integer", {"min_tokens": 1.5}),
+        (pyquern.InvalidError, "min_tokens: -1", {"min_tokens": -1}),
+        (pyquern.InvalidError, "min_tokens: 6, expected at most max_tokens, 5", {"max_tokens": 5, "min_tokens": 6}),
         (TypeError, "stop_token_ids", {"stop_token_ids": 5}),
         (pyquern.InvalidError, "stop_token_ids: -1", {"stop_token_ids": [-1]}),
         (TypeError, "logit_bias", {"logit_bias": [1]}),

@@ -54,6 +54,15 @@ def test_continue(demo: pyquern.Model) -> None:
     assert full.finish_reason == "length" and len(session) == 256
 
 
+def test_where_answers_end(demo: pyquern.Model) -> None:
+    whole = demo.session().generate(PROMPT, max_tokens=20, temperature=0, return_tokens=True).tokens or []
+    end = whole.index(whole[6])
+    short = demo.session().generate(PROMPT, max_tokens=20, temperature=0, return_tokens=True, stop_token_ids=[whole[6]])
+    assert short.finish_reason == "stop" and (short.tokens or [])[:end] == whole[:end] and short.usage.completion_tokens == end + 1
+    longer = demo.session().generate(PROMPT, max_tokens=20, temperature=0, stop_token_ids=[whole[6]], min_tokens=12)
+    assert longer.usage.completion_tokens > 12
+
+
 def test_fork_and_rewind(demo: pyquern.Model) -> None:
     session = demo.session()
     session.generate(PROMPT, max_tokens=10, temperature=0)

@@ -326,6 +326,7 @@ static qn_args_result parse_option(const qn_command *command, int argc, char **a
         }
         value = argv[++*i];
     }
+    args->is_given[option - qn_options] = true;
     return set(option, name, value, args) ? QN_ARGS_OK : QN_ARGS_BAD;
 }
 
@@ -355,6 +356,26 @@ qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, q
         return QN_ARGS_BAD;
     }
     return QN_ARGS_OK;
+}
+
+/* ---- What was given ---- */
+
+bool qn_args_has(const qn_args *args, size_t offset)
+{
+    for (size_t i = 0; i < qn_n_options; i++)
+        if (args->is_given[i] && qn_options[i].offset == offset)
+            return true;
+    return false;
+}
+
+bool qn_args_has_sampling(const qn_args *args)
+{
+    const size_t begin = offsetof(qn_args, sampling), end = begin + sizeof args->sampling;
+    for (size_t i = 0; i < qn_n_options; i++)
+        if (args->is_given[i] && qn_options[i].offset >= begin && qn_options[i].offset < end &&
+            qn_options[i].offset != offsetof(qn_args, sampling.seed))
+            return true;
+    return false;
 }
 
 /* ---- Operands ---- */

@@ -16,7 +16,7 @@
 
 #define QN_BYTES_OFF UINT64_MAX /* of an option that a size or "off" is given to */
 
-enum { QN_TEXTS_MAX = 64, QN_MAX_OPERANDS = 3 };
+enum { QN_TEXTS_MAX = 64, QN_MAX_OPERANDS = 3, QN_MAX_OPTIONS = 256 };
 
 typedef struct qn_texts {
     const char *at[QN_TEXTS_MAX];
@@ -27,6 +27,7 @@ typedef struct qn_texts {
 typedef struct qn_args {
     const char *operands[QN_MAX_OPERANDS];
     size_t n_operands;
+    bool is_given[QN_MAX_OPTIONS]; /* rows of qn_options */
     bool quiet, verbose, deterministic;
     /* The model and its session. */
     const char *model; /* NULL: the demo model, in commands that take it */
@@ -36,8 +37,8 @@ typedef struct qn_args {
     int64_t threads, context, batch;
     /* Text in, text out. */
     const char *prompt, *file, *system, *chat_template, *reasoning;
-    qn_texts stop;
-    int64_t n_predict, reasoning_budget;
+    qn_texts stop, stop_tokens;
+    int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;
     const char *json_schema, *grammar, *choices, *json_space, *json_order;
     qn_sampling sampling;
@@ -159,6 +160,11 @@ typedef enum qn_args_result { QN_ARGS_OK, QN_ARGS_HELP, QN_ARGS_BAD } qn_args_re
 /* qn_args_parse - argv[0] is the command's name and is skipped; `args` has the command's defaults. QN_ARGS_HELP: --help was
  * there and has been answered on standard output. QN_ARGS_BAD: the reason has been printed. */
 qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args);
+
+/* qn_args_has - whether an option of the command line has set the field at an offset of qn_args.
+ * qn_args_has_sampling - whether one has set how tokens are sampled; a seed alone does not. */
+bool qn_args_has(const qn_args *args, size_t offset);
+bool qn_args_has_sampling(const qn_args *args);
 
 /* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, a name that
  * ends in ".gguf", or one of the hub that has a ':' or "gguf"), makes it the model. */

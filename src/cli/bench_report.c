@@ -1,9 +1,10 @@
-/* Tables and JSON of quern bench, and the limit that rates are compared with. */
+/* Tables and JSON of quern bench, what tokens are sampled by, and the limit that rates are compared with. */
 #include "cli/bench_report.h"
 
 #include "base/splitmix.h"
 #include "engine/read_rate.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,40 @@ bool qn_bench_limit(const qn_bench *bench, double *rate)
         return qn_model_read_rate(bench->model, rate) == QN_OK;
     *rate = qn_bandwidth_measure(bench->bandwidth, bench->info.n_threads);
     return true;
+}
+
+/* ---- Modes ---- */
+
+bool qn_bench_has(const qn_bench *bench, qn_bench_mode mode)
+{
+    return mode == QN_BENCH_GREEDY || (mode == QN_BENCH_SAMPLED && bench->is_sampled) ||
+           (mode == QN_BENCH_SCHEMA && bench->grammar);
+}
+
+qn_bench_mode qn_bench_compared(const qn_bench *bench, qn_bench_mode mode)
+{
+    return mode == QN_BENCH_SCHEMA && bench->is_sampled ? QN_BENCH_SAMPLED : QN_BENCH_GREEDY;
+}
+
+qn_bench_mode qn_bench_last(const qn_bench *bench)
+{
+    return bench->grammar ? QN_BENCH_SCHEMA : bench->is_sampled ? QN_BENCH_SAMPLED : QN_BENCH_GREEDY;
+}
+
+static bool samples(const qn_bench *bench, qn_bench_mode mode)
+{
+    return mode != QN_BENCH_GREEDY && bench->is_sampled;
+}
+
+void qn_bench_sample(const qn_bench *bench, qn_bench_mode mode, size_t index, qn_request_params *params)
+{
+    if (samples(bench, mode))
+        params->sampling = bench->args->sampling;
+    else
+        params->sampling.temperature = 0;
+    params->sampling.seed += index;
+    params->grammar = mode == QN_BENCH_SCHEMA ? bench->grammar : NULL;
+    params->ignore_end = true;
 }
 
 /* ---- Statistics ---- */
@@ -62,11 +97,87 @@ void qn_bench_print_times(const char *name, double *seconds, size_t n)
     printf("%-16s %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, t.mean, t.p50, t.p95, t.p99, t.max);
 }
 
+/* Which sampler a row had is as much a part of its result as the model. */
+static const struct {
+    const char *name;
+    size_t offset;
+    bool is_integer; /* an int, else a float */
+} members[] = {
+    { "temperature", offsetof(qn_sampling, temperature), false },
+    { "top_k", offsetof(qn_sampling, top_k), true },
+    { "top_p", offsetof(qn_sampling, top_p), false },
+    { "min_p", offsetof(qn_sampling, min_p), false },
+    { "typical_p", offsetof(qn_sampling, typical_p), false },
+    { "top_n_sigma", offsetof(qn_sampling, top_n_sigma), false },
+    { "xtc_probability", offsetof(qn_sampling, xtc_probability), false },
+    { "xtc_threshold", offsetof(qn_sampling, xtc_threshold), false },
+    { "mirostat", offsetof(qn_sampling, mirostat), true },
+    { "mirostat_tau", offsetof(qn_sampling, mirostat_tau), false },
+    { "mirostat_eta", offsetof(qn_sampling, mirostat_eta), false },
+    { "repeat_penalty", offsetof(qn_sampling, repeat_penalty), false },
+    { "repeat_last_n", offsetof(qn_sampling, repeat_last_n), true },
+    { "frequency_penalty", offsetof(qn_sampling, frequency_penalty), false },
+    { "presence_penalty", offsetof(qn_sampling, presence_penalty), false },
+};
+
+/* Each as `quote`, name, `quote`, `between`, value, `after`; then the seed. */
+static void print_sampling(const qn_sampling *sampling, const char *quote, const char *between, const char *after)
+{
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        const void *value = (const char *)sampling + members[i].offset;
+        printf("%s%s%s%s", quote, members[i].name, quote, between);
+        if (members[i].is_integer)
+            printf("%d%s", *(const int *)value, after);
+        else
+            printf("%g%s", (double)*(const float *)value, after);
+    }
+    printf("%sseed%s%s%llu", quote, quote, between, (unsigned long long)sampling->seed);
+}
+
+void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode)
+{
+    json_t *path = mode == QN_BENCH_SCHEMA ? json_string(bench->args->json_schema) : NULL;
+    char *text = path ? json_dumps(path, JSON_ENCODE_ANY) : NULL;
+    fputs("\"sampling\":", stdout);
+    if (samples(bench, mode)) {
+        putchar('{');
+        print_sampling(&bench->args->sampling, "\"", ":", ",");
+        putchar('}');
+    } else {
+        fputs("null", stdout);
+    }
+    /* A name that is not UTF-8 cannot be written in JSON. */
+    printf(",\"json_schema\":%s", text ? text : mode == QN_BENCH_SCHEMA ? "\"\"" : "null");
+    free(text);
+    json_decref(path);
+}
+
+void qn_bench_print_modes(const qn_bench *bench)
+{
+    if (bench->is_sampled) {
+        fputs("sampled: ", stdout);
+        print_sampling(&bench->args->sampling, "", " ", ", ");
+        putchar('\n');
+    }
+    if (bench->grammar) {
+        printf("schema: %s, ", bench->is_sampled ? "sampled" : "greedy");
+        qn_print_escaped(stdout, bench->args->json_schema, strlen(bench->args->json_schema));
+        putchar('\n');
+    }
+}
+
 void qn_bench_print_head(const qn_bench *bench)
 {
-    if (strcmp(bench->args->format, "table") == 0)
-        printf("%-10s %8s %8s %8s %26s %12s %10s %10s\n", "test", "depth", "threads", "kv", "tok/s median (min..max)",
-               "MB/token", "read GB/s", "of limit");
+    if (strcmp(bench->args->format, "table") != 0)
+        return;
+    qn_bench_print_modes(bench);
+    printf("%-18s %8s %8s %8s %26s %12s %10s %10s %10s\n", "test", "depth", "threads", "kv", "tok/s median (min..max)",
+           "MB/token", "read GB/s", "of limit", "of free");
+}
+
+static bool has_free(const qn_bench_test *test)
+{
+    return test->decode && test->mode != QN_BENCH_GREEDY;
 }
 
 /* For decoding the share of the limit is what was read over what could have been; a prompt reads weights once a batch. */
@@ -74,7 +185,7 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
 {
     const size_t n = (size_t)bench->args->repetitions;
     const double rate = qn_bench_quantile(test->rates, n, 0.5), limit = qn_bench_quantile(test->bandwidths, n, 0.5);
-    char name[64], rates[64], of_limit[16] = "-";
+    char name[64], rates[64], of_limit[16] = "-", of_free[16] = "-";
     if (test->parallel > 1)
         snprintf(name, sizeof name, "%zu x %s", test->parallel, test->name);
     else
@@ -82,8 +193,10 @@ static void print_table_line(const qn_bench *bench, qn_bench_test *test)
     snprintf(rates, sizeof rates, "%.2f (%.2f..%.2f)", rate, test->rates[0], test->rates[n - 1]);
     if (test->decode && limit > 0)
         snprintf(of_limit, sizeof of_limit, "%.0f%%", 100 * rate * (double)test->bytes_per_token / limit);
-    printf("%-10s %8zu %8d %8s %26s %12.1f %10.1f %10s\n", name, test->depth, bench->info.n_threads, bench->kv, rates,
-           (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit);
+    if (has_free(test))
+        snprintf(of_free, sizeof of_free, "%.3f", qn_bench_quantile(test->of_free, n, 0.5));
+    printf("%-18s %8zu %8d %8s %26s %12.1f %10.1f %10s %10s\n", name, test->depth, bench->info.n_threads, bench->kv, rates,
+           (double)test->bytes_per_token * 1e-6, limit * 1e-9, of_limit, of_free);
 }
 
 static void print_json(const qn_bench *bench, qn_bench_test *test)
@@ -98,6 +211,13 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
         printf("\"read_gb_per_s\":%.3f,", limit * 1e-9);
     else
         fputs("\"read_gb_per_s\":null,", stdout);
+    if (test->decode) {
+        qn_bench_print_mode(bench, test->mode);
+        if (has_free(test))
+            printf(",\"of_free\":%.4f,", qn_bench_quantile(test->of_free, n, 0.5));
+        else
+            fputs(",\"of_free\":null,", stdout);
+    }
     printf("\"peak_rss_bytes\":%llu}\n", (unsigned long long)qn_peak_rss());
 }
 

@@ -294,7 +294,8 @@ static bool prepare(struct run *run)
         qn_cli_error("libcurl cannot be initialised");
         return false;
     }
-    if (!set_lengths(run) || !qn_serve_words_read(&run->words, run->args->file) || !set_target(run))
+    if (!set_lengths(run) || !qn_serve_words_read(&run->words, run->args->file) || !set_target(run) ||
+        !qn_serve_take_sampling(&run->target, run->args))
         return false;
     run->target.model = run->args->model;
     if (!run->target.model) {
@@ -312,6 +313,8 @@ static void free_run(struct run *run)
     curl_slist_free_all(run->target.headers);
     free(run->target.base);
     free(run->target.url);
+    json_decref(run->target.sampling);
+    json_decref(run->target.format);
     json_decref(run->model);
     qn_serve_words_free(&run->words);
     free(run->lengths);

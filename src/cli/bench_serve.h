@@ -62,6 +62,7 @@ char *qn_serve_prompt(const qn_serve_words *words, size_t n_words, uint64_t seed
 typedef struct qn_serve_target {
     char *base, *url; /* the server's address, and that of the endpoint */
     const char *model;
+    json_t *sampling, *format;  /* members of a body: temperature and the like; response_format, or NULL */
     bool chat, may_end;         /* the endpoint; may_end: the model may end an answer before its length */
     long timeout;               /* seconds */
     struct curl_slist *headers; /* of a request for events */
@@ -97,6 +98,12 @@ json_t *qn_serve_first_model(const qn_serve_target *target);
 
 /* qn_serve_add_time - false without memory. */
 bool qn_serve_add_time(qn_serve_times *times, double seconds);
+
+/* ---- What requests are sampled by ---- */
+
+/* qn_serve_take_sampling - `sampling` and `format` of the target, by the options. The caller frees them. False with an
+ * error line. */
+bool qn_serve_take_sampling(qn_serve_target *target, const qn_args *args);
 
 /* ---- Results ---- */
 

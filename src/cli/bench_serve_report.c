@@ -29,16 +29,19 @@ static double rate(uint64_t n, double seconds)
 /* What a server says is printed as text that is UTF-8 and cannot drive a terminal. */
 static void print_json(const qn_args *args, const qn_serve_target *target, qn_serve_results *r, size_t n)
 {
-    json_t *out = json_pack(
-        "{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}",
-        "test", "serve", "url", target->url, "model", target->model, "api", target->chat ? "chat" : "completions", "requests",
-        (json_int_t)n, "parallel", (json_int_t)(args->rate > 0 ? 0 : args->sequences), "rate", (double)args->rate, "sent",
-        (json_int_t)r->n_sent, "answered", (json_int_t)r->n_answered, "failed", (json_int_t)r->n_failed, "cancelled",
-        (json_int_t)r->n_cancelled, "seconds", r->seconds, "requests_per_s", rate(r->n_answered, r->seconds), "tok_per_s",
-        rate(r->n_generated, r->seconds), "counted_by", r->n_uncounted ? "events" : "usage", "prompt_tokens",
-        (json_int_t)r->n_prompt, "cached_tokens", (json_int_t)r->n_cached, "completion_tokens", (json_int_t)r->n_generated,
-        "ttft_ms", times_json(&r->first), "inter_token_ms", times_json(&r->gaps), "per_token_ms", times_json(&r->per_token),
-        "latency_ms", times_json(&r->latency), "errors", failures_json(r));
+    json_t *out =
+        json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:O, s:s?, s:s, s:I, s:I, s:I, s:o, "
+                  "s:o, s:o, s:o, "
+                  "s:o}",
+                  "test", "serve", "url", target->url, "model", target->model, "api", target->chat ? "chat" : "completions",
+                  "requests", (json_int_t)n, "parallel", (json_int_t)(args->rate > 0 ? 0 : args->sequences), "rate",
+                  (double)args->rate, "sent", (json_int_t)r->n_sent, "answered", (json_int_t)r->n_answered, "failed",
+                  (json_int_t)r->n_failed, "cancelled", (json_int_t)r->n_cancelled, "seconds", r->seconds, "requests_per_s",
+                  rate(r->n_answered, r->seconds), "tok_per_s", rate(r->n_generated, r->seconds), "sampling", target->sampling,
+                  "json_schema", args->json_schema, "counted_by", r->n_uncounted ? "events" : "usage", "prompt_tokens",
+                  (json_int_t)r->n_prompt, "cached_tokens", (json_int_t)r->n_cached, "completion_tokens",
+                  (json_int_t)r->n_generated, "ttft_ms", times_json(&r->first), "inter_token_ms", times_json(&r->gaps),
+                  "per_token_ms", times_json(&r->per_token), "latency_ms", times_json(&r->latency), "errors", failures_json(r));
     char *text = out ? json_dumps(out, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(8)) : NULL;
     if (text)
         puts(text);
@@ -48,8 +51,32 @@ static void print_json(const qn_args *args, const qn_serve_target *target, qn_se
     json_decref(out);
 }
 
-static void print_table(qn_serve_results *r, size_t n)
+/* "sampled: temperature 1, top_k 20, seed 1; JSON by FILE", unless it is greedy without a schema. */
+static void print_sampling(const qn_args *args, const qn_serve_target *target)
 {
+    const char *name, *before = "sampled: ";
+    json_t *value;
+    if (!qn_args_has_sampling(args) && !args->json_schema)
+        return;
+    json_object_foreach(target->sampling, name, value)
+    {
+        printf("%s%s ", before, name);
+        if (json_is_integer(value))
+            printf("%lld", (long long)json_integer_value(value));
+        else
+            printf("%g", json_real_value(value));
+        before = ", ";
+    }
+    if (args->json_schema) {
+        fputs("; JSON by ", stdout);
+        qn_print_escaped(stdout, args->json_schema, strlen(args->json_schema));
+    }
+    putchar('\n');
+}
+
+static void print_table(const qn_args *args, const qn_serve_target *target, qn_serve_results *r, size_t n)
+{
+    print_sampling(args, target);
     printf("%zu of %zu requests in %.1f s: %zu answered, %zu failed, %zu cancelled; %.2f answered a second\n", r->n_sent, n,
            r->seconds, r->n_answered, r->n_failed, r->n_cancelled, rate(r->n_answered, r->seconds));
     if (r->n_answered) {
@@ -77,7 +104,7 @@ void qn_serve_print(const qn_args *args, const qn_serve_target *target, qn_serve
     if (strcmp(args->format, "json") == 0)
         print_json(args, target, results, n);
     else
-        print_table(results, n);
+        print_table(args, target, results, n);
     if (results->n_uncounted)
         qn_cli_error("note: the server counted no tokens for %zu of %zu answers (stream_options.include_usage); their events "
                      "were counted",

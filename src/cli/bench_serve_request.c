@@ -217,10 +217,13 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 
 static char *make_body(const qn_serve_target *t, const char *prompt, size_t n_generate)
 {
-    json_t *body = json_pack("{s:s, s:I, s:b, s:{s:b}, s:i}", "model", t->model, "max_tokens", (json_int_t)n_generate, "stream",
-                             1, "stream_options", "include_usage", 1, "temperature", 0);
+    json_t *body = json_pack("{s:s, s:I, s:b, s:{s:b}}", "model", t->model, "max_tokens", (json_int_t)n_generate, "stream", 1,
+                             "stream_options", "include_usage", 1);
     json_t *input = t->chat ? json_pack("[{s:s, s:s}]", "role", "user", "content", prompt) : json_string(prompt);
-    bool ok = body && input && json_object_set(body, t->chat ? "messages" : "prompt", input) == 0;
+    bool ok = body && input && json_object_set(body, t->chat ? "messages" : "prompt", input) == 0 &&
+              json_object_update(body, t->sampling) == 0;
+    if (ok && t->format)
+        ok = json_object_set(body, "response_format", t->format) == 0;
     if (ok && !t->may_end)
         ok = json_object_set_new(body, "ignore_eos", json_true()) == 0;
     char *text = ok ? json_dumps(body, JSON_COMPACT) : NULL;

@@ -96,8 +96,7 @@ static void submit(struct soak_request *r)
     params.tokens = s->tokens + (r - s->requests);
     params.n_tokens = r->n_prompt;
     params.max_tokens = (int64_t)r->n_generate;
-    params.ignore_end = true;
-    params.sampling.temperature = 0;
+    qn_bench_sample(s->bench, qn_bench_last(s->bench), (size_t)(r - s->requests), &params);
     params.on_token = on_token;
     params.on_end = on_end;
     params.user = r;
@@ -175,9 +174,12 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
         print_times("ttft_ms", s->first, s->n_first);
         fputs(",", stdout);
         print_times("inter_token_ms", s->gaps, s->n_gaps);
+        fputs(",", stdout);
+        qn_bench_print_mode(s->bench, qn_bench_last(s->bench));
         puts("}");
         return;
     }
+    qn_bench_print_modes(s->bench);
     printf("%zu requests in %.1f s, %.1f tok/s, %llu steps of %.1f ms (longest %.1f ms), %llu set aside\n", s->n, seconds, rate,
            (unsigned long long)c.steps, 1e3 * c.step_seconds / (double)c.steps, 1e3 * c.longest_step_seconds,
            (unsigned long long)c.set_aside);

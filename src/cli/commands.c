@@ -44,11 +44,15 @@ const qn_command qn_commands[] = {
       "if all are errors, or the job could not go on.",
       0, 3, NULL, qn_cli_batch },
     { QN_CMD_BENCH, "bench", "measure speed, beside the memory bandwidth of the same machine", "bench [-m] MODEL [options]",
-      "Measures prefill, a prompt of random token ids (ppN), and greedy decoding from one of them on (tgN), after -d tokens "
+      "Measures prefill, a prompt of random token ids (ppN), and greedy decoding (tgN), after -d tokens of context. With an\n"
+      "option that says how tokens are sampled also decoding by it (tgN sampled), the others as in quern run; with\n"
+      "--json-schema also JSON of the schema (tgN schema), greedy or by these options. Decoding is that of a request to a\n"
+      "scheduler, as quern serve has it. Each test runs -r times, in turn with those that it is compared with; the table and "
+      "the\n"
+      "JSON give median, least and greatest rate, the bytes that decoding one token reads at that depth, the read bandwidth "
       "of\n"
-      "context. Each test runs -r times; the table and the JSON give median, least and greatest rate, the bytes that decoding\n"
-      "one token reads at that depth, and the read bandwidth of the machine with as many threads, or of the GPU, measured\n"
-      "between the repetitions. JSON is one object a test and line.",
+      "the machine with as many threads, or of the GPU, measured between the repetitions, and the rate over that of the row\n"
+      "without: greedy for sampled, and for the schema the one that samples alike. JSON is one object a test and line.",
       0, 1, qn_bench_defaults, qn_cli_bench },
     { QN_CMD_BENCH_SERVE, "bench-serve", "measure a server of OpenAI's protocol", "bench-serve URL [options]",
       "Sends requests to a server, quern's or another, and prints how long they waited for the first token and between "

@@ -1,4 +1,4 @@
-/* The grammar of an output, from the options of run. */
+/* The grammar of an output, from the options of run and bench. */
 #ifndef QN_CLI_GRAMMAR_H
 #define QN_CLI_GRAMMAR_H
 

@@ -21,6 +21,7 @@ enum {
     PULL = QN_CMD_PULL,
     SERVE = QN_CMD_SERVE,
     GENERATE = RUN | CHAT,
+    SAMPLE = GENERATE | SERVE | BENCH,
     EVALUATE = GENERATE | SERVE | BATCH | BENCH | PERPLEXITY | LOGITS
 };
 
@@ -139,36 +140,61 @@ const qn_option qn_options[] = {
          "file that exists is replaced only if it is empty or a session file. Whether it can be written is tried at the start; "
          "if it cannot at the end, a file in the folder for temporary files is written and named."),
 
-    NUMBER(GENERATE | SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
-           "temperature (default 0.8); 0 is greedy", NULL),
-    INT32(GENERATE | SERVE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
+    NUMBER(SAMPLE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6, "temperature (default 0.8); 0 is greedy",
+           NULL),
+    INT32(SAMPLE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
           "keep the K most likely tokens (default 40); 0 keeps all", NULL),
-    NUMBER(GENERATE | SERVE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1,
+    NUMBER(SAMPLE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1,
            "keep the most likely tokens up to this probability (default 0.95)", NULL),
-    NUMBER(GENERATE | SERVE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
+    NUMBER(SAMPLE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
            "drop tokens less likely than P times the most likely (default 0.05)", NULL),
-    NUMBER(GENERATE | SERVE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
+    NUMBER(SAMPLE, "--typical", "--typical-p", NULL, sampling.typical_p, "P", 0, 1,
+           "keep the tokens nearest to the expected surprisal up to this probability (default 1: off)", NULL),
+    NUMBER(SAMPLE, "--top-n-sigma", NULL, "--top-nsigma", sampling.top_n_sigma, "N", 0, 1e6,
+           "keep tokens with logits within N standard deviations of the largest (default 0: off)", NULL),
+    NUMBER(SAMPLE, "--xtc-probability", NULL, NULL, sampling.xtc_probability, "P", 0, 1,
+           "with this probability drop all likely tokens but the least likely of them (default 0)", NULL),
+    NUMBER(SAMPLE, "--xtc-threshold", NULL, NULL, sampling.xtc_threshold, "P", 0, 1,
+           "the probability from which a token is likely for that (default 0.1)", NULL),
+    INT32(SAMPLE, "--mirostat", NULL, NULL, sampling.mirostat, "V", 0, 2,
+          "2: Mirostat 2.0 in place of the filters (default 0: off)", "On the CPU. Its first version, 1, is not supported."),
+    NUMBER(SAMPLE, "--mirostat-ent", NULL, NULL, sampling.mirostat_tau, "N", 0, 100,
+           "the mean surprise that it aims at, in bits: tau (default 5)", NULL),
+    NUMBER(SAMPLE, "--mirostat-lr", NULL, NULL, sampling.mirostat_eta, "N", 0, 100, "how fast it follows: eta (default 0.1)",
+           NULL),
+    NUMBER(SAMPLE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
            "above 1: make recent tokens less likely (default 1: off)", NULL),
-    INT32(GENERATE | SERVE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
+    INT32(SAMPLE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
           "how many recent tokens that looks at (default 64)", NULL),
-    NUMBER(GENERATE | SERVE, "--frequency-penalty", NULL, NULL, sampling.frequency_penalty, "X", -2, 2,
+    NUMBER(SAMPLE, "--frequency-penalty", NULL, NULL, sampling.frequency_penalty, "X", -2, 2,
            "subtract X from a logit for each time the token was generated (default 0)", NULL),
-    NUMBER(GENERATE | SERVE, "--presence-penalty", NULL, NULL, sampling.presence_penalty, "X", -2, 2,
+    NUMBER(SAMPLE, "--presence-penalty", NULL, NULL, sampling.presence_penalty, "X", -2, 2,
            "subtract X from the logits of tokens that were generated (default 0)", NULL),
     U64(GENERATE, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default: a new one each time)",
         "The same seed, model and prompt give the same text."),
+    U64(BENCH, "--seed", NULL, "-s", sampling.seed, "S", "seed of the sampler (default 1)",
+        "Of the first sequence; each has its own. The same ones are drawn in every repetition."),
     U64(SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of requests that have none (default: a new one each time)",
         NULL),
     TEXTS(GENERATE, "--stop", NULL, "--reverse-prompt", stop, "TEXT", "stop where this text appears; may be repeated",
           "The text is not printed."),
+    TEXTS(RUN, "--stop-token", NULL, NULL, stop_tokens, "ID", "stop where this token is generated; may be repeated",
+          "A number of quern tokenize --ids. The token's text is not printed."),
+    INT(RUN, "--min-tokens", NULL, NULL, min_tokens, "N", 0, INT32_MAX, "do not stop before N new tokens (default 0)",
+        "Tokens that end the text are not sampled, and texts of --stop are printed. A grammar or schema that allows nothing "
+        "but the "
+        "end ends the text all the same."),
+    TEXT(BENCH, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
+         "also decode JSON that fits the schema in this file, as in run",
+         "Where a document is complete, the model ends it and another begins, until -n tokens are decoded."),
     TEXT(RUN, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
          "the text is JSON that fits the schema in this file",
          "Keywords that are not supported are an error. With --chat the answer is, and reasoning before it is free."),
-    CHOICE(RUN, "--json-whitespace", NULL, NULL, json_space, "HOW", qn_json_spaces,
+    CHOICE(RUN | BENCH, "--json-whitespace", NULL, NULL, json_space, "HOW", qn_json_spaces,
            "with --json-schema: default, indent, compact or any",
            "default is what Python's json.dumps writes, indent what it writes with indent=2; any leaves white space to the "
            "model."),
-    CHOICE(RUN, "--json-property-order", NULL, NULL, json_order, "ORDER", qn_json_orders,
+    CHOICE(RUN | BENCH, "--json-property-order", NULL, NULL, json_order, "ORDER", qn_json_orders,
            "with --json-schema: properties in the order of the schema, or any", NULL),
     TEXT(RUN, "--grammar", NULL, "--grammar-file", grammar, "FILE", "the text fits the grammar in this file (GBNF)",
          "The syntax is llama.cpp's, without token literals; the text is what the rule root derives."),
@@ -201,7 +227,13 @@ const qn_option qn_options[] = {
            "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, parallel, "
            "tok_per_s "
            "(an object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at that "
-           "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes."),
+           "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes; of decoding "
+           "also "
+           "sampling (an object of temperature, top_k, top_p, min_p, typical_p, top_n_sigma, xtc_probability, xtc_threshold, "
+           "repeat_penalty, repeat_last_n, frequency_penalty, "
+           "presence_penalty, seed; null if it is greedy), json_schema (the file, or null) and of_free (the rate over that of "
+           "the row it "
+           "is compared with, median of the repetitions; null without one)."),
 
     TEXT(BENCH_SERVE, "-m", "--model", NULL, model, "NAME",
          "the model's name in requests (default: the first that the server lists)", NULL),
@@ -227,7 +259,21 @@ const qn_option qn_options[] = {
          "Without it they are frequent English words in random order. Either way the server counts their tokens, and prompts "
          "have "
          "as many words as that needs."),
-    U64(BENCH_SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of prompts and arrivals (default 1)", NULL),
+    U64(BENCH_SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of prompts and arrivals (default 1)",
+        "It is sent as seed, too, where tokens are sampled."),
+    NUMBER(BENCH_SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
+           "the requests' temperature (default 0)", NULL),
+    INT32(BENCH_SERVE, "--top-k", NULL, NULL, sampling.top_k, "K", 0, INT32_MAX,
+          "the requests' top_k (default: it is not sent)",
+          "OpenAI's protocol does not have it; quern, vLLM, SGLang and llama.cpp do."),
+    NUMBER(BENCH_SERVE, "--top-p", NULL, NULL, sampling.top_p, "P", 1e-9, 1, "the requests' top_p (default: it is not sent)",
+           NULL),
+    NUMBER(BENCH_SERVE, "--min-p", NULL, NULL, sampling.min_p, "P", 0, 0.999999,
+           "the requests' min_p (default: it is not sent)", "As top_k, no part of OpenAI's protocol."),
+    TEXT(BENCH_SERVE, "--json-schema", NULL, "--json-schema-file", json_schema, "FILE",
+         "the requests' response_format is the JSON schema in this file, which is strict",
+         "With ignore_eos quern begins another document where one is complete; of servers that do otherwise, answers may be "
+         "shorter."),
     FLAG(BENCH_SERVE, "--may-end", NULL, NULL, may_end, "answers may end before their length",
          "ignore_eos, which is no part of OpenAI's protocol, is then not sent."),
     INT(BENCH_SERVE, "--timeout", NULL, NULL, timeout, "S", 1, 1 << 20,
@@ -235,7 +281,9 @@ const qn_option qn_options[] = {
     CHOICE(BENCH_SERVE, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
            "JSON is one object with the keys test, url, model, api, requests, parallel (0 with --rate), rate, sent, answered, "
            "failed, "
-           "cancelled, seconds, requests_per_s, tok_per_s (of answers), counted_by (usage, or events where the server counts "
+           "cancelled, seconds, requests_per_s, tok_per_s (of answers), sampling (an object of what was sent: temperature, and "
+           "top_k, top_p, min_p, seed where they were), json_schema (the file, or null), counted_by (usage, or events where "
+           "the server counts "
            "no tokens), "
            "prompt_tokens, cached_tokens, completion_tokens; ttft_ms, inter_token_ms (between events with text), per_token_ms "
            "(of an "
@@ -375,6 +423,7 @@ const qn_option qn_options[] = {
     FLAG(PULL, "-q", "--quiet", NULL, quiet, "no notes and no progress", NULL),
 };
 const size_t qn_n_options = sizeof qn_options / sizeof *qn_options;
+_Static_assert(sizeof qn_options / sizeof *qn_options <= QN_MAX_OPTIONS, "qn_args.is_given has a place for each");
 
 /* Checked after the table above, so an option of quern's own wins. */
 const qn_foreign_option qn_foreign_options[] = {
@@ -397,7 +446,6 @@ const qn_foreign_option qn_foreign_options[] = {
     { "--no-mmap", NULL, 0, "quern maps files into memory; leave it out" },
     { "-e", "--escape", 0, "quern reads prompts as they are; use $'...' of the shell" },
     { "--jinja", NULL, 0, "templates are always run; leave it out" },
-    { "--typical", NULL, 0, "quern does not have it; --min-p is near it" },
     { "--log-disable", NULL, 0, "use -q" },
     { "--no-display-prompt", NULL, RUN, "quern never prints the prompt" },
     { "--no-warmup", NULL, RUN | CHAT, "quern does not warm up" },

@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,23 @@ void qn_run_defaults(qn_args *args)
 {
     qn_sampling_args_defaults(args);
     args->n_predict = args->reasoning_budget = -1;
+}
+
+/* The numbers of --stop-token; false with an error line. */
+static bool parse_stop_tokens(const qn_args *args, qn_token tokens[QN_TEXTS_MAX])
+{
+    for (size_t i = 0; i < args->stop_tokens.count; i++) {
+        const char *text = args->stop_tokens.at[i];
+        char *end;
+        errno = 0;
+        const long id = strtol(text, &end, 10);
+        if (*text < '0' || *text > '9' || *end || errno || id > INT32_MAX) {
+            qn_cli_error("--stop-token: '%s' is no token id", text);
+            return false;
+        }
+        tokens[i] = (qn_token)id;
+    }
+    return true;
 }
 
 /* Checks beyond the parser's: the meaning of operands, and options that exclude each other. */
@@ -46,6 +64,13 @@ static int check_args(qn_args *args)
         qn_cli_error("-p: no prompt given; use -p TEXT, -f FILE or standard input");
         return QN_EXIT_USAGE;
     }
+    if (args->n_predict >= 0 && args->min_tokens > args->n_predict) {
+        qn_cli_error("--min-tokens: %lld is more than the %lld of -n", (long long)args->min_tokens, (long long)args->n_predict);
+        return QN_EXIT_USAGE;
+    }
+    qn_token stop_tokens[QN_TEXTS_MAX];
+    if (!parse_stop_tokens(args, stop_tokens))
+        return QN_EXIT_USAGE;
     const int status = qn_check_grammar(args);
     return status ? status : qn_check_stops(args);
 }
@@ -202,8 +227,9 @@ static void print_stats(const qn_args *args, const qn_generate_result *result)
 
 static int generate(const qn_args *args, const qn_model *model, qn_session *session, qn_grammar *grammar)
 {
-    qn_token *tokens;
+    qn_token *tokens, stop_tokens[QN_TEXTS_MAX];
     size_t count;
+    (void)parse_stop_tokens(args, stop_tokens); /* which were checked before the model was loaded */
     if (!prompt_tokens(args, model, session, &tokens, &count))
         return QN_EXIT_FAILED;
     qn_generate_params params = qn_generate_defaults();
@@ -212,6 +238,9 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     params.ignore_end = args->ignore_end;
     params.stop = args->stop.at;
     params.n_stop = args->stop.count;
+    params.stop_tokens = stop_tokens;
+    params.n_stop_tokens = args->stop_tokens.count;
+    params.min_tokens = args->min_tokens;
     params.reasoning_budget = args->reasoning_budget;
     params.grammar = grammar;
     params.grammar_trigger.when = args->chat ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;

@@ -138,16 +138,19 @@ typedef struct qn_device_vtable {
      * written. */
     qn_status (*run)(qn_device *device, const qn_step *step);
 
-    /* The same in two calls, between which the device computes and the host is free. NULL for devices that compute on the
+    /* The same in three calls, between which the device computes and the host is free. NULL for devices that compute on the
      * host.
-     *   launch   queues the step. Its rows, and what it points to, stay as they are until `finish` returns; `reserve` and
+     *   launch   queues the step, and sampling if no request has `prepare`. Its rows, and what it points to, stay as they are until `finish` returns; `reserve` and
      *            `run` are not called before, and what its memories hold is not dropped (qn_sequence_advance). A second step,
      *            of up to qn_device.ahead sequences, may be launched before the first is finished, if the first has neither
      *            logits nor a `check`. After an error nothing of the step is queued any more, but a part may have been
      *            computed; `finish` is not called for it
+     *   sample   prepares the requests of the step that was launched last, and queues its sampling; nothing if it is queued. It comes
+     *            before another `launch`, and before `finish`. After an error the step is over: `finish` is not called for it
      *   finish   waits for the step that was launched first; then logits and sampled tokens are written. A token is
      *            QN_SAMPLE_LOST if it has to be sampled from logits that the step launched behind it replaces */
     qn_status (*launch)(qn_device *device, const qn_step *step);
+    qn_status (*sample)(qn_device *device);
     qn_status (*finish)(qn_device *device);
 
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);

@@ -1,9 +1,11 @@
-/* Constraints: where a grammar begins, its match, and the sample under a mask. */
+/* Constraints: where a grammar begins, its match, and the sample under a mask; tokens that are held back. */
 #include "engine/constraint.h"
 
+#include "base/memory.h"
 #include "base/splitmix.h"
 #include "engine/events.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,8 +65,8 @@ static qn_constraint of_match(qn_grammar_match *match, qn_grammar *grammar, cons
                             .match = match };
 }
 
-qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, const qn_token *prompt,
-                               size_t n, const qn_sampling *sampling, qn_constraint *out)
+qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_grammar_trigger *trigger, bool repeats,
+                               const qn_token *prompt, size_t n, const qn_sampling *sampling, qn_constraint *out)
 {
     const qn_tokenizer *tok;
     qn_grammar_vocab *vocab;
@@ -77,6 +79,7 @@ qn_status qn_constraint_create(qn_model *model, qn_grammar *grammar, const qn_gr
     QN_TRY(qn_model_tokenizer(model, &tok));
     qn_model_output(model, &output);
     QN_TRY(find_start(model, &output, trigger, prompt, n, &start));
+    start.repeats = repeats;
     QN_TRY(qn_grammars_vocab(model->grammars, tok, &output, &vocab));
     QN_TRY(qn_grammar_match_create(vocab, grammar, &start, &match));
     *out = of_match(match, grammar, sampling);
@@ -107,6 +110,22 @@ void qn_constraint_again(const qn_constraint *c, const uint32_t *allowed, qn_sam
         request->random = qn_splitmix(&request->random);
 }
 
+/* A mask costs as much as some tens of checks, a rejected token a mask and another sample. */
+bool qn_constraint_checks_first(const qn_constraint *c)
+{
+    return c->accepts && c->rejected < 0.1f;
+}
+
+void qn_constraint_count_check(qn_constraint *c, bool is_rejected)
+{
+    c->rejected += 0.25f * ((float)is_rejected - c->rejected);
+}
+
+void qn_constraint_count_mask(qn_constraint *c)
+{
+    c->rejected *= 0.98f;
+}
+
 qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
 {
     memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
@@ -114,4 +133,52 @@ qn_status qn_constraint_mask(const qn_constraint *c, const qn_token *answer, siz
         return qn_grammar_match_mask(c->match, answer, n, allowed);
     c->mask(c->user, answer, n, allowed);
     return QN_OK;
+}
+
+bool qn_constraint_quick_mask(const qn_constraint *c, const qn_token *answer, size_t n, size_t n_vocab, uint32_t *allowed)
+{
+    memset(allowed, 0, qn_sample_mask_words(n_vocab) * sizeof *allowed);
+    return qn_grammar_match_quick_mask(c->match, answer, n, allowed);
+}
+
+/* ---- Tokens that are held back ---- */
+
+qn_status qn_held_biases(const qn_model *model, int64_t min_tokens, bool ignore_end, const qn_token *stop_tokens,
+                         size_t n_stop_tokens, const qn_logit_bias *bias, size_t n_bias, qn_logit_bias **out, size_t *n_held)
+{
+    const size_t n_vocab = min_tokens > 0 && !ignore_end ? model->hparams.n_vocab : 0;
+    size_t n = min_tokens > 0 ? n_stop_tokens : 0;
+    for (size_t token = 0; token < n_vocab; token++)
+        n += qn_token_is_end(model, (qn_token)token);
+    QN_TRY(qn_alloc(out, n_bias + n, sizeof **out, "biases"));
+    if (n_bias)
+        memcpy(*out, bias, n_bias * sizeof **out);
+    *n_held = 0;
+    qn_logit_bias *held = *out + n_bias;
+    for (size_t i = 0; i < n_stop_tokens && min_tokens > 0; i++)
+        held[(*n_held)++] = (qn_logit_bias){ stop_tokens[i], -INFINITY };
+    for (size_t token = 0; token < n_vocab; token++)
+        if (qn_token_is_end(model, (qn_token)token))
+            held[(*n_held)++] = (qn_logit_bias){ (qn_token)token, -INFINITY };
+    return QN_OK;
+}
+
+static bool holds(const qn_logit_bias *held, size_t n, size_t token)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((size_t)held[i].token == token)
+            return true;
+    return false;
+}
+
+void qn_constraint_release(const uint32_t *allowed, size_t n_vocab, size_t n_held, qn_sample_request *request)
+{
+    const qn_logit_bias *held = request->bias + (request->n_bias - n_held);
+    for (size_t i = 0; n_held && i < qn_sample_mask_words(n_vocab); i++)
+        for (uint32_t left = allowed[i]; left; left &= left - 1) {
+            const size_t token = 32 * i + (size_t)__builtin_ctz(left);
+            if (token < n_vocab && !holds(held, n_held, token))
+                return;
+        }
+    request->n_bias -= n_held;
 }

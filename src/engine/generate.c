@@ -14,6 +14,8 @@ struct generation {
     const qn_generate_params *params;
     qn_constraint constraint;
     qn_session_sampling sampling;
+    qn_logit_bias *held; /* [n_held] for the first tokens */
+    size_t n_held;
     qn_stop_strings *stop_strings;
     qn_stop *stop;
     qn_utf8_stream utf8;
@@ -109,6 +111,14 @@ static qn_status find_text(const struct generation *g, qn_token token, const cha
     return qn_tokenizer_piece(tok, token, bytes, length);
 }
 
+static bool ends_at(const struct generation *g, qn_token token)
+{
+    for (size_t i = 0; i < g->params->n_stop_tokens; i++)
+        if (g->params->stop_tokens[i] == token)
+            return true;
+    return !g->params->ignore_end && qn_token_is_end(g->session->model, token);
+}
+
 /* Passes a token, its text and its events on. Sets *keep_going to false, and the stop reason, if it was the last token. */
 static qn_status emit_token(struct generation *g, qn_token token, bool *keep_going)
 {
@@ -117,12 +127,13 @@ static qn_status emit_token(struct generation *g, qn_token token, bool *keep_goi
     *keep_going = true;
     g->session->pending = token;
     g->result.n_generated++;
+    qn_stop_hold(g->stop, (int64_t)g->result.n_generated <= g->params->min_tokens);
     if (g->params->on_token && !g->params->on_token(g->params->user, token)) {
         g->result.reason = QN_STOP_CALLBACK;
         *keep_going = false;
         return QN_OK;
     }
-    if (!g->params->ignore_end && qn_token_is_end(g->session->model, token)) {
+    if (ends_at(g, token)) {
         g->result.reason = QN_STOP_END;
         *keep_going = false;
         return QN_OK;
@@ -156,6 +167,7 @@ static qn_status advance(struct generation *g, const qn_token *tokens, size_t n,
         QN_TRY(qn_events_words(&g->events, g->session->model, &g->words, &g->n_words));
     }
     const bool is_word = g->next_word < g->n_words;
+    g->sampling.n_held = (int64_t)g->result.n_generated < g->params->min_tokens ? g->n_held : 0;
     QN_TRY(evaluate(g, tokens, n, is_word ? NULL : next, keep_going));
     if (is_word)
         *next = g->words[g->next_word++];
@@ -209,6 +221,10 @@ static qn_status check_params(const qn_model *model, const qn_generate_params *p
         return qn_fail(QN_ERR_INVALID, "on_event: it is given with on_text, expected one of them");
     if (params->tools && !params->on_event)
         return qn_fail(QN_ERR_INVALID, "tools: they are given without on_event");
+    if (params->max_tokens >= 0 && params->min_tokens > params->max_tokens)
+        return qn_fail(QN_ERR_INVALID, "min_tokens: %lld, expected at most max_tokens, %lld", (long long)params->min_tokens,
+                       (long long)params->max_tokens);
+    QN_TRY(qn_model_check_tokens(model, "stop token", params->stop_tokens, params->n_stop_tokens));
     if (params->on_text || params->on_event || params->n_stop || params->reasoning_budget >= 0)
         return qn_model_tokenizer(model, &tok);
     return QN_OK;
@@ -250,8 +266,11 @@ static qn_status begin(struct generation *g, const qn_token *tokens, size_t n)
     const size_t n_tail = prompt_tail(g->session, tokens, n, tail);
     g->sampling.constraint = &g->constraint;
     QN_TRY(qn_sampler_create(&params->sampling, model->hparams.n_vocab, &g->sampling.sampler));
-    QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, tail, n_tail, &params->sampling,
-                                &g->constraint));
+    QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, params->ignore_end, tail, n_tail,
+                                &params->sampling, &g->constraint));
+    QN_TRY(qn_held_biases(model, params->min_tokens, params->ignore_end, params->stop_tokens, params->n_stop_tokens, NULL, 0,
+                          &g->held, &g->n_held));
+    g->sampling.held = g->held;
     QN_TRY(qn_stop_strings_create(params->stop, params->n_stop, &g->stop_strings));
     QN_TRY(qn_stop_create(g->stop_strings, &g->stop));
     return create_events(g, tail, n_tail);
@@ -276,6 +295,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_stop_strings_free(g.stop_strings);
     qn_sampler_free(g.sampling.sampler);
     qn_constraint_free(&g.constraint);
+    qn_free(g.held);
     qn_free(g.sampling.logits);
     qn_free(g.sampling.allowed);
     qn_utf8_stream_free(&g.utf8);

@@ -87,6 +87,9 @@ qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_
  * Fills the parameters of memories but n_ctx and n_batch, which are the caller's. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
 
+/* qn_model_check_tokens - whether all are of the vocabulary; `what` names them. */
+qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n);
+
 /* qn_model_lock, qn_model_unlock - around reserving and running a step on the device. */
 void qn_model_lock(qn_model *model);
 void qn_model_unlock(qn_model *model);
@@ -129,8 +132,10 @@ qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t 
 /* What the next token is sampled by. */
 typedef struct qn_session_sampling {
     qn_sampler *sampler;
-    const struct qn_constraint *constraint; /* engine/constraint.h */
-    uint32_t answer_begin;                  /* the session's length at which the answer began */
+    struct qn_constraint *constraint; /* engine/constraint.h */
+    uint32_t answer_begin;            /* the session's length at which the answer began */
+    const qn_logit_bias *held;        /* [n_held] of qn_held_biases, while they are held back */
+    size_t n_held;
     /* Zero, and free them afterwards: of the step whose token was rejected, and the mask. */
     float *logits;     /* [n_vocab] */
     uint32_t *allowed; /* [qn_sample_mask_words(n_vocab)] */
@@ -147,6 +152,12 @@ qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t 
  *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent tokens
  *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
+
+/* qn_sampler_set_text - what a request depends on besides the logits and the random number, by the tokens that precede its token. */
+void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request);
+
+/* qn_sampler_observe - after a token has been sampled, and before the next request: mirostat follows its surprise. */
+void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
 
 /* qn_sampler_take_back - let the generator continue before its last n requests. */
 void qn_sampler_take_back(qn_sampler *sampler, size_t n);

@@ -279,6 +279,16 @@ bool qn_token_is_special(const qn_model *model, qn_token token)
     return model->tokenizer && qn_tokenizer_is_special(model->tokenizer, token);
 }
 
+qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n)
+{
+    const size_t n_vocab = model->hparams.n_vocab;
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
+            return qn_fail(QN_ERR_INVALID, "%s %zu: id %d is outside the vocabulary, expected 0 to %zu", what, i,
+                           (int)tokens[i], n_vocab - 1);
+    return QN_OK;
+}
+
 bool qn_token_is_end(const qn_model *model, qn_token token)
 {
     return model->tokenizer && qn_tokenizer_is_eog(model->tokenizer, token);

@@ -6,15 +6,18 @@
 #include "base/splitmix.h"
 
 #include <math.h>
+#include <string.h>
 
 struct qn_sampler {
     qn_sampling params;
     size_t n_vocab;
     uint64_t random; /* state of the random number generator */
+    float mirostat_mu;
     bool has_begun;  /* the first token has been requested */
     size_t n_before; /* preceding tokens then: the generated text begins behind them */
     qn_sample_kernels kernels;
-    void *scratch; /* for qn_sampler_sample; allocated when it is first called */
+    qn_token *breakers; /* params.dry_breakers, sorted; NULL if DRY is off */
+    void *scratch;      /* for qn_sampler_sample; allocated when it is first called */
 };
 
 /* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
@@ -25,8 +28,48 @@ struct qn_sampler {
 qn_sampling qn_sampling_defaults(void)
 {
     return (qn_sampling){
-        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last_n = 64
+        .temperature = 0.8f,
+        .top_k = 40,
+        .top_p = 0.95f,
+        .min_p = 0.05f,
+        .repeat_penalty = 1,
+        .repeat_last_n = 64,
+        .typical_p = 1,
+        .xtc_threshold = 0.1f,
+        .dry_base = 1.75f,
+        .dry_allowed_length = 2,
+        .dry_penalty_last_n = -1,
+        .mirostat_tau = 5,
+        .mirostat_eta = 0.1f,
     };
+}
+
+static qn_status check_dry(const qn_sampling *p)
+{
+    if (!(p->dry_multiplier >= 0 && p->dry_multiplier <= 1e6f))
+        return qn_fail(QN_ERR_INVALID, "dry_multiplier: %g, expected 0 to 1e6", (double)p->dry_multiplier);
+    if (p->dry_multiplier == 0)
+        return QN_OK;
+    if (!(p->dry_base >= 1 && p->dry_base <= 1e6f))
+        return qn_fail(QN_ERR_INVALID, "dry_base: %g, expected 1 to 1e6", (double)p->dry_base);
+    if (p->dry_allowed_length < 0 || p->dry_allowed_length > 1000)
+        return qn_fail(QN_ERR_INVALID, "dry_allowed_length: %d, expected 0 to 1000", p->dry_allowed_length);
+    if (p->dry_penalty_last_n < -1)
+        return qn_fail(QN_ERR_INVALID, "dry_penalty_last_n: %d, expected -1 or more", p->dry_penalty_last_n);
+    if (p->n_dry_breakers && !p->dry_breakers)
+        return qn_fail(QN_ERR_INVALID, "dry_breakers: NULL, expected %zu tokens", p->n_dry_breakers);
+    return QN_OK;
+}
+
+static qn_status check_mirostat(const qn_sampling *p)
+{
+    if (p->mirostat != 0 && p->mirostat != 2)
+        return qn_fail(QN_ERR_INVALID, "mirostat: %d, expected 0 or 2", p->mirostat);
+    if (!(p->mirostat_tau >= 0 && p->mirostat_tau <= 100))
+        return qn_fail(QN_ERR_INVALID, "mirostat_tau: %g, expected 0 to 100", (double)p->mirostat_tau);
+    if (!(p->mirostat_eta >= 0 && p->mirostat_eta <= 100))
+        return qn_fail(QN_ERR_INVALID, "mirostat_eta: %g, expected 0 to 100", (double)p->mirostat_eta);
+    return QN_OK;
 }
 
 static qn_status check_params(const qn_sampling *p)
@@ -46,8 +89,33 @@ static qn_status check_params(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "frequency_penalty: %g, expected -2 to 2", (double)p->frequency_penalty);
     if (!(p->presence_penalty >= -2 && p->presence_penalty <= 2))
         return qn_fail(QN_ERR_INVALID, "presence_penalty: %g, expected -2 to 2", (double)p->presence_penalty);
+    if (!(p->top_n_sigma >= 0) || isinf(p->top_n_sigma))
+        return qn_fail(QN_ERR_INVALID, "top_n_sigma: %g, expected 0 or more", (double)p->top_n_sigma);
+    if (!(p->typical_p >= 0 && p->typical_p <= 1))
+        return qn_fail(QN_ERR_INVALID, "typical_p: %g, expected 0 to 1", (double)p->typical_p);
+    if (!(p->xtc_probability >= 0 && p->xtc_probability <= 1))
+        return qn_fail(QN_ERR_INVALID, "xtc_probability: %g, expected 0 to 1", (double)p->xtc_probability);
+    if (!(p->xtc_threshold >= 0 && p->xtc_threshold <= 1))
+        return qn_fail(QN_ERR_INVALID, "xtc_threshold: %g, expected 0 to 1", (double)p->xtc_threshold);
     if (p->repeat_last_n < 0)
         return qn_fail(QN_ERR_INVALID, "repeat_last_n: %d, expected 0 or more", p->repeat_last_n);
+    QN_TRY(check_dry(p));
+    return check_mirostat(p);
+}
+
+static qn_status copy_breakers(qn_sampler *sampler)
+{
+    qn_sampling *p = &sampler->params;
+    const qn_token *given = p->dry_breakers;
+    if (!(p->dry_multiplier > 0))
+        p->n_dry_breakers = 0;
+    p->dry_breakers = NULL;
+    if (!p->n_dry_breakers)
+        return QN_OK;
+    QN_TRY(qn_alloc(&sampler->breakers, p->n_dry_breakers, sizeof *sampler->breakers, "sampler"));
+    memcpy(sampler->breakers, given, p->n_dry_breakers * sizeof *given);
+    qn_sample_sort_breakers(sampler->breakers, p->n_dry_breakers);
+    p->dry_breakers = sampler->breakers;
     return QN_OK;
 }
 
@@ -61,36 +129,60 @@ qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sample
         return qn_fail(QN_ERR_INVALID, "sampler: a vocabulary of %zu, expected 1 to %d", n_vocab, INT32_MAX);
     QN_TRY(qn_cpu_features(&cpu));
     QN_TRY(qn_alloc(&sampler, 1, sizeof *sampler, "sampler"));
-    *sampler = (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed };
+    *sampler =
+        (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed, .mirostat_mu = 2 * params->mirostat_tau };
     qn_sample_kernels_init(&sampler->kernels, cpu);
-    *out = sampler;
-    return QN_OK;
+    const qn_status status = copy_breakers(sampler);
+    if (status != QN_OK)
+        qn_sampler_free(sampler);
+    else
+        *out = sampler;
+    return status;
 }
 
 void qn_sampler_free(qn_sampler *sampler)
 {
     if (!sampler)
         return;
+    qn_free(sampler->breakers);
     qn_free(sampler->scratch);
     qn_free(sampler);
 }
 
-qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent)
+void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request)
 {
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
+    const size_t n_text =
+        p->dry_penalty_last_n < 0 || n_recent < (size_t)p->dry_penalty_last_n ? n_recent : (size_t)p->dry_penalty_last_n;
+    const bool is_dry = p->dry_multiplier > 0 && n_text;
+    const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
+    request->recent = n ? recent + (n_recent - n) : NULL;
+    request->n_recent = n;
+    request->generated = n_generated ? recent + sampler->n_before : NULL;
+    request->n_generated = n_generated;
+    request->text = is_dry ? recent + (n_recent - n_text) : NULL;
+    request->n_text = is_dry ? n_text : 0;
+    request->mirostat_mu = sampler->mirostat_mu;
+}
+
+qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent)
+{
+    qn_sample_request request = { .sampling = sampler->params };
     if (!sampler->has_begun)
         sampler->n_before = n_recent;
     sampler->has_begun = true;
-    const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
-    qn_sample_request request = { .sampling = *p,
-                                  .recent = n ? recent + (n_recent - n) : NULL,
-                                  .n_recent = n,
-                                  .generated = n_generated ? recent + sampler->n_before : NULL,
-                                  .n_generated = n_generated };
-    if (!qn_sample_is_greedy(p))
+    qn_sampler_set_text(sampler, recent, n_recent, &request);
+    if (!qn_sample_is_greedy(&sampler->params))
         request.random = qn_splitmix(&sampler->random);
     return request;
+}
+
+void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled)
+{
+    const qn_sampling *p = &sampler->params;
+    if (p->mirostat && !qn_sample_is_greedy(p))
+        sampler->mirostat_mu -= p->mirostat_eta * (sampled->surprise - p->mirostat_tau);
 }
 
 void qn_sampler_take_back(qn_sampler *sampler, size_t n)
@@ -112,6 +204,7 @@ qn_status qn_sampler_pick(qn_sampler *sampler, const float *logits, const qn_tok
     qn_sample_request request = qn_sampler_next_request(sampler, recent, n_recent);
     QN_TRY(qn_sampler_sample(sampler, logits, &request));
     QN_TRY(qn_sample_status(request.best));
+    qn_sampler_observe(sampler, &request);
     *token = request.token;
     return QN_OK;
 }

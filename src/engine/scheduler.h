@@ -41,8 +41,8 @@ typedef struct qn_input_prompt {
 typedef struct qn_input_lists {
     atomic_uint n_users;
     qn_stop_strings *stop;
-    qn_logit_bias *bias;
-    size_t n_bias;
+    qn_logit_bias *bias; /* [n_bias + n_held]: qn_held_biases */
+    size_t n_bias, n_held;
     qn_token *stop_tokens;
     size_t n_stop_tokens;
     char *scope;
@@ -154,10 +154,11 @@ struct qn_request {
     /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not change. */
     atomic_int mask_state;
     bool is_rejected;      /* the token that this step has sampled */
+    uint32_t n_slow;       /* tokens that are checked, because a mask took too long for others to wait */
     qn_status mask_status; /* why there is no token */
     char mask_error[QN_ERROR_TEXT_MAX];
     float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL until one is */
-    uint32_t *allowed;        /* the mask, behind the logits in the same allocation */
+    uint32_t *allowed;        /* the mask; NULL until one is made */
     qn_sample_request masked; /* the sample under the mask */
     qn_event mask;
 
@@ -251,9 +252,6 @@ qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const
 void qn_request_free(qn_request *request);
 
 /* ---- scheduler_input.c ---- */
-
-/* qn_check_tokens - whether all are of the vocabulary; `what` names them. */
-qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_token *tokens, size_t n);
 
 /* qn_input_prompt_create - tokenise the prompt of params that were checked. *n is set to its tokens, also when they are too
  * many. qn_input_prompt_is_of - whether params that point to the same have the same. */

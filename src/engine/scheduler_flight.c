@@ -100,8 +100,10 @@ static void take_token(qn_scheduler *s, qn_request *r, const qn_sample_request *
     const uint64_t before = r->result.n_generated;
     if (status == QN_OK && sampled)
         status = qn_sample_status(sampled->best);
-    if (status == QN_OK && sampled)
+    if (status == QN_OK && sampled) {
+        qn_sampler_observe(r->sampler, sampled);
         status = add_token(s, r, sampled->token, false);
+    }
     if (status == QN_OK)
         status = add_words(s, r);
     s->n_generated += r->result.n_generated - before;
@@ -416,18 +418,21 @@ static bool has_prompts(const qn_scheduler *s)
     return false;
 }
 
-/* Finishes the step in flight. Meanwhile the next one is launched, and what is left of the one before is done. Its tokens come
+/* Samples in the step in flight, and finishes it. Meanwhile the next one is launched, and what is left of the one before is done. Its tokens come
  * first where the next one may have rows of prompts: such a step is many launches, and the driver's queue may be full of those
  * in flight, so that launching it takes as long as these do. */
 static qn_status finish(qn_scheduler *s, qn_scheduled **next)
 {
     qn_device *device = s->model->device;
     qn_scheduler_end_late(s);
-    if (has_prompts(s))
-        emit_outputs(s);
-    *next = launch_ahead(s);
-    work_beside(s);
-    qn_status status = device->vtable->finish(device);
+    qn_status status = device->vtable->sample(device);
+    if (status == QN_OK) {
+        if (has_prompts(s))
+            emit_outputs(s);
+        *next = launch_ahead(s);
+        work_beside(s);
+        status = device->vtable->finish(device);
+    }
     if (status == QN_OK)
         status = qn_model_check(s->model);
     if (status != QN_OK && *next) {

@@ -11,16 +11,6 @@
 /* Of the ends of a conversation's messages, the first's, which other conversations may share, and so many of the last. */
 enum { LAST_MESSAGES = 3 };
 
-qn_status qn_check_tokens(const qn_scheduler *s, const char *what, const qn_token *tokens, size_t n)
-{
-    const size_t n_vocab = s->model->hparams.n_vocab;
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
-            return qn_fail(QN_ERR_INVALID, "%s %zu: id %d is outside the vocabulary, expected 0 to %zu", what, i,
-                           (int)tokens[i], n_vocab - 1);
-    return QN_OK;
-}
-
 static qn_status copy_tokens(const qn_token *from, size_t n, qn_token **to)
 {
     size_t capacity = 0;
@@ -151,19 +141,17 @@ static qn_status copy_bias(const qn_scheduler *s, const qn_request_params *p, qn
         if (!(bias->value < INFINITY))
             return qn_fail(QN_ERR_INVALID, "bias %zu: %g, expected a finite value or -inf", i, (double)bias->value);
     }
-    QN_TRY(qn_alloc(&lists->bias, p->n_bias, sizeof *lists->bias, "request"));
-    if (p->n_bias)
-        memcpy(lists->bias, p->bias, p->n_bias * sizeof *lists->bias);
     lists->n_bias = p->n_bias;
-    return QN_OK;
+    return qn_held_biases(s->model, p->min_tokens, p->ignore_end, p->stop_tokens, p->n_stop_tokens, p->bias, p->n_bias,
+                          &lists->bias, &lists->n_held);
 }
 
 static qn_status fill_lists(const qn_scheduler *s, const qn_request_params *p, qn_input_lists *lists)
 {
     const char *scope = p->scope ? p->scope : "";
     QN_TRY(qn_stop_strings_create(p->stop, p->n_stop, &lists->stop));
+    QN_TRY(qn_model_check_tokens(s->model, "stop token", p->stop_tokens, p->n_stop_tokens));
     QN_TRY(copy_bias(s, p, lists));
-    QN_TRY(qn_check_tokens(s, "stop token", p->stop_tokens, p->n_stop_tokens));
     QN_TRY(copy_tokens(p->stop_tokens, p->n_stop_tokens, &lists->stop_tokens));
     lists->n_stop_tokens = p->n_stop_tokens;
     QN_TRY(qn_alloc(&lists->scope, strlen(scope) + 1, 1, "request"));
@@ -186,7 +174,8 @@ qn_status qn_input_lists_create(const qn_scheduler *s, const qn_request_params *
 bool qn_input_lists_are_of(const qn_request_params *a, const qn_request_params *b)
 {
     return a->bias == b->bias && a->n_bias == b->n_bias && a->stop == b->stop && a->n_stop == b->n_stop &&
-           a->stop_tokens == b->stop_tokens && a->n_stop_tokens == b->n_stop_tokens && a->scope == b->scope;
+           a->stop_tokens == b->stop_tokens && a->n_stop_tokens == b->n_stop_tokens && a->scope == b->scope &&
+           (a->min_tokens > 0) == (b->min_tokens > 0) && (a->min_tokens <= 0 || a->ignore_end == b->ignore_end);
 }
 
 qn_input_lists *qn_input_lists_share(qn_input_lists *lists)
@@ -197,7 +186,7 @@ qn_input_lists *qn_input_lists_share(qn_input_lists *lists)
 
 size_t qn_input_lists_bytes(const qn_input_lists *l)
 {
-    return sizeof *l + qn_stop_strings_bytes(l->stop) + l->n_bias * sizeof *l->bias +
+    return sizeof *l + qn_stop_strings_bytes(l->stop) + (l->n_bias + l->n_held) * sizeof *l->bias +
            l->n_stop_tokens * sizeof *l->stop_tokens + strlen(l->scope) + 1;
 }
 

@@ -121,6 +121,7 @@ qn_status qn_request_emit(qn_scheduler *s, qn_request *r, qn_token token, bool h
     const char *bytes = "", *text, *safe = NULL;
     size_t length = 0, n, n_safe = 0;
     *found = false;
+    qn_stop_hold(r->stop, (int64_t)r->result.n_generated <= r->params.min_tokens);
     if (has_text)
         QN_TRY(find_bytes(s, r, token, &bytes, &length));
     if (r->events.parser) {

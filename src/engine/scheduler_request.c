@@ -37,7 +37,7 @@ static qn_status check_prompt(const qn_scheduler *s, const qn_request_params *p)
     if (p->n_marks && !p->tokens)
         return qn_fail(QN_ERR_INVALID, "marks: %zu without tokens, expected none", p->n_marks);
     QN_TRY(check_marks(p));
-    return p->tokens ? qn_check_tokens(s, "token", p->tokens, p->n_tokens) : QN_OK;
+    return p->tokens ? qn_model_check_tokens(s->model, "token", p->tokens, p->n_tokens) : QN_OK;
 }
 
 static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
@@ -47,6 +47,9 @@ static qn_status check_values(const qn_scheduler *s, const qn_request_params *p)
         return qn_fail(QN_ERR_INVALID, "deadline: %g seconds, expected 0 or more", p->deadline);
     if (p->n_logprobs < -1 || p->n_logprobs > QN_MAX_LOGPROBS)
         return qn_fail(QN_ERR_INVALID, "log probabilities: %d, expected -1 to %d", p->n_logprobs, QN_MAX_LOGPROBS);
+    if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
+        return qn_fail(QN_ERR_INVALID, "min_tokens: %lld, expected at most max_tokens, %lld", (long long)p->min_tokens,
+                       (long long)p->max_tokens);
     if (p->accepts && !p->mask)
         return qn_fail(QN_ERR_INVALID, "accepts: it is given without mask");
     if (p->grammar && p->mask)
@@ -73,9 +76,9 @@ static qn_status find_constraint(const qn_scheduler *s, const qn_request_params 
     if (!p->grammar)
         return QN_OK;
     if (before && before->prompt == r->prompt && before->constraint.grammar == p->grammar &&
-        is_same_trigger(&before->params.grammar_trigger, &p->grammar_trigger))
+        is_same_trigger(&before->params.grammar_trigger, &p->grammar_trigger) && before->params.ignore_end == p->ignore_end)
         return qn_constraint_copy(&before->constraint, &p->sampling, &r->constraint);
-    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, r->tokens, r->n_prompt, &p->sampling,
+    return qn_constraint_create(s->model, p->grammar, &p->grammar_trigger, p->ignore_end, r->tokens, r->n_prompt, &p->sampling,
                                 &r->constraint);
 }
 
@@ -180,6 +183,7 @@ void qn_request_free(qn_request *r)
     if (r->cap_tokens)
         free(r->tokens);
     qn_free(r->logits);
+    qn_free(r->allowed);
     qn_sampler_free(r->sampler);
     qn_constraint_free(&r->constraint);
     qn_utf8_stream_free(&r->utf8);

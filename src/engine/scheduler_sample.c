@@ -1,6 +1,8 @@
-/* What a request's tokens are sampled by, and masks. A token is sampled from the whole vocabulary and checked at the end of
- * the step. If it is rejected the step leaves its logits, and the request stays out of the following steps: another thread
- * makes the mask and samples from these logits, while other requests continue. */
+/* What a request's tokens are sampled by, and masks. Under a grammar a token is sampled under a mask, which the device's threads make
+ * while the step is computed. A mask that takes longer than others should wait is not made there: the token is sampled from the
+ * whole vocabulary and checked at the end of the step, as are those of a caller's mask. If it is rejected the step leaves its
+ * logits, and the request stays out of the following steps: another thread makes the mask and samples from these logits, while
+ * other requests continue. */
 #include "engine/scheduler.h"
 
 #include "base/memory.h"
@@ -15,11 +17,15 @@ enum { AWAIT_MILLISECONDS = 20 };
 
 static qn_status alloc_mask(qn_request *r)
 {
-    const size_t n = r->n_vocab, words = qn_sample_mask_words(n);
-    if (!r->logits)
-        QN_TRY(qn_alloc(&r->logits, n + words, sizeof(float), "mask of a request"));
-    r->allowed = (uint32_t *)(void *)(r->logits + n);
-    return QN_OK;
+    if (r->allowed)
+        return QN_OK;
+    return qn_alloc(&r->allowed, qn_sample_mask_words(r->n_vocab), sizeof *r->allowed, "mask of a request");
+}
+
+static qn_status alloc_logits(qn_request *r)
+{
+    QN_TRY(alloc_mask(r));
+    return r->logits ? QN_OK : qn_alloc(&r->logits, r->n_vocab, sizeof *r->logits, "mask of a request");
 }
 
 /* Leaves an error for qn_request_take_masked. */
@@ -34,40 +40,79 @@ static float *check(void *request, qn_token token)
 {
     qn_request *r = request;
     const qn_constraint *c = &r->constraint;
-    if (c->accepts && c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token))
+    r->is_rejected = !c->accepts || !c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token);
+    qn_constraint_count_check(&r->constraint, r->is_rejected);
+    if (!r->is_rejected)
         return NULL;
-    r->is_rejected = true;
-    const qn_status status = alloc_mask(r);
+    const qn_status status = alloc_logits(r);
     if (status != QN_OK)
         keep_error(r, status);
     return status == QN_OK ? r->logits : NULL;
 }
 
-static bool has_penalties(const qn_sampling *p)
+/* The mask for the token that follows; or a check, and for some tokens no other attempt. */
+static void constrain(qn_request *r, qn_sample_request *sampled)
 {
-    return p->repeat_penalty != 1 || p->frequency_penalty != 0 || p->presence_penalty != 0;
+    enum { SLOW_TOKENS = 32 };
+    if (alloc_mask(r) == QN_OK &&
+        qn_constraint_quick_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed)) {
+        sampled->allowed = r->allowed;
+        qn_constraint_release(r->allowed, r->n_vocab, sampled->n_bias - r->lists->n_bias, sampled);
+        qn_constraint_count_mask(&r->constraint);
+        return;
+    }
+    r->n_slow = SLOW_TOKENS;
+    sampled->check = check;
 }
 
+/* A request's qn_sample_request.prepare. Of one that is over the row is void. */
+static void prepare(void *request, qn_sample_request *sampled)
+{
+    qn_request *r = request;
+    if (r->is_over)
+        return;
+    if (qn_sample_depends_on_text(&r->params.sampling))
+        qn_sampler_set_text(r->sampler, r->tokens, r->n_tokens, sampled);
+    if (r->constraint.match && !sampled->check)
+        constrain(r, sampled);
+}
+
+/* The device cannot follow mirostat, nor draw by it. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return qn_constraint_exists(&r->constraint) || has_penalties(&r->params.sampling) || r->params.reasoning_budget >= 0 ||
-           r->never_ahead;
+    return r->constraint.mask || r->n_slow || r->params.sampling.mirostat || r->params.reasoning_budget >= 0 || r->never_ahead;
+}
+
+/* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one
+ * before it. */
+static bool holds_back(const qn_request *r)
+{
+    return (int64_t)r->result.n_generated + r->has_pending < r->params.min_tokens;
+}
+
+static bool checks_first(const qn_request *r)
+{
+    if (!r->constraint.match)
+        return r->constraint.mask;
+    return r->n_slow || (!r->scheduler->overlaps && qn_constraint_checks_first(&r->constraint));
 }
 
 qn_sample_request qn_request_next_sample(qn_request *r)
 {
     qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens);
-    if (!has_penalties(&r->params.sampling)) { /* `tokens` may move while the step is in flight */
-        request.recent = request.generated = NULL;
-        request.n_recent = request.n_generated = 0;
-    }
+    /* `tokens` may move while the step is in flight: `prepare` sets these. */
+    request.recent = request.generated = request.text = NULL;
+    request.n_recent = request.n_generated = request.n_text = 0;
     request.bias = r->lists->bias;
-    request.n_bias = r->lists->n_bias;
+    request.n_bias = r->lists->n_bias + (holds_back(r) ? r->lists->n_held : 0);
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
-    request.check = qn_constraint_exists(&r->constraint) ? check : NULL;
-    request.check_user = r;
+    request.check = checks_first(r) ? check : NULL;
+    request.prepare =
+        (r->constraint.match && !request.check) || qn_sample_depends_on_text(&r->params.sampling) ? prepare : NULL;
+    request.user = r;
     r->is_rejected = false;
+    r->n_slow -= r->n_slow > 0;
     return request;
 }
 
@@ -97,6 +142,8 @@ bool qn_request_sample_masked(qn_request *r)
         return false;
     qn_status status =
         qn_constraint_mask(&r->constraint, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, r->n_vocab, r->allowed);
+    if (status == QN_OK)
+        qn_constraint_release(r->allowed, r->n_vocab, r->masked.n_bias - r->lists->n_bias, &r->masked);
     if (status == QN_OK)
         status = qn_sampler_sample(r->sampler, r->logits, &r->masked);
     if (status != QN_OK)

@@ -295,48 +295,75 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     return QN_OK;
 }
 
-/* What is asked about a token that was sampled. */
-struct token_check {
+/* A token that is sampled under a constraint. */
+struct constrained {
     const qn_session_sampling *sampling;
     const qn_token *answer; /* [n_answer] before the token */
-    size_t n_answer;
+    size_t n_answer, n_vocab;
     bool is_rejected;
+    qn_status status; /* of the mask */
+    char error[QN_ERROR_TEXT_MAX];
 };
 
 /* A session's qn_sample_request.check. */
 static float *check(void *user, qn_token token)
 {
-    struct token_check *c = user;
-    const qn_constraint *constraint = c->sampling->constraint;
+    struct constrained *c = user;
+    qn_constraint *constraint = c->sampling->constraint;
     c->is_rejected = !constraint->accepts(constraint->user, c->answer, c->n_answer, token);
+    qn_constraint_count_check(constraint, c->is_rejected);
     return c->is_rejected ? c->sampling->logits : NULL;
 }
 
-/* The constraint as part of a request: a check of the token, or a mask. */
-static qn_status constrain(qn_session_sampling *sampling, size_t n_vocab, struct token_check *c, qn_sample_request *request)
+/* A session's qn_sample_request.prepare, for a grammar. On a thread of the team, which has an error text of its own. */
+static void prepare(void *user, qn_sample_request *request)
 {
-    if (!qn_constraint_exists(sampling->constraint))
+    struct constrained *c = user;
+    const qn_session_sampling *sampling = c->sampling;
+    c->status = qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed);
+    if (c->status != QN_OK) {
+        memcpy(c->error, qn_error_text(), strlen(qn_error_text()) + 1);
+        return;
+    }
+    request->allowed = sampling->allowed;
+    qn_constraint_release(sampling->allowed, c->n_vocab, sampling->n_held, request);
+    qn_constraint_count_mask(sampling->constraint);
+}
+
+/* The constraint as part of a request: a check of the token, or a mask. */
+static qn_status constrain(const qn_session *session, qn_session_sampling *sampling, struct constrained *c,
+                           qn_sample_request *request)
+{
+    const bool computes_beside = session->model->device->vtable->launch != NULL;
+    const qn_constraint *constraint = sampling->constraint;
+    request->user = c;
+    if (!qn_constraint_exists(constraint))
         return QN_OK;
     if (!sampling->allowed)
-        QN_TRY(qn_alloc(&sampling->allowed, qn_sample_mask_words(n_vocab), sizeof *sampling->allowed, "mask"));
-    if (!sampling->constraint->accepts) {
-        QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed));
+        QN_TRY(qn_alloc(&sampling->allowed, qn_sample_mask_words(c->n_vocab), sizeof *sampling->allowed, "mask"));
+    if (constraint->match && (computes_beside || !qn_constraint_checks_first(constraint))) {
+        request->prepare = prepare;
+        return QN_OK;
+    }
+    if (!constraint->accepts) {
+        QN_TRY(qn_constraint_mask(constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed));
         request->allowed = sampling->allowed;
+        qn_constraint_release(sampling->allowed, c->n_vocab, sampling->n_held, request);
         return QN_OK;
     }
     if (!sampling->logits)
-        QN_TRY(qn_alloc(&sampling->logits, n_vocab, sizeof *sampling->logits, "mask"));
+        QN_TRY(qn_alloc(&sampling->logits, c->n_vocab, sizeof *sampling->logits, "mask"));
     request->check = check;
-    request->check_user = c;
     return QN_OK;
 }
 
 /* Samples from the logits of a token that was rejected. */
-static qn_status sample_again(const struct token_check *c, size_t n_vocab, qn_sample_request *request)
+static qn_status sample_again(const struct constrained *c, qn_sample_request *request)
 {
     const qn_session_sampling *sampling = c->sampling;
-    QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, n_vocab, sampling->allowed));
+    QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed));
     qn_constraint_again(sampling->constraint, sampling->allowed, request);
+    qn_constraint_release(sampling->allowed, c->n_vocab, sampling->n_held, request);
     return qn_sampler_sample(sampling->sampler, sampling->logits, request);
 }
 
@@ -344,16 +371,24 @@ static qn_status sample_again(const struct token_check *c, size_t n_vocab, qn_sa
 static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
 {
     qn_session_sampling *sampling = eval_request->sampling;
-    const size_t n_vocab = session->model->hparams.n_vocab, end = session->length + n;
-    struct token_check c = { sampling, session->tokens + sampling->answer_begin, end - sampling->answer_begin, false };
+    const size_t end = session->length + n;
+    struct constrained c = { .sampling = sampling,
+                             .answer = session->tokens + sampling->answer_begin,
+                             .n_answer = end - sampling->answer_begin,
+                             .n_vocab = session->model->hparams.n_vocab };
     /* The repetition penalty includes these tokens. Behind session->length they are not yet part of the session. */
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
     qn_sample_request request = qn_sampler_next_request(sampling->sampler, session->tokens, end);
-    QN_TRY(constrain(sampling, n_vocab, &c, &request));
+    request.bias = sampling->held;
+    request.n_bias = sampling->n_held;
+    QN_TRY(constrain(session, sampling, &c, &request));
     QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &request));
+    if (c.status != QN_OK)
+        return qn_fail(c.status, "%s", c.error);
     if (c.is_rejected)
-        QN_TRY(sample_again(&c, n_vocab, &request));
+        QN_TRY(sample_again(&c, &request));
     QN_TRY(qn_sample_status(request.best));
+    qn_sampler_observe(sampling->sampler, &request);
     *eval_request->next = request.token;
     return QN_OK;
 }
@@ -375,10 +410,7 @@ static qn_status append(qn_session *session, const qn_token *tokens, size_t n, c
     if (n > session->n_ctx - session->length)
         return qn_fail(QN_ERR_CONTEXT, "context: %zu tokens do not fit after %u, its capacity is %u", n,
                        (unsigned)session->length, (unsigned)session->n_ctx);
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] < 0 || (size_t)tokens[i] >= n_vocab)
-            return qn_fail(QN_ERR_INVALID, "token %zu: id %d is outside the vocabulary, expected 0 to %zu", i, (int)tokens[i],
-                           n_vocab - 1);
+    QN_TRY(qn_model_check_tokens(session->model, "token", tokens, n));
     if (eval_request->which != QN_LOGITS_NONE && !eval_request->logits && n)
         return qn_fail(QN_ERR_INVALID, "logits: NULL, expected a buffer");
     for (size_t done = 0; done < n;) {

@@ -29,6 +29,29 @@
 #endif
 #endif
 
+/* For v16_pack of four lanes: the bytes of the lanes whose bits are set, in order, and their number. */
+#define QN_LANE(i) (0x03020100u + (i)*0x04040404u)
+static const uint32_t v16_pack_lanes[16][4] __attribute__((unused)) = {
+    { 0 },
+    { QN_LANE(0) },
+    { QN_LANE(1) },
+    { QN_LANE(0), QN_LANE(1) },
+    { QN_LANE(2) },
+    { QN_LANE(0), QN_LANE(2) },
+    { QN_LANE(1), QN_LANE(2) },
+    { QN_LANE(0), QN_LANE(1), QN_LANE(2) },
+    { QN_LANE(3) },
+    { QN_LANE(0), QN_LANE(3) },
+    { QN_LANE(1), QN_LANE(3) },
+    { QN_LANE(0), QN_LANE(1), QN_LANE(3) },
+    { QN_LANE(2), QN_LANE(3) },
+    { QN_LANE(0), QN_LANE(2), QN_LANE(3) },
+    { QN_LANE(1), QN_LANE(2), QN_LANE(3) },
+    { QN_LANE(0), QN_LANE(1), QN_LANE(2), QN_LANE(3) },
+};
+#undef QN_LANE
+static const uint8_t v16_pack_counts[16] __attribute__((unused)) = { 0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4 };
+
 #if defined(QN_V16_AVX512)
 
 #include <immintrin.h>
@@ -152,6 +175,86 @@ QN_INLINE v16i v16_to_int(v16 a)
 {
     return _mm512_cvtps_epi32(a);
 } /* to nearest even */
+QN_INLINE void v16i_store(int32_t *p, v16i a)
+{
+    _mm512_storeu_si512(p, a);
+}
+
+/* Conditions of the sixteen lanes. v16m_bits: bit i is lane i. */
+typedef __mmask16 v16m;
+QN_INLINE v16m v16_greater(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ);
+}
+QN_INLINE v16m v16_equal(v16 a, v16 b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+QN_INLINE v16m v16_is_nan(v16 a)
+{
+    return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+}
+QN_INLINE v16m v16m_none(void)
+{
+    return 0;
+}
+QN_INLINE v16m v16m_or(v16m a, v16m b)
+{
+    return a | b;
+}
+QN_INLINE uint32_t v16m_bits(v16m m)
+{
+    return m;
+}
+QN_INLINE v16 v16_select(v16m m, v16 a, v16 b) /* a where m is true, else b */
+{
+    return _mm512_mask_blend_ps(m, b, a);
+}
+/* Store the lanes whose bit is set, one after another. Writes sixteen lanes; those after the last set one are undefined. */
+QN_INLINE void v16_pack(float *p, v16 a, uint32_t bits)
+{
+    _mm512_storeu_ps(p, _mm512_maskz_compress_ps((__mmask16)bits, a));
+}
+QN_INLINE void v16i_pack(int32_t *p, v16i a, uint32_t bits)
+{
+    _mm512_storeu_si512(p, _mm512_maskz_compress_epi32((__mmask16)bits, a));
+}
+
+/* Sixteen uint64, and sums of such. v16_to_u64: truncated, for 0 <= a < 2^63. */
+typedef struct v16u {
+    __m512i lo, hi;
+} v16u;
+typedef __m512i v16u_sum;
+QN_INLINE v16u v16_to_u64(v16 a)
+{
+    return (v16u){ _mm512_cvttps_epi64(_mm512_castps512_ps256(a)), _mm512_cvttps_epi64(_mm512_extractf32x8_ps(a, 1)) };
+}
+QN_INLINE void v16u_store(uint64_t *p, v16u a)
+{
+    _mm512_storeu_si512(p, a.lo);
+    _mm512_storeu_si512(p + 8, a.hi);
+}
+QN_INLINE v16u v16u_mul(v16u a, v16u b) /* of integers below 2^32 */
+{
+    return (v16u){ _mm512_mul_epu32(a.lo, b.lo), _mm512_mul_epu32(a.hi, b.hi) };
+}
+QN_INLINE v16u_sum v16u_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+QN_INLINE v16u_sum v16u_add(v16u_sum sum, v16u a)
+{
+    return _mm512_add_epi64(sum, _mm512_add_epi64(a.lo, a.hi));
+}
+QN_INLINE v16u_sum v16u_add_if(v16u_sum sum, v16m m, v16u a)
+{
+    sum = _mm512_mask_add_epi64(sum, (__mmask8)m, sum, a.lo);
+    return _mm512_mask_add_epi64(sum, (__mmask8)(m >> 8), sum, a.hi);
+}
+QN_INLINE uint64_t v16u_total(v16u_sum sum)
+{
+    return (uint64_t)_mm512_reduce_add_epi64(sum);
+}
 QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 {
     _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a));
@@ -302,6 +405,117 @@ QN_INLINE v16 v16i_to_float(v16i a)
 QN_INLINE v16i v16_to_int(v16 a)
 {
     return (v16i){ _mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi) };
+}
+QN_INLINE void v16i_store(int32_t *p, v16i a)
+{
+    _mm256_storeu_si256((__m256i *)p, a.lo);
+    _mm256_storeu_si256((__m256i *)(p + 8), a.hi);
+}
+
+typedef struct v16m {
+    __m256 lo, hi;
+} v16m;
+QN_INLINE v16m v16_greater(v16 a, v16 b)
+{
+    return (v16m){ _mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ) };
+}
+QN_INLINE v16m v16_equal(v16 a, v16 b)
+{
+    return (v16m){ _mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ) };
+}
+QN_INLINE v16m v16_is_nan(v16 a)
+{
+    return (v16m){ _mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q) };
+}
+QN_INLINE v16m v16m_none(void)
+{
+    return (v16m){ _mm256_setzero_ps(), _mm256_setzero_ps() };
+}
+QN_INLINE v16m v16m_or(v16m a, v16m b)
+{
+    return (v16m){ _mm256_or_ps(a.lo, b.lo), _mm256_or_ps(a.hi, b.hi) };
+}
+QN_INLINE uint32_t v16m_bits(v16m m)
+{
+    return (uint32_t)_mm256_movemask_ps(m.lo) | (uint32_t)_mm256_movemask_ps(m.hi) << 8;
+}
+QN_INLINE v16 v16_select(v16m m, v16 a, v16 b)
+{
+    return (v16){ _mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi) };
+}
+QN_INLINE __m128i v16i_pack_quarter(__m128i quarter, uint32_t bits)
+{
+    return _mm_shuffle_epi8(quarter, _mm_loadu_si128((const __m128i *)v16_pack_lanes[bits & 15]));
+}
+QN_INLINE void v16i_pack(int32_t *p, v16i a, uint32_t bits)
+{
+    const __m128i quarters[4] = { _mm256_castsi256_si128(a.lo), _mm256_extracti128_si256(a.lo, 1), _mm256_castsi256_si128(a.hi),
+                                  _mm256_extracti128_si256(a.hi, 1) };
+    for (int i = 0; i < 4; i++) {
+        _mm_storeu_si128((__m128i *)p, v16i_pack_quarter(quarters[i], bits >> 4 * i));
+        p += v16_pack_counts[bits >> 4 * i & 15];
+    }
+}
+QN_INLINE void v16_pack(float *p, v16 a, uint32_t bits)
+{
+    v16i_pack((int32_t *)(void *)p, (v16i){ _mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi) }, bits);
+}
+
+/* Of eight lanes, those of 0, 1, 4, 5 and those of 2, 3, 6, 7: the order of unpacklo and unpackhi. */
+typedef struct v16u {
+    __m256i q[4];
+} v16u;
+typedef __m256i v16u_sum;
+/* Multiples of 2^32 first: the remainder is exact, and less than 2^32. A conversion to int32 of 2^31 or more gives 2^31. */
+QN_INLINE void v16_to_u64_half(__m256i *low, __m256i *high, __m256 a)
+{
+    const __m256i upper = _mm256_cvttps_epi32(_mm256_mul_ps(a, _mm256_set1_ps(0x1p-32f)));
+    const __m256 rest = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(upper), _mm256_set1_ps(0x1p32f), a);
+    const __m256i small = _mm256_cvttps_epi32(rest), large = _mm256_cvttps_epi32(_mm256_sub_ps(rest, _mm256_set1_ps(0x1p31f)));
+    const __m256i lower = _mm256_or_si256(small, _mm256_and_si256(large, _mm256_srai_epi32(small, 31)));
+    *low = _mm256_unpacklo_epi32(lower, upper);
+    *high = _mm256_unpackhi_epi32(lower, upper);
+}
+QN_INLINE v16u v16_to_u64(v16 a)
+{
+    v16u r;
+    v16_to_u64_half(&r.q[0], &r.q[1], a.lo);
+    v16_to_u64_half(&r.q[2], &r.q[3], a.hi);
+    return r;
+}
+QN_INLINE void v16u_store(uint64_t *p, v16u a)
+{
+    for (int i = 0; i < 4; i += 2) {
+        _mm256_storeu_si256((__m256i *)(p + 4 * i), _mm256_permute2x128_si256(a.q[i], a.q[i + 1], 0x20));
+        _mm256_storeu_si256((__m256i *)(p + 4 * i + 4), _mm256_permute2x128_si256(a.q[i], a.q[i + 1], 0x31));
+    }
+}
+QN_INLINE v16u v16u_mul(v16u a, v16u b)
+{
+    for (int i = 0; i < 4; i++)
+        a.q[i] = _mm256_mul_epu32(a.q[i], b.q[i]);
+    return a;
+}
+QN_INLINE v16u_sum v16u_zero(void)
+{
+    return _mm256_setzero_si256();
+}
+QN_INLINE v16u_sum v16u_add(v16u_sum sum, v16u a)
+{
+    return _mm256_add_epi64(sum, _mm256_add_epi64(_mm256_add_epi64(a.q[0], a.q[1]), _mm256_add_epi64(a.q[2], a.q[3])));
+}
+QN_INLINE v16u_sum v16u_add_if(v16u_sum sum, v16m m, v16u a)
+{
+    const __m256i lo = _mm256_castps_si256(m.lo), hi = _mm256_castps_si256(m.hi);
+    return v16u_add(sum, (v16u){ { _mm256_and_si256(a.q[0], _mm256_unpacklo_epi32(lo, lo)),
+                                   _mm256_and_si256(a.q[1], _mm256_unpackhi_epi32(lo, lo)),
+                                   _mm256_and_si256(a.q[2], _mm256_unpacklo_epi32(hi, hi)),
+                                   _mm256_and_si256(a.q[3], _mm256_unpackhi_epi32(hi, hi)) } });
+}
+QN_INLINE uint64_t v16u_total(v16u_sum sum)
+{
+    const __m128i pair = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    return (uint64_t)_mm_cvtsi128_si64(pair) + (uint64_t)_mm_extract_epi64(pair, 1);
 }
 QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 {
@@ -507,6 +721,121 @@ QN_INLINE v16i v16_to_int(v16 a)
     v16i r;
     QN_EACH(r, vcvtnq_s32_f32(a.q[i]));
     return r;
+}
+QN_INLINE void v16i_store(int32_t *p, v16i a)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_s32(p + 4 * i, a.q[i]);
+}
+
+typedef struct v16m {
+    uint32x4_t q[4];
+} v16m;
+QN_INLINE v16m v16_greater(v16 a, v16 b)
+{
+    v16m r;
+    QN_EACH(r, vcgtq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16m v16_equal(v16 a, v16 b)
+{
+    v16m r;
+    QN_EACH(r, vceqq_f32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE v16m v16_is_nan(v16 a)
+{
+    v16m r;
+    QN_EACH(r, vmvnq_u32(vceqq_f32(a.q[i], a.q[i])));
+    return r;
+}
+QN_INLINE v16m v16m_none(void)
+{
+    v16m r;
+    QN_EACH(r, vdupq_n_u32(0));
+    return r;
+}
+QN_INLINE v16m v16m_or(v16m a, v16m b)
+{
+    v16m r;
+    QN_EACH(r, vorrq_u32(a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE uint32_t v16m_bits(v16m m)
+{
+    static const uint32_t weights[4] = { 1, 2, 4, 8 };
+    uint32_t bits = 0;
+    for (int i = 0; i < 4; i++)
+        bits |= vaddvq_u32(vandq_u32(m.q[i], vld1q_u32(weights))) << 4 * i;
+    return bits;
+}
+QN_INLINE v16 v16_select(v16m m, v16 a, v16 b)
+{
+    v16 r;
+    QN_EACH(r, vbslq_f32(m.q[i], a.q[i], b.q[i]));
+    return r;
+}
+QN_INLINE void v16i_pack(int32_t *p, v16i a, uint32_t bits)
+{
+    for (int i = 0; i < 4; i++) {
+        const uint8x16_t lanes = vreinterpretq_u8_u32(vld1q_u32(v16_pack_lanes[bits >> 4 * i & 15]));
+        vst1q_s32(p, vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(a.q[i]), lanes)));
+        p += v16_pack_counts[bits >> 4 * i & 15];
+    }
+}
+QN_INLINE void v16_pack(float *p, v16 a, uint32_t bits)
+{
+    v16i r;
+    QN_EACH(r, vreinterpretq_s32_f32(a.q[i]));
+    v16i_pack((int32_t *)(void *)p, r, bits);
+}
+
+typedef struct v16u {
+    uint64x2_t q[8];
+} v16u;
+typedef uint64x2_t v16u_sum;
+QN_INLINE v16u v16_to_u64(v16 a)
+{
+    v16u r;
+    for (int i = 0; i < 4; i++) {
+        r.q[2 * i] = vcvtq_u64_f64(vcvt_f64_f32(vget_low_f32(a.q[i])));
+        r.q[2 * i + 1] = vcvtq_u64_f64(vcvt_high_f64_f32(a.q[i]));
+    }
+    return r;
+}
+QN_INLINE void v16u_store(uint64_t *p, v16u a)
+{
+    for (int i = 0; i < 8; i++)
+        vst1q_u64(p + 2 * i, a.q[i]);
+}
+QN_INLINE v16u v16u_mul(v16u a, v16u b)
+{
+    for (int i = 0; i < 8; i++)
+        a.q[i] = vmull_u32(vmovn_u64(a.q[i]), vmovn_u64(b.q[i]));
+    return a;
+}
+QN_INLINE v16u_sum v16u_zero(void)
+{
+    return vdupq_n_u64(0);
+}
+QN_INLINE v16u_sum v16u_add(v16u_sum sum, v16u a)
+{
+    for (int i = 0; i < 8; i += 2)
+        sum = vaddq_u64(sum, vaddq_u64(a.q[i], a.q[i + 1]));
+    return sum;
+}
+QN_INLINE v16u_sum v16u_add_if(v16u_sum sum, v16m m, v16u a)
+{
+    for (int i = 0; i < 4; i++) {
+        const int32x4_t lanes = vreinterpretq_s32_u32(m.q[i]);
+        a.q[2 * i] = vandq_u64(a.q[2 * i], vreinterpretq_u64_s64(vmovl_s32(vget_low_s32(lanes))));
+        a.q[2 * i + 1] = vandq_u64(a.q[2 * i + 1], vreinterpretq_u64_s64(vmovl_high_s32(lanes)));
+    }
+    return v16u_add(sum, a);
+}
+QN_INLINE uint64_t v16u_total(v16u_sum sum)
+{
+    return vgetq_lane_u64(sum, 0) + vgetq_lane_u64(sum, 1);
 }
 QN_INLINE void v16i_store_i8(int8_t *p, v16i a)
 {

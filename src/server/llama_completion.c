@@ -90,6 +90,13 @@ static void write_shared_settings(const qn_openai *x, qn_bytes *out)
     qn_json_member_integer(out, "top_k", s->top_k);
     write_number("top_p", s->top_p, out);
     write_number("min_p", s->min_p, out);
+    qn_json_member_integer(out, "mirostat", s->mirostat);
+    write_number("mirostat_tau", s->mirostat_tau, out);
+    write_number("mirostat_eta", s->mirostat_eta, out);
+    write_number("typical_p", s->typical_p > 0 ? (double)s->typical_p : 1, out);
+    write_number("top_n_sigma", s->top_n_sigma > 0 ? (double)s->top_n_sigma : -1, out);
+    write_number("xtc_probability", s->xtc_probability, out);
+    write_number("xtc_threshold", s->xtc_threshold, out);
     qn_json_member_integer(out, "repeat_last_n", s->repeat_last_n);
     write_number("repeat_penalty", s->repeat_penalty, out);
     write_number("presence_penalty", s->presence_penalty, out);

@@ -47,9 +47,10 @@ typedef struct qn_choice {
 void qn_choice_init(qn_choice *choice, qn_account *account);
 void qn_choice_free(qn_choice *choice);
 
-/* qn_choice_take_token - count a token, and with `keeps` keep it, unless it is an end token and `ends` the answer. False
+/* qn_choice_take_token - count a token, and with `keeps` keep it, unless it ends the answer by the request's params. False
  * without memory. qn_choice_take_output, qn_choice_take_text - count a text, before it is written. */
-bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool ends, bool keeps);
+bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model,
+                          const qn_request_params *params, bool keeps);
 void qn_choice_take_output(qn_choice *choice, const qn_output_event *event);
 void qn_choice_take_text(qn_choice *choice, const char *text, size_t length);
 
@@ -110,6 +111,7 @@ typedef struct qn_openai {
     size_t n_choices;      /* for each prompt */
     json_t *model, *stops; /* references to what base.model and stop point into */
     const char **stop;
+    qn_token *stop_tokens;
     qn_logit_bias *bias; /* one of each token */
     size_t cap_bias;
     json_t *biases, *prompt; /* as the body has them, until bind; a prompt of ids alone is in `prompts` */
@@ -182,6 +184,9 @@ bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal);
 
 /* qn_refuse_unsupported - fields of other servers that would change an answer, and are not there. openai_unsupported.c. */
 bool qn_refuse_unsupported(const json_t *body, bool is_chat, qn_refusal *refusal);
+
+/* qn_openai_check_samplers - whether `samplers` names what llama.cpp has. openai_samplers.c. */
+bool qn_openai_check_samplers(const json_t *body, qn_refusal *refusal);
 
 /* What all protocols have: the model's name, whether it is a stream, sampling; stop strings, in a field of any name.
  * qn_openai_take_model - the name alone; NULL: there is none. */

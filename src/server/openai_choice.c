@@ -68,10 +68,19 @@ static qn_status keep(qn_choice *choice, qn_token token, const qn_logprobs *logp
     return QN_OK;
 }
 
-bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model, bool ends, bool keeps)
+static bool ends_at(const qn_request_params *params, const qn_model *model, qn_token token)
+{
+    for (size_t i = 0; i < params->n_stop_tokens; i++)
+        if (params->stop_tokens[i] == token)
+            return true;
+    return !params->ignore_end && qn_token_is_end(model, token);
+}
+
+bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model,
+                          const qn_request_params *params, bool keeps)
 {
     choice->n_tokens++;
-    if (ends && qn_token_is_end(model, event->token))
+    if (ends_at(params, model, event->token))
         return true;
     choice->n_since++;
     return !keeps || keep(choice, event->token, event->logprobs, model) == QN_OK;

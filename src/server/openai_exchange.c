@@ -49,6 +49,7 @@ void qn_openai_free(qn_exchange *exchange)
     qn_grammar_free(x->params.grammar);
     release_body(x);
     qn_free(x->stop);
+    qn_free(x->stop_tokens);
     json_decref(x->model);
     json_decref(x->stops);
     qn_free(x->fields.list);
@@ -261,7 +262,7 @@ static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event
 {
     switch (event->kind) {
     case QN_EXCHANGE_TOKEN:
-        return qn_choice_take_token(choice, event, x->served->model, !x->params.ignore_end, keeps_tokens(x)) ||
+        return qn_choice_take_token(choice, event, x->served->model, &x->params, keeps_tokens(x)) ||
                qn_refuse_over(x->base.account, refusal);
     case QN_EXCHANGE_TEXT: qn_choice_take_text(choice, event->text, event->length); return true;
     case QN_EXCHANGE_OUTPUT: qn_choice_take_output(choice, event->output); return true;

@@ -9,9 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COMPLETION_TOKENS = 16, MAX_STOPS = 64, MAX_STOP_BYTES = 1024, MAX_CHOICES = 128, MAX_BIASES = 4096 };
+enum {
+    COMPLETION_TOKENS = 16,
+    MAX_STOPS = 64,
+    MAX_STOP_BYTES = 1024,
+    MAX_STOP_TOKENS = 64,
+    MAX_CHOICES = 128,
+    MAX_BIASES = 4096
+};
 
-/* The smallest top_p: only the most likely token. */
+/* The most of OpenAI's protocols, and of llama-server's, where the option of the command line has it. */
+static const double MOST_TEMPERATURE = 2, MOST_LLAMA_TEMPERATURE = 1e6, MOST_SIGMA = 1e6;
+
+/* The smallest top_p and typical_p: only one token. */
 static const float LEAST_TOP_P = 1e-9f;
 
 /* ---- Sampling ---- */
@@ -37,13 +47,32 @@ static bool take_seed(qn_openai *x, const json_t *body, qn_refusal *refusal)
 static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     qn_sampling *s = &x->params.sampling;
-    int64_t top_k = -2, last_n = -1;
-    *s = (qn_sampling){
-        .temperature = NAN, .top_p = NAN, .min_p = NAN, .repeat_penalty = NAN, .frequency_penalty = NAN, .presence_penalty = NAN
-    };
-    if (!qn_field_number(body, "temperature", 0, 2, &s->temperature, refusal) ||
+    int64_t top_k = -2, last_n = -1, mirostat = -1;
+    *s = (qn_sampling){ .temperature = NAN,
+                        .top_p = NAN,
+                        .min_p = NAN,
+                        .repeat_penalty = NAN,
+                        .frequency_penalty = NAN,
+                        .presence_penalty = NAN,
+                        .mirostat = -1,
+                        .mirostat_tau = NAN,
+                        .mirostat_eta = NAN,
+                        .typical_p = NAN,
+                        .top_n_sigma = NAN,
+                        .xtc_probability = NAN,
+                        .xtc_threshold = NAN };
+    const double most = x->kind == QN_LLAMA_COMPLETION ? MOST_LLAMA_TEMPERATURE : MOST_TEMPERATURE;
+    if (!qn_field_number(body, "temperature", 0, most, &s->temperature, refusal) ||
         !qn_field_number(body, "top_p", 0, 1, &s->top_p, refusal) ||
         !qn_field_number(body, "min_p", 0, 0.999999, &s->min_p, refusal) ||
+        !qn_field_number(body, "typ_p", 0, 1, &s->typical_p, refusal) ||
+        !qn_field_number(body, "typical_p", 0, 1, &s->typical_p, refusal) ||
+        !qn_field_number(body, "top_n_sigma", -MOST_SIGMA, MOST_SIGMA, &s->top_n_sigma, refusal) ||
+        !qn_field_number(body, "xtc_probability", 0, 1, &s->xtc_probability, refusal) ||
+        !qn_field_number(body, "xtc_threshold", 0, 1, &s->xtc_threshold, refusal) ||
+        !qn_field_number(body, "mirostat_tau", 0, 100, &s->mirostat_tau, refusal) ||
+        !qn_field_number(body, "mirostat_eta", 0, 100, &s->mirostat_eta, refusal) ||
+        !qn_field_integer(body, "mirostat", 0, 2, &mirostat, refusal) ||
         !qn_field_integer(body, "top_k", -1, INT32_MAX, &top_k, refusal) ||
         !qn_field_number(body, "repetition_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
         !qn_field_number(body, "repeat_penalty", 0.001, 1000, &s->repeat_penalty, refusal) ||
@@ -52,15 +81,27 @@ static bool take_sampling(qn_openai *x, const json_t *body, qn_refusal *refusal)
         !qn_field_number(body, "presence_penalty", -2, 2, &s->presence_penalty, refusal) || !take_seed(x, body, refusal))
         return false;
     s->top_p = s->top_p < LEAST_TOP_P ? LEAST_TOP_P : s->top_p;
+    s->typical_p = s->typical_p < LEAST_TOP_P ? LEAST_TOP_P : s->typical_p;
+    s->top_n_sigma = s->top_n_sigma < 0 ? 0 : s->top_n_sigma; /* llama.cpp's -1 */
     s->top_k = (int)(top_k == -1 ? 0 : top_k);
     s->repeat_last_n = (int)last_n;
-    return true;
+    s->mirostat = (int)mirostat;
+    return mirostat != 1 || qn_refuse(refusal, 400, "unsupported", "mirostat", "'mirostat' is 1, expected 0 or 2");
 }
 
 static void fill(float *value, float otherwise)
 {
     if (isnan(*value))
         *value = otherwise;
+}
+
+/* What only the CPU has. */
+static bool check_device(const qn_openai *x, qn_refusal *refusal)
+{
+    const char *device = qn_model_get_info(x->served->model).device;
+    return x->params.sampling.mirostat <= 0 || !strcmp(device, "cpu") ||
+           qn_refuse(refusal, 400, "unsupported", "mirostat", "'mirostat' is %d, expected 0 on %s", x->params.sampling.mirostat,
+                     device);
 }
 
 static void fill_sampling(qn_openai *x)
@@ -70,11 +111,19 @@ static void fill_sampling(qn_openai *x)
     fill(&s->temperature, otherwise->temperature);
     fill(&s->top_p, otherwise->top_p);
     fill(&s->min_p, otherwise->min_p);
+    fill(&s->mirostat_tau, otherwise->mirostat_tau);
+    fill(&s->mirostat_eta, otherwise->mirostat_eta);
+    fill(&s->typical_p, otherwise->typical_p);
+    fill(&s->top_n_sigma, otherwise->top_n_sigma);
+    fill(&s->xtc_probability, otherwise->xtc_probability);
+    fill(&s->xtc_threshold, otherwise->xtc_threshold);
     fill(&s->repeat_penalty, otherwise->repeat_penalty);
     fill(&s->frequency_penalty, otherwise->frequency_penalty);
     fill(&s->presence_penalty, otherwise->presence_penalty);
     if (s->top_k < 0)
         s->top_k = otherwise->top_k;
+    if (s->mirostat < 0)
+        s->mirostat = otherwise->mirostat;
     if (s->repeat_last_n < 0)
         s->repeat_last_n = otherwise->repeat_last_n;
     if (!x->has_seed)
@@ -267,6 +316,53 @@ bool qn_openai_take_stop(qn_openai *x, const json_t *body, const char *name, qn_
     return true;
 }
 
+/* Tokens that end an answer, of all protocols; ids are checked by bind. */
+static bool take_ends(qn_openai *x, const json_t *body, qn_refusal *refusal)
+{
+    static const char field[] = "stop_token_ids";
+    const json_t *given = qn_field(body, field);
+    const size_t n = json_array_size(given);
+    if (!qn_field_integer(body, "min_tokens", 0, INT32_MAX, &x->params.min_tokens, refusal))
+        return false;
+    if (given && !json_is_array(given))
+        return qn_refuse_type(refusal, field, given, "an array of token ids");
+    if (n > MAX_STOP_TOKENS)
+        return qn_refuse(refusal, 400, NULL, field, "'%s' has %zu ids, at most %d are allowed", field, n, MAX_STOP_TOKENS);
+    if (qn_alloc(&x->stop_tokens, n, sizeof *x->stop_tokens, "stop tokens"))
+        return qn_refuse_memory(refusal);
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        if (!qn_json_integer_of(json_array_get(given, i), &id))
+            return qn_refuse_type(refusal, field, json_array_get(given, i), "an array of token ids");
+        if (id < 0 || id > INT32_MAX)
+            return qn_refuse(refusal, 400, NULL, field, "'%s' has the token id %lld, which is none", field, (long long)id);
+        x->stop_tokens[i] = (qn_token)id;
+    }
+    x->params.stop_tokens = x->stop_tokens;
+    x->params.n_stop_tokens = n;
+    return true;
+}
+
+/* A limit of the server does not make a body wrong. */
+static bool bind_ends(qn_openai *x, qn_refusal *refusal)
+{
+    const uint32_t n_vocab = qn_model_get_info(x->served->model).n_vocab;
+    const int64_t limit = x->served->max_tokens;
+    int64_t *most = &x->params.max_tokens, *least = &x->params.min_tokens;
+    for (size_t i = 0; i < x->params.n_stop_tokens; i++)
+        if ((uint32_t)x->stop_tokens[i] >= n_vocab)
+            return qn_refuse(refusal, 400, NULL, "stop_token_ids", "'stop_token_ids' has the token id %d, expected 0 to %u",
+                             (int)x->stop_tokens[i], n_vocab - 1);
+    if (*most >= 0 && *least > *most)
+        return qn_refuse(refusal, 400, NULL, "min_tokens", "'min_tokens' is %lld, expected at most the %lld of the answer",
+                         (long long)*least, (long long)*most);
+    if (limit >= 0 && (*most < 0 || *most > limit))
+        *most = limit;
+    if (*most >= 0 && *least > *most)
+        *least = *most;
+    return true;
+}
+
 static bool take_choices(qn_openai *x, const json_t *body, qn_refusal *refusal)
 {
     int64_t n = 1, most = (int64_t)qn_limit(x->limits.requests, MAX_CHOICES);
@@ -310,7 +406,8 @@ bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
         return false;
     x->base.model = json_string_value(x->model);
     return qn_refuse_unsupported(body, x->kind == QN_OPENAI_CHAT, refusal) &&
-           qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal);
+           qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal) &&
+           qn_openai_check_samplers(body, refusal) && take_ends(x, body, refusal);
 }
 
 bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
@@ -322,9 +419,6 @@ bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
 
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)
 {
-    const int64_t most = x->served->max_tokens;
     fill_sampling(x);
-    if (most >= 0 && (x->params.max_tokens < 0 || x->params.max_tokens > most))
-        x->params.max_tokens = most;
-    return bind_biases(x, refusal);
+    return check_device(x, refusal) && bind_ends(x, refusal) && bind_biases(x, refusal);
 }

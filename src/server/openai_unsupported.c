@@ -16,8 +16,6 @@ static const struct {
     body_kind of;
 } fields[] = {
     /* Where an answer ends, and which tokens it may have. */
-    { "min_tokens", ZERO, OF_ALL },
-    { "stop_token_ids", EMPTY, OF_ALL },
     { "stop_regex", EMPTY, OF_ALL },
     { "include_stop_str_in_output", FALSE, OF_ALL },
     { "no_stop_trim", FALSE, OF_ALL },
@@ -27,13 +25,8 @@ static const struct {
     { "n_indent", ZERO, OF_ALL },
     /* How tokens are sampled. */
     { "use_beam_search", FALSE, OF_ALL },
-    { "typical_p", ONE, OF_ALL },
-    { "typ_p", ONE, OF_ALL },
     { "tfs_z", ONE, OF_ALL },
-    { "top_n_sigma", NOT_POSITIVE, OF_ALL },
-    { "xtc_probability", ZERO, OF_ALL },
     { "dynatemp_range", ZERO, OF_ALL },
-    { "mirostat", ZERO, OF_ALL },
     { "dry_multiplier", ZERO, OF_ALL },
     { "adaptive_target", NOT_POSITIVE, OF_ALL },
     { "min_keep", ZERO, OF_ALL },

@@ -26,7 +26,7 @@ struct qn_stop_strings {
 struct qn_stop {
     const node *nodes;
     uint32_t at; /* the node of the longest suffix of the text so far */
-    bool hit;
+    bool hit, holds;
     size_t found; /* index of the stop string that was found last */
     char *held;   /* the bytes returned by the last call, then the last nodes[at].depth bytes of the text */
     size_t capacity;
@@ -185,7 +185,7 @@ qn_status qn_stop_feed(qn_stop *stop, const char *text, size_t length, const cha
         stop->held[n_held++] = text[i];
         stop->at = advance(stop->nodes, stop->at, (unsigned char)text[i]);
         const uint32_t match = stop->nodes[stop->at].match;
-        if (match) {
+        if (match && !stop->holds) {
             *hit = stop->hit = true;
             stop->found = stop->nodes[stop->at].string;
             *safe = stop->held;
@@ -200,6 +200,11 @@ qn_status qn_stop_feed(qn_stop *stop, const char *text, size_t length, const cha
         *n_safe = stop->n_out;
     }
     return QN_OK;
+}
+
+void qn_stop_hold(qn_stop *stop, bool holds)
+{
+    stop->holds = holds;
 }
 
 qn_status qn_stop_flush(qn_stop *stop, const char **safe, size_t *n_safe)

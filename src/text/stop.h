@@ -39,6 +39,10 @@ void qn_stop_free(qn_stop *stop);
  * The match that ends first counts; of several that end at the same byte, the longest. Time is linear in the text. */
 qn_status qn_stop_feed(qn_stop *stop, const char *text, size_t length, const char **safe, size_t *n_safe, bool *hit);
 
+/* qn_stop_hold - whether stop strings that end in the text that follows are text like any other. One that begins there and ends
+ * later is found. */
+void qn_stop_hold(qn_stop *stop, bool holds);
+
 /* qn_stop_flush - end of the text: returns the text held back, which is safe now. The search is then reset, also after a
  * hit. */
 qn_status qn_stop_flush(qn_stop *stop, const char **safe, size_t *n_safe);

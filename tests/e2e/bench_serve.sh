@@ -72,7 +72,28 @@ import json, sys
 sys.exit(len({tuple(sorted(json.loads(l)["body"]["prompt"] for l in open(p))) for p in sys.argv[1:]}) != 1)
 P
 
+# ---- Sampling ----
+is 'all(s["body"]["temperature"] == 0 and not {"top_p", "top_k", "min_p", "seed", "response_format"} & set(s["body"]) for s in sent)'
+is 'r["sampling"] == {"temperature": 0} and r["json_schema"] is None'
+printf '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}' >"$work/schema.json"
+for api in chat completions; do
+    measure "$url" --api $api --model uncounted --requests 2 -n 2 --temp 0.8 --top-k 20 --top-p 0.95 --min-p 0.05 --seed 7 --json-schema "$work/schema.json"
+    [ $status -eq 0 ] || fail "$api: sampling: status $status"
+    is 'r["sampling"] == {"temperature": 0.8, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "seed": 7} and r["json_schema"].endswith("/schema.json")'
+    is 'len(sent) == 2 and all({k: s["body"][k] for k in r["sampling"]} == r["sampling"] for s in sent)'
+    is 'all(s["body"]["response_format"]["type"] == "json_schema" and s["body"]["response_format"]["json_schema"] == {"name": "schema", "strict": True, "schema":
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}} for s in sent)'
+done
+for option in 'temp temperature 1.5' 'top-k top_k 0' 'top-p top_p 0.5' 'min-p min_p 0.25'; do # what is not given is not sent
+    read -r name key value <<<"$option"
+    measure "$url" --model uncounted --requests 2 -n 2 --$name $value
+    is "r['sampling'] == {'temperature': 0, 'seed': 1, '$key': $value} and all({k: v for k, v in s['body'].items() if k in ('temperature', 'top_k', 'top_p',
+        'min_p', 'seed')} == r['sampling'] for s in sent)"
+done
+quern bench-serve "$url" --requests 3 -n 2 --temp 1.1 --json-schema "$work/schema.json"
+[ "$(sed -n 1p "$work/out")" = "sampled: temperature 1.1, seed 1; JSON by $work/schema.json" ] || fail "the table: sampling"
 quern bench-serve "$url" --requests 3 -n 2
+! grep -q sampled "$work/out" || fail "the table: sampled without options"
 [ $status -eq 0 ] && grep -q '^3 of 3 requests in .*: 3 answered, 0 failed' "$work/out" && grep -q '^first token ' "$work/out" || fail "the table"
 measure "$url" --model spelled --requests 2 -n 2
 is 'r["answered"] == 2 and r["completion_tokens"] == 4 and r["counted_by"] == "events"'
@@ -118,4 +139,29 @@ refuses 2 'without --parallel' bench-serve "$url" --rate 2 --parallel 2
 refuses 1 'HTTP 404: no such path; --model' bench-serve "$url/none"
 refuses 1 'no connection' bench-serve http://127.0.0.1:1 --model x
 refuses 1 'null: it has no lengths' bench-serve "$url" --lengths /dev/null
+printf '[1]' >"$work/array.json"
+printf '{"a": 1,\n]' >"$work/bad.json"
+refuses 1 'array.json: a JSON schema is expected to be an object' bench-serve "$url" --json-schema "$work/array.json"
+refuses 1 'bad.json:2:1: ' bench-serve "$url" --json-schema "$work/bad.json"
+refuses 1 'No such file' bench-serve "$url" --json-schema "$work/none.json"
+refuses 2 '--min-p: 1 is out of range' bench-serve "$url" --min-p 1
+
+printf '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1, "maximum": 99}}, "required": ["a"], "additionalProperties": false}' >"$work/short.json"
+# quern's own server takes what is sent, and begins another document where one is complete.
+"$QN_BIN/quern" serve "$QN_SOURCE_DIR/models/quern-demo.gguf" --port 0 -q >"$work/address" 2>"$work/log2" &
+own=$!
+trap 'kill $server $own; wait $server $own 2>/dev/null; rm -rf "$work"' EXIT
+for _ in {1..600}; do
+    grep -q http "$work/address" && break
+    sleep 0.1
+done
+address=$(grep -oE 'http://[0-9.:]+' "$work/address" | head -n 1)
+if [ -n "$address" ]; then
+    measure "$address" --requests 4 --parallel 2 -p 40 -n 90 --temp 1 --top-k 20 --min-p 0.05 --json-schema "$work/short.json"
+    is 'r["answered"] == 4 and r["completion_tokens"] == 4 * 90 and r["counted_by"] == "usage"'
+    measure "$address" --api completions --requests 2 -p 40 -n 90 --json-schema "$work/short.json" --may-end
+    is 'r["answered"] == 2 and r["completion_tokens"] < 2 * 90'
+else
+    grep -q 'built without' "$work/log2" || fail "quern serve did not begin: $(cat "$work/log2")"
+fi
 finish

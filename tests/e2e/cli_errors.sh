@@ -50,6 +50,15 @@ for list in '' 0 1, ,1 1,x 4097 1,-2; do
 done
 refuses 2 '-d: --parallel measures' bench -m "$model" --parallel 1 -d 4
 refuses 2 '-p: with --parallel' bench -m "$model" --parallel 1 -p 0
+refuses 2 '--temp and the like: --reuse measures' bench -m "$model" --reuse 100,10 --temp 1
+refuses 2 '--json-schema: at -n 0' bench -m "$model" -n 0 --json-schema x
+refuses 2 '--json-whitespace is for' bench -m "$model" --json-whitespace any
+refuses 2 '--top-p: 0 is out of range' bench -m "$model" --top-p 0
+refuses 1 'No such file' bench -m "$parrot" -p 8 -n 4 --json-schema "$work/none"
+printf '{"type":"object","unknown":1,"minLength":{}}' >"$work/bad.json"
+refuses 1 'bad.json: ' bench -m "$parrot" -p 8 -n 4 --json-schema "$work/bad.json"
+printf '{"type":"object"}' >"$work/object.json"
+refuses 1 'tokeni[sz]er' bench -m "$model" -p 8 -n 4 --json-schema "$work/object.json"
 refuses 2 '--rate: it is that' bench -m "$model" --rate 1
 refuses 2 '--soak: give' bench -m "$model" --soak "$model"
 refuses 2 "--reuse: '100' is not" bench -m "$model" --reuse 100

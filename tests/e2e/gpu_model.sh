@@ -93,4 +93,14 @@ quern bench -m "$golden/qwen35.q1_0.gguf" -p 8 -n 4 -r 2 --device cuda --format 
 [ $status -eq 0 ] || fail 'bench on the GPU'
 [ "$(grep -cE '"device":"cuda:0".*"bytes_per_token":[1-9][0-9]*,"read_gb_per_s":[0-9]{2,5}\.[0-9]+,' "$work/out")" -eq 2 ] || fail 'bench on the GPU: no read rate'
 
+# Sampled, and under a schema whose documents are short: all have their tokens.
+printf '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"], "additionalProperties": false}' >"$work/schema.json"
+for how in '-d 130' '--parallel 1,3'; do
+    quern bench -m "$QN_SOURCE_DIR/models/quern-demo.gguf" -p 8 -n 60 -r 2 --temp 1 --top-k 0 --top-p 1 --min-p 0 --json-schema "$work/schema.json" $how \
+        --device cuda --format json
+    [ $status -eq 0 ] || fail "bench on the GPU, sampled, $how"
+    [ "$(grep -cE '^\{"test":"tg60 (sampled|schema)",.*"sampling":\{"temperature":1,.*"of_free":[0-9.]+,' "$work/out")" -eq $((2 * (1 + (${#how} > 6)))) ] ||
+        fail "bench on the GPU, sampled, $how: its rows"
+done
+
 finish

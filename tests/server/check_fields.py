@@ -276,13 +276,101 @@ def check_constraints(lines):
     lines.ask(MESSAGES, {**BODIES[MESSAGES], "guided_choice": []}, 400)
 
 
+# ---- Where answers end ----
+
+
+LIMITS = {CHAT: "max_tokens", TEXT: "max_tokens", LLAMA: "n_predict", MESSAGES: "max_tokens", RESPONSES: "max_output_tokens"}
+
+
+def tokens_of(path, answer):
+    if path == LLAMA:
+        return answer["tokens_predicted"]
+    usage = answer["usage"]
+    return usage["completion_tokens" if path in (CHAT, TEXT) else "output_tokens"]
+
+
+def check_ends(lines):
+    whole = lines.get(LLAMA, {**BODIES[LLAMA], "temperature": 0, "return_tokens": True})
+    ids = whole["tokens"]
+    at = next(i for i in range(5, 40) if ids.index(ids[i]) == i and i < len(ids) - 3)
+    first = lines.get(LLAMA, {**BODIES[LLAMA], "temperature": 0, "return_tokens": True, "n_predict": at})["content"]
+    for extra in ({}, {"ignore_eos": True}, {"n_probs": 2}):
+        short = lines.get(LLAMA, {**BODIES[LLAMA], "temperature": 0, "return_tokens": True, "stop_token_ids": [ids[at], 5], **extra})
+        assert short["content"] == first and short["tokens"] == ids[:at] and tokens_of(LLAMA, short) == at + 1, (at, short)
+        assert len(short.get("completion_probabilities", ids[:at])) == at, short
+    longer = lines.get(LLAMA, {**BODIES[LLAMA], "temperature": 0, "return_tokens": True, "stop_token_ids": [ids[at]], "min_tokens": at + 5})
+    assert longer["tokens"][:at] == ids[:at] and ids[at] not in longer["tokens"] and tokens_of(LLAMA, longer) > at + 5, longer
+    for path in (CHAT, TEXT, LLAMA):
+        body = {**BODIES[path], "temperature": 0, "stop": ["e", "a", "o"]}
+        short, longer = lines.get(path, body), lines.get(path, {**body, "min_tokens": 12})
+        assert tokens_of(path, short) < 12 < tokens_of(path, longer) and len(text_of(path, longer)) > len(text_of(path, short)), (short, longer)
+    for path, body in BODIES.items():
+        # A grammar that can end later does; one that can only end ends.
+        answer = lines.get(path, {**body, "regex": "[ab]{3,}", "temperature": 1, "min_tokens": 30})
+        assert len(text_of(path, answer)) >= 30 and tokens_of(path, answer) > 30, answer
+        answer = lines.get(path, {**body, "guided_choice": ["yes", "no"], "min_tokens": 30})
+        assert text_of(path, answer) in ("yes", "no") and tokens_of(path, answer) < 10, answer
+        stream = lines.ask(path, {**body, "guided_choice": ["yes", "no"], "min_tokens": 30, "stream": True})
+        assert stream, path
+        lines.ask(path, {**body, "min_tokens": 0, "stop_token_ids": []})
+        lines.ask(path, {**body, "min_tokens": 60, "stop_token_ids": [0] * 64})
+        lines.refused(path, {**body, "min_tokens": 61}, "min_tokens", "61")
+        for wrong, part in ((-1, "-1"), (1.5, ""), ("1", ""), (2**31, "")):
+            lines.refused(path, {**body, "min_tokens": wrong}, "min_tokens", part)
+        for wrong, part in (([0] * 65, "65"), ([4096], "4096"), ([0, -1], "-1"), ([2**31], str(2**31)), ([1.5], ""), (["a"], ""), ([[1]], ""), (5, ""), ("5", ""), ({"5": 1}, "")):
+            lines.refused(path, {**body, "stop_token_ids": wrong}, "stop_token_ids", part)
+    # The server's own limit makes no body wrong: it is 200 here.
+    answer = lines.get(TEXT, {"prompt": "Once upon a time", "max_tokens": 300, "min_tokens": 250, "temperature": 0})
+    assert tokens_of(TEXT, answer) == 200 and answer["choices"][0]["finish_reason"] == "length", answer
+
+
+def check_filters(lines):
+    """Filters that leave one token give the greedy answer at any temperature; XTC takes the most likely ones away."""
+    greedy = lines.get(LLAMA, {**BODIES[LLAMA], "temperature": 0, "n_predict": 12})["content"]
+    wild = {**BODIES[LLAMA], "temperature": 1.5, "top_k": 0, "top_p": 1, "min_p": 0, "n_predict": 12}
+    assert lines.get(LLAMA, {**wild, "top_n_sigma": 1e-6, "seed": 3})["content"] == greedy
+    assert lines.get(LLAMA, {**wild, "seed": 3})["content"] != greedy
+    found = lines.get(LLAMA, {**wild, "xtc_probability": 1, "xtc_threshold": 0.05, "temperature": 0.8, "seed": 3})
+    settings = found["generation_settings"]
+    assert found["content"] != greedy and settings["xtc_probability"] == 1 and abs(settings["xtc_threshold"] - 0.05) < 1e-6, found
+    assert settings["typical_p"] == 1 and settings["top_n_sigma"] == -1, settings
+    assert lines.get(LLAMA, {**wild, "typical_p": 0.2, "seed": 3})["content"] != lines.get(LLAMA, {**wild, "seed": 3})["content"]
+    calm, lively = (lines.get(LLAMA, {**wild, "seed": 3, "n_predict": 60, "mirostat": 2, "mirostat_tau": tau, "mirostat_eta": 0.5})["content"] for tau in (0, 12))
+    assert calm != lively and lines.get(LLAMA, {**wild, "mirostat": 2})["generation_settings"]["mirostat"] == 2
+    plain = lines.get(LLAMA, {**wild, "seed": 4})["content"]
+    assert plain == lines.get(LLAMA, {**wild, "seed": 4, "typical_p": 1, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0.2})["content"]
+
+
+def check_samplers(lines):
+    names = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+    for path, body in BODIES.items():
+        body = {**body, LIMITS[path]: 2}
+        for samplers in (names, names[::-1], [], ["top-k", "nucleus", "typical", "temp", "min-p"], "edskypmxt", "", ["adaptive_p"]):
+            lines.ask(path, {**body, "samplers": samplers})
+        for samplers, part in ((["top_k", "topk"], "topk"), (["mirostat"], "mirostat"), (["infill"], "infill"), ([5], ""), ([None], ""), ("kz", "z"), ("ké", ""),
+                               ({"top_k": 1}, ""), (5, ""), (["top_k"] * 65, "65"), (["top_k "], "top_k "), (["TOP_K"], "TOP_K"), (["x" * 5000], "xxx")):
+            lines.refused(path, {**body, "samplers": samplers}, "samplers", part)
+        lines.ask(path, {**body, "samplers": None})
+        for name, values, wrong in (("typical_p", (0, 0.5, 1), (1.1, -0.1, "1")), ("typ_p", (0.5,), (2,)), ("top_n_sigma", (-1, 0, 1.5), ("1", 1e7, [])),
+                                    ("xtc_probability", (0, 0.5, 1), (1.5, -1, True)), ("xtc_threshold", (0, 0.1, 1), (1.5, -1, "x")),
+                                    ("mirostat", (0, 2), (1, 3, 1.5)), ("mirostat_tau", (0, 5), (-1, 101)), ("mirostat_eta", (0, 0.1), (-1, 101))):
+            for value in values:
+                lines.ask(path, {**body, name: value})
+            for value in wrong:
+                lines.refused(path, {**body, name: value}, name)
+        # OpenAI's bound is that of its own protocols, and of Messages, whose documentation has less.
+        if path == LLAMA:
+            lines.ask(path, {**body, "temperature": 2.5})
+            lines.ask(path, {**body, "temperature": 1e6})
+        lines.refused(path, {**body, "temperature": 1.1e6 if path == LLAMA else 2.5}, "temperature")
+
+
 # ---- What is refused ----
 
 
 def check_refused(lines):
-    values = {"min_tokens": (1, 0), "stop_token_ids": ([1], []), "allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
-              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "typical_p": (0.5, 1), "mirostat": (2, 0), "xtc_probability": (0.1, 0.0),
-              "dry_multiplier": (0.8, 0), "top_n_sigma": (1.5, -1), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
+    values = {"allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
+              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "mirostat": (1, 0), "dry_multiplier": (0.8, 0), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
               "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], []),
               "guided_decoding": ({"regex": "a"}, {}), "format": ("json", ""), "extra_body": ({"guided_regex": "a"}, {})}
     of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),
@@ -318,6 +406,9 @@ def main():
     check_logprobs(demo, True)
     check_logprobs(agent, False)
     check_constraints(demo)
+    check_ends(demo)
+    check_filters(demo)
+    check_samplers(demo)
     check_refused(demo)
     print("check_fields: all is right")
 

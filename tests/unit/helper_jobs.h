@@ -13,6 +13,7 @@ enum { MAX_PROMPT = 700, CONTEXT = 1024, SHARED = 4 };
 struct job {
     qn_token prompt[MAX_PROMPT];
     uint32_t marks[2];
+    qn_token stops[8];
     qn_request_params params;
     struct answer found, expected;
     uint64_t id;
@@ -41,6 +42,16 @@ static inline void allow_all(void *user, const qn_token *answer, size_t n, uint3
     memset(allowed, 0xff, (vocabulary + 31) / 32 * sizeof *allowed);
 }
 
+/* Of half of the jobs: tokens of which a random model samples one now and then, and from which token on it may. */
+static inline void add_stops(struct job *job, uint64_t random, uint32_t n_vocab)
+{
+    const size_t most = sizeof job->stops / sizeof *job->stops;
+    make_tokens(random, job->stops, most, n_vocab);
+    job->params.stop_tokens = job->stops;
+    job->params.n_stop_tokens = random % 2 ? 0 : 1 + random / 2 % most;
+    job->params.min_tokens = random % 3 ? (int64_t)(random / 6 % (uint64_t)(job->params.max_tokens + 1)) : 0;
+}
+
 /* A prompt is its own, or begins as one of a few others do. */
 static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
 {
@@ -61,6 +72,7 @@ static inline void make_job(struct job *job, uint64_t *random, uint32_t n_vocab)
     job->params.n_logprobs = (int)random_below(random, 4) - 1;
     job->params.mask = random_below(random, 4) ? NULL : allow_all;
     job->params.priority = (int)random_below(random, 3);
+    add_stops(job, job->params.sampling.seed ^ 0x9e3779b97f4a7c15, n_vocab);
     job->marks[0] = (uint32_t)shared;
     job->marks[1] = (uint32_t)n;
     job->params.marks = job->marks;
@@ -89,6 +101,8 @@ static inline void cut_cancelled(struct job *job)
     if (job->found.result.finish != QN_FINISH_CANCELLED)
         return;
     job->params.max_tokens = (int64_t)job->found.n_tokens;
+    if (job->params.min_tokens > job->params.max_tokens)
+        job->params.min_tokens = job->params.max_tokens;
     job->found.n_text = 0;
     job->params.on_text = NULL;
 }

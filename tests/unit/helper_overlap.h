@@ -5,6 +5,7 @@
 
 #include "helper_assert.h"
 
+#include "base/cpu.h"
 #include "engine/internal.h"
 
 #include <stdlib.h>
@@ -18,6 +19,8 @@ struct step_in_flight {
     qn_logprobs logprobs[OVERLAP_SEQUENCES];
     bool is_left[OVERLAP_SEQUENCES]; /* to the host, with the logits */
     double idle_seconds;
+    bool awaits_sampling; /* from logits [n, n_vocab_of_overlap] */
+    float *logits;
 };
 
 static struct step_in_flight steps_in_flight[OVERLAP_STEPS];
@@ -25,7 +28,8 @@ static size_t n_steps_in_flight;
 static const qn_device_vtable *vtable_without_launch;
 static int32_t sampled_tokens[OVERLAP_SEQUENCES]; /* of the last step, on the device */
 static size_t tokens_per_left;                    /* every so many tokens are sampled on the host; 0: none */
-static size_t n_sampled, n_lost;
+static size_t n_sampled, n_lost, n_prepared_steps;
+static size_t n_vocab_of_overlap;
 
 static inline qn_status reserve_alone(qn_device *device, size_t max_rows, size_t max_positions)
 {
@@ -55,9 +59,18 @@ static inline void take_sources(qn_row *rows, size_t n)
     }
 }
 
+static inline void leave_tokens(struct step_in_flight *to)
+{
+    for (size_t i = 0; i < to->n; i++) {
+        to->is_left[i] = tokens_per_left && ++n_sampled % tokens_per_left == 0;
+        sampled_tokens[i] = to->is_left[i] || to->results[i].token < 0 ? 0 : to->results[i].token;
+    }
+}
+
 static inline qn_status launch_step(qn_device *device, const qn_step *step)
 {
     assert_true(n_steps_in_flight < (device->ahead ? OVERLAP_STEPS : 1));
+    assert_true(!n_steps_in_flight || !steps_in_flight[0].awaits_sampling);
     struct step_in_flight *to = &steps_in_flight[n_steps_in_flight];
     qn_row *rows = malloc(step->n_rows * sizeof *rows);
     assert_non_null(rows);
@@ -76,26 +89,72 @@ static inline qn_status launch_step(qn_device *device, const qn_step *step)
     qn_step copy = *step;
     copy.rows = rows;
     copy.requests = to->n ? to->results : NULL;
+    for (size_t i = 0; i < to->n; i++)
+        to->awaits_sampling = to->awaits_sampling || to->results[i].prepare;
+    if (to->awaits_sampling) {
+        to->logits = malloc(to->n * n_vocab_of_overlap * sizeof *to->logits);
+        assert_non_null(to->logits);
+        copy.requests = NULL;
+        copy.logits = to->logits;
+    }
     const qn_status status = vtable_without_launch->run(device, &copy);
     free(rows);
     if (status != QN_OK)
         return status;
-    for (size_t i = 0; i < to->n; i++) {
-        to->is_left[i] = tokens_per_left && ++n_sampled % tokens_per_left == 0;
-        sampled_tokens[i] = to->is_left[i] || to->results[i].token < 0 ? 0 : to->results[i].token;
-    }
+    if (!to->awaits_sampling)
+        leave_tokens(to);
     n_steps_in_flight++;
+    return QN_OK;
+}
+
+/* The requests are the caller's again: it has changed what `prepare` needs. */
+static inline qn_status sample_step(qn_device *device)
+{
+    struct step_in_flight *last = n_steps_in_flight ? &steps_in_flight[n_steps_in_flight - 1] : NULL;
+    qn_sample_kernels kernels;
+    unsigned cpu;
+    (void)device;
+    if (!last || !last->awaits_sampling)
+        return QN_OK;
+    assert_int_equal(n_steps_in_flight, 1);
+    assert_ok(qn_cpu_features(&cpu));
+    qn_sample_kernels_init(&kernels, cpu);
+    void *scratch = malloc(qn_sample_scratch_bytes(n_vocab_of_overlap));
+    assert_non_null(scratch);
+    for (size_t i = 0; i < last->n; i++) {
+        qn_sample_request *request = &last->results[i];
+        const float *logits = last->logits + i * n_vocab_of_overlap;
+        qn_sample_request *given = &last->step->requests[i];
+        qn_logprobs *logprobs = request->logprobs;
+        if (given->prepare) {
+            given->prepare(given->user, given);
+            *request = *given;
+            request->logprobs = logprobs;
+        }
+        qn_sample_token(&kernels, request, logits, n_vocab_of_overlap, scratch);
+        float *copy = request->check && request->token >= 0 ? request->check(request->user, request->token) : NULL;
+        if (copy)
+            memcpy(copy, logits, n_vocab_of_overlap * sizeof *copy);
+    }
+    free(scratch);
+    free(last->logits);
+    last->logits = NULL;
+    last->awaits_sampling = false;
+    n_prepared_steps++;
+    leave_tokens(last);
     return QN_OK;
 }
 
 static inline qn_status finish_step(qn_device *device)
 {
     assert_true(n_steps_in_flight > 0);
+    assert_false(steps_in_flight[0].awaits_sampling);
     const struct step_in_flight *done = &steps_in_flight[0];
     for (size_t i = 0; i < done->n; i++) {
         qn_sample_request *request = &done->step->requests[i];
         const bool is_lost = done->is_left[i] && n_steps_in_flight > 1 && qn_sample_is_finite(done->results[i].best);
         request->best = done->results[i].best;
+        request->surprise = done->results[i].surprise;
         request->token = is_lost ? QN_SAMPLE_LOST : done->results[i].token;
         n_lost += is_lost;
         if (request->logprobs && !is_lost)
@@ -120,7 +179,9 @@ static inline void let_overlap(qn_model *model, size_t ahead)
     vtable.reserve = reserve_alone;
     vtable.run = run_alone;
     vtable.launch = launch_step;
+    vtable.sample = sample_step;
     vtable.finish = finish_step;
+    n_vocab_of_overlap = qn_model_get_info(model).n_vocab;
     model->device->vtable = &vtable;
     model->device->ahead = ahead;
 }

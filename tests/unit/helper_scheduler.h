@@ -74,7 +74,11 @@ static inline void answer_alone(qn_model *model, const char *kv, uint32_t n_ctx,
     qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
+    params.min_tokens = request->min_tokens;
     params.ignore_end = request->ignore_end;
+    params.stop_tokens = request->stop_tokens;
+    params.n_stop_tokens = request->n_stop_tokens;
+    params.grammar = request->grammar;
     params.stop = request->stop;
     params.n_stop = request->n_stop;
     params.show_special = request->show_special;

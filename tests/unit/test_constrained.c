@@ -1,8 +1,7 @@
 /* Grammars of answers: what sessions and the scheduler generate under them, the distribution of tokens, where grammars begin,
  * and compiled grammars that are kept. */
 #include "helper_sanitizers.h"
-#include "helper_scheduler.h"
-#include "helper_vocab.h"
+#include "helper_small_model.h"
 
 #include "engine/constraint.h"
 #include "quern/grammar.h"
@@ -12,31 +11,16 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { END = 256, OPEN = 257, CLOSE = 258 }; /* tokens behind those of bytes */
+enum { OPEN = END + 1, CLOSE };
 enum { ANSWERS = QN_TEST_SANITIZED ? 3 : 16, TOKENS = QN_TEST_SANITIZED ? 40 : 160 };
 
 static qn_model *large, *small;
-
-/* A random model of 320 rows of logits, with a vocabulary of bytes and an end token. */
-static void load_small(void)
-{
-    static const struct added_token added[] = { { "<|end|>", 3 }, { NULL, 0 } };
-    const struct vocab_spec spec = { .model = "gpt2", .pre = "gpt-2", .added = added, .eos = END };
-    struct file_bytes bytes = make_vocab(&spec);
-    qn_gguf *file;
-    load_model("tests/golden/qwen3.f16.gguf", 0, 1, &small);
-    assert_null(small->tokenizer);
-    assert_ok(qn_gguf_open_memory(bytes.data, bytes.n, "vocabulary", &file));
-    assert_ok(qn_tokenizer_create(file, &small->tokenizer));
-    qn_gguf_close(file);
-    free(bytes.data);
-}
 
 static int load_models(void **unused)
 {
     (void)unused;
     load_model("tests/golden/scheduler.gguf", 0, 2, &large);
-    load_small();
+    load_small(&small);
     return 0;
 }
 
@@ -164,6 +148,7 @@ static void answer_of_session(qn_model *model, uint32_t n_batch, const qn_reques
     qn_session *session;
     params.sampling = request->sampling;
     params.max_tokens = request->max_tokens;
+    params.ignore_end = request->ignore_end;
     params.grammar = request->grammar;
     params.grammar_trigger = request->grammar_trigger;
     params.on_token = answer_token;
@@ -418,6 +403,30 @@ static void tokens_have_the_distribution_of_masks(void **unused)
     qn_free_tokens(prompt);
 }
 
+/* Any filter of the vocabulary needs the mask first: what it leaves depends on it. */
+static void filters_need_the_mask_first(void **unused)
+{
+    (void)unused;
+    const qn_sampling plain = sampling_of(false, 1, 1);
+    qn_sampling filtered[] = { plain, plain, plain, plain, plain, plain, plain };
+    filtered[0].top_k = 2;
+    filtered[1].top_p = 0.5f;
+    filtered[2].min_p = 0.1f;
+    filtered[3].top_n_sigma = 1;
+    filtered[4].typical_p = 0.5f;
+    filtered[5].xtc_probability = 0.5f;
+    filtered[6].mirostat = 2;
+    assert_true(qn_grammar_match_check_first(&plain));
+    for (size_t i = 0; i < sizeof filtered / sizeof *filtered; i++) {
+        label("filter %zu", i);
+        assert_false(qn_grammar_match_check_first(&filtered[i]));
+    }
+    qn_sampling neutral = plain;
+    neutral.typical_p = 1;
+    neutral.xtc_threshold = 0.1f;
+    assert_true(qn_grammar_match_check_first(&neutral));
+}
+
 /* ---- Where grammars begin ---- */
 
 static void free_text_before_a_text(void **unused)
@@ -447,6 +456,51 @@ static void free_text_before_a_text(void **unused)
     qn_grammar_free(grammar);
     qn_free_tokens(prompt);
     qn_model_free(talker);
+}
+
+/* Three bytes and an end token, again and again. */
+static void check_repeated(const struct answer *a)
+{
+    assert_int_equal(a->result.finish, QN_FINISH_LENGTH);
+    assert_int_equal(a->n_tokens, TOKENS);
+    for (size_t i = 0; i < a->n_tokens; i++) {
+        const qn_token token = a->tokens[i];
+        assert_true(i % 4 == 3 ? token == END : i % 4 == 2 ? token == 'x' : token >= '0' && token <= '9');
+    }
+}
+
+/* A request that continues after end tokens begins another document after each; one that is submitted with it, and does
+ * not, ends. */
+static void grammars_begin_again(void **unused)
+{
+    (void)unused;
+    static struct answer alone, together[2];
+    qn_token *prompt;
+    qn_scheduler *scheduler;
+    const size_t n = tokens_of(small, "Once upon a time", &prompt);
+    qn_grammar *grammar = grammar_of(small, QN_GRAMMAR_REGEX, "[0-9]{2}x");
+    assert_ok(qn_scheduler_create(small, NULL, &scheduler));
+    for (int i = 0; i < 4; i++) {
+        const qn_sampling sampling = sampling_of(i % 2, i < 2 ? 0 : 1.2f, 11);
+        qn_request_params params[2] = { request_of(grammar, prompt, n, &sampling, &alone) };
+        label("case %d", i);
+        params[0].ignore_end = true;
+        answer_of_session(small, 0, params, &alone);
+        check_repeated(&alone);
+        for (int k = 0; k < 2; k++) {
+            params[k] = request_of(grammar, prompt, n, &sampling, &together[k]);
+            params[k].ignore_end = k == i / 2;
+        }
+        assert_ok(qn_scheduler_submit_all(scheduler, params, 2, NULL, NULL));
+        qn_scheduler_wait(scheduler);
+        check_repeated(&together[i / 2]);
+        assert_same_answer(&alone, &together[i / 2]);
+        assert_int_equal(together[!(i / 2)].result.finish, QN_FINISH_STOP);
+        assert_int_equal(together[!(i / 2)].n_tokens, 4);
+    }
+    qn_scheduler_free(scheduler);
+    qn_grammar_free(grammar);
+    qn_free_tokens(prompt);
 }
 
 /* A vocabulary with a token for each byte, and with <think> and </think> as tokens or without. */
@@ -501,7 +555,7 @@ static void free_text_before_the_end_of_reasoning(void **unused)
         qn_token *prompt, answer[16];
         size_t n, n_answer = 0;
         assert_ok(qn_tokenize(model, cases[i].prompt, strlen(cases[i].prompt), true, false, &prompt, &n));
-        assert_ok(qn_constraint_create(model, grammar, &trigger, prompt, n, &sampling, &c));
+        assert_ok(qn_constraint_create(model, grammar, &trigger, false, prompt, n, &sampling, &c));
         assert_int_equal(c.accepts(c.user, answer, 0, 'x'), cases[i].is_free);
         assert_true(c.accepts(c.user, answer, 0, '1'));
         if (cases[i].has_tokens)
@@ -796,8 +850,10 @@ int main(void)
         cmocka_unit_test(answers_fit_on_a_gpu),
         cmocka_unit_test(answers_are_the_same),
         cmocka_unit_test(tokens_have_the_distribution_of_masks),
+        cmocka_unit_test(filters_need_the_mask_first),
         cmocka_unit_test(free_text_before_a_text),
         cmocka_unit_test(free_text_before_the_end_of_reasoning),
+        cmocka_unit_test(grammars_begin_again),
         cmocka_unit_test(refuses),
         cmocka_unit_test(grammars_are_kept),
         cmocka_unit_test(grammars_are_of_a_scope),

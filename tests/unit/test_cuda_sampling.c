@@ -192,7 +192,7 @@ static size_t fill_requests(qn_sample_request *requests)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         requests[i].random = (uint64_t)next_random() << 40;
         requests[i].check = requests[i].allowed ? NULL : reject;
-        requests[i].check_user = rejected[i];
+        requests[i].user = rejected[i];
     }
     return sizeof all / sizeof *all;
 }

@@ -6,7 +6,7 @@
 #include "helper_vocab.h"
 
 #include "engine/internal.h"
-#include "text/grammar/grammar.h"
+#include "text/grammar/automaton.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -136,7 +136,15 @@ static const char *const regexes[] = { "(a|b)*name[^x]*",
                                        "[^a-f\\u0080-\\u07ff]+",
                                        "[^{}\\s]+|[^:\"]*\"",
                                        "([^+]{1,4}\\+?)*",
-                                       "[^-]*-|[^,@]+@" };
+                                       "[^-]*-|[^,@]+@",
+                                       "[0-9a-e]{2,8}(-[a-z]+)*",
+                                       "\\S+( \\S+)*",
+                                       "[^\\u3000-\\u30ff]*x?",
+                                       "[\\u0080-\\u07ff\\ue000-\\uffff]*\\.?",
+                                       "[\\u00a0\\u3000 ]+|(x|.{2})*\n",
+                                       "[\\t\n -~]*\\u00e9?",
+                                       "([^\\u00a0]|\\u00a0+a)*",
+                                       "(name|[a-z ]*[A-Z]|.*1)*" };
 static const char *const gbnfs[] = {
     "root ::= e\ne ::= t (\"+\" t)*\nt ::= [0-9]+ | \"(\" e \")\" | \"\\\"\" ([^\"\\\\] | \"\\\\\" .)* \"\\\"\"",
     "root ::= id (\" \" id)* \"=\" id\nid ::= [a-z]+ rest\nrest ::= \"\" | \"[\" id \"]\"",
@@ -227,7 +235,8 @@ static void check_walks(const struct vocabulary *v, size_t which, int n_walks, i
             const char *begin = call_begins[which - N_SCHEMAS - N_REGEXES - N_GBNFS];
             (void)qn_grammar_state_advance(state, begin, strlen(begin));
         }
-        for (int step = 0; step < n_steps; step++) {
+        /* With more alternatives a token may need more than there may be, or more steps than it has. */
+        for (int step = 0; step < n_steps && state->n_configs < QN_GRAMMAR_THREADS / 4; step++) {
             label("after %s", text);
             assert_ok(qn_grammar_mask(v->vocab, state, mask));
             const size_t n_allowed = check_mask(v, state, mask);
@@ -262,6 +271,63 @@ static void test_demo_vocabulary(void **unused)
     (void)unused;
     for (size_t i = 0; i < N_SCHEMAS + N_REGEXES + N_GBNFS + N_CALLS; i++)
         check_walks(&demo, i, QN_TEST_SANITIZED ? 1 : 4, 12);
+}
+
+static qn_grammar *from_schema(const char *text)
+{
+    qn_grammar *grammar;
+    json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
+    assert_non_null(schema);
+    assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+    json_decref(schema);
+    return grammar;
+}
+
+/* The most steps of a mask on the way through a text, a byte at a time. */
+static uint64_t count_steps(const qn_grammar *grammar, const char *text)
+{
+    static uint32_t mask[MAX_WORDS];
+    qn_grammar_state *state;
+    uint64_t most = 0;
+    assert_ok(qn_grammar_state_create(grammar, &state));
+    for (size_t i = 0;; i++) {
+        qn_state_begin(state, QN_GRAMMAR_MASK_STEPS);
+        assert_ok(qn_grammar_mask(made.vocab, state, mask));
+        most = most > state->steps ? most : state->steps;
+        if (!text[i])
+            break;
+        assert_true(qn_grammar_state_advance(state, text + i, 1));
+    }
+    qn_grammar_state_free(state);
+    return most;
+}
+
+/* Masks of texts with a number of characters visit a small part of the vocabulary. */
+static void test_steps(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *schema, *regex, *text;
+        uint64_t most;
+    } cases[] = {
+        { NULL, ".{1,80}", "some text \xc3\xa9 of words", 9000 },
+        { NULL, "[^\"]{1,80}", "some text of words", 10000 },
+        { NULL, "(.|\n){1,200}", "some text of words", 13000 },
+        { "{\"type\":\"string\",\"pattern\":\"^.{1,80}$\"}", NULL, "\"some text of words", 14000 },
+        { "{\"type\":\"string\",\"pattern\":\"^[^<>]{2,90}$\"}", NULL, "\"some text of words", 18000 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar *grammar;
+        label("case %zu", i);
+        if (cases[i].regex)
+            assert_ok(qn_grammar_from_regex(cases[i].regex, strlen(cases[i].regex), &grammar));
+        else
+            grammar = from_schema(cases[i].schema);
+        const uint64_t steps = count_steps(grammar, cases[i].text);
+        if (steps > cases[i].most)
+            fail_msg("%llu steps, at most %llu", (unsigned long long)steps, (unsigned long long)cases[i].most);
+        qn_grammar_free(grammar);
+    }
 }
 
 /* Threads share a vocabulary and its cache. */
@@ -547,21 +613,107 @@ static void test_ambiguous_behind_triggers(void **unused)
     qn_grammar_free(grammar);
 }
 
-/* A grammar that no token of the vocabulary can follow is the caller's error. */
+/* ---- Where nothing follows ---- */
+
+/* Behind an answer neither a mask nor a token follows; the error has the place. Takes the grammar. */
+static void check_stuck(qn_grammar *grammar, const qn_grammar_start *start, const qn_token *answer, size_t n, const char *error)
+{
+    static uint32_t mask[MAX_WORDS];
+    qn_grammar_match *match;
+    assert_ok(qn_grammar_match_create(made.vocab, grammar, start, &match));
+    for (int again = 0; again < 2; again++) {
+        assert_false(qn_grammar_match_accepts(match, answer, n, 'a'));
+        assert_int_equal(qn_grammar_match_mask(match, answer, n, mask), QN_ERR_UNSUPPORTED);
+        assert_text(error);
+    }
+    qn_grammar_match_free(match);
+    qn_grammar_free(grammar);
+}
+
+/* Grammars that go on with a byte that no token has. */
 static void test_no_token(void **unused)
 {
     (void)unused;
-    static uint32_t mask[MAX_WORDS];
+    const char *const choices[] = { "ab\xf8" };
+    const qn_grammar_start start = { .triggers = { { "(", 1, -1 } }, .n_triggers = 1, .opening_token = -1 };
     qn_grammar *grammar;
-    qn_grammar_match *match;
-    const qn_token token = END_TOKEN;
+    qn_token answer[64];
+    assert_ok(qn_grammar_from_choices(choices, 1, &grammar));
+    check_stuck(grammar, NULL, answer, append(answer, 0, "ab"),
+                "no token of the vocabulary may follow at byte 2 of the answer, in 'choices'");
+    assert_ok(qn_grammar_from_choices(choices, 1, &grammar));
+    check_stuck(grammar, &start, answer, append(answer, 0, "free(ab"), "may follow at byte 7 of the answer, in 'choices'");
+}
+
+/* Tokens that do not fit, as a caller's own mask may let them through. */
+static void test_wrong_token(void **unused)
+{
+    (void)unused;
+    static const char person[] = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"object\",\"properties\":{\"a\":{"
+                                 "\"enum\":[\"x\",\"y\"]}},\"required\":[\"a\"]}},\"required\":[\"name\"]}";
+    qn_grammar *grammar;
+    qn_token answer[64];
     assert_ok(qn_grammar_from_regex("a", 1, &grammar));
-    assert_ok(qn_grammar_match_create(made.vocab, grammar, NULL, &match));
-    assert_int_equal(qn_grammar_match_mask(match, &(qn_token){ OTHER_CONTROL }, 1, mask), QN_ERR_UNSUPPORTED);
-    assert_text("no token of the vocabulary may follow");
-    assert_false(qn_grammar_match_accepts(match, &token, 1, 'a'));
-    qn_grammar_match_free(match);
-    qn_grammar_free(grammar);
+    check_stuck(grammar, NULL, &(qn_token){ OTHER_CONTROL }, 1,
+                "the answer does not fit from byte 0 on, in 'regular expression'");
+    check_stuck(from_schema(person), NULL, answer, append(answer, 0, "{\"name\": {\"a\": \"z\""),
+                "the answer does not fit from byte 16 on, in 'schema: #/properties/name/properties/a'");
+    check_stuck(from_schema(person), NULL, answer, append(answer, 0, "{\"name\": {\"b\""),
+                "the answer does not fit from byte 11 on, in 'schema: #/properties/name'");
+}
+
+/* More arrays than may be open. */
+static void test_depth(void **unused)
+{
+    (void)unused;
+    enum { NESTED = 300 };
+    qn_grammar *grammar;
+    qn_token answer[NESTED];
+    json_t *schema = json_pack("{s:i}", "const", 1);
+    for (int i = 0; i < NESTED; i++) {
+        schema = json_pack("{s:s,s:o,s:i}", "type", "array", "items", schema, "minItems", 1);
+        answer[i] = '[';
+    }
+    assert_ok(qn_grammar_from_schema(schema, NULL, &grammar));
+    json_decref(schema);
+    check_stuck(grammar, NULL, answer, QN_GRAMMAR_DEPTH, "may follow at byte 256 of the answer, in 'schema: #/items/items");
+}
+
+/* What has no text at all is refused when it is compiled, with the part that has none. */
+static void test_no_text(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *schema, *gbnf, *error;
+    } cases[] = {
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[]}},\"required\":[\"a\"]}", NULL, "'schema: #/properties/a'" },
+        { "{\"type\":\"object\",\"properties\":{\"b\":{},\"a\":{\"type\":\"array\",\"minItems\":2,\"items\":false}},"
+          "\"required\":[\"a\",\"b\"]}",
+          NULL, "'schema: #/properties/a/items'" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^a$\",\"minLength\":3}},\"required\":["
+          "\"a\"]}",
+          NULL, "'schema: #/properties/a'" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":false,\"required\":[\"b\"]}", NULL,
+          "'schema: #/properties/b'" },
+        { "{\"type\":\"array\",\"prefixItems\":[{\"const\":1},false],\"minItems\":2}", NULL, "'schema: #/prefixItems/1'" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", NULL, "'schema: #" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{}},\"additionalProperties\":false,\"minProperties\":2}", NULL,
+          "no text fits 'schema: #'" },
+        { NULL, "root ::= \"a\" b\nb ::= \"(\" b \")\"", "'b'" },
+        { NULL, "root ::= \"a\" | b\nb ::= c \"x\"\nc ::= \"y\" c", "'c'" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_grammar *grammar;
+        label("case %zu", i);
+        json_t *schema = cases[i].schema ? json_loads(cases[i].schema, 0, NULL) : NULL;
+        assert_int_equal(schema ? qn_grammar_from_schema(schema, NULL, &grammar)
+                                : qn_grammar_from_gbnf(cases[i].gbnf, strlen(cases[i].gbnf), &grammar),
+                         QN_ERR_INVALID);
+        assert_null(grammar);
+        assert_text("no text fits");
+        assert_text(cases[i].error);
+        json_decref(schema);
+    }
 }
 
 /* ---- The distribution ---- */
@@ -633,16 +785,13 @@ static void test_distribution(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_vocabulary),
-        cmocka_unit_test(test_demo_vocabulary),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_match),
-        cmocka_unit_test(test_triggers),
-        cmocka_unit_test(test_ambiguous),
-        cmocka_unit_test(test_ambiguous_tokens),
-        cmocka_unit_test(test_costly_checks),
-        cmocka_unit_test(test_ambiguous_behind_triggers),
-        cmocka_unit_test(test_no_token),
+        cmocka_unit_test(test_made_vocabulary), cmocka_unit_test(test_demo_vocabulary),
+        cmocka_unit_test(test_steps),           cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_match),           cmocka_unit_test(test_triggers),
+        cmocka_unit_test(test_ambiguous),       cmocka_unit_test(test_ambiguous_tokens),
+        cmocka_unit_test(test_costly_checks),   cmocka_unit_test(test_ambiguous_behind_triggers),
+        cmocka_unit_test(test_no_token),        cmocka_unit_test(test_wrong_token),
+        cmocka_unit_test(test_depth),           cmocka_unit_test(test_no_text),
         cmocka_unit_test(test_distribution),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -44,6 +44,7 @@ static void defaults_are_the_models(void **unused)
         assert_int_equal(s->seed, 11);
         assert_int_equal(p->max_tokens, i == 1 ? 16 : -1);
         assert_int_equal(p->n_logprobs, -1);
+        assert_true(!p->min_tokens && !p->n_stop_tokens);
         assert_true(!p->ignore_end && !p->n_bias && !p->n_stop && !p->grammar && p->reasoning_budget < 0);
         assert_null(x->model);
         qn_exchange_free(x);
@@ -59,7 +60,9 @@ static void values_reach_the_request(void **unused)
             with(paths[i], "\"temperature\":1.5,\"top_k\":3,\"top_p\":0.75,\"min_p\":0.25,\"repetition_penalty\":1.25,"
                            "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
                            "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
-                           "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\"");
+                           "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\",\"min_tokens\":4,"
+                           "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"],\"typical_p\":0.5,"
+                           "\"top_n_sigma\":1.5,\"xtc_probability\":0.25,\"xtc_threshold\":0.125");
         const qn_request_params *p = x->requests;
         const qn_sampling *s = &p->sampling;
         assert_true(s->temperature == 1.5f && s->top_k == 3 && s->top_p == 0.75f && s->min_p == 0.25f);
@@ -67,6 +70,10 @@ static void values_reach_the_request(void **unused)
         assert_true(s->frequency_penalty == -2 && s->presence_penalty == 2);
         assert_int_equal(s->seed, (uint64_t)-7);
         assert_int_equal(p->max_tokens, 9);
+        assert_true(s->typical_p == 0.5f && s->top_n_sigma == 1.5f && s->xtc_probability == 0.25f &&
+                    s->xtc_threshold == 0.125f);
+        assert_int_equal(p->min_tokens, 4);
+        assert_true(p->n_stop_tokens == 2 && p->stop_tokens[0] == 7 && p->stop_tokens[1] == 8);
         assert_true(p->ignore_end && x->is_stream);
         assert_int_equal(p->n_stop, 2);
         assert_string_equal(p->stop[1], "yz");
@@ -235,8 +242,23 @@ static void wrong_values_name_their_field(void **unused)
         const char *fields, *param;
     } all[] = {
         { "\"temperature\":\"hot\"", "temperature" },
-        { "\"temperature\":2.01", "temperature" },
+        { "\"temperature\":1000001", "temperature" },
+        { "\"temperature\":1e300", "temperature" },
         { "\"temperature\":-0.1", "temperature" },
+        { "\"min_tokens\":-1", "min_tokens" },
+        { "\"min_tokens\":1.5", "min_tokens" },
+        { "\"min_tokens\":\"1\"", "min_tokens" },
+        { "\"max_tokens\":5,\"min_tokens\":6", "min_tokens" },
+        { "\"stop_token_ids\":5", "stop_token_ids" },
+        { "\"stop_token_ids\":[\"5\"]", "stop_token_ids" },
+        { "\"stop_token_ids\":[1.5]", "stop_token_ids" },
+        { "\"stop_token_ids\":[5,-1]", "stop_token_ids" },
+        { "\"stop_token_ids\":[5,99999]", "stop_token_ids" },
+        { "\"stop_token_ids\":[4294967296]", "stop_token_ids" },
+        { "\"samplers\":[\"top_k\",\"best\"]", "samplers" },
+        { "\"samplers\":\"kz\"", "samplers" },
+        { "\"samplers\":[5]", "samplers" },
+        { "\"samplers\":5", "samplers" },
         { "\"top_p\":1.01", "top_p" },
         { "\"top_p\":true", "top_p" },
         { "\"min_p\":1", "min_p" },
@@ -309,6 +331,9 @@ static void wrong_values_name_their_field(void **unused)
         { CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
           "messages" },
         { CHAT, "{" ASK ",\"max_tokens\":0}", "max_tokens" },
+        { CHAT, "{" ASK ",\"temperature\":2.01}", "temperature" },
+        { TEXT, "{" PROMPT ",\"temperature\":2.01}", "temperature" },
+        { TEXT, "{" PROMPT ",\"min_tokens\":17}", "min_tokens" },
         { CHAT, "{" ASK ",\"logprobs\":1}", "logprobs" },
         { CHAT, "{" ASK ",\"top_logprobs\":1}", "top_logprobs" },
         { CHAT, "{" ASK ",\"logprobs\":true,\"top_logprobs\":21}", "top_logprobs" },
@@ -388,6 +413,12 @@ static void wrong_values_name_their_field(void **unused)
 static void refusals_say_what_was_found(void **unused)
 {
     (void)unused;
+    assert_refused(CHAT, "{" ASK ",\"stop_token_ids\":[5,99999]}", NULL, "stop_token_ids",
+                   "'stop_token_ids' has the token id 99999, expected 0 to ");
+    assert_refused(TEXT, "{" PROMPT ",\"max_tokens\":5,\"min_tokens\":6}", NULL, "min_tokens",
+                   "'min_tokens' is 6, expected at most the 5 of the answer");
+    assert_refused(TEXT, "{" PROMPT ",\"samplers\":[\"top_k\",\"best\"]}", NULL, "samplers",
+                   "'samplers' has 'best', which is no sampler here");
     assert_refused(CHAT, "{" ASK ",\"modalities\":[\"text\",\"audio\"]}", NULL, "modalities",
                    "'modalities' has \"audio\", expected \"text\"");
     static const char *const parts[][2] = { { "{\"type\":\"image_url\"}",

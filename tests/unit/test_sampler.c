@@ -1,6 +1,7 @@
 /* Sampling: greedy, each filter on distributions with known probabilities, seeds, and rejected parameters. */
 #include "helper_assert.h"
 
+#include "engine/internal.h"
 #include "quern/quern.h"
 
 #include <math.h>
@@ -93,6 +94,71 @@ static void filters_keep_what_they_say(void **unused)
     assert_true(frequency[3] == 0);
 }
 
+/* Of 1/2, 1/4, 1/8, the tokens with a tenth or more, the last is kept. */
+static void top_choices_are_excluded(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(6);
+    params.xtc_threshold = 0.1f;
+    params.xtc_probability = 1;
+    draw_many(params, frequency);
+    assert_true(frequency[0] == 0 && frequency[1] == 0);
+    assert_frequency(frequency[2], 1 / 2.0);
+    assert_frequency(frequency[3], 1 / 4.0);
+    params.xtc_probability = 0.3f;
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 0.7 / 2);
+    assert_frequency(frequency[2], 0.7 / 8 + 0.3 / 2);
+    params.xtc_probability = 1;
+    params.top_k = 2; /* 2/3 and 1/3 */
+    draw_many(params, frequency);
+    assert_true(frequency[1] > 0.9999);
+    params.xtc_threshold = 0.51f; /* 2/3 only: the last of one is kept */
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 2 / 3.0);
+}
+
+/* The entropy of 1/2, 1/4, 1/8 ... is 2 bits: the distances of the tokens' surprisals are 1, 0, 1, 2, 3 ... bits. */
+static void typical_tokens_are_kept(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(8);
+    params.typical_p = 0.2f; /* 1/4 is enough */
+    draw_many(params, frequency);
+    assert_true(frequency[1] > 0.9999);
+    params.typical_p = 0.8f; /* 7/8 */
+    draw_many(params, frequency);
+    assert_frequency(frequency[0], 4 / 7.0);
+    assert_frequency(frequency[2], 1 / 7.0);
+    assert_true(frequency[3] == 0);
+    params.typical_p = 0.9f; /* 15/16 */
+    draw_many(params, frequency);
+    assert_frequency(frequency[3], 1 / 15.0);
+    assert_true(frequency[4] == 0);
+}
+
+/* Whatever the temperature, the tokens within so many deviations are kept. */
+static void deviations_bound_the_logits(void **unused)
+{
+    (void)unused;
+    double frequency[9], sum = 0, squares = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        sum += (double)logits[i];
+        squares += (double)logits[i] * (double)logits[i];
+    }
+    const double sigma = sqrt(squares / VOCAB - sum / VOCAB * sum / VOCAB), step = 0.6931471805599453;
+    for (int n_kept = 1; n_kept < 4; n_kept++) {
+        qn_sampling params = plain(7);
+        params.temperature = 20;
+        params.top_n_sigma = (float)((n_kept - 0.5) * step / sigma);
+        draw_many(params, frequency);
+        for (int i = 0; i < 9; i++)
+            assert_true((frequency[i] > 0) == (i < n_kept));
+    }
+}
+
 static void greedy_takes_the_lowest_of_equals(void **unused)
 {
     (void)unused;
@@ -161,6 +227,133 @@ static void generated_text_is_penalised(void **unused)
     }
 }
 
+/* The penalty of each token from the definition: the longest suffix of the text, without breakers, that occurred before the token. */
+static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, qn_token token)
+{
+    double penalty = 0;
+    for (size_t at = 0; at < n; at++) {
+        size_t length = 0;
+        bool is_broken = false;
+        for (; length < at && !is_broken; length++) {
+            for (size_t b = 0; b < p->n_dry_breakers; b++)
+                is_broken |= p->dry_breakers[b] == text[n - 1 - length];
+            if (is_broken || text[at - 1 - length] != text[n - 1 - length])
+                break;
+        }
+        if (text[at] == token && length >= (size_t)p->dry_allowed_length)
+            penalty =
+                fmax(penalty, (double)p->dry_multiplier * pow((double)p->dry_base, (double)length - p->dry_allowed_length));
+    }
+    for (size_t b = 0; b < p->n_dry_breakers; b++)
+        penalty = p->dry_breakers[b] == token ? 0 : penalty;
+    return fmin(penalty, 1e6);
+}
+
+/* Texts of few different tokens, which repeat. A token's logit is that of the only allowed one. */
+static void repetitions_are_penalised(void **unused)
+{
+    (void)unused;
+    enum { LENGTH = 200, TOKENS = 4 };
+    static const qn_token breakers[] = { 3, 9, 2 };
+    float zeros[TOKENS] = { 0 };
+    qn_token text[LENGTH];
+    uint32_t random = 1;
+    for (int round = 0; round < 300; round++) {
+        qn_sampling params = plain(0);
+        qn_sampler *sampler;
+        params.dry_multiplier = 0.8f;
+        params.dry_base = round % 5 ? 1.75f : 1;
+        params.dry_allowed_length = round % 4;
+        params.dry_penalty_last_n = round % 3 ? -1 : 50;
+        params.dry_breakers = breakers;
+        params.n_dry_breakers = (size_t)(round / 3 % 4);
+        const size_t n = (size_t)round % LENGTH;
+        for (size_t i = 0; i < n; i++) {
+            random = random * 1664525 + 1013904223;
+            text[i] = round % 7 == 0 ? 1 : (qn_token)(random >> 28 < 11 ? 0 : (random >> 25) % TOKENS);
+        }
+        assert_ok(qn_sampler_create(&params, TOKENS, &sampler));
+        const size_t last = params.dry_penalty_last_n < 0 || n < 50 ? n : 50;
+        for (uint32_t token = 0; token < TOKENS; token++) {
+            label("round %d, token %u", round, (unsigned)token);
+            const uint32_t allowed = 1u << token;
+            qn_sample_request request = qn_sampler_next_request(sampler, text, n);
+            request.allowed = &allowed;
+            assert_ok(qn_sampler_sample(sampler, zeros, &request));
+            const double expected = -dry_penalty(&params, text + (n - last), last, (qn_token)token);
+            assert_true(fabs((double)qn_sample_key_logit(request.best) - expected) <= 1e-5 * fabs(expected));
+        }
+        qn_sampler_free(sampler);
+    }
+}
+
+/* The surprise of the tokens that are left, in float64. Tokens next to the bound may be in or out: NAN. */
+static double mirostat_surprise(const double *probabilities, double mu, qn_token token)
+{
+    double kept = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        const double surprisal = -log2(probabilities[i]);
+        if (fabs(surprisal - mu) < 1e-4)
+            return NAN;
+        kept += i == 0 || surprisal < mu ? probabilities[i] : 0;
+    }
+    assert_true(token == 0 || -log2(probabilities[token]) < mu);
+    return -log2(probabilities[token] / kept);
+}
+
+/* No token with more surprisal than the bound is drawn but the most likely one, the bound follows, and the mean surprise is tau. */
+static void mirostat_follows_the_surprise(void **unused)
+{
+    (void)unused;
+    enum { STEPS = 20000 };
+    static const float taus[] = { 2, 4, 6.5f };
+    static double probabilities[VOCAB];
+    float flat[VOCAB];
+    double total = 0;
+    for (int i = 0; i < VOCAB; i++) {
+        flat[i] = (float)(i * 733 % VOCAB) * -0.02f;
+        total += exp((double)flat[i]);
+    }
+    for (int i = 0; i < VOCAB; i++)
+        probabilities[i] = exp((double)flat[i]) / total;
+    for (int round = 0; round < 3; round++) {
+        qn_sampling params = plain((uint64_t)round);
+        qn_sampler *sampler;
+        double expected = 2 * (double)taus[round], mean = 0;
+        label("tau %g", (double)taus[round]);
+        params.mirostat = 2;
+        params.mirostat_tau = taus[round];
+        params.mirostat_eta = 0.1f;
+        params.top_k = 1; /* not read */
+        assert_ok(qn_sampler_create(&params, VOCAB, &sampler));
+        for (int step = 0; step < STEPS; step++) {
+            qn_sample_request request = qn_sampler_next_request(sampler, NULL, 0);
+            assert_true(fabs((double)request.mirostat_mu - expected) < 1e-4);
+            assert_ok(qn_sampler_sample(sampler, flat, &request));
+            const double surprise = mirostat_surprise(probabilities, (double)request.mirostat_mu, request.token);
+            assert_true(isnan(surprise) || fabs((double)request.surprise - surprise) < 1e-4);
+            qn_sampler_observe(sampler, &request);
+            mean += (double)request.surprise / STEPS;
+            expected = (double)request.mirostat_mu - 0.1 * (double)(request.surprise - taus[round]);
+        }
+        assert_true(fabs(mean - (double)taus[round]) < 0.02);
+        qn_sampler_free(sampler);
+    }
+}
+
+/* qn_sampler_pick lets the bound follow: with a low tau most tokens are the most likely one. */
+static void picks_use_mirostat(void **unused)
+{
+    (void)unused;
+    double frequency[9];
+    qn_sampling params = plain(9);
+    params.mirostat = 2;
+    params.mirostat_tau = 0.5f;
+    params.mirostat_eta = 0.2f;
+    draw_many(params, frequency);
+    assert_true(frequency[0] > 0.7 && frequency[3] < 0.05);
+}
+
 static void seeds_repeat(void **unused)
 {
     (void)unused;
@@ -205,6 +398,27 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .frequency_penalty = NAN }, "frequency_penalty" },
         { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = -2.1f }, "presence_penalty: -2.1, expected -2 to 2" },
         { { .top_p = 1, .repeat_penalty = 1, .presence_penalty = NAN }, "presence_penalty" },
+        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = -1 }, "top_n_sigma: -1, expected 0 or more" },
+        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = NAN }, "top_n_sigma" },
+        { { .top_p = 1, .repeat_penalty = 1, .top_n_sigma = INFINITY }, "top_n_sigma" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = -1 }, "dry_multiplier: -1, expected 0 to 1e6" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = NAN }, "dry_multiplier" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 0.5f }, "dry_base: 0.5, expected 1 to 1e6" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = NAN }, "dry_base" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_allowed_length = -1 },
+          "dry_allowed_length: -1" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 },
+          "dry_penalty_last_n: -2" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 }, "dry_breakers: NULL" },
+        { { .top_p = 1, .repeat_penalty = 1, .mirostat = 1 }, "mirostat: 1, expected 0 or 2" },
+        { { .top_p = 1, .repeat_penalty = 1, .mirostat_tau = -1 }, "mirostat_tau: -1, expected 0 to 100" },
+        { { .top_p = 1, .repeat_penalty = 1, .mirostat_eta = NAN }, "mirostat_eta" },
+        { { .top_p = 1, .repeat_penalty = 1, .typical_p = 1.1f }, "typical_p: 1.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .typical_p = NAN }, "typical_p" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = 1.1f }, "xtc_probability: 1.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_probability = NAN }, "xtc_probability" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = -0.1f }, "xtc_threshold: -0.1, expected 0 to 1" },
+        { { .top_p = 1, .repeat_penalty = 1, .xtc_threshold = NAN }, "xtc_threshold" },
     };
     qn_sampler *sampler;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -241,12 +455,12 @@ static void rejects_bad_parameters(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_follow_the_distribution),
-        cmocka_unit_test(filters_keep_what_they_say),
-        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
-        cmocka_unit_test(penalty_changes_the_argmax),
-        cmocka_unit_test(generated_text_is_penalised),
-        cmocka_unit_test(seeds_repeat),
+        cmocka_unit_test(draws_follow_the_distribution), cmocka_unit_test(filters_keep_what_they_say),
+        cmocka_unit_test(top_choices_are_excluded),      cmocka_unit_test(typical_tokens_are_kept),
+        cmocka_unit_test(deviations_bound_the_logits),   cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(penalty_changes_the_argmax),    cmocka_unit_test(generated_text_is_penalised),
+        cmocka_unit_test(repetitions_are_penalised),     cmocka_unit_test(seeds_repeat),
+        cmocka_unit_test(mirostat_follows_the_surprise), cmocka_unit_test(picks_use_mirostat),
         cmocka_unit_test(rejects_bad_parameters),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

@@ -1,6 +1,6 @@
 /* The tokens sampled during generation are those that a sampler returns for the same logits, on the CPU and, if present, on a
- * GPU; and qn_sample_token against filters applied to a sorted list, and against penalties and log probabilities in
- * float64. */
+ * GPU; and qn_sample_token against penalties and log probabilities in float64. Its filters and draws: test_sample_exact.c,
+ * test_sample_statistics.c. */
 #include "helper_random.h"
 
 #include "quern/quern.h"
@@ -36,7 +36,21 @@ static const qn_sampling samplings[] = {
       .presence_penalty = 1.5f,
       .seed = 5 },
     { .temperature = 1.2f, .top_k = 1 << 20, .top_p = 0.99f, .repeat_penalty = 0.8f, .repeat_last_n = 30, .seed = 4 },
+    { .temperature = 0.7f,
+      .top_p = 1,
+      .repeat_penalty = 1,
+      .dry_multiplier = 0.8f,
+      .dry_base = 1.75f,
+      .dry_allowed_length = 1,
+      .dry_penalty_last_n = -1,
+      .seed = 6 },
+    /* On the CPU only, from here. */
+    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .top_n_sigma = 1.5f, .seed = 7 },
+    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .typical_p = 0.7f, .seed = 8 },
+    { .temperature = 2, .top_p = 1, .repeat_penalty = 1, .xtc_probability = 0.5f, .xtc_threshold = 0.05f, .seed = 9 },
+    { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .mirostat = 2, .mirostat_tau = 3, .mirostat_eta = 0.3f, .seed = 10 },
 };
+enum { N_SAMPLINGS = sizeof samplings / sizeof *samplings, N_OF_GPU = N_SAMPLINGS - 4 };
 
 static qn_session *new_session(qn_model *model)
 {
@@ -104,7 +118,7 @@ static void check_device(const char *device)
             skip();
         label("%s on %s", models[m], device);
         assert_ok(status);
-        for (size_t s = 0; s < sizeof samplings / sizeof *samplings; s++) {
+        for (size_t s = 0; s < (strcmp(device, "cuda") ? N_SAMPLINGS : N_OF_GPU); s++) {
             label("sampling %zu", s);
             check_model(model, models[m], s);
         }
@@ -126,7 +140,7 @@ static void gpu_steps_sample_like_samplers(void **unused)
 
 /* ---- qn_sample_token ---- */
 
-enum { VOCAB = 3000, ROUNDS = 400 };
+enum { VOCAB = 3000 };
 
 static const float *sorted_by;
 
@@ -136,70 +150,9 @@ static int likelier_first(const void *a, const void *b)
     return sorted_by[x] != sorted_by[y] ? (sorted_by[x] < sorted_by[y]) - (sorted_by[x] > sorted_by[y]) : x - y;
 }
 
-/* The reference: all logits sorted, weights as documented at qn_sample_request. */
-static int reference_sample(const qn_sample_request *request, const float *logits, int n)
-{
-    static int order[VOCAB];
-    uint64_t weights[VOCAB], total = 0, kept = 0;
-    for (int i = 0; i < n; i++)
-        order[i] = i;
-    sorted_by = logits;
-    qsort(order, (size_t)n, sizeof *order, likelier_first);
-    const int k = request->sampling.top_k && request->sampling.top_k < n ? request->sampling.top_k : n;
-    const double unit = pow(2, qn_sample_weight_bits((size_t)n));
-    for (int i = 0; i < k; i++) {
-        const float weight = qn_exp((logits[order[i]] - logits[order[0]]) * (1 / request->sampling.temperature));
-        weights[i] = (uint64_t)((double)weight * unit);
-        total += weights[i];
-    }
-    int end = 0;
-    for (; end < k; end++) {
-        const float weight = qn_exp((logits[order[end]] - logits[order[0]]) * (1 / request->sampling.temperature));
-        if (end && (weight < request->sampling.min_p || (double)kept >= (double)request->sampling.top_p * (double)total))
-            break;
-        kept += weights[end];
-    }
-    const uint64_t low = (uint32_t)kept, high = kept >> 32, r_low = (uint32_t)request->random, r_high = request->random >> 32;
-    const uint64_t middle = r_low * high + (r_low * low >> 32), rest = r_high * low + (uint32_t)middle;
-    uint64_t point = r_high * high + (middle >> 32) + (rest >> 32); /* random * kept / 2^64 */
-    int at = 0;
-    while (point >= weights[at])
-        point -= weights[at++];
-    return order[at];
-}
-
 static float next_float(void)
 {
     return (float)(random_u64() >> 40) * 0x1p-24f;
-}
-
-static void samples_match_a_sorted_list(void **unused)
-{
-    (void)unused;
-    static float logits[VOCAB];
-    static uint64_t scratch[VOCAB * 3];
-    unsigned cpu;
-    qn_sample_kernels kernels;
-    assert_ok(qn_cpu_features(&cpu));
-    qn_sample_kernels_init(&kernels, cpu);
-    assert_true(qn_sample_scratch_bytes(VOCAB) <= sizeof scratch);
-    for (int round = 0; round < ROUNDS; round++) {
-        const int n = round % 7 == 0 ? 1 + round % 5 : VOCAB;
-        const float spread = round % 3 ? 12 : 0.5f;
-        for (int i = 0; i < n; i++) /* every eighth round has equal logits */
-            logits[i] = round % 8 ? spread * next_float() : (float)(random_u64() % 4);
-        qn_sample_request request = { .sampling = { .repeat_penalty = 1,
-                                                    .temperature = 0.05f + 2 * next_float(),
-                                                    .top_k = round % 2 ? 0 : 1 + (int)(random_u64() % 100),
-                                                    .top_p = round % 5 ? 0.5f + next_float() / 2 : 1,
-                                                    .min_p = round % 4 ? 0 : next_float() / 5 },
-                                      .random = round == 1 ? UINT64_MAX : random_u64() };
-        qn_sample_token(&kernels, &request, logits, (size_t)n, scratch);
-        if (request.sampling.top_k == 1)
-            continue;
-        assert_int_equal(request.token, reference_sample(&request, logits, n));
-        assert_ok(qn_sample_status(request.best));
-    }
 }
 
 /* ---- Mask, bias, penalties and log probabilities against float64 ---- */
@@ -394,13 +347,9 @@ static void keys_are_ordered(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_ordered),
-        cmocka_unit_test(samples_match_a_sorted_list),
-        cmocka_unit_test(logits_change_as_documented),
-        cmocka_unit_test(changed_logits_compete),
-        cmocka_unit_test(excluded_and_broken_logits),
-        cmocka_unit_test(steps_sample_like_samplers),
-        cmocka_unit_test(gpu_steps_sample_like_samplers),
+        cmocka_unit_test(keys_are_ordered),           cmocka_unit_test(logits_change_as_documented),
+        cmocka_unit_test(changed_logits_compete),     cmocka_unit_test(excluded_and_broken_logits),
+        cmocka_unit_test(steps_sample_like_samplers), cmocka_unit_test(gpu_steps_sample_like_samplers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -163,6 +163,68 @@ static void a_row_behind_the_end_is_void(void **unused)
     }
 }
 
+/* The first tokens do not end a request, those behind a step in flight included: half of the vocabulary would. */
+static void the_first_tokens_end_nothing(void **unused)
+{
+    (void)unused;
+    static qn_token stops[1 << 16];
+    assert_true(n_vocab <= sizeof stops / sizeof *stops);
+    for (uint32_t i = 0; i < n_vocab; i += 2)
+        stops[i / 2] = (qn_token)i;
+    for (int64_t min_tokens = 0; min_tokens < 12; min_tokens++) {
+        struct answer a[MAX_SEQUENCES], expected[MAX_SEQUENCES];
+        label("%d tokens", (int)min_tokens);
+        qn_scheduler *scheduler;
+        qn_request_params params[MAX_SEQUENCES];
+        for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+            params[i] = request_of(i, 3 + i, 40, &a[i]);
+            params[i].min_tokens = min_tokens + (int64_t)i;
+            params[i].stop_tokens = stops;
+            params[i].n_stop_tokens = (n_vocab + 1) / 2;
+            expected[i] = alone(params[i]);
+        }
+        scheduler = new_scheduler();
+        for (size_t i = 0; i < MAX_SEQUENCES; i++)
+            submit(scheduler, &params[i]);
+        run_all(scheduler);
+        for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+            assert_same_answer(&a[i], &expected[i]);
+            assert_true(a[i].n_tokens > (size_t)params[i].min_tokens);
+            for (size_t t = 0; t < a[i].n_tokens; t++)
+                assert_int_equal(a[i].tokens[t] % 2, t + 1 < a[i].n_tokens || a[i].result.finish == QN_FINISH_LENGTH);
+        }
+        assert_true(qn_scheduler_get_counters(scheduler).ahead_steps > 0);
+        free_scheduler(scheduler);
+    }
+}
+
+/* Samplers that depend on the tokens before: no step is launched before they are known, and answers are those of sessions. */
+static void samplers_follow_the_text(void **unused)
+{
+    (void)unused;
+    struct answer a[MAX_SEQUENCES], expected[MAX_SEQUENCES];
+    qn_request_params params[MAX_SEQUENCES];
+    for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+        params[i] = request_of(i, 30, 80, &a[i]);
+        params[i].sampling.temperature = 0.7f;
+        params[i].sampling.mirostat = i % 2 ? 2 : 0;
+        params[i].sampling.mirostat_tau = 2;
+        params[i].sampling.mirostat_eta = 0.5f;
+        params[i].sampling.dry_multiplier = i / 2 ? 3 : 0;
+        params[i].sampling.dry_allowed_length = 0;
+        expected[i] = alone(params[i]);
+    }
+    qn_scheduler *scheduler = new_scheduler();
+    for (size_t i = 0; i < MAX_SEQUENCES; i++)
+        submit(scheduler, &params[i]);
+    qn_scheduler_wait(scheduler);
+    for (size_t i = 0; i < MAX_SEQUENCES; i++) {
+        label("request %zu", i);
+        assert_same_answer(&a[i], &expected[i]);
+    }
+    free_scheduler(scheduler);
+}
+
 static void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *allowed)
 {
     (void)user;
@@ -171,7 +233,7 @@ static void allow_all(void *user, const qn_token *answer, size_t n, uint32_t *al
     memset(allowed, 0xff, (n_vocab + 31) / 32 * sizeof *allowed);
 }
 
-/* What needs the token before on the host, and more sequences than the device takes. */
+/* A caller's mask, and more sequences than the device takes; penalties do not wait: they are counted when the token is sampled. */
 static void some_steps_wait(void **unused)
 {
     (void)unused;
@@ -191,7 +253,7 @@ static void some_steps_wait(void **unused)
         while (!a.n_ends)
             step(scheduler);
         assert_same_answer(&a, &expected);
-        assert_true((qn_scheduler_get_counters(scheduler).ahead_steps == 0) == (kind < 3));
+        assert_true((qn_scheduler_get_counters(scheduler).ahead_steps == 0) == (kind == 1 || kind == 2));
         free_scheduler(scheduler);
     }
 }
@@ -312,6 +374,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_launched_behind_others),
         cmocka_unit_test(a_row_behind_the_end_is_void),
+        cmocka_unit_test(the_first_tokens_end_nothing),
+        cmocka_unit_test(samplers_follow_the_text),
         cmocka_unit_test(some_steps_wait),
         cmocka_unit_test(lost_tokens_are_sampled_again),
         cmocka_unit_test(cancelled_in_flight),

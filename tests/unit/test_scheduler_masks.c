@@ -195,6 +195,47 @@ static void requests_end_at_any_time(void **unused)
     qn_grammar_free(grammar);
 }
 
+/* ---- Masks beside steps ---- */
+
+/* Answers with a grammar, with penalties and with both, when steps are launched ahead of them: as those of a session alone. */
+static void masks_are_made_while_steps_run(void **unused)
+{
+    (void)unused;
+    enum { REQUESTS = 6 };
+    static struct answer found[REQUESTS], expected[REQUESTS];
+    qn_grammar *grammar = grammar_of("root ::= \"a\" ([a-z]{1,3} \" \"){4,30}");
+    for (size_t ahead = 0; ahead <= 8; ahead += 8) {
+        qn_request_params params[REQUESTS];
+        qn_scheduler *s;
+        for (int i = 0; i < REQUESTS; i++) {
+            params[i] = masked(i % 3 != 2 ? grammar : NULL, "a", &found[i]);
+            params[i].sampling.seed = (uint64_t)i;
+            params[i].sampling.repeat_penalty = i % 3 ? 1.3f : 1;
+            params[i].sampling.repeat_last_n = 8;
+            params[i].n_logprobs = i / 3 ? 2 : -1;
+            params[i].max_tokens = 60;
+            params[i].on_text = NULL;
+            memset(&expected[i], 0, sizeof expected[i]);
+            answer_alone(model, NULL, 256, &params[i], &expected[i]);
+        }
+        let_overlap(model, ahead);
+        n_prepared_steps = 0;
+        assert_ok(qn_scheduler_create(model, &(qn_scheduler_params){ .n_ctx = 256, .no_thread = true, .run_ahead = true }, &s));
+        for (int i = 0; i < REQUESTS; i++)
+            assert_ok(qn_scheduler_submit(s, &params[i], NULL));
+        qn_scheduler_wait(s);
+        assert_true(n_prepared_steps > 10);
+        assert_true(qn_scheduler_get_counters(s).ahead_steps > (ahead ? 20 : 0) || !ahead);
+        qn_scheduler_free(s);
+        stop_overlap(model);
+        for (int i = 0; i < REQUESTS; i++) {
+            label("request %d, %zu ahead", i, ahead);
+            assert_same_answer(&found[i], &expected[i]);
+        }
+    }
+    qn_grammar_free(grammar);
+}
+
 /* ---- Errors ---- */
 
 static void ambiguous_grammars_are_unsupported(void **unused)
@@ -224,11 +265,9 @@ static void ambiguous_grammars_are_unsupported(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(least_time_goes_first),
-        cmocka_unit_test(requests_end_behind_masks),
-        cmocka_unit_test(masks_are_made_beside_callbacks),
-        cmocka_unit_test(requests_end_at_any_time),
-        cmocka_unit_test(ambiguous_grammars_are_unsupported),
+        cmocka_unit_test(least_time_goes_first),           cmocka_unit_test(requests_end_behind_masks),
+        cmocka_unit_test(masks_are_made_beside_callbacks), cmocka_unit_test(requests_end_at_any_time),
+        cmocka_unit_test(masks_are_made_while_steps_run),  cmocka_unit_test(ambiguous_grammars_are_unsupported),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

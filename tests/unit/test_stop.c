@@ -132,6 +132,45 @@ static void test_after_the_end(void **state)
     qn_stop_strings_free(made);
 }
 
+/* While it holds, strings that end are text; one that has begun is found when it ends later. */
+static void test_held(void **state)
+{
+    (void)state;
+    static const char *const strings[] = { "ab", "abcd" };
+    static const struct {
+        const char *held, *then, *safe; /* of both */
+        size_t found;
+    } cases[] = { { "xab", "yab", "xaby", 0 }, { "xabc", "d", "x", 1 },          { "ab", "cd!", "", 1 },
+                  { "xa", "b", "x", 0 },       { "abab", "", "abab", 9 },        { "ab", "x", "abx", 9 },
+                  { "", "ab", "", 0 },         { "abcdab", "cab", "abcdabc", 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qn_stop_strings *made;
+        qn_stop *stop;
+        char text[64] = "";
+        const char *safe;
+        size_t length;
+        bool hit;
+        label("case %zu", i);
+        assert_ok(qn_stop_strings_create(strings, 2, &made));
+        assert_ok(qn_stop_create(made, &stop));
+        qn_stop_hold(stop, true);
+        assert_ok(qn_stop_feed(stop, cases[i].held, strlen(cases[i].held), &safe, &length, &hit));
+        assert_false(hit);
+        strncat(text, safe, length);
+        qn_stop_hold(stop, false);
+        assert_ok(qn_stop_feed(stop, cases[i].then, strlen(cases[i].then), &safe, &length, &hit));
+        strncat(text, safe, length);
+        assert_int_equal(hit, cases[i].found < 9);
+        if (hit)
+            assert_int_equal(qn_stop_found(stop), cases[i].found);
+        assert_ok(qn_stop_flush(stop, &safe, &length));
+        strncat(text, safe, length);
+        assert_string_equal(text, cases[i].safe);
+        qn_stop_free(stop);
+        qn_stop_strings_free(made);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -190,7 +229,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),   cmocka_unit_test(test_words),  cmocka_unit_test(test_after_the_end),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_linear), cmocka_unit_test(test_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

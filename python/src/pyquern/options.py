@@ -37,6 +37,14 @@ class SamplingOptions(TypedDict, total=False):
     """Keep the most likely tokens up to this probability: 0.95; 1 keeps all."""
     min_p: float | None
     """Drop tokens less likely than this times the most likely: 0.05; 0 drops none."""
+    typical_p: float | None
+    """Keep the tokens whose surprisals are nearest to the entropy, up to this probability: 1, which is off."""
+    top_n_sigma: float | None
+    """Keep the tokens with logits within so many standard deviations of the largest: 0, which is off."""
+    xtc_probability: float | None
+    """With this probability the likely tokens but the least likely of them are dropped: 0."""
+    xtc_threshold: float | None
+    """The probability from which a token is likely for that: 0.1."""
     repetition_penalty: float | None
     """Above 1, recent tokens become less likely: 1."""
     repeat_last_n: int | None
@@ -56,6 +64,10 @@ class AnswerOptions(SamplingOptions, total=False):
     """Tokens to generate, 0 or more: no limit but the context without it, with None and, as for vLLM and llama.cpp, with -1."""
     stop: str | Sequence[str] | None
     """Strings that end the answer. They are not in its text; in chats they are looked for in the content."""
+    stop_token_ids: Sequence[int] | None
+    """Tokens that end the answer, as end tokens do."""
+    min_tokens: int | None
+    """The first tokens, at most max_tokens, which do not end the answer, unless its format allows nothing but the end: 0."""
     ignore_eos: bool | None
     """Continue after end tokens."""
     skip_special_tokens: bool | None
@@ -103,8 +115,6 @@ class ChatOnlyOptions(TypedDict, total=False):
 class RequestOptions(AnswerOptions, total=False):
     """What only requests of a scheduler have; Model.generate and Model.chat use one."""
 
-    stop_token_ids: Sequence[int] | None
-    """Tokens that end the answer, as end tokens do."""
     logit_bias: Mapping[int, float] | Mapping[str, float] | None
     """Added to the logits of tokens, by their ids."""
     logprobs: int | None
@@ -264,6 +274,10 @@ _SAMPLING = {
     "top_k": "top_k",
     "top_p": "top_p",
     "min_p": "min_p",
+    "typical_p": "typical_p",
+    "top_n_sigma": "top_n_sigma",
+    "xtc_probability": "xtc_probability",
+    "xtc_threshold": "xtc_threshold",
     "repetition_penalty": "repeat_penalty",
     "repeat_last_n": "repeat_last_n",
     "presence_penalty": "presence_penalty",
@@ -517,6 +531,9 @@ def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | 
     stop = options.take("stop", ())
     stop = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else stop
     params.stop, params.n_stop = options.strings(stop, "stop"), len(stop)
+    ids = token_ids(options.take("stop_token_ids", ()), "stop_token_ids")
+    params.stop_tokens, params.n_stop_tokens = options.keep(ids), len(ids)
+    params.min_tokens = integer(options.take("min_tokens", 0), "min_tokens", 0, 2**63 - 1)
     style = _take_style(options)
     grammar = _take_format(model, style, options)
     when = lib.QN_GRAMMAR_AFTER_REASONING if prompt else lib.QN_GRAMMAR_AT_ONCE
@@ -550,8 +567,6 @@ def _take_bias(options: Options) -> Any:
 
 def fill_request(params: Any, options: Options) -> None:
     """Fills what only qn_request_params has."""
-    ids = token_ids(options.take("stop_token_ids", ()), "stop_token_ids")
-    params.stop_tokens, params.n_stop_tokens = options.keep(ids), len(ids)
     bias = _take_bias(options)
     params.bias, params.n_bias = options.keep(bias), len(bias)
     logprobs, timeout = options.take("logprobs"), options.take("timeout")

@@ -68,9 +68,13 @@ static void sample_rows(void *context, int thread)
     const size_t n = s->cpu->plan->n_vocab;
     size_t begin, end;
     qn_team_range(s->step->n_logit_rows, 1, thread, qn_team_size(s->cpu->team), &begin, &end);
-    for (size_t i = begin; i < end; i++)
-        qn_sample_token(&s->cpu->kernels->sample, &s->step->requests[i], s->step->logits + i * n, n,
+    for (size_t i = begin; i < end; i++) {
+        qn_sample_request *request = &s->step->requests[i];
+        if (request->prepare)
+            request->prepare(request->user, request);
+        qn_sample_token(&s->cpu->kernels->sample, request, s->step->logits + i * n, n,
                         s->cpu->scratch + (size_t)thread * s->cpu->scratch_bytes);
+    }
 }
 
 /* A row whose token was rejected is sampled again from its logits, by the caller. */
@@ -79,7 +83,7 @@ static void check_rows(const cpu_device *cpu, const qn_step *step)
     const size_t n = cpu->plan->n_vocab;
     for (size_t i = 0; i < step->n_logit_rows; i++) {
         const qn_sample_request *request = &step->requests[i];
-        float *copy = request->check && request->token >= 0 ? request->check(request->check_user, request->token) : NULL;
+        float *copy = request->check && request->token >= 0 ? request->check(request->user, request->token) : NULL;
         if (copy)
             memcpy(copy, step->logits + i * n, n * sizeof *copy);
     }

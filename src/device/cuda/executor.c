@@ -30,6 +30,7 @@ struct batch {
     float *logits;               /* [n_logits, n_vocab], or NULL */
     qn_sample_request *requests; /* [n_logits], or NULL */
     qn_cuda_sampling sampling;   /* of all logit rows; with requests */
+    bool samples_later;          /* requests are prepared and sampled by device_sample */
 };
 
 /* The number of rows of the first sequence. */
@@ -140,9 +141,11 @@ static qn_status prepare(struct batch *b)
     s->in_phases = s->is_decode && qn_cuda_has_phases(s->model, s->n);
     qn_cuda_fill_inputs(s);
     s->n_samples = s->is_decode ? s->n : b->requests ? b->n_logits : 0; /* a graph always uploads as many */
-    if (b->requests)
-        QN_TRY(qn_cuda_fill_sampling(s->model, b->requests, b->n_logits, s->inputs.sampling, &b->sampling));
-    return QN_OK;
+    b->sampling = (qn_cuda_sampling){ .n = b->n_logits, .params = s->inputs.sampling };
+    if (!b->requests || b->samples_later)
+        return QN_OK;
+    qn_cuda_prepare_requests(s->model, b->requests, b->n_logits);
+    return qn_cuda_fill_sampling(s->model, b->requests, b->n_logits, s->inputs.sampling, &b->sampling);
 }
 
 /* ---- Decode: rows of different sequences with their logits, as a graph ---- */
@@ -151,16 +154,19 @@ static qn_status prepare(struct batch *b)
 static qn_status queue_decode(const struct batch *b)
 {
     qn_cuda_model *model = b->step.model;
-    const bool one = b->step.n == 1, samples_in_graph = one && b->requests && !b->logits;
-    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL));
+    const bool one = b->step.n == 1, samples_now = b->requests && !b->samples_later,
+               samples_in_graph = one && samples_now && !b->logits;
+    QN_TRY(qn_cuda_launch_decode(&b->step, samples_in_graph ? &b->sampling : NULL, one && b->logits));
     if (b->logits && !one)
         QN_TRY(qn_cuda_download(model->cuda, model->stream, b->logits, model->logits.address,
                                 b->n_logits * model->plan->n_vocab * sizeof *b->logits));
-    if (b->requests && !samples_in_graph)
+    if (samples_now && !samples_in_graph)
         QN_TRY(qn_cuda_run_sampler(model, &b->sampling));
-    model->flights[model->block] = (qn_cuda_flight){
-        .logits = one ? b->logits : NULL, .requests = b->requests, .sampling = b->sampling, .is_queued = true
-    };
+    model->flights[model->block] = (qn_cuda_flight){ .logits = one ? b->logits : NULL,
+                                                     .requests = b->requests,
+                                                     .sampling = b->sampling,
+                                                     .is_queued = true,
+                                                     .awaits_sampling = b->samples_later };
     return QN_OK;
 }
 
@@ -189,8 +195,11 @@ static qn_status queue_sampling(const struct batch *b, size_t i, size_t n)
     qn_cuda_sampling sampling = b->sampling;
     sampling.first = i;
     sampling.n = n;
-    QN_TRY(qn_cuda_run_sampler(model, &sampling));
-    model->flights[model->block] = (qn_cuda_flight){ .requests = b->requests, .sampling = sampling, .is_queued = true };
+    if (!b->samples_later)
+        QN_TRY(qn_cuda_run_sampler(model, &sampling));
+    model->flights[model->block] = (qn_cuda_flight){
+        .requests = b->requests, .sampling = sampling, .is_queued = true, .awaits_sampling = b->samples_later
+    };
     return QN_OK;
 }
 
@@ -261,6 +270,15 @@ static qn_status check_ahead(const qn_cuda_model *model, const qn_step *step, co
                    model->base.ahead);
 }
 
+/* Whether the requests of a step, which is one batch, are prepared while it is computed. */
+static bool may_sample_later(const qn_step *step, const struct batch *b)
+{
+    bool prepares = false;
+    for (size_t i = 0; b->requests && i < b->n_logits; i++)
+        prepares = prepares || b->requests[i].prepare;
+    return prepares && !b->logits && b->n_rows == step->n_rows && b->n_logits <= b->step.model->logit_rows;
+}
+
 /* Queues all batches of a step, and waits for all but the last. */
 static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
 {
@@ -268,6 +286,7 @@ static qn_status queue_step(qn_cuda_model *model, const qn_step *step)
     for (size_t row = 0, logit = 0; row < step->n_rows;) {
         struct batch b = batch_of(model, step, row, logit);
         QN_TRY(check_ahead(model, step, &b));
+        b.samples_later = may_sample_later(step, &b);
         QN_TRY(queue_batch(&b, launched));
         row += b.n_rows;
         logit += b.n_logits;
@@ -308,6 +327,36 @@ static qn_status device_launch(qn_device *device, const qn_step *step)
     return launch(device, step, true);
 }
 
+static qn_status queue_later_sampling(qn_cuda_model *model, qn_cuda_flight *flight, const qn_cuda_launched *launched)
+{
+    flight->awaits_sampling = false;
+    QN_TRY(
+        qn_cuda_fill_sampling_later(model, flight->requests, flight->sampling.n, flight->sampling.params, &flight->sampling));
+    QN_TRY(qn_cuda_run_sampler(model, &flight->sampling));
+    return qn_cuda_event_record(model->cuda, launched->computed, model->stream);
+}
+
+static qn_status device_sample(qn_device *device)
+{
+    qn_cuda_model *model = cuda_model_of(device);
+    if (model->n_launched == model->n_finished)
+        return QN_OK;
+    const qn_cuda_launched *launched = launched_step(model, model->n_launched - 1);
+    qn_cuda_flight *flight = &model->flights[launched->block];
+    if (!flight->awaits_sampling)
+        return QN_OK;
+    qn_cuda_prepare_requests(model, flight->requests, flight->sampling.n);
+    pthread_mutex_lock(&model->stream_lock);
+    qn_cuda_use_block(model, launched->block);
+    qn_status status = queue_later_sampling(model, flight, launched);
+    if (status != QN_OK) {
+        status = abandon_block(model, status);
+        model->n_finished++;
+    }
+    pthread_mutex_unlock(&model->stream_lock);
+    return status;
+}
+
 /* Between the step before and this one, of which both have been computed. */
 static double measure_idle(qn_cuda_model *model, uint64_t number)
 {
@@ -343,6 +392,7 @@ static qn_status device_finish(qn_device *device)
 static qn_status device_run(qn_device *device, const qn_step *step)
 {
     QN_TRY(launch(device, step, false));
+    QN_TRY(device_sample(device));
     return device_finish(device);
 }
 
@@ -406,6 +456,7 @@ static const qn_device_vtable vtable = {
     .reserve = device_reserve,
     .run = device_run,
     .launch = device_launch,
+    .sample = device_sample,
     .finish = device_finish,
     .memory_new = qn_cuda_memory_new,
     .upload = device_upload,

@@ -56,7 +56,7 @@ void qn_cuda_graphs_free(qn_cuda_model *model)
     for (qn_cuda_graphs *graphs; (graphs = model->graphs);) {
         model->graphs = graphs->next;
         for (size_t block = 0; block < QN_CUDA_BLOCKS; block++) {
-            for (size_t i = 0; i <= QN_SAMPLE_MODES; i++)
+            for (size_t i = 0; i < QN_CUDA_ONE_ROW_GRAPHS; i++)
                 qn_cuda_graph_free(model->cuda, graphs->one_row[block][i].graph);
             for (size_t i = 0; i < QN_CUDA_N_BUCKETS; i++)
                 qn_cuda_graph_free(model->cuda, graphs->buckets[block][i].graph);
@@ -69,28 +69,28 @@ void qn_cuda_graphs_free(qn_cuda_model *model)
 
 /* ---- Graphs ---- */
 
-static qn_status run_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling)
+static qn_status run_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
 {
     qn_cuda_model *model = s->model;
     QN_TRY(qn_cuda_upload_inputs(s));
     QN_TRY(qn_cuda_run_trunk(s));
     QN_TRY(qn_cuda_quantize_pages(s));
     QN_TRY(qn_cuda_run_logits(s));
-    if (s->n > 1)
-        return QN_OK;
     if (sampling)
         return qn_cuda_run_sampler(model, sampling);
+    if (!copies_logits)
+        return QN_OK;
     return qn_cuda_copy_d2h(model->cuda, model->stream, model->host_logits, model->logits.address,
                             model->plan->n_vocab * sizeof *model->host_logits);
 }
 
-static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, qn_cuda_captured *to)
+static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits, qn_cuda_captured *to)
 {
     qn_cuda_model *model = s->model;
     if (to->graph && to->generation == model->generation)
         return QN_OK;
     QN_TRY(qn_cuda_capture_begin(model->cuda, model->stream));
-    const qn_status status = run_decode(s, sampling);
+    const qn_status status = run_decode(s, sampling, copies_logits);
     if (status != QN_OK) {
         char text[QN_ERROR_TEXT_MAX];
         memcpy(text, qn_error_text(), sizeof text);
@@ -102,12 +102,12 @@ static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sam
     return QN_OK;
 }
 
-qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling)
+qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
 {
-    const size_t block = s->model->block;
-    qn_cuda_captured *captured = s->n > 1 ? &s->graphs->buckets[block][bucket_index(s->n)]
-                                          : &s->graphs->one_row[block][sampling ? sampling->mode : QN_SAMPLE_MODES];
+    const size_t block = s->model->block, one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
+    qn_cuda_captured *captured =
+        s->n > 1 ? &s->graphs->buckets[block][bucket_index(s->n)] : &s->graphs->one_row[block][one_row];
     QN_TRY(qn_cuda_prepare_decode(s));
-    QN_TRY(capture(s, sampling, captured));
+    QN_TRY(capture(s, sampling, copies_logits, captured));
     return qn_cuda_graph_launch(s->model->cuda, captured->graph, s->model->stream);
 }

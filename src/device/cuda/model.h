@@ -90,6 +90,7 @@ typedef struct qn_cuda_flight {
     qn_sample_request *requests; /* of the step, of which `sampling` are to be finished; NULL: none */
     qn_cuda_sampling sampling;
     bool is_queued;
+    bool awaits_sampling; /* `requests` are to be prepared and sampled (qn_device_vtable.sample) */
 } qn_cuda_flight;
 
 /* Steps that can be in flight. */
@@ -247,6 +248,13 @@ void qn_cuda_sampling_free(qn_cuda_model *model);
  * not before the step that used them last has ended. Sets *what. */
 qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
                                 qn_cuda_sampling *what);
+
+/* qn_cuda_fill_sampling_later - the same when the step's inputs were uploaded: the parameters are copied too. */
+qn_status qn_cuda_fill_sampling_later(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                      qn_cuda_sampling *what);
+
+/* qn_cuda_prepare_requests - calls `prepare` of the requests that have it, on the team's threads. */
+void qn_cuda_prepare_requests(const qn_cuda_model *model, qn_sample_request *requests, size_t n);
 
 /* qn_cuda_run_sampler - launches: sample from the first what->n rows of model->logits, to which mask, bias and penalties are
  * applied in place. */

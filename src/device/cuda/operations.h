@@ -137,14 +137,16 @@ typedef struct qn_cuda_captured {
     uint32_t generation;
 } qn_cuda_captured;
 
+enum { QN_CUDA_ONE_ROW_GRAPHS = QN_SAMPLE_MODES + 2 };
+
 /* What the steps of one cache format share. */
 struct qn_cuda_graphs {
     qn_cuda_graphs *next;
     unsigned key_bits, value_bits;
     qn_cuda_decode_plan decode_plan, rows_plan; /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
     /* Of each block, whose addresses they have: */
-    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_SAMPLE_MODES + 1]; /* by the sampler; the last one has none */
-    qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_CUDA_N_BUCKETS];   /* without a sampler; the first is not used */
+    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by the sampler; then without one, and with the copy */
+    qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_CUDA_N_BUCKETS];      /* without a sampler; the first is not used */
 };
 
 /* qn_cuda_bucket - the number of rows that a decode step of n rows is padded to; n above QN_CUDA_MAX_SEQUENCES itself. */
@@ -156,8 +158,8 @@ bool qn_cuda_same_format(const qn_cuda_memory *a, const qn_cuda_memory *b);
 void qn_cuda_graphs_free(qn_cuda_model *model);
 
 /* qn_cuda_launch_decode - queue a decode step, of a number of rows that is a bucket, as a graph, which is captured if that
- * was not done yet. The inputs are in host_inputs. It leaves the logits in model->logits. For one row, the graph ends with
- * the sampler, or without one (NULL) with the copy of the logits to host_logits. */
-qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling);
+ * was not done yet. The inputs are in host_inputs. It leaves the logits in model->logits. For one row, the graph may end with
+ * the sampler (not NULL), or with the copy of the logits to host_logits. */
+qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits);
 
 #endif

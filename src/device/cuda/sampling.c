@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "device/cuda/provoke.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* Of a step. */
@@ -158,6 +159,42 @@ qn_status qn_cuda_fill_sampling(qn_cuda_model *model, const qn_sample_request *r
                             at.entries);
 }
 
+qn_status qn_cuda_fill_sampling_later(qn_cuda_model *model, const qn_sample_request *requests, size_t n, size_t params,
+                                      qn_cuda_sampling *what)
+{
+    QN_TRY(qn_cuda_fill_sampling(model, requests, n, params, what));
+    return qn_cuda_copy_h2d(model->cuda, model->stream, model->inputs + params, model->host_inputs + params,
+                            n * sizeof(qn_sample_params));
+}
+
+struct preparation {
+    qn_sample_request *requests; /* [n] */
+    size_t n;
+    atomic_size_t next;
+};
+
+/* Masks differ in how long they take. */
+static void prepare_some(void *context, int thread)
+{
+    struct preparation *p = context;
+    (void)thread;
+    for (size_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;)
+        if (p->requests[i].prepare)
+            p->requests[i].prepare(p->requests[i].user, &p->requests[i]);
+}
+
+void qn_cuda_prepare_requests(const qn_cuda_model *model, qn_sample_request *requests, size_t n)
+{
+    struct preparation p = { .requests = requests, .n = n };
+    size_t n_prepared = 0;
+    for (size_t i = 0; i < n; i++)
+        n_prepared += requests[i].prepare != NULL;
+    if (n_prepared > 1)
+        qn_team_run(model->team, prepare_some, &p);
+    else if (n_prepared)
+        prepare_some(&p, 0);
+}
+
 /* ---- The end of the step ---- */
 
 qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what)
@@ -248,7 +285,7 @@ static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, 
     if (request->logprobs)
         qn_sample_set_logprobs(request->logprobs, model->plan->n_vocab, result->largest, result->total, result->top,
                                raw_logit(block_of(model), p, request->token, logit));
-    float *copy = request->check ? request->check(request->check_user, request->token) : NULL;
+    float *copy = request->check ? request->check(request->user, request->token) : NULL;
     return copy ? copy_logits(model, row, p, copy) : QN_OK;
 }
 

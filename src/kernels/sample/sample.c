@@ -1,4 +1,4 @@
-/* Reductions over a row of logits: selection of the variant, and argmax. */
+/* Passes over a row of logits: selection of the variant, and argmax. */
 #include "kernels/sample/sample.h"
 
 #include "base/cpu.h"
@@ -20,9 +20,6 @@ void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu)
 
 size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n)
 {
-    const float largest = kernels->maximum(logits, n);
-    for (size_t i = 0; i < n; i++)
-        if (logits[i] == largest)
-            return i;
-    return 0;
+    const size_t at = kernels->find(logits, n, kernels->maximum(logits, n));
+    return at < n ? at : 0;
 }

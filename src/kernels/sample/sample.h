@@ -12,14 +12,67 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Weights of tokens: qn_exp((logit - largest) * inverse) * unit, truncated to an integer. */
+typedef struct qn_sample_scale {
+    float largest; /* at least every logit, finite */
+    float inverse; /* 1 / temperature */
+    float unit;    /* 2^qn_sample_weight_bits(n) */
+} qn_sample_scale;
+
+enum { QN_SAMPLE_THRESHOLDS = 4 };
+
+/* Sums over the logits above -inf, of which there are n: d is the lesser of largest - logit and FLT_MAX,
+ * times inverse, truncated to an integer. */
+typedef struct qn_sample_moments {
+    uint64_t n, sum, squares; /* of d, of d * d */
+} qn_sample_moments;
+
+/* A token's surprisal above that of the most likely one, (largest - logit) * inverse, in units of 2^-10, truncated. Beyond the
+ * bound of the exponential weights are 0. */
+enum { QN_SAMPLE_SURPRISALS = 86 * 1024 };
+
+static inline uint32_t qn_sample_surprisal(const qn_sample_scale *scale, float logit)
+{
+    const float x = (logit - scale->largest) * scale->inverse * -1024.0f;
+    return x < (float)QN_SAMPLE_SURPRISALS ? (uint32_t)x : (uint32_t)QN_SAMPLE_SURPRISALS;
+}
+
+/* Passes over logits [n]: n >= 1 for maximum, n >= 0 for the others, whose logits are not NaN. Comparisons are those of
+ * floats. Sums of weights are at most 2^62. */
 typedef struct qn_sample_kernels {
-    /* The largest of logits [n], n >= 1, none of them NaN. */
+    /* The largest; NaN if any is NaN. */
     float (*maximum)(const float *logits, size_t n);
+    /* The index of the first logit that equals value; n: none does. */
+    size_t (*find)(const float *logits, size_t n, float value);
+    /* weights [n]. */
+    void (*weigh)(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *weights);
+    /* The sum of the weights. */
+    uint64_t (*sum)(const qn_sample_scale *scale, const float *logits, size_t n);
+    /* The sum of the weights, and the sums of the weights of the logits above each threshold. */
+    uint64_t (*sum_above)(const qn_sample_scale *scale, const float *logits, size_t n,
+                          const float thresholds[QN_SAMPLE_THRESHOLDS], uint64_t sums[QN_SAMPLE_THRESHOLDS]);
+    /* The number of logits above -inf, and above each threshold. */
+    uint64_t (*count_above)(const float *logits, size_t n, const float thresholds[QN_SAMPLE_THRESHOLDS],
+                            uint64_t counts[QN_SAMPLE_THRESHOLDS]);
+    /* The largest logit with qn_exp((logit - largest) * inverse) < weight; -inf: there is none. */
+    float (*largest_below)(const qn_sample_scale *scale, const float *logits, size_t n, float weight);
+    /* The least logit above -inf; inf: there is none. */
+    float (*least)(const float *logits, size_t n);
+    /* For d below 2^31 and sums below 2^62. */
+    qn_sample_moments (*moments)(const float *logits, size_t n, float largest, float inverse);
+    /* The sum of the weights times qn_sample_surprisal, for weights up to 2^31 whose sum is at most 2^45; and their sum. */
+    uint64_t (*sum_surprisals)(const qn_sample_scale *scale, const float *logits, size_t n, uint64_t *total);
+    /* Copy the logits with above < logit <= up_to to out [n], and their ids, or their indices where ids is NULL, to out_ids [n],
+     * in order; returns their number, and overwrites any elements after them. out and out_ids may be logits and ids. */
+    size_t (*select)(const float *logits, const uint32_t *ids, size_t n, float above, float up_to, float *out,
+                     uint32_t *out_ids);
+    /* The same for the logits whose bits are set in allowed [qn_sample_mask_words(n)], which may be NaN. */
+    size_t (*select_allowed)(const float *logits, const uint32_t *allowed, size_t n, float *out, uint32_t *out_ids);
 } qn_sample_kernels;
 
 void qn_sample_kernels_init(qn_sample_kernels *kernels, unsigned cpu);
 
-/* qn_argmax_row - the index of the largest logit, the lowest index of equal ones. */
+/* qn_argmax_row - the index of the largest logit, the lowest index of equal ones; 0 if any is NaN. */
 size_t qn_argmax_row(const qn_sample_kernels *kernels, const float *logits, size_t n);
 
 /* ---- Sampling ---- */
@@ -35,35 +88,62 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
 
 /* What is sampled by, and the result. Applied in this order:
  *
- *   mask, bias     tokens that are not allowed have the logit -inf
+ *   mask, bias     tokens that are not allowed have the logit -inf. DRY's penalty of a token, negated, is the first value of its
+ *                  bias, to which others are added
  *   penalties      repeat_penalty once for each recent token; then, as OpenAI defines them, frequency_penalty times the count
  *                  of the token in the generated text, and presence_penalty if it occurs there, are subtracted
- *   filters        top_k, temperature, top_p, min_p
+ *   filters        top_n_sigma, top_k, temperature, typical_p, top_p and min_p, XTC
  *
  * and a token is drawn. Ids outside the vocabulary are ignored in every list.
  *
  * A token's weight is e^((logit - largest) / temperature) by qn_exp (kernels/canon.h), truncated to an integer number of units
  * of 2^-qn_sample_weight_bits(n). Integer sums do not depend on their order, so the same logits and the same random number
  * give the same token on every system and device. Tokens with a weight below one unit, about 1e-13 for a vocabulary of
- * 2^18, are never drawn. */
+ * 2^18, are never drawn.
+ *
+ * Every filter keeps a range of the tokens in descending order, by sums of integers or comparisons of f32 and f64 values that
+ * all devices compute alike. Sums of weights are converted to f64:
+ *
+ *   top_n_sigma    keeps a token if d <= top_n_sigma * sqrt(n * sum of d * d - (sum of d)^2) / n, over the n tokens with
+ *                  logits above -inf. d is the lesser of largest - logit and FLT_MAX, in units, truncated. The unit is the power
+ *                  of two by which the largest d is less than 2^(qn_sample_weight_bits / 2), at least 2^-127
+ *   typical_p      keeps the tokens whose qn_sample_surprisal differs from the mean by at most the least number with which the sum
+ *                  of their weights is at least typical_p times the sum of all that top_k keeps. The mean is the sum of
+ *                  surprisals times weights over the sum of the weights, for weights with 2^min(31, bits - 17) for unit, truncated.
+ *                  The weights of what follows are relative to the largest logit that is left
+ *   top_p          ends before a token if the sum of those before it is at least top_p times the sum of all that top_k keeps
+ *   min_p          ends before a token if its weight, before it is multiplied and truncated, is less than min_p
+ *   XTC            applies if the upper 53 bits of the number that qn_splitmix gives after the state `random` are below
+ *                  2^53 xtc_probability. Of the tokens that are left, those before the first one with a weight, before it is
+ *                  multiplied and truncated, below xtc_threshold * (sum of the weights that are left) / unit are dropped, but for
+ *                  the last of them; those with a weight of 0 do not count
+ *   mirostat       applies instead of all others: ends before a token if its weight, before it is multiplied and truncated, is less
+ *                  than qn_exp(-mirostat_mu ln 2) * (sum of all weights) / unit, after the first. On the CPU only */
 typedef struct qn_sample_request {
-    qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n and seed are not read: recent, random */
+    qn_sampling sampling;      /* checked by qn_sampler_create; dry_breakers ascend; repeat_last_n and seed are not read */
     const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
     const qn_token *generated; /* [n_generated] the generated text, which frequency_penalty and presence_penalty apply to */
     size_t n_recent, n_generated;
+    const qn_token *text; /* [n_text] the tokens that DRY searches for repetitions, the last dry_penalty_last_n ones */
+    size_t n_text;
     const qn_logit_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
     size_t n_bias;
+    float mirostat_mu;       /* bits: tokens with more surprisal are dropped */
     const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
     uint64_t random;         /* uniformly distributed, 64 bits */
     qn_logprobs *logprobs;   /* NULL: none; written if a token is sampled. On entry n is the number of tokens to list */
+    /* NULL, or called by the device once before the token is sampled, while the row is computed if it can: sets what depends on the
+     * tokens before it, which are `allowed`, `check`, the lists and mirostat_mu. Rows at the same time, on the team's threads. */
+    void (*prepare)(void *user, struct qn_sample_request *request);
     /* NULL, or called by the device when the token is sampled, one row at a time on the thread that runs the step. Returns
      * NULL, or [n] floats that the device fills with the row's logits as the model computed them. Not together with
      * `allowed`. */
     float *(*check)(void *user, qn_token token);
-    void *check_user;
+    void *user; /* of prepare and check */
     /* the result */
-    uint64_t best; /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
-    int32_t token; /* -1 if the largest logit is not finite, as when no token is allowed; QN_SAMPLE_LOST */
+    uint64_t best;  /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
+    float surprise; /* with mirostat: -log2 of the probability of the token among those that were left; 0 for an argmax */
+    int32_t token;  /* -1 if the largest logit is not finite, as when no token is allowed; QN_SAMPLE_LOST */
 } qn_sample_request;
 
 /* The token of a device that could not sample it (device/device.h). */
@@ -79,7 +159,7 @@ static inline size_t qn_sample_mask_words(size_t n)
 /* qn_sample_is_greedy - true if the token is the argmax and nothing is drawn. */
 static inline bool qn_sample_is_greedy(const qn_sampling *sampling)
 {
-    return sampling->temperature < QN_SAMPLE_MIN_TEMPERATURE || sampling->top_k == 1;
+    return sampling->temperature < QN_SAMPLE_MIN_TEMPERATURE || (sampling->top_k == 1 && !sampling->mirostat);
 }
 
 /* qn_sample_top_k - the number of most likely tokens that top_k keeps of n. */
@@ -128,6 +208,13 @@ static inline int qn_sample_weight_bits(size_t n)
         bits--;
     return bits;
 }
+
+/* qn_sample_sort_breakers - the order of qn_sampling.dry_breakers in a request. */
+void qn_sample_sort_breakers(qn_token *breakers, size_t n);
+
+/* qn_sample_depends_on_text - true if a token depends on the tokens before it otherwise than through the logits: the request has
+ * pointers to them, or mirostat needs the surprise of the last one. */
+bool qn_sample_depends_on_text(const qn_sampling *sampling);
 
 /* qn_sample_list_entries - the tokens whose logits bias or penalties change, each once, with what changes them.
  *

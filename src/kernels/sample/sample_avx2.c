@@ -1,4 +1,4 @@
-/* Reductions over logits for AVX2. */
+/* Passes over logits for AVX2. */
 #define QN_V16_AVX2
 
 #include "kernels/sample/sample_simd.h"

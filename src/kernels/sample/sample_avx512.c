@@ -1,4 +1,4 @@
-/* Reductions over logits for AVX-512. */
+/* Passes over logits for AVX-512. */
 #define QN_V16_AVX512
 
 #include "kernels/sample/sample_simd.h"

@@ -1,4 +1,4 @@
-/* Reductions over logits for NEON. */
+/* Passes over logits for NEON. */
 #define QN_V16_NEON
 
 #include "kernels/sample/sample_simd.h"

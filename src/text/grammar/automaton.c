@@ -501,12 +501,14 @@ qn_status qn_grammar_finish(qn_grammar *g, uint32_t root_rule)
     QN_TRY(find_productive(g));
     QN_TRY(refuse_left_recursion(g));
     if (!g->nodes[g->root].productive)
-        return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s'", g->rules[root_rule].name);
+        return qn_grammar_refuse_empty(g, root_rule);
     g->bytes = sizeof *g + g->node_capacity * sizeof *g->nodes + g->string_capacity * sizeof *g->strings +
                g->object_capacity * sizeof *g->objects + g->array_capacity * sizeof *g->arrays +
                g->rule_capacity * (sizeof *g->rules + 32);
-    for (size_t i = 0; i < g->n_dfas; i++)
-        g->bytes += sizeof *g->dfas + (size_t)g->dfas[i].n_states * (g->dfas[i].n_classes * sizeof(uint32_t) + 1);
+    for (size_t i = 0; i < g->n_dfas; i++) {
+        QN_TRY(qn_dfa_prepare(&g->dfas[i], &g->steps));
+        g->bytes += sizeof *g->dfas + (size_t)g->dfas[i].n_states * ((g->dfas[i].n_classes + 1) * sizeof(uint32_t) + 1);
+    }
     for (size_t i = 0; i < g->n_objects; i++)
         g->bytes += g->objects[i].n_spellings * (sizeof(qn_spelling) + 32);
     return QN_OK;

@@ -20,6 +20,7 @@ enum {
     QN_GRAMMAR_STEPS = 3 << 20,       /* most steps of a compilation: some ns each */
     QN_GRAMMAR_DFA_STEPS = 1 << 20,   /* most steps of a DFA */
     QN_GRAMMAR_MASK_STEPS = 1 << 22,  /* most steps of a mask */
+    QN_GRAMMAR_QUICK_STEPS = 1 << 18, /* most steps of a mask for which others wait */
     QN_GRAMMAR_TOKEN_STEPS = 1 << 18, /* most steps of the bytes that are read at once */
     QN_GRAMMAR_CHECK_STEPS = 1 << 16, /* most steps of a token that is checked before a mask is made */
     QN_GRAMMAR_NESTED = 64,           /* most nested groups of a regular expression or GBNF rule */
@@ -56,6 +57,9 @@ typedef struct qn_dfa {
     uint8_t class_of[256];
     uint32_t *next;  /* [n_states, n_classes] */
     uint8_t *accept; /* [n_states] */
+    /* Of a finished grammar: */
+    bool takes_line_ends; /* U+000A or U+000D follows some state */
+    uint32_t *alike;      /* [n_states] qn_dfa_alike; NULL: of few states, which are soon followed */
 } qn_dfa;
 
 /* How escapes may be used in a string. A key must not spell a declared name differently: ASCII has one spelling. Where
@@ -140,6 +144,12 @@ qn_status qn_grammar_add_array(qn_grammar *g, uint32_t *id);
 /* qn_grammar_finish - check and prepare: no left recursion, the root derives a text, dead alternatives are closed. */
 qn_status qn_grammar_finish(qn_grammar *g, uint32_t root_rule);
 
+/* qn_grammar_rule_of - the name of the rule that has a node, for errors. */
+const char *qn_grammar_rule_of(const qn_grammar *g, uint32_t node);
+
+/* qn_grammar_refuse_empty - QN_ERR_INVALID for a rule without texts, with the rule that it needs and that has none itself. */
+qn_status qn_grammar_refuse_empty(const qn_grammar *g, uint32_t rule);
+
 void qn_dfa_free(qn_dfa *dfa);
 
 /* ---- Expressions ---- */
@@ -216,6 +226,9 @@ qn_status qn_dfa_without_words(const char *const *words, size_t n_words, const c
 /* qn_dfa_meet - the DFA of the texts of `a` that are texts of `b` too, or that are not. QN_ERR_INVALID if there is none. */
 qn_status qn_dfa_meet(const qn_dfa *a, const qn_dfa *b, bool without, const char *what, uint64_t *steps, qn_dfa *out);
 
+/* qn_dfa_prepare - find what masks need of a DFA that is finished. steps: as in qn_dfa_compile. */
+qn_status qn_dfa_prepare(qn_dfa *dfa, uint64_t *steps);
+
 /* qn_dfa_takes - whether a text is one of a DFA. */
 bool qn_dfa_takes(const qn_dfa *dfa, const char *text, size_t length);
 
@@ -261,6 +274,7 @@ struct qn_grammar_state {
     size_t n_configs, n_frames, config_capacity, frame_capacity;
     uint64_t met[32];          /* a bit of 2048 for each configuration of the set that is being made, by its hash */
     uint64_t steps, max_steps; /* of the mask, or of the bytes that are read at once */
+    uint64_t mask_steps;       /* the most of a mask */
     bool failed;               /* no memory, or too many steps */
     bool was_too_ambiguous;    /* the bytes that were read last were refused for that */
 };
@@ -286,6 +300,9 @@ size_t qn_state_step(qn_grammar_state *state, size_t begin, size_t end, size_t a
 
 /* qn_state_takes - whether a byte may follow a configuration. True for some of an object's keys that may not. */
 bool qn_state_takes(qn_grammar_state *state, const qn_config *config, uint8_t byte);
+
+/* qn_state_add_bytes - adds the bytes that may follow a configuration, and for an object's keys some that may not. */
+void qn_state_add_bytes(qn_grammar_state *state, const qn_config *config, uint64_t bytes[4]);
 
 /* qn_state_follow - the configurations behind the nodes of [begin, end), before their first byte: appends them at `at`, from
  * end on, returns their end. */

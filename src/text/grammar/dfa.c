@@ -28,10 +28,18 @@ typedef struct edge {
     bool is_empty;
 } edge;
 
+/* Ends of characters that lead to a state, whatever they are: so many bytes of UTF-8, or so many hexadecimal digits. */
+enum { TAIL_BYTES = 3, TAIL_DIGITS = 3, TAILS = TAIL_BYTES + TAIL_DIGITS };
+
+typedef struct nfa_state {
+    int32_t first;         /* edge, or NONE */
+    uint32_t tails[TAILS]; /* the states before its tails, of one byte first; 0: not made yet */
+} nfa_state;
+
 typedef struct nfa {
     const qn_exprs *x;
     const char *what;
-    int32_t *first; /* of each state, the first edge or NONE */
+    nfa_state *states;
     edge *edges;
     size_t n, capacity, n_edges, edge_capacity;
     uint64_t *steps, limit;
@@ -53,17 +61,17 @@ static qn_status new_state(nfa *m, uint32_t *state)
 {
     if (m->n >= MAX_NFA)
         return too_large(m->what);
-    QN_TRY(qn_realloc_array(&m->first, &m->capacity, m->n + 1, sizeof *m->first, "NFA"));
+    QN_TRY(qn_realloc_array(&m->states, &m->capacity, m->n + 1, sizeof *m->states, "NFA"));
     *state = (uint32_t)m->n;
-    m->first[m->n++] = NONE;
+    m->states[m->n++] = (nfa_state){ .first = NONE };
     return count_steps(m, 1);
 }
 
 static qn_status add_edge(nfa *m, uint32_t from, uint32_t to, bool is_empty, uint32_t lo, uint32_t hi)
 {
     QN_TRY(qn_realloc_array(&m->edges, &m->edge_capacity, m->n_edges + 1, sizeof *m->edges, "NFA"));
-    m->edges[m->n_edges] = (edge){ .target = to, .next = m->first[from], .lo = lo, .hi = hi, .is_empty = is_empty };
-    m->first[from] = (int32_t)m->n_edges++;
+    m->edges[m->n_edges] = (edge){ .target = to, .next = m->states[from].first, .lo = lo, .hi = hi, .is_empty = is_empty };
+    m->states[from].first = (int32_t)m->n_edges++;
     return QN_OK;
 }
 
@@ -73,6 +81,23 @@ static qn_status add_empty(nfa *m, uint32_t from, uint32_t to)
 }
 
 /* ---- Characters ---- */
+
+/* The state before `n` bytes of any value that end a character of UTF-8 and lead to `to`. All characters share them, so that
+ * DFAs have few states. */
+static qn_status add_bytes_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
+{
+    *state = to;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t next = *state;
+        *state = m->states[to].tails[i];
+        if (*state)
+            continue;
+        QN_TRY(new_state(m, state));
+        QN_TRY(add_edge(m, *state, next, false, 0x80, 0xbf));
+        m->states[to].tails[i] = *state;
+    }
+    return QN_OK;
+}
 
 static qn_status add_utf8(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
 {
@@ -99,8 +124,11 @@ static qn_status add_utf8(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint3
     }
     qn_utf8_encode(hi, last);
     for (size_t i = 0; i < n; i++) {
+        const uint32_t behind = (1u << (6 * (n - 1 - i))) - 1;
         uint32_t next = to;
-        if (i + 1 < n)
+        if (!(lo & behind) && (hi & behind) == behind)
+            QN_TRY(add_bytes_tail(m, to, n - 1 - i, &next));
+        else
             QN_TRY(new_state(m, &next));
         QN_TRY(add_edge(m, from, next, false, (uint8_t)first[i], (uint8_t)last[i]));
         from = next;
@@ -117,6 +145,22 @@ static qn_status add_hex_digits(nfa *m, uint32_t from, uint32_t to, uint32_t lo,
     lo = lo > 10 ? lo - 10 : 0;
     QN_TRY(add_edge(m, from, to, false, (uint8_t)('a' + lo), (uint8_t)('a' + hi - 10)));
     return add_edge(m, from, to, false, (uint8_t)('A' + lo), (uint8_t)('A' + hi - 10));
+}
+
+/* As add_bytes_tail, of hexadecimal digits. */
+static qn_status add_digits_tail(nfa *m, uint32_t to, size_t n, uint32_t *state)
+{
+    *state = to;
+    for (size_t i = TAIL_BYTES; i < TAIL_BYTES + n; i++) {
+        const uint32_t next = *state;
+        *state = m->states[to].tails[i];
+        if (*state)
+            continue;
+        QN_TRY(new_state(m, state));
+        QN_TRY(add_hex_digits(m, *state, next, 0, 15));
+        m->states[to].tails[i] = *state;
+    }
+    return QN_OK;
 }
 
 /* The four digits behind \u. */
@@ -136,8 +180,11 @@ static qn_status add_hex(nfa *m, uint32_t from, uint32_t to, uint32_t lo, uint32
         }
     }
     for (int shift = 12; shift >= 0; shift -= 4) {
+        const uint32_t behind = (1u << shift) - 1;
         uint32_t next = to;
-        if (shift)
+        if (!(lo & behind) && (hi & behind) == behind)
+            QN_TRY(add_digits_tail(m, to, (size_t)shift / 4, &next));
+        else
             QN_TRY(new_state(m, &next));
         QN_TRY(add_hex_digits(m, from, next, lo >> shift & 15, hi >> shift & 15));
         from = next;
@@ -311,7 +358,7 @@ static qn_status add_closure(builder *b, const uint32_t *states, size_t n, size_
         while (depth) {
             const uint32_t s = b->stack[--depth];
             bool is_kept = s == b->accept;
-            for (int32_t k = m->first[s]; k != NONE; k = m->edges[k].next) {
+            for (int32_t k = m->states[s].first; k != NONE; k = m->edges[k].next) {
                 const edge *e = &m->edges[k];
                 is_kept |= !e->is_empty;
                 ++*m->steps;
@@ -403,7 +450,7 @@ static qn_status add_transitions(builder *b, uint32_t state)
         if (!pass)
             memset(b->target_of, 0, (n_classes + 1) * sizeof *b->target_of);
         for (uint32_t i = b->set_of[state]; i < b->set_of[state + 1]; i++)
-            for (int32_t k = m->first[b->sets[i]]; k != NONE; k = m->edges[k].next) {
+            for (int32_t k = m->states[b->sets[i]].first; k != NONE; k = m->edges[k].next) {
                 const edge *e = &m->edges[k];
                 if (e->is_empty)
                     continue;
@@ -619,9 +666,9 @@ qn_status qn_dfa_compile(const qn_exprs *x, uint32_t expr, bool in_string, const
     }
     builder_free(&characters);
     builder_free(&b);
-    free(m.first);
+    free(m.states);
     free(m.edges);
-    free(bytes.first);
+    free(bytes.states);
     free(bytes.edges);
     return status;
 }
@@ -684,5 +731,6 @@ void qn_dfa_free(qn_dfa *dfa)
 {
     free(dfa->next);
     free(dfa->accept);
+    free(dfa->alike);
     *dfa = (qn_dfa){ 0 };
 }

@@ -386,7 +386,7 @@ static qn_status compile(reader *r)
     QN_TRY(qn_grammar_finish(g, (uint32_t)root));
     for (size_t i = 0; i < g->n_rules; i++)
         if (!r->measures[i].is_flat && !g->nodes[g->rules[i].entry].productive)
-            return qn_fail(QN_ERR_INVALID, "grammar: no text fits '%s'", g->rules[i].name);
+            return qn_grammar_refuse_empty(g, (uint32_t)i);
     return QN_OK;
 }
 

@@ -1,16 +1,18 @@
 /* Masks: a walk over the vocabulary's tries with the configurations that each prefix leads to. Where one configuration is left
- * that is a DFA, or all are in JSON strings that go on alike, a table is walked instead. Tokens that stay in a JSON string, and
- * texts of a class of characters that a DFA takes whole, are known beforehand. */
+ * that is a DFA, or all are in JSON strings that go on alike, a table is walked instead; a DFA walks the tries of shapes. Tokens
+ * that stay in a JSON string, and texts of a class of characters that a DFA takes whole, are known beforehand. */
 #include "text/grammar/vocab.h"
 
-#include "base/keyed_hash.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Where an alphabet leaves out more characters, most tokens are walked sooner than found. */
-enum { PIECE_WORDS = 256, MAX_OTHERS = 12 };
+/* Of more configurations that follow a text, it is not found which bytes they take. */
+enum { MAX_FOLLOWING = 8 };
+
+/* From so many alternatives on, it is found what they take together. */
+enum { MANY = 8 };
 
 /* What is done in one step: words of a mask that are joined, nodes of a trie that are walked by a table. */
 enum { JOINED = 16, WALKED = 4 };
@@ -21,12 +23,6 @@ typedef struct walker {
     const qn_trie_node *nodes;
     const qn_closers *closers; /* that nodes are of; NULL: of tokens */
     uint32_t *allowed;
-    /* Tokens without bytes of these kinds are allowed already, in the tries with a bit in loop_tries: what is below a node is
-     * left out where neither it nor the path to it, which is_plain then says, has one. */
-    uint64_t loop_ends;
-    unsigned loop_tries;
-    const uint64_t *kinds;
-    bool is_plain;
     uint32_t added_inside[QN_STRING_FORMS]; /* tokens inside a JSON string are allowed up to so many characters */
     uint32_t states[QN_TOKEN_BYTES + 1], counts[QN_TOKEN_BYTES + 1]; /* by depth, of the table that is walked */
     uint8_t characters[QN_TOKEN_BYTES + 1];                          /* states of the JSON string */
@@ -63,6 +59,7 @@ static qn_status reserve(qn_grammar_state *s, size_t n)
  * [end, top). */
 typedef struct alternatives {
     size_t begin, dfas, strings, end, top;
+    uint64_t taken[4];    /* bytes that may follow one of [begin, dfas), and perhaps others */
     uint64_t declared[4]; /* bytes with which a key may continue as a declared name */
 } alternatives;
 
@@ -98,6 +95,18 @@ static void exchange(qn_config *a, qn_config *b)
     *b = c;
 }
 
+/* What many configurations take, or keys, of which each asks for the rules of its object, is found once for all bytes. */
+static void find_taken(qn_grammar_state *s, alternatives *a)
+{
+    bool is_many = a->dfas - a->begin >= MANY;
+    for (size_t i = a->begin; i < a->dfas && !is_many; i++)
+        is_many = s->grammar->nodes[s->configs[i].node].kind == QN_KEY;
+    if (!is_many)
+        memset(a->taken, 0xff, sizeof a->taken);
+    for (size_t i = a->begin; i < a->dfas && is_many; i++)
+        qn_state_add_bytes(s, &s->configs[i], a->taken);
+}
+
 static alternatives find_alternatives(walker *w, size_t begin, size_t end)
 {
     qn_grammar_state *s = w->s;
@@ -125,6 +134,7 @@ static alternatives find_alternatives(walker *w, size_t begin, size_t end)
         else
             i++;
     }
+    find_taken(s, &a);
     return a;
 }
 
@@ -140,8 +150,9 @@ static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byt
 {
     const bool is_declared = a->declared[byte / 64] >> (byte % 64) & 1, has_strings = a->top > a->end && !is_declared;
     const size_t n_alike = byte == '"' ? a->top : a->end + 1;
+    const size_t others_end = a->taken[byte / 64] >> (byte % 64) & 1 ? a->dfas : a->begin;
     uint32_t way = NOTHING;
-    for (size_t i = a->begin; i < a->dfas && (way == NOTHING || way >= ONE); i++)
+    for (size_t i = a->begin; i < others_end && (way == NOTHING || way >= ONE); i++)
         if (qn_state_takes(s, &s->configs[i], byte))
             way = way == NOTHING ? ONE + (uint32_t)(i - a->begin) : OTHERS;
     if (a->dfas < a->strings && qn_state_takes(s, &s->configs[a->dfas], byte))
@@ -153,30 +164,7 @@ static uint32_t find_way(qn_grammar_state *s, const alternatives *a, uint8_t byt
 
 /* ---- Walks ---- */
 
-/* Whether node i and what is below it are allowed already. */
-static bool is_known(const walker *w, uint32_t i)
-{
-    return w->is_plain && !(w->kinds[i] & w->loop_ends);
-}
-
-/* Whether a path is plain behind a node: it is before. */
-static bool stays_plain(const walker *w, bool is_plain, uint32_t i)
-{
-    return is_plain && !(w->v->kind_of[w->nodes[i].byte] & w->loop_ends);
-}
-
-/* is_known of the nodes of a subtree in turn. Paths to nodes from *plain_from on are plain. */
-static bool is_known_at(walker *w, uint32_t i, uint32_t *plain_from)
-{
-    w->is_plain = i >= *plain_from;
-    if (is_known(w, i))
-        return true;
-    if (w->is_plain && !stays_plain(w, true, i))
-        *plain_from = w->nodes[i].end;
-    return false;
-}
-
-static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
+static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at);
 static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, size_t at);
 
@@ -187,14 +175,11 @@ static void walk_child(walker *w, uint32_t i, size_t begin, size_t end, size_t a
 {
     const qn_trie_node *n = &w->nodes[i];
     const size_t n_frames = w->s->n_frames, next = qn_state_step(w->s, begin, end, at, n->byte);
-    const bool was_plain = w->is_plain;
     if (next > at)
         allow(w, n->token);
     if (next > at && i + 1 < n->end) {
         const alternatives a = find_alternatives(w, at, next);
-        w->is_plain = stays_plain(w, was_plain, i);
         walk(w, i + 1, n->end, &a, NULL);
-        w->is_plain = was_plain;
     }
     w->s->n_frames = n_frames;
 }
@@ -214,14 +199,12 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
     qn_grammar_state *s = w->s;
     for (uint32_t i = first, next; i < last && !s->failed; i = next) {
         next = w->nodes[i].end;
-        if (is_known(w, i))
-            continue;
         const uint32_t way = look_up_way(s, a, w->nodes[i].byte, ways);
         if (way == DFAS || way == STRINGS) { /* tables are walked for all neighbours at once */
             while (next < last && look_up_way(s, a, w->nodes[next].byte, ways) == way)
                 next = w->nodes[next].end;
             if (way == DFAS)
-                walk_dfas(w, i, next, a->dfas, a->strings, a->top);
+                walk_dfas(w, NULL, i, next, a->dfas, a->strings, a->top);
             else
                 walk_strings(w, i, next, a->end, a->top, a->top);
         } else if (way == OTHERS || way == ALL) {
@@ -229,7 +212,7 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
         } else if (way >= ONE) {
             const size_t one = a->begin + way - ONE;
             if (s->grammar->nodes[s->configs[one].node].kind == QN_DFA)
-                walk_dfas(w, i, next, one, one + 1, a->top);
+                walk_dfas(w, NULL, i, next, one, one + 1, a->top);
             else if (s->grammar->nodes[s->configs[one].node].kind == QN_TEXT)
                 walk_text(w, i, next, one, a->top);
             else
@@ -238,39 +221,50 @@ static void walk(walker *w, uint32_t first, uint32_t last, const alternatives *a
     }
 }
 
-/* From configurations [begin, end) in the same state of a DFA. Where its text may end, what follows is walked apart, but for
- * bytes that both take. */
-static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
+/* ---- DFAs ---- */
+
+/* Whether what may follow a text takes a byte, or a byte of a kind. */
+enum { EXIT_UNKNOWN, EXIT_TAKEN, EXIT_REFUSED };
+
+/* A walk of configurations [at, ends) in the same state of a DFA; what follows their text is [ends, behind). */
+typedef struct dfa_walk {
+    const qn_dfa *dfa;
+    size_t at, ends, behind;
+    uint32_t depth; /* where it begins: w->states has the state */
+    uint8_t exits[256], kind_exits[QN_TEXT_KINDS];
+    /* The DFA's classes of the bytes of each kind: [class_begins[kind], class_begins[kind + 1]) */
+    uint8_t classes[256];
+    uint16_t class_begins[QN_TEXT_KINDS + 1];
+    /* The state that bytes of looping lead back to, and of loop_kinds: in tries of classes these are also all bytes of characters
+     * outside ASCII, where those lead back to it. */
+    uint32_t loop_state;
+    uint64_t looping, loop_kinds;
+    bool has_classes; /* the trie is one of a class */
+    /* Tokens without these kinds of bytes do not follow: all have line ends, which the DFA refuses. All kinds for other tries. */
+    uint64_t needed_kinds;
+} dfa_walk;
+
+static bool takes_exit(walker *w, dfa_walk *d, uint8_t byte)
 {
-    enum { TAKEN = 1, REFUSED };
+    if (d->exits[byte] == EXIT_UNKNOWN)
+        d->exits[byte] = any_takes(w->s, d->ends, d->behind, byte) ? EXIT_TAKEN : EXIT_REFUSED;
+    return d->exits[byte] == EXIT_TAKEN;
+}
+
+/* Nodes [first, last) of the trie of bytes. Where the text may end, what follows is walked apart, but for bytes that both take. */
+static void walk_bytes(walker *w, dfa_walk *d, uint32_t first, uint32_t last)
+{
     qn_grammar_state *s = w->s;
-    const qn_dfa *dfa = &s->grammar->dfas[s->grammar->nodes[s->configs[begin].node].a];
-    const uint32_t depth = w->nodes[first].depth - 1u;
-    const size_t n_frames = s->n_frames, ends = at + (end - begin);
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last; /* the path to nodes from here on is plain */
-    uint8_t exits[256] = { 0 };
-    if (reserve(s, ends) != QN_OK)
-        return;
-    memcpy(&s->configs[at], &s->configs[begin], (end - begin) * sizeof *s->configs);
-    w->states[depth] = s->configs[begin].sub;
-    const size_t behind = qn_state_follow(s, at, ends, ends);
+    const qn_dfa *dfa = d->dfa;
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        if (is_known_at(w, i, &plain_from)) {
-            i = n->end;
-            continue;
-        }
         const uint32_t before = w->states[n->depth - 1];
         const uint32_t state = dfa->next[(size_t)before * dfa->n_classes + dfa->class_of[n->byte]];
-        const bool may_exit = n->depth > depth + 1 && dfa->accept[before];
-        if (may_exit && !exits[n->byte])
-            exits[n->byte] = any_takes(s, ends, behind, n->byte) ? TAKEN : REFUSED;
-        if (may_exit && exits[n->byte] == TAKEN) {
-            for (size_t k = at; k < ends; k++)
+        if (n->depth > d->depth + 1 && dfa->accept[before] && takes_exit(w, d, n->byte)) {
+            for (size_t k = d->at; k < d->ends; k++)
                 s->configs[k].sub = before;
-            walk_child(w, i, state ? at : ends, behind, behind);
+            walk_child(w, i, state ? d->at : d->ends, d->behind, d->behind);
             i = n->end;
         } else if (!state) {
             i = n->end;
@@ -280,7 +274,160 @@ static void walk_dfas(walker *w, uint32_t first, uint32_t last, size_t begin, si
             i++;
         }
     }
-    w->is_plain = was_plain;
+}
+
+static void find_kind_classes(const qn_grammar_vocab *v, dfa_walk *d)
+{
+    uint16_t n = 0;
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+        d->class_begins[kind] = n;
+        for (int i = v->kind_begins[kind]; i < v->kind_begins[kind + 1]; i++) {
+            const uint8_t class = d->dfa->class_of[v->kind_bytes[i]];
+            if (n == d->class_begins[kind] || d->classes[n - 1] != class)
+                d->classes[n++] = class;
+        }
+    }
+    d->class_begins[QN_TEXT_KINDS] = n;
+}
+
+/* The state that all bytes of a kind lead to; false if they lead to several. */
+static bool take_kind(const dfa_walk *d, uint32_t before, int kind, uint32_t *state)
+{
+    const uint32_t *row = d->dfa->next + (size_t)before * d->dfa->n_classes;
+    const uint16_t begin = d->class_begins[kind], end = d->class_begins[kind + 1];
+    if (before == d->loop_state && d->looping >> kind & 1) {
+        *state = before;
+        return true;
+    }
+    *state = row[d->classes[begin]];
+    for (uint16_t i = begin + 1; i < end; i++)
+        if (row[d->classes[i]] != *state)
+            return false;
+    return true;
+}
+
+static bool takes_kind_exit(walker *w, dfa_walk *d, int kind)
+{
+    if (d->kind_exits[kind] == EXIT_UNKNOWN) {
+        d->kind_exits[kind] = EXIT_REFUSED;
+        for (int i = w->v->kind_begins[kind]; i < w->v->kind_begins[kind + 1]; i++)
+            if (takes_exit(w, d, w->v->kind_bytes[i]))
+                d->kind_exits[kind] = EXIT_TAKEN;
+    }
+    return d->kind_exits[kind] == EXIT_TAKEN;
+}
+
+static void find_loops(walker *w, dfa_walk *d, uint32_t state)
+{
+    uint64_t steps = 0;
+    d->loop_state = state;
+    d->looping = 0;
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+        uint32_t next;
+        if (d->class_begins[kind] < d->class_begins[kind + 1] && take_kind(d, state, kind, &next) && next == state)
+            d->looping |= UINT64_C(1) << kind;
+    }
+    d->loop_kinds = d->looping;
+    if (d->has_classes && qn_text_foreign_loops(d->dfa, state, &steps))
+        d->loop_kinds |= w->v->foreign_kinds;
+    qn_state_pay(w->s, steps + QN_TEXT_KINDS / WALKED);
+}
+
+/* Whether all tokens of a node and below it go on with loops of the state before it. */
+static bool is_loop(const walker *w, const dfa_walk *d, const qn_shape *n, uint32_t before)
+{
+    return before == d->loop_state && !(n->kinds & ~d->loop_kinds) &&
+           !(d->has_classes && UINT64_C(1) << n->kind & w->v->inner_kinds);
+}
+
+static void find_exit_kinds(walker *w, dfa_walk *d)
+{
+    d->needed_kinds = 0;
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++)
+        if (takes_kind_exit(w, d, kind))
+            d->needed_kinds |= UINT64_C(1) << kind;
+}
+
+/* Allows tokens [from, to) of shapes; set: all of them, or -1. */
+static void allow_shapes(const walker *w, const qn_shapes *shapes, uint32_t from, uint32_t to, int32_t set)
+{
+    if (set >= 0) {
+        const uint32_t *words = shapes->sets + (size_t)set * w->v->n_words;
+        for (size_t i = 0; i < w->v->n_words; i++)
+            w->allowed[i] |= words[i];
+        qn_state_pay(w->s, w->v->n_words / JOINED);
+        return;
+    }
+    for (uint32_t i = from; i < to; i++)
+        qn_mask_set(w->allowed, shapes->tokens[i]);
+    qn_state_pay(w->s, (to - from) / WALKED);
+}
+
+/* Nodes [first, last) of the trie of shapes. Where bytes of a kind go on differently, those of the trie of bytes. */
+static void walk_shapes(walker *w, dfa_walk *d, const qn_shapes *shapes, uint32_t first, uint32_t last)
+{
+    qn_state_pay(w->s, (last - first) / WALKED);
+    for (uint32_t i = first; i < last && !w->s->failed;) {
+        const qn_shape *n = &shapes->nodes[i];
+        const uint32_t before = w->states[n->depth - 1];
+        uint32_t state;
+        if (!(n->kinds & d->needed_kinds)) {
+            i = n->end;
+            continue;
+        }
+        if (is_loop(w, d, n, before)) {
+            allow_shapes(w, shapes, n->tokens, shapes->nodes[n->end].tokens, n->all_set);
+            i = n->end;
+            continue;
+        }
+        if (!take_kind(d, before, n->kind, &state) ||
+            (n->depth > d->depth + 1 && d->dfa->accept[before] && takes_kind_exit(w, d, n->kind))) {
+            for (uint32_t k = n->members; k < n[1].members; k++)
+                walk_bytes(w, d, shapes->members[k], w->nodes[shapes->members[k]].end);
+            i = n->end;
+            continue;
+        }
+        if (!state) {
+            i = n->end;
+        } else {
+            w->states[n->depth] = state;
+            allow_shapes(w, shapes, n->tokens, n[1].tokens, n->own_set);
+            if (state == before && state != d->loop_state && n->end > i + 1)
+                find_loops(w, d, state);
+            i++;
+        }
+    }
+}
+
+/* From configurations [begin, end) in the same state of a DFA. Nodes are those of shapes, all from the root on, or without shapes
+ * those of the trie of bytes. */
+static void walk_dfas(walker *w, const qn_shapes *shapes, uint32_t first, uint32_t last, size_t begin, size_t end, size_t at)
+{
+    qn_grammar_state *s = w->s;
+    const size_t n_frames = s->n_frames;
+    dfa_walk d;
+    d.dfa = &s->grammar->dfas[s->grammar->nodes[s->configs[begin].node].a];
+    d.at = at;
+    d.ends = at + (end - begin);
+    d.depth = shapes ? 0 : w->nodes[first].depth - 1u;
+    if (reserve(s, d.ends) != QN_OK)
+        return;
+    memcpy(&s->configs[at], &s->configs[begin], (end - begin) * sizeof *s->configs);
+    w->states[d.depth] = s->configs[begin].sub;
+    d.behind = qn_state_follow(s, at, d.ends, d.ends);
+    memset(d.exits, EXIT_UNKNOWN, sizeof d.exits);
+    if (shapes) {
+        memset(d.kind_exits, EXIT_UNKNOWN, sizeof d.kind_exits);
+        find_kind_classes(w->v, &d);
+        d.has_classes = shapes < w->v->shapes + QN_TEXT_CLASSES;
+        find_loops(w, &d, w->states[0]);
+        d.needed_kinds = ~UINT64_C(0);
+        if (shapes == &w->v->shapes[QN_TRIE_LINES] && !d.dfa->takes_line_ends)
+            find_exit_kinds(w, &d);
+        walk_shapes(w, &d, shapes, first, last);
+    } else {
+        walk_bytes(w, &d, first, last);
+    }
     s->n_frames = n_frames;
 }
 
@@ -291,8 +438,6 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
     qn_grammar_state *s = w->s;
     const uint32_t depth = w->nodes[first].depth - 1u;
     const size_t n_frames = s->n_frames, ends = at + 1;
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last;
     uint8_t exits[256] = { 0 };
     if (reserve(s, ends) != QN_OK)
         return;
@@ -303,10 +448,6 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        if (is_known_at(w, i, &plain_from)) {
-            i = n->end;
-            continue;
-        }
         c.sub = w->states[n->depth - 1];
         c.count = w->counts[n->depth - 1];
         const bool may_exit = n->depth > depth + 1 && qn_state_text_may_end(s->grammar, &c);
@@ -325,7 +466,6 @@ static void walk_text(walker *w, uint32_t first, uint32_t last, size_t text, siz
             i++;
         }
     }
-    w->is_plain = was_plain;
     s->n_frames = n_frames;
 }
 
@@ -370,7 +510,6 @@ static void walk_closed(walker *w, uint32_t i, closing *c, uint32_t sub, uint32_
     if (!c->follows)
         return;
     allow(w, w->nodes[i].token);
-    w->is_plain = stays_plain(w, w->is_plain, i);
     if (i + 1 < w->nodes[i].end)
         walk(w, i + 1, w->nodes[i].end, &c->a, c->is_constant ? c->ways : NULL);
 }
@@ -384,8 +523,6 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     const qn_string_table *table = qn_string_machine(rule->form);
     const qn_dfa *dfa = rule->dfa >= 0 ? &s->grammar->dfas[rule->dfa] : NULL;
     const uint32_t depth = w->nodes[first].depth - 1u;
-    const bool was_plain = w->is_plain;
-    uint32_t plain_from = was_plain ? first : last;
     closing c = { .begin = begin, .end = end, .at = at, .is_constant = is_constant(s, begin, end), .n_frames = s->n_frames };
     if (reserve(s, at + (end - begin)) != QN_OK)
         return;
@@ -395,10 +532,6 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
     qn_state_pay(s, (last - first) / WALKED);
     for (uint32_t i = first; i < last && !s->failed;) {
         const qn_trie_node *n = &w->nodes[i];
-        if (is_known_at(w, i, &plain_from)) {
-            i = n->end;
-            continue;
-        }
         const uint32_t above = n->depth - 1u, character = (*table)[w->characters[above]][n->byte], count = w->counts[above];
         uint32_t state = w->states[above];
         if (character == QN_STRING_END) {
@@ -419,7 +552,6 @@ static void walk_strings(walker *w, uint32_t first, uint32_t last, size_t begin,
         allow(w, n->token);
         i++;
     }
-    w->is_plain = was_plain;
     s->n_frames = c.n_frames;
 }
 
@@ -437,78 +569,44 @@ static void add_set(const walker *w, const qn_token_set *set, uint32_t most)
         w->allowed[i] |= tokens[i];
 }
 
-/* The sets of tokens with a character outside an alphabet. Returns how many. */
-static size_t find_containing_others(const qn_grammar_vocab *v, const qn_text_alphabet *a, const uint32_t *sets[QN_TEXT_BYTES])
+/* The bytes with which something may follow the text of a DFA's configuration. */
+typedef struct following {
+    size_t config;
+    bool is_known;
+    uint64_t bytes[4];
+} following;
+
+static void find_following(qn_grammar_state *s, following *next)
 {
-    size_t n = 0;
-    bool is_range_out[2] = { true, true };
-    for (int byte = '0'; byte <= 'Z'; byte++)
-        if (byte <= '9' || byte >= 'A')
-            is_range_out[byte >= 'A'] &= !qn_text_has(a, (uint8_t)byte);
-    for (int byte = ' '; byte <= '~'; byte++) {
-        const bool is_digit = byte >= '0' && byte <= '9', is_upper = byte >= 'A' && byte <= 'Z';
-        if (!qn_text_has(a, (uint8_t)byte) && !(is_digit && is_range_out[0]) && !(is_upper && is_range_out[1]))
-            sets[n++] = v->containing + (size_t)(byte - ' ') * v->n_words;
-    }
-    for (int range = 0; range < 2; range++)
-        if (is_range_out[range])
-            sets[n++] = v->containing + (size_t)(range ? QN_CONTAINS_UPPER : QN_CONTAINS_DIGIT) * v->n_words;
-    return n;
+    const size_t n_frames = s->n_frames, at = 2 * s->n_configs;
+    const size_t end = qn_state_follow(s, next->config, next->config + 1, at);
+    next->is_known = true;
+    if (end - at > MAX_FOLLOWING)
+        memset(next->bytes, 0xff, sizeof next->bytes);
+    for (size_t i = at; i < end && end - at <= MAX_FOLLOWING; i++)
+        qn_state_add_bytes(s, &s->configs[i], next->bytes);
+    s->n_frames = n_frames;
 }
 
-/* As add_set, without the tokens of other sets. */
-static void add_difference(const walker *w, const qn_token_set *set, uint32_t most, const uint32_t *const *others,
-                           size_t n_others)
+/* Whether anything may follow the text. */
+static bool may_follow(qn_grammar_state *s, following *next)
 {
-    const qn_grammar_vocab *v = w->v;
-    const bool is_few = most < QN_SHORT_TEXTS;
-    const uint32_t *tokens = most == QN_UNLIMITED ? set->all : set->few[is_few ? most : QN_SHORT_TEXTS - 1];
-    qn_state_pay(w->s, v->n_words * (n_others + 1) / JOINED);
-    for (size_t begin = 0; begin < v->n_words; begin += PIECE_WORDS) {
-        const size_t n = v->n_words - begin < PIECE_WORDS ? v->n_words - begin : PIECE_WORDS;
-        uint32_t has_other[PIECE_WORDS] = { 0 };
-        for (size_t k = 0; k < n_others; k++)
-            for (size_t i = 0; i < n; i++)
-                has_other[i] |= others[k][begin + i];
-        for (size_t i = 0; i < n; i++)
-            w->allowed[begin + i] |= tokens[begin + i] & ~has_other[i];
-    }
-    for (size_t i = 0; !is_few && most != QN_UNLIMITED && i < set->n_longer && set->characters[i] <= most; i++) {
-        bool has_other = false;
-        for (size_t k = 0; k < n_others && !has_other; k++)
-            has_other = others[k][set->longer[i] / 32] >> (set->longer[i] % 32) & 1;
-        if (!has_other)
-            qn_mask_set(w->allowed, set->longer[i]);
-    }
+    if (!next->is_known)
+        find_following(s, next);
+    return next->bytes[0] || next->bytes[1] || next->bytes[2] || next->bytes[3];
 }
 
-/* Adds the texts of an alphabet that a DFA takes whole. tries: those to walk so far. Returns the tries of the others. */
-static unsigned add_alphabet_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on,
-                                   unsigned tries)
+/* Whether bytes of a class may. */
+static bool goes_on(qn_grammar_state *s, following *next, qn_text_class kind)
 {
-    qn_text_alphabet a;
-    if (!(tries >> QN_TEXT_ASCII & 1))
-        return tries;
-    uint64_t steps = 0;
-    const qn_text_fit fit = qn_text_find_alphabet(dfa, state, &steps, &a);
-    qn_state_pay(w->s, steps);
-    const uint32_t *others[QN_TEXT_BYTES];
-    const size_t n_others = fit.characters ? find_containing_others(w->v, &a, others) : 0;
-    if (!fit.characters || n_others > MAX_OTHERS)
-        return tries;
-    const qn_text_class kind = a.has_foreign ? last : QN_TEXT_ASCII;
-    const unsigned parts = qn_text_contains(kind);
-    add_difference(w, &w->v->texts[kind], fit.characters, others, n_others);
-    if ((fit.characters == QN_UNLIMITED || fit.is_closed) && a.others_end && !(goes_on && fit.ends_within))
-        return tries & ~parts;
-    if (fit.characters != QN_UNLIMITED || w->loop_tries)
-        return tries;
-    w->loop_tries = parts;
-    w->loop_ends = 0;
-    for (int byte = ' '; byte <= '~'; byte++)
-        if (!qn_text_has(&a, (uint8_t)byte))
-            w->loop_ends |= w->v->kind_of[byte];
-    return tries;
+    if (!may_follow(s, next))
+        return false;
+    uint64_t bytes[4];
+    qn_text_bytes(kind, bytes);
+    for (int i = 0; i < 4; i++)
+        if (next->bytes[i] & bytes[i])
+            return true;
+    return false;
 }
 
 static void add_inside(walker *w, qn_string_form form, uint32_t most)
@@ -520,7 +618,7 @@ static void add_inside(walker *w, qn_string_form form, uint32_t most)
 }
 
 /* Adds the texts of classes up to `last` that a DFA takes whole. Returns the tries of the others. */
-static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, bool goes_on)
+static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_class last, following *next)
 {
     unsigned tries = QN_TRIES_ALL;
     uint32_t added[QN_TEXT_CLASSES] = { 0 }; /* by class, characters of what was added */
@@ -535,23 +633,13 @@ static unsigned add_texts(walker *w, const qn_dfa *dfa, uint32_t state, qn_text_
         for (int part = 0; part <= kind; part++)
             if (parts >> part & 1 && added[part] < fit.characters)
                 added[part] = fit.characters;
-        if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(goes_on && fit.ends_within)))
+        if (fit.characters == QN_UNLIMITED || (fit.is_closed && !(fit.ends_within && goes_on(w->s, next, (qn_text_class)kind))))
             tries &= ~parts;
     }
     qn_state_pay(w->s, steps);
-    return add_alphabet_texts(w, dfa, state, last, goes_on, tries);
-}
-
-/* Whether something may follow the text of a DFA's configuration. */
-static bool goes_on(qn_grammar_state *s, size_t config)
-{
-    const size_t n_frames = s->n_frames, at = 2 * s->n_configs;
-    const size_t end = qn_state_follow(s, config, config + 1, at);
-    bool follows = false;
-    for (size_t i = at; i < end; i++)
-        follows |= s->configs[i].node != QN_NODE_FINAL;
-    s->n_frames = n_frames;
-    return follows;
+    if (!dfa->takes_line_ends && !may_follow(w->s, next))
+        tries &= ~(1u << QN_TRIE_LINES);
+    return tries;
 }
 
 /* Bits behind those of tries: closers of each form. */
@@ -584,13 +672,14 @@ static unsigned prepare(walker *w, size_t config)
     stop_counting(g, &c);
     const qn_node *n = &g->nodes[c.node];
     switch ((qn_node_kind)n->kind) {
-    case QN_DFA: return add_texts(w, &g->dfas[n->a], c.sub, QN_TEXT_LINE, goes_on(w->s, config));
+    case QN_DFA: return add_texts(w, &g->dfas[n->a], c.sub, QN_TEXT_LINE, &(following){ .config = config });
     case QN_STRING: {
         const qn_string_rule *rule = &g->strings[n->a];
         if (c.sub & 255)
             return QN_TRIES_ALL;
         if (rule->dfa >= 0)
-            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY, false);
+            return add_texts(w, &g->dfas[rule->dfa], c.sub >> 8, QN_TEXT_ANY,
+                             &(following){ .bytes = { UINT64_C(1) << '"' }, .is_known = true });
         add_inside(w, rule->form, rule->max != QN_UNLIMITED ? rule->max - c.count : QN_UNLIMITED);
         return may_close_anywhere(w, rule, c.count) ? 1 << (FIRST_CLOSERS + rule->form) : 1 << QN_TRIE_CLOSING;
     }
@@ -600,6 +689,41 @@ static unsigned prepare(walker *w, size_t config)
         add_inside(w, g->strings[g->nodes[g->objects[n->a].rest].a].form, QN_UNLIMITED);
         return 1 << QN_TRIE_CLOSING;
     default: return n->kind == QN_FINAL ? 0 : QN_TRIES_ALL;
+    }
+}
+
+/* What takes all bytes of a shape's kind that tokens begin with; OTHERS if they are taken differently. */
+static uint32_t find_shape_way(walker *w, const qn_shapes *shapes, uint32_t i, const alternatives *a, uint32_t ways[256])
+{
+    const qn_shape *n = &shapes->nodes[i];
+    const uint32_t way = look_up_way(w->s, a, w->nodes[shapes->members[n->members]].byte, ways);
+    for (uint32_t k = n->members + 1; k < n[1].members; k++)
+        if (look_up_way(w->s, a, w->nodes[shapes->members[k]].byte, ways) != way)
+            return OTHERS;
+    return way;
+}
+
+/* Walks a whole trie: by shapes where one DFA takes the first byte. */
+static void walk_roots(walker *w, const qn_shapes *shapes, const alternatives *a, uint32_t ways[256])
+{
+    const qn_grammar_state *s = w->s;
+    for (uint32_t i = 0, next; i < shapes->n && !s->failed; i = next) {
+        const uint32_t way = find_shape_way(w, shapes, i, a, ways);
+        const size_t one = way >= ONE ? a->begin + way - ONE : a->dfas;
+        next = shapes->nodes[i].end;
+        if (way == DFAS || (way >= ONE && s->grammar->nodes[s->configs[one].node].kind == QN_DFA)) {
+            while (next < shapes->n && find_shape_way(w, shapes, next, a, ways) == way)
+                next = shapes->nodes[next].end;
+            walk_dfas(w, shapes, i, next, one, way == DFAS ? a->strings : one + 1, a->top);
+            continue;
+        }
+        for (uint32_t k = shapes->nodes[i].members; way != NOTHING && k < shapes->nodes[i + 1].members;) {
+            const uint32_t first = shapes->members[k];
+            uint32_t last = w->nodes[first].end;
+            for (k++; k < shapes->nodes[i + 1].members && shapes->members[k] == last; k++)
+                last = w->nodes[last].end;
+            walk(w, first, last, a, ways);
+        }
     }
 }
 
@@ -624,9 +748,9 @@ static void walk_tries(walker *w, const uint16_t *tries, size_t n)
             memset(ways, 0, sizeof ways);
         }
         w->nodes = w->v->tries[t].nodes;
-        w->kinds = w->v->tries[t].kinds;
-        w->is_plain = w->loop_tries >> t & 1;
-        if (a.top > n)
+        if (a.top > n && t < QN_TRIE_CLOSING)
+            walk_roots(w, &w->v->shapes[t], &a, ways);
+        else if (a.top > n)
             walk(w, 0, (uint32_t)w->v->tries[t].n, &a, ways);
     }
 }
@@ -649,7 +773,6 @@ static void walk_closers(walker *w, const uint16_t *tries, size_t n, int form)
     uint32_t ways[256] = { UNKNOWN };
     w->nodes = closers->trie.nodes;
     w->closers = closers;
-    w->is_plain = false;
     if (closers->has_bare)
         allow_group(w, 0);
     walk(w, 0, (uint32_t)closers->trie.n, &a, ways);
@@ -663,7 +786,7 @@ static qn_status make_mask(const qn_grammar_vocab *v, qn_grammar_state *s, uint3
     uint16_t tries[QN_GRAMMAR_THREADS];
     memset(allowed, 0, v->n_words * sizeof *allowed);
     QN_TRY(reserve(s, 2 * n));
-    qn_state_begin(s, QN_GRAMMAR_MASK_STEPS);
+    qn_state_begin(s, s->mask_steps);
     for (size_t i = 0; i < n && !s->failed; i++)
         tries[i] = (uint16_t)prepare(&w, i);
     if (!s->failed)
@@ -695,7 +818,7 @@ static qn_cached_mask *find_cached(qn_grammar_vocab *v, qn_hash128 key, bool *is
 }
 
 /* Masks are found by their hash alone. The serial is that of a grammar of one scope: so are masks. */
-static qn_hash128 hash_state(const qn_grammar_state *s)
+qn_hash128 qn_state_hash(const qn_grammar_state *s)
 {
     const qn_hash128 frames = qn_keyed_hash128(s->frames, s->n_frames * sizeof *s->frames);
     const qn_hash128 configs = qn_keyed_hash128(s->configs, s->n_configs * sizeof *s->configs);
@@ -708,7 +831,7 @@ qn_status qn_grammar_mask(qn_grammar_vocab *v, qn_grammar_state *s, uint32_t *al
     bool is_found;
     if (!v->n_cached)
         return make_mask(v, s, allowed);
-    const qn_hash128 key = hash_state(s);
+    const qn_hash128 key = qn_state_hash(s);
     pthread_mutex_lock(&v->lock);
     qn_cached_mask *place = find_cached(v, key, &is_found);
     if (is_found) {

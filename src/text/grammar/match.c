@@ -22,13 +22,14 @@ typedef struct trigger {
 struct qn_grammar_match {
     qn_grammar_vocab *vocab;
     qn_grammar_state *state;
-    size_t n_seen;
-    bool is_broken;        /* a token was seen that may not follow */
-    bool is_too_ambiguous; /* with is_broken: whether it may was not found */
+    size_t n_seen, n_bytes; /* tokens that were seen, and bytes of their text up to one that may not follow */
+    bool is_broken;         /* a token was seen that may not follow */
+    bool is_too_ambiguous;  /* with is_broken: whether it may was not found */
     qn_token opening_token;
     trigger triggers[QN_GRAMMAR_TRIGGERS];
     size_t n_triggers, phase; /* triggers that were met; at n_triggers the grammar begins */
     size_t n_matched;         /* bytes of the next trigger that were seen */
+    bool repeats;             /* after an end token the grammar begins again */
 };
 
 /* ---- Triggers ---- */
@@ -96,9 +97,44 @@ static bool accepts_free(const qn_grammar_match *m, qn_token token)
     return phase < m->n_triggers || qn_state_accepts(m->state, bytes + end, length - end);
 }
 
-static qn_status too_ambiguous(void)
+/* The name of a rule in which the state is. */
+static const char *rule_name(const qn_grammar_match *m)
 {
-    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous after the text so far");
+    const qn_grammar_state *s = m->state;
+    for (size_t i = 0; i < s->n_configs; i++)
+        if (s->configs[i].node != QN_NODE_FINAL)
+            return qn_grammar_rule_of(s->grammar, s->configs[i].node);
+    return qn_grammar_rule_of(s->grammar, s->grammar->root);
+}
+
+static qn_status too_ambiguous(const qn_grammar_match *m)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: too ambiguous at byte %zu of the answer, in '%s'", m->n_bytes, rule_name(m));
+}
+
+static qn_status does_not_fit(const qn_grammar_match *m)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: the answer does not fit from byte %zu on, in '%s'", m->n_bytes, rule_name(m));
+}
+
+static bool is_at_depth(const qn_grammar_state *s)
+{
+    for (size_t i = 0; i < s->n_configs; i++)
+        if (s->frames[s->configs[i].frame].depth >= QN_GRAMMAR_DEPTH)
+            return true;
+    return false;
+}
+
+static qn_status nothing_follows(const qn_grammar_match *m)
+{
+    if (is_at_depth(m->state))
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s': at most %d rules may be "
+            "open, and so many are",
+            m->n_bytes, rule_name(m), QN_GRAMMAR_DEPTH);
+    return qn_fail(QN_ERR_UNSUPPORTED, "grammar: no token of the vocabulary may follow at byte %zu of the answer, in '%s'",
+                   m->n_bytes, rule_name(m));
 }
 
 static void check_free(const qn_grammar_match *m, qn_token token, uint32_t *allowed)
@@ -129,7 +165,7 @@ static void check_completing(const qn_grammar_match *m, const qn_trie *trie, siz
 static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
 {
     const trigger *t = &m->triggers[m->phase];
-    qn_state_begin(m->state, QN_GRAMMAR_MASK_STEPS);
+    qn_state_begin(m->state, m->state->mask_steps);
     for (size_t token = 0; token < m->vocab->n_tokens; token++)
         qn_mask_set(allowed, (uint32_t)token);
     for (size_t i = 0; i < t->n_containing; i++)
@@ -137,7 +173,7 @@ static qn_status mask_free(const qn_grammar_match *m, uint32_t *allowed)
     for (size_t matched = m->n_matched; matched > 0; matched = t->border[matched])
         for (int i = 0; i < QN_TRIE_CLOSING; i++)
             check_completing(m, &m->vocab->tries[i], matched, allowed);
-    return m->state->failed ? too_ambiguous() : QN_OK;
+    return m->state->failed ? too_ambiguous(m) : QN_OK;
 }
 
 /* ---- Tokens ---- */
@@ -185,6 +221,17 @@ static bool see_free(qn_grammar_match *m, const char *bytes, size_t length, uint
     return true;
 }
 
+static void begin_again(qn_grammar_match *m)
+{
+    qn_grammar_state *state;
+    if (qn_grammar_state_create(m->state->grammar, &state) != QN_OK) {
+        m->is_broken = true;
+        return;
+    }
+    qn_grammar_state_free(m->state);
+    m->state = state;
+}
+
 static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
 {
     size_t length;
@@ -200,15 +247,27 @@ static bool see(qn_grammar_match *m, qn_token token, uint64_t max_steps)
         return advance(m, bytes, length, max_steps);
     } else if (!is_end(m->vocab, token)) {
         m->is_broken = true;
+    } else if (m->repeats && !m->is_broken) {
+        begin_again(m);
     }
     return true;
 }
 
+/* The bytes of a token in the answer's text. */
+static size_t text_length(const qn_grammar_vocab *v, qn_token token)
+{
+    size_t length;
+    const char *bytes = qn_grammar_vocab_bytes(v, token, &length);
+    return bytes && qn_is_mark(*bytes) ? v->mark_lengths[(uint8_t)*bytes - QN_MARK_CALL_OPEN] : length;
+}
+
 static bool see_all(qn_grammar_match *m, const qn_token *answer, size_t n, uint64_t max_steps)
 {
-    for (; m->n_seen < n; m->n_seen++)
+    for (; m->n_seen < n; m->n_seen++) {
         if (!see(m, answer[m->n_seen], max_steps))
             return false;
+        m->n_bytes += m->is_broken ? 0 : text_length(m->vocab, answer[m->n_seen]);
+    }
     return true;
 }
 
@@ -224,6 +283,7 @@ qn_status qn_grammar_match_create(qn_grammar_vocab *vocab, const qn_grammar *gra
     m->vocab = vocab;
     m->opening_token = start ? start->opening_token : -1;
     m->n_triggers = start ? start->n_triggers : 0;
+    m->repeats = start && start->repeats;
     qn_status status = qn_grammar_state_create(grammar, &m->state);
     for (size_t i = 0; i < m->n_triggers && status == QN_OK; i++)
         status = prepare_trigger(vocab, &start->triggers[i], &m->triggers[i]);
@@ -312,26 +372,92 @@ static bool is_empty(const uint32_t *mask, size_t n_words)
     return true;
 }
 
-qn_status qn_grammar_match_mask(qn_grammar_match *m, const qn_token *answer, size_t n, uint32_t *allowed)
+static qn_status see_answer(qn_grammar_match *m, const qn_token *answer, size_t n)
 {
     (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
     if (m->is_too_ambiguous)
-        return too_ambiguous();
-    if (is_free(m) && !m->is_broken)
+        return too_ambiguous(m);
+    return m->is_broken ? does_not_fit(m) : QN_OK;
+}
+
+static qn_status mask_grammar(qn_grammar_match *m, uint32_t *allowed)
+{
+    const qn_status status = qn_grammar_mask(m->vocab, m->state, allowed);
+    return status == QN_ERR_UNSUPPORTED ? too_ambiguous(m) : status;
+}
+
+qn_status qn_grammar_match_mask(qn_grammar_match *m, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    QN_TRY(see_answer(m, answer, n));
+    if (is_free(m))
         QN_TRY(mask_free(m, allowed));
-    else if (!m->is_broken)
-        QN_TRY(qn_grammar_mask(m->vocab, m->state, allowed));
+    else
+        QN_TRY(mask_grammar(m, allowed));
     if (!m->n_seen && m->opening_token >= 0)
         qn_mask_set(allowed, (uint32_t)m->opening_token);
-    if (is_empty(allowed, m->vocab->n_words))
-        return qn_fail(QN_ERR_UNSUPPORTED, "grammar: no token of the vocabulary may follow the text so far");
-    return QN_OK;
+    return is_empty(allowed, m->vocab->n_words) ? nothing_follows(m) : QN_OK;
+}
+
+bool qn_grammar_match_quick_mask(qn_grammar_match *m, const qn_token *answer, size_t n, uint32_t *allowed)
+{
+    m->state->mask_steps = QN_GRAMMAR_QUICK_STEPS;
+    const qn_status status = qn_grammar_match_mask(m, answer, n, allowed);
+    m->state->mask_steps = QN_GRAMMAR_MASK_STEPS;
+    return status == QN_OK;
+}
+
+bool qn_grammar_match_key(qn_grammar_match *m, const qn_token *answer, size_t n, qn_grammar_key *key)
+{
+    (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
+    if (m->is_broken || is_free(m) || (!m->n_seen && m->opening_token >= 0))
+        return false;
+    const qn_hash128 hash = qn_state_hash(m->state);
+    *key = (qn_grammar_key){ { hash.low, hash.high } };
+    return true;
+}
+
+/* ---- Forced text ---- */
+
+/* Free text has none, and the beginning of an answer where another token may come first. */
+static qn_status find_forced(qn_grammar_match *m, const qn_token *answer, size_t n, qn_forced *forced)
+{
+    *forced = (qn_forced){ .length = 0 };
+    (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
+    if (m->is_broken || is_free(m) || (!m->n_seen && m->opening_token >= 0))
+        return QN_OK;
+    return qn_state_forced(m->state, forced);
+}
+
+qn_status qn_grammar_match_forced(qn_grammar_match *m, const qn_token *answer, size_t n, char text[QN_GRAMMAR_FORCED],
+                                  size_t *length)
+{
+    qn_forced forced;
+    const qn_status status = find_forced(m, answer, n, &forced);
+    *length = status == QN_OK ? forced.length : 0;
+    memcpy(text, forced.text, *length);
+    qn_grammar_state_free(forced.after);
+    return status;
+}
+
+qn_status qn_grammar_match_forced_tokens(qn_grammar_match *m, const qn_tokenizer *tokenizer, const qn_token *sequence, size_t n,
+                                         size_t n_answer, qn_token tokens[QN_GRAMMAR_FORCED], size_t *n_tokens)
+{
+    qn_forced forced;
+    *n_tokens = 0;
+    qn_status status = find_forced(m, sequence + (n - n_answer), n_answer, &forced);
+    if (status == QN_OK && forced.length)
+        status = qn_forced_tokens(m->vocab, tokenizer, &forced, sequence, n, tokens, n_tokens);
+    *n_tokens = status == QN_OK ? *n_tokens : 0;
+    qn_grammar_state_free(forced.after);
+    return status;
 }
 
 bool qn_grammar_match_check_first(const qn_sampling *sampling)
 {
-    return sampling->temperature < 1e-6f || sampling->top_k == 1 ||
-           (sampling->top_k <= 0 && sampling->top_p >= 1 && sampling->min_p <= 0);
+    return sampling->temperature < 1e-6f || (sampling->top_k == 1 && !sampling->mirostat) ||
+           (!sampling->mirostat && sampling->top_k <= 0 && sampling->top_p >= 1 && sampling->min_p <= 0 &&
+            sampling->top_n_sigma <= 0 && (sampling->typical_p <= 0 || sampling->typical_p >= 1) &&
+            sampling->xtc_probability <= 0);
 }
 
 bool qn_grammar_match_is_finished(const qn_grammar_match *m)

@@ -491,6 +491,45 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     }
 }
 
+static void add_byte(uint64_t bytes[4], int byte)
+{
+    bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
+}
+
+static void add_key_bytes(qn_grammar_state *s, const qn_config *c, const qn_node *n, uint64_t bytes[4])
+{
+    const qn_object_rule *o = &s->grammar->objects[n->a];
+    qn_state_declared_bytes(s, c, bytes);
+    if ((c->sub & 255) == QN_STRING_REJECTED || !qn_state_adds_key(s, c))
+        return;
+    const qn_string_table *table = qn_string_machine(s->grammar->strings[s->grammar->nodes[o->rest].a].form);
+    for (int byte = 0; byte < 256; byte++)
+        if ((*table)[c->sub & 255][byte] != QN_STRING_REJECTED)
+            add_byte(bytes, byte);
+}
+
+void qn_state_add_bytes(qn_grammar_state *s, const qn_config *c, uint64_t bytes[4])
+{
+    const qn_node *n = &s->grammar->nodes[c->node];
+    if (n->kind == QN_KEY) {
+        add_key_bytes(s, c, n, bytes);
+        return;
+    }
+    if (n->kind == QN_DFA) {
+        const qn_dfa *dfa = &s->grammar->dfas[n->a];
+        const uint32_t *row = dfa->next + (size_t)c->sub * dfa->n_classes;
+        qn_state_pay(s, 256 / COMPARED);
+        for (int byte = 0; byte < 256; byte++)
+            if (row[dfa->class_of[byte]])
+                add_byte(bytes, byte);
+        return;
+    }
+    const int first = n->kind == QN_BYTE ? n->lo : 0, last = n->kind == QN_BYTE ? n->hi : 255;
+    for (int byte = first; byte <= last; byte++)
+        if (qn_state_takes(s, c, (uint8_t)byte))
+            add_byte(bytes, byte);
+}
+
 bool qn_state_has_final(const qn_grammar_state *s, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i++)
@@ -508,6 +547,7 @@ qn_status qn_grammar_state_create(const qn_grammar *grammar, qn_grammar_state **
     if (!s)
         return qn_fail(QN_ERR_MEMORY, "grammar state: no memory");
     s->grammar = grammar;
+    s->mask_steps = QN_GRAMMAR_MASK_STEPS;
     const qn_frame bottom = { .node = QN_NODE_FINAL };
     qn_state_begin(s, QN_GRAMMAR_TOKEN_STEPS);
     add_frame(s, &bottom);

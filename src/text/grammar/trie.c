@@ -29,22 +29,27 @@ qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie)
     }
     for (; depth > 0; depth--)
         trie->nodes[open[depth]].end = (uint32_t)trie->n;
+    for (int byte = 0; byte < 256; byte++)
+        trie->roots[byte] = (uint32_t)trie->n;
+    for (uint32_t i = 0; i < trie->n; i = trie->nodes[i].end)
+        trie->roots[trie->nodes[i].byte] = i;
     return QN_OK;
 }
 
-qn_status qn_trie_find_kinds(qn_trie *trie)
+uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length)
 {
-    QN_TRY(qn_alloc(&trie->kinds, trie->n, sizeof *trie->kinds, "trie"));
-    for (size_t i = trie->n; i-- > 0;) {
-        trie->kinds[i] = qn_text_kind(trie->nodes[i].byte);
-        for (size_t child = i + 1; child < trie->nodes[i].end; child = trie->nodes[child].end)
-            trie->kinds[i] |= trie->kinds[child];
+    uint32_t found = trie->roots[(uint8_t)*text];
+    for (size_t i = 1; i < length && found < trie->n; i++) {
+        const uint32_t end = trie->nodes[found].end;
+        for (found++; found < end && trie->nodes[found].byte != (uint8_t)text[i];)
+            found = trie->nodes[found].end;
+        if (found >= end)
+            found = (uint32_t)trie->n;
     }
-    return QN_OK;
+    return found;
 }
 
 void qn_trie_free(qn_trie *trie)
 {
     free(trie->nodes);
-    qn_free(trie->kinds);
 }

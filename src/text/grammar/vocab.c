@@ -154,7 +154,12 @@ static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
     uint32_t n_characters, n_bytes;
     if (which == QN_TRIE_CLOSING)
         return qn_vocab_run_string(v, token, QN_STRING_VALUE, &n_characters, &n_bytes) == QN_IN_STRING_CLOSES;
-    return which == (int)find_class(v, token, &n_characters);
+    const qn_text_class kind = find_class(v, token, &n_characters);
+    size_t length;
+    const char *text = qn_grammar_vocab_bytes(v, token, &length);
+    if (kind == QN_TEXT_CLASSES && (memchr(text, '\n', length) || memchr(text, '\r', length)))
+        return which == QN_TRIE_LINES;
+    return which == (int)kind;
 }
 
 static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie_text *some)
@@ -168,26 +173,27 @@ static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n
                 some[n_some++] = (qn_trie_text){ text, (uint32_t)length, tokens[i] };
         }
         QN_TRY(qn_trie_make(some, n_some, &v->tries[which]));
-        if (which < QN_TEXT_CLASSES)
-            QN_TRY(qn_trie_find_kinds(&v->tries[which]));
     }
     return QN_OK;
 }
 
-static qn_status find_containing(qn_grammar_vocab *v)
+static qn_status make_shapes(qn_grammar_vocab *v)
 {
-    QN_TRY(qn_alloc(&v->containing, QN_CONTAINS * v->n_words, sizeof *v->containing, "grammar vocabulary"));
-    for (size_t t = 0; t < v->n_tokens; t++)
-        for (uint32_t i = v->offsets[t]; i < v->offsets[t + 1]; i++) {
-            const uint8_t byte = (uint8_t)v->bytes[i];
-            if (byte < ' ' || byte > '~')
-                continue;
-            qn_mask_set(v->containing + (size_t)(byte - ' ') * v->n_words, (uint32_t)t);
-            if (byte >= 'A' && byte <= 'Z')
-                qn_mask_set(v->containing + (size_t)QN_CONTAINS_UPPER * v->n_words, (uint32_t)t);
-            if (byte >= '0' && byte <= '9')
-                qn_mask_set(v->containing + (size_t)QN_CONTAINS_DIGIT * v->n_words, (uint32_t)t);
-        }
+    uint16_t n = 0;
+    for (int byte = 0; byte < 256; byte++) {
+        v->kind_of[byte] = qn_text_kind((uint8_t)byte);
+        v->foreign_kinds |= byte >= 0x80 ? v->kind_of[byte] : 0;
+        v->inner_kinds |= byte >= 0x80 && byte < 0xc0 ? v->kind_of[byte] : 0;
+    }
+    for (int kind = 0; kind < QN_TEXT_KINDS; kind++) {
+        v->kind_begins[kind] = n;
+        for (int byte = 0; byte < 256; byte++)
+            if (v->kind_of[byte] >> kind & 1)
+                v->kind_bytes[n++] = (uint8_t)byte;
+    }
+    v->kind_begins[QN_TEXT_KINDS] = n;
+    for (int i = 0; i < QN_TRIE_CLOSING; i++)
+        QN_TRY(qn_shapes_make(v, &v->tries[i], &v->shapes[i]));
     return QN_OK;
 }
 
@@ -204,11 +210,6 @@ static int find_mark(const qn_output_params *output, size_t token)
         if (tokens[i] >= 0 && (size_t)tokens[i] == token)
             return QN_MARK_CALL_OPEN + i;
     return 0;
-}
-
-static bool is_mark(const char *bytes, size_t length)
-{
-    return length == 1 && (uint8_t)*bytes >= QN_MARK_CALL_OPEN && (uint8_t)*bytes < QN_MARKS_END;
 }
 
 /* The bytes of the tokens that may follow, and the end tokens. */
@@ -229,9 +230,10 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer,
             v->offsets[t] = (uint32_t)at;
             const char mark = (char)find_mark(output, t);
             if (is_end || (!mark && (qn_tokenizer_is_special(tokenizer, (int32_t)t) || length > QN_TOKEN_BYTES ||
-                                     is_mark(bytes, length))))
+                                     (length == 1 && qn_is_mark(*bytes)))))
                 continue;
             if (mark) {
+                v->mark_lengths[(uint8_t)mark - QN_MARK_CALL_OPEN] = (uint32_t)length;
                 bytes = &mark;
                 length = 1;
             }
@@ -285,9 +287,7 @@ static qn_status prepare(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, con
     if (status == QN_OK)
         status = make_tries(v, order, n, some);
     if (status == QN_OK)
-        status = find_containing(v);
-    for (int byte = 0; byte < 256; byte++)
-        v->kind_of[byte] = qn_text_kind((uint8_t)byte);
+        status = make_shapes(v);
     if (status == QN_OK)
         status = make_string_sets(v, order, n, characters);
     if (status == QN_OK)
@@ -328,9 +328,10 @@ void qn_grammar_vocab_free(qn_grammar_vocab *v)
     qn_free(v->ends);
     for (int i = 0; i < QN_TRIES; i++)
         qn_trie_free(&v->tries[i]);
+    for (int i = 0; i < QN_TRIE_CLOSING; i++)
+        qn_shapes_free(&v->shapes[i]);
     for (int i = 0; i < QN_STRING_FORMS; i++)
         qn_closers_free(&v->closers[i]);
-    qn_free(v->containing);
     for (int i = 0; i < QN_STRING_FORMS; i++)
         free_set(&v->inside[i]);
     for (int i = 0; i < QN_TEXT_CLASSES; i++)

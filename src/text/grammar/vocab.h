@@ -2,6 +2,7 @@
 #ifndef QN_TEXT_GRAMMAR_VOCAB_H
 #define QN_TEXT_GRAMMAR_VOCAB_H
 
+#include "base/keyed_hash.h"
 #include "text/grammar/automaton.h"
 
 #include <pthread.h>
@@ -21,9 +22,9 @@ typedef enum qn_text_class {
     QN_TEXT_CLASSES
 } qn_text_class;
 
-/* Tries that are walked apart from each other: of the tokens whose smallest class is this one, and of those of no class; and once
- * more of the tokens that end a JSON string, from between two characters on. */
-enum { QN_TRIE_OTHER = QN_TEXT_CLASSES, QN_TRIE_CLOSING, QN_TRIES, QN_TRIES_ALL = (1 << QN_TRIE_CLOSING) - 1 };
+/* Tries that are walked apart from each other: of the tokens whose smallest class is this one, and of those of no class, without and
+ * with line ends; and once more of the tokens that end a JSON string, from between two characters on. */
+enum { QN_TRIE_OTHER = QN_TEXT_CLASSES, QN_TRIE_LINES, QN_TRIE_CLOSING, QN_TRIES, QN_TRIES_ALL = (1 << QN_TRIE_CLOSING) - 1 };
 
 /* A node of a trie. Nodes are in preorder, without the root. */
 typedef struct qn_trie_node {
@@ -31,6 +32,24 @@ typedef struct qn_trie_node {
     int32_t token;       /* the first token that ends here, or -1; of qn_closers the group */
     uint8_t byte, depth; /* 1: the first byte of tokens */
 } qn_trie_node;
+
+/* A node of a trie of shapes: bytes of one kind, on the same way from the root. Nodes are in preorder; one behind the last has the
+ * ends of its lists. */
+typedef struct qn_shape {
+    uint64_t kinds;           /* of the node and of what is below it: bits of qn_text_kind */
+    uint32_t end;             /* the first node behind its subtree */
+    uint32_t tokens;          /* qn_shapes.tokens from here to the next node's end here */
+    uint32_t members;         /* qn_shapes.members, too: nodes of the trie of bytes */
+    int32_t own_set, all_set; /* qn_shapes.sets of its tokens, and of those of its subtree; -1: few */
+    uint8_t kind, depth;      /* the number of the bit */
+} qn_shape;
+
+typedef struct qn_shapes {
+    qn_shape *nodes; /* [n + 1] */
+    uint32_t *members, *tokens;
+    uint32_t *sets; /* [n_sets, n_words] */
+    size_t n, n_members, n_tokens, n_sets;
+} qn_shapes;
 
 typedef struct qn_trie_text {
     const char *text;
@@ -40,8 +59,8 @@ typedef struct qn_trie_text {
 
 typedef struct qn_trie {
     qn_trie_node *nodes;
-    uint64_t *kinds; /* [n] qn_text_kind of the bytes of a node and of what is below it; tries of classes only */
     size_t n;
+    uint32_t roots[256]; /* by byte, the node of depth 1; n: none */
 } qn_trie;
 
 /* Tokens by how many characters they begin: each character needs its place. */
@@ -62,8 +81,8 @@ typedef struct qn_closers {
     uint32_t most_characters;  /* of a token before its quote */
 } qn_closers;
 
-/* Sets of tokens that contain a printable ASCII character, from space to ~, or any upper letter or digit. */
-enum { QN_TEXT_BYTES = '~' - ' ' + 1, QN_CONTAINS_UPPER = QN_TEXT_BYTES, QN_CONTAINS_DIGIT, QN_CONTAINS };
+/* Kinds of bytes: qn_text_kind. */
+enum { QN_TEXT_KINDS = 64 };
 
 typedef struct qn_cached_mask {
     uint64_t key[2];
@@ -77,12 +96,16 @@ struct qn_grammar_vocab {
     int32_t *same;     /* [n_tokens] the next token of the same bytes, or -1 */
     int32_t *ends;     /* [n_ends] end tokens */
     size_t n_ends;
+    uint32_t mark_lengths[QN_MARKS_END - QN_MARK_CALL_OPEN]; /* bytes of the texts of marks */
     qn_trie tries[QN_TRIES];
+    qn_shapes shapes[QN_TRIE_CLOSING];    /* of tries */
     qn_token_set inside[QN_STRING_FORMS]; /* tokens that stay in a JSON string, from between two characters on */
     qn_closers closers[QN_STRING_FORMS];
     qn_token_set texts[QN_TEXT_CLASSES]; /* tokens of a class */
-    uint32_t *containing;                /* [QN_CONTAINS, n_words] */
     uint64_t kind_of[256];               /* qn_text_kind */
+    uint8_t kind_bytes[256];             /* all bytes, ascending by kind */
+    uint16_t kind_begins[QN_TEXT_KINDS + 1];
+    uint64_t foreign_kinds, inner_kinds; /* of bytes outside ASCII, and of those that do not begin a character */
     /* The cache: sets of QN_CACHE_WAYS masks. Of a set the longest unused is replaced. */
     pthread_mutex_t lock;
     qn_cached_mask *cached;
@@ -90,6 +113,15 @@ struct qn_grammar_vocab {
     size_t n_cached;
     uint64_t n_uses;
 };
+
+/* qn_is_mark - whether a byte is a mark of grammars, which stands for a token. */
+static inline bool qn_is_mark(char byte)
+{
+    return (uint8_t)byte >= QN_MARK_CALL_OPEN && (uint8_t)byte < QN_MARKS_END;
+}
+
+/* qn_state_hash - equal for states of one grammar that go on alike, as far as that is seen. */
+qn_hash128 qn_state_hash(const qn_grammar_state *state);
 
 static inline void qn_mask_set(uint32_t *mask, uint32_t token)
 {
@@ -99,8 +131,15 @@ static inline void qn_mask_set(uint32_t *mask, uint32_t token)
 /* qn_trie_make - a trie of texts that are not empty, all different, in the order of their bytes. Free it with qn_trie_free,
  * whatever the status. */
 qn_status qn_trie_make(const qn_trie_text *texts, size_t n, qn_trie *trie);
-qn_status qn_trie_find_kinds(qn_trie *trie);
+
+/* qn_trie_find - the node of a text, which is not empty; trie->n: none. */
+uint32_t qn_trie_find(const qn_trie *trie, const char *text, size_t length);
+
 void qn_trie_free(qn_trie *trie);
+
+/* qn_shapes_make - the shapes of a trie's tokens. Free them with qn_shapes_free, whatever the status. */
+qn_status qn_shapes_make(const qn_grammar_vocab *v, const qn_trie *trie, qn_shapes *shapes);
+void qn_shapes_free(qn_shapes *shapes);
 
 /* qn_closers_make - the closers of a form. tokens: those with bytes, of equal ones the first. Free them with qn_closers_free,
  * whatever the status. */
@@ -115,6 +154,24 @@ typedef enum qn_in_string { QN_IN_STRING_LEAVES, QN_IN_STRING_STAYS, QN_IN_STRIN
 qn_in_string qn_vocab_run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters,
                                  uint32_t *n_bytes);
 
+/* A text that a state goes on with. */
+typedef struct qn_forced {
+    char text[QN_GRAMMAR_FORCED];
+    size_t length;
+    qn_grammar_state *after; /* the state behind it; NULL without a text */
+} qn_forced;
+
+/* qn_state_forced - the text that must follow a state, which is scratch memory and unchanged at return. Free forced->after with
+ * qn_grammar_state_free, whatever the status. */
+qn_status qn_state_forced(qn_grammar_state *state, qn_forced *forced);
+
+/* qn_forced_tokens - the canonical tokens of a forced text, as qn_grammar_match_forced_tokens says.
+ *
+ *   before   [n_before] the tokens before the text
+ *   tokens   [QN_GRAMMAR_FORCED] */
+qn_status qn_forced_tokens(const qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_forced *forced,
+                           const qn_token *before, size_t n_before, qn_token *tokens, size_t *n);
+
 /* How the texts of a class follow a state of a DFA. */
 typedef struct qn_text_fit {
     uint32_t characters; /* all texts of at most so many characters follow; or QN_UNLIMITED */
@@ -126,24 +183,14 @@ typedef struct qn_text_fit {
  * characters follow if it takes too many steps, which are added to *steps. */
 qn_text_fit qn_text_fits(const qn_dfa *dfa, uint32_t state, qn_text_class kind, uint64_t *steps);
 
-/* Printable ASCII characters, and perhaps all others that are in classes, that states of a DFA take alike. */
-typedef struct qn_text_alphabet {
-    uint64_t ascii[2];
-    bool has_foreign;
-    bool others_end; /* no other printable ASCII character follows texts of the alphabet */
-} qn_text_alphabet;
+/* qn_text_bytes - the bytes of the texts of a class. */
+void qn_text_bytes(qn_text_class kind, uint64_t bytes[4]);
 
-static inline bool qn_text_has(const qn_text_alphabet *alphabet, uint8_t byte)
-{
-    return alphabet->ascii[byte / 64] >> (byte % 64) & 1;
-}
+/* qn_text_foreign_loops - whether all characters outside ASCII that are in classes lead back to a state. Steps as above. */
+bool qn_text_foreign_loops(const qn_dfa *dfa, uint32_t state, uint64_t *steps);
 
-/* qn_text_find_alphabet - the alphabet with which a state of a DFA goes on, and how texts of it follow, those included that end
- * inside a character. No characters follow if the alphabet does not have the letters a to z. Steps as above. */
-qn_text_fit qn_text_find_alphabet(const qn_dfa *dfa, uint32_t state, uint64_t *steps, qn_text_alphabet *alphabet);
-
-/* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, control
- * characters, bytes outside ASCII. */
+/* qn_text_kind - a bit for the kind of a byte: lower and upper letters, digits, each other printable character of ASCII, tab, line
+ * ends and other controls, and bytes outside ASCII by where they stand in characters and how many follow. */
 uint64_t qn_text_kind(uint8_t byte);
 
 /* qn_text_class_of - the smallest class of a text that may end inside a character; QN_TEXT_CLASSES for none. n_characters: how

@@ -1,0 +1,15 @@
+/* The sampler of the CPU, qn_sample_token: part of the check of the operation "sample". */
+#ifndef QN_CHECK_CHECK_SAMPLE_H
+#define QN_CHECK_CHECK_SAMPLE_H
+
+#include "base/cpu.h"
+
+#include <stddef.h>
+
+/* qn_check_sample_tokens - compare the tokens of each level's kernels with those of the reference's, levels[0]. */
+void qn_check_sample_tokens(const qn_cpu_level *levels, size_t n_levels);
+
+/* qn_bench_sample_tokens - time the settings of clients on the vocabularies and distributions of models. */
+void qn_bench_sample_tokens(const qn_cpu_level *level);
+
+#endif
