@@ -77,10 +77,11 @@ static void prepare(void *request, qn_sample_request *sampled)
         constrain(r, sampled);
 }
 
-/* The device cannot follow mirostat, nor draw by it. */
+/* What the host draws is known when the step has ended. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->constraint.mask || r->n_slow || r->params.sampling.mirostat || r->params.reasoning_budget >= 0 || r->never_ahead;
+    return r->constraint.mask || r->n_slow || qn_sample_is_on_host(&r->params.sampling) || r->params.reasoning_budget >= 0 ||
+           r->never_ahead;
 }
 
 /* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one

@@ -95,15 +95,6 @@ static void fill(float *value, float otherwise)
         *value = otherwise;
 }
 
-/* What only the CPU has. */
-static bool check_device(const qn_openai *x, qn_refusal *refusal)
-{
-    const char *device = qn_model_get_info(x->served->model).device;
-    return x->params.sampling.mirostat <= 0 || !strcmp(device, "cpu") ||
-           qn_refuse(refusal, 400, "unsupported", "mirostat", "'mirostat' is %d, expected 0 on %s", x->params.sampling.mirostat,
-                     device);
-}
-
 static void fill_sampling(qn_openai *x)
 {
     const qn_sampling *otherwise = &x->served->sampling;
@@ -420,5 +411,5 @@ bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)
 {
     fill_sampling(x);
-    return check_device(x, refusal) && bind_ends(x, refusal) && bind_biases(x, refusal);
+    return bind_ends(x, refusal) && bind_biases(x, refusal);
 }

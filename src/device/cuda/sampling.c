@@ -219,16 +219,17 @@ qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what
 static qn_status sample_on_host(qn_cuda_model *model, size_t row, qn_sample_request *request, float *logit)
 {
     const size_t n = model->plan->n_vocab;
-    qn_sample_request again = { .sampling = request->sampling, .random = request->random };
+    qn_sample_request again = { .sampling = request->sampling, .random = request->random, .mirostat_mu = request->mirostat_mu };
     void *scratch;
     again.sampling.repeat_penalty = 1;
-    again.sampling.frequency_penalty = again.sampling.presence_penalty = 0;
+    again.sampling.frequency_penalty = again.sampling.presence_penalty = again.sampling.dry_multiplier = 0;
     QN_TRY(qn_cuda_download(model->cuda, model->stream, model->host_logits, model->logits.address + row * n * sizeof(float),
                             n * sizeof(float)));
     QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
     qn_sample_token(&model->kernels->sample, &again, model->host_logits, n, scratch);
     qn_free(scratch);
     request->token = again.token;
+    request->surprise = again.surprise;
     *logit = model->host_logits[again.token];
     return QN_OK;
 }

@@ -216,6 +216,14 @@ void qn_sample_sort_breakers(qn_token *breakers, size_t n);
  * pointers to them, or mirostat needs the surprise of the last one. */
 bool qn_sample_depends_on_text(const qn_sampling *sampling);
 
+/* qn_sample_is_on_host - true if only the CPU has one of the filters: other devices leave such a row to the host. */
+static inline bool qn_sample_is_on_host(const qn_sampling *sampling)
+{
+    return !qn_sample_is_greedy(sampling) &&
+           (sampling->top_n_sigma > 0 || (sampling->typical_p > 0 && sampling->typical_p < 1) ||
+            sampling->xtc_probability > 0 || sampling->mirostat);
+}
+
 /* qn_sample_list_entries - the tokens whose logits bias or penalties change, each once, with what changes them.
  *
  *   entries   [qn_sample_max_entries(request, n)]

@@ -15,18 +15,21 @@ static uint32_t blocks_for(size_t n, size_t n_rows)
     return (uint32_t)(blocks < useful ? blocks : useful);
 }
 
+/* QN_SAMPLE_NONE where the host samples, from the logits after mask, bias and penalties. */
 static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
 {
     const size_t k = qn_sample_top_k(sampling, n);
     if (qn_sample_is_greedy(sampling))
         return QN_SAMPLE_ARGMAX;
+    if (qn_sample_is_on_host(sampling))
+        return QN_SAMPLE_NONE;
     return k < n && k <= QN_SAMPLE_MAX_TOP_K ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
 }
 
 qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n)
 {
-    const qn_sample_mode kind = kind_of(&request->sampling, n);
-    return request->logprobs ? kind + QN_SAMPLE_LOGPROBS : kind;
+    const qn_sample_mode kind = kind_of(&request->sampling, n), mode = kind == QN_SAMPLE_NONE ? QN_SAMPLE_ARGMAX : kind;
+    return request->logprobs ? mode + QN_SAMPLE_LOGPROBS : mode;
 }
 
 qn_sample_mode qn_sample_gpu_join(qn_sample_mode a, qn_sample_mode b)

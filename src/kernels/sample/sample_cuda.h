@@ -37,7 +37,7 @@ enum {
 
 /* Which kernels a row needs, or all rows of a launch: a later one includes those before it. */
 typedef enum qn_sample_mode {
-    QN_SAMPLE_NONE,      /* of a launch without rows: no kernel */
+    QN_SAMPLE_NONE,      /* of a launch without rows: no kernel. Of a row: qn_sample_argmax, then the host samples */
     QN_SAMPLE_ARGMAX,    /* qn_sample_argmax alone */
     QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
     QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram and qn_sample_select between them */
