@@ -102,7 +102,7 @@ static void play_logprobs(const qn_sample_params *p, const float *logits, qn_sam
     memcpy(result->top, keys, p->n_top * sizeof *keys);
 }
 
-/* Changes the logits as the first kernel does, and samples from them. */
+/* Changes the logits as the first kernel does, and samples from them, but for rows that are left to the host. */
 static void play_row(const qn_sample_args *args, size_t row, const qn_sample_request *request)
 {
     static uint64_t scratch[VOCAB * 3];
@@ -127,9 +127,10 @@ static void play_row(const qn_sample_args *args, size_t row, const qn_sample_req
             logits[i] = -INFINITY;
     qn_sample_token(&kernels.sample, &again, logits, args->n, scratch);
     result->best = again.best;
+    if (p->kind == QN_SAMPLE_NONE || again.token < 0)
+        return;
     result->token = again.token;
-    if (again.token >= 0)
-        result->logit = logits[again.token];
+    result->logit = logits[again.token];
 }
 
 /* ---- Requests ---- */
@@ -172,11 +173,12 @@ static size_t fill_requests(qn_sample_request *requests)
 {
     const qn_sampling greedy = { .top_p = 1, .repeat_penalty = 1 },
                       draw = { .temperature = 0.9f, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1 };
-    qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw;
+    qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw, mirostat = draw;
     penalised.repeat_penalty = 1.4f;
     penalised.frequency_penalty = 0.5f;
     greedily_penalised.presence_penalty = 1.5f;
     wide.top_k = TOP_K;
+    mirostat.mirostat = 2;
     const qn_sample_request all[] = {
         { .sampling = greedy },
         { .sampling = draw, .logprobs = &logprobs[1] },
@@ -194,6 +196,7 @@ static size_t fill_requests(qn_sample_request *requests)
           .logprobs = &logprobs[3] },
         { .sampling = greedy, .allowed = masks[0] },
         { .sampling = wide, .allowed = masks[1], .bias = bias, .n_bias = 2 },
+        { .sampling = mirostat, .mirostat_mu = 3, .bias = bias, .n_bias = 2, .logprobs = &logprobs[6] },
     };
     memcpy(requests, all, sizeof all);
     memset(rejected, 0, sizeof rejected);

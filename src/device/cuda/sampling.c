@@ -1,5 +1,5 @@
-/* Sampling at the end of a step, on the device, for many rows; rows with filters that the kernels do not have are sampled on the
- * host from the same logits. The logits of rejected tokens are copied to the host. */
+/* Sampling at the end of a step, on the device, for many rows; rows with mirostat, which the kernels do not have, are sampled on
+ * the host from the same logits. The logits of rejected tokens are copied to the host. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
