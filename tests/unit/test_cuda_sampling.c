@@ -8,7 +8,12 @@
 
 #include <math.h>
 
-enum { VOCAB = 6001, ROWS = 8, PARAMS = 48 /* offset in the inputs */, TOP_K = 5000 /* more than the kernels sort */ };
+enum {
+    VOCAB = 6001,
+    ROWS = 8,
+    PARAMS = 48 /* offset in the inputs */,
+    TOP_K = 5000 /* more than the kernels sort: qn_sample_select */
+};
 
 static const struct {
     unsigned char header[64];
@@ -97,9 +102,13 @@ static void play_logprobs(const qn_sample_params *p, const float *logits, qn_sam
     memcpy(result->top, keys, p->n_top * sizeof *keys);
 }
 
-/* Changes the logits as the first kernel does, and samples greedily: other rows are left to the host. */
-static void play_row(const qn_sample_args *args, size_t row)
+/* Changes the logits as the first kernel does, and samples from them, but for rows that are left to the host. */
+static void play_row(const qn_sample_args *args, size_t row, const qn_sample_request *request)
 {
+    static uint64_t scratch[VOCAB * 3];
+    qn_sample_request again = { .sampling = request->sampling, .random = request->random };
+    again.sampling.repeat_penalty = 1;
+    again.sampling.frequency_penalty = again.sampling.presence_penalty = 0;
     const qn_sample_params *p = (const qn_sample_params *)(uintptr_t)args->params + row;
     qn_sample_result *result = (qn_sample_result *)(uintptr_t)args->results + row;
     float *logits = (float *)(uintptr_t)args->logits + row * args->n, *raw = (float *)(uintptr_t)p->raw;
@@ -116,12 +125,12 @@ static void play_row(const qn_sample_args *args, size_t row)
     for (uint32_t i = 0; allowed && i < args->n; i++)
         if (!(allowed[i / 32] >> i % 32 & 1))
             logits[i] = -INFINITY;
-    const size_t best = qn_argmax_row(&kernels.sample, logits, args->n);
-    result->best = qn_sample_key(logits[best], (uint32_t)best);
-    if (p->kind == QN_SAMPLE_ARGMAX && qn_sample_is_finite(result->best)) {
-        result->token = (int32_t)best;
-        result->logit = logits[best];
-    }
+    qn_sample_token(&kernels.sample, &again, logits, args->n, scratch);
+    result->best = again.best;
+    if (p->kind == QN_SAMPLE_NONE || again.token < 0)
+        return;
+    result->token = again.token;
+    result->logit = logits[again.token];
 }
 
 /* ---- Requests ---- */
@@ -164,11 +173,12 @@ static size_t fill_requests(qn_sample_request *requests)
 {
     const qn_sampling greedy = { .top_p = 1, .repeat_penalty = 1 },
                       draw = { .temperature = 0.9f, .top_k = 20, .top_p = 0.9f, .repeat_penalty = 1 };
-    qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw;
+    qn_sampling penalised = draw, greedily_penalised = greedy, wide = draw, mirostat = draw;
     penalised.repeat_penalty = 1.4f;
     penalised.frequency_penalty = 0.5f;
     greedily_penalised.presence_penalty = 1.5f;
     wide.top_k = TOP_K;
+    mirostat.mirostat = 2;
     const qn_sample_request all[] = {
         { .sampling = greedy },
         { .sampling = draw, .logprobs = &logprobs[1] },
@@ -186,6 +196,7 @@ static size_t fill_requests(qn_sample_request *requests)
           .logprobs = &logprobs[3] },
         { .sampling = greedy, .allowed = masks[0] },
         { .sampling = wide, .allowed = masks[1], .bias = bias, .n_bias = 2 },
+        { .sampling = mirostat, .mirostat_mu = 3, .bias = bias, .n_bias = 2, .logprobs = &logprobs[6] },
     };
     memcpy(requests, all, sizeof all);
     memset(rejected, 0, sizeof rejected);
@@ -233,8 +244,8 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
         const struct fake_launch *log = &fake.log[(fake.launches - 1) % FAKE_LAUNCHES];
         assert_true(log->pdl && log->grid[1] == n_rows);
         for (size_t row = 0; row < n_rows; row++)
-            play_row((const qn_sample_args *)(const void *)log->args, row);
-        assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first, false));
+            play_row((const qn_sample_args *)(const void *)log->args, row, &requests[first + row]);
+        assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first));
         memcpy(expected, requests, sizeof expected);
         for (size_t row = first; row < first + n_rows; row++) {
             qn_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
@@ -268,8 +279,8 @@ static void no_token_is_allowed(void **unused)
     assert_int_equal(what.mode, QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS);
     upload_params(&model);
     assert_ok(qn_cuda_run_sampler(&model, &what));
-    play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0);
-    assert_ok(qn_cuda_finish_sampling(&model, &what, &request, false));
+    play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0, &request);
+    assert_ok(qn_cuda_finish_sampling(&model, &what, &request));
     assert_int_equal(request.token, -1);
     assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
     assert_text("the largest of the allowed tokens is -inf");

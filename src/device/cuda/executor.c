@@ -204,13 +204,13 @@ static qn_status queue_sampling(const struct batch *b, size_t i, size_t n)
 }
 
 /* What was queued with the current block has been computed. */
-static qn_status finish_flight(qn_cuda_model *model, bool is_followed)
+static qn_status finish_flight(qn_cuda_model *model)
 {
     const qn_cuda_flight flight = model->flights[model->block];
     model->flights[model->block].is_queued = false;
     if (flight.logits)
         memcpy(flight.logits, model->host_logits, model->plan->n_vocab * sizeof *flight.logits);
-    return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests, is_followed) : QN_OK;
+    return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests) : QN_OK;
 }
 
 /* Before inputs and logits of an earlier part of the step are overwritten. */
@@ -219,7 +219,7 @@ static qn_status wait_for_flight(qn_cuda_model *model)
     if (!model->flights[model->block].is_queued)
         return QN_OK;
     QN_TRY(qn_cuda_stream_synchronize(model->cuda, model->stream));
-    return finish_flight(model, false);
+    return finish_flight(model);
 }
 
 static qn_status queue_launches(const struct batch *b)
@@ -375,10 +375,9 @@ static qn_status device_finish(qn_device *device)
     const qn_cuda_launched *launched = launched_step(model, number);
     qn_status status = qn_cuda_event_synchronize(model->cuda, launched->computed);
     pthread_mutex_lock(&model->stream_lock);
-    const bool is_followed = model->n_launched - number > 1;
     qn_cuda_use_block(model, launched->block);
     if (status == QN_OK)
-        status = finish_flight(model, is_followed);
+        status = finish_flight(model);
     qn_cuda_poison_block(model);
     device->idle_seconds = status == QN_OK ? measure_idle(model, number) : 0;
     if (status != QN_OK)

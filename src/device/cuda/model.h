@@ -261,10 +261,8 @@ void qn_cuda_prepare_requests(const qn_cuda_model *model, qn_sample_request *req
 qn_status qn_cuda_run_sampler(qn_cuda_model *model, const qn_cuda_sampling *what);
 
 /* qn_cuda_finish_sampling - after the stream is synchronised: sets the results of requests [n] of a step, those from
- * what->first on. Samples rows on the host that the kernels could not sample, from model->logits; if another step was launched
- * behind (is_followed), which replaces these, their token is QN_SAMPLE_LOST. */
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests,
-                                  bool is_followed);
+ * what->first on. Rows with filters of qn_sample_is_on_host are sampled on the host, from model->logits: no step follows them. */
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests);
 
 /* qn_cuda_poison_sampling - lists and results of the current block, whose step was finished (provoke.h). */
 void qn_cuda_poison_sampling(const qn_cuda_model *model);

@@ -1,5 +1,5 @@
-/* Sampling at the end of a step, on the device, for many rows; rows that the kernels cannot sample are sampled on the host
- * from the same logits. The logits of rejected tokens are copied to the host. */
+/* Sampling at the end of a step, on the device, for many rows; rows with mirostat, which the kernels do not have, are sampled on
+ * the host from the same logits. The logits of rejected tokens are copied to the host. */
 #include "device/cuda/model.h"
 
 #include "base/memory.h"
@@ -267,8 +267,7 @@ static qn_status copy_logits(qn_cuda_model *model, size_t row, const qn_sample_p
 }
 
 /* row: of those that were sampled together. */
-static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, size_t row, qn_sample_request *request,
-                            bool is_followed)
+static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, size_t row, qn_sample_request *request)
 {
     const qn_sample_result *result = &block_of(model)->results[what->first + row];
     const qn_sample_params *p = host_params(model, what->params) + what->first + row;
@@ -277,10 +276,6 @@ static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, 
     request->token = result->token;
     if (!qn_sample_is_finite(request->best))
         return QN_OK;
-    if (request->token < 0 && is_followed) {
-        request->token = QN_SAMPLE_LOST;
-        return QN_OK;
-    }
     if (request->token < 0)
         QN_TRY(sample_on_host(model, row, request, &logit));
     if (request->logprobs)
@@ -290,11 +285,10 @@ static qn_status finish_row(qn_cuda_model *model, const qn_cuda_sampling *what, 
     return copy ? copy_logits(model, row, p, copy) : QN_OK;
 }
 
-qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests,
-                                  bool is_followed)
+qn_status qn_cuda_finish_sampling(qn_cuda_model *model, const qn_cuda_sampling *what, qn_sample_request *requests)
 {
     for (size_t i = 0; i < what->n; i++)
-        QN_TRY(finish_row(model, what, i, &requests[what->first + i], is_followed));
+        QN_TRY(finish_row(model, what, i, &requests[what->first + i]));
     return QN_OK;
 }
 

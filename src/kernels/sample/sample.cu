@@ -97,8 +97,10 @@ QN_DEVICE void inclusive_scan(uint32_t *counts, uint64_t *weights)
     __syncthreads();
 }
 
-QN_DEVICE void zero_passes(qn_sample_state *s)
+QN_DEVICE void zero_sums(qn_sample_state *s)
 {
+    if (threadIdx.x < QN_SAMPLE_REDUCTIONS)
+        s->reductions[threadIdx.x] = 0;
     uint64_t *words = (uint64_t *)s->passes;
     for (uint32_t i = threadIdx.x; i < sizeof s->passes / sizeof *words; i += THREADS)
         words[i] = 0;
@@ -108,7 +110,7 @@ QN_DEVICE void zero_passes(qn_sample_state *s)
 // min_p) end. If the bins up to it hold few tokens, all of them are candidates. Otherwise candidates are the tokens of
 // cutoff_bin, to find the exact end of the kept tokens, and of bins low to high: the random number selects a token in low for
 // the smallest possible kept weight (without cutoff_bin) and in high for the largest (with all of it). Where these are too many,
-// or min_p may end in a bin before, the row is left to qn_sample_select.
+// or min_p may end in a bin before, or the row has filters that are no bins, it is left to qn_sample_select.
 QN_DEVICE void choose_candidates(const row &r, uint64_t largest, uint32_t *counts, uint64_t *weights)
 {
     __shared__ uint32_t cutoff_bin, low, high;
@@ -132,9 +134,10 @@ QN_DEVICE void choose_candidates(const row &r, uint64_t largest, uint32_t *count
     const uint64_t before = first ? weights[first - 1] : 0;
     const uint32_t n_cut = last < cutoff_bin ? counts[cutoff_bin] - counts[cutoff_bin - 1] : 0,
                    n_first = counts[last] - n_before;
-    const bool select = !few && (!all_bins_kept || n_first + n_cut > QN_SAMPLE_CANDIDATES);
+    const bool is_known = few || (all_bins_kept && n_first + n_cut <= QN_SAMPLE_CANDIDATES);
+    const bool select = p.selects ? total > 0 : !is_known;
     if (select)
-        zero_passes(s);
+        zero_sums(s);
     if (threadIdx.x)
         return;
     s->first = first;
@@ -146,7 +149,6 @@ QN_DEVICE void choose_candidates(const row &r, uint64_t largest, uint32_t *count
     s->total = total;
     s->weight_before = before;
     s->weight_gap = kept_before_cutoff - weights[last];
-    s->min_p_end = s->min_p_kept = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)

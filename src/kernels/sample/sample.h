@@ -216,13 +216,14 @@ void qn_sample_sort_breakers(qn_token *breakers, size_t n);
  * pointers to them, or mirostat needs the surprise of the last one. */
 bool qn_sample_depends_on_text(const qn_sampling *sampling);
 
-/* qn_sample_is_on_host - true if only the CPU has one of the filters: other devices leave such a row to the host. */
+/* qn_sample_is_on_host - true if only the CPU has the filter: other devices leave such a row to the host. */
 static inline bool qn_sample_is_on_host(const qn_sampling *sampling)
 {
-    return !qn_sample_is_greedy(sampling) &&
-           (sampling->top_n_sigma > 0 || (sampling->typical_p > 0 && sampling->typical_p < 1) ||
-            sampling->xtc_probability > 0 || sampling->mirostat);
+    return !qn_sample_is_greedy(sampling) && sampling->mirostat;
 }
+
+/* qn_sample_xtc_applies - the chance of XTC is another random number, made from the request's: a request has one. */
+bool qn_sample_xtc_applies(const qn_sample_request *request);
 
 /* qn_sample_list_entries - the tokens whose logits bias or penalties change, each once, with what changes them.
  *

@@ -15,6 +15,17 @@ static uint32_t blocks_for(size_t n, size_t n_rows)
     return (uint32_t)(blocks < useful ? blocks : useful);
 }
 
+static bool has_typical_p(const qn_sampling *sampling)
+{
+    return sampling->typical_p > 0 && sampling->typical_p < 1;
+}
+
+/* Filters that only qn_sample_select has. */
+static bool has_filters(const qn_sampling *sampling)
+{
+    return sampling->top_n_sigma > 0 || has_typical_p(sampling) || sampling->xtc_probability > 0;
+}
+
 /* QN_SAMPLE_NONE where the host samples, from the logits after mask, bias and penalties. */
 static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
 {
@@ -23,7 +34,7 @@ static qn_sample_mode kind_of(const qn_sampling *sampling, size_t n)
         return QN_SAMPLE_ARGMAX;
     if (qn_sample_is_on_host(sampling))
         return QN_SAMPLE_NONE;
-    return k < n && k <= QN_SAMPLE_MAX_TOP_K ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
+    return k < n && k <= QN_SAMPLE_MAX_TOP_K && !has_filters(sampling) ? QN_SAMPLE_TOP_K : QN_SAMPLE_HISTOGRAM;
 }
 
 qn_sample_mode qn_sample_gpu_mode(const qn_sample_request *request, size_t n)
@@ -43,6 +54,7 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
 {
     const qn_sampling *sampling = &request->sampling;
     const size_t k = qn_sample_top_k(sampling, n);
+    const bool has_xtc = sampling->xtc_probability > 0 && qn_sample_xtc_applies(request);
     const int bits = qn_sample_weight_bits(n);
     const float inverse = qn_sample_is_greedy(sampling) ? 1 : 1 / sampling->temperature;
     /* e^-u is below one unit for u > bits * ln 2; another ln 2 is far more than any rounding error. */
@@ -54,6 +66,13 @@ qn_sample_params qn_sample_gpu_params(const qn_sample_request *request, size_t n
                            .inverse = inverse,
                            .top_p = sampling->top_p,
                            .min_p = sampling->min_p,
+                           .top_n_sigma = sampling->top_n_sigma,
+                           .typical_p = has_typical_p(sampling) ? sampling->typical_p : 0,
+                           .xtc_threshold = sampling->xtc_threshold,
+                           .surprisal_unit = ldexpf(1, bits - 17 < 31 ? bits - 17 : 31),
+                           .deviation_bits = (uint32_t)bits / 2,
+                           .has_xtc = has_xtc,
+                           .selects = sampling->top_n_sigma > 0 || has_typical_p(sampling) || has_xtc,
                            .weight_unit = ldexpf(1, bits),
                            .bins_per_unit = (float)bins_per_unit,
                            .last_bin = last < QN_SAMPLE_BINS - 1 ? (uint32_t)last : QN_SAMPLE_BINS - 1,

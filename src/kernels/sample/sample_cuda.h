@@ -10,7 +10,8 @@
  *
  * If these are more than QN_SAMPLE_CANDIDATES (thousands of equal logits; a top_k of thousands; min_p over an almost uniform
  * distribution) qn_sample_select samples the row, in any number of tokens: it divides the bin in which a filter or the draw
- * ends into ranges of keys, and the range in which it ends again, until the range is one token.
+ * ends into ranges of keys, and the range in which it ends again, until the range is one token. It also samples the rows with
+ * top_n_sigma, typical_p or XTC, from all tokens that these leave.
  *
  * Rows differ in what they need (qn_sample_params.kind): a launch passes over rows that do not need its kernel.
  *
@@ -32,12 +33,13 @@ enum {
     QN_SAMPLE_BINS = 2048,
     QN_SAMPLE_CANDIDATES = 4096,
     QN_SAMPLE_RANGES = 1024, /* of keys, in a pass of qn_sample_select */
-    QN_SAMPLE_CLUSTER = 8    /* its blocks of a row, at most, where there are clusters, else one */
+    QN_SAMPLE_REDUCTIONS = 24,
+    QN_SAMPLE_CLUSTER = 8 /* its blocks of a row, at most, where there are clusters, else one */
 };
 
 /* Which kernels a row needs, or all rows of a launch: a later one includes those before it. */
 typedef enum qn_sample_mode {
-    QN_SAMPLE_NONE,      /* of a launch without rows: no kernel. Of a row: qn_sample_argmax, then the host samples */
+    QN_SAMPLE_NONE,      /* of a launch without rows: no kernel. Of a row, by qn_sample_is_on_host: qn_sample_argmax alone */
     QN_SAMPLE_ARGMAX,    /* qn_sample_argmax alone */
     QN_SAMPLE_TOP_K,     /* then qn_sample_draw */
     QN_SAMPLE_HISTOGRAM, /* with qn_sample_histogram and qn_sample_select between them */
@@ -53,12 +55,17 @@ typedef struct qn_sample_params {
     QN_GPU_PTR(const uint32_t) allowed;        /* as in qn_sample_request; 0: all tokens */
     QN_GPU_PTR(float) raw;                     /* [n_entries] receives the entries' logits before they change; 0: none */
     qn_sample_penalties penalties;
-    float inverse, top_p, min_p; /* inverse: 1 / temperature */
-    float weight_unit;           /* 2^qn_sample_weight_bits(n) */
-    float bins_per_unit;         /* of (largest - logit) * inverse; a weight beyond the last bin is 0 */
-    uint32_t last_bin;           /* the last bin in which a weight can be min_p or more */
-    uint32_t kind;               /* qn_sample_mode without QN_SAMPLE_LOGPROBS */
-    uint32_t top_k;              /* 0: all */
+    float inverse, top_p, min_p;                 /* inverse: 1 / temperature */
+    float top_n_sigma, typical_p, xtc_threshold; /* 0: without the first two */
+    float surprisal_unit;                        /* of the weights of typical_p's mean */
+    uint32_t deviation_bits;                     /* of top_n_sigma */
+    uint32_t has_xtc;                            /* XTC applies to this token */
+    uint32_t selects;                            /* one of these three filters: qn_sample_select samples the row */
+    float weight_unit;                           /* 2^qn_sample_weight_bits(n) */
+    float bins_per_unit;                         /* of (largest - logit) * inverse; a weight beyond the last bin is 0 */
+    uint32_t last_bin;                           /* the last bin in which a weight can be min_p or more */
+    uint32_t kind;                               /* qn_sample_mode without QN_SAMPLE_LOGPROBS */
+    uint32_t top_k;                              /* 0: all */
     uint32_t n_entries;
     uint32_t has_logprobs, n_top;
 } qn_sample_params;
@@ -84,9 +91,9 @@ typedef struct qn_sample_state {
     uint64_t total;         /* sum of all weights, and of those of log probabilities */
     uint64_t weight_before; /* sum of the weights in bins before `first` */
     uint64_t weight_gap;    /* sum of the weights in bins between `last` and cutoff_bin */
-    /* Of qn_sample_select, zeroed by qn_sample_histogram. min_p_end: the largest key whose weight is below min_p; min_p_kept: sum
-     * of the weights before it. Passes use the three sums in turn: one is added to, one is read, one is zeroed. */
-    uint64_t min_p_end, min_p_kept;
+    /* Of qn_sample_select, zeroed by qn_sample_histogram. A reduction over the blocks of the row is used once. Passes use three
+     * sums in turn: one is added to, one is read, one is zeroed. */
+    uint64_t reductions[QN_SAMPLE_REDUCTIONS];
     union {
         uint64_t candidates[QN_SAMPLE_CANDIDATES]; /* keys */
         qn_sample_pass passes[3];

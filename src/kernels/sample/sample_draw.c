@@ -333,8 +333,7 @@ static float first_below(const qn_sample_draw *d, const float *logits, size_t n,
     return d->kernels->largest_below(&d->scale, logits, n, weight);
 }
 
-/* The chance of XTC is another random number, made from the request's: a request has one. */
-static bool xtc_applies(const qn_sample_request *request)
+bool qn_sample_xtc_applies(const qn_sample_request *request)
 {
     uint64_t state = request->random;
     return (double)(qn_splitmix(&state) >> 11) * 0x1p-53 < (double)request->sampling.xtc_probability;
@@ -371,7 +370,7 @@ int32_t qn_sample_draw_token(qn_sample_draw *d, size_t n_vocab)
     const qn_sample_row row = row_of(d, &d->scale);
     const qn_sample_bins bins = qn_sample_bins_around(&row, fractions, sampling->top_p < 1 ? 2 : 1);
     const uint64_t kept = kept_sum(d, &row, &bins, sum_of_fraction(sampling->top_p, sampling->min_p > 0 ? total : bins.total));
-    const uint64_t dropped = xtc_applies(d->request) ? xtc_sum(d, &row, &bins, kept) : 0;
+    const uint64_t dropped = qn_sample_xtc_applies(d->request) ? xtc_sum(d, &row, &bins, kept) : 0;
     const uint64_t point = dropped + (uint64_t)((unsigned __int128)d->request->random * (kept - dropped) >> 64);
     return (int32_t)qn_sample_id(&d->left, qn_sample_find(&row, qn_sample_bin(&bins, point + 1), point + 1).position);
 }
