@@ -204,7 +204,7 @@ static void requests_are_prepared_later(void **unused)
             if (i) { /* the step before is sampled, and in flight */
                 play_sampler(&flights[0], 40, n);
                 assert_ok(vtable->finish(x.cuda.device));
-                expect_tokens(&flights[0], 40, n, 0);
+                expect_tokens(&flights[0], 40, n);
             }
             assert_int_equal(p.n, i * ((n + 1) / 2));
             from = fake.launches;
@@ -225,7 +225,7 @@ static void requests_are_prepared_later(void **unused)
         }
         play_sampler(&flights[1], 50, n);
         assert_ok(vtable->finish(x.cuda.device));
-        expect_tokens(&flights[1], 50, n, 0);
+        expect_tokens(&flights[1], 50, n);
         assert_ok(vtable->launch(x.cuda.device, &flights[2].step));
         fake.fails = "cuLaunchKernelEx";
         assert_int_equal(vtable->sample(x.cuda.device), QN_ERR_IO); /* the step is over */
