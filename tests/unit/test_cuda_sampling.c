@@ -349,6 +349,33 @@ static void launches_of_modes(void **unused)
     assert_int_equal(qn_sample_gpu_launches(QN_SAMPLE_ARGMAX, 0, 1, true, launches, &n), QN_ERR_INVALID);
 }
 
+/* Filters besides top_k, top_p and min_p are those of qn_sample_select, XTC where it applies to the token; mirostat is the host's. */
+static void filters_select_kernels(void **unused)
+{
+    (void)unused;
+    const qn_sampling plain = { .temperature = 1, .top_k = 20, .top_p = 1, .repeat_penalty = 1, .typical_p = 1 };
+    qn_sampling samplings[] = { plain, plain, plain, plain, plain };
+    static const qn_sample_mode modes[] = { QN_SAMPLE_TOP_K, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM, QN_SAMPLE_HISTOGRAM,
+                                            QN_SAMPLE_ARGMAX };
+    samplings[1].typical_p = 0.5f;
+    samplings[2].top_n_sigma = 1;
+    samplings[3].xtc_probability = 0.5f;
+    samplings[4].mirostat = 2;
+    size_t n_xtc = 0;
+    for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++)
+        for (uint64_t random = 0; random < 100; random++) {
+            const qn_sample_request request = { .sampling = samplings[i], .random = random << 57 };
+            const qn_sample_params params = qn_sample_gpu_params(&request, VOCAB);
+            const bool applies = i == 3 && qn_sample_xtc_applies(&request);
+            label("sampling %zu, %llu", i, (unsigned long long)random);
+            assert_int_equal(qn_sample_gpu_mode(&request, VOCAB), modes[i]);
+            assert_int_equal(params.kind, i == 4 ? QN_SAMPLE_NONE : modes[i]);
+            assert_true(params.selects == (i == 1 || i == 2 || applies) && params.has_xtc == applies);
+            n_xtc += applies;
+        }
+    assert_in_range(n_xtc, 30, 70);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +383,7 @@ int main(void)
         cmocka_unit_test(no_token_is_allowed),
         cmocka_unit_test(failed_allocations_leave_the_sampler_usable),
         cmocka_unit_test(launches_of_modes),
+        cmocka_unit_test(filters_select_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
