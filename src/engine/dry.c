@@ -109,6 +109,14 @@ typedef struct breaker_search {
     size_t most;
 } breaker_search;
 
+static bool is_repeated(const char *const *texts, size_t n, size_t at)
+{
+    for (size_t i = at + 1; i < n; i++)
+        if (!strcmp(texts[i], texts[at]))
+            return true;
+    return false;
+}
+
 static qn_status begin(const qn_model *model, const char *const *texts, size_t n, breaker_search *search)
 {
     QN_TRY(qn_model_tokenizer(model, &search->tokenizer));
@@ -121,6 +129,8 @@ static qn_status begin(const qn_model *model, const char *const *texts, size_t n
         if (!length || length > QN_MAX_DRY_BREAKER_BYTES)
             return qn_fail(QN_ERR_INVALID, "dry_sequence_breakers: text %zu is %s, expected 1 to %d bytes", i + 1,
                            length ? "longer" : "empty", QN_MAX_DRY_BREAKER_BYTES);
+        if (is_repeated(texts, n, i))
+            continue;
         uint8_t *first = &search->first[(unsigned char)texts[i][0]];
         search->lengths[i] = length;
         search->next[i] = *first;
