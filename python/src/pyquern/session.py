@@ -464,7 +464,7 @@ class Sampler:
     def __init__(self, n_vocab: int, *, model: Model | None = None, **given: Unpack[SamplingOptions]) -> None:
         options = Options("Sampler", given)
         sampling, out = ffi.new("qn_sampling *", lib.qn_sampling_defaults()), ffi.new("qn_sampler **")
-        self.seed = fill_sampling(sampling, model.pointer if model is not None else None, options)
+        self.seed = fill_sampling(sampling, model._handle.pointer if model is not None else None, options)
         options.end()
         check(lib.qn_sampler_create(sampling, integer(n_vocab, "n_vocab", 1, 2**31 - 1), out))
         self._sampler = ffi.gc(out[0], lib.qn_sampler_free)
