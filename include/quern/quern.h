@@ -156,7 +156,7 @@ QN_API qn_model_info qn_model_get_info(const qn_model *model);
 QN_API qn_status qn_tokenize(const qn_model *model, const char *text, size_t length, bool parse_special, bool add_bos,
                              qn_token **tokens, size_t *count);
 
-/* qn_free_tokens - free the tokens of qn_tokenize or qn_chat_tokens. NULL is allowed. */
+/* qn_free_tokens - free the tokens of qn_tokenize, qn_chat_tokens or qn_dry_breakers. NULL is allowed. */
 QN_API void qn_free_tokens(qn_token *tokens);
 
 /* qn_token_piece - the bytes of one token. They may be a part of a UTF-8 character. A special token gives its name
@@ -477,11 +477,13 @@ typedef struct qn_sampling {
      * dry_multiplier * dry_base^(n - dry_allowed_length) of its logit, before the other penalties; 0: off, and the next four are
      * not read. p-e-w, text-generation-webui (2024); as in llama.cpp. */
     float dry_multiplier;
-    float dry_base;               /* at least 1 */
-    int dry_allowed_length;       /* shorter repetitions are not penalised; those longer by more than 128 count as by 128 */
-    int dry_penalty_last_n;       /* number of preceding tokens that are searched; -1: all, 0: off */
-    const qn_token *dry_breakers; /* [n_dry_breakers] tokens that no repetition goes across, and that are not penalised */
-    size_t n_dry_breakers;
+    float dry_base;         /* at least 1 */
+    int dry_allowed_length; /* shorter repetitions are not penalised; those longer by more than 128 count as by 128 */
+    int dry_penalty_last_n; /* number of preceding tokens that are searched; -1: all, 0: off */
+    /* [n_dry_breakers] sequences of tokens that no repetition goes across, each followed by -1; those of one token are not
+     * penalised. qn_dry_breakers makes them from texts. */
+    const qn_token *dry_breakers;
+    size_t n_dry_breakers; /* tokens and -1s of all of them */
     /* Mirostat, version 2: instead of the filters from top_n_sigma to XTC, tokens with more surprisal than a bound are dropped, which
      * follows the surprise of the drawn tokens so that their mean is mirostat_tau. Basu et al., Mirostat (2021). On the CPU. */
     int mirostat;       /* 0: off, 2: on */
@@ -494,6 +496,24 @@ typedef struct qn_sampling {
  * dry_multiplier 0 with dry_base 1.75, dry_allowed_length 2, dry_penalty_last_n -1 and no breakers, mirostat 0
  * with mirostat_tau 5 and mirostat_eta 0.1. */
 QN_API qn_sampling qn_sampling_defaults(void);
+
+enum { QN_MAX_DRY_BREAKERS = 64, QN_MAX_DRY_BREAKER_BYTES = 64 };
+
+/* qn_dry_default_breakers - llama.cpp's, [*n] texts: a newline, a colon, a quotation mark, an asterisk. */
+QN_API const char *const *qn_dry_default_breakers(size_t *n);
+
+/* qn_dry_breakers - qn_sampling.dry_breakers of texts, as llama.cpp has them.
+ *
+ * A token that contains one of the texts is one. So is a token that ends with a beginning of one, with the tokens of the rest
+ * of it behind it: a text that is divided into tokens in another way is not found.
+ *
+ *   texts      [n] at most QN_MAX_DRY_BREAKERS, each of 1 to QN_MAX_DRY_BREAKER_BYTES bytes
+ *   breakers   [*count] free with qn_free_tokens; not NULL on success
+ *
+ * QN_ERR_INVALID       a text is empty or too long, there are too many, or they are more than four tokens for each one of the
+ *                      vocabulary
+ * QN_ERR_UNSUPPORTED   the model has no supported tokeniser */
+QN_API qn_status qn_dry_breakers(const qn_model *model, const char *const *texts, size_t n, qn_token **breakers, size_t *count);
 
 /* A value that is added to the logit of a token. */
 typedef struct qn_logit_bias {
@@ -525,8 +545,8 @@ typedef struct qn_sampler qn_sampler;
  * QN_ERR_INVALID, naming the field, unless all values are finite, temperature >= 0, top_k >= 0, top_p in (0, 1], min_p in
  * [0, 1), repeat_penalty in [0.001, 1000], repeat_last_n >= 0, frequency_penalty and presence_penalty in [-2, 2], top_n_sigma >= 0,
  * typical_p, xtc_probability and xtc_threshold in [0, 1], dry_multiplier in
- * [0, 1e6], dry_base in [1, 1e6], dry_allowed_length in [0, 1000], dry_penalty_last_n >= -1, mirostat 0 or 2,
- * mirostat_tau and mirostat_eta in [0, 100]. */
+ * [0, 1e6], dry_base in [1, 1e6], dry_allowed_length in [0, 1000], dry_penalty_last_n >= -1, each of dry_breakers of 1 to
+ * QN_MAX_DRY_BREAKER_BYTES tokens, mirostat 0 or 2, mirostat_tau and mirostat_eta in [0, 100]. */
 QN_API qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out);
 
 /* qn_sampler_free - free a sampler. NULL is allowed. */

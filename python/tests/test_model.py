@@ -159,6 +159,20 @@ def test_sampling(demo: pyquern.Model) -> None:
     assert text(temperature=0, repetition_penalty=1.8) != greedy
     assert text(temperature=0, max_tokens=50, frequency_penalty=2.0) != text(temperature=0, max_tokens=50)
     assert text(temperature=0, max_tokens=50, presence_penalty=2.0) != text(temperature=0, max_tokens=50)
+    assert text(temperature=1, seed=5, mirostat=2, mirostat_tau=0.0) != text(temperature=1, seed=5)
+    again: dict[str, Any] = {"temperature": 0, "max_tokens": 3}
+    repeated = "Tom and Tom and Tom and Tom and"
+    plain = demo.generate(repeated, **again).text
+    for dry in (
+        {"dry_multiplier": 0},
+        {"dry_penalty_last_n": 0},
+        {"dry_allowed_length": 20},
+        {"dry_sequence_breakers": ["m and"]},
+    ):
+        assert demo.generate(repeated, **{**again, "dry_multiplier": 2, **dry}).text == plain, dry
+    for dry in ({}, {"dry_base": 1.5}, {"dry_sequence_breakers": []}, {"dry_sequence_breakers": ["Bob"]}):
+        assert demo.generate(repeated, **{**again, "dry_multiplier": 2, **dry}).text != plain, dry
+        assert demo.session().generate(repeated, **{**again, "dry_multiplier": 2, **dry}).text != plain, dry
     (first,) = demo.generate("Once upon a time", max_tokens=1, temperature=0, return_tokens=True).tokens or []
     assert text(temperature=0, logit_bias={first: -100}) != greedy
     assert demo.generate("a", max_tokens=1, logit_bias={"70": 100}, return_tokens=True).tokens == [70]
@@ -215,6 +229,12 @@ def test_option_errors(demo: pyquern.Model, parrot: pyquern.Model) -> None:
         (pyquern.InvalidError, "min_tokens: -1", {"min_tokens": -1}),
         (pyquern.InvalidError, "min_tokens: 6, expected at most max_tokens, 5", {"max_tokens": 5, "min_tokens": 6}),
         (TypeError, "stop_token_ids", {"stop_token_ids": 5}),
+        (TypeError, "dry_sequence_breakers: 'a', expected strings", {"dry_sequence_breakers": "a"}),
+        (TypeError, "dry_sequence_breakers", {"dry_sequence_breakers": [1]}),
+        (pyquern.InvalidError, "text 2 is empty", {"dry_multiplier": 1, "dry_sequence_breakers": ["a", ""]}),
+        (pyquern.InvalidError, "65 texts", {"dry_multiplier": 1, "dry_sequence_breakers": ["a"] * 65}),
+        (pyquern.InvalidError, "dry_base: 0.5", {"dry_multiplier": 1, "dry_base": 0.5}),
+        (pyquern.InvalidError, "mirostat: 1", {"mirostat": 1}),
         (pyquern.InvalidError, "stop_token_ids: -1", {"stop_token_ids": [-1]}),
         (TypeError, "logit_bias", {"logit_bias": [1]}),
         (TypeError, "logit_bias", {"logit_bias": {"a": 1.0}}),

@@ -58,7 +58,11 @@ def test_where_answers_end(demo: pyquern.Model) -> None:
     whole = demo.session().generate(PROMPT, max_tokens=20, temperature=0, return_tokens=True).tokens or []
     end = whole.index(whole[6])
     short = demo.session().generate(PROMPT, max_tokens=20, temperature=0, return_tokens=True, stop_token_ids=[whole[6]])
-    assert short.finish_reason == "stop" and (short.tokens or [])[:end] == whole[:end] and short.usage.completion_tokens == end + 1
+    assert (
+        short.finish_reason == "stop"
+        and (short.tokens or [])[:end] == whole[:end]
+        and short.usage.completion_tokens == end + 1
+    )
     longer = demo.session().generate(PROMPT, max_tokens=20, temperature=0, stop_token_ids=[whole[6]], min_tokens=12)
     assert longer.usage.completion_tokens > 12
 
@@ -152,6 +156,13 @@ def test_sampler(demo: pyquern.Model) -> None:
         sampler.pick(logits.astype(np.float64))
     with pytest.raises(pyquern.InvalidError, match="top_k"):
         pyquern.Sampler(10, top_k=-2)
+    with pytest.raises(pyquern.InvalidError, match="expected model="):
+        pyquern.Sampler(10, dry_multiplier=1)
+    logits = np.zeros(demo.info.n_vocab, np.float32)
+    logits[[5, 6]] = 2, 1
+    for options in ({"dry_sequence_breakers": []}, {"model": demo}):
+        sampler = pyquern.Sampler(demo.info.n_vocab, temperature=0, dry_multiplier=9, **options)
+        assert sampler.pick(logits) == 5 and sampler.pick(logits, [300, 301, 5, 300, 301]) == 6, options
 
 
 # ---- Chats and streams ----

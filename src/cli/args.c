@@ -368,14 +368,34 @@ bool qn_args_has(const qn_args *args, size_t offset)
     return false;
 }
 
+/* A seed does not say how. */
+static bool is_of_sampling(size_t offset)
+{
+    const size_t begin = offsetof(qn_args, sampling), end = begin + sizeof(qn_sampling);
+    return offset >= begin && offset < end && offset != offsetof(qn_args, sampling.seed);
+}
+
 bool qn_args_has_sampling(const qn_args *args)
 {
-    const size_t begin = offsetof(qn_args, sampling), end = begin + sizeof args->sampling;
     for (size_t i = 0; i < qn_n_options; i++)
-        if (args->is_given[i] && qn_options[i].offset >= begin && qn_options[i].offset < end &&
-            qn_options[i].offset != offsetof(qn_args, sampling.seed))
+        if (args->is_given[i] && is_of_sampling(qn_options[i].offset))
             return true;
-    return false;
+    return args->dry_breakers.count > 0;
+}
+
+void qn_args_put_sampling(const qn_args *args, qn_sampling *sampling)
+{
+    for (size_t i = 0; i < qn_n_options; i++) {
+        const qn_option *option = &qn_options[i];
+        if (!args->is_given[i] || !is_of_sampling(option->offset))
+            continue;
+        void *to = (char *)sampling + (option->offset - offsetof(qn_args, sampling));
+        const void *from = (const char *)args + option->offset;
+        if (option->kind == QN_OPTION_NUMBER)
+            *(float *)to = *(const float *)from;
+        else
+            *(int *)to = *(const int *)from;
+    }
 }
 
 /* ---- Operands ---- */

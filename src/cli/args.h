@@ -42,6 +42,7 @@ typedef struct qn_args {
     bool chat, ignore_end;
     const char *json_schema, *grammar, *choices, *json_space, *json_order;
     qn_sampling sampling;
+    qn_texts dry_breakers; /* as they were given: see qn_breaker_texts */
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
     const char *format, *parallel, *soak, *reuse;
@@ -162,9 +163,11 @@ typedef enum qn_args_result { QN_ARGS_OK, QN_ARGS_HELP, QN_ARGS_BAD } qn_args_re
 qn_args_result qn_args_parse(const qn_command *command, int argc, char **argv, qn_args *args);
 
 /* qn_args_has - whether an option of the command line has set the field at an offset of qn_args.
- * qn_args_has_sampling - whether one has set how tokens are sampled; a seed alone does not. */
+ * qn_args_has_sampling - whether one has set how tokens are sampled; a seed alone does not.
+ * qn_args_put_sampling - set what options have set, but the seed, in other values. */
 bool qn_args_has(const qn_args *args, size_t offset);
 bool qn_args_has_sampling(const qn_args *args);
+void qn_args_put_sampling(const qn_args *args, qn_sampling *sampling);
 
 /* qn_args_take_model - where -m is not given and the first operand is a model (a file that begins as GGUF files do, a name that
  * ends in ".gguf", or one of the hub that has a ':' or "gguf"), makes it the model. */

@@ -378,7 +378,11 @@ static int run(qn_batch *b, qn_model *model)
     b->served = (qn_served){ .model = model,
                              .n_ctx = params.n_ctx ? params.n_ctx : qn_model_get_info(model).n_ctx_train,
                              .max_tokens = -1,
-                             .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64 } };
+                             .sampling = qn_sampling_defaults() };
+    b->served.sampling.temperature = 1; /* with no filters, as OpenAI has it */
+    b->served.sampling.top_k = 0;
+    b->served.sampling.top_p = 1;
+    b->served.sampling.min_p = 0;
     if (!count_lines(b))
         return QN_EXIT_FAILED;
     if (qn_scheduler_create(model, &params, &b->scheduler))

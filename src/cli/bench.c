@@ -120,7 +120,8 @@ static int check_args(qn_args *args)
         qn_cli_error("--rate: it is that of the requests of --soak");
         return QN_EXIT_USAGE;
     }
-    return qn_check_grammar(args);
+    const int status = qn_check_breakers(args);
+    return status ? status : qn_check_grammar(args);
 }
 
 static bool is_on_cpu(const qn_model_info *info)
@@ -179,12 +180,16 @@ int qn_cli_bench(qn_args *args)
         bench.on_cpu = is_on_cpu(&bench.info);
         status = load_schema(args, bench.model, &bench.grammar);
     }
+    qn_token *breakers = NULL;
+    if (status == QN_EXIT_DONE)
+        status = qn_load_breakers(args, bench.model, &breakers);
     if (status == QN_EXIT_DONE)
         status = args->reuse      ? qn_bench_reuse(&bench)
                  : args->soak     ? qn_bench_soak(&bench)
                  : args->parallel ? qn_bench_parallel(&bench)
                                   : run_alone(&bench);
     qn_grammar_free(bench.grammar);
+    qn_free_tokens(breakers);
     qn_model_free(bench.model);
     qn_bandwidth_stop(&bandwidth);
     return status;

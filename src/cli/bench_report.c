@@ -114,15 +114,36 @@ static const struct {
     { "mirostat", offsetof(qn_sampling, mirostat), true },
     { "mirostat_tau", offsetof(qn_sampling, mirostat_tau), false },
     { "mirostat_eta", offsetof(qn_sampling, mirostat_eta), false },
+    { "dry_multiplier", offsetof(qn_sampling, dry_multiplier), false },
+    { "dry_base", offsetof(qn_sampling, dry_base), false },
+    { "dry_allowed_length", offsetof(qn_sampling, dry_allowed_length), true },
+    { "dry_penalty_last_n", offsetof(qn_sampling, dry_penalty_last_n), true },
     { "repeat_penalty", offsetof(qn_sampling, repeat_penalty), false },
     { "repeat_last_n", offsetof(qn_sampling, repeat_last_n), true },
     { "frequency_penalty", offsetof(qn_sampling, frequency_penalty), false },
     { "presence_penalty", offsetof(qn_sampling, presence_penalty), false },
 };
 
-/* Each as `quote`, name, `quote`, `between`, value, `after`; then the seed. */
-static void print_sampling(const qn_sampling *sampling, const char *quote, const char *between, const char *after)
+/* ["\n",":"], on one line in a table, too. What is not UTF-8 cannot be written in JSON. */
+static void print_breakers(const qn_args *args)
 {
+    size_t n;
+    const char *const *texts = qn_breaker_texts(args, &n);
+    putchar('[');
+    for (size_t i = 0; i < n; i++) {
+        json_t *text = json_string(texts[i]);
+        char *written = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+        printf("%s%s", i ? "," : "", written ? written : "\"\"");
+        free(written);
+        json_decref(text);
+    }
+    putchar(']');
+}
+
+/* Each as `quote`, name, `quote`, `between`, value, `after`; then the breakers and the seed. */
+static void print_sampling(const qn_args *args, const char *quote, const char *between, const char *after)
+{
+    const qn_sampling *sampling = &args->sampling;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         const void *value = (const char *)sampling + members[i].offset;
         printf("%s%s%s%s", quote, members[i].name, quote, between);
@@ -131,7 +152,9 @@ static void print_sampling(const qn_sampling *sampling, const char *quote, const
         else
             printf("%g%s", (double)*(const float *)value, after);
     }
-    printf("%sseed%s%s%llu", quote, quote, between, (unsigned long long)sampling->seed);
+    printf("%sdry_sequence_breakers%s%s", quote, quote, between);
+    print_breakers(args);
+    printf("%s%sseed%s%s%llu", after, quote, quote, between, (unsigned long long)sampling->seed);
 }
 
 void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode)
@@ -141,7 +164,7 @@ void qn_bench_print_mode(const qn_bench *bench, qn_bench_mode mode)
     fputs("\"sampling\":", stdout);
     if (samples(bench, mode)) {
         putchar('{');
-        print_sampling(&bench->args->sampling, "\"", ":", ",");
+        print_sampling(bench->args, "\"", ":", ",");
         putchar('}');
     } else {
         fputs("null", stdout);
@@ -156,7 +179,7 @@ void qn_bench_print_modes(const qn_bench *bench)
 {
     if (bench->is_sampled) {
         fputs("sampled: ", stdout);
-        print_sampling(&bench->args->sampling, "", " ", ", ");
+        print_sampling(bench->args, "", " ", ", ");
         putchar('\n');
     }
     if (bench->grammar) {

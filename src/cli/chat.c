@@ -194,7 +194,8 @@ static int check_args(qn_args *args)
         qn_cli_error("--system: the conversation of --load has begun already");
         return QN_EXIT_USAGE;
     }
-    return qn_check_stops(args);
+    const int status = qn_check_breakers(args);
+    return status ? status : qn_check_stops(args);
 }
 
 int qn_cli_chat(qn_args *args)
@@ -206,7 +207,10 @@ int qn_cli_chat(qn_args *args)
     if (status)
         return status;
     qn_session *session = NULL;
+    qn_token *breakers = NULL;
     status = qn_check_save(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_load_breakers(args, model, &breakers);
     if (status == QN_EXIT_DONE)
         status = qn_open_session(args, model, 0, &session);
     if (status == QN_EXIT_DONE) {
@@ -214,6 +218,7 @@ int qn_cli_chat(qn_args *args)
         const int saved = qn_save_session(args, session);
         status = status ? status : saved;
     }
+    qn_free_tokens(breakers);
     qn_session_free(session);
     qn_model_free(model);
     return status;

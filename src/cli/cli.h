@@ -146,6 +146,13 @@ bool qn_may_replace_model(const char *path);
 /* qn_sampling_args_defaults - the library's defaults, with a seed of its own each time. */
 void qn_sampling_args_defaults(qn_args *args);
 
+/* qn_breaker_texts - DRY's breakers, [*n]: those of --dry-sequence-breaker, or the defaults. qn_check_breakers - QN_EXIT_DONE, or
+ * QN_EXIT_USAGE with an error line where one is empty or too long. qn_load_breakers - where DRY is on they become those of
+ * args->sampling, which the caller frees with qn_free_tokens; returns as qn_load_model. */
+const char *const *qn_breaker_texts(const qn_args *args, size_t *n);
+int qn_check_breakers(const qn_args *args);
+int qn_load_breakers(qn_args *args, const qn_model *model, qn_token **breakers);
+
 /* qn_check_stops - QN_EXIT_DONE, or QN_EXIT_USAGE with an error line where a --stop is empty. */
 int qn_check_stops(const qn_args *args);
 

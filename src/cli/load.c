@@ -260,6 +260,46 @@ int qn_check_output(const qn_args *args, const char *input, const char *path)
 
 /* ---- Sampling ---- */
 
+const char *const *qn_breaker_texts(const qn_args *args, size_t *n)
+{
+    const qn_texts *given = &args->dry_breakers;
+    size_t begin = 0;
+    for (size_t i = 0; i < given->count; i++)
+        if (!strcmp(given->at[i], "none"))
+            begin = i + 1;
+    *n = given->count - begin;
+    return given->count ? given->at + begin : qn_dry_default_breakers(n);
+}
+
+int qn_check_breakers(const qn_args *args)
+{
+    size_t n;
+    const char *const *texts = qn_breaker_texts(args, &n);
+    for (size_t i = 0; i < n; i++) {
+        const size_t length = strnlen(texts[i], QN_MAX_DRY_BREAKER_BYTES + 1);
+        if (length && length <= QN_MAX_DRY_BREAKER_BYTES)
+            continue;
+        qn_cli_error(length ? "--dry-sequence-breaker: a text of more than %d bytes"
+                            : "--dry-sequence-breaker: the text is empty, expected 1 to %d bytes, or none",
+                     QN_MAX_DRY_BREAKER_BYTES);
+        return QN_EXIT_USAGE;
+    }
+    return QN_EXIT_DONE;
+}
+
+int qn_load_breakers(qn_args *args, const qn_model *model, qn_token **breakers)
+{
+    size_t n;
+    const char *const *texts = qn_breaker_texts(args, &n);
+    *breakers = NULL;
+    if (!(args->sampling.dry_multiplier > 0))
+        return QN_EXIT_DONE;
+    if (qn_dry_breakers(model, texts, n, breakers, &args->sampling.n_dry_breakers))
+        return qn_cli_fail();
+    args->sampling.dry_breakers = *breakers;
+    return QN_EXIT_DONE;
+}
+
 int qn_check_stops(const qn_args *args)
 {
     for (size_t i = 0; i < args->stop.count; i++)

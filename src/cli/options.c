@@ -162,6 +162,19 @@ const qn_option qn_options[] = {
            "the mean surprise that it aims at, in bits: tau (default 5)", NULL),
     NUMBER(SAMPLE, "--mirostat-lr", NULL, NULL, sampling.mirostat_eta, "N", 0, 100, "how fast it follows: eta (default 0.1)",
            NULL),
+    NUMBER(SAMPLE, "--dry-multiplier", NULL, NULL, sampling.dry_multiplier, "X", 0, 1e6,
+           "DRY: make tokens that repeat longer sequences less likely (default 0: off)",
+           "A token that continues n tokens as they were continued before loses X * base^(n - length) of its logit."),
+    NUMBER(SAMPLE, "--dry-base", NULL, NULL, sampling.dry_base, "X", 1, 1e6, "its base (default 1.75)", NULL),
+    INT32(SAMPLE, "--dry-allowed-length", NULL, NULL, sampling.dry_allowed_length, "N", 0, 1000,
+          "its length: repetitions of less than N tokens are free (default 2)", NULL),
+    INT32(SAMPLE, "--dry-penalty-last-n", NULL, NULL, sampling.dry_penalty_last_n, "N", -1, INT32_MAX,
+          "how many recent tokens DRY looks at (default -1: all)", NULL),
+    TEXTS(SAMPLE, "--dry-sequence-breaker", NULL, NULL, dry_breakers, "TEXT",
+          "a text that ends a sequence for DRY; may be repeated; none: no text",
+          "In place of the default: a newline, a colon, a quotation mark and an asterisk. The text is used as it is: a newline "
+          "is "
+          "$'\\n' of the shell."),
     NUMBER(SAMPLE, "--repeat-penalty", NULL, NULL, sampling.repeat_penalty, "X", 1e-3, 1e3,
            "above 1: make recent tokens less likely (default 1: off)", NULL),
     INT32(SAMPLE, "--repeat-last-n", NULL, NULL, sampling.repeat_last_n, "N", 0, INT32_MAX,
@@ -230,6 +243,8 @@ const qn_option qn_options[] = {
            "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes; of decoding "
            "also "
            "sampling (an object of temperature, top_k, top_p, min_p, typical_p, top_n_sigma, xtc_probability, xtc_threshold, "
+           "mirostat, mirostat_tau, mirostat_eta, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
+           "dry_sequence_breakers (a list of texts), "
            "repeat_penalty, repeat_last_n, frequency_penalty, "
            "presence_penalty, seed; null if it is greedy), json_schema (the file, or null) and of_free (the rate over that of "
            "the row it "

@@ -71,7 +71,9 @@ static int check_args(qn_args *args)
     qn_token stop_tokens[QN_TEXTS_MAX];
     if (!parse_stop_tokens(args, stop_tokens))
         return QN_EXIT_USAGE;
-    const int status = qn_check_grammar(args);
+    int status = qn_check_grammar(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_check_breakers(args);
     return status ? status : qn_check_stops(args);
 }
 
@@ -271,7 +273,10 @@ int qn_cli_run(qn_args *args)
         return status;
     qn_session *session = NULL;
     qn_grammar *grammar = NULL;
+    qn_token *breakers = NULL;
     status = qn_check_save(args);
+    if (status == QN_EXIT_DONE)
+        status = qn_load_breakers(args, model, &breakers);
     if (status == QN_EXIT_DONE)
         status = qn_load_grammar(args, model, &grammar);
     if (status == QN_EXIT_DONE)
@@ -279,6 +284,7 @@ int qn_cli_run(qn_args *args)
     if (status == QN_EXIT_DONE)
         status = generate(args, model, session, grammar);
     qn_grammar_free(grammar);
+    qn_free_tokens(breakers);
     qn_session_free(session);
     qn_model_free(model);
     return status;

@@ -6,7 +6,6 @@
 #include "server/guard.h"
 #include "server/listen.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +30,7 @@ typedef struct serve {
 /* What the command line does not say is in the model's file, or the library's default. */
 void qn_serve_defaults(qn_args *args)
 {
-    args->sampling = (qn_sampling){ .temperature = NAN,
-                                    .top_k = -1,
-                                    .top_p = NAN,
-                                    .min_p = NAN,
-                                    .repeat_penalty = NAN,
-                                    .repeat_last_n = -1,
-                                    .frequency_penalty = NAN,
-                                    .presence_penalty = NAN,
-                                    .seed = NO_SEED };
+    args->sampling.seed = NO_SEED;
     args->host = "127.0.0.1";
     args->port = 8080;
     args->max_tokens = -1;
@@ -181,7 +172,8 @@ static int check_args(qn_args *args)
         qn_cli_error("--tls-cert and --tls-key: one needs the other");
         return QN_EXIT_USAGE;
     }
-    return check_values(args);
+    const int status = check_values(args);
+    return status ? status : qn_check_breakers(args);
 }
 
 static int open_keys(serve *s)

@@ -7,21 +7,10 @@
 #include "cli/cli.h"
 #include "gguf/gguf.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
 enum { CPU_SEQUENCES = 16, GPU_SEQUENCES = 64, OTHER_BYTES = 12 << 20 };
-
-static float pick(float given, float otherwise)
-{
-    return isnan(given) ? otherwise : given;
-}
-
-static int32_t pick_integer(int32_t given, int32_t otherwise)
-{
-    return given < 0 ? otherwise : given;
-}
 
 /* What the file recommends. */
 static qn_status read_sampling(const char *path, qn_sampling *sampling)
@@ -50,21 +39,14 @@ static qn_status read_sampling(const char *path, qn_sampling *sampling)
 /* A file's bad advice is left out. */
 static qn_sampling choose_sampling(const qn_args *args, const char *path)
 {
-    qn_sampling file = qn_sampling_defaults();
-    if (read_sampling(path, &file)) {
+    qn_sampling sampling = qn_sampling_defaults();
+    if (read_sampling(path, &sampling)) {
         if (!args->quiet)
             qn_cli_note("general.sampling of the model is not valid, and is ignored");
-        file = qn_sampling_defaults();
+        sampling = qn_sampling_defaults();
     }
-    const qn_sampling *given = &args->sampling;
-    return (qn_sampling){ .temperature = pick(given->temperature, file.temperature),
-                          .top_k = pick_integer(given->top_k, file.top_k),
-                          .top_p = pick(given->top_p, file.top_p),
-                          .min_p = pick(given->min_p, file.min_p),
-                          .repeat_penalty = pick(given->repeat_penalty, file.repeat_penalty),
-                          .repeat_last_n = pick_integer(given->repeat_last_n, file.repeat_last_n),
-                          .frequency_penalty = pick(given->frequency_penalty, 0),
-                          .presence_penalty = pick(given->presence_penalty, 0) };
+    qn_args_put_sampling(args, &sampling);
+    return sampling;
 }
 
 void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
@@ -141,11 +123,15 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
     const uint32_t n_ctx = choose_context(args, model, &capacity);
     const uint64_t page_bytes = capacity.bytes_per_position * QN_PAGE;
     QN_TRY(create_scheduler(args, model, n_ctx, n_parallel, &out->scheduler));
+    size_t n_breakers;
+    const char *const *breakers = qn_breaker_texts(args, &n_breakers);
     out->served = (qn_served){ .model = model,
                                .fingerprint = fingerprint,
                                .n_ctx = n_ctx,
                                .max_tokens = args->max_tokens,
-                               .sampling = choose_sampling(args, path) };
+                               .sampling = choose_sampling(args, path),
+                               .breakers = breakers,
+                               .n_breakers = n_breakers };
     out->n_parallel = n_parallel;
     out->page_tokens = QN_PAGE;
     out->n_pages = page_bytes ? capacity.memory_limit / page_bytes : 0;

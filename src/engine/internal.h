@@ -156,6 +156,9 @@ qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *r
 /* qn_sampler_set_text - what a request depends on besides the logits and the random number, by the tokens that precede its token. */
 void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request);
 
+/* qn_sampler_breaker_bytes - the memory of DRY's breakers, which may be as many as the vocabulary has tokens. */
+size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
+
 /* qn_sampler_observe - after a token has been sampled, and before the next request: mirostat follows its surprise. */
 void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
 

@@ -4,9 +4,9 @@
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/splitmix.h"
+#include "engine/dry.h"
 
 #include <math.h>
-#include <string.h>
 
 struct qn_sampler {
     qn_sampling params;
@@ -16,8 +16,8 @@ struct qn_sampler {
     bool has_begun;  /* the first token has been requested */
     size_t n_before; /* preceding tokens then: the generated text begins behind them */
     qn_sample_kernels kernels;
-    qn_token *breakers; /* params.dry_breakers, sorted; NULL if DRY is off */
-    void *scratch;      /* for qn_sampler_sample; allocated when it is first called */
+    qn_sample_breakers *breakers; /* NULL: none, or DRY is off */
+    void *scratch;                /* for qn_sampler_sample; allocated when it is first called */
 };
 
 /* Bounds of repeat_penalty. Logits, which are divided or multiplied by it, remain finite up to a magnitude of 3e35; those of
@@ -56,9 +56,7 @@ static qn_status check_dry(const qn_sampling *p)
         return qn_fail(QN_ERR_INVALID, "dry_allowed_length: %d, expected 0 to 1000", p->dry_allowed_length);
     if (p->dry_penalty_last_n < -1)
         return qn_fail(QN_ERR_INVALID, "dry_penalty_last_n: %d, expected -1 or more", p->dry_penalty_last_n);
-    if (p->n_dry_breakers && !p->dry_breakers)
-        return qn_fail(QN_ERR_INVALID, "dry_breakers: NULL, expected %zu tokens", p->n_dry_breakers);
-    return QN_OK;
+    return qn_dry_check(p->dry_breakers, p->n_dry_breakers);
 }
 
 static qn_status check_mirostat(const qn_sampling *p)
@@ -103,20 +101,13 @@ static qn_status check_params(const qn_sampling *p)
     return check_mirostat(p);
 }
 
-static qn_status copy_breakers(qn_sampler *sampler)
+static qn_status copy_breakers(const qn_sampling *given, qn_sampler *sampler)
 {
-    qn_sampling *p = &sampler->params;
-    const qn_token *given = p->dry_breakers;
-    if (!(p->dry_multiplier > 0))
-        p->n_dry_breakers = 0;
-    p->dry_breakers = NULL;
-    if (!p->n_dry_breakers)
+    sampler->params.dry_breakers = NULL;
+    sampler->params.n_dry_breakers = 0;
+    if (!(given->dry_multiplier > 0) || !given->n_dry_breakers)
         return QN_OK;
-    QN_TRY(qn_alloc(&sampler->breakers, p->n_dry_breakers, sizeof *sampler->breakers, "sampler"));
-    memcpy(sampler->breakers, given, p->n_dry_breakers * sizeof *given);
-    qn_sample_sort_breakers(sampler->breakers, p->n_dry_breakers);
-    p->dry_breakers = sampler->breakers;
-    return QN_OK;
+    return qn_dry_create(given->dry_breakers, given->n_dry_breakers, &sampler->breakers);
 }
 
 qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sampler **out)
@@ -132,7 +123,7 @@ qn_status qn_sampler_create(const qn_sampling *params, size_t n_vocab, qn_sample
     *sampler =
         (qn_sampler){ .params = *params, .n_vocab = n_vocab, .random = params->seed, .mirostat_mu = 2 * params->mirostat_tau };
     qn_sample_kernels_init(&sampler->kernels, cpu);
-    const qn_status status = copy_breakers(sampler);
+    const qn_status status = copy_breakers(params, sampler);
     if (status != QN_OK)
         qn_sampler_free(sampler);
     else
@@ -144,9 +135,14 @@ void qn_sampler_free(qn_sampler *sampler)
 {
     if (!sampler)
         return;
-    qn_free(sampler->breakers);
+    qn_dry_free(sampler->breakers);
     qn_free(sampler->scratch);
     qn_free(sampler);
+}
+
+size_t qn_sampler_breaker_bytes(const qn_sampler *sampler)
+{
+    return qn_dry_bytes(sampler->breakers);
 }
 
 void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request)
@@ -163,6 +159,7 @@ void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size
     request->n_generated = n_generated;
     request->text = is_dry ? recent + (n_recent - n_text) : NULL;
     request->n_text = is_dry ? n_text : 0;
+    request->breakers = is_dry ? sampler->breakers : NULL;
     request->mirostat_mu = sampler->mirostat_mu;
 }
 

@@ -122,7 +122,7 @@ static size_t count_bytes(const qn_request *r, const qn_request *before)
 {
     enum { PARTS = 4 << 10 }; /* sampler, parser, search */
     const qn_grammar *grammar = r->constraint.grammar;
-    size_t bytes = sizeof *r + PARTS;
+    size_t bytes = sizeof *r + PARTS + qn_sampler_breaker_bytes(r->sampler);
     if (!before || before->prompt != r->prompt)
         bytes += qn_input_prompt_bytes(r->prompt);
     if (!before || before->lists != r->lists)

@@ -81,6 +81,17 @@ static void write_biases(const qn_openai *x, qn_bytes *out)
     qn_json_close(out, ']');
 }
 
+static void write_breakers(const qn_openai *x, qn_bytes *out)
+{
+    size_t n;
+    const char *const *texts = qn_openai_breakers(x, &n);
+    qn_json_key(out, "dry_sequence_breakers");
+    qn_json_open(out, '[');
+    for (size_t i = 0; i < n; i++)
+        qn_json_string(out, texts[i]);
+    qn_json_close(out, ']');
+}
+
 /* What all choices have: it is written once. */
 static void write_shared_settings(const qn_openai *x, qn_bytes *out)
 {
@@ -97,6 +108,11 @@ static void write_shared_settings(const qn_openai *x, qn_bytes *out)
     write_number("top_n_sigma", s->top_n_sigma > 0 ? (double)s->top_n_sigma : -1, out);
     write_number("xtc_probability", s->xtc_probability, out);
     write_number("xtc_threshold", s->xtc_threshold, out);
+    write_number("dry_multiplier", s->dry_multiplier, out);
+    write_number("dry_base", s->dry_base, out);
+    qn_json_member_integer(out, "dry_allowed_length", s->dry_allowed_length);
+    qn_json_member_integer(out, "dry_penalty_last_n", s->dry_penalty_last_n);
+    write_breakers(x, out);
     qn_json_member_integer(out, "repeat_last_n", s->repeat_last_n);
     write_number("repeat_penalty", s->repeat_penalty, out);
     write_number("presence_penalty", s->presence_penalty, out);

@@ -112,7 +112,11 @@ typedef struct qn_openai {
     json_t *model, *stops; /* references to what base.model and stop point into */
     const char **stop;
     qn_token *stop_tokens;
-    qn_logit_bias *bias; /* one of each token */
+    json_t *given_breakers; /* a reference to what `breakers` points into */
+    const char **breakers;  /* [n_breakers] of DRY, as texts; NULL: the served model's */
+    size_t n_breakers;
+    qn_token *breaker_tokens; /* from bind on, where DRY is on */
+    qn_logit_bias *bias;      /* one of each token */
     size_t cap_bias;
     json_t *biases, *prompt; /* as the body has them, until bind; a prompt of ids alone is in `prompts` */
     qn_llama_fields fields;  /* of /completion */
@@ -184,6 +188,12 @@ bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal);
 
 /* qn_refuse_unsupported - fields of other servers that would change an answer, and are not there. openai_unsupported.c. */
 bool qn_refuse_unsupported(const json_t *body, bool is_chat, qn_refusal *refusal);
+
+/* qn_openai_take_dry - the values of DRY, of which sampling has what bodies do not have as -1 or NAN. qn_openai_bind_dry - what breakers
+ * are as tokens, where sampling is complete. qn_openai_breakers - the texts. openai_dry.c. */
+bool qn_openai_take_dry(qn_openai *x, const json_t *body, qn_refusal *refusal);
+bool qn_openai_bind_dry(qn_openai *x, qn_refusal *refusal);
+const char *const *qn_openai_breakers(const qn_openai *x, size_t *n);
 
 /* qn_openai_check_samplers - whether `samplers` names what llama.cpp has. openai_samplers.c. */
 bool qn_openai_check_samplers(const json_t *body, qn_refusal *refusal);

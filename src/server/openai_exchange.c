@@ -50,6 +50,9 @@ void qn_openai_free(qn_exchange *exchange)
     release_body(x);
     qn_free(x->stop);
     qn_free(x->stop_tokens);
+    qn_free(x->breakers);
+    qn_free_tokens(x->breaker_tokens);
+    json_decref(x->given_breakers);
     json_decref(x->model);
     json_decref(x->stops);
     qn_free(x->fields.list);
@@ -107,13 +110,15 @@ bool qn_openai_bind_count(qn_exchange *exchange, const qn_served *served, qn_ref
            qn_refuse(refusal, 400, status == QN_ERR_UNSUPPORTED ? "unsupported" : NULL, "messages", "%s", qn_error_text());
 }
 
-/* What n choices have until the answer ends, beside what their requests do: stop strings stay values of the body. */
+/* What n choices have until the answer ends, beside what their requests do: stop strings and breakers stay values of the body. */
 static bool promise_choices(const qn_openai *x, size_t n, qn_refusal *refusal)
 {
     enum { VALUE_BYTES = 128 };
     size_t bytes = n * (sizeof *x->base.requests + sizeof *x->choices);
     for (size_t i = 0; i < x->params.n_stop; i++)
         bytes += VALUE_BYTES + strlen(x->stop[i]);
+    for (size_t i = 0; i < x->n_breakers; i++)
+        bytes += VALUE_BYTES + strlen(x->breakers[i]);
     return qn_account_take(x->base.account, bytes) || qn_refuse_over(x->base.account, refusal);
 }
 

@@ -108,6 +108,8 @@ static void fill_sampling(qn_openai *x)
     fill(&s->top_n_sigma, otherwise->top_n_sigma);
     fill(&s->xtc_probability, otherwise->xtc_probability);
     fill(&s->xtc_threshold, otherwise->xtc_threshold);
+    fill(&s->dry_multiplier, otherwise->dry_multiplier);
+    fill(&s->dry_base, otherwise->dry_base);
     fill(&s->repeat_penalty, otherwise->repeat_penalty);
     fill(&s->frequency_penalty, otherwise->frequency_penalty);
     fill(&s->presence_penalty, otherwise->presence_penalty);
@@ -115,6 +117,10 @@ static void fill_sampling(qn_openai *x)
         s->top_k = otherwise->top_k;
     if (s->mirostat < 0)
         s->mirostat = otherwise->mirostat;
+    if (s->dry_allowed_length < 0)
+        s->dry_allowed_length = otherwise->dry_allowed_length;
+    if (s->dry_penalty_last_n < -1)
+        s->dry_penalty_last_n = otherwise->dry_penalty_last_n;
     if (s->repeat_last_n < 0)
         s->repeat_last_n = otherwise->repeat_last_n;
     if (!x->has_seed)
@@ -398,7 +404,7 @@ bool qn_openai_common(qn_openai *x, const json_t *body, qn_refusal *refusal)
     x->base.model = json_string_value(x->model);
     return qn_refuse_unsupported(body, x->kind == QN_OPENAI_CHAT, refusal) &&
            qn_field_bool(body, "stream", &x->base.is_stream, refusal) && take_sampling(x, body, refusal) &&
-           qn_openai_check_samplers(body, refusal) && take_ends(x, body, refusal);
+           qn_openai_take_dry(x, body, refusal) && qn_openai_check_samplers(body, refusal) && take_ends(x, body, refusal);
 }
 
 bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
@@ -411,5 +417,5 @@ bool qn_openai_params(qn_openai *x, const json_t *body, qn_refusal *refusal)
 bool qn_openai_bind_params(qn_openai *x, qn_refusal *refusal)
 {
     fill_sampling(x);
-    return bind_ends(x, refusal) && bind_biases(x, refusal);
+    return bind_ends(x, refusal) && bind_biases(x, refusal) && qn_openai_bind_dry(x, refusal);
 }

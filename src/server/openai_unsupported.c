@@ -27,7 +27,6 @@ static const struct {
     { "use_beam_search", FALSE, OF_ALL },
     { "tfs_z", ONE, OF_ALL },
     { "dynatemp_range", ZERO, OF_ALL },
-    { "dry_multiplier", ZERO, OF_ALL },
     { "adaptive_target", NOT_POSITIVE, OF_ALL },
     { "min_keep", ZERO, OF_ALL },
     { "logits_processors", EMPTY, OF_ALL },

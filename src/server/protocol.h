@@ -70,11 +70,13 @@ typedef struct qn_origin {
 /* The model that answers. Its pointers outlive the exchange. */
 typedef struct qn_served {
     qn_model *model;
-    const char *name;        /* in answers; NULL: the name that the body has, "" without one */
-    const char *fingerprint; /* system_fingerprint; NULL: none */
-    uint32_t n_ctx;          /* most tokens of a request */
-    int64_t max_tokens;      /* of an answer, whatever the body says; < 0: no limit */
-    qn_sampling sampling;    /* for what the body does not have; its seed is ignored */
+    const char *name;            /* in answers; NULL: the name that the body has, "" without one */
+    const char *fingerprint;     /* system_fingerprint; NULL: none */
+    uint32_t n_ctx;              /* most tokens of a request */
+    int64_t max_tokens;          /* of an answer, whatever the body says; < 0: no limit */
+    qn_sampling sampling;        /* for what the body does not have; its seed and breakers are ignored */
+    const char *const *breakers; /* [n_breakers] of DRY, as texts; NULL: the library's defaults */
+    size_t n_breakers;
 } qn_served;
 
 /* A body that was parsed, and the answer to it. The caller reads these members; protocols have more behind them. */

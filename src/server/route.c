@@ -159,23 +159,34 @@ static bool page_model(qn_http *http, const char *rest, qn_page *page, qn_refusa
     return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", rest);
 }
 
+static void write_number(const char *name, double value, qn_bytes *out)
+{
+    qn_json_key(out, name);
+    qn_json_number(out, value);
+}
+
 static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_bytes *out)
 {
     qn_json_member_integer(out, "seed", http->params.has_seed ? (int64_t)http->params.seed : -1);
-    qn_json_key(out, "temperature");
-    qn_json_number(out, sampling->temperature);
+    write_number("temperature", sampling->temperature, out);
     qn_json_member_integer(out, "top_k", sampling->top_k);
-    qn_json_key(out, "top_p");
-    qn_json_number(out, sampling->top_p);
-    qn_json_key(out, "min_p");
-    qn_json_number(out, sampling->min_p);
+    write_number("top_p", sampling->top_p, out);
+    write_number("min_p", sampling->min_p, out);
     qn_json_member_integer(out, "repeat_last_n", sampling->repeat_last_n);
-    qn_json_key(out, "repeat_penalty");
-    qn_json_number(out, sampling->repeat_penalty);
-    qn_json_key(out, "presence_penalty");
-    qn_json_number(out, sampling->presence_penalty);
-    qn_json_key(out, "frequency_penalty");
-    qn_json_number(out, sampling->frequency_penalty);
+    write_number("repeat_penalty", sampling->repeat_penalty, out);
+    write_number("presence_penalty", sampling->presence_penalty, out);
+    write_number("frequency_penalty", sampling->frequency_penalty, out);
+    write_number("typical_p", sampling->typical_p, out);
+    write_number("top_n_sigma", sampling->top_n_sigma > 0 ? (double)sampling->top_n_sigma : -1, out);
+    write_number("xtc_probability", sampling->xtc_probability, out);
+    write_number("xtc_threshold", sampling->xtc_threshold, out);
+    write_number("dry_multiplier", sampling->dry_multiplier, out);
+    write_number("dry_base", sampling->dry_base, out);
+    qn_json_member_integer(out, "dry_allowed_length", sampling->dry_allowed_length);
+    qn_json_member_integer(out, "dry_penalty_last_n", sampling->dry_penalty_last_n);
+    qn_json_member_integer(out, "mirostat", sampling->mirostat);
+    write_number("mirostat_tau", sampling->mirostat_tau, out);
+    write_number("mirostat_eta", sampling->mirostat_eta, out);
 }
 
 /* Of the model that is named, else of the first that is loaded. */

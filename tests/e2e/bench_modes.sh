@@ -16,7 +16,7 @@ import json, sys
 rows = [json.loads(line) for line in open(sys.argv[2] + "/out")]
 r = {(row["parallel"], row["test"]): row for row in rows} if "parallel" in rows[0] else {}
 one = {test: row for (n, test), row in r.items() if n == 1}
-defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1, "top_n_sigma": 0, "xtc_probability": 0, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1,
+defaults = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "typical_p": 1, "top_n_sigma": 0, "xtc_probability": 0, "xtc_threshold": 0.1, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n", ":", "\"", "*"],
              "repeat_penalty": 1, "repeat_last_n": 64, "frequency_penalty": 0,
             "presence_penalty": 0, "seed": 1}
 sys.exit(not eval(sys.argv[1]))
@@ -34,11 +34,16 @@ is '[row["test"] for row in rows] == ["pp8", "tg24"]'
 # Each option alone makes tokens sampled, the others by their defaults in run.
 for option in 'temp temperature 1' 'top-k top_k 7' 'top-p top_p 0.5' 'min-p min_p 0.25' 'repeat-penalty repeat_penalty 1.5' \
     'repeat-last-n repeat_last_n 9' 'frequency-penalty frequency_penalty 0.5' 'presence-penalty presence_penalty 0.5' 'typical typical_p 0.5' \
-    'top-n-sigma top_n_sigma 1.5' 'xtc-probability xtc_probability 0.5' 'xtc-threshold xtc_threshold 0.25' 'mirostat mirostat 2'; do
+    'top-n-sigma top_n_sigma 1.5' 'xtc-probability xtc_probability 0.5' 'xtc-threshold xtc_threshold 0.25' 'mirostat mirostat 2' \
+    'dry-multiplier dry_multiplier 0.5' 'dry-base dry_base 2' 'dry-allowed-length dry_allowed_length 3' 'dry-penalty-last-n dry_penalty_last_n 9'; do
     read -r name key value <<<"$option"
     measure -p 0 -n 4 -r 1 --$name $value
     is "one['tg4 sampled']['sampling'] == {**defaults, '$key': $value} and one['tg4']['sampling'] is None and len(rows) == 2"
 done
+measure -p 0 -n 4 -r 1 --dry-multiplier 0.5 --dry-sequence-breaker a --dry-sequence-breaker none --dry-sequence-breaker '"' --dry-sequence-breaker $'\n'
+is 'one["tg4 sampled"]["sampling"] == {**defaults, "dry_multiplier": 0.5, "dry_sequence_breakers": ["\"", "\n"]}'
+measure -p 0 -n 4 -r 1 --dry-sequence-breaker none
+is 'one["tg4 sampled"]["sampling"] == {**defaults, "dry_sequence_breakers": []}'
 measure --temp 1 --top-k 0 --top-p 1 --min-p 0 --seed 18446744073709551615 --json-schema "$schema" -d 130
 is '[row["test"] for row in rows] == ["pp8", "tg24", "tg24 sampled", "tg24 schema"] and all(row["depth"] == 130 for row in rows)'
 is 'one["tg24 schema"]["sampling"] == one["tg24 sampled"]["sampling"] == {**defaults, "temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 2**64 - 1}'
@@ -55,7 +60,7 @@ measure --parallel 2 --top-k 3 -n 0
 
 # The table says what the rows were sampled by.
 quern bench -m "$demo" -t 2 -p 8 -n 24 -r 2 --top-k 5 --json-schema "$schema" --parallel 2
-{ [ $status -eq 0 ] && [ "$(sed -n 1p "$work/out")" = 'sampled: temperature 0.8, top_k 5, top_p 0.95, min_p 0.05, typical_p 1, top_n_sigma 0, xtc_probability 0, xtc_threshold 0.1, mirostat 0, mirostat_tau 5, mirostat_eta 0.1, repeat_penalty 1, repeat_last_n 64, frequency_penalty 0, presence_penalty 0, seed 1' ] &&
+{ [ $status -eq 0 ] && [ "$(sed -n 1p "$work/out")" = 'sampled: temperature 0.8, top_k 5, top_p 0.95, min_p 0.05, typical_p 1, top_n_sigma 0, xtc_probability 0, xtc_threshold 0.1, mirostat 0, mirostat_tau 5, mirostat_eta 0.1, dry_multiplier 0, dry_base 1.75, dry_allowed_length 2, dry_penalty_last_n -1, repeat_penalty 1, repeat_last_n 64, frequency_penalty 0, presence_penalty 0, dry_sequence_breakers ["\n",":","\"","*"], seed 1' ] &&
     grep -q '^schema: sampled, .*ema.json$' "$work/out" && grep -q '^2 x tg24 sampled .* [0-9.]*$' "$work/out" && grep -q '^2 x tg24 schema ' "$work/out" &&
     grep -q '^2 x tg24 .* -$' "$work/out"; } || fail "the table"
 

@@ -31,6 +31,14 @@ refuses 2 "--temp: '1x' is not a number" run -m "$model" -p x --temp=1x
 refuses 2 '--top-p: 1.5 is out of range' run -m "$model" -p x --top-p 1.5
 refuses 2 '--min-p: 1 is out of range' run -m "$model" -p x --min-p 1
 refuses 2 '--repeat-penalty: 0 is out of range' run -m "$model" -p x --repeat-penalty 0
+refuses 2 '--dry-multiplier: -1 is out of range' run -m "$model" -p x --dry-multiplier -1
+refuses 2 '--dry-base: 0.5 is out of range' run -m "$model" -p x --dry-base 0.5
+refuses 2 '--dry-allowed-length: -1 is out of range' run -m "$model" -p x --dry-allowed-length -1
+refuses 2 '--dry-penalty-last-n: -2 is out of range' run -m "$model" -p x --dry-penalty-last-n -2
+for command in "run -p x" chat bench serve; do
+    refuses 2 '--dry-sequence-breaker: the text is empty, expected 1 to 64 bytes, or none' $command -m "$model" --dry-sequence-breaker a --dry-sequence-breaker ''
+    refuses 2 '--dry-sequence-breaker: a text of more than 64 bytes' $command -m "$model" --dry-sequence-breaker "$(printf 'x%.0s' {1..65})"
+done
 refuses 2 "--seed: '-1' is not" run -m "$model" -p x --seed -1
 refuses 2 '--seed: 18446744073709551616 is out of range' run -m "$model" -p x --seed 18446744073709551616
 refuses 2 "--kv: 'q4' is not one of" run -m "$model" -p x --kv q4

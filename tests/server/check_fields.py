@@ -335,10 +335,54 @@ def check_filters(lines):
     assert found["content"] != greedy and settings["xtc_probability"] == 1 and abs(settings["xtc_threshold"] - 0.05) < 1e-6, found
     assert settings["typical_p"] == 1 and settings["top_n_sigma"] == -1, settings
     assert lines.get(LLAMA, {**wild, "typical_p": 0.2, "seed": 3})["content"] != lines.get(LLAMA, {**wild, "seed": 3})["content"]
+    # The other value of a pair is the library's.
+    settings = lines.get(LLAMA, {**BODIES[LLAMA], "n_predict": 1, "xtc_probability": 1, "mirostat": 2})["generation_settings"]
+    assert [round(settings[name], 6) for name in ("xtc_threshold", "mirostat_tau", "mirostat_eta")] == [0.1, 5, 0.1], settings
     calm, lively = (lines.get(LLAMA, {**wild, "seed": 3, "n_predict": 60, "mirostat": 2, "mirostat_tau": tau, "mirostat_eta": 0.5})["content"] for tau in (0, 12))
     assert calm != lively and lines.get(LLAMA, {**wild, "mirostat": 2})["generation_settings"]["mirostat"] == 2
     plain = lines.get(LLAMA, {**wild, "seed": 4})["content"]
     assert plain == lines.get(LLAMA, {**wild, "seed": 4, "typical_p": 1, "top_n_sigma": -1, "xtc_probability": 0, "xtc_threshold": 0.2})["content"]
+
+
+def check_dry(lines):
+    """A prompt that repeats itself goes on so, unless DRY is on and nothing breaks the repetition."""
+    defaults = {"dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n", ":", '"', "*"]}
+    prompt = "Tom and Tom and Tom and Tom and"
+    # One token, and as many as it takes; a text that the prompt does not have; one that ends within a token.
+    same = [{"dry_multiplier": 0}, {"dry_penalty_last_n": 0}, {"dry_penalty_last_n": 3}, {"dry_allowed_length": 1000}, {"dry_sequence_breakers": [" and"]},
+            {"dry_sequence_breakers": ["?", "m and"]}, {"dry_sequence_breakers": ["Tom and"]}]
+    other = [{}, {"dry_base": 0}, {"dry_sequence_breakers": []}, {"dry_sequence_breakers": None}, {"dry_sequence_breakers": ["Tom or", "and Bob"]}, {"dry_sequence_breakers": ["x" * 64] * 64}]
+    for path, key in ((TEXT, "max_tokens"), (LLAMA, "n_predict")):
+        body = {"prompt": prompt, key: 3, "temperature": 0}
+        plain = text_of(path, lines.get(path, body))
+        assert plain.startswith(" Tom"), plain
+        for fields in (*same, *other):
+            answer = lines.get(path, {**body, "dry_multiplier": 2, **fields})
+            assert (text_of(path, answer) == plain) == (fields in same), (path, fields, answer)
+            if path == LLAMA:
+                given = {name: value for name, value in fields.items() if value is not None and fields != {"dry_base": 0}}
+                settings = {name: answer["generation_settings"][name] for name in defaults}
+                assert settings == {**defaults, "dry_multiplier": 2, **given}, (fields, settings)
+    # Without it a story says the same things again.
+    story = {"prompt": "Once upon a time", "n_predict": 190, "temperature": 0}
+    texts = [lines.get(LLAMA, {**story, "dry_multiplier": multiplier})["content"].split() for multiplier in (0, 2)]
+    longest = [max(n for n in range(1, 30) for i in range(len(text) - n) if any(text[j:j + n] == text[i:i + n] for j in range(i + 1, len(text) - n + 1))) for text in texts]
+    assert longest[1] < longest[0], (longest, texts)
+    for path, body in BODIES.items():
+        body = {**body, LIMITS[path]: 2, "dry_multiplier": 0.8}
+        for name, values, wrong in (("dry_multiplier", (0, 0.8, 1e6), (-1, 1.1e6, "1", True)), ("dry_base", (0, 0.5, 1, 1.75, 1e6), (-1, 1.1e6, "1")),
+                                    ("dry_allowed_length", (0, 2, 1000), (-1, 1001, 1.5, "1")), ("dry_penalty_last_n", (-1, 0, 2**31 - 1), (-2, 2**31, 1.5)),
+                                    ("dry_sequence_breakers", ([], ["\n"], ["é"], ["a"] * 64, ["x" * 64], None),
+                                     ("\n", '["\\n"]', [""], ["a", 5], [["a"]], {"a": 1}, ["a"] * 65, ["x" * 65], ["é" * 33], ["a\0b"], 5))):
+            for value in values:
+                lines.ask(path, {**body, name: value})
+            for value in wrong:
+                lines.refused(path, {**body, name: value}, name)
+                lines.refused(path, {**body, "dry_multiplier": 0, name: value}, name)
+        lines.refused(path, {**body, "dry_sequence_breakers": ["a"] * 65}, "dry_sequence_breakers", "65")
+        lines.refused(path, {**body, "dry_sequence_breakers": ["a", "x" * 100]}, "dry_sequence_breakers", "100 bytes")
+        many = [chr(ord("a") + i) + "".join(chr(ord("!") + at * 7 % 15) for at in range(63)) for i in range(26)]
+        lines.refused(path, {**body, "dry_sequence_breakers": many}, "dry_sequence_breakers", "more than the 16384 tokens")
 
 
 def check_samplers(lines):
@@ -370,7 +414,7 @@ def check_samplers(lines):
 
 def check_refused(lines):
     values = {"allowed_token_ids": ([1], []), "bad_words": (["a"], []), "include_stop_str_in_output": (True, False),
-              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "mirostat": (1, 0), "dry_multiplier": (0.8, 0), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
+              "skip_special_tokens": (False, True), "use_beam_search": (True, False), "mirostat": (1, 0), "dynatemp_range": (0.5, 0), "prompt_logprobs": (1, None), "truncate_prompt_tokens": (5, None),
               "stop_regex": ("a", ""), "return_token_ids": (True, False), "logits_processors": (["a"], []),
               "guided_decoding": ({"regex": "a"}, {}), "format": ("json", ""), "extra_body": ({"guided_regex": "a"}, {})}
     of_chats = {"chat_template": ("x", None), "documents": ([{"text": "a"}], []), "echo": (True, False), "separate_reasoning": (False, True),
@@ -408,6 +452,7 @@ def main():
     check_constraints(demo)
     check_ends(demo)
     check_filters(demo)
+    check_dry(demo)
     check_samplers(demo)
     check_refused(demo)
     print("check_fields: all is right")

@@ -171,12 +171,16 @@ int main(int argc, char **argv)
         fprintf(stderr, "protocol_lines: %s\n", argc < 2 ? "expected MODEL" : qn_error_text());
         return 2;
     }
-    const qn_served served = { .model = model,
-                               .name = "quern-test",
-                               .fingerprint = "b1",
-                               .n_ctx = CONTEXT,
-                               .max_tokens = 64,
-                               .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1, .repeat_last_n = 64 } };
+    qn_served served = { .model = model,
+                         .name = "quern-test",
+                         .fingerprint = "b1",
+                         .n_ctx = CONTEXT,
+                         .max_tokens = 64,
+                         .sampling = qn_sampling_defaults() };
+    served.sampling.temperature = 1;
+    served.sampling.top_k = 0;
+    served.sampling.top_p = 1;
+    served.sampling.min_p = 0;
     while (getline(&text, &capacity, stdin) > 0) {
         json_t *line = json_loads(text, JSON_ALLOW_NUL, NULL), *result = line ? answer(line, &served, &kept) : NULL;
         char *printed = result ? json_dumps(result, JSON_COMPACT) : NULL;

@@ -57,12 +57,14 @@ static void values_reach_the_request(void **unused)
     for (size_t i = 0; i < 3; i++) {
         label("%s", paths[i]);
         qn_exchange *x =
-            with(paths[i], "\"temperature\":1.5,\"top_k\":3,\"top_p\":0.75,\"min_p\":0.25,\"repetition_penalty\":1.25,"
-                           "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
-                           "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
-                           "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\",\"min_tokens\":4,"
-                           "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"],\"typical_p\":0.5,"
-                           "\"top_n_sigma\":1.5,\"xtc_probability\":0.25,\"xtc_threshold\":0.125");
+            with(paths[i],
+                 "\"temperature\":1.5,\"top_k\":3,\"top_p\":0.75,\"min_p\":0.25,\"repetition_penalty\":1.25,"
+                 "\"repeat_last_n\":5,\"frequency_penalty\":-2,\"presence_penalty\":2,\"seed\":-7,"
+                 "\"max_tokens\":9,\"ignore_eos\":true,\"stop\":[\"x\",\"yz\"],\"stream\":true,"
+                 "\"logit_bias\":{\"5\":-100,\"6\":1.5},\"model\":\"other\",\"min_tokens\":4,"
+                 "\"stop_token_ids\":[7,8.0],\"samplers\":[\"top_k\",\"temp\"],\"typical_p\":0.5,"
+                 "\"top_n_sigma\":1.5,\"xtc_probability\":0.25,\"xtc_threshold\":0.125,\"dry_multiplier\":0.5,"
+                 "\"dry_base\":2,\"dry_allowed_length\":4,\"dry_penalty_last_n\":50,\"dry_sequence_breakers\":[\"\\n\",\"e\"]");
         const qn_request_params *p = x->requests;
         const qn_sampling *s = &p->sampling;
         assert_true(s->temperature == 1.5f && s->top_k == 3 && s->top_p == 0.75f && s->min_p == 0.25f);
@@ -72,6 +74,8 @@ static void values_reach_the_request(void **unused)
         assert_int_equal(p->max_tokens, 9);
         assert_true(s->typical_p == 0.5f && s->top_n_sigma == 1.5f && s->xtc_probability == 0.25f &&
                     s->xtc_threshold == 0.125f);
+        assert_true(s->dry_multiplier == 0.5f && s->dry_base == 2 && s->dry_allowed_length == 4 && s->dry_penalty_last_n == 50);
+        assert_true(s->n_dry_breakers > 4 && s->dry_breakers[s->n_dry_breakers - 1] == -1);
         assert_int_equal(p->min_tokens, 4);
         assert_true(p->n_stop_tokens == 2 && p->stop_tokens[0] == 7 && p->stop_tokens[1] == 8);
         assert_true(p->ignore_end && x->is_stream);

@@ -227,6 +227,19 @@ static void generated_text_is_penalised(void **unused)
     }
 }
 
+static bool ends_with_breaker(const qn_sampling *p, const qn_token *text, size_t n)
+{
+    size_t length = 0;
+    for (size_t i = 0; i < p->n_dry_breakers; i++, length++) {
+        if (p->dry_breakers[i] != -1)
+            continue;
+        if (length <= n && !memcmp(p->dry_breakers + i - length, text + (n - length), length * sizeof *text))
+            return true;
+        length = (size_t)-1;
+    }
+    return false;
+}
+
 /* The penalty of each token from the definition: the longest suffix of the text, without breakers, that occurred before the token. */
 static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, qn_token token)
 {
@@ -235,8 +248,7 @@ static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, 
         size_t length = 0;
         bool is_broken = false;
         for (; length < at && !is_broken; length++) {
-            for (size_t b = 0; b < p->n_dry_breakers; b++)
-                is_broken |= p->dry_breakers[b] == text[n - 1 - length];
+            is_broken = ends_with_breaker(p, text, n - length);
             if (is_broken || text[at - 1 - length] != text[n - 1 - length])
                 break;
         }
@@ -244,9 +256,7 @@ static double dry_penalty(const qn_sampling *p, const qn_token *text, size_t n, 
             penalty =
                 fmax(penalty, (double)p->dry_multiplier * pow((double)p->dry_base, (double)length - p->dry_allowed_length));
     }
-    for (size_t b = 0; b < p->n_dry_breakers; b++)
-        penalty = p->dry_breakers[b] == token ? 0 : penalty;
-    return fmin(penalty, 1e6);
+    return ends_with_breaker(p, &token, 1) ? 0 : fmin(penalty, 1e6);
 }
 
 /* Texts of few different tokens, which repeat. A token's logit is that of the only allowed one. */
@@ -254,7 +264,8 @@ static void repetitions_are_penalised(void **unused)
 {
     (void)unused;
     enum { LENGTH = 200, TOKENS = 4 };
-    static const qn_token breakers[] = { 3, 9, 2 };
+    static const qn_token breakers[] = { 3, -1, 9, -1, 0, 1, -1, 0, 1, 1, -1, 1, 0, -1, 1, 0, 0, 0, 0, 2, -1, 2, -1 };
+    static const size_t ends[] = { 0, 2, 4, 7, 11, 21, 23 };
     float zeros[TOKENS] = { 0 };
     qn_token text[LENGTH];
     uint32_t random = 1;
@@ -266,7 +277,7 @@ static void repetitions_are_penalised(void **unused)
         params.dry_allowed_length = round % 4;
         params.dry_penalty_last_n = round % 3 ? -1 : 50;
         params.dry_breakers = breakers;
-        params.n_dry_breakers = (size_t)(round / 3 % 4);
+        params.n_dry_breakers = ends[round / 3 % 7];
         const size_t n = (size_t)round % LENGTH;
         for (size_t i = 0; i < n; i++) {
             random = random * 1664525 + 1013904223;
@@ -377,6 +388,7 @@ static void seeds_repeat(void **unused)
 static void rejects_bad_parameters(void **unused)
 {
     (void)unused;
+    static const qn_token open[] = { 1, -1, 2 }, empty[] = { 1, -1, -1 }, wrong[] = { -2, -1 }, longest[66] = { [65] = -1 };
     static const struct {
         qn_sampling params;
         const char *field;
@@ -410,6 +422,19 @@ static void rejects_bad_parameters(void **unused)
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_penalty_last_n = -2 },
           "dry_penalty_last_n: -2" },
         { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .n_dry_breakers = 1 }, "dry_breakers: NULL" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = open, .n_dry_breakers = 3 },
+          "dry_breakers: the last sequence has no -1" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = empty, .n_dry_breakers = 3 },
+          "dry_breakers: a sequence of no tokens" },
+        { { .top_p = 1, .repeat_penalty = 1, .dry_multiplier = 1, .dry_base = 2, .dry_breakers = wrong, .n_dry_breakers = 2 },
+          "dry_breakers: -2" },
+        { { .top_p = 1,
+            .repeat_penalty = 1,
+            .dry_multiplier = 1,
+            .dry_base = 2,
+            .dry_breakers = longest,
+            .n_dry_breakers = 66 },
+          "dry_breakers: a sequence of more than 64 tokens" },
         { { .top_p = 1, .repeat_penalty = 1, .mirostat = 1 }, "mirostat: 1, expected 0 or 2" },
         { { .top_p = 1, .repeat_penalty = 1, .mirostat_tau = -1 }, "mirostat_tau: -1, expected 0 to 100" },
         { { .top_p = 1, .repeat_penalty = 1, .mirostat_eta = NAN }, "mirostat_eta" },

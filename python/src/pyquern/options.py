@@ -45,6 +45,23 @@ class SamplingOptions(TypedDict, total=False):
     """With this probability the likely tokens but the least likely of them are dropped: 0."""
     xtc_threshold: float | None
     """The probability from which a token is likely for that: 0.1."""
+    dry_multiplier: float | None
+    """DRY: a token that continues n tokens as they were continued before loses this times dry_base to the power of
+    n - dry_allowed_length of its logit: 0, which is off."""
+    dry_base: float | None
+    """1.75; at least 1."""
+    dry_allowed_length: int | None
+    """Shorter repetitions are not penalised: 2."""
+    dry_penalty_last_n: int | None
+    """How many recent tokens DRY looks at: -1, all."""
+    dry_sequence_breakers: Sequence[str] | None
+    """Texts that no repetition goes across: a newline, a colon, a quotation mark and an asterisk; at most 64 of 64 bytes."""
+    mirostat: int | None
+    """2: Mirostat 2.0 in place of the filters, on the CPU: 0, which is off."""
+    mirostat_tau: float | None
+    """The mean surprise that it aims at, in bits: 5."""
+    mirostat_eta: float | None
+    """How fast it follows: 0.1."""
     repetition_penalty: float | None
     """Above 1, recent tokens become less likely: 1."""
     repeat_last_n: int | None
@@ -278,6 +295,13 @@ _SAMPLING = {
     "top_n_sigma": "top_n_sigma",
     "xtc_probability": "xtc_probability",
     "xtc_threshold": "xtc_threshold",
+    "dry_multiplier": "dry_multiplier",
+    "dry_base": "dry_base",
+    "dry_allowed_length": "dry_allowed_length",
+    "dry_penalty_last_n": "dry_penalty_last_n",
+    "mirostat": "mirostat",
+    "mirostat_tau": "mirostat_tau",
+    "mirostat_eta": "mirostat_eta",
     "repetition_penalty": "repeat_penalty",
     "repeat_last_n": "repeat_last_n",
     "presence_penalty": "presence_penalty",
@@ -285,12 +309,33 @@ _SAMPLING = {
 }
 
 
-def fill_sampling(sampling: Any, options: Options) -> int:
+def _take_breakers(sampling: Any, model: Any, options: Options) -> None:
+    """DRY's breakers, where it is on: the tokens of texts, which a model has."""
+    texts = options.take("dry_sequence_breakers")
+    if texts is not None:
+        given, n = options.strings(texts, "dry_sequence_breakers"), len(texts)
+    else:
+        count = ffi.new("size_t *")
+        given, n = lib.qn_dry_default_breakers(count), count[0]
+    if not sampling.dry_multiplier > 0:
+        return
+    if n and model is None:
+        raise InvalidError("dry_sequence_breakers: they become tokens of a model, expected model=, or no breakers: []")
+    if not n:
+        return
+    out = ffi.new("qn_token **"), ffi.new("size_t *")
+    check(lib.qn_dry_breakers(model, given, n, *out))
+    sampling.dry_breakers = options.keep(ffi.gc(out[0][0], lib.qn_free_tokens))
+    sampling.n_dry_breakers = out[1][0]
+
+
+def fill_sampling(sampling: Any, model: Any, options: Options) -> int:
     """Fills a qn_sampling. Returns the seed."""
     for name, field in _SAMPLING.items():
         value = options.take(name)
         if value is not None:
             assign(sampling, field, 0 if name == "top_k" and value == -1 else value, name)
+    _take_breakers(sampling, model, options)
     seed = options.take("seed")
     seed = secrets.randbits(64) if seed is None else integer(seed, "seed", -(2**63), 2**64 - 1) & (2**64 - 1)
     sampling.seed = seed
@@ -524,7 +569,7 @@ def _take_limit(options: Options, name: str) -> int:
 
 def fill_answer(params: Any, model: Any, options: Options, prompt: ChatPrompt | None) -> int:
     """Fills what qn_generate_params and qn_request_params have in common. Returns the seed."""
-    seed = fill_sampling(params.sampling, options)
+    seed = fill_sampling(params.sampling, model, options)
     params.max_tokens = _take_limit(options, "max_tokens")
     params.ignore_end = options.take_flag("ignore_eos", False)
     params.show_special = not options.take_flag("skip_special_tokens", True)

@@ -458,13 +458,13 @@ def _rewind_to(pointer: Any, tokens: Sequence[int]) -> int:
 class Sampler:
     """Samples tokens from logits, for loops of one's own: the library's sampler, with SamplingOptions. One thread at a time.
 
-    Without a seed it has a new one, `seed`.
+    Without a seed it has a new one, `seed`. With DRY (`dry_multiplier`) it needs the model, whose tokens the breakers become.
     """
 
-    def __init__(self, n_vocab: int, **given: Unpack[SamplingOptions]) -> None:
+    def __init__(self, n_vocab: int, *, model: Model | None = None, **given: Unpack[SamplingOptions]) -> None:
         options = Options("Sampler", given)
         sampling, out = ffi.new("qn_sampling *", lib.qn_sampling_defaults()), ffi.new("qn_sampler **")
-        self.seed = fill_sampling(sampling, options)
+        self.seed = fill_sampling(sampling, model._handle.pointer if model is not None else None, options)
         options.end()
         check(lib.qn_sampler_create(sampling, integer(n_vocab, "n_vocab", 1, 2**31 - 1), out))
         self._sampler = ffi.gc(out[0], lib.qn_sampler_free)

@@ -86,6 +86,14 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
     return n_top < n ? n_top : (uint32_t)n;
 }
 
+/* qn_sampling.dry_breakers. Each sequence is from its end to its beginning, with -1 behind it. */
+typedef struct qn_sample_breakers {
+    qn_token *tokens; /* [n_tokens] of all sequences */
+    size_t n_tokens;
+    const qn_token **sequences; /* [n], sorted by their tokens */
+    size_t n;
+} qn_sample_breakers;
+
 /* What is sampled by, and the result. Applied in this order:
  *
  *   mask, bias     tokens that are not allowed have the logit -inf. DRY's penalty of a token, negated, is the first value of its
@@ -120,13 +128,14 @@ static inline uint32_t qn_sample_n_top(const qn_logprobs *logprobs, size_t n)
  *   mirostat       applies instead of all others: ends before a token if its weight, before it is multiplied and truncated, is less
  *                  than qn_exp(-mirostat_mu ln 2) * (sum of all weights) / unit, after the first. On the CPU only */
 typedef struct qn_sample_request {
-    qn_sampling sampling;      /* checked by qn_sampler_create; dry_breakers ascend; repeat_last_n and seed are not read */
+    qn_sampling sampling;      /* checked by qn_sampler_create; repeat_last_n, seed and dry_breakers are not read */
     const qn_token *recent;    /* [n_recent] tokens that repeat_penalty applies to */
     const qn_token *generated; /* [n_generated] the generated text, which frequency_penalty and presence_penalty apply to */
     size_t n_recent, n_generated;
     const qn_token *text; /* [n_text] the tokens that DRY searches for repetitions, the last dry_penalty_last_n ones */
     size_t n_text;
-    const qn_logit_bias *bias; /* [n_bias]; values of a token that occurs twice are added */
+    const qn_sample_breakers *breakers; /* of DRY, sorted; NULL: none */
+    const qn_logit_bias *bias;          /* [n_bias]; values of a token that occurs twice are added */
     size_t n_bias;
     float mirostat_mu;       /* bits: tokens with more surprisal are dropped */
     const uint32_t *allowed; /* [qn_sample_mask_words(n)] bit t % 32 of word t / 32: token t is allowed; NULL: all are */
@@ -209,8 +218,8 @@ static inline int qn_sample_weight_bits(size_t n)
     return bits;
 }
 
-/* qn_sample_sort_breakers - the order of qn_sampling.dry_breakers in a request. */
-void qn_sample_sort_breakers(qn_token *breakers, size_t n);
+/* qn_sample_sort_breakers - the order of the breakers of a request. */
+void qn_sample_sort_breakers(qn_sample_breakers *breakers);
 
 /* qn_sample_depends_on_text - true if a token depends on the tokens before it otherwise than through the logits: the request has
  * pointers to them, or mirostat needs the surprise of the last one. */

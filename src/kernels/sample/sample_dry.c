@@ -3,22 +3,44 @@
 
 #include <stdlib.h>
 
-static int compare_tokens(const void *a, const void *b)
+static int compare_sequences(const void *a, const void *b)
 {
-    const qn_token x = *(const qn_token *)a, y = *(const qn_token *)b;
-    return (x > y) - (x < y);
+    const qn_token *x = *(const qn_token *const *)a, *y = *(const qn_token *const *)b;
+    for (; *x >= 0 && *x == *y; x++)
+        y++;
+    return (*x > *y) - (*x < *y);
 }
 
-static bool is_breaker(const qn_sampling *sampling, qn_token token)
+void qn_sample_sort_breakers(qn_sample_breakers *breakers)
 {
-    return sampling->n_dry_breakers &&
-           bsearch(&token, sampling->dry_breakers, sampling->n_dry_breakers, sizeof token, compare_tokens);
+    if (breakers->n)
+        qsort(breakers->sequences, breakers->n, sizeof *breakers->sequences, compare_sequences);
 }
 
-void qn_sample_sort_breakers(qn_token *breakers, size_t n)
+/* The first sequence of a range, whose tokens before `place` are the same, that has a token of at least `least` there. */
+static size_t find_from(const qn_sample_breakers *breakers, size_t begin, size_t end, size_t place, int64_t least)
 {
-    if (n)
-        qsort(breakers, n, sizeof *breakers, compare_tokens);
+    while (begin < end) {
+        const size_t middle = begin + (end - begin) / 2;
+        if (breakers->sequences[middle][place] < least)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return begin;
+}
+
+bool qn_sample_ends_breaker(const qn_sample_breakers *breakers, const qn_token *last, size_t n)
+{
+    size_t begin = 0, end = breakers ? breakers->n : 0;
+    for (size_t i = 0; i < n && begin < end; i++) {
+        const int64_t token = last[-(ptrdiff_t)i];
+        begin = find_from(breakers, begin, end, i, token);
+        end = find_from(breakers, begin, end, i, token + 1);
+        if (begin < end && breakers->sequences[begin][i + 1] < 0)
+            return true;
+    }
+    return false;
 }
 
 size_t qn_sample_dry_longest(const qn_sample_request *request)
@@ -26,7 +48,8 @@ size_t qn_sample_dry_longest(const qn_sample_request *request)
     const qn_sampling *sampling = &request->sampling;
     const size_t most = (size_t)sampling->dry_allowed_length + QN_SAMPLE_DRY_GROWTH;
     size_t n = 0;
-    while (n < most && n < request->n_text && !is_breaker(sampling, request->text[request->n_text - 1 - n]))
+    while (n < most && n < request->n_text &&
+           !qn_sample_ends_breaker(request->breakers, request->text + (request->n_text - 1 - n), request->n_text - n))
         n++;
     return n;
 }
@@ -47,7 +70,7 @@ float qn_sample_dry_penalty(const qn_sample_request *request, size_t longest, si
     size_t length = 0;
     while (length < longest && length < at && text[at - 1 - length] == end[-1 - (ptrdiff_t)length])
         length++;
-    if (length < (size_t)sampling->dry_allowed_length || is_breaker(sampling, text[at]))
+    if (length < (size_t)sampling->dry_allowed_length || qn_sample_ends_breaker(request->breakers, text + at, 1))
         return 0;
     return penalty_of(sampling, length);
 }

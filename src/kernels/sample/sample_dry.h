@@ -13,6 +13,9 @@ static inline bool qn_sample_has_dry(const qn_sampling *sampling)
     return sampling->dry_multiplier > 0 && sampling->dry_penalty_last_n != 0;
 }
 
+/* qn_sample_ends_breaker - whether one of the breakers, which may be NULL, ends with the last of n tokens, to which `last` points. */
+bool qn_sample_ends_breaker(const qn_sample_breakers *breakers, const qn_token *last, size_t n);
+
 /* qn_sample_dry_longest - the length of the longest match that can occur or differ: of the tokens after the last breaker. */
 size_t qn_sample_dry_longest(const qn_sample_request *request);
 
