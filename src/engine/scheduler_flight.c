@@ -60,6 +60,8 @@ static qn_status own_tokens(qn_request *r)
 static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool is_forced)
 {
     bool found = false;
+    if (r->has_output)
+        QN_TRY(emit_token(s, r, &found));
     QN_TRY(own_tokens(r));
     QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
     r->tokens[r->n_tokens++] = token;
@@ -200,7 +202,32 @@ static void lose_token(qn_request *r)
     qn_sampler_take_back(r->sampler, r->n_in_flight ? 2 : 1);
 }
 
-/* What one piece's rows have computed; `sampled` is its token, or NULL. */
+/* Adds what was sampled behind the tokens of a draft that are accepted, up to a token that ends the request. */
+static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
+{
+    qn_request *r = piece->request;
+    const size_t n = qn_draft_accepted(r->tokens + r->n_tokens, piece->n_drafted, sampled);
+    size_t n_taken = 0;
+    qn_sampler_take_back(r->sampler, piece->n_drafted - n);
+    qn_draft_count(&r->drafter, piece->n_drafted, n);
+    while (n_taken <= n && !r->is_over)
+        take_token(s, r, &sampled[n_taken++], QN_OK);
+    r->result.n_jumped += n_taken - 1;
+    r->memory->vtable->truncate(r->memory, r->memory->sequence->length - (piece->n_drafted - (n_taken - 1)));
+    qn_request_keep_prefix(s, r);
+}
+
+/* The token is not known yet: nothing of a draft is. */
+static void drop_draft(const qn_piece *piece)
+{
+    qn_request *r = piece->request;
+    if (!piece->n_drafted)
+        return;
+    r->memory->vtable->truncate(r->memory, r->memory->sequence->length - piece->n_drafted);
+    qn_sampler_take_back(r->sampler, piece->n_drafted);
+}
+
+/* What one piece's rows have computed; `sampled` are its tokens, or NULL. */
 static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;
@@ -215,6 +242,12 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
         qn_sequence_settle(sequence);
     else
         r->memory->vtable->on_append(r->memory, sequence->length + piece->n);
+    const bool is_known = !r->is_over && sampled && !r->is_rejected;
+    if (is_known && piece->n_drafted) {
+        take_draft(s, piece, sampled);
+        return;
+    }
+    drop_draft(piece);
     qn_request_keep_prefix(s, r);
     if (r->is_over)
         return;
@@ -244,7 +277,7 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const qn_piece *piece = &step->pieces[i];
         complete_piece(s, piece, piece->samples ? &step->requests[logit_row] : NULL);
-        logit_row += piece->samples;
+        logit_row += piece->samples ? 1 + piece->n_drafted : 0;
     }
     if (next)
         void_pieces(next);
@@ -345,7 +378,7 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
         qn_model_is_awaited(s->model) || qn_scheduler_wants_place(s))
         return false;
     for (uint32_t i = 0; i < step->n_pieces; i++)
-        if (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request))
+        if (step->pieces[i].n_drafted || (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)))
             return false;
     return true;
 }
