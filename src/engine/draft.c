@@ -1,8 +1,6 @@
 /* Drafts of forced text: when there is one, its tokens and their masks. */
 #include "engine/draft.h"
 
-#include "base/memory.h"
-
 #include <string.h>
 
 /* Below this part of accepted tokens drafts rest. While they do, the part grows. */
@@ -35,23 +33,9 @@ static size_t find_forced(const qn_draft_input *in, qn_token tokens[QN_GRAMMAR_F
     return status == QN_OK ? n : 0;
 }
 
-/* Returns how many tokens of a draft of n have masks. The match of the answer does not move on. */
-static size_t make_masks(const qn_draft_input *in, size_t n, uint32_t *masks)
-{
-    qn_constraint drafted = { 0 };
-    const qn_token *answer = in->tokens + (in->n - in->n_answer);
-    size_t n_made = 0;
-    if (qn_grammar_match_clone(in->constraint->match, &drafted.match) != QN_OK)
-        return 0;
-    while (n_made < n && qn_constraint_quick_mask(&drafted, answer, in->n_answer + n_made + 1, in->n_vocab,
-                                                  masks + n_made * qn_sample_mask_words(in->n_vocab)))
-        n_made++;
-    qn_grammar_match_free(drafted.match);
-    return n_made;
-}
-
 size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t most, uint32_t *masks)
 {
+    const size_t n_words = qn_sample_mask_words(in->n_vocab);
     qn_token forced[QN_GRAMMAR_FORCED];
     if (!drafter->is_on || !most)
         return 0;
@@ -59,7 +43,8 @@ size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t most,
     if (!n || rests(drafter))
         return 0;
     memcpy(in->tokens + in->n, forced, n * sizeof *forced);
-    return make_masks(in, n, masks);
+    memset(masks, 0, n * n_words * sizeof *masks);
+    return qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer), in->n_answer, n, n_words, masks);
 }
 
 bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *in)
