@@ -595,6 +595,14 @@ typedef struct qn_grammar_trigger {
     const char *text; /* zero-terminated UTF-8, 1 to 255 bytes; NULL unless QN_GRAMMAR_AFTER_TEXT */
 } qn_grammar_trigger;
 
+/* Whether text that a grammar forces takes fewer steps: its tokens are evaluated together, and those are kept that would have been
+ * sampled one by one. Answers are the same (docs/constrained-output.md). */
+typedef enum qn_jump_forward {
+    QN_JUMP_FORWARD_AUTO, /* where it was measured to be faster: on the CPU */
+    QN_JUMP_FORWARD_ON,
+    QN_JUMP_FORWARD_OFF
+} qn_jump_forward;
+
 typedef struct qn_generate_params {
     qn_sampling sampling;
     int64_t max_tokens; /* tokens to generate; < 0: no limit */
@@ -636,6 +644,8 @@ typedef struct qn_generate_params {
     bool (*on_token)(void *user, qn_token token);
 
     void *user; /* passed to the callbacks */
+
+    qn_jump_forward jump_forward; /* with a grammar, but not with mirostat or a reasoning_budget, nor on a deterministic GPU */
 } qn_generate_params;
 
 typedef struct qn_generate_result {
@@ -644,6 +654,7 @@ typedef struct qn_generate_result {
     size_t n_generated;      /* tokens generated, an end token included */
     double prompt_seconds;   /* prefill, with the first token sampled */
     double generate_seconds; /* the rest, callbacks included */
+    size_t n_jumped;         /* of n_generated, tokens of forced text that took no step of their own */
 } qn_generate_result;
 
 /* qn_generate_defaults - qn_sampling_defaults, no limits, no stop strings, no callbacks. */

@@ -106,6 +106,9 @@ typedef struct qn_request_result {
     uint32_t n_set_aside; /* how often it gave up its memory for other requests; at most 2 */
     uint32_t n_yielded;   /* how often it gave up its place for a request of another client */
     double queued_seconds, prompt_seconds, generate_seconds; /* until admitted; until the first token is sampled; the rest */
+    size_t
+        n_jumped; /* of n_generated, tokens of forced text that took no step of their own; a callback that returned false may have
+                        had fewer */
 } qn_request_result;
 
 typedef struct qn_request_params {
@@ -196,6 +199,8 @@ typedef struct qn_request_params {
      * it may not, and the submission is refused with QN_ERR_MEMORY. NULL: not called. */
     bool (*on_memory)(void *user, size_t bytes);
     void *user;
+
+    qn_jump_forward jump_forward; /* as in qn_generate_params; not with log probabilities, which need each token's own step */
 } qn_request_params;
 
 /* qn_request_defaults - no prompt, qn_sampling_defaults, no log probabilities, no limits, no callbacks. */

@@ -40,7 +40,7 @@ typedef struct qn_args {
     qn_texts stop, stop_tokens;
     int64_t n_predict, min_tokens, reasoning_budget;
     bool chat, ignore_end;
-    const char *json_schema, *grammar, *choices, *json_space, *json_order;
+    const char *json_schema, *grammar, *choices, *json_space, *json_order, *jump_forward;
     qn_sampling sampling;
     qn_texts dry_breakers; /* as they were given: see qn_breaker_texts */
     /* bench */

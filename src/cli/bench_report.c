@@ -2,6 +2,7 @@
 #include "cli/bench_report.h"
 
 #include "base/splitmix.h"
+#include "cli/grammar.h"
 #include "engine/read_rate.h"
 
 #include <jansson.h>
@@ -53,6 +54,7 @@ void qn_bench_sample(const qn_bench *bench, qn_bench_mode mode, size_t index, qn
         params->sampling.temperature = 0;
     params->sampling.seed += index;
     params->grammar = mode == QN_BENCH_SCHEMA ? bench->grammar : NULL;
+    params->jump_forward = qn_find_jump_forward(bench->args);
     params->ignore_end = true;
 }
 

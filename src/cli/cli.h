@@ -88,6 +88,7 @@ bool qn_begins_as_gguf(const char *path);
 
 extern const char *const qn_kv_names[];
 extern const char *const qn_json_spaces[], *const qn_json_orders[]; /* as qn_json_space and qn_json_order are */
+extern const char *const qn_jumps[];                                /* as qn_jump_forward */
 
 /* qn_resolve_model - make *model, where it is no file and a name of the hub (hub/name.h), the path of that model in the cache,
  * which the program keeps until it ends; downloads what is not there. Returns as qn_load_model. */

@@ -23,6 +23,10 @@ int qn_check_grammar(const qn_args *args)
         qn_cli_error("%s is for --json-schema", style);
         return QN_EXIT_USAGE;
     }
+    if (args->jump_forward && !args->json_schema && !args->grammar && !args->choices) {
+        qn_cli_error("--jump-forward is for grammars and schemas");
+        return QN_EXIT_USAGE;
+    }
     if (args->choices && (!*args->choices || *args->choices == ',' || args->choices[strlen(args->choices) - 1] == ',' ||
                           strstr(args->choices, ",,"))) {
         qn_cli_error("--choices: '%s' has an empty choice", args->choices);
@@ -37,6 +41,11 @@ static int find_name(const char *const *names, const char *name)
     while (name && names[i] && strcmp(names[i], name) != 0)
         i++;
     return i;
+}
+
+qn_jump_forward qn_find_jump_forward(const qn_args *args)
+{
+    return (qn_jump_forward)find_name(qn_jumps, args->jump_forward);
 }
 
 static int load_file(const char *path, qn_grammar_kind kind, const qn_args *args, qn_model *model, qn_grammar **out)

@@ -12,4 +12,7 @@ int qn_check_grammar(const qn_args *args);
  * Returns as qn_load_model; the error line names the file. */
 int qn_load_grammar(const qn_args *args, qn_model *model, qn_grammar **out);
 
+/* qn_find_jump_forward - that of --jump-forward. */
+qn_jump_forward qn_find_jump_forward(const qn_args *args);
+
 #endif

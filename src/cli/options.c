@@ -70,6 +70,7 @@ enum {
 const char *const qn_kv_names[] = { "f16", "aura8", "aura6", "aura4", "aura4v3", "aura4v2", "aura3", "aura2", NULL };
 const char *const qn_json_spaces[] = { "default", "indent", "compact", "any", NULL };
 const char *const qn_json_orders[] = { "schema", "any", NULL };
+const char *const qn_jumps[] = { "auto", "on", "off", NULL };
 static const char *const formats[] = { "table", "json", NULL };
 static const char *const apis[] = { "chat", "completions", NULL };
 static const char *const scopes[] = { "key", "all", NULL };
@@ -213,6 +214,9 @@ const qn_option qn_options[] = {
          "The syntax is llama.cpp's, without token literals; the text is what the rule root derives."),
     TEXT(RUN, "--choices", NULL, NULL, choices, "LIST", "the text is one of these: yes,no",
          "A choice that has a comma can be written as a grammar."),
+    CHOICE(RUN | BENCH, "--jump-forward", NULL, NULL, jump_forward, "HOW", qn_jumps,
+           "evaluate text that the grammar or schema forces in one step: auto, on, off",
+           "The text is the same. auto is on with the CPU."),
     FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
 
     INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 leaves the test out",

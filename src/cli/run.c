@@ -221,8 +221,11 @@ static void print_stats(const qn_args *args, const qn_generate_result *result)
     char peak[32];
     /* The first new token comes out of the prompt's evaluation: the time measured covers the others. */
     const size_t n_timed = result->n_generated > 1 ? result->n_generated - 1 : 0;
-    fprintf(stderr, "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens, %.1f tok/s; peak memory %s; seed %llu; %s\n",
-            result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated,
+    char forced[48] = "";
+    if (result->n_jumped)
+        snprintf(forced, sizeof forced, " (%zu forced)", result->n_jumped);
+    fprintf(stderr, "quern: prompt %zu tokens, %.1f tok/s; generated %zu tokens%s, %.1f tok/s; peak memory %s; seed %llu; %s\n",
+            result->n_prompt, rate(result->n_prompt, result->prompt_seconds), result->n_generated, forced,
             rate(n_timed, result->generate_seconds), qn_print_size(peak, qn_peak_rss()),
             (unsigned long long)args->sampling.seed, reason_text(result->reason));
 }
@@ -245,6 +248,7 @@ static int generate(const qn_args *args, const qn_model *model, qn_session *sess
     params.min_tokens = args->min_tokens;
     params.reasoning_budget = args->reasoning_budget;
     params.grammar = grammar;
+    params.jump_forward = qn_find_jump_forward(args);
     params.grammar_trigger.when = args->chat ? QN_GRAMMAR_AFTER_REASONING : QN_GRAMMAR_AT_ONCE;
     qn_stream stream;
     qn_generate_result result = { 0 };

@@ -147,8 +147,8 @@ typedef struct qn_device_vtable {
      *            computed; `finish` is not called for it
      *   sample   prepares the requests of the step that was launched last, and queues its sampling; nothing if it is queued. It comes
      *            before another `launch`, and before `finish`. After an error the step is over: `finish` is not called for it
-     *   finish   waits for the step that was launched first; then logits and sampled tokens are written. A token is
-     *            QN_SAMPLE_LOST if it has to be sampled from logits that the step launched behind it replaces */
+     *   finish   waits for the step that was launched first; then logits and sampled tokens are written. No step is launched behind one
+     *            with rows that the host samples (qn_sample_is_on_host) */
     qn_status (*launch)(qn_device *device, const qn_step *step);
     qn_status (*sample)(qn_device *device);
     qn_status (*finish)(qn_device *device);

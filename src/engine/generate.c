@@ -1,6 +1,6 @@
 /* The generation loop: evaluate, sample, pass on tokens and text, until a stop condition holds. */
 #include "engine/calls.h"
-#include "engine/constraint.h"
+#include "engine/draft.h"
 #include "engine/events.h"
 
 #include "base/memory.h"
@@ -14,8 +14,10 @@ struct generation {
     const qn_generate_params *params;
     qn_constraint constraint;
     qn_session_sampling sampling;
-    qn_logit_bias *held; /* [n_held] for the first tokens */
-    size_t n_held;
+    qn_drafter drafter;
+    qn_token sampled[1 + QN_DRAFT_TOKENS]; /* those of the last step, of which next_sampled is the next one */
+    size_t next_sampled;
+    qn_logit_bias *held; /* for the first tokens */
     qn_stop_strings *stop_strings;
     qn_stop *stop;
     qn_utf8_stream utf8;
@@ -146,28 +148,57 @@ static qn_status emit_token(struct generation *g, qn_token token, bool *keep_goi
     return QN_OK;
 }
 
+/* What can be drafted behind the token that is sampled next. */
+static size_t most_drafted(const struct generation *g)
+{
+    const int64_t limit = g->params->max_tokens;
+    return limit < 0 ? SIZE_MAX : (size_t)limit - g->result.n_generated - 1;
+}
+
+/* Samples the next tokens, and takes the first. */
+static qn_status sample(struct generation *g, const qn_token *tokens, size_t n, qn_token *next)
+{
+    const int64_t left = g->params->min_tokens - (int64_t)g->result.n_generated;
+    g->sampling.n_holding = left > 0 ? (size_t)left : 0;
+    g->sampling.most_drafted = most_drafted(g);
+    g->sampling.n_sampled = g->next_sampled = 0;
+    QN_TRY(qn_session_sample(g->session, tokens, n, &g->sampling));
+    *next = g->sampled[0];
+    g->next_sampled = 1;
+    return QN_OK;
+}
+
 /* Evaluates tokens and, if next is not NULL, samples the next token. A cancelled evaluation is a stop reason, not an error. A
  * request to cancel during the last batch stops the next evaluation; the token sampled from that batch is then pending. */
 static qn_status evaluate(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *keep_going)
 {
-    const qn_status status =
-        next ? qn_session_sample(g->session, tokens, n, &g->sampling, next) : qn_session_append(g->session, tokens, n);
+    const qn_status status = next ? sample(g, tokens, n, next) : qn_session_append(g->session, tokens, n);
     *keep_going = status == QN_OK;
     if (!*keep_going)
         g->result.reason = QN_STOP_CANCELLED;
     return status == QN_ERR_CANCELLED ? QN_OK : status;
 }
 
-/* Evaluates tokens and sets *next to the token that follows: of the words that end reasoning, or sampled. */
+/* Sampled tokens that are evaluated and were not passed on. */
+static size_t n_waiting(const struct generation *g)
+{
+    return g->sampling.n_sampled - g->next_sampled;
+}
+
+/* Evaluates tokens, unless they are, and sets *next to the token that follows: of the words that end reasoning, or sampled. */
 static qn_status advance(struct generation *g, const qn_token *tokens, size_t n, qn_token *next, bool *keep_going)
 {
+    if (n_waiting(g)) {
+        g->result.n_jumped++;
+        *next = g->sampled[g->next_sampled++];
+        return QN_OK;
+    }
     if (g->params->reasoning_budget >= 0 && g->next_word == g->n_words) {
         qn_free_tokens(g->words);
         g->next_word = 0;
         QN_TRY(qn_events_words(&g->events, g->session->model, &g->words, &g->n_words));
     }
     const bool is_word = g->next_word < g->n_words;
-    g->sampling.n_held = (int64_t)g->result.n_generated < g->params->min_tokens ? g->n_held : 0;
     QN_TRY(evaluate(g, tokens, n, is_word ? NULL : next, keep_going));
     if (is_word)
         *next = g->words[g->next_word++];
@@ -198,7 +229,7 @@ static qn_status generate(struct generation *g, const qn_token *tokens, size_t n
             g->result.reason = QN_STOP_LENGTH;
             break;
         }
-        if (g->session->length == g->session->n_ctx) {
+        if (g->session->length - n_waiting(g) == g->session->n_ctx) {
             g->result.reason = QN_STOP_CONTEXT;
             break;
         }
@@ -268,8 +299,12 @@ static qn_status begin(struct generation *g, const qn_token *tokens, size_t n)
     QN_TRY(qn_sampler_create(&params->sampling, model->hparams.n_vocab, &g->sampling.sampler));
     QN_TRY(qn_constraint_create(model, params->grammar, &params->grammar_trigger, params->ignore_end, tail, n_tail,
                                 &params->sampling, &g->constraint));
+    g->drafter = qn_drafter_create(model->device, params->jump_forward, &params->sampling, params->reasoning_budget >= 0,
+                                   &g->constraint);
+    g->sampling.drafter = &g->drafter;
+    g->sampling.sampled = g->sampled;
     QN_TRY(qn_held_biases(model, params->min_tokens, params->ignore_end, params->stop_tokens, params->n_stop_tokens, NULL, 0,
-                          &g->held, &g->n_held));
+                          &g->held, &g->sampling.n_held));
     g->sampling.held = g->held;
     QN_TRY(qn_stop_strings_create(params->stop, params->n_stop, &g->stop_strings));
     QN_TRY(qn_stop_create(g->stop_strings, &g->stop));
@@ -285,6 +320,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_status status = begin(&g, tokens, n);
     if (status == QN_OK)
         status = generate(&g, tokens, n);
+    qn_session_drop_sampled(session, n_waiting(&g));
     atomic_store(&session->cancelled, false); /* a request that came too late does not apply to the next call */
     if (status == QN_OK && result)
         *result = g.result;
@@ -298,6 +334,7 @@ qn_status qn_generate(qn_session *session, const qn_token *tokens, size_t n, con
     qn_free(g.held);
     qn_free(g.sampling.logits);
     qn_free(g.sampling.allowed);
+    qn_free(g.sampling.masks);
     qn_utf8_stream_free(&g.utf8);
     qn_session_leave(session);
     return status;

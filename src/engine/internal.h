@@ -134,24 +134,36 @@ typedef struct qn_session_sampling {
     qn_sampler *sampler;
     struct qn_constraint *constraint; /* engine/constraint.h */
     uint32_t answer_begin;            /* the session's length at which the answer began */
-    const qn_logit_bias *held;        /* [n_held] of qn_held_biases, while they are held back */
-    size_t n_held;
+    const qn_logit_bias *held;        /* [n_held] of qn_held_biases */
+    size_t n_held, n_holding;         /* the next n_holding tokens are sampled with them */
+    struct qn_drafter *drafter;       /* engine/draft.h */
+    size_t most_drafted;              /* tokens that may follow the next one */
     /* Zero, and free them afterwards: of the step whose token was rejected, and the mask. */
     float *logits;     /* [n_vocab] */
     uint32_t *allowed; /* [qn_sample_mask_words(n_vocab)] */
+    uint32_t *masks;   /* [QN_DRAFT_TOKENS, qn_sample_mask_words(n_vocab)] of a draft */
+    /* Out: tokens that were sampled, and all but the last evaluated. */
+    qn_token *sampled; /* [1 + QN_DRAFT_TOKENS] */
+    size_t n_sampled;
 } qn_session_sampling;
 
-/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and sample the next token.
+/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and sample the next token, and with a drafter perhaps more,
+ * of which all but the last are appended, too.
  *
  * QN_ERR_INVALID if a logit is NaN or the largest is infinite, or no token may follow; the tokens have been appended. */
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling,
-                            qn_token *next);
+qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling);
+
+/* qn_session_drop_sampled - take back the last n tokens that qn_session_sample has appended. Nothing was appended since. */
+void qn_session_drop_sampled(qn_session *session, size_t n);
 
 /* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
  *
  *   recent   [n_recent] the preceding tokens; must remain valid until the token is sampled. Those behind the n_recent tokens
  *            of the first call are the generated text */
 qn_sample_request qn_sampler_next_request(qn_sampler *sampler, const qn_token *recent, size_t n_recent);
+
+/* qn_sampler_take_back - let the generator continue before its last n requests. */
+void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 
 /* qn_sampler_set_text - what a request depends on besides the logits and the random number, by the tokens that precede its token. */
 void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size_t n_recent, qn_sample_request *request);
@@ -161,9 +173,6 @@ size_t qn_sampler_breaker_bytes(const qn_sampler *sampler);
 
 /* qn_sampler_observe - after a token has been sampled, and before the next request: mirostat follows its surprise. */
 void qn_sampler_observe(qn_sampler *sampler, const qn_sample_request *sampled);
-
-/* qn_sampler_take_back - let the generator continue before its last n requests. */
-void qn_sampler_take_back(qn_sampler *sampler, size_t n);
 
 /* qn_sampler_sample - sample by a request from logits [n_vocab] on the host, with the result of qn_sample_token. One thread at
  * a time. */

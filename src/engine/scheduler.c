@@ -116,8 +116,8 @@ static qn_status create(qn_scheduler *s)
     for (size_t i = 0; i < 2; i++) {
         qn_scheduled *step = &s->steps[i];
         QN_TRY(qn_alloc(&step->pieces, n, sizeof *step->pieces, "scheduler"));
-        QN_TRY(qn_alloc(&step->logit_rows, n, sizeof *step->logit_rows, "scheduler"));
-        QN_TRY(qn_alloc(&step->requests, n, sizeof *step->requests, "scheduler"));
+        QN_TRY(qn_alloc(&step->logit_rows, n + QN_STEP_DRAFTED, sizeof *step->logit_rows, "scheduler"));
+        QN_TRY(qn_alloc(&step->requests, n + QN_STEP_DRAFTED, sizeof *step->requests, "scheduler"));
         QN_TRY(qn_alloc(&step->rows, s->params.max_rows, sizeof *step->rows, "scheduler"));
     }
     return create_threads(s);
@@ -214,6 +214,7 @@ void qn_scheduler_free(qn_scheduler *s)
         qn_free(s->steps[i].pieces);
         qn_free(s->steps[i].logit_rows);
         qn_free(s->steps[i].requests);
+        qn_free(s->steps[i].masks);
         qn_free(s->steps[i].rows);
     }
     qn_free(s);

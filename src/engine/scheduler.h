@@ -12,7 +12,7 @@
 #ifndef QN_ENGINE_SCHEDULER_H
 #define QN_ENGINE_SCHEDULER_H
 
-#include "engine/constraint.h"
+#include "engine/draft.h"
 #include "engine/events.h"
 #include "engine/step_time.h"
 #include "quern/scheduler.h"
@@ -21,6 +21,9 @@
 
 /* A sequence gives up its memory at most so often. */
 enum { QN_MAX_SET_ASIDE = 2 };
+
+/* Most drafted rows of a step. */
+enum { QN_STEP_DRAFTED = 32 };
 
 typedef struct qn_request qn_request;
 
@@ -116,13 +119,14 @@ struct qn_request {
     /* Constant. */
     qn_request_params params; /* what it points to is copied below, or not kept */
     qn_constraint constraint;
+    qn_drafter drafter;
     qn_input_prompt *prompt;
     qn_input_lists *lists;
     size_t n_prompt, n_vocab;
     double submitted, deadline; /* qn_now; INFINITY */
 
     /* Step. */
-    qn_token *tokens; /* [n_tokens]; those of `prompt` until one is added, with cap_tokens 0 */
+    qn_token *tokens; /* [n_tokens]; those of `prompt` until one is added, with cap_tokens 0. A draft is behind them */
     size_t n_tokens, cap_tokens;
     qn_memory *memory; /* NULL while it is in the queue */
     size_t n_lost;     /* tokens that its sequence had when it was set aside last */
@@ -141,9 +145,8 @@ struct qn_request {
     bool is_over;         /* result.finish says why; qn_scheduler_end follows when no step in flight has its rows */
     uint32_t n_in_flight; /* steps in flight that have its rows */
     bool has_pending;     /* the step in flight samples its next token, by its request logit_row */
+    bool expects_draft;   /* the step in flight samples a forced token, and others follow */
     uint32_t logit_row;
-    bool is_lost;                 /* a token was not sampled: the sequence is set aside when no step in flight has its rows */
-    bool never_ahead;             /* a token was lost once */
     qn_status failure;            /* with is_over; its text is `error` */
     uint64_t admitted_after;      /* value of qn_scheduler.n_released when it did not fit; UINT64_MAX: not yet tried */
     double admitted, first_token; /* 0: not yet */
@@ -177,9 +180,11 @@ struct qn_request {
 typedef struct qn_piece {
     qn_request *request; /* NULL: dropped from the step */
     size_t n;
-    bool samples;     /* the next token, from the last row */
-    bool is_advanced; /* rows of the next step are reserved behind it */
-    bool is_void;     /* the token of its row was not to be evaluated: the row is discarded */
+    size_t n_drafted;      /* of these, the last ones: tokens that may not be those of the answer */
+    const uint32_t *masks; /* [n_drafted, mask words]: of what follows each of them */
+    bool samples;          /* the next token, from the last row before them; and from each of them */
+    bool is_advanced;      /* rows of the next step are reserved behind it */
+    bool is_void;          /* the token of its row was not to be evaluated: the row is discarded */
 } qn_piece;
 
 /* A step that is composed, or in flight. */
@@ -187,10 +192,11 @@ typedef struct qn_scheduled {
     qn_piece *pieces; /* [max_sequences] */
     uint32_t n_pieces;
     qn_row *rows;         /* [max_rows] */
-    uint32_t *logit_rows; /* [max_sequences] */
+    uint32_t *logit_rows; /* [max_sequences + QN_STEP_DRAFTED] */
     qn_sample_request *requests;
+    uint32_t *masks; /* [QN_STEP_DRAFTED, mask words] of drafts; NULL until there is one */
     qn_step step;
-    size_t n_decoding; /* pieces of one row */
+    size_t n_decoding; /* pieces of one row, without those that are drafted */
     double start;      /* when it was begun to be composed */
     bool is_ahead;     /* launched while another was in flight */
 } qn_scheduled;
@@ -384,6 +390,11 @@ void qn_request_emit_last(qn_scheduler *s, qn_request *r);
  * before, or the host needs that token first: the next step cannot be launched before this one is finished. */
 bool qn_request_waits_for_token(const qn_request *request);
 qn_sample_request qn_request_next_sample(qn_request *request);
+
+/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows.
+ * qn_request_drafted_sample - what is sampled behind i > 0 of them. */
+size_t qn_request_draft(qn_request *request, size_t most, uint32_t *masks);
+qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
 
 /* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */
 void qn_request_reject(qn_scheduler *s, qn_request *request, const qn_sample_request *sampled);

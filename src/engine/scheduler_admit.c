@@ -91,7 +91,7 @@ static bool has_had_turn(const qn_request *r)
 static bool may_take(const qn_client *c, const qn_request *place)
 {
     const qn_client *owner = place->client;
-    if (owner == c || place->is_over || place->is_lost)
+    if (owner == c || place->is_over)
         return false;
     return owner->n_running >= c->n_running + 2 || (!c->n_running && has_had_turn(place));
 }

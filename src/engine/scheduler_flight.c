@@ -60,6 +60,8 @@ static qn_status own_tokens(qn_request *r)
 static qn_status add_token(qn_scheduler *s, qn_request *r, qn_token token, bool is_forced)
 {
     bool found = false;
+    if (r->has_output)
+        QN_TRY(emit_token(s, r, &found));
     QN_TRY(own_tokens(r));
     QN_TRY(qn_realloc_array(&r->tokens, &r->cap_tokens, r->n_tokens + 1, sizeof *r->tokens, "tokens of a request"));
     r->tokens[r->n_tokens++] = token;
@@ -157,24 +159,10 @@ static void end_requests(qn_scheduler *s)
     }
 }
 
-/* Their tokens are evaluated again, and the last one sampled by the same random number. */
-static void set_lost_aside(qn_scheduler *s)
-{
-    for (uint32_t i = s->n_running; i-- > 0;) { /* one that is set aside leaves the list */
-        qn_request *r = s->running[i];
-        if (!r->is_lost || r->is_over || r->n_in_flight)
-            continue;
-        r->is_lost = false;
-        qn_scheduler_requeue(s, r);
-        r->admitted_after = UINT64_MAX;
-    }
-}
-
 void qn_scheduler_catch_up(qn_scheduler *s)
 {
     emit_outputs(s);
     end_requests(s);
-    set_lost_aside(s);
 }
 
 /* While a step is computed. The driver frees memory of a GPU when it is idle: that comes last, and requests that were waiting
@@ -184,7 +172,6 @@ static void work_beside(qn_scheduler *s)
     emit_outputs(s);
     qn_scheduler_admit(s);
     end_requests(s);
-    set_lost_aside(s);
     qn_scheduler_admit(s);
     if (s->kept)
         qn_kept_evict_ahead(s->kept);
@@ -192,15 +179,32 @@ static void work_beside(qn_scheduler *s)
 
 /* ---- After a step ---- */
 
-/* The device could not sample a token, and its logits are gone. The generator continues before it, and before the next one if
- * a step in flight samples that. */
-static void lose_token(qn_request *r)
+/* Adds what was sampled behind the tokens of a draft that are accepted, up to a token that ends the request. */
+static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
-    r->is_lost = r->never_ahead = true;
-    qn_sampler_take_back(r->sampler, r->n_in_flight ? 2 : 1);
+    qn_request *r = piece->request;
+    const size_t n = qn_draft_accepted(r->tokens + r->n_tokens, piece->n_drafted, sampled);
+    size_t n_taken = 0;
+    qn_sampler_take_back(r->sampler, piece->n_drafted - n);
+    qn_draft_count(&r->drafter, piece->n_drafted, n);
+    while (n_taken <= n && !r->is_over)
+        take_token(s, r, &sampled[n_taken++], QN_OK);
+    r->result.n_jumped += n_taken - 1;
+    r->memory->vtable->truncate(r->memory, r->memory->sequence->length - (piece->n_drafted - (n_taken - 1)));
+    qn_request_keep_prefix(s, r);
 }
 
-/* What one piece's rows have computed; `sampled` is its token, or NULL. */
+/* The token is not known yet: nothing of a draft is. */
+static void drop_draft(const qn_piece *piece)
+{
+    qn_request *r = piece->request;
+    if (!piece->n_drafted)
+        return;
+    r->memory->vtable->truncate(r->memory, r->memory->sequence->length - piece->n_drafted);
+    qn_sampler_take_back(r->sampler, piece->n_drafted);
+}
+
+/* What one piece's rows have computed; `sampled` are its tokens, or NULL. */
 static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_sample_request *sampled)
 {
     qn_request *r = piece->request;
@@ -215,12 +219,16 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
         qn_sequence_settle(sequence);
     else
         r->memory->vtable->on_append(r->memory, sequence->length + piece->n);
+    const bool is_known = !r->is_over && sampled && !r->is_rejected;
+    if (is_known && piece->n_drafted) {
+        take_draft(s, piece, sampled);
+        return;
+    }
+    drop_draft(piece);
     qn_request_keep_prefix(s, r);
     if (r->is_over)
         return;
-    if (sampled && sampled->token == QN_SAMPLE_LOST) {
-        lose_token(r);
-    } else if (sampled && r->is_rejected) {
+    if (sampled && r->is_rejected) {
         qn_request_reject(s, r, sampled);
     } else if (sampled) {
         take_token(s, r, sampled, QN_OK);
@@ -234,7 +242,7 @@ static void complete_piece(qn_scheduler *s, const qn_piece *piece, const qn_samp
 static void void_pieces(qn_scheduled *next)
 {
     for (uint32_t i = 0; i < next->n_pieces; i++)
-        next->pieces[i].is_void = next->pieces[i].request->is_over || next->pieces[i].request->is_lost;
+        next->pieces[i].is_void = next->pieces[i].request->is_over;
 }
 
 static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
@@ -244,7 +252,7 @@ static void complete(qn_scheduler *s, qn_scheduled *step, qn_scheduled *next)
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const qn_piece *piece = &step->pieces[i];
         complete_piece(s, piece, piece->samples ? &step->requests[logit_row] : NULL);
-        logit_row += piece->samples;
+        logit_row += piece->samples ? 1 + piece->n_drafted : 0;
     }
     if (next)
         void_pieces(next);
@@ -345,7 +353,7 @@ static bool may_run_ahead(qn_scheduler *s, const qn_scheduled *step)
         qn_model_is_awaited(s->model) || qn_scheduler_wants_place(s))
         return false;
     for (uint32_t i = 0; i < step->n_pieces; i++)
-        if (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request))
+        if (step->pieces[i].n_drafted || (step->pieces[i].samples && qn_request_waits_for_token(step->pieces[i].request)))
             return false;
     return true;
 }

@@ -114,7 +114,10 @@ static qn_status create(const qn_scheduler *s, const qn_request_params *p, const
     QN_TRY(qn_stop_create(r->lists->stop, &r->stop));
     QN_TRY(find_events(p, r));
     QN_TRY(qn_sampler_create(&p->sampling, s->model->hparams.n_vocab, &r->sampler));
-    return find_constraint(s, p, before, r);
+    QN_TRY(find_constraint(s, p, before, r));
+    r->drafter = qn_drafter_create(s->model->device, p->jump_forward, &p->sampling,
+                                   p->n_logprobs >= 0 || p->reasoning_budget >= 0, &r->constraint);
+    return QN_OK;
 }
 
 /* Without what the one before keeps for it. */

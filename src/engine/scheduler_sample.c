@@ -65,6 +65,16 @@ static void constrain(qn_request *r, qn_sample_request *sampled)
     sampled->check = check;
 }
 
+static qn_draft_input draft_input(const qn_request *r)
+{
+    return (qn_draft_input){ .constraint = &r->constraint,
+                             .tokenizer = r->scheduler->model->tokenizer,
+                             .tokens = r->tokens,
+                             .n = r->n_tokens,
+                             .n_answer = r->n_tokens - r->n_prompt,
+                             .n_vocab = r->n_vocab };
+}
+
 /* A request's qn_sample_request.prepare. Of one that is over the row is void. */
 static void prepare(void *request, qn_sample_request *sampled)
 {
@@ -75,20 +85,23 @@ static void prepare(void *request, qn_sample_request *sampled)
         qn_sampler_set_text(r->sampler, r->tokens, r->n_tokens, sampled);
     if (r->constraint.match && !sampled->check)
         constrain(r, sampled);
+    const qn_draft_input input = draft_input(r);
+    r->expects_draft = r->scheduler->overlaps && qn_draft_expects(&r->drafter, &input);
 }
 
-/* What the host draws is known when the step has ended. */
+/* What the host draws is known when the step has ended. Behind a forced token there is a draft, which the next step is to have: it
+ * is several tokens, which is more than a step ahead saves. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->constraint.mask || r->n_slow || qn_sample_is_on_host(&r->params.sampling) || r->params.reasoning_budget >= 0 ||
-           r->never_ahead;
+    return r->constraint.mask || r->n_slow || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||
+           r->params.reasoning_budget >= 0;
 }
 
-/* Whether the token that is sampled next is one of those that do not end the request. The step in flight may sample one
- * before it. */
-static bool holds_back(const qn_request *r)
+/* The biases of the token that is sampled after n others from now on, which may be one of those that do not end the request. */
+static size_t n_bias(const qn_request *r, size_t n)
 {
-    return (int64_t)r->result.n_generated + r->has_pending < r->params.min_tokens;
+    const bool holds_back = (int64_t)(r->result.n_generated + n) < r->params.min_tokens;
+    return r->lists->n_bias + (holds_back ? r->lists->n_held : 0);
 }
 
 static bool checks_first(const qn_request *r)
@@ -105,15 +118,41 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     request.recent = request.generated = request.text = NULL;
     request.n_recent = request.n_generated = request.n_text = 0;
     request.bias = r->lists->bias;
-    request.n_bias = r->lists->n_bias + (holds_back(r) ? r->lists->n_held : 0);
+    request.n_bias = n_bias(r, r->has_pending); /* the step in flight may sample one before it */
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
     request.check = checks_first(r) ? check : NULL;
     request.prepare =
         (r->constraint.match && !request.check) || qn_sample_depends_on_text(&r->params.sampling) ? prepare : NULL;
     request.user = r;
-    r->is_rejected = false;
+    r->is_rejected = r->expects_draft = false;
     r->n_slow -= r->n_slow > 0;
+    return request;
+}
+
+size_t qn_request_draft(qn_request *r, size_t most, uint32_t *masks)
+{
+    const size_t length = r->n_tokens, n_ctx = r->scheduler->params.n_ctx;
+    const int64_t limit = r->params.max_tokens;
+    const size_t left[] = { QN_DRAFT_TOKENS, limit > 0 ? (size_t)limit - r->result.n_generated - 1 : SIZE_MAX,
+                            n_ctx > length ? n_ctx - length : 0, qn_sequence_max_drafted(r->memory->sequence, 1) };
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        most = left[i] < most ? left[i] : most;
+    if (!r->drafter.is_on || r->n_slow || !r->cap_tokens ||
+        qn_realloc_array(&r->tokens, &r->cap_tokens, length + most, sizeof *r->tokens, "tokens of a request") != QN_OK)
+        return 0;
+    const qn_draft_input input = draft_input(r);
+    return qn_draft_find(&r->drafter, &input, most, masks);
+}
+
+/* No step is launched behind one with drafts: the tokens do not move. */
+qn_sample_request qn_request_drafted_sample(qn_request *r, size_t i, const uint32_t *mask)
+{
+    qn_sample_request request = qn_sampler_next_request(r->sampler, r->tokens, r->n_tokens + i);
+    request.bias = r->lists->bias;
+    request.n_bias = n_bias(r, i);
+    request.allowed = mask;
+    qn_constraint_release(mask, r->n_vocab, request.n_bias - r->lists->n_bias, &request);
     return request;
 }
 

@@ -10,7 +10,7 @@ enum { PROMPT_ROWS = 16 };
 
 size_t qn_request_rows_left(const qn_request *r)
 {
-    return r->is_over || r->is_lost ? 0 : r->n_tokens + r->has_pending - r->memory->sequence->length;
+    return r->is_over ? 0 : r->n_tokens + r->has_pending - r->memory->sequence->length;
 }
 
 /* ---- Kept states ---- */
@@ -137,6 +137,28 @@ static size_t part_of_client(const qn_scheduler *s)
     return multiple > piece ? multiple : piece;
 }
 
+/* Behind the rows of sequences that are decoded, what their grammars force, as far as the step has rows left. */
+static void add_drafts(qn_scheduler *s, qn_scheduled *to)
+{
+    const size_t n_words = qn_sample_mask_words(s->model->hparams.n_vocab);
+    size_t n_rows = 0, n_drafted = 0;
+    for (uint32_t i = 0; i < to->n_pieces; i++)
+        n_rows += to->pieces[i].n;
+    for (uint32_t i = 0; i < to->n_pieces; i++) {
+        qn_piece *piece = &to->pieces[i];
+        const size_t rows = s->params.max_rows - n_rows, left = QN_STEP_DRAFTED - n_drafted;
+        if (!piece->samples || piece->n != 1 || piece->request->n_in_flight || !piece->request->drafter.is_on ||
+            (!to->masks && qn_alloc(&to->masks, QN_STEP_DRAFTED * n_words, sizeof *to->masks, "masks") != QN_OK))
+            continue;
+        uint32_t *masks = to->masks + n_drafted * n_words;
+        piece->n_drafted = qn_request_draft(piece->request, rows < left ? rows : left, masks);
+        piece->masks = masks;
+        piece->n += piece->n_drafted;
+        n_rows += piece->n_drafted;
+        n_drafted += piece->n_drafted;
+    }
+}
+
 /* A row for each sequence that is being decoded; behind them pieces of prompts, of a client the oldest first. */
 void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
 {
@@ -165,6 +187,7 @@ void qn_scheduler_compose(qn_scheduler *s, qn_scheduled *to)
         r->client->prompt_share -= n;
         is_first = false;
     }
+    add_drafts(s, to);
 }
 
 /* ---- Memory ---- */
@@ -201,13 +224,25 @@ bool qn_scheduler_has_finished(const qn_scheduler *s)
     return false;
 }
 
+/* Drafted rows are not worth the memory of others. */
+static qn_status prepare_piece(qn_piece *piece)
+{
+    qn_memory *memory = piece->request->memory;
+    const qn_status status = memory->vtable->prepare(memory, piece->n);
+    if (status != QN_ERR_MEMORY || !piece->n_drafted)
+        return status;
+    piece->n -= piece->n_drafted;
+    piece->n_drafted = 0;
+    return memory->vtable->prepare(memory, piece->n);
+}
+
 /* Reserves memory for a piece; kept prefixes go first, then requests that are over, then the youngest sequences, then rows of
  * the piece. A request that does not fit by itself ends. */
 static void reserve_piece(qn_scheduler *s, qn_scheduled *step, qn_piece *piece)
 {
     qn_request *r = piece->request;
     while (piece->request) {
-        const qn_status status = r->memory->vtable->prepare(r->memory, piece->n);
+        const qn_status status = prepare_piece(piece);
         if (status == QN_OK)
             return;
         if (status == QN_ERR_MEMORY && qn_scheduler_has_finished(s)) {
@@ -236,7 +271,7 @@ static void remove_dropped(qn_scheduled *step)
         if (!step->pieces[i].request)
             continue;
         step->pieces[n++] = step->pieces[i];
-        step->n_decoding += step->pieces[i].n == 1;
+        step->n_decoding += step->pieces[i].n - step->pieces[i].n_drafted == 1;
     }
     step->n_pieces = n;
 }
@@ -261,8 +296,7 @@ void qn_scheduler_unreserve(qn_scheduled *step)
 bool qn_scheduler_reserve_ahead(qn_scheduled *step)
 {
     for (uint32_t i = 0; i < step->n_pieces; i++) {
-        qn_memory *memory = step->pieces[i].request->memory;
-        if (memory->vtable->prepare(memory, step->pieces[i].n) == QN_OK)
+        if (prepare_piece(&step->pieces[i]) == QN_OK)
             continue;
         step->n_pieces = i;
         qn_scheduler_unreserve(step);
@@ -292,7 +326,7 @@ static void fill_piece(qn_scheduled *to, const qn_piece *piece)
     qn_request *r = piece->request;
     const uint32_t first = r->memory->sequence->length;
     for (uint32_t at = first; at < first + piece->n; at++) {
-        const bool is_known = at < r->n_tokens;
+        const bool is_known = at < r->n_tokens + piece->n_drafted;
         to->rows[step->n_rows++] = (qn_row){ .token = is_known ? r->tokens[at] : 0,
                                              .source = is_known ? 0 : r->logit_row + 1,
                                              .position = at,
@@ -303,8 +337,11 @@ static void fill_piece(qn_scheduled *to, const qn_piece *piece)
     if (!piece->samples)
         return;
     r->logit_row = (uint32_t)step->n_logit_rows;
-    to->requests[step->n_logit_rows] = qn_request_next_sample(r);
-    to->logit_rows[step->n_logit_rows++] = (uint32_t)step->n_rows - 1;
+    for (size_t i = 0; i <= piece->n_drafted; i++) {
+        const uint32_t *mask = i ? piece->masks + (i - 1) * qn_sample_mask_words(r->n_vocab) : NULL;
+        to->requests[step->n_logit_rows] = i ? qn_request_drafted_sample(r, i, mask) : qn_request_next_sample(r);
+        to->logit_rows[step->n_logit_rows++] = (uint32_t)(step->n_rows - 1 - piece->n_drafted + i);
+    }
 }
 
 void qn_scheduler_fill_rows(qn_scheduled *to)

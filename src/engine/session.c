@@ -4,6 +4,7 @@
 
 #include "base/append.h"
 #include "base/memory.h"
+#include "engine/draft.h"
 
 #include <string.h>
 
@@ -253,19 +254,18 @@ struct eval_request {
     qn_logits which;
     float *logits;
     qn_session_sampling *sampling; /* NULL: logits only */
-    qn_token *next;
 };
 
 /* Evaluates a batch of n <= n_batch tokens and appends them.
  *
  *   first_logit   logits of rows >= first_logit are computed
- *   logits        [n - first_logit, n_vocab]; NULL with a request
- *   request       NULL, or the request to sample a token from the logits of the last row */
+ *   logits        [n - first_logit, n_vocab]; NULL with requests
+ *   requests      NULL, or for each of these rows the request to sample a token */
 static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t n, size_t first_logit, float *logits,
-                            qn_sample_request *request)
+                            qn_sample_request *requests)
 {
     qn_step step = {
-        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .requests = request
+        .rows = session->rows, .n_rows = n, .logit_rows = session->logit_rows, .logits = logits, .requests = requests
     };
     for (size_t i = 0; i < n; i++)
         session->rows[i] = (qn_row){ .token = tokens[i],
@@ -299,7 +299,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
 struct constrained {
     const qn_session_sampling *sampling;
     const qn_token *answer; /* [n_answer] before the token */
-    size_t n_answer, n_vocab;
+    size_t n_answer, n_vocab, n_held;
     bool is_rejected;
     qn_status status; /* of the mask */
     char error[QN_ERROR_TEXT_MAX];
@@ -326,7 +326,7 @@ static void prepare(void *user, qn_sample_request *request)
         return;
     }
     request->allowed = sampling->allowed;
-    qn_constraint_release(sampling->allowed, c->n_vocab, sampling->n_held, request);
+    qn_constraint_release(sampling->allowed, c->n_vocab, c->n_held, request);
     qn_constraint_count_mask(sampling->constraint);
 }
 
@@ -348,7 +348,7 @@ static qn_status constrain(const qn_session *session, qn_session_sampling *sampl
     if (!constraint->accepts) {
         QN_TRY(qn_constraint_mask(constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed));
         request->allowed = sampling->allowed;
-        qn_constraint_release(sampling->allowed, c->n_vocab, sampling->n_held, request);
+        qn_constraint_release(sampling->allowed, c->n_vocab, c->n_held, request);
         return QN_OK;
     }
     if (!sampling->logits)
@@ -363,14 +363,63 @@ static qn_status sample_again(const struct constrained *c, qn_sample_request *re
     const qn_session_sampling *sampling = c->sampling;
     QN_TRY(qn_constraint_mask(sampling->constraint, c->answer, c->n_answer, c->n_vocab, sampling->allowed));
     qn_constraint_again(sampling->constraint, sampling->allowed, request);
-    qn_constraint_release(sampling->allowed, c->n_vocab, sampling->n_held, request);
+    qn_constraint_release(sampling->allowed, c->n_vocab, c->n_held, request);
     return qn_sampler_sample(sampling->sampler, sampling->logits, request);
 }
 
-/* Evaluates the last batch and samples the next token. */
-static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, const struct eval_request *eval_request)
+/* Drafts what follows `end` tokens, the last n of which are the next batch. */
+static size_t draft(const qn_session *session, qn_session_sampling *sampling, size_t end, size_t n)
 {
-    qn_session_sampling *sampling = eval_request->sampling;
+    const size_t n_vocab = session->model->hparams.n_vocab, words = qn_sample_mask_words(n_vocab);
+    const qn_draft_input input = { .constraint = sampling->constraint,
+                                   .tokenizer = session->model->tokenizer,
+                                   .tokens = session->tokens,
+                                   .n = end,
+                                   .n_answer = end - sampling->answer_begin,
+                                   .n_vocab = n_vocab };
+    const size_t left[] = { QN_DRAFT_TOKENS, sampling->most_drafted, session->n_ctx - end, session->n_batch - n,
+                            qn_sequence_max_drafted(session->memory->sequence, n) };
+    size_t most = left[0];
+    for (size_t i = 1; i < sizeof left / sizeof *left; i++)
+        most = left[i] < most ? left[i] : most;
+    if (!sampling->drafter || !sampling->drafter->is_on ||
+        (!sampling->masks && qn_alloc(&sampling->masks, QN_DRAFT_TOKENS * words, sizeof *sampling->masks, "masks") != QN_OK))
+        return 0;
+    return qn_draft_find(sampling->drafter, &input, most, sampling->masks);
+}
+
+/* The request of the token that follows `end` tokens and i drafted ones. */
+static qn_sample_request request_of_row(const qn_session *session, const qn_session_sampling *sampling, size_t end, size_t i)
+{
+    const size_t n_vocab = session->model->hparams.n_vocab;
+    qn_sample_request request = qn_sampler_next_request(sampling->sampler, session->tokens, end + i);
+    request.bias = sampling->held;
+    request.n_bias = i < sampling->n_holding ? sampling->n_held : 0;
+    if (i) {
+        request.allowed = sampling->masks + (i - 1) * qn_sample_mask_words(n_vocab);
+        qn_constraint_release(request.allowed, n_vocab, request.n_bias, &request);
+    }
+    return request;
+}
+
+/* Drops the drafted rows that are not accepted, and what was drawn for them. Returns how many are. */
+static size_t keep_accepted(qn_session *session, const qn_session_sampling *sampling, const qn_sample_request *requests,
+                            size_t n_drafted, bool has_token)
+{
+    const qn_token *drafted = session->tokens + session->length - n_drafted;
+    const size_t n = has_token ? qn_draft_accepted(drafted, n_drafted, requests) : 0;
+    if (!n_drafted)
+        return 0;
+    qn_session_drop_sampled(session, n_drafted - n);
+    qn_sampler_take_back(sampling->sampler, n_drafted - n);
+    qn_draft_count(sampling->drafter, n_drafted, n);
+    return n;
+}
+
+/* Evaluates the last batch and samples the next tokens. */
+static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling)
+{
+    qn_sample_request requests[1 + QN_DRAFT_TOKENS];
     const size_t end = session->length + n;
     struct constrained c = { .sampling = sampling,
                              .answer = session->tokens + sampling->answer_begin,
@@ -378,18 +427,23 @@ static qn_status sample_batch(qn_session *session, const qn_token *tokens, size_
                              .n_vocab = session->model->hparams.n_vocab };
     /* The repetition penalty includes these tokens. Behind session->length they are not yet part of the session. */
     memmove(session->tokens + session->length, tokens, n * sizeof *tokens);
-    qn_sample_request request = qn_sampler_next_request(sampling->sampler, session->tokens, end);
-    request.bias = sampling->held;
-    request.n_bias = sampling->n_held;
-    QN_TRY(constrain(session, sampling, &c, &request));
-    QN_TRY(eval_batch(session, tokens, n, n - 1, NULL, &request));
+    const size_t n_drafted = draft(session, sampling, end, n);
+    for (size_t i = 0; i <= n_drafted; i++)
+        requests[i] = request_of_row(session, sampling, end, i);
+    c.n_held = requests[0].n_bias;
+    QN_TRY(constrain(session, sampling, &c, &requests[0]));
+    QN_TRY(eval_batch(session, session->tokens + session->length, n + n_drafted, n - 1, NULL, requests));
+    const size_t n_accepted = keep_accepted(session, sampling, requests, n_drafted, c.status == QN_OK && !c.is_rejected);
     if (c.status != QN_OK)
         return qn_fail(c.status, "%s", c.error);
     if (c.is_rejected)
-        QN_TRY(sample_again(&c, &request));
-    QN_TRY(qn_sample_status(request.best));
-    qn_sampler_observe(sampling->sampler, &request);
-    *eval_request->next = request.token;
+        QN_TRY(sample_again(&c, &requests[0]));
+    for (sampling->n_sampled = 0; sampling->n_sampled <= n_accepted; sampling->n_sampled++) {
+        const qn_sample_request *request = &requests[sampling->n_sampled];
+        QN_TRY(qn_sample_status(request->best));
+        qn_sampler_observe(sampling->sampler, request);
+        sampling->sampled[sampling->n_sampled] = request->token;
+    }
     return QN_OK;
 }
 
@@ -397,7 +451,7 @@ static qn_status append_batch(qn_session *session, const qn_token *tokens, size_
                               const struct eval_request *eval_request, float *logits)
 {
     if (eval_request->sampling && last)
-        return sample_batch(session, tokens, n, eval_request);
+        return sample_batch(session, tokens, n, eval_request->sampling);
     const size_t first_logit = eval_request->which == QN_LOGITS_ALL            ? 0
                                : eval_request->which == QN_LOGITS_LAST && last ? n - 1
                                                                                : n;
@@ -434,10 +488,18 @@ qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t 
     return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE });
 }
 
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling,
-                            qn_token *next)
+qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling)
 {
-    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE, .sampling = sampling, .next = next });
+    return append(session, tokens, n, &(struct eval_request){ .which = QN_LOGITS_NONE, .sampling = sampling });
+}
+
+/* Drafted rows: qn_sequence_max_drafted is how many can be dropped. */
+void qn_session_drop_sampled(qn_session *session, size_t n)
+{
+    if (!n)
+        return;
+    session->length -= (uint32_t)n;
+    session->memory->vtable->truncate(session->memory, session->length);
 }
 
 qn_status qn_session_eval(qn_session *session, const qn_token *tokens, size_t n, qn_logits which, float *logits)

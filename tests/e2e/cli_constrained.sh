@@ -67,6 +67,16 @@ EOF
 done
 refuses 2 '--json-whitespace is for --json-schema' run -m "$demo" --json-whitespace any x
 refuses 2 '--json-property-order is for --json-schema' run -m "$demo" --grammar x --json-property-order any x
+refuses 2 '--jump-forward is for grammars and schemas' run -m "$demo" --jump-forward on x
+
+# Forced text takes fewer steps, and is the same.
+for how in off auto on; do
+    run --temp 0 -n 60 --json-schema "$work/person.json" --jump-forward $how
+    cmp -s "$work/out" "$work/first" || fail "--jump-forward $how: another text"
+    grep -q 'generated [0-9]* tokens ([0-9]* forced), ' "$work/err" && jumps=yes || jumps=no
+    [ $how = off ] && expected=no || expected=yes
+    [ $jumps = $expected ] || fail "--jump-forward $how: forced tokens: $jumps"
+done
 
 for seed in 1 2 3; do
     run --temp 1.5 --seed $seed --grammar "$work/sum.gbnf"

@@ -155,7 +155,7 @@ static inline void *run_sessions(void *context)
 /* BESIDE: sessions are used at the same time. OVERLAPPING: a device of the CPU computes beside the host. AHEAD: two steps at a
  * time, and it leaves some tokens to the host. SPILLING: kept prefixes are spilled, by slow copies of which one fails. */
 enum how { ALONE, BESIDE = 1, OVERLAPPING = 2, AHEAD = 4, SPILLING = 8 };
-enum { MOST_AHEAD = 64, TOKENS_PER_LEFT = 50, COPY_DELAY = 3000, COPIES_TO_FAILURE = 100 };
+enum { MOST_AHEAD = 64, COPY_DELAY = 3000, COPIES_TO_FAILURE = 100 };
 
 struct run {
     const char *file, *kv, *device;
@@ -247,7 +247,6 @@ static inline void run_jobs(const struct run *r)
     }
     if (!r->device && r->how & (OVERLAPPING | AHEAD))
         let_overlap(model, r->how & AHEAD ? MOST_AHEAD : 0);
-    tokens_per_left = r->how & AHEAD ? TOKENS_PER_LEFT : 0;
     vocabulary = qn_model_get_info(model).n_vocab;
     struct beside sessions = { .model = model, .kv = r->kv };
     qn_scheduler_params params = r->params;
@@ -269,14 +268,13 @@ static inline void run_jobs(const struct run *r)
     qn_scheduler_free(scheduler);
     assert_int_equal(items_held(cache), 0);
     print_message("%s %s: %llu steps, %llu ahead, %llu rows, %llu of %llu prompt tokens reused, %llu set aside, %llu yielded, "
-                  "%zu sessions beside, %zu tokens lost, %zu items spilled\n",
+                  "%zu sessions beside, %zu items spilled\n",
                   r->file, r->kv, (unsigned long long)counters.steps, (unsigned long long)counters.ahead_steps,
                   (unsigned long long)counters.rows, (unsigned long long)counters.reused_tokens,
                   (unsigned long long)counters.prompt_tokens, (unsigned long long)counters.set_aside,
-                  (unsigned long long)counters.yielded, sessions.n, n_lost, r->how & SPILLING ? copies.n_out : (size_t)0);
+                  (unsigned long long)counters.yielded, sessions.n, r->how & SPILLING ? copies.n_out : (size_t)0);
     if ((r->how & ~SPILLING) == AHEAD && model->device->ahead) /* while a session waits no step is launched behind another */
         assert_true(counters.ahead_steps > counters.steps / 16);
-    n_lost = 0;
     qn_model_free(model);
     check_jobs(r, jobs);
     free(jobs);

@@ -17,7 +17,6 @@ struct step_in_flight {
     size_t n;
     qn_sample_request results[OVERLAP_SEQUENCES];
     qn_logprobs logprobs[OVERLAP_SEQUENCES];
-    bool is_left[OVERLAP_SEQUENCES]; /* to the host, with the logits */
     double idle_seconds;
     bool awaits_sampling; /* from logits [n, n_vocab_of_overlap] */
     float *logits;
@@ -27,8 +26,7 @@ static struct step_in_flight steps_in_flight[OVERLAP_STEPS];
 static size_t n_steps_in_flight;
 static const qn_device_vtable *vtable_without_launch;
 static int32_t sampled_tokens[OVERLAP_SEQUENCES]; /* of the last step, on the device */
-static size_t tokens_per_left;                    /* every so many tokens are sampled on the host; 0: none */
-static size_t n_sampled, n_lost, n_prepared_steps;
+static size_t n_prepared_steps;
 static size_t n_vocab_of_overlap;
 
 static inline qn_status reserve_alone(qn_device *device, size_t max_rows, size_t max_positions)
@@ -62,8 +60,7 @@ static inline void take_sources(qn_row *rows, size_t n)
 static inline void leave_tokens(struct step_in_flight *to)
 {
     for (size_t i = 0; i < to->n; i++) {
-        to->is_left[i] = tokens_per_left && ++n_sampled % tokens_per_left == 0;
-        sampled_tokens[i] = to->is_left[i] || to->results[i].token < 0 ? 0 : to->results[i].token;
+        sampled_tokens[i] = to->results[i].token < 0 ? 0 : to->results[i].token;
     }
 }
 
@@ -152,12 +149,10 @@ static inline qn_status finish_step(qn_device *device)
     const struct step_in_flight *done = &steps_in_flight[0];
     for (size_t i = 0; i < done->n; i++) {
         qn_sample_request *request = &done->step->requests[i];
-        const bool is_lost = done->is_left[i] && n_steps_in_flight > 1 && qn_sample_is_finite(done->results[i].best);
         request->best = done->results[i].best;
         request->surprise = done->results[i].surprise;
-        request->token = is_lost ? QN_SAMPLE_LOST : done->results[i].token;
-        n_lost += is_lost;
-        if (request->logprobs && !is_lost)
+        request->token = done->results[i].token;
+        if (request->logprobs)
             *request->logprobs = done->logprobs[i];
     }
     device->idle_seconds = done->idle_seconds;

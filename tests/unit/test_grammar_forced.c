@@ -484,6 +484,54 @@ static void test_free_text(void **unused)
     qn_grammar_free(grammar);
 }
 
+/* Alternatives that all go on alike for long: the steps of a whole text are bounded, since steps of others wait. What is found is right,
+ * and so are masks behind it. */
+static void test_many_alternatives(void **unused)
+{
+    (void)unused;
+    enum { ALTERNATIVES = 100, LENGTH = 200 };
+    static char gbnf[ALTERNATIVES * (LENGTH + 16)];
+    static uint32_t masks[QN_GRAMMAR_FORCED * MAX_WORDS], mask[MAX_WORDS];
+    static qn_token tokens[2 * QN_GRAMMAR_FORCED];
+    const size_t n_words = (n_vocab + 31) / 32;
+    size_t at = (size_t)sprintf(gbnf, "root ::= ");
+    for (int i = 0; i < ALTERNATIVES; i++) {
+        at += (size_t)sprintf(gbnf + at, "%s\"", i ? " | " : "");
+        memset(gbnf + at, 'z', LENGTH);
+        at += LENGTH;
+        at += (size_t)sprintf(gbnf + at, "%03d\"", i);
+    }
+    qn_grammar *grammar;
+    qn_grammar_match *match;
+    char text[QN_GRAMMAR_FORCED];
+    size_t n, n_tokens;
+    int32_t *letter;
+    assert_ok(qn_grammar_from_gbnf(gbnf, at, &grammar));
+    assert_ok(qn_grammar_match_create(vocab, grammar, NULL, &match));
+    assert_ok(qn_grammar_match_forced(match, NULL, 0, text, &n));
+    label("%zu bytes", n);
+    assert_true(n > 3 && n < LENGTH / 2);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(text[i], 'z');
+    assert_ok(qn_grammar_match_forced_tokens(match, tokenizer, tokens, 0, 0, tokens, &n_tokens));
+    assert_true(n_tokens <= n);
+    assert_ok(qn_tokenizer_encode(tokenizer, "z", 1, false, false, &letter, &n));
+    assert_int_equal(n, 1);
+    for (n = 0; n < LENGTH - 1; n++) /* one letter a token, where the whole is not looked at */
+        tokens[n] = *letter;
+    const size_t n_made = qn_grammar_match_masks(match, tokens, 0, n, n_words, masks);
+    label("%zu masks", n_made);
+    free(letter);
+    assert_true(n_made > 0 && n_made < n);
+    for (size_t i = 0; i < n_made; i++) {
+        memset(mask, 0, sizeof mask);
+        assert_ok(qn_grammar_match_mask(match, tokens, i + 1, mask));
+        assert_memory_equal(mask, masks + i * n_words, n_words * sizeof *mask);
+    }
+    qn_grammar_match_free(match);
+    qn_grammar_free(grammar);
+}
+
 /* ---- Keys ---- */
 
 static qn_grammar_key key_of(qn_grammar *grammar, const char *text)
@@ -515,9 +563,10 @@ static void test_keys(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts), cmocka_unit_test(test_kinds),         cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_marks), cmocka_unit_test(test_drawn_schemas), cmocka_unit_test(test_free_text),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_texts),         cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_tokens),        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_drawn_schemas), cmocka_unit_test(test_free_text),
+        cmocka_unit_test(test_keys),          cmocka_unit_test(test_many_alternatives),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,5 @@
 /* Steps that are launched behind one in flight, on a device of the CPU that computes beside the host: which are, what becomes
- * of rows of requests that turn out to have ended, tokens that the device leaves to the host, errors. Answers are those of the
- * request alone. */
+ * of rows of requests that turn out to have ended, errors. Answers are those of the request alone. */
 #include "helper_scheduler.h"
 
 #include <math.h>
@@ -258,34 +257,6 @@ static void some_steps_wait(void **unused)
     }
 }
 
-/* A token that has to be sampled from logits that are gone is sampled again, by the same random number. */
-static void lost_tokens_are_sampled_again(void **unused)
-{
-    (void)unused;
-    for (size_t period = 1; period < 9; period++) {
-        struct answer a[3], expected[3];
-        qn_request_params params[3];
-        label("every %zu", period);
-        for (size_t i = 0; i < 3; i++) {
-            params[i] = request_of(i, 10, 30, &a[i]);
-            expected[i] = alone(params[i]);
-        }
-        qn_scheduler *scheduler = new_scheduler();
-        tokens_per_left = period;
-        n_lost = 0;
-        for (size_t i = 0; i < 3; i++)
-            submit(scheduler, &params[i]);
-        qn_scheduler_wait(scheduler);
-        tokens_per_left = 0;
-        assert_true(n_lost > 0);
-        for (size_t i = 0; i < 3; i++) {
-            assert_same_answer(&a[i], &expected[i]);
-            assert_int_equal(a[i].result.n_set_aside, 0);
-        }
-        free_scheduler(scheduler);
-    }
-}
-
 /* A request that is cancelled while its rows are in flight ends after the step; so do all when the scheduler is freed. */
 static void cancelled_in_flight(void **unused)
 {
@@ -377,7 +348,6 @@ int main(void)
         cmocka_unit_test(the_first_tokens_end_nothing),
         cmocka_unit_test(samplers_follow_the_text),
         cmocka_unit_test(some_steps_wait),
-        cmocka_unit_test(lost_tokens_are_sampled_again),
         cmocka_unit_test(cancelled_in_flight),
         cmocka_unit_test(errors_in_flight),
     };

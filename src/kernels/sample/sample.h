@@ -152,11 +152,8 @@ typedef struct qn_sample_request {
     /* the result */
     uint64_t best;  /* qn_sample_key of the largest logit; qn_sample_status checks that it is finite */
     float surprise; /* with mirostat: -log2 of the probability of the token among those that were left; 0 for an argmax */
-    int32_t token;  /* -1 if the largest logit is not finite, as when no token is allowed; QN_SAMPLE_LOST */
+    int32_t token;  /* -1 if the largest logit is not finite, as when no token is allowed */
 } qn_sample_request;
-
-/* The token of a device that could not sample it (device/device.h). */
-enum { QN_SAMPLE_LOST = -2 };
 
 static inline size_t qn_sample_mask_words(size_t n)
 {

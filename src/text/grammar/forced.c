@@ -8,7 +8,8 @@
 enum {
     MOST_CONTEXT = 256,                               /* bytes of the text before */
     MOST_TEXT = MOST_CONTEXT + QN_GRAMMAR_FORCED + 1, /* with one more byte */
-    MOST_LONGER = 512                                 /* tokens that are checked; of more one is taken to follow */
+    MOST_LONGER = 512,                                /* tokens that are checked; of more one is taken to follow */
+    MOST_ENDS = 64 /* bytes from which such a token may reach behind the text; of more none is kept */
 };
 
 /* ---- The text ---- */
@@ -21,17 +22,24 @@ static bool takes(qn_grammar_state *s, size_t config, int byte)
     return follows;
 }
 
-/* The only byte that may follow; -1: there is none, there are several, or the output may end. */
-static int find_forced_byte(qn_grammar_state *s)
+/* The steps that were counted are no longer left. */
+static void spend(const qn_grammar_state *s, uint64_t *left)
+{
+    *left -= s->steps < *left ? s->steps : *left;
+}
+
+/* The only byte that may follow; -1: there is none, there are several, the output may end, or it takes too many steps. */
+static int find_forced_byte(qn_grammar_state *s, uint64_t *left)
 {
     int found = -1;
-    qn_state_begin(s, QN_GRAMMAR_CHECK_STEPS);
+    qn_state_begin(s, *left);
     if (qn_state_has_final(s, 0, s->n_configs))
         return -1;
     for (size_t i = 0; i < s->n_configs; i++) {
         uint64_t bytes[4] = { 0 };
         qn_state_add_bytes(s, &s->configs[i], bytes);
-        for (int byte = 0; byte < 256; byte++) {
+        qn_state_pay(s, 256 / 16);
+        for (int byte = 0; byte < 256 && !s->failed; byte++) {
             if (!(bytes[byte / 64] >> (byte % 64) & 1) || byte == found || !takes(s, i, byte))
                 continue;
             if (found >= 0)
@@ -39,12 +47,14 @@ static int find_forced_byte(qn_grammar_state *s)
             found = byte;
         }
     }
+    spend(s, left);
     return s->failed ? -1 : found;
 }
 
 qn_status qn_state_forced(qn_grammar_state *s, qn_forced *forced)
 {
-    int byte = find_forced_byte(s);
+    uint64_t left = QN_GRAMMAR_CHECK_STEPS;
+    int byte = find_forced_byte(s, &left);
     forced->length = 0;
     forced->after = NULL;
     if (byte < 0)
@@ -52,10 +62,11 @@ qn_status qn_state_forced(qn_grammar_state *s, qn_forced *forced)
     QN_TRY(qn_grammar_state_clone(s, &forced->after));
     while (byte >= 0 && forced->length < QN_GRAMMAR_FORCED) {
         forced->text[forced->length] = (char)byte;
-        if (!qn_state_advance(forced->after, &forced->text[forced->length], 1, QN_GRAMMAR_CHECK_STEPS))
+        if (!qn_state_advance(forced->after, &forced->text[forced->length], 1, left))
             break;
+        spend(forced->after, &left);
         forced->length++;
-        byte = find_forced_byte(forced->after);
+        byte = find_forced_byte(forced->after, &left);
     }
     return QN_OK;
 }
@@ -158,20 +169,23 @@ static qn_status keep_stable(part *p, const pieces *all, size_t first, size_t *n
 {
     static const char probes[] = "aA0\" \n.,";
     size_t longer = p->begin;
-    qn_state_begin(p->after, QN_GRAMMAR_MASK_STEPS);
+    qn_state_begin(p->after, QN_GRAMMAR_CHECK_STEPS);
     memset(p->next, 0, sizeof p->next);
     for (size_t i = 0; i < p->after->n_configs; i++)
         qn_state_add_bytes(p->after, &p->after->configs[i], p->next);
     while (longer < p->length && !has_longer(p, longer))
         longer++;
-    if (p->after->failed)
+    if (p->after->failed || p->length - longer > MOST_ENDS)
         longer = p->begin;
     while (*n && all->ends[first + *n - 1] > longer)
         --*n;
     for (size_t end = longer; end < p->length && *n; end++)
         QN_TRY(keep_common(p, end, all, first, n));
     for (size_t i = 0; probes[i] && *n; i++) {
-        if (!qn_grammar_state_accepts(p->after, &probes[i], 1))
+        const bool follows = qn_state_accepts(p->after, &probes[i], 1);
+        if (p->after->failed)
+            *n = 0;
+        if (!follows)
             continue;
         p->text[p->length] = probes[i];
         QN_TRY(keep_common(p, p->length + 1, all, first, n));

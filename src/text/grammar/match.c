@@ -407,6 +407,25 @@ bool qn_grammar_match_quick_mask(qn_grammar_match *m, const qn_token *answer, si
     return status == QN_OK;
 }
 
+size_t qn_grammar_match_masks(const qn_grammar_match *match, const qn_token *answer, size_t n, size_t n_more, size_t n_words,
+                              uint32_t *masks)
+{
+    qn_grammar_match *m;
+    uint64_t left = QN_GRAMMAR_QUICK_STEPS;
+    size_t n_made = 0;
+    if (qn_grammar_match_clone(match, &m) != QN_OK)
+        return 0;
+    while (n_made < n_more && left) {
+        m->state->mask_steps = left;
+        if (qn_grammar_match_mask(m, answer, n + n_made + 1, masks + n_made * n_words) != QN_OK)
+            break;
+        left -= m->state->steps < left ? m->state->steps : left;
+        n_made++;
+    }
+    qn_grammar_match_free(m);
+    return n_made;
+}
+
 bool qn_grammar_match_key(qn_grammar_match *m, const qn_token *answer, size_t n, qn_grammar_key *key)
 {
     (void)see_all(m, answer, n, QN_GRAMMAR_TOKEN_STEPS);
