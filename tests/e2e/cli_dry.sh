@@ -30,8 +30,11 @@ printf '%s\n' "$prompt" | "$QN_BIN/quern" chat -m "$demo" -q -t 2 --temp 0 -n 3 
     fail "chat: status $?"
 
 if command -v python3 >/dev/null && "$QN_BIN/quern" serve --help >/dev/null 2>&1; then
-    printf '{"custom_id": "%s", "method": "POST", "url": "/v1/completions", "body": {"prompt": "%s", "max_tokens": 3, "temperature": 0%s}}\n' \
-        plain "$prompt" '' dry "$prompt" ', "dry_multiplier": 2' broken "$prompt" ', "dry_multiplier": 2, "dry_sequence_breakers": [" and"]' >"$work/in.jsonl"
+    printf '{"custom_id": "%s", "method": "POST", "url": "/v1/completions", "body": {"prompt": "%s"%s}}\n' \
+        mirostat "$prompt" ', "max_tokens": 30, "temperature": 1.5, "seed": 3, "mirostat": 2' given "$prompt" ', "max_tokens": 30, "temperature": 1.5, "seed": 3, "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1' \
+        xtc "$prompt" ', "max_tokens": 30, "temperature": 1.5, "seed": 3, "xtc_probability": 1' threshold "$prompt" ', "max_tokens": 30, "temperature": 1.5, "seed": 3, "xtc_probability": 1, "xtc_threshold": 0.1' \
+        plain "$prompt" ', "max_tokens": 3, "temperature": 0' dry "$prompt" ', "max_tokens": 3, "temperature": 0, "dry_multiplier": 2' \
+        broken "$prompt" ', "max_tokens": 3, "temperature": 0, "dry_multiplier": 2, "dry_sequence_breakers": [" and"]' >"$work/in.jsonl"
     quern batch -m "$demo" -t 2 -q "$work/in.jsonl" "$work/out.jsonl"
     [ $status -eq 0 ] || fail "batch: status $status"
     python3 - "$work/out.jsonl" <<'P' || fail "batch"
@@ -39,6 +42,7 @@ import json, sys
 texts = {}
 for line in map(json.loads, open(sys.argv[1])):
     texts[line["custom_id"]] = line["response"]["body"]["choices"][0]["text"]
+assert texts["mirostat"] == texts["given"] != texts["xtc"] == texts["threshold"], texts
 assert texts["plain"] == texts["broken"] != texts["dry"], texts
 P
     python3 - "$QN_BIN/quern" "$demo" "$prompt" <<'P' || fail "serve"
