@@ -69,6 +69,18 @@ static void set_sampling(qn_request_params *params, unsigned kind)
     params->ignore_end = kind / 12 % 2;
 }
 
+static qn_token digit_token(int digit)
+{
+    const char text = (char)('0' + digit);
+    qn_token *tokens;
+    size_t n;
+    assert_ok(qn_tokenize(model, &text, 1, false, false, &tokens, &n));
+    assert_int_equal(n, 1);
+    const qn_token token = tokens[0];
+    qn_free_tokens(tokens);
+    return token;
+}
+
 /* A session's answer, one token a step. */
 static void answer_slowly(const qn_request_params *params, struct answer *a)
 {
@@ -374,6 +386,40 @@ static void stop_tokens_are_found_in_forced_text(void **unused)
     qn_grammar_free(grammar);
 }
 
+/* Nine of ten digits end the answer. min_tokens holds them back up to each token of a draft. */
+static void the_first_tokens_end_nothing(void **unused)
+{
+    (void)unused;
+    static struct answer fast, slow, alone;
+    qn_grammar *grammar = grammar_of(sparse);
+    qn_token stops[9];
+    bool has_ended_early = false, has_ended_late = false;
+    for (int i = 0; i < 9; i++)
+        stops[i] = digit_token(i);
+    for (unsigned i = 0; i < (QN_TEST_SANITIZED ? 30 : 90); i++) {
+        qn_request_params params = request_of(grammar, i, &fast);
+        label("%u", i);
+        params.min_tokens = i % 30;
+        params.sampling.temperature = i % 2;
+        params.sampling.top_k = 40;
+        params.stop_tokens = stops;
+        params.n_stop_tokens = 9;
+        answer_slowly(&params, &slow);
+        memset(&alone, 0, sizeof alone);
+        answer_alone(model, NULL, N_CTX, &params, &alone);
+        assert_same_answer(&alone, &slow);
+        qn_scheduler *s = new_scheduler(0);
+        assert_ok(qn_scheduler_submit(s, &params, NULL));
+        qn_scheduler_wait(s);
+        qn_scheduler_free(s);
+        assert_same_answer(&fast, &slow);
+        has_ended_early = has_ended_early || fast.n_tokens < 15;
+        has_ended_late = has_ended_late || fast.n_tokens > 20;
+    }
+    assert_true(has_ended_early && has_ended_late);
+    qn_grammar_free(grammar);
+}
+
 /* Nothing may follow the forced text: biases exclude what its grammar allows there. The tokens before come all the same. */
 static void errors_come_after_forced_text(void **unused)
 {
@@ -381,15 +427,8 @@ static void errors_come_after_forced_text(void **unused)
     static struct answer a[2];
     qn_grammar *grammar = grammar_of(sparse);
     qn_logit_bias bias[10];
-    for (int i = 0; i < 10; i++) {
-        const char digit[] = { (char)('0' + i), 0 };
-        qn_token *tokens;
-        size_t n;
-        assert_ok(qn_tokenize(model, digit, 1, false, false, &tokens, &n));
-        assert_int_equal(n, 1);
-        bias[i] = (qn_logit_bias){ tokens[0], -INFINITY };
-        qn_free_tokens(tokens);
-    }
+    for (int i = 0; i < 10; i++)
+        bias[i] = (qn_logit_bias){ digit_token(i), -INFINITY };
     for (int how = 0; how < 2; how++) {
         qn_request_params params = request_of(grammar, 5, &a[how]);
         qn_scheduler *s = new_scheduler(0);
@@ -541,6 +580,7 @@ int main(void)
         cmocka_unit_test(sessions_go_on),
         cmocka_unit_test(stops_are_found_in_forced_text),
         cmocka_unit_test(stop_tokens_are_found_in_forced_text),
+        cmocka_unit_test(the_first_tokens_end_nothing),
         cmocka_unit_test(errors_come_after_forced_text),
         cmocka_unit_test(log_probabilities_have_no_drafts),
         cmocka_unit_test(requests_are_set_aside),
