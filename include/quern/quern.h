@@ -598,7 +598,7 @@ typedef struct qn_grammar_trigger {
 /* Whether text that a grammar forces takes fewer steps: its tokens are evaluated together, and those are kept that would have been
  * sampled one by one. Answers are the same (docs/constrained-output.md). */
 typedef enum qn_jump_forward {
-    QN_JUMP_FORWARD_AUTO, /* where it was measured to be faster: on the CPU */
+    QN_JUMP_FORWARD_AUTO, /* where it was measured to be faster: on the CPU, where nothing else is decoded */
     QN_JUMP_FORWARD_ON,
     QN_JUMP_FORWARD_OFF
 } qn_jump_forward;

@@ -216,7 +216,7 @@ const qn_option qn_options[] = {
          "A choice that has a comma can be written as a grammar."),
     CHOICE(RUN | BENCH, "--jump-forward", NULL, NULL, jump_forward, "HOW", qn_jumps,
            "evaluate text that the grammar or schema forces in one step: auto, on, off",
-           "The text is the same. auto is on with the CPU."),
+           "The text is the same. auto is on with the CPU for one sequence."),
     FLAG(RUN, "--ignore-eos", NULL, NULL, ignore_end, "continue past the end of the text", NULL),
 
     INT(BENCH, "-p", "--n-prompt", NULL, n_prompt, "N", 0, 1 << 24, "tokens of the prompt (default 512); 0 leaves the test out",

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-/* Below this part of accepted tokens drafts rest. While they do, the part grows. */
-static const float least_accepted = 0.4f, recovery = 1.0f / 256;
+/* What a row more costs in a step of one row, on a CPU. Beside rows of other sequences it costs as much as a row of a step of its own. */
+static const float row_cost = 0.75f;
+static const float first_chance = 0.95f, memory = 0.1f, recovery = 1.0f / 256;
 
 qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forward, const qn_sampling *sampling, bool excluded,
                              qn_constraint *constraint)
@@ -14,15 +15,19 @@ qn_drafter qn_drafter_create(const qn_device *device, qn_jump_forward jump_forwa
     const bool is_on = is_wanted && !excluded && constraint->match && !sampling->mirostat && !device->piece;
     if (is_on && !qn_sample_is_greedy(sampling))
         constraint->accepts = NULL;
-    return (qn_drafter){ .is_on = is_on, .accepted = 1 };
+    return (qn_drafter){ .is_on = is_on, .is_lone = jump_forward == QN_JUMP_FORWARD_AUTO, .chance = first_chance };
 }
 
-static bool rests(qn_drafter *drafter)
+/* As many tokens as are accepted often enough for what they cost. Where none is, the chance grows with time. */
+static size_t find_length(qn_drafter *drafter)
 {
-    const bool is_resting = drafter->accepted < least_accepted;
-    if (is_resting)
-        drafter->accepted += recovery * (1 - drafter->accepted);
-    return is_resting;
+    float chance = drafter->chance;
+    size_t n = 0;
+    for (; n < QN_DRAFT_TOKENS && chance >= row_cost; n++)
+        chance *= drafter->chance;
+    if (!n)
+        drafter->chance += recovery * (1 - drafter->chance);
+    return n;
 }
 
 static size_t find_forced(const qn_draft_input *in, qn_token tokens[QN_GRAMMAR_FORCED])
@@ -33,15 +38,17 @@ static size_t find_forced(const qn_draft_input *in, qn_token tokens[QN_GRAMMAR_F
     return status == QN_OK ? n : 0;
 }
 
-size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t most, uint32_t *masks)
+size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t n_sequences, size_t most, uint32_t *masks)
 {
     const size_t n_words = qn_sample_mask_words(in->n_vocab);
     qn_token forced[QN_GRAMMAR_FORCED];
-    if (!drafter->is_on || !most)
+    const bool is_wanted = drafter->is_on && (n_sequences == 1 || !drafter->is_lone);
+    size_t n = is_wanted && most ? find_forced(in, forced) : 0;
+    n = n < most ? n : most;
+    if (!n)
         return 0;
-    const size_t n_forced = find_forced(in, forced), n = n_forced < most ? n_forced : most;
-    if (!n || rests(drafter))
-        return 0;
+    const size_t length = find_length(drafter);
+    n = n < length ? n : length;
     memcpy(in->tokens + in->n, forced, n * sizeof *forced);
     memset(masks, 0, n * n_words * sizeof *masks);
     return qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer), in->n_answer, n, n_words, masks);
@@ -50,7 +57,7 @@ size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t most,
 bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *in)
 {
     qn_token forced[QN_GRAMMAR_FORCED];
-    return drafter->is_on && find_forced(in, forced) > 1 && !rests(drafter);
+    return drafter->is_on && find_forced(in, forced) > 1 && find_length(drafter);
 }
 
 size_t qn_draft_accepted(const qn_token *draft, size_t n, const qn_sample_request *sampled)
@@ -63,5 +70,8 @@ size_t qn_draft_accepted(const qn_token *draft, size_t n, const qn_sample_reques
 
 void qn_draft_count(qn_drafter *drafter, size_t n, size_t n_accepted)
 {
-    drafter->accepted += 0.25f * ((float)n_accepted / (float)n - drafter->accepted);
+    for (size_t i = 0; i < n_accepted; i++)
+        drafter->chance += memory * (1 - drafter->chance);
+    if (n_accepted < n)
+        drafter->chance -= memory * drafter->chance;
 }

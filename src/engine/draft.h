@@ -12,7 +12,8 @@ enum { QN_DRAFT_TOKENS = 15 };
 /* Zero: nothing is drafted. */
 typedef struct qn_drafter {
     bool is_on;
-    float accepted; /* of the tokens that were drafted lately; 0 to 1 */
+    bool is_lone; /* only in steps without other sequences */
+    float chance; /* that a token is accepted if those before it are, by the last ones; 0 to 1 */
 } qn_drafter;
 
 /* qn_drafter_create - whether an answer has drafts. With drafts its tokens are sampled under masks alone, unless sampling is greedy:
@@ -33,13 +34,14 @@ typedef struct qn_draft_input {
     size_t n_vocab;
 } qn_draft_input;
 
-/* qn_draft_find - draft up to `most` tokens, at most QN_DRAFT_TOKENS.
+/* qn_draft_find - draft up to `most` tokens, as many as are likely enough to be accepted for what their rows cost.
  *
+ *   n_sequences   that have rows in the step, this one included
  *   masks   [most, qn_sample_mask_words(n_vocab)] row i is the mask of what follows token i of the draft
  *
  * Returns the number of tokens: 0 where nothing is forced, where a mask fails or takes long, and sometimes where few tokens were
  * accepted lately. */
-size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *input, size_t most, uint32_t *masks);
+size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *input, size_t n_sequences, size_t most, uint32_t *masks);
 
 /* qn_draft_expects - whether the token that follows is forced and others after it: a draft is there when it is known. */
 bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *input);

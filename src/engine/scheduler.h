@@ -391,9 +391,10 @@ void qn_request_emit_last(qn_scheduler *s, qn_request *r);
 bool qn_request_waits_for_token(const qn_request *request);
 qn_sample_request qn_request_next_sample(qn_request *request);
 
-/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows.
+/* qn_request_draft - draft up to `most` tokens behind those of a request, of which no step in flight has rows, in a step that has
+ * n_sequences.
  * qn_request_drafted_sample - what is sampled behind i > 0 of them. */
-size_t qn_request_draft(qn_request *request, size_t most, uint32_t *masks);
+size_t qn_request_draft(qn_request *request, size_t n_sequences, size_t most, uint32_t *masks);
 qn_sample_request qn_request_drafted_sample(qn_request *request, size_t i, const uint32_t *mask);
 
 /* qn_request_reject - after a step whose token was rejected: the request waits for its mask. */

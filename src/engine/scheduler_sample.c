@@ -130,7 +130,7 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     return request;
 }
 
-size_t qn_request_draft(qn_request *r, size_t most, uint32_t *masks)
+size_t qn_request_draft(qn_request *r, size_t n_sequences, size_t most, uint32_t *masks)
 {
     const size_t length = r->n_tokens, n_ctx = r->scheduler->params.n_ctx;
     const int64_t limit = r->params.max_tokens;
@@ -142,7 +142,7 @@ size_t qn_request_draft(qn_request *r, size_t most, uint32_t *masks)
         qn_realloc_array(&r->tokens, &r->cap_tokens, length + most, sizeof *r->tokens, "tokens of a request") != QN_OK)
         return 0;
     const qn_draft_input input = draft_input(r);
-    return qn_draft_find(&r->drafter, &input, most, masks);
+    return qn_draft_find(&r->drafter, &input, n_sequences, most, masks);
 }
 
 /* No step is launched behind one with drafts: the tokens do not move. */

@@ -151,7 +151,7 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
             (!to->masks && qn_alloc(&to->masks, QN_STEP_DRAFTED * n_words, sizeof *to->masks, "masks") != QN_OK))
             continue;
         uint32_t *masks = to->masks + n_drafted * n_words;
-        piece->n_drafted = qn_request_draft(piece->request, rows < left ? rows : left, masks);
+        piece->n_drafted = qn_request_draft(piece->request, to->n_pieces, rows < left ? rows : left, masks);
         piece->masks = masks;
         piece->n += piece->n_drafted;
         n_rows += piece->n_drafted;

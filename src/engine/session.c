@@ -385,7 +385,7 @@ static size_t draft(const qn_session *session, qn_session_sampling *sampling, si
     if (!sampling->drafter || !sampling->drafter->is_on ||
         (!sampling->masks && qn_alloc(&sampling->masks, QN_DRAFT_TOKENS * words, sizeof *sampling->masks, "masks") != QN_OK))
         return 0;
-    return qn_draft_find(sampling->drafter, &input, most, sampling->masks);
+    return qn_draft_find(sampling->drafter, &input, 1, most, sampling->masks);
 }
 
 /* The request of the token that follows `end` tokens and i drafted ones. */

@@ -554,16 +554,23 @@ static void rejected_drafts_rest(void **unused)
     qn_drafter drafter = qn_drafter_create(model->device, QN_JUMP_FORWARD_AUTO, &greedy, false, &constraint);
     const qn_draft_input input = { &constraint, model->tokenizer, tokens, 3, 0, VOCAB };
     assert_true(qn_draft_expects(&drafter, &input));
-    const size_t n = qn_draft_find(&drafter, &input, QN_DRAFT_TOKENS, masks);
+    size_t n = qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks), shorter;
     assert_true(n > 3);
-    assert_int_equal(qn_draft_find(&drafter, &input, 2, masks), 2);
-    while (qn_draft_find(&drafter, &input, QN_DRAFT_TOKENS, masks))
-        qn_draft_count(&drafter, n, 0);
-    while (!qn_draft_find(&drafter, &input, QN_DRAFT_TOKENS, masks))
+    assert_int_equal(qn_draft_find(&drafter, &input, 2, QN_DRAFT_TOKENS, masks), 0); /* beside others it was not asked for */
+    drafter.is_lone = false;
+    assert_int_equal(qn_draft_find(&drafter, &input, 2, QN_DRAFT_TOKENS, masks), n);
+    assert_int_equal(qn_draft_find(&drafter, &input, 1, 2, masks), 2);
+    for (; (shorter = qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks)) > 0; n = shorter) {
+        assert_true(shorter <= n);
+        qn_draft_count(&drafter, shorter, 0);
+    }
+    assert_false(qn_draft_expects(&drafter, &input));
+    while (!qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks))
         n_rests++;
     assert_true(n_rests > 5 && n_rests < 200);
-    qn_draft_count(&drafter, n, n);
-    assert_int_equal(qn_draft_find(&drafter, &input, QN_DRAFT_TOKENS, masks), n);
+    for (int i = 0; i < 20; i++)
+        qn_draft_count(&drafter, 1, 1);
+    assert_true(qn_draft_find(&drafter, &input, 1, QN_DRAFT_TOKENS, masks) > 3);
     qn_constraint_free(&constraint);
     qn_grammar_free(grammar);
 }
