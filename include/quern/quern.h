@@ -479,7 +479,7 @@ typedef struct qn_sampling {
     float dry_multiplier;
     float dry_base;         /* at least 1 */
     int dry_allowed_length; /* shorter repetitions are not penalised; those longer by more than 128 count as by 128 */
-    int dry_penalty_last_n; /* number of preceding tokens that are searched; -1: all, 0: off */
+    int dry_penalty_last_n; /* number of preceding tokens that are searched, at most 8192; -1: all of these, 0: off */
     /* [n_dry_breakers] sequences of tokens that no repetition goes across, each followed by -1; those of one token are not
      * penalised. qn_dry_breakers makes them from texts. */
     const qn_token *dry_breakers;

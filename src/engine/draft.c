@@ -51,7 +51,11 @@ size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t n_seq
     n = n < length ? n : length;
     memcpy(in->tokens + in->n, forced, n * sizeof *forced);
     memset(masks, 0, n * n_words * sizeof *masks);
-    return qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer), in->n_answer, n, n_words, masks);
+    const size_t n_masks =
+        qn_grammar_match_masks(in->constraint->match, in->tokens + (in->n - in->n_answer), in->n_answer, n, n_words, masks);
+    if (!n_masks) /* they take too long, as will the next ones */
+        qn_draft_count(drafter, n, 0);
+    return n_masks;
 }
 
 bool qn_draft_expects(qn_drafter *drafter, const qn_draft_input *in)

@@ -25,6 +25,9 @@ struct qn_sampler {
 #define QN_LEAST_PENALTY 1e-3f
 #define QN_MOST_PENALTY 1e3f
 
+/* Tokens that DRY searches at most: each of them is compared with the end of the text, for every token. */
+enum { QN_DRY_MOST_TEXT = 8192 };
+
 qn_sampling qn_sampling_defaults(void)
 {
     return (qn_sampling){
@@ -149,8 +152,8 @@ void qn_sampler_set_text(const qn_sampler *sampler, const qn_token *recent, size
 {
     const qn_sampling *p = &sampler->params;
     const size_t n = n_recent < (size_t)p->repeat_last_n ? n_recent : (size_t)p->repeat_last_n;
-    const size_t n_text =
-        p->dry_penalty_last_n < 0 || n_recent < (size_t)p->dry_penalty_last_n ? n_recent : (size_t)p->dry_penalty_last_n;
+    const size_t wanted = p->dry_penalty_last_n < 0 ? n_recent : (size_t)p->dry_penalty_last_n,
+                 most = wanted < QN_DRY_MOST_TEXT ? wanted : QN_DRY_MOST_TEXT, n_text = n_recent < most ? n_recent : most;
     const bool is_dry = p->dry_multiplier > 0 && n_text;
     const size_t n_generated = n_recent > sampler->n_before ? n_recent - sampler->n_before : 0;
     request->recent = n ? recent + (n_recent - n) : NULL;

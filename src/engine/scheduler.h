@@ -157,7 +157,9 @@ struct qn_request {
     /* Masks. In QN_MASK_WAITING these and `logprobs` belong to the thread that makes the mask, and `tokens` do not change. */
     atomic_int mask_state;
     bool is_rejected;      /* the token that this step has sampled */
-    uint32_t n_slow;       /* tokens that are checked, because a mask took too long for others to wait */
+    uint32_t n_slow;       /* tokens whose masks are made later, because one took too long for others to wait */
+    bool is_checked;       /* the row that is composed, or in flight, has a check */
+    bool is_masked_later;  /* it rejects any token, whose random number is used again: as under a mask that was there */
     qn_status mask_status; /* why there is no token */
     char mask_error[QN_ERROR_TEXT_MAX];
     float *logits;            /* [n_vocab] from which the rejected token was sampled; NULL until one is */

@@ -194,12 +194,14 @@ static void take_draft(qn_scheduler *s, const qn_piece *piece, const qn_sample_r
     qn_request_keep_prefix(s, r);
 }
 
-/* Of a request that is over, or whose token was rejected, which greedy ones alone are: nothing was drawn. */
+/* Of a request that is over, or whose token was rejected. */
 static void drop_draft(const qn_piece *piece)
 {
     qn_memory *memory = piece->request->memory;
-    if (piece->n_drafted)
-        memory->vtable->truncate(memory, memory->sequence->length - piece->n_drafted);
+    if (!piece->n_drafted)
+        return;
+    memory->vtable->truncate(memory, memory->sequence->length - piece->n_drafted);
+    qn_sampler_take_back(piece->request->sampler, piece->n_drafted);
 }
 
 /* What one piece's rows have computed; `sampled` are its tokens, or NULL. */

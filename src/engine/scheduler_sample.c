@@ -40,8 +40,12 @@ static float *check(void *request, qn_token token)
 {
     qn_request *r = request;
     const qn_constraint *c = &r->constraint;
-    r->is_rejected = !c->accepts || !c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token);
-    qn_constraint_count_check(&r->constraint, r->is_rejected);
+    r->is_rejected =
+        r->is_masked_later || !c->accepts || !c->accepts(c->user, r->tokens + r->n_prompt, r->n_tokens - r->n_prompt, token);
+    if (r->is_masked_later)
+        qn_constraint_count_mask(&r->constraint);
+    else
+        qn_constraint_count_check(&r->constraint, r->is_rejected);
     if (!r->is_rejected)
         return NULL;
     const qn_status status = alloc_logits(r);
@@ -50,7 +54,7 @@ static float *check(void *request, qn_token token)
     return status == QN_OK ? r->logits : NULL;
 }
 
-/* The mask for the token that follows; or a check, and for some tokens no other attempt. */
+/* The mask for the token that follows; or it is made later, as are those of some tokens behind it. */
 static void constrain(qn_request *r, qn_sample_request *sampled)
 {
     enum { SLOW_TOKENS = 32 };
@@ -62,6 +66,7 @@ static void constrain(qn_request *r, qn_sample_request *sampled)
         return;
     }
     r->n_slow = SLOW_TOKENS;
+    r->is_checked = r->is_masked_later = true;
     sampled->check = check;
 }
 
@@ -93,8 +98,7 @@ static void prepare(void *request, qn_sample_request *sampled)
  * is several tokens, which is more than a step ahead saves. */
 bool qn_request_waits_for_token(const qn_request *r)
 {
-    return r->constraint.mask || r->n_slow || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) ||
-           r->params.reasoning_budget >= 0;
+    return r->is_checked || r->expects_draft || qn_sample_is_on_host(&r->params.sampling) || r->params.reasoning_budget >= 0;
 }
 
 /* The biases of the token that is sampled after n others from now on, which may be one of those that do not end the request. */
@@ -108,7 +112,7 @@ static bool checks_first(const qn_request *r)
 {
     if (!r->constraint.match)
         return r->constraint.mask;
-    return r->n_slow || (!r->scheduler->overlaps && qn_constraint_checks_first(&r->constraint));
+    return !r->scheduler->overlaps && qn_constraint_checks_first(&r->constraint);
 }
 
 qn_sample_request qn_request_next_sample(qn_request *r)
@@ -121,7 +125,10 @@ qn_sample_request qn_request_next_sample(qn_request *r)
     request.n_bias = n_bias(r, r->has_pending); /* the step in flight may sample one before it */
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     request.logprobs = r->params.n_logprobs >= 0 ? &r->logprobs : NULL;
-    request.check = checks_first(r) ? check : NULL;
+    const bool is_checked_first = checks_first(r);
+    r->is_masked_later = r->constraint.match && !is_checked_first && r->n_slow;
+    r->is_checked = is_checked_first || r->is_masked_later;
+    request.check = r->is_checked ? check : NULL;
     request.prepare =
         (r->constraint.match && !request.check) || qn_sample_depends_on_text(&r->params.sampling) ? prepare : NULL;
     request.user = r;
@@ -170,6 +177,8 @@ void qn_request_reject(qn_scheduler *s, qn_request *r, const qn_sample_request *
 {
     r->masked = *sampled;
     qn_constraint_again(&r->constraint, r->allowed, &r->masked);
+    if (r->is_masked_later)
+        r->masked.random = sampled->random;
     r->logprobs.n = r->params.n_logprobs > 0 ? (uint32_t)r->params.n_logprobs : 0;
     qn_request_set_mask_state(s, r, r->mask_status == QN_OK ? QN_MASK_WAITING : QN_MASK_SAMPLED);
     if (r->mask_status == QN_OK)

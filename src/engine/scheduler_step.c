@@ -142,6 +142,8 @@ static void add_drafts(qn_scheduler *s, qn_scheduled *to)
 {
     const size_t n_words = qn_sample_mask_words(s->model->hparams.n_vocab);
     size_t n_rows = 0, n_drafted = 0;
+    if (s->flight) /* a step behind another is one batch of the device */
+        return;
     for (uint32_t i = 0; i < to->n_pieces; i++)
         n_rows += to->pieces[i].n;
     for (uint32_t i = 0; i < to->n_pieces; i++) {

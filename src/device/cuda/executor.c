@@ -207,7 +207,9 @@ static qn_status queue_sampling(const struct batch *b, size_t i, size_t n)
 static qn_status finish_flight(qn_cuda_model *model)
 {
     const qn_cuda_flight flight = model->flights[model->block];
-    model->flights[model->block].is_queued = false;
+    model->flights[model->block].is_queued = model->flights[model->block].awaits_sampling = false;
+    if (flight.awaits_sampling) /* behind a step that failed: there are no results */
+        return QN_OK;
     if (flight.logits)
         memcpy(flight.logits, model->host_logits, model->plan->n_vocab * sizeof *flight.logits);
     return flight.requests ? qn_cuda_finish_sampling(model, &flight.sampling, flight.requests) : QN_OK;

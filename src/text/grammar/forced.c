@@ -203,7 +203,7 @@ static qn_status add_part(part *p, qn_token *tokens, size_t *n_tokens, bool *is_
     for (; first + n < all.n; n++) { /* those of the grammar's vocabulary */
         size_t length;
         const char *bytes = qn_grammar_vocab_bytes(p->v, all.tokens[first + n], &length);
-        if (!bytes || memcmp(bytes, p->text + end, length) != 0 || end + length != all.ends[first + n])
+        if (!bytes || end + length != all.ends[first + n] || memcmp(bytes, p->text + end, length) != 0)
             break;
         end += length;
     }

@@ -229,6 +229,7 @@ static void begin_again(qn_grammar_match *m)
         m->is_broken = true;
         return;
     }
+    state->mask_steps = m->state->mask_steps;
     qn_grammar_state_free(m->state);
     m->state = state;
 }
