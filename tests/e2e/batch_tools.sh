@@ -73,7 +73,8 @@ PY
 
 # ---- Grammars: the caller says one thing, so that other tokens come only where its own may not ----
 schema() { printf '"response_format":{"type":"json_schema","json_schema":{"name":"a","strict":%s,"schema":%s}}' "$1" "$2"; }
-typed() { printf '"tools":[{"type":"function","function":{"name":"look_up","parameters":%s}},{"type":"function","function":{"name":"read"}}]' "$1"; }
+typed() { printf '"tools":[{"type":"function","function":{"name":"look_up","parameters":%s}},{"type":"function","function":{"name":"read","parameters":%s}}]' "$1" "$none"; }
+none='{"type":"object","additionalProperties":false}' # so that an answer ends, whatever is drawn
 number='{"type":"object","properties":{"n":{"type":"integer","minimum":10,"maximum":99}},"required":["n"],"additionalProperties":false}'
 {
     line auto "{$ask,$(typed "$number")}" $chat
