@@ -45,10 +45,10 @@ size_t qn_draft_find(qn_drafter *drafter, const qn_draft_input *in, size_t n_seq
     const bool is_wanted = drafter->is_on && (n_sequences == 1 || !drafter->is_lone);
     size_t n = is_wanted && most ? find_forced(in, forced) : 0;
     n = n < most ? n : most;
+    const size_t length = n ? find_length(drafter) : 0;
+    n = n < length ? n : length;
     if (!n)
         return 0;
-    const size_t length = find_length(drafter);
-    n = n < length ? n : length;
     memcpy(in->tokens + in->n, forced, n * sizeof *forced);
     memset(masks, 0, n * n_words * sizeof *masks);
     const size_t n_masks =
