@@ -21,7 +21,11 @@ url=http://127.0.0.1:$(cat "$work/port") || exit 1
 
 # is EXPRESSION - of the JSON on standard output, r, and of the requests that the server got after the two that measure words, sent.
 is() {
-    python3 - "$1" "$work" <<'P' || fail "$1"
+    holds "$1" || fail "$1"
+}
+
+holds() {
+    python3 - "$1" "$work" <<'P'
 import json, sys
 r = json.load(open(sys.argv[2] + "/out"))
 sent = [json.loads(line) for line in open(sys.argv[2] + "/log")][2:]
@@ -39,18 +43,40 @@ measure() {
     quern bench-serve "$@" --format json
 }
 
+# measure_times EXPRESSION ... -- ARGUMENTS: a measurement of which every EXPRESSION holds, the best of five, since other processes delay
+# some: a program that measures wrongly does so each time.
+measure_times() {
+    local expressions=() failed
+    while [ "$1" != -- ]; do
+        expressions+=("$1")
+        shift
+    done
+    shift
+    for _ in {1..5}; do
+        measure "$@"
+        [ $status -eq 0 ] || fail "$*: status $status"
+        failed=
+        for expression in "${expressions[@]}"; do
+            holds "$expression" || failed=$expression
+        done
+        [ -n "$failed" ] || return 0
+    done
+    fail "$failed"
+}
+
 # ---- Times ----
 # 20 requests by 10 clients; the first token comes after 300 ms, of every fifth after 600; one of 9 gaps of every fifth is 400 ms, the others 40.
-measure "$url/" --parallel 10 --requests 20 -p 101 -n 10
-[ $status -eq 0 ] || fail "steady: status $status"
+measure_times \
+    'near(r["ttft_ms"]["p50"], 300, 150) and near(r["ttft_ms"]["p95"], 600, 150) and near(r["ttft_ms"]["max"], 600, 250)' \
+    'near(r["inter_token_ms"]["p50"], 40, 20) and near(r["inter_token_ms"]["p95"], 40, 60) and near(r["inter_token_ms"]["p99"], 400, 150)' \
+    'near(r["ttft_ms"]["mean"], 360, 150) and near(r["inter_token_ms"]["mean"], 48, 20)' \
+    'near(r["per_token_ms"]["p50"], 40, 20) and near(r["per_token_ms"]["max"], 80, 40) and near(r["latency_ms"]["p50"], 660, 250)' \
+    '1.5 < r["seconds"] < 6' \
+    -- "$url/" --parallel 10 --requests 20 -p 101 -n 10
 is 'r["test"] == "serve" and r["model"] == "steady" and r["api"] == "chat" and r["url"].endswith("/v1/chat/completions")'
 is 'r["sent"] == r["answered"] == 20 and r["failed"] == r["cancelled"] == 0 and r["errors"] == {} and r["counted_by"] == "usage"'
 is 'r["prompt_tokens"] == 20 * 101 and r["cached_tokens"] == 60 and r["completion_tokens"] == 200'
-is 'near(r["ttft_ms"]["p50"], 300, 150) and near(r["ttft_ms"]["p95"], 600, 150) and near(r["ttft_ms"]["max"], 600, 250)'
-is 'near(r["inter_token_ms"]["p50"], 40, 20) and near(r["inter_token_ms"]["p95"], 40, 60) and near(r["inter_token_ms"]["p99"], 400, 150)'
-is 'near(r["ttft_ms"]["mean"], 360, 150) and near(r["inter_token_ms"]["mean"], 48, 20)'
-is 'near(r["per_token_ms"]["p50"], 40, 20) and near(r["per_token_ms"]["max"], 80, 40) and near(r["latency_ms"]["p50"], 660, 250)'
-is 'abs(r["tok_per_s"] - 200 / r["seconds"]) < 0.1 and 1.5 < r["seconds"] < 6'
+is 'abs(r["tok_per_s"] - 200 / r["seconds"]) < 0.1'
 is 'len(sent) == 20 and all(words(s) == 45 and s["body"]["max_tokens"] == 10 and s["body"]["ignore_eos"] is True for s in sent)'
 is 'all(s["body"]["stream"] is True and s["body"]["stream_options"] == {"include_usage": True} for s in sent)'
 is 'len({s["body"]["messages"][0]["content"] for s in sent}) == 20 and not any("Authorization" in s["headers"] for s in sent)'
@@ -58,12 +84,11 @@ is 'len({s["body"]["messages"][0]["content"] for s in sent}) == 20 and not any("
 # At random times, counted from when they were due, with lengths of a file and a text.
 printf '17 3\n# a comment\n27 5\n' >"$work/lengths"
 printf 'alpha beta\ngamma delta\n' >"$work/text"
-measure "$url/v1" --api completions --model steady --rate 20 --requests 40 --lengths "$work/lengths" -f "$work/text" --seed 7 --may-end
-[ $status -eq 0 ] || fail "at random times: status $status"
+measure_times '0.8 < sent[-1]["time"] - sent[0]["time"] < 5 and near(r["ttft_ms"]["p50"], 300, 150)' \
+    -- "$url/v1" --api completions --model steady --rate 20 --requests 40 --lengths "$work/lengths" -f "$work/text" --seed 7 --may-end
 is 'r["rate"] == 20 and r["parallel"] == 0 and r["answered"] == 40 and r["url"].endswith("/v1/completions")'
 is 'sorted({words(s) for s in sent}) == [5, 10] and sorted({s["body"]["max_tokens"] for s in sent}) == [3, 5]'
 is 'all("ignore_eos" not in s["body"] for s in sent) and set(sent[0]["body"]["prompt"].split()) <= {"alpha", "beta", "gamma", "delta"}'
-is '0.8 < sent[-1]["time"] - sent[0]["time"] < 5 and near(r["ttft_ms"]["p50"], 300, 150)'
 is 'r["prompt_tokens"] == 20 * (17 + 27) and r["completion_tokens"] == 20 * 8'
 cp "$work/log" "$work/first"
 measure "$url/v1" --api completions --model steady --rate 20 --requests 40 --lengths "$work/lengths" -f "$work/text" --seed 7 --may-end
@@ -151,8 +176,9 @@ printf '{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1,
 "$QN_BIN/quern" serve "$QN_SOURCE_DIR/models/quern-demo.gguf" --port 0 -q >"$work/address" 2>"$work/log2" &
 own=$!
 trap 'kill $server $own; wait $server $own 2>/dev/null; rm -rf "$work"' EXIT
-for _ in {1..600}; do
-    grep -q http "$work/address" && break
+for _ in {1..600}; do # it lists its model once that is loaded
+    grep -q ready: "$work/address" && break
+    kill -0 $own 2>/dev/null || break
     sleep 0.1
 done
 address=$(grep -oE 'http://[0-9.:]+' "$work/address" | head -n 1)
