@@ -1,4 +1,4 @@
-/* The JSON of a body, read with limits, and its fields. */
+/* Reads the JSON of a body, within limits, and its fields. */
 #include "protocol/json_body.h"
 
 #include "base/memory.h"
@@ -30,13 +30,14 @@ bool qn_refuse(qn_refusal *refusal, int status, const char *code, const char *pa
 static const char *type_name(const json_t *value)
 {
     static const char *const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "an integer",
-        [JSON_REAL] = "a number",    [JSON_TRUE] = "true",      [JSON_FALSE] = "false",     [JSON_NULL] = "null"
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",        [JSON_NULL] = "null"
     };
     return value ? names[json_typeof(value)] : "missing";
 }
 
-/* Its type, and what is known to be wrong with one of the right type: it is empty, or no integer. */
+/* Names the type found; for a value of the right type its fault: it is empty, or not an integer. */
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected)
 {
     char number[QN_JSON_FOUND_BYTES];
@@ -66,12 +67,13 @@ bool qn_refuse_over(qn_account *account, qn_refusal *refusal)
     case QN_LIMIT_NONE: break;
     case QN_LIMIT_REQUEST:
         return qn_refuse(refusal, 413, "request_too_large", NULL,
-                         "the request needs more memory than one with a body of its length may have");
+                         "the request needs more memory than a request with a body of its length may use");
     case QN_LIMIT_CLIENT:
         return qn_refuse(refusal, 429, "overloaded", NULL,
-                         "the requests of this client have all the memory that they may have");
+                         "the requests of this client use all the memory that a client may use");
     case QN_LIMIT_SERVER:
-        return qn_refuse(refusal, 429, "overloaded", NULL, "all requests together have all the memory that they may have");
+        return qn_refuse(refusal, 429, "overloaded", NULL,
+                         "the requests of all clients use all the memory for requests");
     }
     return qn_refuse_memory(refusal);
 }
@@ -80,7 +82,7 @@ bool qn_refuse_over(qn_account *account, qn_refusal *refusal)
 
 bool qn_reading_take(qn_reading *r, size_t bytes)
 {
-    enum { STEP = 16 << 10 }; /* so that few promises are made */
+    enum { STEP = 16 << 10 }; /* so that memory is reserved in few steps */
     size_t more;
     if (bytes > r->left) {
         const size_t lacks = bytes - r->left;
@@ -99,7 +101,8 @@ bool qn_reading_refuse(const qn_reading *r, qn_refusal *refusal)
 {
     if (!r->is_over || qn_account_refused(r->account) != QN_LIMIT_NONE)
         return qn_refuse_over(r->account, refusal);
-    return qn_refuse(refusal, 413, "request_too_large", NULL, "the body has more values than one of its length may have");
+    return qn_refuse(refusal, 413, "request_too_large", NULL,
+                     "the body has more values than a body of its length may have");
 }
 
 size_t qn_reading_end(qn_reading *r)
@@ -156,7 +159,7 @@ json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_re
     else if (!json)
         qn_refuse(refusal, 400, "invalid_json", NULL, "byte %d: %s", why.position, why.text);
     else if (!json_is_object(json))
-        qn_refuse(refusal, 400, "invalid_json", NULL, "it is %s, expected an object", type_name(json));
+        qn_refuse(refusal, 400, "invalid_json", NULL, "the body is %s, expected an object", type_name(json));
     if (json_is_object(json) && qn_body_check_zeros(json, refusal))
         return json;
     json_decref(json);
@@ -174,7 +177,8 @@ json_t *qn_field(const json_t *object, const char *name)
 
 bool qn_json_is(const json_t *value, const char *text)
 {
-    return json_is_string(value) && json_string_length(value) == strlen(text) && !strcmp(json_string_value(value), text);
+    return json_is_string(value) && json_string_length(value) == strlen(text) &&
+           !strcmp(json_string_value(value), text);
 }
 
 bool qn_field_number(const json_t *object, const char *name, double least, double most, float *out, qn_refusal *refusal)
@@ -203,7 +207,8 @@ bool qn_json_integer_of(const json_t *value, int64_t *out)
     return true;
 }
 
-bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out, qn_refusal *refusal)
+bool qn_field_integer(const json_t *object, const char *name, int64_t least, int64_t most, int64_t *out,
+                      qn_refusal *refusal)
 {
     const json_t *value = qn_field(object, name);
     int64_t number;

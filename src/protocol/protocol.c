@@ -1,4 +1,4 @@
-/* The protocols by their paths, and what all exchanges have. */
+/* The protocols by their paths, and what all exchanges share. */
 #include "protocol/anthropic.h"
 #include "protocol/json_body.h"
 #include "protocol/openai.h"
@@ -67,8 +67,8 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
     return NULL;
 }
 
-qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length, const qn_protocol_limits *limits,
-                               const qn_origin *origin, qn_refusal *refusal)
+qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length,
+                               const qn_protocol_limits *limits, const qn_origin *origin, qn_refusal *refusal)
 {
     qn_reading reading = { .limits = limits };
     json_t *json = qn_body_read(body, length, &reading, refusal);
@@ -100,7 +100,8 @@ void qn_exchange_free(qn_exchange *exchange)
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal)
 {
     qn_refuse(refusal, 400, "context_length_exceeded", NULL,
-              "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n, (unsigned)served->n_ctx);
+              "the prompt has %zu tokens, which exceeds the available context size of %u tokens", n,
+              (unsigned)served->n_ctx);
     refusal->type = "exceed_context_size_error";
     refusal->n_prompt = n;
     refusal->n_ctx = served->n_ctx;
@@ -123,9 +124,10 @@ void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[
     snprintf(id, QN_ANSWER_ID_BYTES, "%016llx%016llx", (unsigned long long)hash.high64, (unsigned long long)hash.low64);
 }
 
-/* Calls of one exchange have different ids, and so have those of different ones, of which some may become parts of one
+/* The ids of all calls differ, also those of different exchanges, as calls of several may become parts of one
  * conversation. */
-static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index, char id[QN_CALL_ID_BYTES])
+static void make_id(const qn_exchange *exchange, const char *prefix, size_t request, size_t index,
+                    char id[QN_CALL_ID_BYTES])
 {
     char answer[QN_ANSWER_ID_BYTES];
     qn_exchange_answer_id(exchange, request, answer);
