@@ -1,8 +1,9 @@
-/* quern bench-serve: requests to a server of OpenAI's protocol, quern's or another, and how long their first tokens and the
- * others take. One thread with libcurl's multi interface sends them.
+/* quern bench-serve: sends requests to a server of OpenAI's protocol, quern's or another, and measures the times of
+ * their first and later tokens. One thread sends them with libcurl's multi interface.
  *
- * With --rate the arrivals are a Poisson process, and latencies are counted from them, whether or not a connection was free.
- * Without it there are --parallel clients, each of which sends its next request when it has the answer to the one before. */
+ * With --rate the arrivals are a Poisson process, and latencies count from the arrivals, even if no connection was
+ * free. Without it there are --parallel clients, each of which sends its next request after the answer to the last
+ * one. */
 #include "cli/bench_report.h"
 #include "cli/bench_serve.h"
 #include "cli/progress.h"
@@ -22,9 +23,9 @@ enum { POLL_MS = 100 };
 struct run {
     const qn_args *args;
     qn_serve_target target;
-    json_t *model; /* that the server listed; or NULL */
+    json_t *model; /* listed by the server; or NULL */
     qn_serve_words words;
-    qn_bench_length *lengths; /* [n_lengths]; request i has those of i mod n_lengths */
+    qn_bench_length *lengths; /* [n_lengths]; request i has lengths[i % n_lengths] */
     size_t n_lengths, n;      /* requests */
     CURLM *multi;
     qn_serve_request **active; /* [n_active] */
@@ -52,7 +53,8 @@ static bool start(struct run *run, size_t n_words, size_t n_generate, uint64_t s
     char *prompt = qn_serve_prompt(&run->words, n_words, seed);
     qn_serve_request *request = prompt ? qn_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
     qn_free(prompt);
-    if (request && !qn_realloc_array(&run->active, &run->cap_active, run->n_active + 1, sizeof *run->active, "requests") &&
+    if (request &&
+        !qn_realloc_array(&run->active, &run->cap_active, run->n_active + 1, sizeof *run->active, "requests") &&
         !curl_multi_add_handle(run->multi, qn_serve_request_handle(request))) {
         run->active[run->n_active++] = request;
         return true;
@@ -78,7 +80,7 @@ static void count_failure(qn_serve_results *r, const qn_serve_answer *answer)
     while (i < r->n_failures && strcmp(r->failures[i].kind, answer->kind) != 0)
         i++;
     if (i == QN_SERVE_KINDS)
-        i--; /* of more kinds than there are statuses worth telling apart */
+        i--; /* too many kinds: the rest is counted as the last */
     if (i == r->n_failures) {
         r->n_failures++;
         strcpy(r->failures[i].kind, answer->kind);
@@ -107,7 +109,7 @@ static bool count_answer(qn_serve_results *r, const qn_serve_answer *a, double n
 
 /* ---- All requests ---- */
 
-/* Sends what is due. */
+/* Sends the requests that are due. */
 static bool start_due(struct run *run, double now)
 {
     qn_serve_results *r = &run->results;
@@ -129,7 +131,7 @@ static bool start_due(struct run *run, double now)
     return true;
 }
 
-/* Performs what there is to do and waits until `due` at most. */
+/* Performs pending transfers and waits until `due` at most. */
 static bool perform(struct run *run, double due)
 {
     int n_running, n_left;
@@ -152,7 +154,7 @@ static bool perform(struct run *run, double due)
         remove_request(run, request);
         if (!ok)
             return qn_cli_fail() == QN_EXIT_DONE;
-        n_running = -1; /* a client is free: no waiting */
+        n_running = -1; /* a client is free: do not wait */
     }
     if (n_running >= 0)
         curl_multi_poll(run->multi, NULL, 0, left > POLL_MS ? POLL_MS : left > 0 ? (int)left + 1 : 0, NULL);
@@ -184,7 +186,7 @@ static bool send_all(struct run *run)
 
 /* ---- Before it ---- */
 
-/* Sends one request and waits for its answer; NULL with an error line. */
+/* Sends one request and waits for its answer. NULL: an error line was printed. */
 static qn_serve_request *send_one(struct run *run, size_t n_words, const qn_serve_answer **answer)
 {
     CURLcode code = CURLE_OK;
@@ -207,7 +209,7 @@ static qn_serve_request *send_one(struct run *run, size_t n_words, const qn_serv
     return NULL;
 }
 
-/* How many tokens the server makes of words: two requests, which are not among the results. */
+/* Measures how many tokens words are for the server, with two requests that are not among the results. */
 static bool measure_words(struct run *run)
 {
     static const size_t n_words[2] = { 32, 160 };
@@ -224,7 +226,7 @@ static bool measure_words(struct run *run)
     return true;
 }
 
-/* URL is the server's address, with or without /v1. */
+/* The operand is the server's URL, with or without /v1. */
 static bool set_target(struct run *run)
 {
     const qn_args *args = run->args;
@@ -276,13 +278,13 @@ static bool set_lengths(struct run *run)
     return true;
 }
 
-/* A connection is a file descriptor, and shells allow 1024. */
+/* Each connection needs a descriptor, and shells allow 1024. */
 static void raise_file_limit(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* where it stays low, requests without a connection are counted */
+        (void)setrlimit(RLIMIT_NOFILE, &limit); /* if it stays low, requests without a connection count as failed */
     }
 }
 
@@ -330,11 +332,11 @@ int qn_cli_bench_serve(qn_args *args)
     struct run run = { .args = args };
     const char *url = args->operands[0];
     if (strncasecmp(url, "http://", 7) != 0 && strncasecmp(url, "https://", 8) != 0) {
-        qn_cli_error("'%s': expected the address of a server: http://127.0.0.1:8080", url);
+        qn_cli_error("'%s': expected the URL of a server, as in http://127.0.0.1:8080", url);
         return QN_EXIT_USAGE;
     }
     if (args->rate > 0 && args->sequences > 1) {
-        qn_cli_error("--rate: requests arrive whether or not others are answered, without --parallel");
+        qn_cli_error("--rate: cannot be used with --parallel; requests arrive independently of answers");
         return QN_EXIT_USAGE;
     }
     bool done = prepare(&run);

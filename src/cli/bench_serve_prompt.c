@@ -1,4 +1,4 @@
-/* Prompts of a stated number of tokens for a server whose tokeniser is not known: words, whose tokens the server has
+/* Prompts of a given number of tokens for a server with an unknown tokeniser: words whose tokens the server has
  * counted. */
 #include "cli/bench_serve.h"
 
@@ -11,17 +11,18 @@
 
 enum { MAX_FILE = 1 << 28 };
 
-/* A token each in the vocabularies of current models, with the space before. */
+/* Each word, with a space before it, is one token in current vocabularies. */
 static const char *const frequent[] = {
-    "the",   "of",   "and",   "to",    "in",     "is",    "that", "for",   "was",   "on",    "are",    "with", "as",
-    "they",  "be",   "at",    "one",   "have",   "this",  "from", "by",    "not",   "but",   "what",   "some", "we",
-    "can",   "out",  "other", "were",  "all",    "there", "when", "up",    "use",   "your",  "how",    "said", "an",
-    "each",  "she",  "which", "do",    "their",  "time",  "if",   "will",  "way",   "about", "many",   "then", "them",
-    "would", "like", "so",    "these", "her",    "long",  "make", "thing", "see",   "him",   "two",    "has",  "look",
-    "more",  "day",  "could", "go",    "come",   "did",   "my",   "sound", "no",    "most",  "who",    "over", "know",
-    "water", "than", "call",  "first", "people", "may",   "down", "side",  "been",  "now",   "find",   "any",  "new",
-    "work",  "part", "take",  "get",   "place",  "made",  "live", "where", "after", "back",  "little", "only", "round",
-    "man",   "year", "came",  "show",  "every",  "good",  "me",   "give",  "our",   "under", "name",   "very", "through",
+    "the",   "of",   "and",   "to",    "in",    "is",     "that",  "for",   "was",     "on",    "are",    "with",
+    "as",    "they", "be",    "at",    "one",   "have",   "this",  "from",  "by",      "not",   "but",    "what",
+    "some",  "we",   "can",   "out",   "other", "were",   "all",   "there", "when",    "up",    "use",    "your",
+    "how",   "said", "an",    "each",  "she",   "which",  "do",    "their", "time",    "if",    "will",   "way",
+    "about", "many", "then",  "them",  "would", "like",   "so",    "these", "her",     "long",  "make",   "thing",
+    "see",   "him",  "two",   "has",   "look",  "more",   "day",   "could", "go",      "come",  "did",    "my",
+    "sound", "no",   "most",  "who",   "over",  "know",   "water", "than",  "call",    "first", "people", "may",
+    "down",  "side", "been",  "now",   "find",  "any",    "new",   "work",  "part",    "take",  "get",    "place",
+    "made",  "live", "where", "after", "back",  "little", "only",  "round", "man",     "year",  "came",   "show",
+    "every", "good", "me",    "give",  "our",   "under",  "name",  "very",  "through",
 };
 
 bool qn_serve_words_read(qn_serve_words *words, const char *path)
@@ -45,7 +46,7 @@ bool qn_serve_words_read(qn_serve_words *words, const char *path)
         words->words[words->n++] = word;
     }
     if (!words->n)
-        qn_cli_error("%s: it has no words", path);
+        qn_cli_error("%s: the file has no words", path);
     return words->n > 0;
 }
 

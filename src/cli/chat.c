@@ -1,6 +1,6 @@
-/* quern chat: a conversation. All messages are rendered for each answer, and the session evaluates what it does not hold of them.
- * cli/line.c reads messages, cli/conversation.c makes prompts, cli/answer.c generates answers, cli/chat_commands.c has the
- * commands. */
+/* quern chat: a conversation. For each answer all messages are rendered, and the session evaluates the part that it
+ * does not hold. cli/line.c reads messages, cli/conversation.c makes prompts, cli/answer.c generates answers,
+ * cli/chat_commands.c has the commands. */
 #include "cli/chat.h"
 
 #include "cli/cli.h"
@@ -18,7 +18,7 @@ void qn_chat_defaults(qn_args *args)
 
 /* ---- Answers ---- */
 
-/* Tokens kept for an answer: a quarter of the context, or fewer where an answer has fewer. */
+/* Tokens kept for an answer: a quarter of the context, or -n if that is less. */
 static size_t reserve(const qn_chat *chat)
 {
     const size_t quarter = qn_session_capacity(chat->session) / 4;
@@ -33,7 +33,7 @@ static void note_dropped(const qn_chat *chat, size_t n_turns)
                      qn_session_capacity(chat->session), n_turns, n_turns == 1 ? " was" : "s were");
 }
 
-static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *answer)
+static qn_status generate(qn_chat *chat, const qn_cli_prompt *prompt, qn_cli_answer *answer)
 {
     qn_generate_params params = qn_generate_defaults();
     params.sampling = chat->args->sampling;
@@ -42,13 +42,14 @@ static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *ans
     params.stop = chat->args->stop.at;
     params.n_stop = chat->args->stop.count;
     params.reasoning_budget = chat->args->reasoning_budget;
-    return qn_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
+    return qn_cli_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
 }
 
-/* What was generated becomes a message, also where Ctrl-C or the end of the context ended it. */
-static bool keep(qn_chat *chat, const qn_answer *answer)
+/* Makes the generated text a message, also if Ctrl-C or the end of the context ended it. */
+static bool keep(qn_chat *chat, const qn_cli_answer *answer)
 {
-    if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "", answer->reasoning)) {
+    if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "",
+                            answer->reasoning)) {
         qn_cli_fail();
         return false;
     }
@@ -60,17 +61,18 @@ static bool keep(qn_chat *chat, const qn_answer *answer)
 
 bool qn_chat_answer(qn_chat *chat, size_t n_before)
 {
-    qn_prompt prompt;
-    qn_answer answer = { 0 };
-    qn_status status = qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
-    if (status) { /* of this message: the template refuses it, or it is too long */
+    qn_cli_prompt prompt;
+    qn_cli_answer answer = { 0 };
+    qn_status status =
+        qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
+    if (status) { /* the template refuses the message, or it is too long */
         qn_conversation_truncate(&chat->conversation, n_before);
         qn_cli_fail();
         return status != QN_ERR_MEMORY;
     }
     note_dropped(chat, prompt.n_turns);
     status = generate(chat, &prompt, &answer);
-    qn_prompt_free(&prompt);
+    qn_cli_prompt_free(&prompt);
     bool go_on = !answer.broken;
     if (go_on && status && status != QN_ERR_CANCELLED) {
         qn_cli_fail();
@@ -82,7 +84,7 @@ bool qn_chat_answer(qn_chat *chat, size_t n_before)
         go_on = keep(chat, &answer);
     chat->last = answer;
     chat->last.content = chat->last.reasoning = NULL;
-    qn_answer_free(&answer);
+    qn_cli_answer_free(&answer);
     return go_on;
 }
 
@@ -101,7 +103,7 @@ bool qn_chat_ask(qn_chat *chat, const char *text)
 static qn_chat_next take_message(qn_chat *chat, const char *text, size_t length)
 {
     if (memchr(text, 0, length)) {
-        qn_cli_error("the message holds a zero byte, which a chat message cannot");
+        qn_cli_error("the message has a zero byte, which chat messages cannot have");
         return QN_CHAT_FAILED;
     }
     if (*text == '/' && text[1] != '/')
@@ -128,7 +130,7 @@ static int converse(qn_chat *chat)
         }
         qn_signals_clear();
         if (next == QN_CHAT_FAILED)
-            return ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish tells the one from the other */
+            return ferror(stdout) ? QN_EXIT_DONE : QN_EXIT_FAILED; /* qn_out_finish reports a failing standard output */
         if (next == QN_CHAT_LEAVE || qn_signals_stop_requested())
             return QN_EXIT_DONE;
     }
@@ -136,15 +138,15 @@ static int converse(qn_chat *chat)
 
 /* ---- The command ---- */
 
-/* Whether the model has a chat format at all: one without is refused before anything is typed. */
+/* Checks that the model has a chat format, before anything is typed. */
 static qn_status probe(qn_conversation *c)
 {
-    qn_prompt prompt;
+    qn_cli_prompt prompt;
     qn_status status = qn_conversation_add(c, "user", ".", NULL);
     if (status == QN_OK)
         status = qn_conversation_prompt(c, SIZE_MAX, 0, &prompt);
     if (status == QN_OK)
-        qn_prompt_free(&prompt);
+        qn_cli_prompt_free(&prompt);
     qn_conversation_truncate(c, 0);
     return status;
 }
@@ -171,7 +173,9 @@ static qn_reasoning_view view_of(const qn_args *args)
 
 static int chat_on_session(const qn_args *args, const qn_model *model, qn_session *session)
 {
-    qn_chat chat = { .args = args, .model = model, .session = session, .view = view_of(args), .seed = args->sampling.seed };
+    qn_chat chat = {
+        .args = args, .model = model, .session = session, .view = view_of(args), .seed = args->sampling.seed
+    };
     int status = QN_EXIT_FAILED;
     if (begin(&chat))
         qn_cli_fail();
@@ -191,7 +195,7 @@ static int check_args(qn_args *args)
     if (qn_args_no_more("chat", args, 0) != QN_ARGS_OK)
         return QN_EXIT_USAGE;
     if (args->system && args->load) {
-        qn_cli_error("--system: the conversation of --load has begun already");
+        qn_cli_error("--system: the conversation of --load has already begun");
         return QN_EXIT_USAGE;
     }
     const int status = qn_check_breakers(args);

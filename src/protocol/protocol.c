@@ -40,7 +40,7 @@ void qn_exchange_give_values(qn_exchange *exchange)
     exchange->n_values = 0;
 }
 
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_origin *origin,
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_exchange_origin *origin,
                                 qn_refusal *refusal)
 {
     static const qn_protocol_limits defaults;
@@ -68,7 +68,7 @@ qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_re
 }
 
 qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length,
-                               const qn_protocol_limits *limits, const qn_origin *origin, qn_refusal *refusal)
+                               const qn_protocol_limits *limits, const qn_exchange_origin *origin, qn_refusal *refusal)
 {
     qn_reading reading = { .limits = limits };
     json_t *json = qn_body_read(body, length, &reading, refusal);

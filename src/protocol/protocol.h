@@ -63,12 +63,12 @@ typedef struct qn_reading {
 } qn_reading;
 
 /* The values that tell exchanges with the same body apart. Copied. */
-typedef struct qn_origin {
+typedef struct qn_exchange_origin {
     const char *id;     /* ends the answer's id, after a prefix such as "chatcmpl-" */
     const char *secret; /* ids of calls are derived from it, so that they cannot be guessed */
     int64_t created;    /* seconds since 1970 */
     uint64_t seed;      /* for a body without one */
-} qn_origin;
+} qn_exchange_origin;
 
 /* The model that answers. Its pointers outlive the exchange. */
 typedef struct qn_served {
@@ -169,12 +169,12 @@ const qn_protocol *qn_protocol_above(const char *path);
 json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_refusal *refusal);
 
 /* qn_exchange_create - create an exchange for a body that was read, which it may change. NULL: refused. */
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_origin *origin,
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_exchange_origin *origin,
                                 qn_refusal *refusal);
 
 /* qn_exchange_parse - create an exchange for the bytes of a body, without an account. NULL: refused. */
 qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length,
-                               const qn_protocol_limits *limits, const qn_origin *origin, qn_refusal *refusal);
+                               const qn_protocol_limits *limits, const qn_exchange_origin *origin, qn_refusal *refusal);
 void qn_exchange_free(qn_exchange *exchange); /* NULL is allowed */
 
 /* qn_exchange_give_values - the values of the body were freed: give back their memory to the account. */

@@ -654,7 +654,7 @@ static void allowed_tools_are_there_once(void **unused)
                           ",\"tool_choice\":{\"type\":\"allowed_tools\",\"allowed_tools\":{\"mode\":\"auto\",\"tools\":[",
                           "{\"type\":\"function\",\"function\":{\"name\":\"f\"}},", 512, "]}}}");
     qn_refusal refusal = { 0 };
-    const qn_origin origin = { .id = "1", .secret = "s" };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s" };
     qn_exchange *x = qn_exchange_parse(qn_protocol_find(CHAT), body, strlen(body), NULL, &origin, &refusal);
     assert_non_null(x);
     assert_int_equal(json_array_size(((const qn_text_exchange *)x)->tools.list), 1);
@@ -766,7 +766,7 @@ static void grammars_are_of_the_scope(void **unused)
     (void)unused;
     static const char *const scopes[] = { "a", "b", "a" };
     static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"json_schema\":{\"type\":\"integer\"}}";
-    const qn_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
+    const qn_exchange_origin origin = { .id = "1", .secret = "s", .created = 5, .seed = 11 };
     const qn_protocol *protocol = qn_protocol_find(CHAT);
     qn_exchange *x[3];
     qn_refusal refusal;
