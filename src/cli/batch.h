@@ -71,9 +71,10 @@ void qn_batch_set_free(qn_batch_set *set);
  * removed. Returns the descriptor, or -1 with an error line. */
 int qn_batch_open(const char *path, bool resume, qn_batch_set *ids, qn_batch_set *lines, size_t *n_answers);
 
-/* qn_batch_answer, qn_batch_error_line - returns the job's line in the output, with its newline; free() it. NULL: no
- * memory. */
+/* qn_batch_answer - returns the output line of a job's answer, with its newline; free() it. NULL: no memory. */
 char *qn_batch_answer(const qn_batch_job *job);
+
+/* qn_batch_error_line - returns the output line of a job's error, with its newline; free() it. NULL: no memory. */
 char *qn_batch_error_line(const qn_batch_job *job, const qn_batch_error *error);
 
 /* qn_batch_write - append a whole line. False: errno is set. */

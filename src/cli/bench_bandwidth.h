@@ -19,6 +19,7 @@ bool qn_bandwidth_start(qn_bandwidth *bandwidth);
  * longer. */
 double qn_bandwidth_measure(qn_bandwidth *bandwidth, int n_threads);
 
+/* qn_bandwidth_stop - end the measuring process. */
 void qn_bandwidth_stop(qn_bandwidth *bandwidth);
 
 #endif

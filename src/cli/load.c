@@ -253,11 +253,11 @@ int qn_check_output(const qn_args *args, const char *input, const char *path)
                        : same_file(&target, args->file) ? "the file given to -f"
                        : same_file(&target, input)      ? "the input"
                        : !fstat(STDIN_FILENO, &from) && from.st_dev == target.st_dev && from.st_ino == target.st_ino
-                           ? "the file that standard input reads"
+                           ? "what standard input reads"
                            : NULL;
     if (!what)
         return QN_EXIT_DONE;
-    qn_cli_error("%s: this is %s, which would be overwritten", path, what);
+    qn_cli_error("%s: it is %s itself, which would be overwritten", path, what);
     return QN_EXIT_FAILED;
 }
 

@@ -13,6 +13,7 @@ typedef struct qn_progress {
     char note[64];         /* a value shown after the bar */
 } qn_progress;
 
+/* qn_progress_begin - begin a progress line with a label, which outlives it. */
 void qn_progress_begin(qn_progress *progress, const char *label);
 
 /* qn_progress_update - a qn_progress_fn whose user pointer is a qn_progress; NULL only watches for Ctrl-C. False:

@@ -28,10 +28,13 @@ bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *
 
 /* ---- anthropic_messages.c ---- */
 
-/* qn_anthropic_free, qn_anthropic_refuse, qn_anthropic_fail - members `free`, `refuse` and `fail` of the
- * qn_protocol. */
+/* qn_anthropic_free - member `free` of the qn_protocol. */
 void qn_anthropic_free(qn_exchange *exchange);
+
+/* qn_anthropic_refuse - member `refuse` of the qn_protocol, in Anthropic's form. */
 void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out);
+
+/* qn_anthropic_fail - member `fail` of the qn_protocol, in Anthropic's form. */
 void qn_anthropic_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
 
 #endif

@@ -57,8 +57,10 @@ void qn_choice_free(qn_choice *choice);
 bool qn_choice_take_token(qn_choice *choice, const qn_exchange_event *event, const qn_model *model,
                           const qn_request_params *params, bool keeps);
 
-/* qn_choice_take_output, qn_choice_take_text - count a text, before it is written. */
+/* qn_choice_take_output - count the text of an output event, before it is written. */
 void qn_choice_take_output(qn_choice *choice, const qn_output_event *event);
+
+/* qn_choice_take_text - count a text, before it is written. */
 void qn_choice_take_text(qn_choice *choice, const char *text, size_t length);
 
 /* qn_choice_end - record the end of an answer; drops pending tokens of a stop string, which is cut off. */
@@ -201,8 +203,10 @@ void qn_llama_begin(qn_exchange *exchange, qn_bytes *out);
 /* qn_text_exchange_no_event - member `event` of protocols without requests, and so without events. */
 void qn_text_exchange_no_event(qn_exchange *exchange, size_t request, const qn_exchange_event *event, qn_bytes *out);
 
-/* qn_openai_fail, qn_openai_refuse - members `fail` and `refuse` in OpenAI's form. */
+/* qn_openai_fail - member `fail` in OpenAI's form. */
 void qn_openai_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
+
+/* qn_openai_refuse - member `refuse` in OpenAI's form. */
 void qn_openai_refuse(const qn_refusal *refusal, qn_bytes *out);
 
 /* qn_text_exchange_model - returns the name of the model in answers: the served model's, before bind the body's, or
@@ -324,8 +328,10 @@ void qn_openai_logprob_entries(const qn_text_exchange *x, const qn_choice *choic
 /* qn_openai_logprob_list - the same, as an array. */
 void qn_openai_logprob_list(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out);
 
-/* qn_openai_chat_logprobs, qn_openai_completion_logprobs - write them in the form of chats, or of completions. */
+/* qn_openai_chat_logprobs - the same, in the form of chats. */
 void qn_openai_chat_logprobs(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out);
+
+/* qn_openai_completion_logprobs - the same, in the form of completions. */
 void qn_openai_completion_logprobs(const qn_text_exchange *x, const qn_choice *choice, size_t n, qn_bytes *out);
 
 /* qn_openai_usage - write the member `usage`. In openai_usage.c. */

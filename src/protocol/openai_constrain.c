@@ -43,8 +43,8 @@ bool qn_openai_allow(qn_text_exchange *x, const json_t *allowed, qn_refusal *ref
     x->tools.is_required = qn_json_is(mode, "required");
     x->tools.list = list;
     json_decref(all);
-    return done && (json_array_size(list) ||
-                    qn_refuse(refusal, 400, NULL, "tool_choice", "'tool_choice' names no function that is among the tools"));
+    return done && (json_array_size(list) || qn_refuse(refusal, 400, NULL, "tool_choice",
+                                                       "'tool_choice' names no function that is among the tools"));
 }
 
 void qn_openai_call(qn_text_exchange *x, json_t *name)

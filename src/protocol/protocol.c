@@ -40,8 +40,8 @@ void qn_exchange_give_values(qn_exchange *exchange)
     exchange->n_values = 0;
 }
 
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_exchange_origin *origin,
-                                qn_refusal *refusal)
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading,
+                                const qn_exchange_origin *origin, qn_refusal *refusal)
 {
     static const qn_protocol_limits defaults;
     reading->limits = reading->limits ? reading->limits : &defaults;

@@ -169,8 +169,8 @@ const qn_protocol *qn_protocol_above(const char *path);
 json_t *qn_body_read(const char *body, size_t length, qn_reading *reading, qn_refusal *refusal);
 
 /* qn_exchange_create - create an exchange for a body that was read, which it may change. NULL: refused. */
-qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading, const qn_exchange_origin *origin,
-                                qn_refusal *refusal);
+qn_exchange *qn_exchange_create(const qn_protocol *protocol, json_t *body, qn_reading *reading,
+                                const qn_exchange_origin *origin, qn_refusal *refusal);
 
 /* qn_exchange_parse - create an exchange for the bytes of a body, without an account. NULL: refused. */
 qn_exchange *qn_exchange_parse(const qn_protocol *protocol, const char *body, size_t length,

@@ -24,21 +24,34 @@ typedef struct qn_turns {
     bool has_failed;  /* see qn_reading_refuse */
 } qn_turns;
 
+/* qn_turns_init - begin an empty conversation; `reading` counts its texts. */
 void qn_turns_init(qn_turns *turns, qn_reading *reading);
+
+/* qn_turns_free - free the parts that qn_turns_finish has not taken. */
 void qn_turns_free(qn_turns *turns);
 
-/* Add a part. Texts of the system, of the user and of one result are joined by an empty line, texts of an answer by
- * nothing. Empty texts add nothing.
- *
- *   qn_turns_call        arguments: an object, whose reference is taken over; NULL sets has_failed
- *   qn_turns_result      begins a result, even an empty one; qn_turns_result_text continues it
- *   qn_turns_reasoning   id: from qn_exchange_reasoning_id, or NULL */
+/* The functions below add a part. Texts of the system, of the user and of one result are joined by an empty line, texts
+ * of an answer by nothing. Empty texts add nothing. */
+
+/* qn_turns_system - add a text of the system. */
 void qn_turns_system(qn_turns *turns, const char *text, size_t length);
+
+/* qn_turns_user - add a text of the user. */
 void qn_turns_user(qn_turns *turns, const char *text, size_t length);
+
+/* qn_turns_answer - add a text of an answer. */
 void qn_turns_answer(qn_turns *turns, const char *text, size_t length);
+
+/* qn_turns_reasoning - add reasoning of an answer. id: from qn_exchange_reasoning_id, or NULL. */
 void qn_turns_reasoning(qn_turns *turns, const char *text, size_t length, const char *id);
+
+/* qn_turns_call - add a call of an answer. Takes over the reference to `arguments`, an object; NULL sets has_failed. */
 void qn_turns_call(qn_turns *turns, const char *id, const char *name, json_t *arguments);
+
+/* qn_turns_result - begin the result of a call, even an empty one. */
 void qn_turns_result(qn_turns *turns, const char *id);
+
+/* qn_turns_result_text - add a text to the open result. */
 void qn_turns_result_text(qn_turns *turns, const char *text, size_t length);
 
 /* qn_turns_ends_with_call - whether the last message so far is an answer with calls. */

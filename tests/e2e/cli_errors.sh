@@ -60,7 +60,7 @@ refuses 2 '-d: --parallel measures' bench -m "$model" --parallel 1 -d 4
 refuses 2 '-p: --parallel needs' bench -m "$model" --parallel 1 -p 0
 refuses 2 '--temp and other sampling options: --reuse measures' bench -m "$model" --reuse 100,10 --temp 1
 refuses 2 '--json-schema: at -n 0' bench -m "$model" -n 0 --json-schema x
-refuses 2 '--json-whitespace is for' bench -m "$model" --json-whitespace any
+refuses 2 '--json-whitespace: needs' bench -m "$model" --json-whitespace any
 refuses 2 '--top-p: 0 is out of range' bench -m "$model" --top-p 0
 refuses 1 'No such file' bench -m "$parrot" -p 8 -n 4 --json-schema "$work/none"
 printf '{"type":"object","unknown":1,"minLength":{}}' >"$work/bad.json"
