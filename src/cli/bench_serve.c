@@ -22,15 +22,15 @@ enum { POLL_MS = 100 };
 
 struct run {
     const qn_args *args;
-    qn_serve_target target;
+    qn_bench_serve_target target;
     json_t *model; /* listed by the server; or NULL */
-    qn_serve_words words;
+    qn_bench_serve_words words;
     qn_bench_length *lengths; /* [n_lengths]; request i has lengths[i % n_lengths] */
     size_t n_lengths, n;      /* requests */
     CURLM *multi;
-    qn_serve_request **active; /* [n_active] */
+    qn_bench_serve_request **active; /* [n_active] */
     size_t n_active, cap_active;
-    qn_serve_results results;
+    qn_bench_serve_results results;
     double next_due;
     uint64_t random;
 };
@@ -50,36 +50,37 @@ void qn_bench_serve_defaults(qn_args *args)
 
 static bool start(struct run *run, size_t n_words, size_t n_generate, uint64_t seed, double due)
 {
-    char *prompt = qn_serve_prompt(&run->words, n_words, seed);
-    qn_serve_request *request = prompt ? qn_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
+    char *prompt = qn_bench_serve_prompt(&run->words, n_words, seed);
+    qn_bench_serve_request *request =
+        prompt ? qn_bench_serve_request_create(&run->target, prompt, n_generate, due) : NULL;
     qn_free(prompt);
     if (request &&
         !qn_realloc_array(&run->active, &run->cap_active, run->n_active + 1, sizeof *run->active, "requests") &&
-        !curl_multi_add_handle(run->multi, qn_serve_request_handle(request))) {
+        !curl_multi_add_handle(run->multi, qn_bench_serve_request_handle(request))) {
         run->active[run->n_active++] = request;
         return true;
     }
-    qn_serve_request_free(request);
+    qn_bench_serve_request_free(request);
     return false;
 }
 
-static void remove_request(struct run *run, qn_serve_request *request)
+static void remove_request(struct run *run, qn_bench_serve_request *request)
 {
     for (size_t i = 0; i < run->n_active; i++)
         if (run->active[i] == request) {
             run->active[i] = run->active[--run->n_active];
             break;
         }
-    curl_multi_remove_handle(run->multi, qn_serve_request_handle(request));
-    qn_serve_request_free(request);
+    curl_multi_remove_handle(run->multi, qn_bench_serve_request_handle(request));
+    qn_bench_serve_request_free(request);
 }
 
-static void count_failure(qn_serve_results *r, const qn_serve_answer *answer)
+static void count_failure(qn_bench_serve_results *r, const qn_bench_serve_answer *answer)
 {
     size_t i = 0;
     while (i < r->n_failures && strcmp(r->failures[i].kind, answer->kind) != 0)
         i++;
-    if (i == QN_SERVE_KINDS)
+    if (i == QN_BENCH_SERVE_KINDS)
         i--; /* too many kinds: the rest is counted as the last */
     if (i == r->n_failures) {
         r->n_failures++;
@@ -90,14 +91,15 @@ static void count_failure(qn_serve_results *r, const qn_serve_answer *answer)
     r->n_failed++;
 }
 
-static bool count_answer(qn_serve_results *r, const qn_serve_answer *a, double now)
+static bool count_answer(qn_bench_serve_results *r, const qn_bench_serve_answer *a, double now)
 {
     const uint64_t n_tokens = a->has_usage ? a->n_generated : a->n_events;
-    bool ok = qn_serve_add_time(&r->first, a->first - a->sent) && qn_serve_add_time(&r->latency, now - a->sent);
+    bool ok =
+        qn_bench_serve_add_time(&r->first, a->first - a->sent) && qn_bench_serve_add_time(&r->latency, now - a->sent);
     for (size_t i = 0; i < a->gaps.n && ok; i++)
-        ok = qn_serve_add_time(&r->gaps, a->gaps.at[i]);
+        ok = qn_bench_serve_add_time(&r->gaps, a->gaps.at[i]);
     if (ok && n_tokens > 1)
-        ok = qn_serve_add_time(&r->per_token, (a->last - a->first) / (double)(n_tokens - 1));
+        ok = qn_bench_serve_add_time(&r->per_token, (a->last - a->first) / (double)(n_tokens - 1));
     r->n_answered++;
     r->n_uncounted += !a->has_usage;
     r->n_prompt += a->n_prompt;
@@ -112,14 +114,14 @@ static bool count_answer(qn_serve_results *r, const qn_serve_answer *a, double n
 /* Sends the requests that are due. */
 static bool start_due(struct run *run, double now)
 {
-    qn_serve_results *r = &run->results;
+    qn_bench_serve_results *r = &run->results;
     const bool closed = !(run->args->rate > 0);
     while (r->n_sent < run->n && now >= run->next_due) {
         const bool is_first = r->n_sent < (size_t)run->args->sequences;
         if (closed && run->n_active >= (size_t)run->args->sequences)
             return true;
         const qn_bench_length *length = &run->lengths[r->n_sent % run->n_lengths];
-        if (!start(run, qn_serve_words_for(&run->words, length->n_prompt), length->n_generate,
+        if (!start(run, qn_bench_serve_words_for(&run->words, length->n_prompt), length->n_generate,
                    run->args->sampling.seed + 1000003 * (r->n_sent + 1), closed ? now : run->next_due))
             return false;
         r->n_sent++;
@@ -142,12 +144,12 @@ static bool perform(struct run *run, double due)
         return false;
     }
     for (CURLMsg *message; (message = curl_multi_info_read(run->multi, &n_left));) {
-        qn_serve_request *request = NULL;
+        qn_bench_serve_request *request = NULL;
         if (message->msg != CURLMSG_DONE)
             continue;
         const double now = qn_seconds();
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&request);
-        const qn_serve_answer *answer = qn_serve_request_end(request, message->data.result);
+        const qn_bench_serve_answer *answer = qn_bench_serve_request_end(request, message->data.result);
         const bool ok = *answer->kind || count_answer(&run->results, answer, now);
         if (*answer->kind)
             count_failure(&run->results, answer);
@@ -163,7 +165,7 @@ static bool perform(struct run *run, double due)
 
 static bool send_all(struct run *run)
 {
-    qn_serve_results *r = &run->results;
+    qn_bench_serve_results *r = &run->results;
     qn_progress progress;
     bool ok = true;
     qn_progress_begin(&progress, "requests");
@@ -187,7 +189,7 @@ static bool send_all(struct run *run)
 /* ---- Before it ---- */
 
 /* Sends one request and waits for its answer. NULL: an error line was printed. */
-static qn_serve_request *send_one(struct run *run, size_t n_words, const qn_serve_answer **answer)
+static qn_bench_serve_request *send_one(struct run *run, size_t n_words, const qn_bench_serve_answer **answer)
 {
     CURLcode code = CURLE_OK;
     int n_running = 1, n_left;
@@ -195,14 +197,14 @@ static qn_serve_request *send_one(struct run *run, size_t n_words, const qn_serv
         qn_cli_fail();
         return NULL;
     }
-    qn_serve_request *request = run->active[0];
+    qn_bench_serve_request *request = run->active[0];
     while (n_running && !qn_signals_stop_requested() && !curl_multi_perform(run->multi, &n_running) && n_running)
         curl_multi_poll(run->multi, NULL, 0, POLL_MS, NULL);
     if (n_running)
         return NULL; /* after Ctrl-C */
     for (CURLMsg *message; (message = curl_multi_info_read(run->multi, &n_left));)
         code = message->data.result;
-    *answer = qn_serve_request_end(request, code);
+    *answer = qn_bench_serve_request_end(request, code);
     if (!*(*answer)->kind || strcmp((*answer)->kind, "no text") == 0)
         return request;
     qn_cli_error("%s: %s: %s", run->target.url, (*answer)->kind, (*answer)->message);
@@ -215,14 +217,14 @@ static bool measure_words(struct run *run)
     static const size_t n_words[2] = { 32, 160 };
     uint64_t n_tokens[2] = { 0 };
     for (int i = 0; i < 2; i++) {
-        const qn_serve_answer *answer;
-        qn_serve_request *request = send_one(run, n_words[i], &answer);
+        const qn_bench_serve_answer *answer;
+        qn_bench_serve_request *request = send_one(run, n_words[i], &answer);
         if (!request)
             return false;
         n_tokens[i] = answer->n_prompt;
         remove_request(run, request);
     }
-    qn_serve_words_measured(&run->words, n_words, n_tokens);
+    qn_bench_serve_words_measured(&run->words, n_words, n_tokens);
     return true;
 }
 
@@ -230,7 +232,7 @@ static bool measure_words(struct run *run)
 static bool set_target(struct run *run)
 {
     const qn_args *args = run->args;
-    qn_serve_target *t = &run->target;
+    qn_bench_serve_target *t = &run->target;
     const char *url = args->operands[0], *const given = args->api_key ? args->api_key : getenv("QUERN_API_KEY");
     size_t length = strlen(url);
     char *key = NULL;
@@ -296,12 +298,12 @@ static bool prepare(struct run *run)
         qn_cli_error("libcurl cannot be initialised");
         return false;
     }
-    if (!set_lengths(run) || !qn_serve_words_read(&run->words, run->args->file) || !set_target(run) ||
-        !qn_serve_take_sampling(&run->target, run->args))
+    if (!set_lengths(run) || !qn_bench_serve_words_read(&run->words, run->args->file) || !set_target(run) ||
+        !qn_bench_serve_take_sampling(&run->target, run->args))
         return false;
     run->target.model = run->args->model;
     if (!run->target.model) {
-        run->model = qn_serve_first_model(&run->target);
+        run->model = qn_bench_serve_first_model(&run->target);
         run->target.model = json_string_value(run->model);
     }
     return run->target.model && measure_words(run);
@@ -318,7 +320,7 @@ static void free_run(struct run *run)
     json_decref(run->target.sampling);
     json_decref(run->target.format);
     json_decref(run->model);
-    qn_serve_words_free(&run->words);
+    qn_bench_serve_words_free(&run->words);
     free(run->lengths);
     free(run->active);
     free(run->results.first.at);
@@ -342,7 +344,7 @@ int qn_cli_bench_serve(qn_args *args)
     bool done = prepare(&run);
     if (done) {
         done = send_all(&run);
-        qn_serve_print(args, &run.target, &run.results, run.n);
+        qn_bench_serve_print(args, &run.target, &run.results, run.n);
     }
     done = done && !run.results.n_failed;
     free_run(&run);

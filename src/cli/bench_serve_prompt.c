@@ -25,10 +25,10 @@ static const char *const frequent[] = {
     "every", "good", "me",    "give",  "our",   "under",  "name",  "very",  "through",
 };
 
-bool qn_serve_words_read(qn_serve_words *words, const char *path)
+bool qn_bench_serve_words_read(qn_bench_serve_words *words, const char *path)
 {
     size_t length, capacity = 0;
-    *words = (qn_serve_words){ .tokens_per_word = 1 };
+    *words = (qn_bench_serve_words){ .tokens_per_word = 1 };
     if (!path) {
         const size_t n = sizeof frequent / sizeof *frequent;
         if (qn_realloc_array(&words->words, &capacity, n, sizeof *words->words, "words"))
@@ -50,14 +50,14 @@ bool qn_serve_words_read(qn_serve_words *words, const char *path)
     return words->n > 0;
 }
 
-void qn_serve_words_free(qn_serve_words *words)
+void qn_bench_serve_words_free(qn_bench_serve_words *words)
 {
     free(words->text);
     free(words->words);
-    *words = (qn_serve_words){ 0 };
+    *words = (qn_bench_serve_words){ 0 };
 }
 
-void qn_serve_words_measured(qn_serve_words *words, const size_t n_words[2], const uint64_t n_tokens[2])
+void qn_bench_serve_words_measured(qn_bench_serve_words *words, const size_t n_words[2], const uint64_t n_tokens[2])
 {
     if (n_tokens[1] <= n_tokens[0])
         return;
@@ -66,13 +66,13 @@ void qn_serve_words_measured(qn_serve_words *words, const size_t n_words[2], con
     words->tokens_around = around > 0 ? around : 0;
 }
 
-size_t qn_serve_words_for(const qn_serve_words *words, size_t n_tokens)
+size_t qn_bench_serve_words_for(const qn_bench_serve_words *words, size_t n_tokens)
 {
     const double n = ((double)n_tokens - words->tokens_around) / words->tokens_per_word;
     return n > 1 ? (size_t)lround(n) : 1;
 }
 
-char *qn_serve_prompt(const qn_serve_words *words, size_t n_words, uint64_t seed)
+char *qn_bench_serve_prompt(const qn_bench_serve_words *words, size_t n_words, uint64_t seed)
 {
     char *text = NULL;
     for (int pass = 0; pass < 2; pass++) { /* the length, then the text */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *times_json(qn_serve_times *times)
+static json_t *times_json(qn_bench_serve_times *times)
 {
     const qn_bench_times t = qn_bench_summarize(times->at, times->n);
     if (!times->n)
@@ -14,7 +14,7 @@ static json_t *times_json(qn_serve_times *times)
                      t.max);
 }
 
-static json_t *failures_json(const qn_serve_results *r)
+static json_t *failures_json(const qn_bench_serve_results *r)
 {
     json_t *failures = json_object();
     for (size_t i = 0; i < r->n_failures; i++)
@@ -28,7 +28,7 @@ static double rate(uint64_t n, double seconds)
 }
 
 /* The server's texts are printed as valid UTF-8 that cannot control a terminal. */
-static void print_json(const qn_args *args, const qn_serve_target *target, qn_serve_results *r, size_t n)
+static void print_json(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *r, size_t n)
 {
     json_t *out = json_pack(
         "{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:O, s:s?, s:s, s:I, s:I, s:I, s:o, "
@@ -53,7 +53,7 @@ static void print_json(const qn_args *args, const qn_serve_target *target, qn_se
 }
 
 /* Prints "sampled: temperature 1, top_k 20, seed 1; JSON by FILE", unless decoding is greedy without a schema. */
-static void print_sampling(const qn_args *args, const qn_serve_target *target)
+static void print_sampling(const qn_args *args, const qn_bench_serve_target *target)
 {
     const char *name, *before = "sampled: ";
     json_t *value;
@@ -75,7 +75,7 @@ static void print_sampling(const qn_args *args, const qn_serve_target *target)
     putchar('\n');
 }
 
-static void print_table(const qn_args *args, const qn_serve_target *target, qn_serve_results *r, size_t n)
+static void print_table(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *r, size_t n)
 {
     print_sampling(args, target);
     printf("%zu of %zu requests in %.1f s: %zu answered, %zu failed, %zu cancelled; %.2f answered a second\n",
@@ -100,7 +100,8 @@ static void print_table(const qn_args *args, const qn_serve_target *target, qn_s
     }
 }
 
-void qn_serve_print(const qn_args *args, const qn_serve_target *target, qn_serve_results *results, size_t n)
+void qn_bench_serve_print(const qn_args *args, const qn_bench_serve_target *target, qn_bench_serve_results *results,
+                          size_t n)
 {
     if (strcmp(args->format, "json") == 0)
         print_json(args, target, results, n);

@@ -23,8 +23,8 @@ struct text {
     size_t n, capacity;
 };
 
-struct qn_serve_request {
-    const qn_serve_target *target;
+struct qn_bench_serve_request {
+    const qn_bench_serve_target *target;
     CURL *curl;
     char *body;
     char error[CURL_ERROR_SIZE];
@@ -34,7 +34,7 @@ struct qn_serve_request {
     bool is_stream;          /* the answer is an event stream; known from its first bytes on */
     bool has_begun;
     size_t n_left; /* bytes that may still arrive */
-    qn_serve_answer answer;
+    qn_bench_serve_answer answer;
 };
 
 static bool append(struct text *text, const char *data, size_t n)
@@ -47,7 +47,7 @@ static bool append(struct text *text, const char *data, size_t n)
     return true;
 }
 
-bool qn_serve_add_time(qn_serve_times *times, double seconds)
+bool qn_bench_serve_add_time(qn_bench_serve_times *times, double seconds)
 {
     if (qn_realloc_array(&times->at, &times->capacity, times->n + 1, sizeof *times->at, "results"))
         return false;
@@ -56,9 +56,9 @@ bool qn_serve_add_time(qn_serve_times *times, double seconds)
 }
 
 /* Records a failure; only the first one counts. Returns false. */
-static bool failed(qn_serve_answer *answer, const char *kind, const char *format, ...) QN_PRINTF(3, 4);
+static bool failed(qn_bench_serve_answer *answer, const char *kind, const char *format, ...) QN_PRINTF(3, 4);
 
-static bool failed(qn_serve_answer *answer, const char *kind, const char *format, ...)
+static bool failed(qn_bench_serve_answer *answer, const char *kind, const char *format, ...)
 {
     va_list args;
     if (*answer->kind)
@@ -92,7 +92,7 @@ static uint64_t count_of(const json_t *object, const char *name)
     return n > 0 ? (uint64_t)n : 0;
 }
 
-static void take_usage(qn_serve_answer *a, const json_t *usage)
+static void take_usage(qn_bench_serve_answer *a, const json_t *usage)
 {
     if (!json_is_object(usage))
         return;
@@ -110,7 +110,7 @@ static const char *error_text(const json_t *object)
     return text ? text : json_string_value(error);
 }
 
-static bool take_json(qn_serve_answer *a, const json_t *event, double now)
+static bool take_json(qn_bench_serve_answer *a, const json_t *event, double now)
 {
     const json_t *choice = json_array_get(json_object_get(event, "choices"), 0);
     if (json_is_object(json_object_get(event, "error")) || json_is_string(json_object_get(event, "error"))) {
@@ -123,15 +123,15 @@ static bool take_json(qn_serve_answer *a, const json_t *event, double now)
         return true;
     if (a->n_events++ == 0)
         a->first = now;
-    else if (!qn_serve_add_time(&a->gaps, now - a->last))
+    else if (!qn_bench_serve_add_time(&a->gaps, now - a->last))
         return failed(a, "memory", "%s", qn_error_text());
     a->last = now;
     return true;
 }
 
-static bool end_event(qn_serve_request *r, double now)
+static bool end_event(qn_bench_serve_request *r, double now)
 {
-    qn_serve_answer *a = &r->answer;
+    qn_bench_serve_answer *a = &r->answer;
     json_error_t error;
     if (!r->has_data)
         return true;
@@ -150,7 +150,7 @@ static bool end_event(qn_serve_request *r, double now)
 }
 
 /* Takes the current line without its end, and empties it. */
-static bool take_line(qn_serve_request *r, double now)
+static bool take_line(qn_bench_serve_request *r, double now)
 {
     static const char field[] = "data:";
     const size_t length = sizeof field - 1;
@@ -172,7 +172,7 @@ static bool take_line(qn_serve_request *r, double now)
     return true;
 }
 
-static bool take_stream(qn_serve_request *r, const char *data, size_t n, double now)
+static bool take_stream(qn_bench_serve_request *r, const char *data, size_t n, double now)
 {
     while (n) {
         const char *end = memchr(data, '\n', n);
@@ -193,7 +193,7 @@ static bool take_stream(qn_serve_request *r, const char *data, size_t n, double 
 
 static size_t on_body(char *data, size_t size, size_t count, void *user)
 {
-    qn_serve_request *r = user;
+    qn_bench_serve_request *r = user;
     const size_t n = size * count, left = MAX_REFUSAL - r->refusal.n;
     if (!r->has_begun) {
         long status = 0;
@@ -215,7 +215,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 
 /* ---- The request ---- */
 
-static char *make_body(const qn_serve_target *t, const char *prompt, size_t n_generate)
+static char *make_body(const qn_bench_serve_target *t, const char *prompt, size_t n_generate)
 {
     json_t *body = json_pack("{s:s, s:I, s:b, s:{s:b}}", "model", t->model, "max_tokens", (json_int_t)n_generate,
                              "stream", 1, "stream_options", "include_usage", 1);
@@ -233,7 +233,7 @@ static char *make_body(const qn_serve_target *t, const char *prompt, size_t n_ge
 }
 
 /* Options of all handles. Redirects are not followed: the key is only for the server that the user named. */
-static bool set_options(CURL *curl, const qn_serve_target *target, const char *url, char *error)
+static bool set_options(CURL *curl, const qn_bench_serve_target *target, const char *url, char *error)
 {
     const char *certificates = getenv("SSL_CERT_FILE");
     return !curl_easy_setopt(curl, CURLOPT_URL, url) && !curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, error) &&
@@ -247,10 +247,10 @@ static bool set_options(CURL *curl, const qn_serve_target *target, const char *u
            !curl_easy_setopt(curl, CURLOPT_HTTPHEADER, target->headers);
 }
 
-qn_serve_request *qn_serve_request_create(const qn_serve_target *target, const char *prompt, size_t n_generate,
-                                          double due)
+qn_bench_serve_request *qn_bench_serve_request_create(const qn_bench_serve_target *target, const char *prompt,
+                                                      size_t n_generate, double due)
 {
-    qn_serve_request *r;
+    qn_bench_serve_request *r;
     if (qn_alloc(&r, 1, sizeof *r, "request"))
         return NULL;
     size_t of_tokens;
@@ -267,16 +267,16 @@ qn_serve_request *qn_serve_request_create(const qn_serve_target *target, const c
         !curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, r) && !curl_easy_setopt(r->curl, CURLOPT_PRIVATE, r))
         return r;
     (void)qn_fail(QN_ERR_MEMORY, "no memory for a request");
-    qn_serve_request_free(r);
+    qn_bench_serve_request_free(r);
     return NULL;
 }
 
-CURL *qn_serve_request_handle(const qn_serve_request *request)
+CURL *qn_bench_serve_request_handle(const qn_bench_serve_request *request)
 {
     return request->curl;
 }
 
-void qn_serve_request_free(qn_serve_request *r)
+void qn_bench_serve_request_free(qn_bench_serve_request *r)
 {
     if (!r)
         return;
@@ -292,7 +292,7 @@ void qn_serve_request_free(qn_serve_request *r)
 /* ---- The end ---- */
 
 /* The message of an error answer, or its beginning. */
-static void refuse(qn_serve_request *r, const char *kind)
+static void refuse(qn_bench_serve_request *r, const char *kind)
 {
     json_error_t error;
     json_t *object = r->refusal.n ? qn_json_load(r->refusal.at, r->refusal.n, 0, 0, &error) : NULL;
@@ -301,7 +301,7 @@ static void refuse(qn_serve_request *r, const char *kind)
     json_decref(object);
 }
 
-static void fail_by_network(qn_serve_request *r, CURLcode code)
+static void fail_by_network(qn_bench_serve_request *r, CURLcode code)
 {
     const char *text = *r->error ? r->error : curl_easy_strerror(code);
     switch (code) {
@@ -319,11 +319,11 @@ static void fail_by_network(qn_serve_request *r, CURLcode code)
     }
 }
 
-const qn_serve_answer *qn_serve_request_end(qn_serve_request *r, CURLcode code)
+const qn_bench_serve_answer *qn_bench_serve_request_end(qn_bench_serve_request *r, CURLcode code)
 {
-    qn_serve_answer *a = &r->answer;
+    qn_bench_serve_answer *a = &r->answer;
     long status = 0;
-    char kind[QN_SERVE_KIND_SIZE];
+    char kind[QN_BENCH_SERVE_KIND_SIZE];
     curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
     snprintf(kind, sizeof kind, "HTTP %ld", status);
     if (*a->kind)
@@ -353,7 +353,7 @@ static size_t on_list(char *data, size_t size, size_t count, void *user)
     return text->n + size * count <= MAX_LIST && append(text, data, size * count) ? size * count : CURL_WRITEFUNC_ERROR;
 }
 
-json_t *qn_serve_first_model(const qn_serve_target *target)
+json_t *qn_bench_serve_first_model(const qn_bench_serve_target *target)
 {
     struct text text = { 0 };
     char error[CURL_ERROR_SIZE] = "", *url = NULL;

@@ -56,7 +56,7 @@ static json_t *read_schema(const char *path)
     return NULL;
 }
 
-bool qn_serve_take_sampling(qn_serve_target *target, const qn_args *args)
+bool qn_bench_serve_take_sampling(qn_bench_serve_target *target, const qn_args *args)
 {
     target->sampling = json_object();
     bool ok = target->sampling && set_sampling(target->sampling, args);
