@@ -6,11 +6,6 @@
 
 #include <stdbool.h>
 
-/* qn_schema_is_equal - whether two values are equal to a JSON schema: numbers by value.
- *
- *   steps   counted up; above QN_SCHEMA_STEPS they are not equal */
-bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps);
-
 /* qn_schema_is_disjoint - whether it is shown that no value fits both schemas: by types, constants, bounds, or a required
  * property that the other forbids or of which the same is shown.
  *

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Sets of types. A number includes integers. */
@@ -33,6 +34,11 @@ enum { QN_SCHEMA_STEPS = 1 << 22 };
  *
  * QN_ERR_INVALID: there is none. QN_ERR_UNSUPPORTED: it is in another document, it is too long, or steps passed QN_SCHEMA_STEPS. */
 qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps, json_t **out);
+
+/* qn_schema_is_equal - returns whether two values are equal to a JSON schema, which compares numbers by value.
+ *
+ *   steps   counted up; values are not equal once it passed QN_SCHEMA_STEPS */
+bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps);
 
 /* qn_schema_implied_types - returns the types that a schema's keywords are about, as QN_IS_...; 0: its keywords are about none. */
 unsigned qn_schema_implied_types(const json_t *schema);
