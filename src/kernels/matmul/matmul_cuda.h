@@ -325,7 +325,8 @@ typedef struct qn_matmul_pack_args {
 
 #ifndef __CUDACC__
 
-#include "kernels/matmul/matmul.h"
+#include "base/status.h"
+#include "quant/quant.h"
 
 /* The tile layout of a type. */
 typedef struct qn_tile_layout {

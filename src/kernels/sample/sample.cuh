@@ -3,7 +3,7 @@
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_CUH
 #define QN_KERNELS_SAMPLE_SAMPLE_CUH
 
-#include "kernels/exp_cuda.h"
+#include "kernels/exp.h"
 #include "kernels/sample/keys.cuh"
 #include "kernels/sample/sample_cuda.h"
 

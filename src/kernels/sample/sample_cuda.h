@@ -21,7 +21,7 @@
 #define QN_KERNELS_SAMPLE_SAMPLE_CUDA_H
 
 #include "kernels/launch.h"
-#include "kernels/sample/adjust_cuda.h"
+#include "kernels/sample/adjust.h"
 
 enum {
     QN_SAMPLE_THREADS = 512,

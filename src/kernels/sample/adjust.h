@@ -1,9 +1,9 @@
-/* Bias and penalties of one token, with the same bits on all devices; and the length of lists of log probabilities. Shared by
- * C and CUDA. */
-#ifndef QN_KERNELS_SAMPLE_ADJUST_CUDA_H
-#define QN_KERNELS_SAMPLE_ADJUST_CUDA_H
+/* Bias and penalties of one token, which every device computes with the same bits, in C and in CUDA; and the length of lists of
+ * log probabilities. A CUDA source has included the types of <stdint.h> (cuda.cuh) before. */
+#ifndef QN_KERNELS_SAMPLE_ADJUST_H
+#define QN_KERNELS_SAMPLE_ADJUST_H
 
-#include "kernels/exp_cuda.h"
+#include "kernels/exp.h"
 
 #ifndef __CUDACC__
 #include <stdint.h>

@@ -1,11 +1,10 @@
-/* The part of the exponential that C and CUDA share, with the same bits on all devices: qn_exp of canon.h and the
- * samplers on the GPU use it. */
-#ifndef QN_KERNELS_EXP_CUDA_H
-#define QN_KERNELS_EXP_CUDA_H
+/* The part of the exponential that every device computes with the same bits, in C and in CUDA: qn_exp of canon.h and the
+ * samplers on the GPU use it. It includes nothing in CUDA. */
+#ifndef QN_KERNELS_EXP_H
+#define QN_KERNELS_EXP_H
 
 #ifdef __CUDACC__
-#include "kernels/cuda.cuh"
-#define QN_HOST_DEVICE QN_DEVICE
+#define QN_HOST_DEVICE static __device__ __forceinline__
 #else
 #include <math.h>
 #define QN_HOST_DEVICE static inline
