@@ -8,17 +8,17 @@
 #include "helper_cuda_model.h"
 #include "helper_plan.h"
 
-#include "kernels/aura/aura_cuda.h"
-#include "kernels/attention/attention_cuda.h"
-#include "kernels/deltanet/deltanet_cuda.h"
-#include "kernels/elementwise/elementwise_cuda.h"
-#include "kernels/hadamard/hadamard_cuda.h"
-#include "kernels/matmul/embed_cuda.h"
-#include "kernels/matmul/hadamard_quantize_cuda.h"
-#include "kernels/norm/norm_cuda.h"
-#include "kernels/persistent/persistent_cuda.h"
-#include "kernels/rope/rope_cuda.h"
-#include "kernels/sample/sample_cuda.h"
+#include "cuda/kernels/aura/aura.h"
+#include "cuda/kernels/attention/attention.h"
+#include "cuda/kernels/deltanet/deltanet.h"
+#include "cuda/kernels/elementwise/elementwise.h"
+#include "cuda/kernels/hadamard/hadamard.h"
+#include "cuda/kernels/matmul/embed.h"
+#include "cuda/kernels/matmul/hadamard_quantize.h"
+#include "cuda/kernels/norm/norm.h"
+#include "cuda/kernels/persistent/persistent.h"
+#include "cuda/kernels/rope/rope.h"
+#include "cuda/kernels/sample/sample.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
