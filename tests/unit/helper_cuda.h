@@ -5,9 +5,9 @@
 
 #include "helper_assert.h"
 
-#include "device/cuda/cuda.h"
-#include "device/cuda/driver.h"
-#include "device/cuda/pipeline.h"
+#include "cuda/runtime/runtime.h"
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/pipeline.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 
 #include "base/f16.h"
 #include "base/status.h"
-#include "kernels/sample/adjust_cuda.h"
+#include "kernels/sample/adjust.h"
 #include "quern/quern.h"
 
 #include <stdbool.h>

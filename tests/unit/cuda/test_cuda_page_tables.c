@@ -2,7 +2,7 @@
  * frees memory; test_cuda_memory compares tables with the pages of a sequence as it grows. */
 #include "helper_cuda_model.h"
 
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64, SEQUENCES = 5 };
 
