@@ -8,6 +8,7 @@
 #include "kernels/peak/peak_cuda.h"
 #include "kernels/spin/spin_cuda.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 /* The smallest module that the fake driver accepts. */
