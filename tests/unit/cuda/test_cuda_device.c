@@ -8,6 +8,7 @@
 #include "cuda/kernels/peak/peak.h"
 #include "cuda/kernels/spin/spin.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 /* The smallest module that the fake driver accepts. */
