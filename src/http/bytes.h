@@ -44,7 +44,7 @@ void qn_json_key(qn_bytes *bytes, const char *key);
 void qn_json_string(qn_bytes *bytes, const char *text);
 void qn_json_text(qn_bytes *bytes, const char *text, size_t length);
 void qn_json_escaped(qn_bytes *bytes, const char *text, size_t length); /* a part of a string, without quotes */
-void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes unprintable text, base/printable.h */
+void qn_json_line_text(qn_bytes *bytes, const char *text, size_t length); /* escapes unprintable text */
 void qn_json_integer(qn_bytes *bytes, int64_t value);
 void qn_json_number(qn_bytes *bytes, double value);
 void qn_json_bool(qn_bytes *bytes, bool value);
