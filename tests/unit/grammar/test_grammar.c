@@ -481,7 +481,7 @@ static void test_choices(void **unused)
     check_texts(grammar, &(struct texts){ "choices", { "yes", "yesterday", "\xff", "" }, { "y", "yester", "no" } });
     qn_grammar_free(grammar);
     assert_int_equal(qn_grammar_from_choices(choices, 0, &grammar), QN_ERR_INVALID);
-    assert_text("choices: none");
+    assert_text("choices: the list is empty");
 }
 
 static void test_gbnf(void **unused)
