@@ -83,7 +83,7 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps
         return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%s' is outside the schema", reference);
     p += *p == '#';
     if (!decode(p, fragment, sizeof fragment))
-        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%.80s...' is of %zu bytes", reference, strlen(reference));
+        return qn_fail(QN_ERR_UNSUPPORTED, "$ref '%.80s...' is too long: %zu bytes", reference, strlen(reference));
     if (*fragment && *fragment != '/') {
         *out = find_anchor(root, fragment, steps);
         if (*steps > QN_SCHEMA_STEPS)
@@ -91,7 +91,7 @@ qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps
     } else {
         *out = follow(root, fragment);
     }
-    return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s' names nothing", reference);
+    return *out ? QN_OK : qn_fail(QN_ERR_INVALID, "$ref '%s': there is no such schema", reference);
 }
 
 /* A type of its own for every set of keywords that speak of it. */
