@@ -228,6 +228,7 @@ static const char *reason_of(qn_status status)
     switch (status) {
     case QN_ERR_MEMORY: return "it does not fit in memory";
     case QN_ERR_IO: return "its file cannot be read";
+    case QN_ERR_DEVICE: return "the driver of the GPU reports an error";
     case QN_ERR_UNSUPPORTED: return "its file needs a feature that this server does not support";
     case QN_ERR_CANCELLED: return "the server is stopping";
     default: return "its file is not a model";
