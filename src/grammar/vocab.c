@@ -1,4 +1,4 @@
-/* Preparing a vocabulary: its tries, and sets of tokens that texts of some kind take. */
+/* Prepares a vocabulary: its tries, and sets of tokens by class. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -9,15 +9,6 @@
 static qn_status no_memory(void)
 {
     return qn_fail(QN_ERR_MEMORY, "grammar vocabulary: no memory");
-}
-
-const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *v, qn_token token, size_t *length)
-{
-    *length = 0;
-    if (token < 0 || (size_t)token >= v->n_tokens)
-        return NULL;
-    *length = v->offsets[token + 1] - v->offsets[token];
-    return *length ? v->bytes + v->offsets[token] : NULL;
 }
 
 /* ---- The order of tokens ---- */
@@ -38,28 +29,6 @@ static int compare_tokens(const void *a, const void *b, void *vocab)
     return order ? order : n_x != n_y ? (n_x > n_y) - (n_x < n_y) : (x > y) - (x < y);
 }
 
-/* ---- Inside a JSON string ---- */
-
-qn_in_string qn_vocab_run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters,
-                                 uint32_t *n_bytes)
-{
-    const qn_string_table *table = qn_string_machine(form);
-    size_t length;
-    const char *text = qn_grammar_vocab_bytes(v, token, &length);
-    uint8_t state = 0;
-    *n_characters = 0;
-    for (*n_bytes = 0; *n_bytes < length;) {
-        const uint8_t before = state;
-        state = (*table)[state][(uint8_t)text[(*n_bytes)++]];
-        if (state == QN_STRING_REJECTED)
-            return QN_IN_STRING_LEAVES;
-        if (state == QN_STRING_END)
-            return QN_IN_STRING_CLOSES;
-        *n_characters += !before;
-    }
-    return QN_IN_STRING_STAYS;
-}
-
 /* The smallest class of a token. */
 static qn_text_class find_class(const qn_grammar_vocab *v, int32_t token, uint32_t *n_characters)
 {
@@ -77,7 +46,7 @@ static int compare_characters(const void *a, const void *b, void *characters)
     return n[x] != n[y] ? (n[x] > n[y]) - (n[x] < n[y]) : (x > y) - (x < y);
 }
 
-/* characters: [n_tokens] of each token, 0 for those that are not of the set. */
+/* characters: [n_tokens] number of characters of each token, 0 for tokens outside the set */
 static qn_status make_set(const qn_grammar_vocab *v, uint16_t *characters, bool is_counted, qn_token_set *set)
 {
     QN_TRY(qn_alloc(&set->all, v->n_words, sizeof *set->all, "grammar vocabulary"));
@@ -114,7 +83,7 @@ static void free_set(qn_token_set *set)
     qn_free(set->characters);
 }
 
-/* ---- The tries, and what is known of tokens beforehand ---- */
+/* ---- Tries and precomputed sets ---- */
 
 static qn_status make_string_sets(qn_grammar_vocab *v, const int32_t *tokens, size_t n, uint16_t *characters)
 {
@@ -148,7 +117,6 @@ static qn_status make_text_sets(qn_grammar_vocab *v, const int32_t *tokens, size
     return QN_OK;
 }
 
-/* `tokens` in the order of their bytes, of equal ones the first. some: [n] */
 static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
 {
     uint32_t n_characters, n_bytes;
@@ -162,6 +130,7 @@ static bool is_in_trie(const qn_grammar_vocab *v, int32_t token, int which)
     return which == (int)kind;
 }
 
+/* tokens: sorted by bytes, the first of those with equal bytes; some: [n] scratch */
 static qn_status make_tries(qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_trie_text *some)
 {
     for (int which = 0; which < QN_TRIES; which++) {
@@ -199,7 +168,7 @@ static qn_status make_shapes(qn_grammar_vocab *v)
 
 /* ---- The vocabulary ---- */
 
-/* The mark that a token is in grammars, 0 for none. */
+/* The mark that stands for a token in grammars; 0 if there is none. */
 static int find_mark(const qn_output_params *output, size_t token)
 {
     if (!output)
@@ -212,7 +181,7 @@ static int find_mark(const qn_output_params *output, size_t token)
     return 0;
 }
 
-/* The bytes of the tokens that may follow, and the end tokens. */
+/* Copies the bytes of the tokens that may follow, and the end tokens. */
 static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer, const qn_output_params *output)
 {
     size_t total = 0, length;
@@ -247,7 +216,7 @@ static qn_status copy_tokens(qn_grammar_vocab *v, const qn_tokenizer *tokenizer,
     return QN_OK;
 }
 
-/* The tokens in the order of their bytes, of equal ones the first, which are linked. */
+/* Sorts the tokens by bytes. Of tokens with equal bytes `order` has the first; `same` links the rest. */
 static size_t find_order(qn_grammar_vocab *v, int32_t *order)
 {
     size_t n = 0, n_distinct = 0;

@@ -2,8 +2,9 @@
 #include "model/architectures.h"
 
 #include "base/append.h"
-#include "kernels/attention/attention.h"
+#include "model/keys.h"
 #include "model/rope.h"
+#include "plan/limits.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,28 +18,6 @@ static const qn_architecture table[] = {
 };
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
-
-qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out)
-{
-    char key[128];
-    snprintf(key, sizeof key, "%s.%s", architecture, name);
-    return qn_gguf_get_u32(file, key, required, out);
-}
-
-qn_status qn_key_f32(const qn_gguf *file, const char *architecture, const char *name, bool required, float *out)
-{
-    char key[128];
-    snprintf(key, sizeof key, "%s.%s", architecture, name);
-    return qn_gguf_get_f32(file, key, required, out);
-}
-
-qn_status qn_check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high)
-{
-    if (value < low || value > high)
-        return qn_fail(QN_ERR_FORMAT, "%s: %s is %u, expected %u to %u", qn_gguf_path(file), what, (unsigned)value,
-                       (unsigned)low, (unsigned)high);
-    return QN_OK;
-}
 
 /* n_vocab is the number of rows of the embedding table; keys with a vocabulary size are ignored. */
 static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)
@@ -86,9 +65,9 @@ static qn_status read_hparams(const qn_gguf *file, const qn_architecture *archit
     if (h->n_heads % h->n_kv_heads)
         return qn_fail(QN_ERR_FORMAT, "%s: attention.head_count %u is not a multiple of attention.head_count_kv %u",
                        qn_gguf_path(file), (unsigned)h->n_heads, (unsigned)h->n_kv_heads);
-    if (h->head_dim % QN_HEAD_UNIT || value_dim != h->head_dim)
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of 16",
-                       qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim);
+    if (h->head_dim % QN_PLAN_HEAD_UNIT || value_dim != h->head_dim)
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s: key and value heads of %u and %u, expected equal multiples of %d",
+                       qn_gguf_path(file), (unsigned)h->head_dim, (unsigned)value_dim, QN_PLAN_HEAD_UNIT);
     if (!(h->eps > 0 && h->eps < 1)) /* with 0 the norm of a row of zeros would be NaN */
         return qn_fail(QN_ERR_FORMAT, "%s: attention.layer_norm_rms_epsilon is %g, expected more than 0 and less than 1",
                        qn_gguf_path(file), (double)h->eps);

@@ -513,16 +513,18 @@ static bool parse_again(qn_answer *a, qn_refusal *refusal)
     return parse(a, refusal);
 }
 
-/* Refuses a body that would not be queued, before its tokens are counted. */
-static bool check_queue(const qn_answer *a, qn_refusal *refusal)
-{
-    return qn_scheduler_check_room(a->model->scheduler, a->client, 1) == QN_OK ||
-           qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text());
-}
-
 static const qn_served *served_of(const qn_answer *a)
 {
     return a->exchange->model ? &a->model->echoed : &a->model->served;
+}
+
+/* Refuses a body that would not be queued, before its tokens are counted. */
+static bool check_queue(const qn_answer *a, qn_refusal *refusal)
+{
+    const qn_status status = qn_scheduler_check_room(a->model->scheduler, a->client, 1);
+    if (status)
+        qn_exchange_refuse_status(served_of(a), status, 0, refusal);
+    return !status;
 }
 
 /* The scope of prefixes kept for later requests. */

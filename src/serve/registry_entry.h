@@ -29,9 +29,6 @@ struct qn_registry_entry {
     uint64_t n_loads;
 };
 
-/* qn_registry_serve - the thread's function: loads and frees models until the registry stops. Takes the lock itself. */
-void *qn_registry_serve(void *registry);
-
 /* qn_registry_remember - fill last_view of a model that was loaded. */
 void qn_registry_remember(qn_registry_entry *entry);
 

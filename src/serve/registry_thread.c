@@ -228,6 +228,7 @@ static const char *reason_of(qn_status status)
     switch (status) {
     case QN_ERR_MEMORY: return "it does not fit in memory";
     case QN_ERR_IO: return "its file cannot be read";
+    case QN_ERR_DEVICE: return "the driver of the GPU reports an error";
     case QN_ERR_UNSUPPORTED: return "its file needs a feature that this server does not support";
     case QN_ERR_CANCELLED: return "the server is stopping";
     default: return "its file is not a model";
@@ -344,7 +345,7 @@ static void wait_for_change(qn_registry *registry)
     pthread_cond_timedwait(&registry->changed, &registry->lock, &until);
 }
 
-void *qn_registry_serve(void *argument)
+static void *serve(void *argument)
 {
     qn_registry *registry = argument;
     pthread_mutex_lock(&registry->lock);
@@ -353,4 +354,17 @@ void *qn_registry_serve(void *argument)
             wait_for_change(registry);
     pthread_mutex_unlock(&registry->lock);
     return NULL;
+}
+
+qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loader)
+{
+    pthread_mutex_lock(&registry->lock);
+    registry->loader = *loader;
+    registry->has_loader = true;
+    pthread_mutex_unlock(&registry->lock);
+    qn_registry_scan(registry);
+    if (pthread_create(&registry->thread, NULL, serve, registry))
+        return qn_fail(QN_ERR_MEMORY, "cannot start the thread that loads models");
+    registry->has_thread = true;
+    return QN_OK;
 }
