@@ -465,7 +465,7 @@ static void each_failure_has_its_reason(void **unused)
     } cases[] = { { QN_ERR_MEMORY, "it does not fit in memory" },
                   { QN_ERR_DEVICE, "the driver of the GPU reports an error" },
                   { QN_ERR_IO, "its file cannot be read" },
-                  { QN_ERR_FORMAT, "its file is not that of a model" } };
+                  { QN_ERR_FORMAT, "its file is not a model" } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char expected[200];
         qn_registry registry;
