@@ -230,8 +230,7 @@ static void print_json(const qn_bench *bench, qn_bench_test *test)
     const size_t n = (size_t)bench->args->repetitions;
     const double rate = qn_bench_quantile(test->rates, n, 0.5), limit = qn_bench_quantile(test->bandwidths, n, 0.5);
     printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"depth\":%zu,\"threads\":%d,\"device\":\"%s\",\"kv\":\"%s\","
-           "\"parallel\":%zu,"
-           "\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
+           "\"parallel\":%zu,\"tok_per_s\":{\"median\":%.4f,\"min\":%.4f,\"max\":%.4f},\"bytes_per_token\":%llu,",
            test->name, test->n_tokens, test->depth, bench->info.n_threads, bench->info.device, bench->kv,
            test->parallel, rate, test->rates[0], test->rates[n - 1], (unsigned long long)test->bytes_per_token);
     if (limit > 0)

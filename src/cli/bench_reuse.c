@@ -124,8 +124,7 @@ static void print(struct reuse *u)
         snprintf(times, sizeof times, "%.1f (%.1f..%.1f)", median, least, most);
         if (json)
             printf("{\"test\":\"%s\",\"n_tokens\":%zu,\"reused\":%zu,\"evaluated\":%zu,\"threads\":%d,\"device\":\"%"
-                   "s\",\"kv\":"
-                   "\"%s\",\"ttft_ms\":{\"median\":%.3f,\"min\":%.3f,\"max\":%.3f}}\n",
+                   "s\",\"kv\":\"%s\",\"ttft_ms\":{\"median\":%.3f,\"min\":%.3f,\"max\":%.3f}}\n",
                    names[i], r->n_tokens, r->n_reused, r->n_tokens - r->n_reused, u->bench->info.n_threads,
                    u->bench->info.device, u->bench->kv, median, least, most);
         else

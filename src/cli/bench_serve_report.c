@@ -32,8 +32,7 @@ static void print_json(const qn_args *args, const qn_bench_serve_target *target,
 {
     json_t *out = json_pack(
         "{s:s, s:s, s:s, s:s, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:O, s:s?, s:s, s:I, s:I, s:I, s:o, "
-        "s:o, s:o, s:o, "
-        "s:o}",
+        "s:o, s:o, s:o, s:o}",
         "test", "serve", "url", target->url, "model", target->model, "api", target->chat ? "chat" : "completions",
         "requests", (json_int_t)n, "parallel", (json_int_t)(args->rate > 0 ? 0 : args->sequences), "rate",
         (double)args->rate, "sent", (json_int_t)r->n_sent, "answered", (json_int_t)r->n_answered, "failed",

@@ -167,8 +167,7 @@ static void print_results(struct soak *s, size_t n_clients, double seconds)
     const double rate = (double)s->n_tokens / seconds;
     if (strcmp(s->bench->args->format, "json") == 0) {
         printf("{\"test\":\"soak\",\"requests\":%zu,\"parallel\":%zu,\"rate\":%.4f,\"device\":\"%s\",\"threads\":%d,"
-               "\"seconds\":%.3f,"
-               "\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
+               "\"seconds\":%.3f,\"tok_per_s\":%.4f,\"steps\":%llu,\"longest_step_ms\":%.3f,\"set_aside\":%llu,",
                s->n, n_clients, (double)s->bench->args->rate, s->bench->info.device, s->bench->info.n_threads, seconds,
                rate, (unsigned long long)c.steps, 1e3 * c.longest_step_seconds, (unsigned long long)c.set_aside);
         print_times("ttft_ms", s->first, s->n_first);

@@ -114,8 +114,7 @@ const qn_option qn_options[] = {
     CHOICE(CHAT, "--reasoning", NULL, NULL, reasoning, "VIEW", reasoning_views,
            "show, fold or hide reasoning (default: fold on a terminal, else show)",
            "show prints it, dimmed on a terminal and elsewhere between the template's delimiters; fold is one line on "
-           "a terminal "
-           "with the number of tokens and the time."),
+           "a terminal with the number of tokens and the time."),
     INT(GENERATE, "--reasoning-budget", NULL, NULL, reasoning_budget, "N", -1, INT32_MAX,
         "maximum tokens of reasoning (default -1: no limit)",
         "Reasoning is then ended with the words of the model's chat template, which count as new tokens, and the "
@@ -238,24 +237,16 @@ const qn_option qn_options[] = {
          "(-n); then three requests that share P tokens and have N tokens of their own. Prints the evaluated tokens "
          "and the time to the first token of each."),
     NUMBER(BENCH, "--rate", NULL, NULL, rate, "R", 0, 1e6, "with --soak: requests a second", NULL),
-    CHOICE(
-        BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
-        "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, parallel, "
-        "tok_per_s "
-        "(an object of median, min, max), bytes_per_token (weights, cache and states that decoding one token reads at "
-        "that "
-        "depth), read_gb_per_s (10^9 bytes a second; null when it could not be measured) and peak_rss_bytes; of "
-        "decoding "
-        "also "
-        "sampling (an object of temperature, top_k, top_p, min_p, typical_p, top_n_sigma, xtc_probability, "
-        "xtc_threshold, "
-        "mirostat, mirostat_tau, mirostat_eta, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
-        "dry_sequence_breakers (a list of texts), "
-        "repeat_penalty, repeat_last_n, frequency_penalty, "
-        "presence_penalty, seed; null if it is greedy), json_schema (the file, or null) and of_free (the rate over "
-        "that of "
-        "the row it "
-        "is compared with, median of the repetitions; null without one)."),
+    CHOICE(BENCH, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
+           "JSON is one object a line for each test, with the keys test, n_tokens, depth, threads, device, kv, "
+           "parallel, tok_per_s (an object of median, min, max), bytes_per_token (weights, cache and states that "
+           "decoding one token reads at that depth), read_gb_per_s (10^9 bytes a second; null when it could not be "
+           "measured) and peak_rss_bytes; of decoding also sampling (an object of temperature, top_k, top_p, min_p, "
+           "typical_p, top_n_sigma, xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta, "
+           "dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers (a list of texts), "
+           "repeat_penalty, repeat_last_n, frequency_penalty, presence_penalty, seed; null if it is greedy), "
+           "json_schema (the file, or null) and of_free (the rate over that of the row it is compared with, median of "
+           "the repetitions; null without one)."),
 
     TEXT(BENCH_SERVE, "-m", "--model", NULL, model, "NAME",
          "the model's name in requests (default: the first that the server lists)", NULL),
@@ -281,9 +272,7 @@ const qn_option qn_options[] = {
     TEXT(BENCH_SERVE, "-f", "--file", NULL, file, "FILE",
          "take prompts from this text, each beginning at a random word; - is standard input",
          "Without it they are frequent English words in random order. Either way the server counts their tokens, and "
-         "prompts "
-         "have "
-         "as many words as that needs."),
+         "prompts have as many words as that needs."),
     U64(BENCH_SERVE, "--seed", NULL, "-s", sampling.seed, "S", "seed of prompts and arrivals (default 1)",
         "If tokens are sampled it is also sent as seed."),
     NUMBER(BENCH_SERVE, "--temp", NULL, "--temperature", sampling.temperature, "T", 0, 1e6,
@@ -305,21 +294,12 @@ const qn_option qn_options[] = {
         "seconds after which a request fails (default 600)", NULL),
     CHOICE(BENCH_SERVE, "--format", NULL, NULL, format, "FORMAT", formats, "table or json (default table)",
            "JSON is one object with the keys test, url, model, api, requests, parallel (0 with --rate), rate, sent, "
-           "answered, "
-           "failed, "
-           "cancelled, seconds, requests_per_s, tok_per_s (of answers), sampling (an object of what was sent: "
-           "temperature, and "
-           "top_k, top_p, min_p, seed where they were), json_schema (the file, or null), counted_by (usage, or events "
-           "where "
-           "the server counts "
-           "no tokens), "
-           "prompt_tokens, cached_tokens, completion_tokens; ttft_ms, inter_token_ms (between events with text), "
-           "per_token_ms "
-           "(of an "
-           "answer's tokens after the first) and latency_ms, each null or an object of mean, p50, p95, p99, max, of "
-           "answered "
-           "requests "
-           "alone; and errors, an object of counts by kind."),
+           "answered, failed, cancelled, seconds, requests_per_s, tok_per_s (of answers), sampling (an object of the "
+           "values sent: temperature, and top_k, top_p, min_p, seed if they were sent), json_schema (the file, or "
+           "null), counted_by (usage, or events if the server counts no tokens), prompt_tokens, cached_tokens, "
+           "completion_tokens; ttft_ms, inter_token_ms (between events with text), per_token_ms (of an answer's tokens "
+           "after the first) and latency_ms, each null or an object of mean, p50, p95, p99, max, only for answered "
+           "requests; and errors, an object of counts by kind."),
 
     TEXT(SERVE, "--host", NULL, NULL, host, "HOST", "the address to listen on (default 127.0.0.1)",
          "An address that other machines can reach needs keys, or --allow-unauthenticated. HOST counts as an "
@@ -437,11 +417,8 @@ const qn_option qn_options[] = {
 
     FLAG(INFO, "--plan", NULL, NULL, plan, "print the operations that run the model",
          "Each with its layer, the bytes of weights that a token reads, what it is fused into by the persistent decode "
-         "kernel "
-         "of "
-         "GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + before "
-         "those that it "
-         "updates, and its weights."),
+         "kernel of GPUs, its buffers (b) and activations (a) with their widths, > before those that it writes and + "
+         "before those that it updates, and its weights."),
     FLAG(KERNELS, "--clear", NULL, NULL, clear, "remove all kernels compiled and cached on this machine", NULL),
     FLAG(QUANTIZE | CONVERT, "--force", NULL, NULL, force,
          "write a type of 1 or 2 bits even if it cannot hold the weights",
