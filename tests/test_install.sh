@@ -111,9 +111,10 @@ quiet make -C "$source" BUILD="my build" clean
 [ -d "$source/my" ] && [ ! -e "$build" ] || die "make clean left $(ls "$source")"
 
 # quern itself is configured in such a folder, and the sources that hold paths are compiled, the GPU's kernels among them.
-for part in CMakeLists.txt cmake src include check models docs quern.pc.in quern-config.cmake.in; do
+for part in CMakeLists.txt cmake src include models docs quern.pc.in quern-config.cmake.in; do
     cp -r "$QN_SOURCE_DIR/$part" "$source"
 done
+mkdir "$source/tests" && cp -r "$QN_SOURCE_DIR/tests/kernels" "$source/tests"
 quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF \
     -DCMAKE_C_FLAGS_RELEASE=-O1
 quiet cmake --build "$build" --target CMakeFiles/quern-objects.dir/cuda/built_in.c.o CMakeFiles/quern-objects.dir/src/base/status.c.o \
