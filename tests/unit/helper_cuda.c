@@ -25,7 +25,7 @@ static qn_cu_result fake_result(const char *call)
             return fake_code;                                                                                                  \
     } while (0)
 
-static void fake_count(int *counter, int by)
+void fake_count(int *counter, int by)
 {
     pthread_mutex_lock(&fake_lock);
     *counter += by;

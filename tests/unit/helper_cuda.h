@@ -5,9 +5,9 @@
 
 #include "helper_assert.h"
 
-#include "device/cuda/cuda.h"
-#include "device/cuda/driver.h"
-#include "device/cuda/pipeline.h"
+#include "cuda/runtime/runtime.h"
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/pipeline.h"
 
 #include <stdlib.h>
 
@@ -53,6 +53,9 @@ extern struct fake_cuda {
     int n_functions;
     struct fake_launch log[FAKE_LAUNCHES]; /* the last launches: launch i is at i % FAKE_LAUNCHES */
 } fake;
+
+/* Adds to a counter of `fake`, from any thread. */
+void fake_count(int *counter, int by);
 
 /* A driver with two devices of compute capability 9.0 and all counters zero. */
 const qn_cuda_driver *fake_driver(void);

@@ -4,7 +4,7 @@
 
 #include "helper_cuda.h"
 
-#include "device/cuda/api.h"
+#include "cuda/api/api.h"
 
 /* The fake driver takes any data with an ELF header for a module. */
 static const uint8_t fake_image[128] = { 0x7f, 'E', 'L', 'F' };
