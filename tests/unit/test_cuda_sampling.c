@@ -42,12 +42,13 @@ static size_t args_bytes(const char *function)
 
 static qn_cuda_model model_new(void)
 {
-    qn_cuda_model model = { .plan = &plan, .kernels = &kernels };
+    qn_cuda_model model = { .plan = &plan };
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
     fake.args_bytes = args_bytes;
     plan.n_vocab = VOCAB;
     qn_kernels_init(&kernels, 0);
+    model.kernels = kernels;
     assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &model.cuda));
     assert_ok(qn_cuda_stream_create(model.cuda, &model.stream));
     assert_ok(qn_cuda_alloc(model.cuda, ROWS * VOCAB, sizeof(float), "logits", &model.logits));

@@ -4,8 +4,15 @@
 #include "device/cpu/internal.h"
 
 #include "base/memory.h"
+#include "kernels/attention/attention.h"
+#include "plan/limits.h"
 
 #include <string.h>
+
+_Static_assert((int)QN_PLAN_HEAD_UNIT == (int)QN_HEAD_UNIT && (int)QN_PLAN_DELTA_UNIT == (int)QN_GDN_UNIT &&
+                   (int)QN_PLAN_DELTA_DIM == (int)QN_GDN_MAX_DIM && (int)QN_PLAN_CONV_TAPS == (int)QN_CONV_MAX_TAPS &&
+                   (int)QN_PLAN_ROTATION_BLOCK == (int)QN_HADAMARD_MAX_BLOCK,
+               "the kernels support all plans");
 
 /* The most scratch that any operation of the plan needs per thread. */
 static size_t scratch_bytes(const qn_kernels *kernels, const qn_plan *plan)

@@ -27,7 +27,7 @@ struct qn_executor {
 typedef struct qn_cpu_device {
     qn_device base;
     const qn_plan *plan;
-    const qn_kernels *kernels;
+    qn_kernels kernels;
     qn_executor *executor;
     qn_cpu_caches *caches;
     qn_team *team;

@@ -5,37 +5,19 @@
 #include "base/available.h"
 #include "base/memory.h"
 #include "cache/host_memory.h"
-#include "device/sequence_memory.h"
 
 #include <pthread.h>
 #include <string.h>
-
-/* The classes and the layout of one cache format. The recurrent layers' are the same in all. */
-typedef struct cpu_cache {
-    qn_cache base;
-    qn_kv_layout layout;
-    struct cpu_cache *next;
-} cpu_cache;
 
 struct qn_cpu_caches {
     const qn_plan *plan;
     qn_pool *pool;
     qn_recurrent_layout recurrent;
     qn_pool_class *states, *open_chunks;
-    cpu_cache *caches;
-    pthread_mutex_t lock; /* protects `caches` */
+    qn_cpu_format *formats;
+    pthread_mutex_t lock; /* protects `formats` */
     bool has_lock;
 };
-
-static qn_cpu_memory *cpu_of(qn_memory *memory)
-{
-    return (qn_cpu_memory *)memory;
-}
-
-static const qn_cpu_memory *cpu_of_const(const qn_memory *memory)
-{
-    return (const qn_cpu_memory *)memory;
-}
 
 /* ---- Views ---- */
 
@@ -44,78 +26,60 @@ static void *item_at(const qn_pool_class *class, uint32_t item)
     return item == QN_NO_ITEM ? NULL : (void *)(uintptr_t)qn_pool_address(class, item);
 }
 
-/* The views for appending n rows, or of the present contents for n = 0. */
-static void update_views(qn_cpu_memory *m, size_t n)
+static void *base_of(const qn_pool_class *class, size_t *stride)
+{
+    *stride = class ? qn_pool_stride(class) : 0;
+    return class ? (void *)(uintptr_t)qn_pool_base(class) : NULL;
+}
+
+static qn_kv_view kv_view_of(const qn_cpu_memory *m)
+{
+    const qn_cache *cache = m->sequence.cache;
+    qn_kv_view view = m->format->layout.view;
+    view.pages = base_of(cache->pages, &view.page_stride);
+    view.f16_pages = base_of(cache->f16_pages, &view.f16_stride);
+    view.table = m->sequence.pages;
+    view.f16_table = m->sequence.f16_pages;
+    return view;
+}
+
+static qn_recurrent_view recurrent_view_of(const qn_cpu_memory *m, size_t n)
 {
     const qn_sequence *s = &m->sequence;
     const qn_cache *cache = s->cache;
-    m->kv.table = s->pages;
-    m->kv.f16_table = s->f16_pages;
     if (!cache->states)
-        return;
-    m->recurrent.state = item_at(cache->states, s->state);
-    m->recurrent.state_to = n && qn_sequence_folds(s, n) ? item_at(cache->states, s->state_to) : NULL;
-    m->recurrent.open_chunk = item_at(cache->open_chunks, s->open_chunk);
-    m->recurrent.state_position = s->state_position;
+        return (qn_recurrent_view){ 0 };
+    return (qn_recurrent_view){ .layout = m->format->recurrent,
+                                .state = item_at(cache->states, s->state),
+                                .state_to = n && qn_sequence_folds(s, n) ? item_at(cache->states, s->state_to) : NULL,
+                                .open_chunk = item_at(cache->open_chunks, s->open_chunk),
+                                .state_position = s->state_position };
 }
 
-static void begin_views(qn_cpu_memory *m, const qn_recurrent_layout *recurrent)
+void qn_cpu_view(qn_cpu_memory *m, size_t n)
 {
-    const qn_cache *cache = m->sequence.cache;
-    m->kv = m->layout->view;
-    if (cache->pages) {
-        m->kv.pages = (uint8_t *)(uintptr_t)qn_pool_base(cache->pages);
-        m->kv.page_stride = qn_pool_stride(cache->pages);
-    }
-    if (cache->f16_pages) {
-        m->kv.f16_pages = (uint8_t *)(uintptr_t)qn_pool_base(cache->f16_pages);
-        m->kv.f16_stride = qn_pool_stride(cache->f16_pages);
-    }
-    m->recurrent.layout = recurrent;
-    m->base.sequence = &m->sequence;
-    m->base.cache = &m->kv;
-    m->base.recurrent = cache->states ? &m->recurrent : NULL;
-    update_views(m, 0);
+    m->kv = kv_view_of(m);
+    m->recurrent = recurrent_view_of(m, n);
 }
 
-/* ---- Growth and truncation ---- */
+/* ---- The memory ---- */
 
 static void memory_free(qn_memory *memory)
 {
-    qn_sequence_free(&cpu_of(memory)->sequence);
+    qn_sequence_free(memory->sequence);
     qn_free(memory);
 }
 
 static uint64_t memory_bytes(const qn_memory *memory, size_t length)
 {
-    const qn_cpu_memory *m = cpu_of_const(memory);
-    const qn_recurrent_layout *r = m->recurrent.layout;
-    return qn_kv_bytes(m->layout, length) + (r ? qn_recurrent_bytes(r) : 0);
+    const qn_cpu_format *f = ((const qn_cpu_memory *)memory)->format;
+    return qn_kv_bytes(&f->layout, length) + f->saved.n_recurrent * qn_saved_layer_bytes(&f->saved.recurrent);
 }
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
 {
-    const qn_status status = qn_sequence_reserve(&cpu_of(memory)->sequence, n);
-    update_views(cpu_of(memory), status == QN_OK ? n : 0); /* page tables may have moved in either case */
-    return status;
-}
-
-static void memory_on_append(qn_memory *memory, size_t length)
-{
-    qn_sequence *s = &cpu_of(memory)->sequence;
-    qn_sequence_commit(s, length - s->length);
-    update_views(cpu_of(memory), 0);
-}
-
-static void memory_truncate(qn_memory *memory, size_t length)
-{
-    qn_sequence_truncate(&cpu_of(memory)->sequence, (uint32_t)length);
-    update_views(cpu_of(memory), 0);
-}
-
-static qn_status memory_reset(qn_memory *memory)
-{
-    memory_truncate(memory, 0);
+    QN_TRY(qn_sequence_reserve(memory->sequence, n));
+    qn_cpu_view((qn_cpu_memory *)memory, n);
     return QN_OK;
 }
 
@@ -124,18 +88,19 @@ static qn_status memory_reset(qn_memory *memory)
 /* An array of a layer that has no state is zeros: read from and written to `zeros` of as many floats. */
 static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_region, void *context)
 {
-    const qn_recurrent_layout *layout = m->recurrent.layout;
+    const qn_recurrent_view view = recurrent_view_of(m, 0);
+    const size_t n_arrays = m->format->saved.n_recurrent * QN_SAVED_ARRAYS;
+    size_t counts[QN_SAVED_ARRAYS], count;
     float *zeros = NULL;
-    size_t count, most = 0;
     qn_status status = QN_OK;
-    if (!layout)
+    if (!n_arrays)
         return QN_OK;
-    for (size_t array = 0; array < QN_RECURRENT_ARRAYS; array++)
-        if (layout->n_layers && !qn_recurrent_array(&m->recurrent, 0, array, &count))
-            most = count > most ? count : most;
-    QN_TRY(qn_alloc(&zeros, most, sizeof *zeros, "session"));
-    for (size_t i = 0; status == QN_OK && i < layout->n_layers * QN_RECURRENT_ARRAYS; i++) {
-        float *array = qn_recurrent_array(&m->recurrent, i / QN_RECURRENT_ARRAYS, i % QN_RECURRENT_ARRAYS, &count);
+    qn_saved_counts(&view.layout->shape, counts);
+    const size_t most = counts[QN_SAVED_STATE] > counts[QN_SAVED_HISTORY] ? counts[QN_SAVED_STATE] : counts[QN_SAVED_HISTORY];
+    if (!view.state)
+        QN_TRY(qn_alloc(&zeros, most, sizeof *zeros, "session"));
+    for (size_t i = 0; status == QN_OK && i < n_arrays; i++) {
+        float *array = qn_recurrent_array(&view, i / QN_SAVED_ARRAYS, (qn_saved_array)(i % QN_SAVED_ARRAYS), &count);
         status = on_region(context, array ? array : zeros, count * sizeof *array);
     }
     qn_free(zeros);
@@ -143,15 +108,15 @@ static qn_status for_each_array(const qn_cpu_memory *m, qn_memory_region_fn on_r
 }
 
 /* Writes a region, from a copy if positions that are not in use must be zeros: its page may be shared. */
-static qn_status serialize_region(const qn_cpu_memory *m, const qn_kv_region *region, qn_memory_region_fn on_region,
-                                  void *context)
+static qn_status serialize_region(const qn_saved_layout *saved, const qn_saved_region *region, void *data,
+                                  qn_memory_region_fn on_region, void *context)
 {
     uint8_t *copy;
-    if (!region->tail)
-        return on_region(context, region->data, region->bytes);
+    if (region->part != QN_SAVED_KEYS || region->held % QN_SAVED_KEY_TILE == 0)
+        return on_region(context, data, region->bytes);
     QN_TRY(qn_alloc(&copy, region->bytes, 1, "session"));
-    memcpy(copy, region->data, region->bytes);
-    qn_kv_zero_tail(m->layout, region, copy);
+    memcpy(copy, data, region->bytes);
+    qn_saved_zero_tail(saved, region, copy);
     const qn_status status = on_region(context, copy, region->bytes);
     qn_free(copy);
     return status;
@@ -159,54 +124,38 @@ static qn_status serialize_region(const qn_cpu_memory *m, const qn_kv_region *re
 
 static qn_status memory_serialize(const qn_memory *memory, qn_memory_region_fn on_region, void *context)
 {
-    const qn_cpu_memory *m = cpu_of_const(memory);
+    const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
+    const qn_saved_layout *saved = &m->format->saved;
     const qn_extent extent = qn_sequence_extent(&m->sequence);
-    qn_kv_region region;
-    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, &extent, &region); i++)
-        QN_TRY(serialize_region(m, &region, on_region, context));
-    if (m->recurrent.layout)
-        qn_recurrent_zero_tail(&m->recurrent, extent.length);
+    const qn_kv_view kv = kv_view_of(m);
+    const qn_recurrent_view recurrent = recurrent_view_of(m, 0);
+    qn_saved_region region;
+    for (size_t i = 0; qn_saved_find_region(saved, &extent, i, &region); i++)
+        if (region.bytes)
+            QN_TRY(serialize_region(saved, &region, qn_kv_region(&kv, &region), on_region, context));
+    if (recurrent.layout)
+        qn_recurrent_zero_tail(&recurrent, extent.length);
     return for_each_array(m, on_region, context);
 }
 
 static qn_status memory_deserialize(qn_memory *memory, const qn_extent *extent, qn_memory_region_fn on_region, void *context)
 {
-    qn_cpu_memory *m = cpu_of(memory);
-    qn_kv_region region;
-    const qn_status status = qn_sequence_restore(&m->sequence, extent);
-    update_views(m, 0);
-    QN_TRY(status);
-    for (size_t i = 0; qn_kv_find_region(m->layout, &m->kv, i, extent, &region); i++)
-        QN_TRY(on_region(context, region.data, region.bytes));
+    const qn_cpu_memory *m = (const qn_cpu_memory *)memory;
+    qn_saved_region region;
+    QN_TRY(qn_sequence_restore(memory->sequence, extent));
+    const qn_kv_view kv = kv_view_of(m);
+    for (size_t i = 0; qn_saved_find_region(&m->format->saved, extent, i, &region); i++)
+        if (region.bytes)
+            QN_TRY(on_region(context, qn_kv_region(&kv, &region), region.bytes));
     return for_each_array(m, on_region, context);
-}
-
-static uint64_t memory_serialized_bytes(const qn_memory *memory, const qn_extent *extent)
-{
-    const qn_cpu_memory *m = cpu_of_const(memory);
-    return qn_kv_saved_bytes(m->layout, extent) + (m->recurrent.layout ? qn_recurrent_bytes(m->recurrent.layout) : 0);
 }
 
 static const qn_memory_vtable vtable = {
     .free = memory_free,
     .bytes = memory_bytes,
-    .open_tokens = qn_memory_open_tokens,
     .prepare = memory_prepare,
-    .on_append = memory_on_append,
-    .rewind_length = qn_memory_rewind_length,
-    .truncate = memory_truncate,
-    .reset = memory_reset,
-    .copy = qn_memory_copy,
-    .checkpoint_new = qn_checkpoint_new,
-    .checkpoint_free = qn_checkpoint_free,
-    .checkpoint_clear = qn_checkpoint_clear,
-    .checkpoint_open_tokens = qn_checkpoint_open_tokens,
-    .checkpoint_save = qn_checkpoint_save,
-    .checkpoint_restore = qn_checkpoint_restore,
-    .checkpoint_copy = qn_checkpoint_copy,
     .serialize = memory_serialize,
     .deserialize = memory_deserialize,
-    .serialized_bytes = memory_serialized_bytes,
 };
 
 /* ---- The pool ---- */
@@ -263,10 +212,11 @@ qn_status qn_cpu_caches_create(const qn_plan *plan, uint64_t budget, qn_cpu_cach
     return QN_OK;
 }
 
-static void free_cache(cpu_cache *cache)
+static void free_format(qn_cpu_format *format)
 {
-    qn_kv_layout_free(&cache->layout);
-    qn_free(cache);
+    qn_kv_layout_free(&format->layout);
+    qn_aura_codecs_delete(&format->codecs);
+    qn_free(format);
 }
 
 void qn_cpu_caches_free(qn_cpu_caches *c)
@@ -274,9 +224,9 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
     if (!c)
         return;
     qn_pool_free(c->pool);
-    for (cpu_cache *cache = c->caches, *next; cache; cache = next) {
-        next = cache->next;
-        free_cache(cache);
+    for (qn_cpu_format *format = c->formats, *next; format; format = next) {
+        next = format->next;
+        free_format(format);
     }
     qn_recurrent_layout_free(&c->recurrent);
     if (c->has_lock)
@@ -284,70 +234,69 @@ void qn_cpu_caches_free(qn_cpu_caches *c)
     qn_free(c);
 }
 
-/* ---- Caches and memories ---- */
+/* ---- Formats and memories ---- */
 
-static qn_status create_cache(const qn_cpu_caches *c, qn_kv_codecs codecs, cpu_cache *cache)
+static qn_status create_format(const qn_cpu_caches *c, qn_cpu_format *f)
 {
-    const qn_plan *plan = c->plan;
-    const qn_kv_shape shape = { plan->is_recurrent, plan->n_layers, plan->heads.n_kv_heads, plan->heads.head_dim };
-    QN_TRY(qn_kv_layout_create(&cache->layout, &shape, codecs));
-    cache->base =
-        (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_GDN_CHUNK, .copy = copy_item };
-    if (!cache->layout.view.page_stride)
+    QN_TRY(qn_aura_codecs_new(&f->codecs, c->plan->heads.head_dim, f->format->key_bits, f->format->value_bits, QN_KV_SEED));
+    QN_TRY(qn_kv_layout_create(&f->layout, c->plan, &f->codecs));
+    f->saved = qn_saved_layout_of(c->plan, f->format);
+    f->recurrent = c->states ? &c->recurrent : NULL;
+    f->cache = (qn_cache){ .states = c->states, .open_chunks = c->open_chunks, .max_dropped = QN_PAGE, .copy = copy_item };
+    if (!f->layout.view.page_stride)
         return QN_OK;
-    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", cache->layout.view.page_stride, &cache->base.pages));
-    if (!codecs.keys)
+    QN_TRY(qn_pool_add_class(c->pool, "page of keys and values", f->layout.view.page_stride, &f->cache.pages));
+    if (!f->codecs.keys)
         return QN_OK;
     const qn_status status =
-        qn_pool_add_class(c->pool, "fp16 page of keys and values", cache->layout.view.f16_stride, &cache->base.f16_pages);
+        qn_pool_add_class(c->pool, "fp16 page of keys and values", f->layout.view.f16_stride, &f->cache.f16_pages);
     if (status != QN_OK)
-        qn_pool_remove_class(c->pool, cache->base.pages);
+        qn_pool_remove_class(c->pool, f->cache.pages);
     return status;
 }
 
-static qn_status new_cache(qn_cpu_caches *c, qn_kv_codecs codecs, const cpu_cache **out)
+static qn_status add_format(qn_cpu_caches *c, const qn_kv_format *format, const qn_cpu_format **out)
 {
-    cpu_cache *cache;
-    QN_TRY(qn_alloc(&cache, 1, sizeof *cache, "session"));
-    const qn_status status = create_cache(c, codecs, cache);
+    qn_cpu_format *f;
+    QN_TRY(qn_alloc(&f, 1, sizeof *f, "session"));
+    f->format = format;
+    const qn_status status = create_format(c, f);
     if (status != QN_OK) {
-        free_cache(cache);
+        free_format(f);
         return status;
     }
-    cache->next = c->caches;
-    *out = c->caches = cache;
+    f->next = c->formats;
+    *out = c->formats = f;
     return QN_OK;
 }
 
-static qn_status find_cache(qn_cpu_caches *c, qn_kv_codecs codecs, const cpu_cache **out)
+static qn_status find_format(qn_cpu_caches *c, const qn_kv_format *format, const qn_cpu_format **out)
 {
     pthread_mutex_lock(&c->lock);
     qn_status status = QN_OK;
-    const cpu_cache *cache = c->caches;
-    while (cache && (cache->layout.view.key_codec != codecs.keys || cache->layout.view.value_codec != codecs.values))
-        cache = cache->next;
-    *out = cache;
-    if (!cache)
-        status = new_cache(c, codecs, out);
+    const qn_cpu_format *f = c->formats;
+    while (f && f->format != format)
+        f = f->next;
+    *out = f;
+    if (!f)
+        status = add_format(c, format, out);
     pthread_mutex_unlock(&c->lock);
     return status;
 }
 
 qn_status qn_cpu_memory_new(qn_cpu_caches *c, const qn_memory_params *params, qn_memory **out)
 {
-    const qn_kv_codecs codecs = { params->key_codec, params->value_codec };
-    const cpu_cache *cache;
+    const qn_cpu_format *format;
     qn_cpu_memory *m;
     *out = NULL;
-    QN_TRY(find_cache(c, codecs, &cache));
+    QN_TRY(find_format(c, params->format, &format));
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
-    *m = (qn_cpu_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence }, .layout = &cache->layout };
-    const qn_status status = qn_sequence_create(&cache->base, &m->sequence);
+    *m = (qn_cpu_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence }, .format = format };
+    const qn_status status = qn_sequence_create(&format->cache, &m->sequence);
     if (status != QN_OK) {
         memory_free(&m->base);
         return status;
     }
-    begin_views(m, cache->base.states ? &c->recurrent : NULL);
     *out = &m->base;
     return QN_OK;
 }

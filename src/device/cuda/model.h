@@ -10,6 +10,7 @@
 #include "device/cuda/page_tables.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/deltanet/deltanet_cuda.h"
+#include "kernels/kernels.h"
 #include "kernels/matmul/matmul_cuda.h"
 #include "kernels/sample/sample_cuda.h"
 
@@ -111,7 +112,7 @@ typedef struct qn_cuda_model {
     qn_device base;
     const qn_plan *plan;
     qn_team *team;
-    const qn_kernels *kernels;
+    qn_kernels kernels; /* of the host */
     qn_cuda *cuda;
     qn_cuda_stream stream;
     /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not
