@@ -3,6 +3,7 @@
 #include "model/architectures.h"
 
 #include "base/memory.h"
+#include "model/keys.h"
 #include "plan/limits.h"
 
 #include <math.h>
