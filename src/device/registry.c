@@ -4,7 +4,7 @@
 
 #include "base/append.h"
 #include "base/cpu.h"
-#include "device/cpu/device.h"
+#include "cpu/device.h"
 #ifdef QN_HAVE_CUDA
 #include "device/cuda/cuda.h"
 #include "device/cuda/executor.h"

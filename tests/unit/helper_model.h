@@ -4,8 +4,8 @@
 
 #include "helper_assert.h"
 
-#include "device/cpu/executor.h"
-#include "device/cpu/memory.h"
+#include "cpu/executor.h"
+#include "cpu/memory.h"
 #include "device/memory.h"
 #include "model/model.h"
 

@@ -10,8 +10,9 @@
 #include "device/cuda/page_tables.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/deltanet/deltanet_cuda.h"
-#include "kernels/kernels.h"
+#include "kernels/hadamard/hadamard.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "kernels/sample/sample.h"
 #include "kernels/sample/sample_cuda.h"
 
 #include <pthread.h>
@@ -112,7 +113,8 @@ typedef struct qn_cuda_model {
     qn_device base;
     const qn_plan *plan;
     qn_team *team;
-    qn_kernels kernels; /* of the host */
+    qn_hadamard_kernels hadamard; /* of the host, as is `sample` */
+    qn_sample_kernels sample;
     qn_cuda *cuda;
     qn_cuda_stream stream;
     /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not

@@ -5,7 +5,7 @@
 
 #include "base/cpu.h"
 #include "base/memory.h"
-#include "device/cpu/internal.h"
+#include "cpu/executor.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "device/cpu/memory.h"
+#include "cpu/memory.h"
 #include "device/cuda/model.h"
 #include "engine/internal.h"
 #include "helper_sessions.h"

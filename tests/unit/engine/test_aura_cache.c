@@ -4,7 +4,7 @@
 #include "helper_sessions.h"
 
 #include "base/f16.h"
-#include "device/cpu/memory.h"
+#include "cpu/memory.h"
 #include "engine/internal.h"
 #include "engine/state_file.h"
 #include "kernels/attention/attention.h"

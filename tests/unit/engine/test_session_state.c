@@ -3,7 +3,7 @@
 #include "helper_sanitizers.h"
 #include "helper_sessions.h"
 
-#include "device/cpu/recurrent_layout.h"
+#include "cpu/recurrent_layout.h"
 #include "engine/state_file.h"
 #include "kernels/deltanet/deltanet.h"
 #include "quern/quern.h"

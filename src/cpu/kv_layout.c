@@ -1,6 +1,6 @@
 /* Sizes and offsets of pages. The layout of a head's rows in a page is defined in kernels/attention/attention.h and
  * kernels/aura/aura.h. */
-#include "device/cpu/kv_layout.h"
+#include "cpu/kv_layout.h"
 
 #include "base/memory.h"
 #include "base/status.h"

@@ -1,7 +1,7 @@
 /* The KV cache and the recurrent state of a session as the operations of the CPU see them: the layout in memory. kv_layout.h and
  * recurrent_layout.h have sizes and offsets, cache/sequence.h which items of a pool a sequence has. */
-#ifndef QN_DEVICE_CPU_VIEW_H
-#define QN_DEVICE_CPU_VIEW_H
+#ifndef QN_CPU_VIEW_H
+#define QN_CPU_VIEW_H
 
 #include "cache/sequence.h"
 #include "kernels/aura/aura.h"

@@ -1,5 +1,5 @@
 /* The CPU's qn_memory_vtable, on top of sequences: pages in reserved address space, views for the operations, files. */
-#include "device/cpu/memory.h"
+#include "cpu/memory.h"
 
 #include "base/address_space.h"
 #include "base/available.h"

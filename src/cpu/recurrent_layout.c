@@ -1,5 +1,5 @@
 /* Sizes and offsets of the recurrent layers' data. kernels/deltanet/deltanet.h defines the contents. */
-#include "device/cpu/recurrent_layout.h"
+#include "cpu/recurrent_layout.h"
 
 #include "base/memory.h"
 

@@ -1,8 +1,7 @@
 /* The CPU's implementation of the device interface: the executor's steps, and sampling from their logits. */
-#include "device/cpu/device.h"
+#include "cpu/device.h"
 
 #include "base/memory.h"
-#include "device/cpu/internal.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* What sessions keep on the CPU: sequences of a pool that all sessions of a device share, and the CPU's views of them. */
-#ifndef QN_DEVICE_CPU_MEMORY_H
-#define QN_DEVICE_CPU_MEMORY_H
+#ifndef QN_CPU_MEMORY_H
+#define QN_CPU_MEMORY_H
 
-#include "device/cpu/kv_layout.h"
-#include "device/cpu/recurrent_layout.h"
+#include "cpu/kv_layout.h"
+#include "cpu/recurrent_layout.h"
 #include "device/device.h"
 
 typedef struct qn_cpu_caches qn_cpu_caches;

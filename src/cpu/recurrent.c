@@ -1,6 +1,7 @@
 /* Gated DeltaNet layers on the CPU: distribution of heads over the threads, and the update of a layer's state and open chunk.
  * The arithmetic is in kernels/deltanet/. */
-#include "device/cpu/internal.h"
+#include "cpu/acts.h"
+#include "cpu/memory.h"
 
 #include <math.h>
 #include <string.h>

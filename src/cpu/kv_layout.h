@@ -1,9 +1,9 @@
 /* The layout of pages of keys and values on the CPU: sizes, and where the regions of session files are. */
-#ifndef QN_DEVICE_CPU_KV_LAYOUT_H
-#define QN_DEVICE_CPU_KV_LAYOUT_H
+#ifndef QN_CPU_KV_LAYOUT_H
+#define QN_CPU_KV_LAYOUT_H
 
 #include "cache/saved_layout.h"
-#include "device/cpu/view.h"
+#include "cpu/view.h"
 
 /* The layout of the pages of one format. */
 typedef struct qn_kv_layout {

@@ -2,7 +2,8 @@
  * visible positions split by split: all splits in one thread, or distributed over threads (split-KV). The splits' results
  * are combined in the same order either way, so results do not depend on the number of threads. qn_kv_view in
  * view.h describes pages, and which of an AURA cache are fp16. */
-#include "device/cpu/internal.h"
+#include "cpu/acts.h"
+#include "cpu/memory.h"
 
 #include "base/f16.h"
 #include "base/memory.h"

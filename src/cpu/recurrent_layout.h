@@ -1,9 +1,9 @@
 /* The layout of states and open chunks of the recurrent layers on the CPU, in floats. */
-#ifndef QN_DEVICE_CPU_RECURRENT_LAYOUT_H
-#define QN_DEVICE_CPU_RECURRENT_LAYOUT_H
+#ifndef QN_CPU_RECURRENT_LAYOUT_H
+#define QN_CPU_RECURRENT_LAYOUT_H
 
 #include "cache/saved_layout.h"
-#include "device/cpu/view.h"
+#include "cpu/view.h"
 
 typedef struct qn_recurrent_layout {
     qn_recurrent_shape shape;
