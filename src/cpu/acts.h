@@ -2,7 +2,7 @@
 #ifndef QN_CPU_ACTS_H
 #define QN_CPU_ACTS_H
 
-#include "cpu/executor.h"
+#include "cpu/operations.h"
 
 /* A slice of a row of activations, computed and quantised by one thread: full super-blocks and full blocks of a rotation. */
 typedef struct qn_act_slice {
