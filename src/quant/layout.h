@@ -1,7 +1,7 @@
 /* Stored blocks of the weight formats: sizes, where the parts of a block are, and the code of one weight. Shared by C and
  * CUDA: all that reads or writes blocks takes these numbers from here. quant.h says what a weight is, given its code.
  *
- * In CUDA the including file defines the fixed-width integers (kernels/cuda.cuh). */
+ * In CUDA the including file defines the fixed-width integers (cuda/kernels/cuda.cuh). */
 #ifndef QN_QUANT_LAYOUT_H
 #define QN_QUANT_LAYOUT_H
 

@@ -5,7 +5,7 @@
  * file. */
 #include "fuzz.h"
 
-#include "device/cuda/cubin_file.h"
+#include "cuda/runtime/cubin_file.h"
 
 #include <fcntl.h>
 #include <xxhash.h>

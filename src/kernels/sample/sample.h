@@ -3,7 +3,7 @@
 #ifndef QN_KERNELS_SAMPLE_SAMPLE_H
 #define QN_KERNELS_SAMPLE_SAMPLE_H
 
-#include "kernels/sample/adjust_cuda.h"
+#include "kernels/sample/adjust.h"
 #include "plan/sampling.h"
 
 #include <stdbool.h>
