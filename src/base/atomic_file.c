@@ -298,7 +298,8 @@ qn_status qn_atomic_file_write(qn_atomic_file *file, const void *data, size_t si
 {
     const uint8_t *at = data;
     while (size > 0) {
-        const ssize_t n = write(file->fd, at, size < (1u << 30) ? size : 1u << 30); /* Linux writes at most 2 GiB at a time */
+        /* Linux writes at most 2 GiB at a time */
+        const ssize_t n = write(file->fd, at, size < (1u << 30) ? size : 1u << 30);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)

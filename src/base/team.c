@@ -126,7 +126,8 @@ qn_status qn_team_create(int n_threads, qn_team **out)
     qn_status status = qn_alloc(&team->workers, (size_t)n_threads, sizeof *team->workers, "thread team");
     sigset_t all, before; /* the workers block all signals: the process handles them on its own threads */
     sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* is of the thread that reads a mapped file (base/mapping.h): blocked, it could not be handled */
+    /* is of the thread that reads a mapped file (base/mapping.h): blocked, it could not be handled */
+    sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < n_threads && status == QN_OK; i++) {
         team->workers[i] = (struct worker){ .team = team, .index = i };

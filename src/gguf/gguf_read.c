@@ -213,7 +213,8 @@ static qn_status read_tensor(const qn_gguf *file, struct cursor *c, uint64_t ind
     if (!cursor_read_u32(c, &t->type) || !cursor_read_u64(c, &t->offset))
         return qn_fail(QN_ERR_FORMAT, "%s: tensor '%.*s': the file ends inside its header", file->path,
                        QN_STRING_ARGS(t->name));
-    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type); /* OX2_0 does not occur in files */
+    /* OX2_0 does not occur in files */
+    const qn_type_info *info = t->type == QN_TYPE_OX2_0 ? NULL : qn_type_find(t->type);
     if (!info)
         return qn_fail(QN_ERR_UNSUPPORTED, "%s: tensor '%.*s' has type number %u, which is not supported", file->path,
                        QN_STRING_ARGS(t->name), t->type);
@@ -448,8 +449,8 @@ qn_status qn_gguf_map(const char *path, qn_gguf **out)
 {
     struct stat st;
     *out = NULL;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: open does not wait for the writer of a pipe,
-                                                                     which is rejected below */
+    /* O_NONBLOCK: open does not wait for the writer of a pipe, which is rejected below */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return qn_fail(QN_ERR_IO, "%s: cannot open: %m", path);
     qn_status status = check_regular(path, fd, &st);
