@@ -33,8 +33,7 @@ void qn_tokenizer_files_free(qn_tokenizer_files *files);
  * a GGUF file.
  *
  * QN_ERR_UNSUPPORTED   not byte-level BPE, or an unsupported pre-tokeniser, normaliser, post-processor, decoder, flag
- * or
- *                      setting, with its name
+ *                      or setting, with its name
  * QN_ERR_FORMAT        an id that is out of range or has two tokens, or a merge that does not have two parts */
 qn_status qn_tokenizer_write(qn_tokenizer_files *files, qn_gguf_writer *writer);
 

@@ -32,12 +32,12 @@ typedef struct qn_hub_params {
  * An interrupted download is continued. If another process downloads the same file, waits for it. Requests with
  * transient failures are repeated, at most five times without progress.
  *
- * QN_ERR_INVALID      the name or an environment variable is invalid, or the name selects no single model of the
- * repository
- * QN_ERR_UNSUPPORTED  built without libcurl, or the hub refuses access: 401, 403, 404
- * QN_ERR_FORMAT       an invalid answer of the hub, or a file with a wrong size or hash
- * QN_ERR_IO           network or disk; downloaded data is kept
- * QN_ERR_CANCELLED    by on_progress; downloaded data is kept */
+ * QN_ERR_INVALID       the name or an environment variable is invalid, or the name selects no single model of the
+ *                      repository
+ * QN_ERR_UNSUPPORTED   built without libcurl, or the hub refuses access: 401, 403, 404
+ * QN_ERR_FORMAT        an invalid answer of the hub, or a file with a wrong size or hash
+ * QN_ERR_IO            network or disk; downloaded data is kept
+ * QN_ERR_CANCELLED     by on_progress; downloaded data is kept */
 qn_status qn_hub_pull(const char *name, const qn_hub_params *params, char **path);
 
 /* qn_hub_find - as qn_hub_pull, but uses a model in the cache without asking the hub. */
