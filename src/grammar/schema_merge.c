@@ -14,34 +14,6 @@ qn_status qn_schema_no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "schema: no memory");
 }
 
-bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps)
-{
-    json_t *item;
-    const char *key;
-    size_t i;
-    if (++*steps > QN_SCHEMA_STEPS)
-        return false;
-    if (a == b)
-        return true;
-    if (json_is_string(a) && json_is_string(b))
-        *steps += json_string_length(a) / PER_KEY;
-    if (json_is_number(a) && json_is_number(b) && !(json_is_integer(a) && json_is_integer(b)))
-        return json_number_value(a) == json_number_value(b);
-    if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
-        json_object_size(a) != json_object_size(b))
-        return false;
-    if (!json_is_array(a) && !json_is_object(a))
-        return json_equal(a, b);
-    json_array_foreach(a, i, item) if (!qn_schema_is_equal(item, json_array_get(b, i), steps)) return false;
-    json_object_foreach(a, key, item)
-    {
-        json_t *other = json_object_get(b, key);
-        if (!other || !qn_schema_is_equal(item, other, steps))
-            return false;
-    }
-    return true;
-}
-
 /* Too many steps look like different values here; the merge refuses them in the end. */
 
 static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)

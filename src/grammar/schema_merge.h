@@ -6,11 +6,6 @@
 
 #include <stdbool.h>
 
-/* qn_schema_is_equal - whether two values are equal for a JSON schema, which compares numbers by value.
- *
- *   steps   is increased; above QN_SCHEMA_STEPS the result is false */
-bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps);
-
 /* qn_schema_is_disjoint - whether it can show that no value fits both schemas, by types, constants, bounds, or a
  * required property: the other schema forbids it, or the two schemas of it are disjoint.
  *

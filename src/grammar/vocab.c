@@ -11,15 +11,6 @@ static qn_status no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "grammar vocabulary: no memory");
 }
 
-const char *qn_grammar_vocab_bytes(const qn_grammar_vocab *v, qn_token token, size_t *length)
-{
-    *length = 0;
-    if (token < 0 || (size_t)token >= v->n_tokens)
-        return NULL;
-    *length = v->offsets[token + 1] - v->offsets[token];
-    return *length ? v->bytes + v->offsets[token] : NULL;
-}
-
 /* ---- The order of tokens ---- */
 
 static bool have_equal_bytes(const qn_grammar_vocab *v, int32_t a, int32_t b)
@@ -36,28 +27,6 @@ static int compare_tokens(const void *a, const void *b, void *vocab)
     const char *text_x = qn_grammar_vocab_bytes(vocab, x, &n_x), *text_y = qn_grammar_vocab_bytes(vocab, y, &n_y);
     const int order = memcmp(text_x, text_y, n_x < n_y ? n_x : n_y);
     return order ? order : n_x != n_y ? (n_x > n_y) - (n_x < n_y) : (x > y) - (x < y);
-}
-
-/* ---- Inside a JSON string ---- */
-
-qn_in_string qn_vocab_run_string(const qn_grammar_vocab *v, int32_t token, qn_string_form form, uint32_t *n_characters,
-                                 uint32_t *n_bytes)
-{
-    const qn_string_table *table = qn_string_machine(form);
-    size_t length;
-    const char *text = qn_grammar_vocab_bytes(v, token, &length);
-    uint8_t state = 0;
-    *n_characters = 0;
-    for (*n_bytes = 0; *n_bytes < length;) {
-        const uint8_t before = state;
-        state = (*table)[state][(uint8_t)text[(*n_bytes)++]];
-        if (state == QN_STRING_REJECTED)
-            return QN_IN_STRING_LEAVES;
-        if (state == QN_STRING_END)
-            return QN_IN_STRING_CLOSES;
-        *n_characters += !before;
-    }
-    return QN_IN_STRING_STAYS;
 }
 
 /* The smallest class of a token. */

@@ -22,6 +22,9 @@ bool qn_field_bool(const json_t *object, const char *name, bool *out, qn_refusal
 /* qn_json_integer_of - the integer that a value is; false if it is none. */
 bool qn_json_integer_of(const json_t *value, int64_t *out);
 
+/* qn_json_type_name - returns the name of a value's type for messages: "an object"; NULL: "missing". */
+const char *qn_json_type_name(const json_t *value);
+
 /* qn_refuse_type - refuse a field whose value is of another type than expected. qn_refuse_memory - for lack of memory. Both
  * return false. */
 bool qn_refuse_type(qn_refusal *refusal, const char *name, const json_t *value, const char *expected);

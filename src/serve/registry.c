@@ -199,19 +199,6 @@ void qn_registry_refresh(qn_registry *registry)
 
 /* ---- The thread ---- */
 
-qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loader)
-{
-    pthread_mutex_lock(&registry->lock);
-    registry->loader = *loader;
-    registry->has_loader = true;
-    pthread_mutex_unlock(&registry->lock);
-    qn_registry_scan(registry);
-    if (pthread_create(&registry->thread, NULL, qn_registry_serve, registry))
-        return qn_fail(QN_ERR_MEMORY, "no thread that loads models");
-    registry->has_thread = true;
-    return QN_OK;
-}
-
 bool qn_registry_is_stopping(qn_registry *registry)
 {
     pthread_mutex_lock(&registry->lock);

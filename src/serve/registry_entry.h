@@ -28,9 +28,6 @@ struct qn_registry_entry {
     uint64_t n_loads;
 };
 
-/* qn_registry_serve - the thread: loads and frees, until the registry stops. */
-void *qn_registry_serve(void *registry);
-
 /* qn_registry_remember - a model was loaded: what views have of it. qn_registry_settle - it is about to be freed: its counters. */
 void qn_registry_remember(qn_registry_entry *entry);
 void qn_registry_settle(qn_registry_entry *entry);

@@ -340,7 +340,7 @@ static void wait_for_change(qn_registry *registry)
     pthread_cond_timedwait(&registry->changed, &registry->lock, &until);
 }
 
-void *qn_registry_serve(void *argument)
+static void *serve(void *argument)
 {
     qn_registry *registry = argument;
     pthread_mutex_lock(&registry->lock);
@@ -349,4 +349,17 @@ void *qn_registry_serve(void *argument)
             wait_for_change(registry);
     pthread_mutex_unlock(&registry->lock);
     return NULL;
+}
+
+qn_status qn_registry_start(qn_registry *registry, const qn_registry_loader *loader)
+{
+    pthread_mutex_lock(&registry->lock);
+    registry->loader = *loader;
+    registry->has_loader = true;
+    pthread_mutex_unlock(&registry->lock);
+    qn_registry_scan(registry);
+    if (pthread_create(&registry->thread, NULL, serve, registry))
+        return qn_fail(QN_ERR_MEMORY, "no thread that loads models");
+    registry->has_thread = true;
+    return QN_OK;
 }

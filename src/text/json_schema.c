@@ -1,10 +1,12 @@
-/* References of JSON schemas, and the types that their keywords imply. */
+/* References of JSON schemas, equality of values, and the types that keywords imply. */
 #include "text/json_schema.h"
 #include "base/status.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Bytes of a text whose comparison counts as one step. */
+enum { BYTES_A_STEP = 32 };
 
 static int hex_digit(char c)
 {
@@ -124,4 +126,32 @@ unsigned qn_schema_implied_types(const json_t *schema)
         if (json_object_get(schema, implied[i].keyword))
             types |= implied[i].types;
     return types;
+}
+
+bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps)
+{
+    json_t *item;
+    const char *key;
+    size_t i;
+    if (++*steps > QN_SCHEMA_STEPS)
+        return false;
+    if (a == b)
+        return true;
+    if (json_is_string(a) && json_is_string(b))
+        *steps += json_string_length(a) / BYTES_A_STEP;
+    if (json_is_number(a) && json_is_number(b) && !(json_is_integer(a) && json_is_integer(b)))
+        return json_number_value(a) == json_number_value(b);
+    if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
+        json_object_size(a) != json_object_size(b))
+        return false;
+    if (!json_is_array(a) && !json_is_object(a))
+        return json_equal(a, b);
+    json_array_foreach(a, i, item) if (!qn_schema_is_equal(item, json_array_get(b, i), steps)) return false;
+    json_object_foreach(a, key, item)
+    {
+        json_t *other = json_object_get(b, key);
+        if (!other || !qn_schema_is_equal(item, other, steps))
+            return false;
+    }
+    return true;
 }

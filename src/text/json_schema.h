@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Sets of types. A number includes integers. */
@@ -34,6 +35,11 @@ enum { QN_SCHEMA_STEPS = 1 << 22 };
  * QN_ERR_INVALID: there is no such schema. QN_ERR_UNSUPPORTED: it is in another document, the reference is too long,
  * or steps exceeds QN_SCHEMA_STEPS. */
 qn_status qn_schema_resolve(json_t *root, const char *reference, uint64_t *steps, json_t **out);
+
+/* qn_schema_is_equal - whether two values are equal for a JSON schema, which compares numbers by value.
+ *
+ *   steps   is increased; above QN_SCHEMA_STEPS the result is false */
+bool qn_schema_is_equal(json_t *a, json_t *b, uint64_t *steps);
 
 /* qn_schema_implied_types - the types to which a schema's keywords apply, as QN_IS_...; 0: none of its keywords
  * implies a type. */
