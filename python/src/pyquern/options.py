@@ -47,16 +47,33 @@ class SamplingOptions(TypedDict, total=False):
     """The probability from which on XTC considers a token likely: 0.1."""
     dry_multiplier: float | None
     """DRY: if a token would extend a repetition of n tokens, this times dry_base to the power of n - dry_allowed_length
-    is subtracted from its logit: 0, off.""" dry_base: float | None """1.75; at least 1.""" dry_allowed_length: int |
-    None """Shorter repetitions are not penalised: 2.""" dry_penalty_last_n: int | None """The number of recent tokens
-    that DRY considers: -1, all.""" dry_sequence_breakers: Sequence[str] | None """Texts that end a repetition: a
-    newline, a colon, a quotation mark and an asterisk; at most 64, of 64 bytes each.""" mirostat: int | None """2:
-    Mirostat 2.0 instead of the filters, on the CPU: 0, off.""" mirostat_tau: float | None """Mirostat's target of the
-    mean surprise, in bits: 5.""" mirostat_eta: float | None """Mirostat's learning rate: 0.1.""" repetition_penalty:
-    float | None """Above 1, recent tokens become less likely: 1.""" repeat_last_n: int | None """The number of recent
-    tokens that repetition_penalty considers: 64.""" presence_penalty: float | None """Subtracted from the logits of
-    tokens generated so far: 0.""" frequency_penalty: float | None """The same, multiplied by the number of occurrences:
-    0.""" seed: int | None """By default an answer gets a new seed, which it reports."""
+    is
+    subtracted from its logit: 0, off."""
+    dry_base: float | None
+    """1.75; at least 1."""
+    dry_allowed_length: int | None
+    """Shorter repetitions are not penalised: 2."""
+    dry_penalty_last_n: int | None
+    """The number of recent tokens that DRY considers: -1, all."""
+    dry_sequence_breakers: Sequence[str] | None
+    """Texts that end a repetition: a newline, a colon, a quotation mark and an asterisk; at most 64, of 64 bytes
+    each."""
+    mirostat: int | None
+    """2: Mirostat 2.0 instead of the filters, on the CPU: 0, off."""
+    mirostat_tau: float | None
+    """Mirostat's target of the mean surprise, in bits: 5."""
+    mirostat_eta: float | None
+    """Mirostat's learning rate: 0.1."""
+    repetition_penalty: float | None
+    """Above 1, recent tokens become less likely: 1."""
+    repeat_last_n: int | None
+    """The number of recent tokens that repetition_penalty considers: 64."""
+    presence_penalty: float | None
+    """Subtracted from the logits of tokens generated so far: 0."""
+    frequency_penalty: float | None
+    """The same, multiplied by the number of occurrences: 0."""
+    seed: int | None
+    """By default an answer gets a new seed, which it reports."""
 
 
 class AnswerOptions(SamplingOptions, total=False):
