@@ -39,7 +39,7 @@ static inline void tear_down(struct fixture *x)
     free(x->data);
 }
 
-/* What one sequence keeps. */
+/* The memory of one sequence. */
 struct memory {
     qn_cpu_caches *caches;
     qn_cpu_memory *of;
@@ -62,18 +62,20 @@ static inline void free_memory(struct memory *m)
     qn_cpu_caches_free(m->caches);
 }
 
-/* Row `position` of a sequence whose memory is prepared for it. */
+/* Row `position` of a sequence whose memory has been prepared for it. */
 static inline qn_row row_of_memory(const struct memory *m, int32_t token, uint32_t position)
 {
-    return (qn_row){ .token = token, .position = position, .cache = m->of->base.cache, .recurrent = m->of->base.recurrent };
+    return (
+        qn_row){ .token = token, .position = position, .cache = m->of->base.cache, .recurrent = m->of->base.recurrent };
 }
 
-/* Before and after a step that appends n rows. */
+/* To be called before a step that appends n rows. */
 static inline void prepare_memory(struct memory *m, size_t n)
 {
     assert_ok(m->of->base.vtable->prepare(&m->of->base, n));
 }
 
+/* To be called after it. */
 static inline void append_memory(struct memory *m, size_t length)
 {
     m->of->base.vtable->on_append(&m->of->base, length);

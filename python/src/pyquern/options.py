@@ -47,8 +47,7 @@ class SamplingOptions(TypedDict, total=False):
     """The probability from which on XTC considers a token likely: 0.1."""
     dry_multiplier: float | None
     """DRY: if a token would extend a repetition of n tokens, this times dry_base to the power of n - dry_allowed_length
-    is
-    subtracted from its logit: 0, off."""
+    is subtracted from its logit: 0, off."""
     dry_base: float | None
     """1.75; at least 1."""
     dry_allowed_length: int | None
