@@ -2,7 +2,7 @@
  * that were compiled here. */
 #include "cli/cli.h"
 
-#include "device/cuda/pipeline.h"
+#include "cuda/runtime/pipeline.h"
 #include "device/registry.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 
-#include "device/cuda/code.h"
+#include "cuda/runtime/code.h"
 
 #include <langinfo.h>
 #include <locale.h>

@@ -1,7 +1,7 @@
 /* Stored blocks of the weight formats: sizes, the offsets of a block's parts, and the code of one weight. Shared by C
  * and CUDA: all code that reads or writes blocks uses these numbers. quant.h defines the weight that a code stands for.
  *
- * In CUDA the including file defines the fixed-width integers (kernels/cuda.cuh). */
+ * In CUDA the including file defines the fixed-width integers (cuda/kernels/cuda.cuh). */
 #ifndef QN_QUANT_LAYOUT_H
 #define QN_QUANT_LAYOUT_H
 

@@ -32,7 +32,7 @@
  * families.h; a line in the table of quant.c; its formula in tests/unit/quant/test_quant.c. Dequantisation, the scan
  * for non-finite scales, the golden tests and `quern quantize` follow from the table, and so do a CPU GEMM (unpacked
  * to qn_super_block, kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load,
- * kernels/matmul/matmul_cuda.h). Both headers list what a dedicated kernel needs. */
+ * cuda/kernels/matmul/matmul.h). Both headers list what a dedicated kernel needs. */
 #ifndef QN_QUANT_QUANT_H
 #define QN_QUANT_QUANT_H
 

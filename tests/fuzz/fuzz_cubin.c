@@ -6,7 +6,7 @@
  * a zero byte, the file. */
 #include "fuzz.h"
 
-#include "device/cuda/cubin_file.h"
+#include "cuda/runtime/cubin_file.h"
 
 #include <fcntl.h>
 #include <xxhash.h>

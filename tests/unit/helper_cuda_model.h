@@ -5,8 +5,8 @@
 #include "helper_cuda.h"
 
 #include "base/cpu.h"
-#include "device/cuda/code.h"
-#include "device/cuda/executor.h"
+#include "cuda/runtime/code.h"
+#include "cuda/executor/device.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 

@@ -2,7 +2,7 @@
  * results of the kernels are checked by quern-check, on a device. */
 #include "helper_cuda_api.h"
 
-#include "kernels/deltanet/deltanet_cuda.h"
+#include "cuda/kernels/deltanet/deltanet.h"
 
 #include <math.h>
 #include <sys/wait.h>
@@ -83,7 +83,7 @@ static void handles(void **unused)
     assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
     assert_text("of another device");
     fake.fails = "cuCtxGetCurrent";
-    assert_int_equal(step(kernels, &c), QN_ERR_IO);
+    assert_int_equal(step(kernels, &c), QN_ERR_DEVICE);
     assert_text("cuCtxGetCurrent");
     fake.fails = NULL;
     qn_cuda_kernels_close(kernels);

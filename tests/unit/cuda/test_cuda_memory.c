@@ -4,10 +4,10 @@
 
 #include "base/f16.h"
 #include "base/memory.h"
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 #include "engine/internal.h"
 #include "helper_sessions.h"
-#include "kernels/deltanet/state_planes_cuda.h"
+#include "cuda/kernels/deltanet/state_planes.h"
 
 #include <math.h>
 

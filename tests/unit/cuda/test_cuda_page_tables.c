@@ -2,7 +2,7 @@
  * frees memory; test_cuda_memory compares tables with the pages of a sequence as it grows. */
 #include "helper_cuda_model.h"
 
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 enum { CONTEXT = 512, BATCH = 100, PAGE = 64, SEQUENCES = 5 };
 
@@ -124,7 +124,7 @@ static void entries_after_a_failure(void **unused)
     append(m, 300);
     fake.fails = "cuEventRecord";
     m->base.vtable->truncate(&m->base, 0);
-    assert_int_equal(m->base.vtable->prepare(&m->base, 1), QN_ERR_IO);
+    assert_int_equal(m->base.vtable->prepare(&m->base, 1), QN_ERR_DEVICE);
     fake.fails = NULL;
     memset((void *)(uintptr_t)m->kv_table, 0x55, m->tables->device.bytes);
     end(m);

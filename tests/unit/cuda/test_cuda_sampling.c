@@ -3,7 +3,7 @@
  * GPU. */
 #include "helper_cuda.h"
 
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 #include "kernels/canon.h"
 
 #include <math.h>

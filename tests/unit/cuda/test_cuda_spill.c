@@ -4,7 +4,7 @@
 #include "helper_random.h"
 
 #include "cache/prefix.h"
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 enum { N_TOKENS = 5 * QN_PAGE + 10, CONTEXT = 512 };
 

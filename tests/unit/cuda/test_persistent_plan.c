@@ -7,7 +7,7 @@
 #include "helper_plan.h"
 
 #include "base/memory.h"
-#include "device/cuda/model.h"
+#include "cuda/executor/model.h"
 
 enum { CONTEXT = 512, MAX_BUFFERS = 32, MAX_LOCATIONS = 256 };
 
