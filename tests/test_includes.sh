@@ -17,13 +17,15 @@ check() {
         for (i = 1; i <= n; i++) rank[order[i]] = i
         n = split("kernels runtime executor api", order)
         for (i = 1; i <= n; i++) cuda_rank[order[i]] = i
+        last = n + 1 # files directly in cuda/
         n = split("exp.h sample/adjust.h sample/sample.h aura/aura.h attention/attention.h hadamard/hadamard.h api_check.h", order)
         for (i = 1; i <= n; i++) contract["kernels/" order[i]] = 1
     }
     FNR == 1 {
         n = split(FILENAME, part, "/")
         module = part[1] == "src" ? part[2] : part[1]
-        cuda = module == "cuda" ? part[3] : ""
+        cuda = module != "cuda" ? "" : part[3] in cuda_rank ? part[3] : "its own files"
+        cuda_rank["its own files"] = last
         kernel_module = module == "kernels" && n > 3 ? part[3] : cuda == "kernels" && n > 4 ? part[4] : ""
         device = module == "device" && n > 3 ? part[3] : ""
         if (!(module in rank) && module != "include") { printf "%s: folder %s has no place in the order\n", FILENAME, module; bad = 1 }
@@ -41,13 +43,14 @@ check() {
         else if (rank[target[1]] > rank[module] && FILENAME != "src/device/registry.c") why = "is in a folder that comes after " module
         else if (cuda == "" && kernel_module != "" && target[1] == "kernels" && m > 2 && target[2] != kernel_module) why = "is another kernel module than " kernel_module
         else if (cuda != "" && target[1] == "kernels" && !(line in contract)) why = "is no contract that CUDA shares with the CPU"
-        else if (cuda != "" && target[1] == "cuda" && cuda_rank[target[2]] > cuda_rank[cuda]) why = "is in a folder that comes after cuda/" cuda
+        else if (cuda != "" && target[1] == "cuda" && (target[2] in cuda_rank ? cuda_rank[target[2]] : last) > cuda_rank[cuda]) why = "is in a folder that comes after cuda/" cuda
         else if (cuda == "api" && line ~ /^cuda\/executor/) why = "is the executor, of which cuda/api knows nothing"
         else if (kernel_module != "" && target[1] == "cuda" && m > 3 && target[3] != kernel_module && kernel_module != "persistent") why = "is another kernel module than " kernel_module
         else if (cuda != "" && line == "device/registry.h") why = "is above the devices that it opens"
         else if (cuda != "" && target[1] == "device" && m > 2) why = "is another device"
         else if (device != "" && line == "device/registry.h") why = "is above the devices that it opens"
-        else if (module == "device" && part[3] != "registry.c" && (target[1] == "cuda" || (target[1] == "device" && m > 2 && target[2] != device))) why = "is a device, which only registry.c includes"
+        else if (target[1] == "cuda" && module != "cuda" && module != "check" && FILENAME != "src/device/registry.c") why = "is a backend, which only device/registry.c includes"
+        else if (module == "device" && part[3] != "registry.c" && target[1] == "device" && m > 2 && target[2] != device) why = "is a device, which only registry.c includes"
         if (why != "") { printf "%s:%d: \"%s\" %s\n", FILENAME, FNR, line, why; bad = 1 }
         includes++
     }
@@ -78,7 +81,9 @@ refuses src/cuda/api/x.c cuda/executor/device.h
 refuses src/cuda/executor/x.c device/cpu/memory.h
 refuses src/cuda/executor/x.c device/registry.h
 refuses src/cuda/executor/x.c kernels/kernels.h
+refuses src/cuda/executor/x.c cuda/backend.h
 refuses src/device/cpu/x.c cuda/runtime/runtime.h
+refuses src/cli/x.c cuda/runtime/runtime.h
 refuses src/device/cpu/x.c device/registry.h
 refuses src/device/device.h cuda/executor/device.h
 refuses src/device/device.h device/cpu/device.h

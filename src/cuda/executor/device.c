@@ -464,13 +464,12 @@ static const qn_device_vtable vtable = {
     .read_rate = device_read_rate,
 };
 
-/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. "chains", the
- * former name of "persistent", is accepted for one version. */
+/* QN_CUDA=launches: every operation is a separate launch, for comparison with the persistent decode kernel. */
 static qn_status read_environment(bool *launches_only)
 {
     const char *how = getenv("QN_CUDA");
     *launches_only = how && !strcmp(how, "launches");
-    if (how && *how && !*launches_only && strcmp(how, "persistent") && strcmp(how, "chains"))
+    if (how && *how && !*launches_only && strcmp(how, "persistent"))
         return qn_fail(QN_ERR_INVALID, "QN_CUDA is '%.32s', expected persistent or launches", how);
     return QN_OK;
 }
