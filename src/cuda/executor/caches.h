@@ -17,12 +17,9 @@
 #include "cache/kv.h"
 #include "cache/recurrent.h"
 #include "cache/sequence.h"
-#include "cuda/runtime/runtime.h"
-#include "cuda/kernels/attention/attention.h"
+#include "cuda/executor/internal.h"
 #include "cuda/kernels/aura/aura.h"
-#include "cuda/kernels/deltanet/deltanet.h"
 
-struct qn_cuda_model;
 typedef struct qn_cuda_caches qn_cuda_caches;
 
 /* Where the arrays of an attention layer are, in bytes from the start of the layer's part of an item. */
@@ -64,12 +61,13 @@ typedef struct qn_cuda_format {
     struct qn_cuda_format *next;
 } qn_cuda_format;
 
-/* qn_cuda_caches_create - for a model, without formats and without a pool: the pool is created with the first format, when the
+/* qn_cuda_caches_create - for a plan, without formats and without a pool: the pool is created with the first format, when the
  * weights are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
  *
  * qn_cuda_caches_find - the format of these codecs, which outlive it; both NULL: fp16. Created by the first call. From any
  * thread. */
-qn_status qn_cuda_caches_create(struct qn_cuda_model *model, qn_cuda_caches **out);
+qn_status qn_cuda_caches_create(qn_cuda_common *common, qn_cuda_caches **out);
+qn_cuda_common *qn_cuda_caches_common(const qn_cuda_caches *caches);
 void qn_cuda_caches_free(qn_cuda_caches *caches);
 qn_status qn_cuda_caches_find(qn_cuda_caches *caches, qn_kv_codecs codecs, const qn_cuda_format **out);
 
@@ -84,5 +82,12 @@ uint64_t qn_cuda_format_bytes(const qn_cuda_format *format, size_t length);
  * heads within it. *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller sets `tables`. */
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
                          qn_attention_gpu_pages *pages);
+
+/* qn_cuda_recurrent_index - a layer's index among the recurrent layers, or the number of those before it.
+ * qn_cuda_state_offset - of a recurrent layer's part of a state. qn_cuda_open_layout - of its part of an open chunk, from the start of
+ * the item. */
+size_t qn_cuda_recurrent_index(const qn_plan *plan, int layer);
+uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer);
+qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer);
 
 #endif

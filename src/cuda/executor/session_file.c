@@ -1,6 +1,6 @@
 /* The contents of a session's memory in the layout of session files, which is the CPU's (engine/state_file.h): pages, states
  * and open chunks are converted on the host, and copied item by item, or layer by layer. */
-#include "cuda/executor/model.h"
+#include "cuda/executor/memory.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -32,16 +32,16 @@ struct transfer {
 
 static qn_status read_item(const struct transfer *t, uint64_t address, size_t bytes)
 {
-    qn_cuda_model *model = t->m->model;
-    pthread_mutex_lock(&model->stream_lock);
-    const qn_status status = qn_cuda_download(model->cuda, model->stream, t->item, address, bytes);
-    pthread_mutex_unlock(&model->stream_lock);
+    qn_cuda_common *common = t->m->common;
+    pthread_mutex_lock(&common->stream_lock);
+    const qn_status status = qn_cuda_download(common->cuda, common->stream, t->item, address, bytes);
+    pthread_mutex_unlock(&common->stream_lock);
     return status;
 }
 
 static qn_status write_item(const struct transfer *t, uint64_t address, size_t bytes)
 {
-    return qn_cuda_caches_upload(t->m->model->caches, address, t->item, bytes);
+    return qn_cuda_caches_upload(t->m->caches, address, t->item, bytes);
 }
 
 /* ---- Rows of a head in a page ---- */
@@ -127,7 +127,7 @@ static void convert_f16_head(const struct transfer *t, size_t layer, size_t page
 
 static qn_status convert_page(const struct transfer *t, size_t page, bool is_f16)
 {
-    const qn_plan *plan = t->m->model->plan;
+    const qn_plan *plan = t->m->common->plan;
     const qn_sequence *s = &t->m->sequence;
     qn_pool_class *class = is_f16 ? s->cache->f16_pages : s->cache->pages;
     const uint64_t address = qn_pool_address(class, (is_f16 ? s->f16_pages : s->pages)[page]);
