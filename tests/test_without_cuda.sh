@@ -7,10 +7,10 @@ set -eu
 tree=$QN_BIN/without-cuda
 tests='test_device_registry test_plan test_quant test_prefix test_kernels_api'
 
-rm -rf "$tree/src" "$tree/include" "$tree/tests" "$tree/check" "$tree/cmake"
+rm -rf "$tree/src" "$tree/include" "$tree/tests" "$tree/cmake"
 mkdir -p "$tree"
 cd "$QN_SOURCE_DIR"
-cp -R CMakeLists.txt quern-config.cmake.in quern.pc.in cmake include src check tests models "$tree"
+cp -R CMakeLists.txt quern-config.cmake.in quern.pc.in cmake include src tests models "$tree"
 for optional in debian docs README.md LICENSE; do
     [ ! -e "$optional" ] || cp -R "$optional" "$tree"
 done

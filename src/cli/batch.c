@@ -401,7 +401,7 @@ static int check_args(qn_args *args)
 {
     qn_args_take_model(args);
     if (args->n_operands < 2) {
-        qn_cli_error("batch: too few arguments: usage: quern %s", qn_command_find("batch")->usage);
+        qn_cli_error("batch: too few arguments: expected IN.jsonl and OUT.jsonl (see quern batch --help)");
         return QN_EXIT_USAGE;
     }
     if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK)

@@ -9,7 +9,7 @@
 #include "device/registry.h"
 #include "engine/state_file.h"
 #include "gguf/gguf.h"
-#include "text/jinja/jinja.h"
+#include "jinja/jinja.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -11,7 +11,7 @@
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "quern/quern.h"
-#include "text/chat.h"
+#include "chat/chat.h"
 #include "text/tokenizer.h"
 
 #include <jansson.h>

@@ -6,7 +6,7 @@
 
 #include "base/append.h"
 #include "base/status.h"
-#include "server/protocol.h"
+#include "protocol/protocol.h"
 
 #include <stdio.h>
 #include <stdlib.h>
