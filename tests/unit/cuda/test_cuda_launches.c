@@ -9,6 +9,7 @@
 #include "helper_plan.h"
 
 #include "cuda/kernels/aura/aura.h"
+#include "base/append.h"
 #include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/deltanet/deltanet.h"
 #include "cuda/kernels/elementwise/elementwise.h"
@@ -90,14 +91,15 @@ static struct region *region_of(uint64_t address)
 static void put(const char *format, ...)
 {
     char text[256];
+    qn_text_buffer to = QN_APPEND_TO(text);
     va_list args;
     va_start(args, format);
-    const int n = vsnprintf(text, sizeof text, format, args);
+    qn_append_list(&to, format, args);
     va_end(args);
-    assert_in_range(n, 0, sizeof text - 1);
-    XXH3_64bits_update(trace.hash, text, (size_t)n);
+    assert_false(to.is_cut);
+    XXH3_64bits_update(trace.hash, text, to.length);
     if (trace.log)
-        fwrite(text, 1, (size_t)n, trace.log);
+        fwrite(text, 1, to.length, trace.log);
 }
 
 /* A word whose high half is that of an address of the arena, though it is none: a 32-bit number and padding, in which there is
