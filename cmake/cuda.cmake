@@ -5,7 +5,7 @@
 #
 # Without nvcc, or for an architecture that was left out, a kernel is compiled on the user's machine when it is first needed.
 
-set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (where nvcc is found), ON or OFF")
+set(QN_CUDA AUTO CACHE STRING "Compile the GPU's kernels into the binary: AUTO (where nvcc is found), ON, OFF, or LATER: OFF until `make` sets AUTO")
 set(QN_CUDA_ARCHS sm_90a CACHE STRING "Architectures to compile them for, or all")
 set(QN_CUDA_VARIANTS all CACHE STRING "Of each source: all its pipelines, or the first, for compiling many architectures in a test")
 set(QN_CUDA_ALL_ARCHS sm_80 sm_89 sm_90a sm_100 sm_120)
@@ -16,7 +16,7 @@ function(qn_find_nvcc nvcc archs version)
     set(${nvcc} "" PARENT_SCOPE)
     set(${archs} "" PARENT_SCOPE)
     set(${version} "" PARENT_SCOPE)
-    if(QN_CUDA STREQUAL "OFF" OR (QN_SANITIZE AND NOT QN_CUDA STREQUAL "ON"))
+    if(QN_CUDA MATCHES "^(OFF|LATER)$" OR (QN_SANITIZE AND NOT QN_CUDA STREQUAL "ON"))
         return() # a sanitizer has nothing to say about cubins
     endif()
     find_program(QN_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)

@@ -114,7 +114,16 @@ quiet make -C "$source" BUILD="my build" clean
 for part in CMakeLists.txt cmake src include check models docs quern.pc.in quern-config.cmake.in; do
     cp -r "$QN_SOURCE_DIR/$part" "$source"
 done
-quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF
+quiet cmake -S "$source" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_INSTALL_PREFIX="$prefix" -DQN_CUDA=OFF -DQN_TESTS=OFF \
+    -DCMAKE_C_FLAGS_RELEASE=-O1
 quiet cmake --build "$build" --target CMakeFiles/quern-objects.dir/cuda/built_in.c.o CMakeFiles/quern-objects.dir/src/base/status.c.o \
     CMakeFiles/quern-cli.dir/src/cli/demo_model.c.o CMakeFiles/quern-page.dir/page/page_files.c.o
 cmp <(grep '^prefix=' "$build/quern.pc") <(grep '^prefix=' "$work/quern.pc") || die "quern.pc has another prefix"
+
+# A caller's flags are kept; without them Release has the -O3 that the kernels need, and so has RelWithDebInfo.
+grep -q -- ' -O1 ' "$build/compile_commands.json" || die "CMAKE_C_FLAGS_RELEASE=-O1 has no effect"
+! grep -q -- ' -O3 ' "$build/compile_commands.json" || die "CMAKE_C_FLAGS_RELEASE=-O1 is followed by -O3"
+for type in Release RelWithDebInfo; do
+    quiet cmake -S "$source" -B "$build $type" -G Ninja -DCMAKE_C_COMPILER="$CC" -DCMAKE_BUILD_TYPE=$type -DQN_CUDA=OFF -DQN_TESTS=OFF
+    [ -z "$(grep '"command"' "$build $type/compile_commands.json" | grep -v -- ' -O3 ')" ] || die "$type does not compile with -O3"
+done

@@ -16,7 +16,7 @@
  *
  * Errors: QN_ERR_INVALID for an argument that is not as described, QN_ERR_UNSUPPORTED for one that the GPU kernels do not have
  * and for code that cannot be loaded; the text gives the value found and the value expected, and nothing is queued. Errors of
- * the driver are QN_ERR_IO, and QN_ERR_MEMORY where it has no memory. What only the device can see is not checked: values of
+ * the driver are QN_ERR_DEVICE, and QN_ERR_MEMORY where it has no memory. What only the device can see is not checked: values of
  * arrays, among them those of cu_seqlens and indices.
  *
  * Threads: any number of threads may call, with the same handle and the same or different streams. The order of calls in a

@@ -108,6 +108,7 @@ typedef struct qn_model_params {
  * QN_ERR_UNSUPPORTED   the architecture, a tensor type, the tokeniser (with vocab_only) or the device is not supported
  * QN_ERR_INVALID       params has a value outside its range, or an unknown device name
  * QN_ERR_MEMORY        not enough memory on the host or on the GPU
+ * QN_ERR_DEVICE        the driver of the GPU reported an error; of every function that uses the GPU
  * QN_ERR_CANCELLED     on_progress returned false */
 QN_API qn_status qn_model_load(const char *path, const qn_model_params *params, qn_model **out);
 

@@ -196,7 +196,7 @@ typedef struct qn_request_params {
 
     /* Called while the request is submitted, by that thread: the bytes of memory that it keeps until it has ended, for its prompt,
      * lists, tools and grammar, without what an earlier one of its submission keeps for it, what it generates, and its pages. False:
-     * it may not, and the submission is refused with QN_ERR_MEMORY. NULL: not called. */
+     * it may not, and the submission is refused with QN_ERR_BUSY. NULL: not called. */
     bool (*on_memory)(void *user, size_t bytes);
     void *user;
 
@@ -226,7 +226,8 @@ typedef struct qn_submit_refusal {
  * QN_ERR_CONTEXT       the prompt does not fit in n_ctx
  * QN_ERR_UNSUPPORTED   text or a grammar is given or text is needed, and the model has no supported tokeniser or chat format;
  *                      on_event with tools, which the chat template does not have, or whose calls cannot be parsed back
- * QN_ERR_MEMORY        the queue is full (the text says so), or not enough memory
+ * QN_ERR_BUSY          the queue is full, or on_memory returned false
+ * QN_ERR_MEMORY        not enough memory
  *
  * After an error no callback is called. */
 QN_API qn_status qn_scheduler_submit_all(qn_scheduler *scheduler, const qn_request_params *params, size_t n, uint64_t *ids,
@@ -235,7 +236,7 @@ QN_API qn_status qn_scheduler_submit_all(qn_scheduler *scheduler, const qn_reque
 /* qn_scheduler_submit - queue one request. */
 QN_API qn_status qn_scheduler_submit(qn_scheduler *scheduler, const qn_request_params *params, uint64_t *id);
 
-/* qn_scheduler_check_room - whether n more requests of a client could be queued now: QN_ERR_MEMORY if they could not. */
+/* qn_scheduler_check_room - whether n more requests of a client could be queued now: QN_ERR_BUSY if they could not. */
 QN_API qn_status qn_scheduler_check_room(qn_scheduler *scheduler, const char *client, size_t n);
 
 /* qn_scheduler_cancel - end a request before its next token. Nothing happens if it has ended. */

@@ -26,9 +26,11 @@ typedef enum qn_status {
     QN_ERR_FORMAT,      /* a file or a serialised structure violates its format */
     QN_ERR_UNSUPPORTED, /* valid, but not implemented or not available here (architecture, type, tokeniser, device) */
     QN_ERR_IO,          /* the operating system reported an error: open, read, write, map */
-    QN_ERR_MEMORY,      /* an allocation failed, or its size overflows */
+    QN_ERR_MEMORY,      /* an allocation failed on the host or on a GPU, or its size overflows */
     QN_ERR_CONTEXT,     /* the tokens do not fit in the session's context */
-    QN_ERR_CANCELLED    /* stopped by qn_session_cancel, or by a progress callback that returned false */
+    QN_ERR_CANCELLED,   /* stopped by qn_session_cancel, or by a progress callback that returned false */
+    QN_ERR_BUSY,        /* a scheduler's queue is full, or on_memory refused the memory of a request: try again later */
+    QN_ERR_DEVICE       /* a GPU's driver reported an error; often no later call on that GPU succeeds */
 } qn_status;
 
 /* qn_status_name - the lower-case name of a status, for example "invalid argument"; "unknown status" for any other value. A

@@ -191,7 +191,7 @@ def test_closed_loop(scheduler: pyquern.Scheduler) -> None:
 def test_queue(demo: pyquern.Model) -> None:
     with pyquern.Scheduler(demo, max_sequences=1, max_queued=2, max_rows=1) as scheduler:
         running = []
-        with pytest.raises(pyquern.OutOfMemoryError, match="queue"):
+        with pytest.raises(pyquern.BusyError, match="queue"):
             for _ in range(10):
                 running.append(scheduler.submit(PROMPT, ignore_eos=True))
         for request in running:

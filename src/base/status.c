@@ -20,6 +20,8 @@ const char *qn_status_name(qn_status status)
     case QN_ERR_MEMORY: return "out of memory";
     case QN_ERR_CONTEXT: return "context full";
     case QN_ERR_CANCELLED: return "cancelled";
+    case QN_ERR_BUSY: return "busy";
+    case QN_ERR_DEVICE: return "device error";
     }
     return "unknown status";
 }

@@ -1,4 +1,4 @@
-/* Conversations in terms of what a chat template supports. */
+/* Adapts conversations to the traits of a chat template. */
 #include "chat/adapt.h"
 
 #include "base/memory.h"
@@ -15,7 +15,7 @@ static qn_status no_memory(void)
     return qn_fail(QN_ERR_MEMORY, "no memory for a conversation");
 }
 
-/* The texts of parts one after the other. */
+/* Concatenates the texts of parts. */
 static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
 {
     size_t length = 0;
@@ -23,8 +23,9 @@ static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
         const json_t *part = json_array_get(parts, i), *type = json_object_get(part, "type"),
                      *text = json_is_string(part) ? part : json_object_get(part, "text");
         if (!json_is_string(text) || (type && (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0)))
-            return qn_fail(QN_ERR_INVALID, "message %zu: part %zu of the content is %s%.40s, and the model reads only text",
-                           index, i, json_is_string(type) ? "of type " : "not a text",
+            return qn_fail(QN_ERR_INVALID,
+                           "message %zu: part %zu of the content is %s%.40s, and the model reads only text", index, i,
+                           json_is_string(type) ? "of type " : "not a text",
                            json_is_string(type) ? json_string_value(type) : "");
         length += json_string_length(text);
     }
@@ -33,7 +34,8 @@ static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
         return no_memory();
     size_t at = 0;
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i), *text = json_is_string(part) ? part : json_object_get(part, "text");
+        const json_t *part = json_array_get(parts, i),
+                     *text = json_is_string(part) ? part : json_object_get(part, "text");
         memcpy(joined + at, json_string_value(text), json_string_length(text));
         at += json_string_length(text);
     }
@@ -42,7 +44,7 @@ static qn_status text_of_parts(const json_t *parts, size_t index, json_t **out)
     return *out ? QN_OK : no_memory();
 }
 
-/* A content that is text or parts with a text before or after it, and an empty line between them. */
+/* Adds a text, separated by an empty line, before or after a content that is text or parts. */
 static qn_status add_to_content(const json_t *content, const char *text, size_t n, bool before, json_t **out)
 {
     const char *given = json_is_string(content) ? json_string_value(content) : "";
@@ -75,14 +77,14 @@ static bool has_role(const json_t *message, const char *role)
     return of && !strcmp(of, role);
 }
 
-/* The arguments of a call, which are of its function or its own. NULL: there are none. */
+/* The arguments of a call, in its function or in the call itself. NULL: none. */
 static const json_t *arguments_of(const json_t *call)
 {
     const json_t *function = json_object_get(call, "function");
     return json_object_get(function ? function : call, "arguments");
 }
 
-/* The arguments of a call have a form that the template does not take, or that is not the one it reads best. */
+/* Whether the arguments of a call have another form than the template needs or reads best. */
 static bool has_other_arguments(const qn_chat_traits *traits, const json_t *call)
 {
     const json_t *arguments = arguments_of(call);
@@ -98,7 +100,7 @@ static bool has_calls_to_change(const qn_chat_traits *traits, const json_t *mess
     return false;
 }
 
-/* An object as the filter tojson prints it. */
+/* The JSON text of an object, as the filter tojson prints it. */
 static qn_status text_of_object(json_t *object, json_t **out)
 {
     static const char source[] = "{{ x|tojson }}";
@@ -114,7 +116,8 @@ static qn_status text_of_object(json_t *object, json_t **out)
     return status;
 }
 
-/* The object that a text is. Another text is an error, unless the template reads it: *out is NULL then. */
+/* Decodes a text that is a JSON object. Any other text is an error, unless the template reads text: *out is NULL
+ * then. */
 static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text, size_t i, size_t index, json_t **out)
 {
     json_error_t error;
@@ -126,23 +129,26 @@ static qn_status object_of_text(const qn_chat_traits *traits, const json_t *text
     *out = NULL;
     return traits->reads_argument_text
                ? QN_OK
-               : qn_fail(QN_ERR_INVALID, "message %zu: the arguments of tool call %zu are '%.60s', expected a JSON object",
-                         index, i, json_string_value(text));
+               : qn_fail(QN_ERR_INVALID,
+                         "message %zu: the arguments of tool call %zu are '%.60s', expected a JSON object", index, i,
+                         json_string_value(text));
 }
 
-/* Replaces a call by a copy whose arguments have the form that the template takes. */
+/* Replaces a call by a copy whose arguments have the template's form. */
 static qn_status change_arguments(const qn_chat_traits *traits, json_t *calls, size_t i, size_t index)
 {
     json_t *given = (json_t *)arguments_of(json_array_get(calls, i)), *arguments = NULL;
     if (!has_other_arguments(traits, json_array_get(calls, i)))
         return QN_OK;
-    QN_TRY(json_is_object(given) ? text_of_object(given, &arguments) : object_of_text(traits, given, i, index, &arguments));
+    QN_TRY(json_is_object(given) ? text_of_object(given, &arguments)
+                                 : object_of_text(traits, given, i, index, &arguments));
     if (!arguments)
         return QN_OK;
     json_t *call = json_copy(json_array_get(calls, i));
     json_t *function = json_copy(json_object_get(call, "function"));
     const bool done = call && json_object_set(function ? function : call, "arguments", arguments) == 0 &&
-                      (!function || json_object_set(call, "function", function) == 0) && json_array_set(calls, i, call) == 0;
+                      (!function || json_object_set(call, "function", function) == 0) &&
+                      json_array_set(calls, i, call) == 0;
     json_decref(arguments);
     json_decref(function);
     json_decref(call);
@@ -173,11 +179,12 @@ static bool has_other_reasoning(const json_t *message)
     return json_is_string(json_object_get(message, "reasoning")) && (!content || json_is_null(content));
 }
 
-/* Replaces what the template does not accept in a message that is a copy. */
+/* Changes a message, which must be a copy, where the template does not accept it. */
 static qn_status adapt_message(const qn_chat_traits *traits, json_t *message, size_t index)
 {
     json_t *content;
-    if (!traits->has_developer && has_role(message, "developer") && json_object_set_new(message, "role", json_string("system")))
+    if (!traits->has_developer && has_role(message, "developer") &&
+        json_object_set_new(message, "role", json_string("system")))
         return no_memory();
     if (!traits->reads_parts && json_is_array(json_object_get(message, "content"))) {
         QN_TRY(text_of_parts(json_object_get(message, "content"), index, &content));
@@ -197,21 +204,21 @@ static bool needs_change(const qn_chat_traits *traits, const json_t *message)
 {
     return (!traits->has_developer && has_role(message, "developer")) ||
            (!traits->reads_parts && json_is_array(json_object_get(message, "content"))) ||
-           (traits->refuses_null && has_null_content(message)) || (!traits->reads_reasoning && has_other_reasoning(message)) ||
-           has_calls_to_change(traits, message);
+           (traits->refuses_null && has_null_content(message)) ||
+           (!traits->reads_reasoning && has_other_reasoning(message)) || has_calls_to_change(traits, message);
 }
 
 /* ---- System messages ---- */
 
-/* The messages of a conversation, and what later system messages say before it has a place. */
+/* The messages so far, and the text of later system messages that waits for a place. */
 typedef struct turns {
     const qn_chat_traits *traits;
     json_t *messages; /* adapted */
     char *waiting;
     size_t n_waiting;
-    char *tail; /* what goes behind the text of a message: many system messages are joined to one at once */
+    char *tail; /* text to append to a message, collected so that joining many system messages takes linear time */
     size_t n_tail, tail_capacity, tail_index;
-    bool has_begun; /* there are messages that are not the system's */
+    bool has_begun; /* there are messages other than the system's */
 } turns;
 
 /* Replaces a message by a copy with a text before or after its content. */
@@ -221,13 +228,14 @@ static qn_status add_to_message(turns *t, size_t i, const char *text, size_t n, 
     if (!message)
         return no_memory();
     qn_status status = add_to_content(json_object_get(message, "content"), text, n, before, &content);
-    if (status == QN_OK && (json_object_set_new(message, "content", content) || json_array_set(t->messages, i, message)))
+    if (status == QN_OK &&
+        (json_object_set_new(message, "content", content) || json_array_set(t->messages, i, message)))
         status = no_memory();
     json_decref(message);
     return status;
 }
 
-/* Gives the tail to its message. */
+/* Appends the tail to its message. */
 static qn_status put_tail(turns *t)
 {
     const size_t n = t->n_tail;
@@ -235,7 +243,7 @@ static qn_status put_tail(turns *t)
     return n ? add_to_message(t, t->tail_index, t->tail, n, false) : QN_OK;
 }
 
-/* Text behind the content of a message, after an empty line. Where that is no text, parts for one, at once. */
+/* Appends text to the content of a message, after an empty line. If the content is not text, it is appended at once. */
 static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
 {
     size_t need;
@@ -256,7 +264,7 @@ static qn_status add_behind(turns *t, size_t i, const char *text, size_t n)
     return QN_OK;
 }
 
-/* The content of a system message as text: the template may read parts, but they are joined to others. */
+/* The content of a system message as text, since it is joined with other texts. */
 static qn_status text_of_system(const json_t *message, size_t index, json_t **out)
 {
     json_t *content = json_object_get(message, "content");
@@ -293,7 +301,7 @@ static const json_t *last_of(const turns *t)
     return n ? json_array_get(t->messages, n - 1) : NULL;
 }
 
-/* What waits goes to the message before, or is a message of the user's own where that is the assistant's. */
+/* Appends the waiting text to the preceding message; after an assistant's message it becomes a user's message. */
 static qn_status put_waiting(turns *t)
 {
     const json_t *last = last_of(t);
@@ -311,7 +319,8 @@ static qn_status put_waiting(turns *t)
     return done ? QN_OK : no_memory();
 }
 
-/* The last of several results of tools takes what waits, and so does the user's next message. */
+/* Appends a message that is not the system's. The waiting text goes after the last of several tool results, or into
+ * the user's next message. */
 static qn_status append_other(turns *t, json_t *message)
 {
     const bool is_user = has_role(message, "user");
@@ -326,13 +335,14 @@ static qn_status append_other(turns *t, json_t *message)
     return add_to_message(t, json_array_size(t->messages) - 1, t->waiting, n, true);
 }
 
-/* Appends a message, which is adapted. */
+/* Appends an adapted message. */
 static qn_status append(turns *t, json_t *message, size_t index)
 {
     const json_t *last = last_of(t);
     const bool is_system = has_role(message, "system"), is_developer = has_role(message, "developer"),
                merges = is_system && !t->has_begun && last && t->traits->merges_system,
-               folds = t->has_begun && ((is_system && t->traits->folds_system) || (is_developer && t->traits->folds_developer));
+               folds = t->has_begun &&
+                       ((is_system && t->traits->folds_system) || (is_developer && t->traits->folds_developer));
     t->has_begun = t->has_begun || (!is_system && !is_developer);
     json_t *text;
     if (!merges && !folds)
@@ -378,7 +388,7 @@ static int level_of(const json_t *effort)
     return -1;
 }
 
-/* The nearest level of `known` from `least` to `most`, rather above than below; -1: there is none. */
+/* The nearest level of `known` from `least` to `most`, preferring higher ones; -1: none. */
 static int nearest_level(unsigned known, int level, int least, int most)
 {
     for (int i = level; i <= most; i++)
@@ -390,8 +400,8 @@ static int nearest_level(unsigned known, int level, int least, int most)
     return -1;
 }
 
-/* A template that is not strict does with a level that it does not know what it does without one. That is not less than a low one
- * that it knows, nor more than a high one. */
+/* Maps a level that a template accepts but does not distinguish. The template treats it as no level, that is, not
+ * below its low levels nor above its high ones. */
 static int known_level(const qn_chat_traits *traits, int level)
 {
     enum { MINIMAL = 1, LOW, MEDIUM, HIGH, MAX = QN_EFFORT_LEVELS - 1 };
@@ -416,7 +426,8 @@ static bool adapt_effort(const qn_chat_traits *traits, json_t *conversation)
                (json_object_get(conversation, "enable_thinking") ||
                 json_object_set_new(conversation, "enable_thinking", json_false()) == 0);
     const int known = known_level(traits, level);
-    return known < 0 || json_object_set_new(conversation, "reasoning_effort", json_string(qn_effort_levels[known])) == 0;
+    return known < 0 ||
+           json_object_set_new(conversation, "reasoning_effort", json_string(qn_effort_levels[known])) == 0;
 }
 
 qn_status qn_chat_adapt(const qn_chat_traits *traits, const json_t *conversation, json_t **out)

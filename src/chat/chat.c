@@ -1,4 +1,4 @@
-/* The chat template of a model, and the variables that it is rendered with. */
+/* The chat template of a model, and the variables for rendering it. */
 #include "chat/chat.h"
 
 #include "base/memory.h"
@@ -22,11 +22,11 @@ struct qn_chat_template {
     qn_jinja *jinja;
     const char *name;
     qn_output_params output;
-    bool has_parsed_calls; /* or no tools */
+    bool has_parsed_calls; /* true also without tools */
     char reasoning_end[QN_OUTPUT_MAX_WORDS];
     qn_chat_traits traits;
-    bool *structural;                /* [n_vocab] of qn_chat_text_tokens */
-    char problem[QN_ERROR_TEXT_MAX]; /* why there is no template */
+    bool *structural;                /* [n_vocab] see qn_chat_text_tokens */
+    char problem[QN_ERROR_TEXT_MAX]; /* why there is no usable template */
 };
 
 /* ---- Finding the template ---- */
@@ -101,7 +101,8 @@ static qn_status find_structural(qn_chat_template *chat, const qn_tokenizer *tok
     return QN_OK;
 }
 
-qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given, qn_chat_template **out)
+qn_status qn_chat_template_create(const qn_gguf *file, const qn_tokenizer *tok, const char *given,
+                                  qn_chat_template **out)
 {
     *out = NULL;
     qn_chat_template *chat;
@@ -156,7 +157,7 @@ const qn_chat_traits *qn_chat_template_traits(const qn_chat_template *chat)
 
 /* ---- Rendering ---- */
 
-/* A special token of the vocabulary as a string; NULL if there is none. */
+/* The text of a special token of the vocabulary; NULL if there is none. */
 static json_t *token_text(const qn_tokenizer *tok, int32_t token)
 {
     const char *bytes;
@@ -164,7 +165,7 @@ static json_t *token_text(const qn_tokenizer *tok, int32_t token)
     return token >= 0 && qn_tokenizer_piece(tok, token, &bytes, &length) == QN_OK ? json_stringn(bytes, length) : NULL;
 }
 
-/* Variables that a conversation need not have. The caller owns their values. */
+/* Variables that a conversation need not contain. The caller owns their values. */
 enum { STANDARD_VARIABLES = 4 };
 
 static void standard_variables(const qn_tokenizer *tok, qn_jinja_variable *variables)
@@ -175,21 +176,22 @@ static void standard_variables(const qn_tokenizer *tok, qn_jinja_variable *varia
     variables[3] = (qn_jinja_variable){ "documents", json_null(), false };
 }
 
-/* Tokens that are given in their place are the caller's word for special tokens. */
+/* Whether a variable holds a special token. Its text counts as the template's own, even if the caller gives it. */
 static bool is_token_variable(const char *name)
 {
     const size_t n = strlen(name), suffix = sizeof "_token" - 1;
     return n > suffix && !strcmp(name + n - suffix, "_token");
 }
 
-/* Later variables win over earlier ones of the same name. */
+/* Later variables override earlier ones of the same name. */
 static qn_status make_variables(const json_t *conversation, const qn_jinja_variable *standard, qn_jinja_variable **out,
                                 size_t *n)
 {
     const char *name;
     json_t *value;
     size_t count = STANDARD_VARIABLES;
-    QN_TRY(qn_alloc(out, STANDARD_VARIABLES + json_object_size(conversation), sizeof **out, "variables of a chat template"));
+    QN_TRY(qn_alloc(out, STANDARD_VARIABLES + json_object_size(conversation), sizeof **out,
+                    "variables of a chat template"));
     memcpy(*out, standard, STANDARD_VARIABLES * sizeof **out);
     json_object_foreach((json_t *)conversation, name, value)
     {
@@ -214,8 +216,8 @@ static qn_status render(const qn_tokenizer *tok, const qn_jinja *jinja, const js
     return status;
 }
 
-static qn_status render_open(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation, int64_t now,
-                             qn_jinja_output *output)
+static qn_status render_open(const qn_tokenizer *tok, const qn_chat_template *chat, const json_t *conversation,
+                             int64_t now, qn_jinja_output *output)
 {
     json_t *marked;
     QN_TRY(qn_chat_mark_content(conversation, &marked));
@@ -235,9 +237,10 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     bool continues;
     *output = (qn_jinja_output){ 0 };
     if (!chat->jinja)
-        return qn_fail(QN_ERR_UNSUPPORTED,
-                       "the model has %s: name one with --chat-template, or give the whole prompt as text (run without --chat)",
-                       chat->problem);
+        return qn_fail(
+            QN_ERR_UNSUPPORTED,
+            "the model has %s: name one with --chat-template, or give the whole prompt as text (run without --chat)",
+            chat->problem);
     if (!json_is_object(conversation))
         return qn_fail(QN_ERR_INVALID, "the conversation is not a JSON object");
     QN_TRY(qn_chat_continues(conversation, &continues));
@@ -248,8 +251,8 @@ qn_status qn_chat_render(const qn_tokenizer *tok, const qn_chat_template *chat, 
     return status;
 }
 
-qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text, size_t most,
-                              int32_t **tokens, size_t *count)
+qn_status qn_chat_text_tokens(const qn_tokenizer *tok, const qn_chat_template *chat, const qn_jinja_output *text,
+                              size_t most, int32_t **tokens, size_t *count)
 {
     qn_text_span *spans;
     *tokens = NULL;

@@ -1,5 +1,5 @@
-/* The content is found by a mark at its end, as transformers does: templates trim contents, and print them in other places. The space
- * at the content's end stays. */
+/* The end of the content is found by a mark appended to it, as in transformers: templates trim contents and print
+ * them in various places. Space at the content's end is kept. */
 #include "chat/continue.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* The last one in the text is the mark: what a content says comes before it. */
+/* The last occurrence in the text is the mark: a content that contains the word comes before it. */
 static const char mark[] = "qn9continue";
 
 static json_t *last_message(const json_t *conversation)
@@ -17,7 +17,7 @@ static json_t *last_message(const json_t *conversation)
     return json_array_get(messages, json_array_size(messages) - 1);
 }
 
-/* The text that ends a content, which may be in parts; NULL: there is none. */
+/* The last text of a content, which may be in parts; NULL if there is none. */
 static json_t *last_text(const json_t *content)
 {
     json_t *part = json_array_get(content, json_array_size(content) - 1);
@@ -27,7 +27,8 @@ static json_t *last_text(const json_t *content)
 
 qn_status qn_chat_continues(const json_t *conversation, bool *continues)
 {
-    const json_t *given = json_object_get(conversation, "continue_final_message"), *message = last_message(conversation);
+    const json_t *given = json_object_get(conversation, "continue_final_message"),
+                 *message = last_message(conversation);
     const char *role = json_string_value(json_object_get(message, "role"));
     *continues = json_is_true(given);
     if (given && !json_is_boolean(given) && !json_is_null(given))
@@ -35,18 +36,21 @@ qn_status qn_chat_continues(const json_t *conversation, bool *continues)
     if (!*continues)
         return QN_OK;
     if (json_is_true(json_object_get(conversation, "add_generation_prompt")))
-        return qn_fail(QN_ERR_INVALID, "continue_final_message is given with add_generation_prompt, expected one of them");
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message is given with add_generation_prompt, expected one of them");
     if (!role || strcmp(role, "assistant") != 0)
-        return qn_fail(QN_ERR_INVALID, "continue_final_message: the last message is of the role '%.20s', expected 'assistant'",
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message: the last message is of the role '%.20s', expected 'assistant'",
                        role ? role : "");
     if (json_array_size(json_object_get(message, "tool_calls")))
-        return qn_fail(QN_ERR_INVALID, "continue_final_message: the last message has tool calls, expected content alone");
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message: the last message has tool calls, expected content alone");
     return last_text(json_object_get(message, "content"))
                ? QN_OK
                : qn_fail(QN_ERR_INVALID, "continue_final_message: the last message has no text as its content");
 }
 
-/* Contents may have zeros. */
+/* A copy of the text with the mark. The text may contain zero bytes. */
 static json_t *marked_text(const json_t *text)
 {
     const size_t n = json_string_length(text);
@@ -96,7 +100,7 @@ qn_status qn_chat_mark_content(const json_t *conversation, json_t **marked)
     return qn_fail(QN_ERR_MEMORY, "no memory for a conversation");
 }
 
-/* Where the last mark begins in a text, or its length. */
+/* The offset of the last mark in a text, or the text's length. */
 static size_t find_mark(const char *text, size_t length)
 {
     const size_t n = sizeof mark - 1;
@@ -106,7 +110,7 @@ static size_t find_mark(const char *text, size_t length)
     return length;
 }
 
-/* What templates print of a content: what follows reasoning in it, without space before it. */
+/* The part of a content that templates print: the text after its reasoning, without leading space. */
 static const char *printed_content(const json_t *content, const char *think_close, size_t *length)
 {
     const char *from = json_string_value(content), *end = from + json_string_length(content), *close;
@@ -135,8 +139,9 @@ qn_status qn_chat_cut_at_mark(const json_t *conversation, const char *think_clos
     const char *printed = printed_content(content, think_close, &n);
     const size_t end = find_mark(output->text, output->length);
     if (end == output->length || end < n || memcmp(output->text + end - n, printed, n) != 0)
-        return qn_fail(QN_ERR_INVALID, "continue_final_message: the chat template does not print the last message's content as "
-                                       "it is, so that its end cannot be found");
+        return qn_fail(QN_ERR_INVALID,
+                       "continue_final_message: the chat template does not print the last message's content as "
+                       "it is, so that its end cannot be found");
     cut(output, end);
     return QN_OK;
 }

@@ -1,5 +1,5 @@
-/* The output parser: symbols from bytes and tokens, text and its delimiters, events. A call is left to output_json.c and
- * output_xml.c. */
+/* The output parser: symbols from bytes and tokens, text and its delimiters, events. output_json.c and output_xml.c
+ * parse calls. */
 #include "chat/output_internal.h"
 
 #include "base/memory.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SPACE = 4096 }; /* that is held back */
+enum { MAX_SPACE = 4096 }; /* limit of held space */
 
 /* ---- Symbols ---- */
 
@@ -50,7 +50,7 @@ void qn_output_unread(qn_output_parser *p, size_t at)
     const size_t n = p->held.n - at;
     if (p->queue_head < n) {
         const size_t n_queue = p->queue.n, shift = n - p->queue_head;
-        qn_output_append(p, &p->queue, p->held.data + at, shift); /* for its size */
+        qn_output_append(p, &p->queue, p->held.data + at, shift); /* ensures the capacity */
         if (p->status != QN_OK)
             return;
         memmove(p->queue.data + n, p->queue.data + p->queue_head, n_queue - p->queue_head);
@@ -115,7 +115,7 @@ void qn_output_arguments(qn_output_parser *p, const char *symbols, size_t n)
 
 /* ---- Text ---- */
 
-/* Text begins anew: `strip` says whether newlines here belong to the format. */
+/* Begins a new section of text. strip: newlines here belong to the format. */
 static void begin_section(qn_output_parser *p, bool strip)
 {
     p->state = STATE_TEXT;
@@ -140,7 +140,8 @@ static bool enabled(const qn_output_parser *p, qn_delimiter which)
     case CALL_OPEN: return !p->reasoning || by_token || at_line_start(p);
     case FUNCTION: return p->form == QN_OUTPUT_XML && !p->reasoning && at_line_start(p);
     case BRACE:
-        return !p->reasoning && p->at_start && (p->form == QN_OUTPUT_LLAMA3 || (p->form == QN_OUTPUT_JSON && p->in_block));
+        return !p->reasoning && p->at_start &&
+               (p->form == QN_OUTPUT_LLAMA3 || (p->form == QN_OUTPUT_JSON && p->in_block));
     default: return false;
     }
 }
@@ -153,7 +154,7 @@ static void put_space(qn_output_parser *p)
     put_text(p, p->held.data + skip, p->candidate - skip);
 }
 
-/* The space and the first symbol of the candidate are text, the others are handled again. */
+/* The candidate is no delimiter: its space and its first symbol are text, the rest is handled again. */
 static void reject(qn_output_parser *p)
 {
     p->state = STATE_TEXT;
@@ -249,9 +250,11 @@ static void end_call(qn_output_parser *p, size_t end, qn_output_call_end how)
     qn_output_unread(p, end);
     if (p->status != QN_OK)
         return;
-    const qn_output_event event = {
-        .kind = QN_OUTPUT_CALL_END, .text = p->scratch.data, .length = p->scratch.n, .call = p->n_calls - 1, .call_end = how
-    };
+    const qn_output_event event = { .kind = QN_OUTPUT_CALL_END,
+                                    .text = p->scratch.data,
+                                    .length = p->scratch.n,
+                                    .call = p->n_calls - 1,
+                                    .call_end = how };
     p->on_event(&event, p->user);
     begin_section(p, how == QN_OUTPUT_COMPLETE);
     p->at_start = how == QN_OUTPUT_COMPLETE;
@@ -281,7 +284,7 @@ void qn_output_call_failed(qn_output_parser *p, size_t at)
     }
 }
 
-/* Space and call_close belong to the call. */
+/* Space and call_close after a call belong to it. */
 static void after_call_step(qn_output_parser *p)
 {
     const char c = p->held.data[p->held.n - 1];
@@ -350,7 +353,7 @@ qn_status qn_output_feed(qn_output_parser *p, int32_t token, const char *bytes, 
     return p->status;
 }
 
-/* The output ends inside a call. False: it has not begun. */
+/* Ends a call at the end of the output. False if it has not begun. */
 static bool end_open_call(qn_output_parser *p)
 {
     const bool is_complete = p->form != QN_OUTPUT_XML && p->call.json.has_arguments;
@@ -359,7 +362,7 @@ static bool end_open_call(qn_output_parser *p)
     return p->begun;
 }
 
-/* Ends what is open, as the model has ended; false when nothing is left to handle. */
+/* Ends whatever is open when the model has ended. False when nothing is left to handle. */
 static bool finish_step(qn_output_parser *p)
 {
     switch (p->state) {
@@ -390,7 +393,7 @@ qn_status qn_output_finish(qn_output_parser *p)
     const char *text;
     size_t length;
     QN_TRY(qn_utf8_stream_flush(&p->utf8, &text, &length));
-    /* Arguments that are cut must be a prefix of what they would have become. */
+    /* If the arguments are cut, they must be a prefix of the complete ones. */
     const bool in_arguments = p->state == STATE_CALL && p->begun;
     qn_output_append(p, in_arguments ? &p->held : &p->queue, text, length);
     do
@@ -400,7 +403,7 @@ qn_status qn_output_finish(qn_output_parser *p)
     return p->status;
 }
 
-/* What is undecided is dropped: what has come of an answer that is cut is a prefix of what the whole answer would have been. */
+/* Undecided symbols are dropped, so that the events of a cut answer are a prefix of the whole answer's. */
 qn_status qn_output_cut(qn_output_parser *p)
 {
     if (p->state == STATE_CALL)
@@ -423,8 +426,8 @@ size_t qn_output_n_calls(const qn_output_parser *p)
 
 bool qn_output_reasoning_spent(qn_output_parser *p, const char **words, size_t *length)
 {
-    if (p->is_ending || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget || p->state != STATE_TEXT ||
-        p->candidate != p->held.n || p->utf8.n_tail)
+    if (p->is_ending || !p->reasoning_end || !p->reasoning || p->n_reasoning < p->reasoning_budget ||
+        p->state != STATE_TEXT || p->candidate != p->held.n || p->utf8.n_tail)
         return false;
     const char *again = p->is_spent ? strstr(p->reasoning_end, p->delimiters[THINK_CLOSE].text) : NULL;
     p->is_ending = p->is_spent = true;
@@ -441,13 +444,14 @@ static qn_status set_delimiter(qn_output_parser *p, qn_delimiter which, const ch
     bool valid = length && length <= 64;
     for (size_t i = 0, step; valid && i < length; i += step) {
         uint32_t code;
-        valid =
-            qn_utf8_next(text + i, length - i, &step, &code) == QN_UTF8_COMPLETE && code > ' ' && code != '"' && code != '\\';
+        valid = qn_utf8_next(text + i, length - i, &step, &code) == QN_UTF8_COMPLETE && code > ' ' && code != '"' &&
+                code != '\\';
     }
     if (!valid)
-        return qn_fail(QN_ERR_INVALID,
-                       "delimiter '%s' of the output: expected 1 to 64 bytes of UTF-8 without quotes, backslashes and space",
-                       text);
+        return qn_fail(
+            QN_ERR_INVALID,
+            "delimiter '%s' of the output: expected 1 to 64 bytes of UTF-8 without quotes, backslashes and space",
+            text);
     QN_TRY(qn_alloc(&p->delimiters[which].text, length + 1, 1, "output"));
     memcpy(p->delimiters[which].text, text, length + 1);
     p->delimiters[which].length = length;
@@ -460,7 +464,8 @@ static qn_status set_up(qn_output_parser *p, const qn_output_params *params)
 {
     const bool tagged = p->form == QN_OUTPUT_JSON || p->form == QN_OUTPUT_XML;
     if (tagged && (!params->call_open.text || !params->call_close.text))
-        return qn_fail(QN_ERR_INVALID, "output of the form '%s' has no delimiters of calls", qn_output_form_name(p->form));
+        return qn_fail(QN_ERR_INVALID, "output of the form '%s' has no delimiters of calls",
+                       qn_output_form_name(p->form));
     if (params->starts_in_reasoning && !params->think_close.text)
         return qn_fail(QN_ERR_INVALID, "output starts inside reasoning, which has no delimiter");
     const qn_output_delimiter none = { NULL, -1 }, *open = &params->call_open, *close = &params->call_close;

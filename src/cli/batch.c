@@ -32,7 +32,7 @@ typedef struct qn_batch {
     pthread_cond_t changed;
     size_t n_in_flight, n_lines, n_finished, n_answers, n_errors, n_skipped;
     uint64_t n_tokens;
-    bool has_failed; /* the output cannot be written, or there is no memory */
+    bool has_failed; /* the output cannot be written, there is no memory, or no request can be evaluated any more */
     /* With --ordered: lines of the output that wait for those of earlier requests. */
     char **waiting; /* [cap_waiting], by line of the input - 1 */
     size_t cap_waiting, n_written;
@@ -169,13 +169,30 @@ static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
     return go_on;
 }
 
+/* After a failure of the GPU or of the model's file every later request fails, too. */
+static bool fails_all(qn_status status)
+{
+    return status == QN_ERR_DEVICE || status == QN_ERR_IO;
+}
+
+/* Ends the batch with an error. The job is not written: --resume answers it. */
+static void stop(qn_batch *b, qn_batch_job *job, const char *text)
+{
+    pthread_mutex_lock(&b->lock);
+    fail(b, text);
+    job->is_cancelled = true;
+    pthread_mutex_unlock(&b->lock);
+}
+
 static void on_end(void *user, const qn_request_result *result)
 {
     qn_batch_slot *slot = user;
     qn_batch_job *job = slot->job;
     qn_batch *b = job->batch;
     const bool has_failed = !pass(slot, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
-    if (result->finish == QN_FINISH_ERROR || has_failed) {
+    if (result->finish == QN_FINISH_ERROR && fails_all(result->status)) {
+        stop(b, job, result->error);
+    } else if (result->finish == QN_FINISH_ERROR || has_failed) {
         set_error(b, job, "failed", *result->error ? result->error : "not enough memory for its answer");
     } else if (result->finish == QN_FINISH_CANCELLED) {
         pthread_mutex_lock(&b->lock);

@@ -4,10 +4,10 @@
 #include "cli/info_plan.h"
 
 #include "gguf/gguf.h"
-#include "kernels/aura/aura.h"
 #include "model/hadamard.h"
 #include "model/kv_bias.h"
 #include "model/model.h"
+#include "plan/limits.h"
 #include "quant/quant.h"
 
 #include <inttypes.h>

@@ -155,9 +155,9 @@ typedef struct qn_device_vtable {
 
     qn_status (*memory_new)(qn_device *device, const qn_memory_params *params, qn_memory **out);
 
-    /* Copies all weight matrices of the plan whose rows begin at `data` to the device. *uploaded: whether there were any,
-     * and so whether the host memory may be released. Called for every tensor before the first step. NULL: the device
-     * reads weights in place. */
+    /* Copies all weight matrices of the plan whose rows begin at `data` to the device, in the layout in which it reads them.
+     * *uploaded: whether there were any, and so whether the pages of the file may be released. Called for every tensor before
+     * the first `reserve`. */
     qn_status (*upload)(qn_device *device, const uint8_t *data, bool *uploaded);
 
     /* Measures the device's memory read bandwidth, in bytes per second: the limit of decode speed. NULL for devices where it

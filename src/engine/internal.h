@@ -29,8 +29,6 @@ struct qn_model {
     qn_team *team;
     qn_device *device;
     qn_aura_codec *codecs[QN_KV_MAX_BITS + 1]; /* of KV caches, by bits; created for the first session that uses them */
-    uint8_t **packed;                          /* [n_packed] packed weights, referenced by the plan's matrices */
-    size_t n_packed, cap_packed;
     pthread_mutex_t lock;    /* held while the device runs or reserves (qn_model_lock), and while codecs are created */
     pthread_mutex_t turn;    /* held while waiting for `lock`, so that of two that run step after step each gets its turn */
     atomic_uintptr_t holder; /* of `lock`: the thread, as qn_model_is_locked_here tells it; 0: none */
@@ -195,9 +193,6 @@ qn_status qn_model_fingerprint(const qn_model *model, uint64_t *out);
  * QN_ERR_FORMAT, with tensor and block, for an infinity or NaN. */
 qn_status qn_scan_tensor(const qn_gguf *file, const qn_gguf_tensor *tensor, qn_team *team, qn_progress_fn on_progress,
                          void *user, size_t *done, size_t total);
-
-/* qn_pack_tensor - pack the rows of a tensor if a kernel for packed rows exists for its matmuls. */
-qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
 
 /* qn_load_json - parse JSON of untrusted text, nested at most 256 deep, as qn_json_decode does.
  *

@@ -76,12 +76,9 @@ static void count_weights(qn_model *model)
     }
 }
 
-/* Copies a tensor to the device's memory, or packs it for the CPU. */
 static qn_status load_tensor(qn_model *model, const qn_gguf_tensor *tensor)
 {
     bool uploaded;
-    if (!model->device->vtable->upload)
-        return qn_pack_tensor(model, tensor);
     QN_TRY(model->device->vtable->upload(model->device, tensor->data, &uploaded));
     if (uploaded)
         qn_gguf_drop_pages(model->file, tensor);
@@ -171,9 +168,6 @@ void qn_model_free(qn_model *model)
     qn_plan_free(&model->plan);
     for (size_t bits = 0; bits <= QN_KV_MAX_BITS; bits++)
         qn_aura_codec_delete(model->codecs[bits]);
-    for (size_t i = 0; i < model->n_packed; i++)
-        qn_free(model->packed[i]);
-    free(model->packed);
     qn_chat_template_free(model->chat);
     qn_tokenizer_free(model->tokenizer);
     qn_grammars_free(model->grammars);

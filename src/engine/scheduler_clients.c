@@ -97,8 +97,8 @@ static qn_status check_room(const qn_scheduler *s, const qn_client *c, size_t n)
     if (qn_share_allows(&share, n))
         return QN_OK;
     if (n > share.most)
-        return qn_fail(QN_ERR_MEMORY, "queue: %zu requests at once, at most %zu may wait", n, share.most);
-    return qn_fail(QN_ERR_MEMORY, "queue: %zu requests wait, %zu more are not allowed: at most %zu may, of a client %zu",
+        return qn_fail(QN_ERR_BUSY, "queue: %zu requests at once, at most %zu may wait", n, share.most);
+    return qn_fail(QN_ERR_BUSY, "queue: %zu requests wait, %zu more are not allowed: at most %zu may, of a client %zu",
                    share.used, n, share.most, qn_share_part(&share));
 }
 

@@ -142,7 +142,7 @@ static qn_status ask_for_memory(const qn_request_params *p, const qn_request *r,
     const size_t bytes = p->on_memory ? count_bytes(r, before) : 0;
     if (!p->on_memory || p->on_memory(p->user, bytes))
         return QN_OK;
-    return qn_fail(QN_ERR_MEMORY, "memory: the request needs %zu bytes, which it may not have", bytes);
+    return qn_fail(QN_ERR_BUSY, "memory: the request needs %zu bytes, which it may not have", bytes);
 }
 
 qn_status qn_request_new(qn_scheduler *s, const qn_request_params *params, const qn_request *before, qn_request **out,

@@ -18,11 +18,7 @@
  * truncated to by dropping rows.
  *
  * A file in a format that sessions of its model no longer get (qn_model_kv_format) is read for its tokens, which are evaluated
- * again.
- *
- * Version 3, which is still read: the header ends with file_bytes and the checksum. The state is at the last multiple of 64
- * below the length, and the inputs of the convolution are those of the whole open chunk. Files of a GPU have another layout
- * (engine/state_version3.h). */
+ * again. */
 #ifndef QN_ENGINE_STATE_FILE_H
 #define QN_ENGINE_STATE_FILE_H
 
@@ -32,7 +28,7 @@
 
 #define QN_STATE_MAGIC "quernSES"
 
-enum { QN_STATE_VERSION = 4, QN_STATE_VERSION_READ = 3 };
+enum { QN_STATE_VERSION = 4 };
 
 struct qn_state_header {
     char magic[8];
@@ -43,7 +39,7 @@ struct qn_state_header {
     uint64_t fingerprint; /* qn_model_fingerprint */
     char kv[16];          /* cache format, padded with zeros */
     uint64_t file_bytes;
-    /* As in qn_extent (cache/sequence.h), 0 without recurrent layers. Not in version 3. */
+    /* As in qn_extent (cache/sequence.h), 0 without recurrent layers. */
     uint32_t state_position, shortest, has_last_page;
     uint32_t zero;
     uint64_t checksum; /* xxHash64 of the preceding members, checked before memory is allocated for `length` tokens */

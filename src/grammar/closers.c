@@ -1,5 +1,5 @@
-/* Tokens that end a JSON string, by what follows the quote: where a string may end anywhere, what follows is walked once for
- * all of them. */
+/* Tokens that close a JSON string, grouped by their bytes after the quote. Where a string may end anywhere, each
+ * group is checked once for all its tokens. */
 #include "grammar/vocab.h"
 
 #include "base/memory.h"
@@ -11,7 +11,9 @@ static int compare_texts(const void *a, const void *b)
 {
     const qn_trie_text *x = a, *y = b;
     const int order = memcmp(x->text, y->text, x->length < y->length ? x->length : y->length);
-    return order ? order : x->length != y->length ? (x->length > y->length) - (x->length < y->length) : x->value - y->value;
+    return order                    ? order
+           : x->length != y->length ? (x->length > y->length) - (x->length < y->length)
+                                    : x->value - y->value;
 }
 
 static bool have_equal_bytes(const qn_trie_text *a, const qn_trie_text *b)
@@ -19,9 +21,9 @@ static bool have_equal_bytes(const qn_trie_text *a, const qn_trie_text *b)
     return a->length == b->length && !memcmp(a->text, b->text, a->length);
 }
 
-/* What follows the quotes, of the tokens that close; [n] */
-static size_t find_texts(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers,
-                         qn_trie_text *texts)
+/* The bytes after the quote of each token that closes. texts: [n]. Returns their number. */
+static size_t find_texts(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
+                         qn_closers *closers, qn_trie_text *texts)
 {
     size_t n_texts = 0;
     for (size_t i = 0; i < n; i++) {
@@ -47,7 +49,7 @@ static size_t count_tokens(const qn_grammar_vocab *v, const qn_trie_text *texts,
     return n_tokens;
 }
 
-/* Fills the groups; texts becomes one text of each, with the group as its value. */
+/* Fills the groups. `texts` is reduced to one text for each group, with the group as its value. */
 static void make_groups(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n, qn_closers *closers)
 {
     uint32_t n_tokens = 0;
@@ -65,7 +67,8 @@ static void make_groups(const qn_grammar_vocab *v, qn_trie_text *texts, size_t n
     closers->has_bare = closers->n_groups > 0 && texts[0].length == 0;
 }
 
-qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form, qn_closers *closers)
+qn_status qn_closers_make(const qn_grammar_vocab *v, const int32_t *tokens, size_t n, qn_string_form form,
+                          qn_closers *closers)
 {
     qn_trie_text *texts;
     QN_TRY(qn_alloc(&texts, n, sizeof *texts, "grammar vocabulary"));

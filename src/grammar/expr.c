@@ -1,4 +1,4 @@
-/* Expressions: their memory, classes of characters, literals. What an expression means is for dfa.c and gbnf.c. */
+/* Expressions: memory, classes of characters, literals. dfa.c and nodes.c turn them into automata. */
 #include "grammar/automaton.h"
 
 #include "base/memory.h"
@@ -80,7 +80,8 @@ qn_status qn_expr_class(qn_exprs *x, qn_range *ranges, size_t n, bool negated, u
     }
     if (negated)
         QN_TRY(add_range(x, next, LAST_CODE));
-    return qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CLASS, .a = (uint32_t)first, .b = (uint32_t)(x->n_ranges - first) }, id);
+    return qn_expr_add(
+        x, (qn_expr){ .kind = QN_EXPR_CLASS, .a = (uint32_t)first, .b = (uint32_t)(x->n_ranges - first) }, id);
 }
 
 qn_status qn_expr_literal(qn_exprs *x, const char *text, size_t length, uint32_t *id)

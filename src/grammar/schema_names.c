@@ -1,4 +1,5 @@
-/* Names of members by patternProperties: which schemas a name that matches has, be it one of the properties or not. */
+/* Names of members and patternProperties: the schemas of a name by the patterns that it matches, whether it is
+ * declared or not. */
 #include "grammar/schema.h"
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@ static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_str
     return qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, dfa);
 }
 
-/* The schema of a value that fits both; NULL: it has none yet. Owned by the compiler. */
+/* Joins *schema, NULL at first, with another schema of the same value. Owned by the compiler. */
 static qn_status join(qn_schema_compiler *c, json_t **schema, json_t *other)
 {
     json_t *both = *schema ? json_pack("{s:[O,O]}", "allOf", *schema, other) : json_incref(other);
@@ -28,8 +29,8 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
     const char *pattern, *key;
     if (!json_is_object(patterns) || json_object_size(patterns) > MAX_PATTERNS) {
         json_decref(out);
-        return qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: not an object of at most %d patterns", qn_schema_path(c),
-                       MAX_PATTERNS);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: not an object of at most %d patterns",
+                       qn_schema_path(c), MAX_PATTERNS);
     }
     QN_TRY(qn_schema_own(c, out));
     if (!*properties)
@@ -63,7 +64,8 @@ qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, js
 
 enum { MAX_REFERENCES = 32 };
 
-/* The constants of a schema of names. NULL: they are others; *is_any: any. Owned by the compiler. */
+/* *list: the constants of a schema of names, owned by the compiler; NULL if it is another schema. *is_any: any name
+ * fits. */
 static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list, bool *is_any)
 {
     const char *key, *reference;
@@ -73,7 +75,8 @@ static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list
         QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &names)));
     json_object_foreach(names, key, value)
     {
-        const bool is_string = !strcmp(key, "type") && json_is_string(value) && !strcmp(json_string_value(value), "string");
+        const bool is_string =
+            !strcmp(key, "type") && json_is_string(value) && !strcmp(json_string_value(value), "string");
         is_known &= is_string || !strcmp(key, "enum") || !strcmp(key, "const") || qn_schema_is_note(key);
     }
     json_t *all = json_object_get(names, "enum"), *one = json_object_get(names, "const");
@@ -86,7 +89,7 @@ static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list
     return *list ? qn_schema_own(c, *list) : QN_OK;
 }
 
-/* Adds the names of the list that have no schema yet, with `rest`, and takes the others' schemas away. */
+/* Gives listed names without a schema the schema `rest`, and removes the schemas of names that are not listed. */
 static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, json_t *properties)
 {
     json_t *listed = json_object(), *name, *value;
@@ -97,9 +100,10 @@ static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, 
     json_array_foreach(list, i,
                        name) if (json_is_string(name) && json_object_set_new(listed, json_string_value(name),
                                                                              json_null())) return qn_schema_no_memory();
-    json_object_foreach_safe(properties, next, key,
-                             value) if (!json_object_get(listed, key) &&
-                                        json_object_set_new(properties, key, json_false())) return qn_schema_no_memory();
+    json_object_foreach_safe(
+        properties, next, key,
+        value) if (!json_object_get(listed, key) &&
+                   json_object_set_new(properties, key, json_false())) return qn_schema_no_memory();
     json_object_foreach(listed, key, value) if (!json_object_get(properties, key) &&
                                                 json_object_set(properties, key, rest)) return qn_schema_no_memory();
     return QN_OK;
@@ -114,7 +118,8 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
     QN_TRY(find_listed(c, names, &list, &is_any));
     if (is_any)
         return QN_OK;
-    if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES || json_object_get(*schema, "patternProperties"))
+    if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES ||
+        json_object_get(*schema, "patternProperties"))
         return c->options.strict ? qn_fail(QN_ERR_UNSUPPORTED, "%s/propertyNames: expected at most %d constants",
                                            qn_schema_path(c), QN_GRAMMAR_PROPERTIES)
                                  : QN_OK;
@@ -125,7 +130,8 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
     QN_TRY(qn_schema_own(c, all));
     QN_TRY(keep_listed(c, list, rest, all));
     *schema = copy;
-    return json_object_set(copy, "properties", all) || json_object_set_new(copy, "additionalProperties", json_false()) ||
+    return json_object_set(copy, "properties", all) ||
+                   json_object_set_new(copy, "additionalProperties", json_false()) ||
                    json_object_del(copy, "propertyNames")
                ? qn_schema_no_memory()
                : QN_OK;
@@ -133,13 +139,14 @@ qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
 
 /* ---- Sets of names ---- */
 
-/* Names of a set, which match the patterns of its schema. */
+/* A set of names that match the same patterns. */
 typedef struct name_set {
     qn_dfa names;
-    json_t *schema; /* NULL: they match none */
+    json_t *schema; /* joined schema of the patterns; NULL: they match none */
 } name_set;
 
-/* Splits a set by a pattern: `set` keeps the names that do not match, `matching` gets those that do. Either may have none. */
+/* Splits a set by a pattern: `set` keeps the names that do not match, `matching` gets those that do. Either may
+ * become empty. */
 static qn_status split(qn_schema_compiler *c, const qn_dfa *pattern, json_t *schema, name_set *set, name_set *matching)
 {
     qn_dfa others = { 0 };
@@ -185,7 +192,7 @@ qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *
     size_t n = 1;
     *n_names = 0;
     qn_status status = split_all(c, patterns, in_string, sets, &n);
-    if (qn_schema_may_ignore(c, status)) { /* the object has no other names then */
+    if (qn_schema_may_ignore(c, status)) { /* the object then has no undeclared names */
         rest = json_false();
         for (size_t i = 0; i < n; i++)
             sets[i].schema = NULL;
@@ -210,6 +217,7 @@ qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn
     if (!(o->other_rules = calloc(n + 1, sizeof *o->other_rules)))
         return qn_schema_no_memory();
     for (; o->n_other_rules < n; o->n_other_rules++)
-        QN_TRY(qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
+        QN_TRY(
+            qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
     return QN_OK;
 }

@@ -1,5 +1,5 @@
-/* States: the configurations of an automaton, each a node with a stack of frames. Frames are shared: equal ones are one, so
- * that equal configurations are equal in their bytes. */
+/* States: sets of configurations, each a node with a stack of frames. Equal frames are shared, so that equal
+ * configurations have equal bytes. */
 #include "grammar/automaton.h"
 
 #include "base/memory.h"
@@ -9,7 +9,7 @@
 
 enum { MAX_FRAMES = 1 << 14, MAX_WORK = 1024, MAX_SPLITS = 1024, PIECE = 256 };
 
-/* What is compared in one step. */
+/* Comparisons that count as one step. */
 enum { COMPARED = 4, COMPARED_FRAMES = 8 };
 
 /* ---- Frames ---- */
@@ -22,8 +22,8 @@ static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
             return (uint32_t)i;
         }
     qn_state_pay(s, s->n_frames / COMPARED_FRAMES);
-    if (s->n_frames >= MAX_FRAMES ||
-        qn_realloc_array(&s->frames, &s->frame_capacity, s->n_frames + 1, sizeof *s->frames, "grammar state") != QN_OK) {
+    if (s->n_frames >= MAX_FRAMES || qn_realloc_array(&s->frames, &s->frame_capacity, s->n_frames + 1,
+                                                      sizeof *s->frames, "grammar state") != QN_OK) {
         s->failed = true;
         return 0;
     }
@@ -31,7 +31,7 @@ static uint32_t add_frame(qn_grammar_state *s, const qn_frame *frame)
     return (uint32_t)s->n_frames++;
 }
 
-/* The frame of a call. A call at the end of a rule returns to where the rule returns to. */
+/* Pushes the frame of a call. A call at the end of a rule returns directly to the rule's caller. */
 static bool push(qn_grammar_state *s, const qn_node *call, uint32_t parent, uint32_t *frame)
 {
     const uint16_t level = (uint16_t)(s->frames[parent].level + call->lo);
@@ -40,7 +40,9 @@ static bool push(qn_grammar_state *s, const qn_node *call, uint32_t parent, uint
         node = s->frames[parent].node;
         parent = s->frames[parent].parent;
     }
-    const qn_frame f = { .node = node, .parent = parent, .depth = (uint16_t)(s->frames[parent].depth + 1), .level = level };
+    const qn_frame f = {
+        .node = node, .parent = parent, .depth = (uint16_t)(s->frames[parent].depth + 1), .level = level
+    };
     if (f.depth > QN_GRAMMAR_DEPTH)
         return false;
     *frame = add_frame(s, &f);
@@ -54,7 +56,8 @@ typedef struct key_rules {
     bool additional, any, may_close;
 } key_rules;
 
-/* In the order of the properties: up to the first that is required, and none that leaves too few behind it. */
+/* Properties in order: allows those up to the first required one that is missing, except any after which too few are
+ * left for the minimum. */
 static void keep_order(const qn_object_rule *o, const qn_frame *f, key_rules *rules)
 {
     uint32_t behind = 0;
@@ -114,7 +117,8 @@ void qn_state_declared_bytes(qn_grammar_state *s, const qn_config *c, uint64_t b
     }
 }
 
-/* The frame after one more member; `property` -1: an additional one. In order, those before it count as seen. */
+/* The frame after one more member. property -1: an additional one. If properties are in order, those before it count
+ * as seen. */
 static uint32_t count_member(qn_grammar_state *s, const qn_object_rule *o, uint32_t frame, int property)
 {
     qn_frame f = s->frames[frame];
@@ -138,7 +142,7 @@ qn_config qn_state_additional_key(qn_grammar_state *s, const qn_config *c)
 
 /* ---- Closure ---- */
 
-/* Begins a set of configurations, of one byte. */
+/* Begins the set of configurations after a byte. */
 static void begin_set(qn_grammar_state *s)
 {
     qn_state_pay(s, 2);
@@ -187,7 +191,7 @@ static void put(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
     w->items[w->n++].frame = frame;
 }
 
-/* Whether a split was met with this frame before: loops may return without a byte, and branches meet. */
+/* Whether a split was visited with this frame: loops may return without a byte, and branches join. */
 static bool repeats(qn_grammar_state *s, work *w, uint32_t node, uint32_t frame)
 {
     qn_state_pay(s, w->n_splits / COMPARED);
@@ -217,7 +221,9 @@ static void put_item(qn_grammar_state *s, work *w, const qn_node *n, uint32_t fr
         return;
     }
     qn_frame f = s->frames[frame];
-    const uint32_t most = array->max != QN_UNLIMITED ? array->max : array->min > array->n_prefix ? array->min : array->n_prefix;
+    const uint32_t most = array->max != QN_UNLIMITED     ? array->max
+                          : array->min > array->n_prefix ? array->min
+                                                         : array->n_prefix;
     if (f.count < most)
         f.count++;
     put(s, w, array->items[which], add_frame(s, &f));
@@ -229,7 +235,7 @@ static bool text_may_end(const qn_grammar *g, const qn_node *n, const qn_config 
     return c->count >= rule->min && g->dfas[rule->dfa].accept[c->sub];
 }
 
-/* Adds what is reached from a node without a byte. */
+/* Adds the configurations that are reached from a node without a byte. */
 static size_t add_closure(qn_grammar_state *s, size_t begin, size_t end, uint32_t node, uint32_t frame)
 {
     const qn_grammar *g = s->grammar;
@@ -334,8 +340,8 @@ static size_t step_string(qn_grammar_state *s, size_t begin, size_t end, qn_conf
     return add_config(s, begin, end, &c);
 }
 
-/* The state of a text after a byte; 0: it may not follow. A text that can be no longer may end: its DFA refuses some short texts, such
- * as `null`, but none that goes on behind one. */
+/* The state of a text after a byte; 0: the byte may not follow. The state of a text at its maximum length may be one
+ * that does not accept: its DFA refuses some short texts, such as `null`, but no text that continues one. */
 static uint32_t next_of_text(const qn_grammar *g, const qn_node *n, const qn_config *c, uint8_t byte)
 {
     const qn_string_rule *rule = &g->strings[n->a];
@@ -387,7 +393,8 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     if (next == QN_STRING_END)
         return additional ? add_closure(s, begin, end, o->rest_value, count_member(s, o, c.frame, -1)) : end;
     qn_state_pay(s, (last - first) / COMPARED);
-    while (first < last && (o->spellings[first].length <= c.count || (uint8_t)o->spellings[first].text[c.count] != byte))
+    while (first < last &&
+           (o->spellings[first].length <= c.count || (uint8_t)o->spellings[first].text[c.count] != byte))
         first++;
     while (first < last && (uint8_t)o->spellings[last - 1].text[c.count] != byte)
         last--;
@@ -406,7 +413,7 @@ static size_t step_key(qn_grammar_state *s, size_t begin, size_t end, qn_config 
     return add_config(s, begin, end, &c);
 }
 
-/* A line end, then two spaces a level. */
+/* A line end, then two spaces for each level. */
 static bool indent_takes(const qn_grammar_state *s, const qn_node *n, const qn_config *c, uint8_t byte, bool *ends)
 {
     *ends = c->sub == 2u * (s->frames[c->frame].level + n->lo);
@@ -477,7 +484,8 @@ bool qn_state_takes(qn_grammar_state *s, const qn_config *c, uint8_t byte)
     case QN_BYTE: return byte >= n->lo && byte <= n->hi;
     case QN_INDENT: return indent_takes(s, n, c, byte, &ends);
     case QN_TEXT: return next_of_text(g, n, c, byte) != 0;
-    case QN_DFA: return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
+    case QN_DFA:
+        return g->dfas[n->a].next[(size_t)c->sub * g->dfas[n->a].n_classes + g->dfas[n->a].class_of[byte]] != 0;
     case QN_STRING: return string_takes(g, &g->strings[n->a], c, byte);
     case QN_KEY: {
         const qn_object_rule *o = &g->objects[n->a];
@@ -593,7 +601,8 @@ qn_status qn_grammar_state_clone(const qn_grammar_state *state, qn_grammar_state
     return QN_OK;
 }
 
-/* The end of the configurations after the bytes, which lie at n_configs; n_configs itself if the bytes may not follow. */
+/* Appends the configurations after the bytes at n_configs. Returns their end, or n_configs if the bytes may not
+ * follow. */
 static size_t look_ahead(qn_grammar_state *s, const char *bytes, size_t length)
 {
     size_t begin = 0, end = s->n_configs;
@@ -626,7 +635,7 @@ bool qn_grammar_state_accepts(qn_grammar_state *s, const char *bytes, size_t len
     return qn_state_accepts(s, bytes, length);
 }
 
-/* Keeps the frames of the configurations, in the order of their use. */
+/* Keeps only the frames that configurations use, in the order of use. */
 static void compact(qn_grammar_state *s, uint32_t *moved, qn_frame *kept)
 {
     uint32_t chain[QN_GRAMMAR_DEPTH + 2];

@@ -19,8 +19,8 @@ qn_status qn_run_fail(const qn_run *r, const char *format, ...)
         return qn_fail(QN_ERR_INVALID, "chat template: %s", text);
     const char *source = r->jinja->source + r->at->begin;
     return qn_fail(QN_ERR_INVALID, "chat template, line %u, '%.*s': %s", r->at->line,
-                   qn_shown_bytes(source, r->at->end > r->at->begin ? r->at->end - r->at->begin : 0, QN_SHOWN_BYTES), source,
-                   text);
+                   qn_shown_bytes(source, r->at->end > r->at->begin ? r->at->end - r->at->begin : 0, QN_SHOWN_BYTES),
+                   source, text);
 }
 
 qn_status qn_run_work(qn_run *r, uint64_t steps)
@@ -68,7 +68,7 @@ qn_status qn_want_integer(const qn_run *r, const qn_value *v, const char *what, 
 
 /* ---- Scopes ---- */
 
-enum { NAMES_PER_STEP = 64 }; /* that are compared in the time of a step */
+enum { NAMES_PER_STEP = 64 }; /* names compared in one step */
 
 qn_status qn_scope_push(qn_run *r, qn_scope *parent, qn_scope **out)
 {
@@ -115,7 +115,7 @@ static qn_status make_function(qn_run *r, const qn_builtin *builtin, const qn_va
 
 static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, qn_value *out)
 {
-    enum { NAMES_OF_SCOPE = 8 }; /* that are compared in the time of going to the next scope */
+    enum { NAMES_OF_SCOPE = 8 }; /* names that take as long to compare as moving to the next scope */
     uint64_t compared = 0;
     for (const qn_scope *s = scope; s; s = s->parent) {
         compared += NAMES_OF_SCOPE + s->n;
@@ -135,7 +135,7 @@ static qn_status eval_name(qn_run *r, const qn_scope *scope, const char *name, q
 
 /* ---- Code points ---- */
 
-/* Of 8 bytes those that begin a code point, which 10xxxxxx do not. */
+/* The number of bytes, out of 8, that begin a code point: all but 10xxxxxx. */
 static size_t starts_in_word(const char *data)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);
@@ -213,7 +213,7 @@ static bool loop_attribute(const qn_loop *loop, const char *name, size_t length,
     return false;
 }
 
-/* A copy of a name for an undefined value, which is kept for errors. */
+/* An undefined value with a copy of its name, for errors. */
 static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_value *out)
 {
     char *copy;
@@ -224,7 +224,8 @@ static qn_status undefined_named(qn_run *r, const char *name, size_t length, qn_
 }
 
 /* The name of a macro, and the names of its parameters. */
-static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out, bool *found)
+static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *name, size_t length, qn_value *out,
+                                 bool *found)
 {
     const bool is_name = length == strlen("name") && !memcmp(name, "name", length);
     *found = is_name || (length == strlen("arguments") && !memcmp(name, "arguments", length));
@@ -242,8 +243,9 @@ static qn_status macro_attribute(qn_run *r, const qn_node *macro, const char *na
     return QN_OK;
 }
 
-/* Attributes that are not keys: methods, and what a loop or a macro knows. */
-static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out, bool *found)
+/* Attributes that are not keys: methods, and attributes of loops and macros. */
+static qn_status own_attribute(qn_run *r, const qn_value *value, const char *name, size_t length, qn_value *out,
+                               bool *found)
 {
     *found = true;
     if (value->type == QN_VALUE_LOOP && loop_attribute(value->u.loop, name, length, out))
@@ -398,7 +400,8 @@ static qn_status slice_range(qn_run *r, const qn_range_value *of, int64_t start,
 {
     qn_range_value slice = { .n = n }, *range;
     if (__builtin_mul_overflow(of->step, start, &slice.start) || __builtin_mul_overflow(of->step, stop, &slice.stop) ||
-        __builtin_mul_overflow(of->step, step, &slice.step) || __builtin_add_overflow(of->start, slice.start, &slice.start) ||
+        __builtin_mul_overflow(of->step, step, &slice.step) ||
+        __builtin_add_overflow(of->start, slice.start, &slice.start) ||
         __builtin_add_overflow(of->start, slice.stop, &slice.stop))
         return qn_run_fail(r, "the result has more than 64 bits");
     QN_TRY(qn_arena_alloc(&r->arena, &range, 1, sizeof *range));
@@ -529,7 +532,8 @@ qn_status qn_items_of(qn_run *r, const qn_value *value, const qn_value **items, 
 
 static qn_status eval_sequence(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
-    QN_TRY(qn_value_sequence(&r->arena, node->kind == QN_NODE_LIST ? QN_VALUE_LIST : QN_VALUE_TUPLE, node->n_items, out));
+    QN_TRY(
+        qn_value_sequence(&r->arena, node->kind == QN_NODE_LIST ? QN_VALUE_LIST : QN_VALUE_TUPLE, node->n_items, out));
     for (uint32_t i = 0; i < node->n_items; i++) {
         qn_value item;
         QN_TRY(qn_eval(r, scope, node->items[i], &item));
@@ -651,7 +655,7 @@ static bool is_sum(const qn_node *node)
     return node->kind == QN_NODE_BINARY && node->op == QN_OP_ADD;
 }
 
-/* Adds strings to a string, up to another value; how many. */
+/* Appends strings to a string, up to the first other value. *n_added: how many. */
 static qn_status add_texts(qn_run *r, const qn_value *values, size_t n, size_t *n_added, qn_value *sum)
 {
     qn_builder b = { .arena = &r->arena };
@@ -667,7 +671,7 @@ static qn_status add_texts(qn_run *r, const qn_value *values, size_t n, size_t *
     return qn_builder_finish(&b, sum);
 }
 
-/* a + b + c + ...: strings are joined at once, as each sum of two would be a copy of all before it. */
+/* a + b + c + ...: strings are joined all at once, since the sum of two would copy everything before it. */
 static qn_status eval_sum(qn_run *r, qn_scope *scope, const qn_node *node, qn_value *out)
 {
     size_t n = 1;
@@ -717,7 +721,8 @@ static qn_status eval_node(qn_run *r, qn_scope *scope, const qn_node *node, qn_v
     case QN_NODE_NAME: return eval_name(r, scope, node->name, out);
     case QN_NODE_ATTRIBUTE:
     case QN_NODE_NOT: return eval_one(r, scope, node, out);
-    case QN_NODE_BINARY: return is_sum(node) && is_sum(node->a) ? eval_sum(r, scope, node, out) : eval_two(r, scope, node, out);
+    case QN_NODE_BINARY:
+        return is_sum(node) && is_sum(node->a) ? eval_sum(r, scope, node, out) : eval_two(r, scope, node, out);
     case QN_NODE_ITEM:
     case QN_NODE_AND:
     case QN_NODE_OR: return eval_two(r, scope, node, out);

@@ -1,4 +1,5 @@
-/* Global functions, and the methods of dicts, lists, tuples and loops. Methods that would change an object do not exist. */
+/* Global functions, and the methods of dicts, lists, tuples and loops. Methods that would change an object do not
+ * exist. */
 #include "base/append.h"
 #include "base/status.h"
 #include "jinja/strings.h"
@@ -24,7 +25,8 @@ FUNCTION(make_range)
     if (limits[2] == 0)
         return qn_run_fail(r, "the step of a range is 0");
     const __int128 distance = limits[2] > 0 ? (__int128)limits[1] - limits[0] : (__int128)limits[0] - limits[1],
-                   step = limits[2] > 0 ? limits[2] : -(__int128)limits[2], n = distance > 0 ? (distance - 1) / step + 1 : 0;
+                   step = limits[2] > 0 ? limits[2] : -(__int128)limits[2],
+                   n = distance > 0 ? (distance - 1) / step + 1 : 0;
     if (n > MAX_RANGE)
         return qn_run_fail(r, "a range of more than %d integers", MAX_RANGE);
     qn_range_value *range;
@@ -95,8 +97,8 @@ FUNCTION(raise_exception)
                    text.u.string->data);
 }
 
-/* A format for strftime, [size]: Python's time has no zone, which prints as nothing, and its microseconds are 0. What does not fit
- * is left out. */
+/* Copies a format for strftime to format [size], without directives that Python prints differently: its time has no
+ * zone, which prints nothing, and no microseconds, which print as 0. Text that does not fit is left out. */
 static void write_format(const qn_jinja_string *from, char *format, size_t size)
 {
     qn_text_buffer to = qn_append_to(format, size);
@@ -121,13 +123,14 @@ FUNCTION(strftime_now)
     const qn_jinja_string *s = call->bound[0]->u.string;
     const time_t now = (time_t)r->now;
     if (s->length >= sizeof format || !localtime_r(&now, &tm))
-        return qn_run_fail(r, "the format of a date has %zu bytes, at most %zu are allowed", s->length, sizeof format - 1);
+        return qn_run_fail(r, "the format of a date has %zu bytes, at most %zu are allowed", s->length,
+                           sizeof format - 1);
     write_format(s, format, sizeof format);
     const size_t n = strftime(text, sizeof text, format, &tm);
     return qn_value_copy_text(&r->arena, text, n, s->marks ? QN_FROM_DATA : call->bound[0]->origin, out);
 }
 
-/* Functions of jinja2 that no chat template uses: they are defined. */
+/* jinja2's functions that no chat template uses: they exist, and fail when called. */
 FUNCTION(unsupported)
 {
     UNUSED;
@@ -246,7 +249,7 @@ FUNCTION(list_copy)
 static const qn_builtin list_methods[] = {
     { .name = "index", .call = list_index, .parameters = { "value" }, .required = 1 },
     { .name = "count", .call = list_count, .parameters = { "value" }, .required = 1 },
-    { .name = "copy", .call = list_copy }, /* of lists alone: the last one */
+    { .name = "copy", .call = list_copy }, /* lists only: must be the last entry */
 };
 
 /* ---- Loops ---- */

@@ -1,4 +1,4 @@
-/* Compiling and rendering: memory, names, variables and the spans of the output. */
+/* Compiles and renders templates: memory, names, variables and the spans of the output. */
 #include "jinja/jinja.h"
 
 #include "base/memory.h"
@@ -25,8 +25,8 @@ qn_status qn_intern(struct qn_jinja *jinja, const char *name, size_t length, con
             return QN_OK;
         }
     if (names->n == MAX_NAMES || length > MAX_NAME_LENGTH)
-        return qn_fail(QN_ERR_INVALID, "chat template: more than %d names, or one that is longer than %d bytes", (int)MAX_NAMES,
-                       (int)MAX_NAME_LENGTH);
+        return qn_fail(QN_ERR_INVALID, "chat template: more than %d names, or one that is longer than %d bytes",
+                       (int)MAX_NAMES, (int)MAX_NAME_LENGTH);
     if (names->n == names->capacity) {
         const uint32_t capacity = names->capacity ? 2 * names->capacity : 64;
         const char **grown;
@@ -62,7 +62,7 @@ int qn_shown_bytes(const char *text, size_t length, size_t most)
     return (int)n;
 }
 
-/* \r\n and \r become \n; one newline at the end is dropped. */
+/* Replaces \r\n and \r by \n, and drops one newline at the end. */
 static size_t normalise_newlines(char *text, size_t length)
 {
     size_t n = 0;
@@ -145,7 +145,8 @@ void qn_jinja_spells(const qn_jinja *jinja, bool (*visit)(const char *text, size
 
 /* ---- Rendering ---- */
 
-/* The values are part of the limit: so much memory, and for each byte of their texts some more. */
+/* Sets the variables, whose values count towards the memory limit, and lowers the limit to MEMORY, plus FACTOR bytes
+ * for each byte of their texts. */
 static qn_status set_variables(qn_run *r, const qn_jinja_variable *variables, size_t n)
 {
     enum { MEMORY = 32 << 20, FACTOR = 3 };
@@ -163,8 +164,9 @@ static qn_status set_variables(qn_run *r, const qn_jinja_variable *variables, si
     if (!qn_mul_size(n_bytes, FACTOR, &most) || !qn_add_size(most, MEMORY, &most))
         most = SIZE_MAX;
     r->arena.limit = most < r->arena.limit ? most : r->arena.limit;
-    return r->arena.bytes <= r->arena.limit ? QN_OK
-                                            : qn_fail(QN_ERR_INVALID, "chat template: the conversation has too many values");
+    return r->arena.bytes <= r->arena.limit
+               ? QN_OK
+               : qn_fail(QN_ERR_INVALID, "chat template: the conversation has too many values");
 }
 
 static qn_status add_span(qn_jinja_output *output, size_t *capacity, size_t end, bool from_template)

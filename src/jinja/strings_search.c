@@ -50,7 +50,7 @@ static qn_status split_at(qn_run *r, const qn_value *self, const qn_search *sepa
     return append_part(r, self, begin, s->length, out);
 }
 
-/* The parts from the end, in reverse order. */
+/* Splits from the end; the parts are in reverse order. */
 static qn_status rsplit_at(qn_run *r, const qn_value *self, const qn_search *separator, int64_t most, qn_value *out)
 {
     const qn_jinja_string *s = self->u.string;
@@ -126,7 +126,8 @@ METHOD(str_rsplit)
     return split_either(r, self, call, true, out);
 }
 
-/* What is before the separator, the separator, and what is after it. Without one the whole is first, or last from the right. */
+/* The text before the separator, the separator, and the text after it. Without a separator the whole text is first;
+ * from the right, last. */
 static qn_status partition(qn_run *r, const qn_value *self, const qn_value *separator, bool from_right, qn_value *out)
 {
     const qn_jinja_string *s = self->u.string;
@@ -136,7 +137,8 @@ static qn_status partition(qn_run *r, const qn_value *self, const qn_value *sepa
         return qn_run_fail(r, "the separator is empty");
     QN_TRY(qn_run_work(r, s->length / QN_READ_PER_STEP));
     QN_TRY(qn_search_init(r, separator->u.string, from_right, &search));
-    const size_t at = from_right ? qn_search_last(&search, s->data, s->length) : qn_search_first(&search, s->data, s->length);
+    const size_t at =
+        from_right ? qn_search_last(&search, s->data, s->length) : qn_search_first(&search, s->data, s->length);
     const size_t without = from_right ? 0 : s->length, begin = at == QN_NOWHERE ? without : at,
                  end = at == QN_NOWHERE ? without : at + search.length;
     QN_TRY(qn_value_sequence(&r->arena, QN_VALUE_TUPLE, 3, out));
@@ -155,7 +157,7 @@ METHOD(str_rpartition)
     return partition(r, self, call->bound[0], true, out);
 }
 
-/* Bytes of the line end at `at`, as Python has them: 0 if there is none. */
+/* The number of bytes of the line end at `at`, by Python's rules; 0 if there is none. */
 static size_t line_end_at(const qn_jinja_string *s, size_t at)
 {
     const unsigned char *p = (const unsigned char *)s->data + at;
@@ -205,7 +207,7 @@ METHOD(str_join)
     for (size_t i = 0; i < n; i++) {
         qn_value item = items[i];
         QN_TRY(qn_run_work(r, 1 + qn_value_weight(&item) + qn_value_weight(self)));
-        if (self->safe) { /* it joins any values */
+        if (self->safe) { /* a safe string joins values of any type */
             QN_TRY(qn_str(r, &item, &item));
             QN_TRY(qn_escape_html(r, &item, &item));
         }
@@ -221,9 +223,9 @@ METHOD(str_join)
 
 /* ---- Searching ---- */
 
-/* Python's start and end arguments: code points, negative from the end. Bytes [*begin, *end). */
-static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *start, const qn_value *stop, size_t *begin,
-                              size_t *end, bool *valid)
+/* Converts Python's start and end arguments, which are code points, negative from the end, to bytes [*begin, *end). */
+static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *start, const qn_value *stop,
+                              size_t *begin, size_t *end, bool *valid)
 {
     *valid = true;
     *begin = 0;
@@ -247,7 +249,8 @@ static qn_status search_range(qn_run *r, const qn_value *self, const qn_value *s
 
 static bool has_affix(const char *data, size_t length, const qn_jinja_string *affix, bool at_end)
 {
-    return affix->length <= length && !memcmp(at_end ? data + length - affix->length : data, affix->data, affix->length);
+    return affix->length <= length &&
+           !memcmp(at_end ? data + length - affix->length : data, affix->data, affix->length);
 }
 
 static qn_status has_any_affix(qn_run *r, const qn_value *self, const qn_call *call, bool at_end, qn_value *out)
@@ -349,7 +352,8 @@ METHOD(str_count)
 
 /* ---- Replacing ---- */
 
-qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most, qn_value *out)
+qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const qn_value *with, int64_t most,
+                     qn_value *out)
 {
     const qn_jinja_string *s = self->u.string, *what = old->u.string;
     qn_builder b = { .arena = &r->arena };
@@ -365,7 +369,7 @@ qn_status qn_replace(qn_run *r, const qn_value *self, const qn_value *old, const
             if (found == QN_NOWHERE)
                 break;
             next = at + found;
-        } else if (n > 0) { /* between all characters, and at both ends */
+        } else if (n > 0) { /* between all characters and at both ends */
             if (at == s->length)
                 break;
             const qn_jinja_string rest = { s->data + at, NULL, s->length - at };
@@ -388,7 +392,7 @@ METHOD(str_replace)
     int64_t most = -1;
     qn_value old = *call->bound[0], with = *call->bound[1];
     QN_TRY(qn_want_string(r, &old, "what is replaced"));
-    if (self->safe) { /* it takes any value */
+    if (self->safe) { /* a safe string accepts values of any type */
         QN_TRY(qn_str(r, &with, &with));
         QN_TRY(qn_escape_html(r, &with, &with));
     }

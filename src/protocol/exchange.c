@@ -23,14 +23,31 @@ bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *re
     return false;
 }
 
-void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal)
+/* Failures that have the same answer before a request begins and after. False: it is none of these. */
+static bool refuse_failure(qn_status status, const char *text, qn_refusal *refusal)
 {
     switch (status) {
-    case QN_ERR_CONTEXT: qn_exchange_refuse_length(n_prompt, served, refusal); break;
-    case QN_ERR_MEMORY: qn_refuse(refusal, 429, "overloaded", NULL, "%s", qn_error_text()); break;
-    case QN_ERR_UNSUPPORTED: qn_refuse(refusal, 400, "unsupported", NULL, "%s", qn_error_text()); break;
-    default: qn_refuse(refusal, 400, NULL, NULL, "%s", qn_error_text()); break;
+    case QN_ERR_BUSY: qn_refuse(refusal, 429, "overloaded", NULL, "%s", text); return true;
+    case QN_ERR_MEMORY: qn_refuse(refusal, 500, "out_of_memory", NULL, "%s", text); return true;
+    case QN_ERR_DEVICE: qn_refuse(refusal, 503, "device_failed", NULL, "%s", text); return true;
+    case QN_ERR_UNSUPPORTED: qn_refuse(refusal, 400, "unsupported", NULL, "%s", text); return true;
+    default: return false;
     }
+}
+
+void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal)
+{
+    if (status == QN_ERR_CONTEXT)
+        qn_exchange_refuse_length(n_prompt, served, refusal);
+    else if (!refuse_failure(status, qn_error_text(), refusal))
+        qn_refuse(refusal, 400, NULL, NULL, "%s", qn_error_text());
+}
+
+/* A grammar may turn out to be too ambiguous for masks after the answer has begun: QN_ERR_UNSUPPORTED is the client's error. */
+void qn_exchange_refuse_result(const qn_request_result *result, qn_refusal *refusal)
+{
+    if (!refuse_failure(result->status, result->error, refusal))
+        qn_refuse(refusal, 500, "failed", NULL, "%s", result->error);
 }
 
 void qn_exchange_answer_id(const qn_exchange *exchange, size_t request, char id[QN_ANSWER_ID_BYTES])

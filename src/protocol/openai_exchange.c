@@ -255,14 +255,6 @@ static bool keeps_tokens(const qn_openai *x)
     return x->params.n_logprobs >= 0 || x->has_tokens;
 }
 
-/* A grammar may turn out to be more than masks can do when the answer has begun: that is the client's error. */
-static bool refuse_end(const qn_request_result *result, qn_refusal *refusal)
-{
-    if (result->status == QN_ERR_UNSUPPORTED)
-        return qn_refuse(refusal, 400, "unsupported", NULL, "%s", result->error);
-    return qn_refuse(refusal, 500, "failed", NULL, "%s", result->error);
-}
-
 static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_refusal *refusal)
 {
     switch (event->kind) {
@@ -274,7 +266,10 @@ static bool take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event
     case QN_EXCHANGE_END: break;
     }
     qn_choice_end(choice, event->result);
-    return event->result->finish != QN_FINISH_ERROR || refuse_end(event->result, refusal);
+    if (event->result->finish != QN_FINISH_ERROR)
+        return true;
+    qn_exchange_refuse_result(event->result, refusal);
+    return false;
 }
 
 bool qn_openai_take(qn_openai *x, qn_choice *choice, const qn_exchange_event *event, qn_bytes *out)

@@ -181,6 +181,9 @@ bool qn_exchange_bind(qn_exchange *exchange, const qn_served *served, qn_refusal
  * thread, and the tokens of the prompt, as it says. */
 void qn_exchange_refuse_status(const qn_served *served, qn_status status, size_t n_prompt, qn_refusal *refusal);
 
+/* qn_exchange_refuse_result - the refusal of a request that ended with QN_FINISH_ERROR. */
+void qn_exchange_refuse_result(const qn_request_result *result, qn_refusal *refusal);
+
 /* qn_exchange_refuse_length - the refusal of a prompt of n tokens, which is longer than the context. Returns false. */
 bool qn_exchange_refuse_length(size_t n, const qn_served *served, qn_refusal *refusal);
 

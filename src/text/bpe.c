@@ -34,8 +34,8 @@ static qn_status add_merge(qn_merges *merges, const qn_vocab *vocab, const qn_gg
     const size_t n_left = space ? (size_t)(space - line.data) : 0;
     const size_t n_right = space ? line.length - n_left - 1 : 0;
     if (!n_left || !n_right || memchr(space + 1, ' ', n_right))
-        return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', expected two tokens with a space between", qn_gguf_path(file),
-                       rank - 1, shown, line.data);
+        return qn_fail(QN_ERR_FORMAT, "%s: merge %u is '%.*s', expected two tokens with a space between",
+                       qn_gguf_path(file), rank - 1, shown, line.data);
     QN_TRY(qn_realloc_array(merged, merged_capacity, n_left + n_right, 1, "merge"));
     memcpy(*merged, line.data, n_left);
     memcpy(*merged + n_left, space + 1, n_right);
@@ -114,14 +114,14 @@ static void sift_down(struct qn_bpe_pair *heap, size_t n, size_t at)
     heap[at] = moving;
 }
 
-/* What is merged, the same for all pairs. */
+/* The inputs of one merge. */
 struct merging {
     const qn_merges *merges;
     const bool *without;
     const int32_t *tokens;
 };
 
-/* Appends the pair at positions (at, next) to the heap's array if there is a merge for it; returns whether there is. */
+/* Appends the pair at positions (at, next) to the heap's array if a merge exists for it; returns whether one does. */
 static bool append_pair(const struct merging *m, qn_bpe_scratch *scratch, int32_t at, int32_t next)
 {
     const uint32_t left = (uint32_t)m->tokens[at], right = (uint32_t)m->tokens[next];
@@ -144,7 +144,8 @@ static void push_pair(const struct merging *m, qn_bpe_scratch *scratch, int32_t 
     heap[at] = moving;
 }
 
-qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens, size_t *n)
+qn_status qn_bpe_merge(const qn_merges *merges, qn_bpe_scratch *scratch, const bool *without, int32_t *tokens,
+                       size_t *n)
 {
     const struct merging m = { merges, without, tokens };
     if (*n < 2)

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Of more characters than that codes are not kept beside the text that they have become. */
+/* Above this number of characters the code points are freed as soon as the text has been made of them. */
 enum { MOST_KEPT = 1 << 20 };
 
 static void free_codes(qn_nfc_scratch *scratch)
@@ -41,7 +41,8 @@ static int combining_class(int32_t code)
     return utf8proc_get_property(code)->combining_class;
 }
 
-/* A stable counting sort of a run of combining marks by class. utf8proc's own sort is quadratic in the length of the run. */
+/* A stable counting sort of a run of combining marks by class. utf8proc's own sort is quadratic in the length of the
+ * run. */
 static qn_status sort_marks(qn_nfc_scratch *scratch, int32_t *marks, size_t n)
 {
     bool in_order = true;
@@ -70,10 +71,11 @@ static qn_status decompose(qn_nfc_scratch *scratch, const char *text, size_t len
         uint32_t code;
         int last_boundclass = 0;
         qn_utf8_next(text + i, length - i, &bytes, &code);
-        QN_TRY(qn_realloc_array(&scratch->codes, &scratch->codes_capacity, n + MAX_DECOMPOSITION, sizeof *scratch->codes,
-                                "normalising"));
-        const utf8proc_ssize_t n_decomposed = utf8proc_decompose_char((int32_t)code, scratch->codes + n, MAX_DECOMPOSITION,
-                                                                      UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last_boundclass);
+        QN_TRY(qn_realloc_array(&scratch->codes, &scratch->codes_capacity, n + MAX_DECOMPOSITION,
+                                sizeof *scratch->codes, "normalising"));
+        const utf8proc_ssize_t n_decomposed =
+            utf8proc_decompose_char((int32_t)code, scratch->codes + n, MAX_DECOMPOSITION,
+                                    UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &last_boundclass);
         if (n_decomposed < 0 || n_decomposed > MAX_DECOMPOSITION)
             return qn_fail(QN_ERR_UNSUPPORTED, "cannot normalise U+%04X: %s", code,
                            n_decomposed < 0 ? utf8proc_errmsg(n_decomposed) : "its decomposition is too long");

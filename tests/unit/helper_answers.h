@@ -67,7 +67,7 @@ static inline void end_with(size_t request, qn_finish finish, qn_status status, 
 
 static inline void finish(size_t request, qn_finish finish, bool is_stop_string)
 {
-    end_with(request, finish, finish == QN_FINISH_ERROR ? QN_ERR_MEMORY : QN_OK, is_stop_string);
+    end_with(request, finish, finish == QN_FINISH_ERROR ? QN_ERR_IO : QN_OK, is_stop_string);
 }
 
 #endif

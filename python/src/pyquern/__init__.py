@@ -15,8 +15,10 @@ SPDX-License-Identifier: Apache-2.0
 """
 
 from pyquern._lib import (
+    BusyError,
     CancelledError,
     ContextError,
+    DeviceError,
     Error,
     FormatError,
     InputOutputError,
@@ -34,6 +36,7 @@ from pyquern.session import Sampler, Session
 from pyquern.tokenizer import Tokenizer
 
 __all__ = [
+    "BusyError",
     "CancelledError",
     "Capacity",
     "ChatCompletion",
@@ -44,6 +47,7 @@ __all__ = [
     "Completion",
     "ContextError",
     "Counters",
+    "DeviceError",
     "Error",
     "FormatError",
     "InputOutputError",

@@ -32,7 +32,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class InputOutputError(Error, OSError):
-    """The operating system or the driver reported an error."""
+    """The operating system reported an error."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -45,6 +45,14 @@ class ContextError(Error):
 
 class CancelledError(Error):
     """The caller stopped the operation."""
+
+
+class BusyError(Error):
+    """The queue of a scheduler is full: try again later."""
+
+
+class DeviceError(Error):
+    """The driver of a GPU reported an error; often no later call on that GPU succeeds."""
 
 
 def _open() -> Any:
@@ -67,6 +75,8 @@ _ERRORS: dict[int, type[Error]] = {
     lib.QN_ERR_MEMORY: OutOfMemoryError,
     lib.QN_ERR_CONTEXT: ContextError,
     lib.QN_ERR_CANCELLED: CancelledError,
+    lib.QN_ERR_BUSY: BusyError,
+    lib.QN_ERR_DEVICE: DeviceError,
 }
 
 

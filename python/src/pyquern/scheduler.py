@@ -127,7 +127,7 @@ class Scheduler:
     kv               format of the KV cache: "f16", "aura8" to "aura2"; the model's without it
     n_ctx            most tokens of a request, prompt and answer; the model's without it
     max_sequences    most requests that are evaluated at the same time: 16 on the CPU, 64 on a GPU
-    max_queued       most requests that wait, 1024; a full queue is an OutOfMemoryError
+    max_queued       most requests that wait, 1024; a full queue is a BusyError
     max_rows         most rows of a step: 128 on the CPU, 2048 on a GPU
     step_seconds     about how long a step that decodes may take
     prefix_states    memory for recurrent states that are kept for reuse

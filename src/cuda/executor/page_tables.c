@@ -83,7 +83,7 @@ static void drop_entries(qn_cuda_common *common, qn_cuda_page_tables *tables)
     char text[QN_ERROR_TEXT_MAX];
     memcpy(text, qn_error_text(), sizeof text);
     forget_entries(common, tables);
-    (void)qn_fail(QN_ERR_IO, "%s", text);
+    (void)qn_fail(QN_ERR_DEVICE, "%s", text);
 }
 
 /* Of tables that no sequence has. */

@@ -83,6 +83,6 @@ qn_status qn_cu_check(const qn_cuda_driver *driver, qn_cu_result code, const cha
         text = "failed";
     const qn_status status = code == QN_CU_OUT_OF_MEMORY ? QN_ERR_MEMORY
                              : code == QN_CU_NO_DEVICE   ? QN_ERR_UNSUPPORTED
-                                                         : QN_ERR_IO;
+                                                         : QN_ERR_DEVICE;
     return qn_fail(status, "%s: %s (%s, %d)", call, text, name, code);
 }

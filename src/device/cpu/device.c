@@ -2,28 +2,15 @@
 #include "device/cpu/device.h"
 
 #include "base/memory.h"
-#include "device/cpu/executor.h"
-#include "device/cpu/memory.h"
+#include "device/cpu/internal.h"
 
 #include <string.h>
-
-typedef struct cpu_device {
-    qn_device base;
-    const qn_plan *plan;
-    const qn_kernels *kernels;
-    qn_executor *executor;
-    qn_cpu_caches *caches;
-    qn_team *team;
-    float *logits;    /* [max_sampled, n_vocab] for sampling */
-    uint8_t *scratch; /* [n_threads, scratch_bytes] for sampling; both are allocated when they are first needed */
-    size_t max_sampled, scratch_bytes;
-} cpu_device;
 
 enum { BATCH = 128 };
 
 static void device_free(qn_device *device)
 {
-    cpu_device *cpu = (cpu_device *)device;
+    qn_cpu_device *cpu = (qn_cpu_device *)device;
     qn_executor_free(cpu->executor);
     qn_cpu_caches_free(cpu->caches);
     qn_free(cpu->logits);
@@ -31,12 +18,18 @@ static void device_free(qn_device *device)
     qn_free(cpu);
 }
 
-static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
+/* The host memory of packed rows may be released: tables and rows beyond the last full panel are read from the file again. */
+static qn_status device_upload(qn_device *device, const uint8_t *data, bool *uploaded)
 {
-    return qn_executor_reserve(((cpu_device *)device)->executor, max_rows, max_positions);
+    return qn_executor_pack(((qn_cpu_device *)device)->executor, data, uploaded);
 }
 
-static qn_status reserve_sampling(cpu_device *cpu, size_t n_rows)
+static qn_status device_reserve(qn_device *device, size_t max_rows, size_t max_positions)
+{
+    return qn_executor_reserve(((qn_cpu_device *)device)->executor, max_rows, max_positions);
+}
+
+static qn_status reserve_sampling(qn_cpu_device *cpu, size_t n_rows)
 {
     const size_t n = cpu->plan->n_vocab;
     size_t count;
@@ -58,7 +51,7 @@ static qn_status reserve_sampling(cpu_device *cpu, size_t n_rows)
 
 /* A step whose logit rows are sampled by all threads. */
 struct sampling {
-    const cpu_device *cpu;
+    const qn_cpu_device *cpu;
     const qn_step *step;
 };
 
@@ -78,7 +71,7 @@ static void sample_rows(void *context, int thread)
 }
 
 /* A row whose token was rejected is sampled again from its logits, by the caller. */
-static void check_rows(const cpu_device *cpu, const qn_step *step)
+static void check_rows(const qn_cpu_device *cpu, const qn_step *step)
 {
     const size_t n = cpu->plan->n_vocab;
     for (size_t i = 0; i < step->n_logit_rows; i++) {
@@ -89,7 +82,7 @@ static void check_rows(const cpu_device *cpu, const qn_step *step)
     }
 }
 
-static qn_status sample(cpu_device *cpu, const qn_step *step)
+static qn_status sample(qn_cpu_device *cpu, const qn_step *step)
 {
     qn_step with_logits = *step;
     struct sampling sampling = { cpu, &with_logits };
@@ -104,7 +97,7 @@ static qn_status sample(cpu_device *cpu, const qn_step *step)
 
 static qn_status device_run(qn_device *device, const qn_step *step)
 {
-    cpu_device *cpu = (cpu_device *)device;
+    qn_cpu_device *cpu = (qn_cpu_device *)device;
     if (step->requests)
         return sample(cpu, step);
     qn_executor_run(cpu->executor, step);
@@ -113,7 +106,7 @@ static qn_status device_run(qn_device *device, const qn_step *step)
 
 static qn_status device_memory(qn_device *device, const qn_memory_params *params, qn_memory **out)
 {
-    return qn_cpu_memory_new(((cpu_device *)device)->caches, params, out);
+    return qn_cpu_memory_new(((qn_cpu_device *)device)->caches, params, out);
 }
 
 static const qn_device_vtable vtable = {
@@ -121,17 +114,18 @@ static const qn_device_vtable vtable = {
     .reserve = device_reserve,
     .run = device_run,
     .memory_new = device_memory,
+    .upload = device_upload,
 };
 
 qn_status qn_cpu_device_create(const qn_device_params *params, qn_device **out)
 {
-    cpu_device *cpu;
+    qn_cpu_device *cpu;
     *out = NULL;
     QN_TRY(qn_alloc(&cpu, 1, sizeof *cpu, "device"));
-    *cpu = (cpu_device){ .base = { .vtable = &vtable, .name = "cpu", .batch = BATCH },
-                         .plan = params->plan,
-                         .kernels = params->kernels,
-                         .team = params->team };
+    *cpu = (qn_cpu_device){ .base = { .vtable = &vtable, .name = "cpu", .batch = BATCH },
+                            .plan = params->plan,
+                            .kernels = params->kernels,
+                            .team = params->team };
     qn_status status = qn_executor_create(params->team, params->kernels, params->plan, &cpu->executor);
     if (status == QN_OK)
         status = qn_cpu_caches_create(params->plan, params->memory, &cpu->caches);

@@ -41,6 +41,8 @@ qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_
     if (status == QN_OK)
         status = qn_alloc(&executor->barriers, plan->n_ops, sizeof *executor->barriers, "executor");
     if (status == QN_OK)
+        status = qn_cpu_weights_create(plan, &executor->weights);
+    if (status == QN_OK)
         status = qn_cpu_workspace_create(plan, &executor->workspace);
     if (status == QN_OK && shape->n_v_heads)
         status = qn_alloc(&executor->zeros, 2 * shape->n_k_heads * shape->head_k + shape->n_v_heads * shape->head_v,
@@ -63,12 +65,19 @@ void qn_executor_free(qn_executor *executor)
     qn_free(executor->barriers);
     qn_free(executor->zeros);
     qn_cpu_workspace_free(executor->plan, &executor->workspace);
+    qn_cpu_weights_free(&executor->weights);
     qn_free(executor);
+}
+
+qn_status qn_executor_pack(qn_executor *executor, const uint8_t *data, bool *packed)
+{
+    return qn_cpu_weights_pack(&executor->weights, executor->plan, &executor->kernels->matmul, executor->team, data, packed);
 }
 
 qn_status qn_executor_reserve(qn_executor *executor, size_t max_rows, size_t max_positions)
 {
-    return qn_cpu_workspace_reserve(executor->plan, &executor->kernels->matmul, max_rows, max_positions, &executor->workspace);
+    return qn_cpu_workspace_reserve(executor->plan, &executor->kernels->matmul, &executor->weights, max_rows, max_positions,
+                                    &executor->workspace);
 }
 
 /* Hadamard transforms, in place, of the blocks in values [first, first + n) of a row. */

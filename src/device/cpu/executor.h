@@ -14,6 +14,9 @@ typedef struct qn_executor qn_executor;
 qn_status qn_executor_create(qn_team *team, const qn_kernels *kernels, const qn_plan *plan, qn_executor **out);
 void qn_executor_free(qn_executor *executor);
 
+/* qn_executor_pack - qn_cpu_weights_pack of the plan's matrices. Before the first qn_executor_reserve. */
+qn_status qn_executor_pack(qn_executor *executor, const uint8_t *data, bool *packed);
+
 /* qn_executor_reserve - allocate the workspace for steps of up to max_rows rows over sessions of up to max_positions
  * positions. Sizes only grow; a call that needs no growth costs nothing. After QN_ERR_MEMORY there is no workspace, and the
  * caller reserves again before it runs a step. */

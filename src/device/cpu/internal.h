@@ -1,8 +1,10 @@
-/* Types and functions shared by the files of the CPU executor. */
+/* Types and functions shared by the files of the CPU device. */
 #ifndef QN_DEVICE_CPU_INTERNAL_H
 #define QN_DEVICE_CPU_INTERNAL_H
 
 #include "device/cpu/executor.h"
+#include "device/cpu/memory.h"
+#include "device/cpu/weights.h"
 #include "device/cpu/workspace.h"
 
 #include <stdatomic.h>
@@ -11,6 +13,7 @@ struct qn_executor {
     qn_team *team;
     const qn_kernels *kernels;
     const qn_plan *plan;
+    qn_cpu_weights weights;
     qn_cpu_workspace workspace;
     const qn_step *step;
     bool split_kv; /* this step's attention is split-KV: distributed over blocks of keys too */
@@ -20,6 +23,18 @@ struct qn_executor {
     bool *barriers;              /* [n_ops] of the plan: whether a barrier follows the operation */
     atomic_uint *chunk_counters; /* [n_ops] chunks of matrix rows claimed by threads in this step */
 };
+
+typedef struct qn_cpu_device {
+    qn_device base;
+    const qn_plan *plan;
+    const qn_kernels *kernels;
+    qn_executor *executor;
+    qn_cpu_caches *caches;
+    qn_team *team;
+    float *logits;    /* [max_sampled, n_vocab] for sampling */
+    uint8_t *scratch; /* [n_threads, scratch_bytes] for sampling; both are allocated when they are first needed */
+    size_t max_sampled, scratch_bytes;
+} qn_cpu_device;
 
 /* A slice of a row of activations, computed and quantised by one thread: full super-blocks and full blocks of a rotation. */
 typedef struct qn_act_slice {

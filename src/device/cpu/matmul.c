@@ -63,11 +63,16 @@ static bool next_dynamic_range(const struct work_iter *work_iter, struct row_ran
     return false;
 }
 
-static void prefetch_range(const qn_op *op, const struct row_range *row_range)
+static const qn_packed_matrix *matrix_of(const qn_executor *ex, const qn_op *op, size_t matrix)
 {
-    const qn_matrix *weights = &op->matmul.matrices.at[row_range->matrix].weights;
-    const uint8_t *rows = (weights->packed ? weights->packed : weights->data) + row_range->begin * weights->row_bytes;
-    const size_t bytes = (row_range->end - row_range->begin) * weights->row_bytes;
+    return &ex->weights.at[op - ex->plan->ops][matrix];
+}
+
+static void prefetch_range(const qn_executor *ex, const qn_op *op, const struct row_range *row_range)
+{
+    const qn_packed_matrix *weights = matrix_of(ex, op, row_range->matrix);
+    const size_t row_bytes = weights->stored.row_bytes, bytes = (row_range->end - row_range->begin) * row_bytes;
+    const uint8_t *rows = (weights->packed ? weights->packed : weights->stored.data) + row_range->begin * row_bytes;
     for (size_t at = 0; at < bytes && at < PREFETCH_BYTES; at += QN_ALIGN)
         __builtin_prefetch(rows + at, 0, 2); /* into L2 */
 }
@@ -77,7 +82,7 @@ void qn_executor_prefetch_weights(const qn_executor *ex, const qn_op *op, int th
     struct work_iter work_iter = { .ex = ex, .op = op, .thread = thread };
     struct row_range row_range;
     if (qn_op_matrices_of(op) && next_static_range(&work_iter, &row_range))
-        prefetch_range(op, &row_range);
+        prefetch_range(ex, op, &row_range);
 }
 
 static void run_range(const qn_executor *ex, const qn_op *op, const struct row_range *row_range, int thread)
@@ -86,9 +91,9 @@ static void run_range(const qn_executor *ex, const qn_op *op, const struct row_r
     const bool logits = qn_op_is_logits(op);
     const size_t n_tokens = logits ? ex->step->n_logit_rows : ex->step->n_rows;
     float *out = logits ? ex->step->logits : qn_buffer_row(ex, m->out, 0);
-    qn_matmul_rows(&ex->kernels->matmul, &m->weights, &ex->workspace.acts[m->acts], n_tokens, row_range->begin, row_range->end,
-                   m->accumulate, out, logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width,
-                   qn_thread_scratch(ex, thread));
+    qn_matmul_rows(&ex->kernels->matmul, matrix_of(ex, op, row_range->matrix), &ex->workspace.acts[m->acts], n_tokens,
+                   row_range->begin, row_range->end, m->accumulate, out,
+                   logits ? ex->plan->n_vocab : ex->plan->buffers[m->out].width, qn_thread_scratch(ex, thread));
 }
 
 void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread)
@@ -99,7 +104,7 @@ void qn_executor_matmul(const qn_executor *ex, const qn_op *op, int thread)
     while (more) {
         more = next_static_range(&work_iter, &next) || next_dynamic_range(&work_iter, &next);
         if (more)
-            prefetch_range(op, &next);
+            prefetch_range(ex, op, &next);
         run_range(ex, op, &row_range, thread);
         row_range = next;
     }

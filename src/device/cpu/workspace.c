@@ -21,14 +21,14 @@ static void free_buffers(const qn_plan *plan, qn_cpu_workspace *ws)
 }
 
 /* The layouts in which the matmuls read activations `id`, as bits 1 << layout. */
-static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, size_t id)
+static unsigned layouts_needed(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights, size_t id)
 {
     unsigned layouts = 0;
     for (size_t i = 0; i < plan->n_ops; i++) {
         const qn_op_matrices *matrices = qn_op_matrices_of(&plan->ops[i]);
         for (size_t m = 0; matrices && m < matrices->n; m++)
             if ((size_t)matrices->at[m].acts == id)
-                layouts |= qn_matmul_act_layouts(kernels, &matrices->at[m].weights);
+                layouts |= qn_matmul_act_layouts(kernels, &weights->at[i][m]);
     }
     return layouts;
 }
@@ -45,8 +45,8 @@ static qn_attention_shape largest_shape(const qn_plan *plan)
     return largest;
 }
 
-static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *kernels, size_t max_rows, size_t max_positions,
-                               qn_cpu_workspace *ws)
+static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                               size_t max_rows, size_t max_positions, qn_cpu_workspace *ws)
 {
     for (size_t i = 0; i < plan->n_buffers; i++) {
         size_t count;
@@ -55,8 +55,8 @@ static qn_status alloc_buffers(const qn_plan *plan, const qn_matmul_kernels *ker
         QN_TRY(qn_alloc(&ws->buffers[i], count, sizeof(float), "step buffer"));
     }
     for (size_t i = 0; i < plan->n_acts; i++)
-        QN_TRY(
-            qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, i), plan->acts[i].hilo));
+        QN_TRY(qn_acts_create(&ws->acts[i], max_rows, plan->acts[i].width, layouts_needed(plan, kernels, weights, i),
+                              plan->acts[i].hilo));
     const qn_attention_shape h = largest_shape(plan);
     const size_t angles = max_rows * (h.n_rot / 2);
     QN_TRY(qn_alloc(&ws->cosines, angles, sizeof(float), "rope angles"));
@@ -84,15 +84,15 @@ void qn_cpu_workspace_free(const qn_plan *plan, qn_cpu_workspace *ws)
     *ws = (qn_cpu_workspace){ 0 };
 }
 
-qn_status qn_cpu_workspace_reserve(const qn_plan *plan, const qn_matmul_kernels *kernels, size_t max_rows, size_t max_positions,
-                                   qn_cpu_workspace *ws)
+qn_status qn_cpu_workspace_reserve(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                                   size_t max_rows, size_t max_positions, qn_cpu_workspace *ws)
 {
     if (max_rows <= ws->max_rows && max_positions <= ws->max_positions)
         return QN_OK;
     max_rows = max_rows > ws->max_rows ? max_rows : ws->max_rows;
     max_positions = max_positions > ws->max_positions ? max_positions : ws->max_positions;
     free_buffers(plan, ws);
-    const qn_status status = alloc_buffers(plan, kernels, max_rows, max_positions, ws);
+    const qn_status status = alloc_buffers(plan, kernels, weights, max_rows, max_positions, ws);
     if (status != QN_OK) {
         free_buffers(plan, ws);
         return status;

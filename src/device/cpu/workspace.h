@@ -2,8 +2,7 @@
 #ifndef QN_DEVICE_CPU_WORKSPACE_H
 #define QN_DEVICE_CPU_WORKSPACE_H
 
-#include "kernels/matmul/matmul.h"
-#include "plan/plan.h"
+#include "device/cpu/weights.h"
 
 typedef struct qn_cpu_workspace {
     float **buffers;        /* [n_buffers] of the plan: [max_rows, width] */
@@ -22,10 +21,10 @@ qn_status qn_cpu_workspace_create(const qn_plan *plan, qn_cpu_workspace *workspa
 void qn_cpu_workspace_free(const qn_plan *plan, qn_cpu_workspace *workspace);
 
 /* qn_cpu_workspace_reserve - allocate everything for steps of up to max_rows rows over sessions of up to max_positions
- * positions. Activations get the layouts that `kernels` read; every call passes the same kernels. Sizes only grow; a call that
+ * positions. Activations get the layouts in which `kernels` read `weights`; every call passes the same ones. Sizes only grow; a call that
  * needs no growth costs nothing. After QN_ERR_MEMORY there is no memory, and the caller reserves again before it runs a
  * step. */
-qn_status qn_cpu_workspace_reserve(const qn_plan *plan, const qn_matmul_kernels *kernels, size_t max_rows, size_t max_positions,
-                                   qn_cpu_workspace *workspace);
+qn_status qn_cpu_workspace_reserve(const qn_plan *plan, const qn_matmul_kernels *kernels, const qn_cpu_weights *weights,
+                                   size_t max_rows, size_t max_positions, qn_cpu_workspace *workspace);
 
 #endif

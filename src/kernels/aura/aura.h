@@ -37,6 +37,7 @@
 #ifndef QN_KERNELS_AURA_AURA_H
 #define QN_KERNELS_AURA_AURA_H
 
+#include "plan/limits.h"
 #include "quern/kernels.h"
 
 #include <stdbool.h>
@@ -119,9 +120,6 @@ void qn_aura_init_neon(qn_aura_kernels *kernels);
  * dimensions (even, at least 4), and the boundaries [2^bits - 1] between its entries. QN_ERR_UNSUPPORTED if the
  * iteration does not converge. */
 qn_status qn_aura_lloyd_max(size_t dim, unsigned bits, float *boundaries, float *codebook);
-
-/* qn_aura_has_dim - whether codecs of this dim exist. */
-bool qn_aura_has_dim(size_t dim);
 
 /* qn_aura_check_shape - QN_ERR_INVALID, naming the value, unless codecs of this dim and these bits exist. */
 qn_status qn_aura_check_shape(size_t dim, unsigned bits);

@@ -10,11 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-bool qn_aura_has_dim(size_t dim)
-{
-    return dim == 64 || dim == 80 || dim == 96 || dim == 128 || dim == 192 || dim == 256 || dim == 512;
-}
-
 qn_status qn_aura_check_shape(size_t dim, unsigned bits)
 {
     if (!qn_aura_has_dim(dim))

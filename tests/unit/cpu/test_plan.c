@@ -180,7 +180,9 @@ static void run_alone(struct fixture *x, size_t at, size_t other, size_t first, 
     fill_places(x, other);
     fingerprint(x, first, before);
     x->executor->plan = &alone;
+    x->executor->weights.at += at;
     qn_executor_run(x->executor, &step);
+    x->executor->weights.at -= at;
     x->executor->plan = &x->plan;
     fingerprint(x, first, after);
 }

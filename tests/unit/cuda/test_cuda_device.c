@@ -8,6 +8,7 @@
 #include "cuda/kernels/peak/peak.h"
 #include "cuda/kernels/spin/spin.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 /* The smallest module that the fake driver accepts. */
@@ -104,7 +105,7 @@ static void test_open_fails(void **unused)
         qn_cuda *device;
         const qn_cuda_driver *driver = fake_driver();
         fake.fails = calls[i];
-        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device), QN_ERR_IO);
+        assert_int_equal(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &device), QN_ERR_DEVICE);
         assert_null(device);
         assert_non_null(strstr(qn_error_text(), calls[i]));
         assert_non_null(strstr(qn_error_text(), "made to fail (CUDA_ERROR_FAKE, 999)"));
@@ -144,7 +145,7 @@ static void test_memory(void **unused)
     assert_ok(qn_cuda_alloc_host(device, 100, "ring", &host));
     qn_cuda_free_host(device, host);
     fake.fails = "cuMemHostAlloc";
-    assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_IO);
+    assert_int_equal(qn_cuda_alloc_host(device, 100, "ring", &host), QN_ERR_DEVICE);
     assert_non_null(strstr(qn_error_text(), "ring: 100 bytes"));
     qn_cuda_close(device);
     fake_expect_empty();
@@ -191,7 +192,7 @@ static void test_upload(void **unused)
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         fake.fails = calls[i];
         fake.fails_after = i < 2 ? 1 : 0;
-        assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_ERR_IO);
+        assert_int_equal(qn_cuda_upload(device, to.address, from, 4 * piece, NULL, NULL), QN_ERR_DEVICE);
         assert_non_null(strstr(qn_error_text(), calls[i]));
     }
     fake.fails = NULL;
@@ -260,7 +261,7 @@ static void test_streams(void **unused)
     assert_ok(qn_cuda_event_seconds(device, a, b, &seconds));
     assert_true(seconds == 0.25);
     fake.fails = "cuStreamSynchronize"; /* reports kernel failures */
-    assert_int_equal(qn_cuda_stream_synchronize(device, stream), QN_ERR_IO);
+    assert_int_equal(qn_cuda_stream_synchronize(device, stream), QN_ERR_DEVICE);
     fake.fails = NULL;
     qn_cuda_event_free(device, a);
     qn_cuda_event_free(device, b);
@@ -316,7 +317,7 @@ static void test_launch(void **unused)
     assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): its arguments have 24 bytes, the launch has 16"));
     other = launch;
     other.function = "missing";
-    assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_IO);
+    assert_int_equal(qn_cuda_prepare(device, &other), QN_ERR_DEVICE);
     assert_non_null(strstr(qn_error_text(), "missing (module/a.cu): cuModuleGetFunction"));
     other = launch;
     other.variant.source = &source_b;
@@ -324,7 +325,7 @@ static void test_launch(void **unused)
     assert_non_null(strstr(qn_error_text(), "'module/b.cu' is not among the kernel sources"));
     assert_ok(qn_cuda_prepare_all(device, (const qn_launch[]){ launch, launch }, 2));
     fake.fails = "cuLaunchKernelEx";
-    assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_IO);
+    assert_int_equal(qn_cuda_launch(device, NULL, &launch, args), QN_ERR_DEVICE);
     assert_non_null(strstr(qn_error_text(), "qn_module_a (module/a.cu): cuLaunchKernelEx: made to fail"));
     fake.fails = NULL;
     qn_cuda_kernel_info info;
@@ -393,7 +394,7 @@ static void test_graphs(void **unused)
     for (size_t i = 0; i < 2; i++) {
         qn_cuda_graph *none = NULL;
         fake.fails = calls[i];
-        assert_int_equal(qn_cuda_capture_end(device, stream, &none), QN_ERR_IO);
+        assert_int_equal(qn_cuda_capture_end(device, stream, &none), QN_ERR_DEVICE);
         assert_null(none);
     }
     fake.fails = NULL;
@@ -555,7 +556,7 @@ static void test_read_rate(void **unused)
             fake.available = 4 * MIB;
             fake.fails = calls[i];
             fake.fails_after = after && strcmp(calls[i], "cuMemGetInfo") != 0;
-            assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_IO);
+            assert_int_equal(qn_cuda_read_rate(device, NULL, &rate), QN_ERR_DEVICE);
             assert_non_null(strstr(qn_error_text(), calls[i]));
             qn_cuda_close(device);
             fake_expect_empty();

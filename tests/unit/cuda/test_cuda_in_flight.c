@@ -37,7 +37,7 @@ static void launching_does_not_wait(void **unused)
         }
         fake.fails = "cuEventSynchronize";
         assert_ok(x.cuda.device->vtable->launch(x.cuda.device, &step));
-        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_IO);
+        assert_int_equal(x.cuda.device->vtable->finish(x.cuda.device), QN_ERR_DEVICE);
         assert_text("cuEventSynchronize");
         fake.fails = NULL;
         assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
@@ -139,7 +139,7 @@ static void two_steps_in_flight(void **unused)
         expect_tokens(&flights[1], 50, n / 2);
         assert_true(x.cuda.device->idle_seconds == 0.25); /* the fake driver's, which checks the order of the events */
         fake.fails = "cuGraphLaunch";
-        assert_int_equal(vtable->launch(x.cuda.device, &flights[3].step), QN_ERR_IO);
+        assert_int_equal(vtable->launch(x.cuda.device, &flights[3].step), QN_ERR_DEVICE);
         fake.fails = NULL;
         assert_ok(vtable->finish(x.cuda.device));
         expect_tokens(&flights[2], 60, n / 2);
@@ -228,7 +228,7 @@ static void requests_are_prepared_later(void **unused)
         expect_tokens(&flights[1], 50, n);
         assert_ok(vtable->launch(x.cuda.device, &flights[2].step));
         fake.fails = "cuLaunchKernelEx";
-        assert_int_equal(vtable->sample(x.cuda.device), QN_ERR_IO); /* the step is over */
+        assert_int_equal(vtable->sample(x.cuda.device), QN_ERR_DEVICE); /* the step is over */
         fake.fails = NULL;
         assert_ok(vtable->sample(x.cuda.device));
         assert_ok(vtable->run(x.cuda.device, &flights[0].step));

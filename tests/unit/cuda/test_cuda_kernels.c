@@ -83,7 +83,7 @@ static void handles(void **unused)
     assert_int_equal(step(kernels, &c), QN_ERR_INVALID);
     assert_text("of another device");
     fake.fails = "cuCtxGetCurrent";
-    assert_int_equal(step(kernels, &c), QN_ERR_IO);
+    assert_int_equal(step(kernels, &c), QN_ERR_DEVICE);
     assert_text("cuCtxGetCurrent");
     fake.fails = NULL;
     qn_cuda_kernels_close(kernels);

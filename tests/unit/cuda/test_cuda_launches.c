@@ -23,6 +23,7 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 enum { MAX_REGIONS = 4096, N_SEQUENCES = 40, CONTEXT = 512, MAX_ROWS = 256 };

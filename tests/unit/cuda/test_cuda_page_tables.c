@@ -124,7 +124,7 @@ static void entries_after_a_failure(void **unused)
     append(m, 300);
     fake.fails = "cuEventRecord";
     m->base.vtable->truncate(&m->base, 0);
-    assert_int_equal(m->base.vtable->prepare(&m->base, 1), QN_ERR_IO);
+    assert_int_equal(m->base.vtable->prepare(&m->base, 1), QN_ERR_DEVICE);
     fake.fails = NULL;
     memset((void *)(uintptr_t)m->kv_table, 0x55, m->tables->device.bytes);
     end(m);

@@ -83,7 +83,7 @@ static void failures(void **state)
     for (size_t i = 0; i < sizeof opening / sizeof *opening; i++) {
         label("%s", opening[i]);
         fake.fails = opening[i];
-        assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_IO);
+        assert_int_equal(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory), QN_ERR_DEVICE);
         qn_cuda_pool_memory_close(&context);
         assert_int_equal(fake.streams, 1);
     }
@@ -94,14 +94,14 @@ static void failures(void **state)
     fake.no_virtual_memory = false;
     assert_ok(qn_cuda_pool_memory_open(cuda, &work, 0, &context, &memory));
     fake.fails = "cuMemAddressReserve";
-    assert_int_equal(memory.reserve(memory.context, FAKE_GRANULE, &address), QN_ERR_IO);
+    assert_int_equal(memory.reserve(memory.context, FAKE_GRANULE, &address), QN_ERR_DEVICE);
     fake.fails = NULL;
     assert_ok(memory.reserve(memory.context, FAKE_GRANULE, &address));
     for (size_t i = 0; i < sizeof committing / sizeof *committing; i++) {
         label("%s", committing[i]);
         fake.fails = committing[i];
         fake.fails_after = 0;
-        assert_int_equal(memory.commit(memory.context, address), QN_ERR_IO);
+        assert_int_equal(memory.commit(memory.context, address), QN_ERR_DEVICE);
         assert_text(committing[i]);
         assert_int_equal(fake.handles, 0);
         assert_int_equal(fake.mappings, 0);

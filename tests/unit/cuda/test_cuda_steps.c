@@ -579,7 +579,7 @@ static void failures(void **unused)
                 const int synchronizations = fake.synchronizations;
                 fake.fails = calls[i];
                 fake.fails_after = after;
-                assert_int_equal(run(&x, &rows), QN_ERR_IO);
+                assert_int_equal(run(&x, &rows), QN_ERR_DEVICE);
                 assert_text(calls[i]);
                 assert_int_equal(fake.synchronizations, synchronizations + 1);
                 assert_memory_equal(x.memories[0]->sequence, &before, sizeof before);

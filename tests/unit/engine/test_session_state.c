@@ -501,7 +501,7 @@ static void rejects_forgery(void)
     CASE(file_bytes, UINT64_MAX, QN_ERR_FORMAT, "expected 18446744073709551615");
     CASE(fingerprint, header.fingerprint + 1, QN_ERR_INVALID, "another model");
     CASE(kv[0], 'g', QN_ERR_UNSUPPORTED, "cache format 'g16'");
-    CASE(version, 1, QN_ERR_UNSUPPORTED, "version 1, expected 3 or 4");
+    CASE(version, 3, QN_ERR_UNSUPPORTED, "version 3, expected 4");
     CASE(state_position, 32, QN_ERR_FORMAT, "a state at 32");
     CASE(state_position, 128, QN_ERR_FORMAT, "a state at 128");
     CASE(shortest, 71, QN_ERR_FORMAT, "truncation to 71");

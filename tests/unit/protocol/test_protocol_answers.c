@@ -182,6 +182,33 @@ static void an_unsupported_grammar_is_of_the_client(void **unused)
     }
 }
 
+/* The status of HTTP tells what kind of failure it was: a client tries again after 429 and 503, also with another replica. */
+static void each_failure_has_its_status(void **unused)
+{
+    (void)unused;
+    static const struct {
+        qn_status status;
+        int http;
+        const char *type, *code;
+    } cases[] = { { QN_ERR_BUSY, 429, "rate_limit_error", "overloaded" },
+                  { QN_ERR_MEMORY, 500, "server_error", "out_of_memory" },
+                  { QN_ERR_DEVICE, 503, "unavailable_error", "device_failed" },
+                  { QN_ERR_IO, 500, "server_error", "failed" },
+                  { QN_ERR_INVALID, 500, "server_error", "failed" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char expected[200];
+        label("%s", qn_status_name(cases[i].status));
+        snprintf(expected, sizeof expected,
+                 "{\"error\":{\"message\":\"it broke\",\"type\":\"%s\",\"param\":null,\"code\":\"%s\"}}", cases[i].type,
+                 cases[i].code);
+        open_exchange(CHAT, "{" ASK "}");
+        end_with(0, QN_FINISH_ERROR, cases[i].status, false);
+        assert_int_equal(x->protocol->end(x, &out), cases[i].http);
+        assert_bytes(&out, expected);
+        close_exchange();
+    }
+}
+
 /* ---- Whole chats ---- */
 
 static void assert_choice(const char *expected)
@@ -404,19 +431,13 @@ static void streams_fail_before_bind(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(streams_fail_before_bind),
-        cmocka_unit_test(choices_begin_in_order),
-        cmocka_unit_test(reasoning_and_calls_stream),
-        cmocka_unit_test(usage_is_the_last_chunk),
-        cmocka_unit_test(reasoning_can_be_content),
-        cmocka_unit_test(an_error_ends_a_stream),
-        cmocka_unit_test(an_error_is_a_whole_answer),
-        cmocka_unit_test(an_unsupported_grammar_is_of_the_client),
-        cmocka_unit_test(whole_chats),
-        cmocka_unit_test(functions_have_one_call),
-        cmocka_unit_test(tokens_come_with_their_text),
-        cmocka_unit_test(lists_of_completions),
-        cmocka_unit_test(completions_stream),
+        cmocka_unit_test(streams_fail_before_bind),    cmocka_unit_test(choices_begin_in_order),
+        cmocka_unit_test(reasoning_and_calls_stream),  cmocka_unit_test(usage_is_the_last_chunk),
+        cmocka_unit_test(reasoning_can_be_content),    cmocka_unit_test(an_error_ends_a_stream),
+        cmocka_unit_test(an_error_is_a_whole_answer),  cmocka_unit_test(an_unsupported_grammar_is_of_the_client),
+        cmocka_unit_test(each_failure_has_its_status), cmocka_unit_test(whole_chats),
+        cmocka_unit_test(functions_have_one_call),     cmocka_unit_test(tokens_come_with_their_text),
+        cmocka_unit_test(lists_of_completions),        cmocka_unit_test(completions_stream),
         cmocka_unit_test(whole_completions),
     };
     return cmocka_run_group_tests(tests, load_vocab, free_vocab);

@@ -796,10 +796,24 @@ static void refusals_of_the_scheduler(void **unused)
         "{\"error\":{\"message\":\"the prompt has 2 tokens, which exceeds the available context size of 100 tokens\","
         "\"type\":\"exceed_context_size_error\",\"param\":null,\"code\":\"context_length_exceeded\",\"n_prompt_tokens\":2,"
         "\"n_ctx\":100}}");
-    (void)qn_fail(QN_ERR_MEMORY, "queue: full");
-    qn_exchange_refuse_status(&served, QN_ERR_MEMORY, 0, &refusal);
+    static const struct {
+        qn_status status;
+        int http;
+        const char *code;
+    } cases[] = { { QN_ERR_BUSY, 429, "overloaded" },      { QN_ERR_MEMORY, 500, "out_of_memory" },
+                  { QN_ERR_DEVICE, 503, "device_failed" }, { QN_ERR_UNSUPPORTED, 400, "unsupported" },
+                  { QN_ERR_INVALID, 400, NULL },           { QN_ERR_IO, 400, NULL } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        label("%s", qn_status_name(cases[i].status));
+        (void)qn_fail(cases[i].status, "why");
+        qn_exchange_refuse_status(&served, cases[i].status, 0, &refusal);
+        assert_int_equal(refusal.status, cases[i].http);
+        assert_string_equal(refusal.code ? refusal.code : "", cases[i].code ? cases[i].code : "");
+        assert_string_equal(refusal.message, "why");
+    }
+    (void)qn_fail(QN_ERR_BUSY, "queue: full");
+    qn_exchange_refuse_status(&served, QN_ERR_BUSY, 0, &refusal);
     x->protocol->refuse(&refusal, &out);
-    assert_int_equal(refusal.status, 429);
     assert_bytes(
         &out, "{\"error\":{\"message\":\"queue: full\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"overloaded\"}}");
     qn_bytes_free(&out);

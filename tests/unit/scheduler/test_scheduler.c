@@ -182,7 +182,7 @@ static void refuses_when_the_queue_is_full(void **unused)
         assert_ok(qn_scheduler_submit(scheduler, &params, NULL));
     }
     const qn_request_params params = prompt_of(tokens, 3, 2, &a[3]);
-    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_MEMORY);
+    assert_int_equal(qn_scheduler_submit(scheduler, &params, NULL), QN_ERR_BUSY);
     assert_text("queue: 3 requests wait");
     assert_int_equal(qn_scheduler_get_counters(scheduler).queued, 3);
     step(scheduler, false);

@@ -291,13 +291,13 @@ static int n_good; /* calls before those that fail */
 
 static qn_status failing_launch(qn_device *device, const qn_step *rows)
 {
-    return n_good-- > 0 ? launch_step(device, rows) : qn_fail(QN_ERR_IO, "made to fail");
+    return n_good-- > 0 ? launch_step(device, rows) : qn_fail(QN_ERR_DEVICE, "made to fail");
 }
 
 static qn_status failing_finish(qn_device *device)
 {
     const qn_status status = finish_step(device);
-    return n_good-- > 0 ? status : qn_fail(QN_ERR_IO, "made to fail");
+    return n_good-- > 0 ? status : qn_fail(QN_ERR_DEVICE, "made to fail");
 }
 
 /* A step that cannot be launched behind another ends its requests when that one is finished; one that fails takes with it the
@@ -329,7 +329,7 @@ static void errors_in_flight(void **unused)
             for (size_t i = 0; i < 2; i++) {
                 assert_int_equal(a[i].n_ends, 1);
                 assert_int_equal(a[i].result.finish, QN_FINISH_ERROR);
-                assert_int_equal(a[i].result.status, QN_ERR_IO);
+                assert_int_equal(a[i].result.status, QN_ERR_DEVICE);
                 assert_string_equal(a[i].error, "made to fail");
                 assert_int_equal(a[i].result.n_generated, a[i].n_tokens);
             }

@@ -260,10 +260,10 @@ static void all_are_queued_or_none(void **unused)
     assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_INVALID);
     assert_text("client");
     params[1].client = "a";
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_MEMORY);
+    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 5, NULL, &refusal), QN_ERR_BUSY);
     assert_text("queue: 5 requests at once, at most 4");
     assert_ok(qn_scheduler_submit(scheduler, &params[4], NULL));
-    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_MEMORY);
+    assert_int_equal(qn_scheduler_submit_all(scheduler, params, 4, NULL, &refusal), QN_ERR_BUSY);
     assert_text("queue: 1 requests wait, 4 more");
     assert_int_equal(qn_scheduler_get_counters(scheduler).queued, 1);
     qn_scheduler_wait(scheduler);
@@ -342,7 +342,7 @@ static size_t queued_of(qn_scheduler *scheduler, const char *client, struct job 
         make_job(&jobs[i], client, i, PROMPT, 2);
         const bool has_room = qn_scheduler_check_room(scheduler, client, 1) == QN_OK;
         const qn_status status = qn_scheduler_submit(scheduler, &jobs[i].params, NULL);
-        assert_int_equal(status, has_room ? QN_OK : QN_ERR_MEMORY);
+        assert_int_equal(status, has_room ? QN_OK : QN_ERR_BUSY);
         if (!has_room)
             return i;
     }
@@ -358,7 +358,7 @@ static void no_client_fills_the_queue(void **unused)
     qn_scheduler *scheduler = new_scheduler((qn_scheduler_params){ .max_queued = 24 });
     for (size_t i = 0; i < 8; i++)
         assert_int_equal(queued_of(scheduler, names[i], jobs[i], 64), expected[i]);
-    assert_int_equal(qn_scheduler_check_room(scheduler, "a", 1), QN_ERR_MEMORY);
+    assert_int_equal(qn_scheduler_check_room(scheduler, "a", 1), QN_ERR_BUSY);
     qn_scheduler_wait(scheduler);
     assert_null(scheduler->clients);
     assert_int_equal(scheduler->n_clients, 0);

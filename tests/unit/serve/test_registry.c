@@ -455,6 +455,35 @@ static void names_can_be_shown(void **unused)
     qn_registry_free(&registry);
 }
 
+/* A client learns what kind of failure it was, and neither paths nor texts. */
+static void each_failure_has_its_reason(void **unused)
+{
+    (void)unused;
+    static const struct {
+        qn_status status;
+        const char *reason;
+    } cases[] = { { QN_ERR_MEMORY, "it does not fit in memory" },
+                  { QN_ERR_DEVICE, "the driver of the GPU reports an error" },
+                  { QN_ERR_IO, "its file cannot be read" },
+                  { QN_ERR_FORMAT, "its file is not that of a model" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char expected[200];
+        qn_registry registry;
+        fake f;
+        request r;
+        label("%s", qn_status_name(cases[i].status));
+        begin(&f, &registry, three, 0, 0);
+        f.failure = cases[i].status;
+        f.n_failing = 1;
+        ask(&registry, &r, "a");
+        assert_null(get(&r));
+        assert_int_equal(r.refusal.status, 503);
+        snprintf(expected, sizeof expected, "the model 'a' cannot be loaded: %s", cases[i].reason);
+        assert_string_equal(r.refusal.message, expected);
+        end(&f, &registry);
+    }
+}
+
 static void failures_are_told_and_tried_again(void **unused)
 {
     (void)unused;
@@ -805,6 +834,7 @@ int main(void)
         cmocka_unit_test(a_busy_model_is_drained),
         cmocka_unit_test(a_client_that_leaves_ends_the_draining),
         cmocka_unit_test(names_can_be_shown),
+        cmocka_unit_test(each_failure_has_its_reason),
         cmocka_unit_test(failures_are_told_and_tried_again),
         cmocka_unit_test(a_broken_file_costs_no_other_its_memory),
         cmocka_unit_test(a_cut_file_is_loaded_again),
