@@ -59,7 +59,7 @@ expect 0 '' "$quern" kernels --clear
 expect 0 'built for' "$quern" version
 expect 2 'not a device of this build' "$tree/build/quern-check" --device cuda
 expect 0 '0 failed' "$tree/build/quern-check" --op norm
-if nm "$quern" | grep -q ' qn_cuda_'; then
+if nm "$quern" | grep -q ' T qn_cuda_'; then
     echo 'quern has functions of CUDA'
     exit 1
 fi
