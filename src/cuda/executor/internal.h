@@ -17,13 +17,16 @@
 #include "cuda/kernels/persistent/persistent.h"
 #include "cuda/runtime/runtime.h"
 #include "device/device.h"
+#include "kernels/hadamard/hadamard.h"
+#include "kernels/sample/sample.h"
 
 #include <pthread.h>
 
 typedef struct qn_cuda_common {
     const qn_plan *plan;
     qn_team *team;
-    const qn_kernels *kernels;
+    qn_hadamard_kernels hadamard; /* of the host, as is `sample` */
+    qn_sample_kernels sample;
     qn_cuda *cuda;
     qn_cuda_stream stream;
     /* Held while work is queued in `stream`, also by memories from other threads, and from beginning to end of a capture; not

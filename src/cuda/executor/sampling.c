@@ -233,7 +233,7 @@ static qn_status sample_on_host(const qn_cuda_sampler *s, size_t row, qn_sample_
     QN_TRY(qn_cuda_download(s->common->cuda, s->common->stream, s->workspace->host_logits,
                             s->workspace->logits.address + row * n * sizeof(float), n * sizeof(float)));
     QN_TRY(qn_alloc(&scratch, qn_sample_scratch_bytes(n), 1, "sampler"));
-    qn_sample_token(&s->common->kernels->sample, &again, s->workspace->host_logits, n, scratch);
+    qn_sample_token(&s->common->sample, &again, s->workspace->host_logits, n, scratch);
     qn_free(scratch);
     request->token = again.token;
     request->surprise = again.surprise;

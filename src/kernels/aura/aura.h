@@ -133,6 +133,16 @@ qn_status qn_aura_codec_from_tables(qn_aura_codec **out, size_t dim, unsigned bi
                                     const float *boundaries, const float *codebook);
 void qn_aura_codec_delete(qn_aura_codec *codec);
 
+/* The codecs of keys and values, which may be the same one; both NULL: none. */
+typedef struct qn_aura_codecs {
+    qn_aura_codec *keys, *values;
+} qn_aura_codecs;
+
+/* qn_aura_codecs_new - codecs of one dim; bits of 0: none. On failure there is nothing to free. Free with qn_aura_codecs_delete,
+ * which accepts a zeroed struct. */
+qn_status qn_aura_codecs_new(qn_aura_codecs *out, size_t dim, unsigned key_bits, unsigned value_bits, uint64_t seed);
+void qn_aura_codecs_delete(qn_aura_codecs *codecs);
+
 /* qn_aura_row_words - u32 words of a row of the packed stream. */
 size_t qn_aura_row_words(size_t dim, unsigned bits);
 

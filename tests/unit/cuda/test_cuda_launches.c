@@ -20,6 +20,7 @@
 #include "cuda/kernels/persistent/persistent.h"
 #include "cuda/kernels/rope/rope.h"
 #include "cuda/kernels/sample/sample.h"
+#include "plan/limits.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -402,12 +403,6 @@ struct fixture {
     char name[160];
 };
 
-/* Small models have heads that AURA has no codec for: their cache is fp16. */
-static bool has_codec(size_t head_dim)
-{
-    return head_dim % 16 == 0 && head_dim >= 64;
-}
-
 static void set_up(struct fixture *x, const struct model *model, const struct way *way)
 {
     *x = (struct fixture){ .model = model->name, .way = way };
@@ -422,13 +417,14 @@ static void set_up(struct fixture *x, const struct model *model, const struct wa
     unsigned cpu;
     setenv("QN_CUDA", way->variable, 1);
     assert_ok(qn_cpu_features(&cpu));
-    qn_kernels_init(&x->cuda.kernels, cpu);
     assert_ok(qn_team_create(1, &x->cuda.team));
-    if (way->bits && has_codec(x->cuda.hparams.head_dim))
-        assert_ok(qn_aura_codec_new(&x->cuda.codec, x->cuda.hparams.head_dim, way->bits, 1));
+    /* Small models have heads that AURA has no codec for: their cache is fp16. */
+    const bool has_codes = way->bits && qn_aura_has_dim(x->cuda.hparams.head_dim);
+    snprintf(x->name, sizeof x->name, has_codes ? "aura%u" : "f16", way->bits);
+    assert_ok(qn_kv_format_named(x->name, &x->cuda.format));
     const qn_cuda_executor_params params = { .base = { .plan = &x->cuda.plan,
                                                        .team = x->cuda.team,
-                                                       .kernels = &x->cuda.kernels,
+                                                       .cpu = cpu,
                                                        .memory = (uint64_t)1 << 29,
                                                        .deterministic = way->deterministic },
                                              .driver = tracing_driver(way->major),
@@ -480,7 +476,7 @@ static void append(const struct rows *r)
 {
     for (size_t i = 0; i < r->n; i++)
         if (i + 1 == r->n || r->rows[i + 1].memory != r->rows[i].memory)
-            r->rows[i].memory->vtable->on_append(r->rows[i].memory, r->rows[i].position + 1);
+            qn_memory_on_append(r->rows[i].memory, r->rows[i].position + 1);
 }
 
 static struct rows decode_of(struct fixture *x, size_t n)
