@@ -131,7 +131,7 @@ static int check_args(qn_args *args)
 static bool is_on_cpu(const qn_model_info *info)
 {
     qn_device_name device;
-    return qn_device_name_parse("device", info->device, &device) == QN_OK && device.kind == QN_DEVICE_CPU;
+    return qn_device_name_parse("device", info->device, &device) == QN_OK && qn_device_is_cpu(&device);
 }
 
 /* Loads the schema. Output under a schema is text, so a model without a tokeniser is refused. */

@@ -1,33 +1,41 @@
-/* quern kernels: lists the GPU's pipelines, where their code came from and how long loading took; empties the cache of
- * compiled code. */
+/* quern kernels: lists the kernels that are compiled for a device, where their code came from and how long that took; empties the
+ * cache of compiled code. */
 #include "cli/cli.h"
 
-#include "cuda/runtime/pipeline.h"
 #include "device/registry.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int clear_cache(void)
+/* ---- The cache ---- */
+
+static qn_status clear_cache(const qn_backend_kernels *kernels)
 {
     char *folder, size[32];
     size_t n_files;
     uint64_t bytes;
-    if (qn_cubin_folder(&folder))
-        return qn_cli_fail();
+    QN_TRY(kernels->clear_cache(&folder, &n_files, &bytes));
     if (!folder) {
         puts("there is no cache: neither XDG_CACHE_HOME nor HOME is an absolute path");
-        return QN_EXIT_DONE;
+        return QN_OK;
     }
-    const qn_status status = qn_cubin_clear(folder, &n_files, &bytes);
-    if (!status) {
-        printf("%zu file%s, %s, removed from ", n_files, n_files == 1 ? "" : "s", qn_print_size(size, bytes));
-        qn_print_escaped(stdout, folder, strlen(folder));
-        putchar('\n');
-    }
+    printf("%zu file%s, %s, removed from ", n_files, n_files == 1 ? "" : "s", qn_print_size(size, bytes));
+    qn_print_escaped(stdout, folder, strlen(folder));
+    putchar('\n');
     free(folder);
-    return status ? qn_cli_fail() : QN_EXIT_DONE;
+    return QN_OK;
 }
+
+static int clear_caches(void)
+{
+    const qn_backend *backend;
+    for (size_t i = 0; (backend = qn_device_backend(i)); i++)
+        if (backend->kernels && clear_cache(backend->kernels))
+            return qn_cli_fail();
+    return QN_EXIT_DONE;
+}
+
+/* ---- Lists ---- */
 
 /* Prints source and definitions, padded to the longest name. */
 static void print_name(const char *source, const char *defines, size_t width)
@@ -42,75 +50,78 @@ static size_t name_width(size_t widest, const char *source, const char *defines)
     return length > widest ? length : widest;
 }
 
+static void print_built_in(const qn_backend_kernels *kernels)
+{
+    const char *compiler = kernels->compiler();
+    qn_built_in_kernel k;
+    size_t width = 0;
+    printf("\nkernels for %s in this program%s%s\n", kernels->devices, *compiler ? ", by " : "", compiler);
+    for (size_t i = 0; kernels->built_in(i, &k); i++)
+        width = name_width(width, k.source, k.defines);
+    print_name("kernels", "", width);
+    puts("compiled for");
+    for (size_t i = 0; kernels->built_in(i, &k); i++) {
+        print_name(k.source, k.defines, width);
+        puts(*k.built_for ? k.built_for : "nothing: it is compiled where it is needed");
+    }
+}
+
 /* Without a device: lists the code in this program. */
 static int list_built_in(void)
 {
-    const qn_gpu_code *code = qn_gpu_code_built_in();
+    const qn_backend *backend;
+    qn_device_name cpu;
     char text[QN_DEVICE_TEXT_MAX];
-    if (qn_device_describe(&(qn_device_name){ .kind = QN_DEVICE_CPU }, text))
+    if (qn_device_name_parse("--device", "cpu", &cpu) || qn_device_describe(&cpu, text))
         return qn_cli_fail();
-    printf("device      %s: its kernels are part of the program\n\n", text);
-    printf("kernels for NVIDIA GPUs in this program%s%s\n", *code->compiler ? ", by " : "", code->compiler);
-    size_t width = 0;
-    for (size_t i = 0; i < code->n_pipelines; i++)
-        width = name_width(width, code->pipelines[i].source, code->pipelines[i].defines);
-    print_name("kernels", "", width);
-    puts("compiled for");
-    for (size_t i = 0; i < code->n_pipelines; i++) {
-        const qn_gpu_pipeline *p = &code->pipelines[i];
-        bool any = false;
-        print_name(p->source, p->defines, width);
-        for (size_t c = 0; c < code->n_cubins; c++)
-            if (!strcmp(code->cubins[c].source, p->source) && !strcmp(code->cubins[c].defines, p->defines)) {
-                printf("%s%s", any ? " " : "", code->cubins[c].arch);
-                any = true;
-            }
-        puts(any ? "" : "nothing: it is compiled when it is needed");
-    }
+    printf("device      %s: its kernels are part of the program\n", text);
+    for (size_t i = 0; (backend = qn_device_backend(i)); i++)
+        if (backend->kernels)
+            print_built_in(backend->kernels);
     return QN_EXIT_DONE;
 }
 
-static void print_pipeline(const qn_pipeline_info *p, size_t width)
+static void print_loaded(const qn_loaded_kernel *k, size_t width)
 {
     char size[32];
-    print_name(p->source, p->defines, width);
-    if (p->failure)
-        printf("%-9s unavailable: see below\n", qn_origin_name(p->origin));
+    print_name(k->source, k->defines, width);
+    if (k->failure)
+        printf("%-9s unavailable: see below\n", k->origin);
     else
-        printf("%-9s %-16s %12s %10.1f ms\n", qn_origin_name(p->origin), p->compiler, qn_print_size(size, p->bytes),
-               p->seconds * 1e3);
+        printf("%-9s %-16s %12s %10.1f ms\n", k->origin, k->compiler, qn_print_size(size, k->bytes), k->seconds * 1e3);
 }
 
-static int list_device(qn_cuda *device)
+static int list_device(const qn_backend_kernels *of, qn_device_kernels *device, const qn_device_name *name)
 {
-    const char *folder = qn_cuda_cache_folder(device);
+    const char *why_none, *folder = of->cache_folder(device, &why_none);
     char text[QN_DEVICE_TEXT_MAX];
-    const qn_device_name name = { .kind = QN_DEVICE_CUDA, .ordinal = qn_cuda_get_info(device)->ordinal };
-    if (qn_device_describe(&name, text))
+    if (qn_device_describe(name, text))
         return qn_cli_fail();
-    printf("device      %s\ncode for    %s\ncache       ", text, qn_cuda_arch(device));
+    printf("device      %s\ncode for    %s\ncache       ", text, of->arch(device));
     if (folder)
         qn_print_escaped(stdout, folder, strlen(folder));
     else
-        printf("none: %s", qn_cuda_no_cache(device));
+        printf("none: %s", why_none);
     fputs("\n\n", stdout);
     const double start = qn_seconds();
-    const bool failed = qn_cuda_load_pipelines(device) != QN_OK;
+    const bool failed = of->load(device) != QN_OK;
     const double seconds = qn_seconds() - start;
-    qn_pipeline_info p;
+    qn_loaded_kernel k;
     size_t width = 0;
-    for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
-        width = name_width(width, p.source, p.defines);
+    for (size_t i = 0; of->loaded(device, i, &k); i++)
+        width = name_width(width, k.source, k.defines);
     print_name("kernels", "", width);
     printf("%-9s %-16s %12s %13s\n", "from", "by", "size", "time");
-    for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
-        print_pipeline(&p, width);
+    for (size_t i = 0; of->loaded(device, i, &k); i++)
+        print_loaded(&k, width);
     printf("\nall ready after %.1f ms\n", seconds * 1e3);
-    for (size_t i = 0; qn_cuda_pipeline(device, i, &p); i++)
-        if (p.failure)
-            qn_cli_error("%s", p.failure);
+    for (size_t i = 0; of->loaded(device, i, &k); i++)
+        if (k.failure)
+            qn_cli_error("%s", k.failure);
     return failed ? QN_EXIT_FAILED : QN_EXIT_DONE;
 }
+
+/* ---- The command ---- */
 
 static void print_note(void *unused, const char *line)
 {
@@ -118,36 +129,53 @@ static void print_note(void *unused, const char *line)
     qn_cli_error("note: %s", line);
 }
 
-/* For "auto" a missing device is no error. */
-static int list_cuda(const qn_device_name *name)
+static int fail(const qn_device_name *name)
 {
-    const qn_cuda_params params = { .ordinal = name->ordinal, .on_log = print_note };
-    qn_cuda *device;
-    const qn_status status = qn_cuda_open(&params, &device);
-    if (status == QN_ERR_UNSUPPORTED && name->kind == QN_DEVICE_AUTO)
-        return list_built_in();
-    if (status) {
-        qn_cli_error("%s %s: %s", name->source, name->text, qn_error_text());
-        return QN_EXIT_FAILED;
+    qn_cli_error("%s %s: %s", name->source, name->text, qn_error_text());
+    return QN_EXIT_FAILED;
+}
+
+/* QN_ERR_UNSUPPORTED, and nothing printed, if the device is not there; else the exit status in *result. */
+static qn_status list_if_present(const qn_device_name *name, int *result)
+{
+    const qn_backend_kernels *of = name->backend->kernels;
+    qn_device_kernels *device;
+    int count;
+    QN_TRY(qn_device_count(name, &count)); /* of a backend that this build lacks: an error */
+    QN_TRY(of->open(name->ordinal, print_note, NULL, &device));
+    *result = list_device(of, device, name);
+    of->close(device);
+    return QN_OK;
+}
+
+/* The first device that is there. */
+static int list_auto(const qn_device_name *name)
+{
+    qn_device_name one = *name;
+    int result;
+    for (size_t i = 0; (one.backend = qn_device_backend(i)); i++) {
+        const qn_status status = one.backend->kernels ? list_if_present(&one, &result) : QN_ERR_UNSUPPORTED;
+        if (status == QN_OK)
+            return result;
+        if (status != QN_ERR_UNSUPPORTED)
+            return fail(name);
     }
-    const int result = list_device(device);
-    qn_cuda_close(device);
-    return result;
+    return list_built_in();
 }
 
 int qn_cli_kernels(qn_args *args)
 {
     qn_device_name name;
+    int result;
     if (qn_device_name_select(args->device, &name)) {
         qn_cli_error("%s", qn_error_text());
         return QN_EXIT_USAGE;
     }
     if (args->clear)
-        return clear_cache();
-    switch (name.kind) {
-    case QN_DEVICE_CPU: return list_built_in();
-    case QN_DEVICE_CUDA:
-    case QN_DEVICE_AUTO: break;
-    }
-    return list_cuda(&name);
+        return clear_caches();
+    if (!name.backend)
+        return list_auto(&name);
+    if (!name.backend->kernels && qn_device_count(&name, &result) == QN_OK)
+        return list_built_in();
+    return list_if_present(&name, &result) ? fail(&name) : result;
 }

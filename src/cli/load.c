@@ -29,7 +29,7 @@ static int select_device(const qn_args *args, qn_device_name *device)
         qn_cli_error("%s", qn_error_text());
         return QN_EXIT_USAGE;
     }
-    if (qn_device_count(device->kind, &count) == QN_OK)
+    if (qn_device_count(device, &count) == QN_OK)
         return QN_EXIT_DONE;
     qn_cli_error("%s %s: %s", device->source, device->text, qn_error_text());
     return QN_EXIT_FAILED;
@@ -38,11 +38,9 @@ static int select_device(const qn_args *args, qn_device_name *device)
 int qn_check_device(const qn_args *args, const char **name, bool *is_cpu)
 {
     qn_device_name device;
-    int count;
     const int status = select_device(args, &device);
     *name = device.text;
-    *is_cpu =
-        device.kind == QN_DEVICE_CPU || (device.kind == QN_DEVICE_AUTO && qn_device_count(QN_DEVICE_CUDA, &count));
+    *is_cpu = qn_device_is_cpu(&device);
     return status;
 }
 

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 
-#include "cuda/runtime/code.h"
+#include "device/registry.h"
 
 #include <langinfo.h>
 #include <locale.h>
@@ -19,20 +19,16 @@ static void usage(FILE *stream)
 /* The first line is only the version, for scripts. */
 static void print_version(void)
 {
-    const qn_gpu_code *gpu = qn_gpu_code_built_in();
+    const qn_backend *backend;
     printf("quern %s\nbuilt for %s by %s, with%s\n", qn_version(), QN_BUILD_SYSTEM, QN_BUILD_COMPILER,
            *QN_BUILD_LIBRARIES ? QN_BUILD_LIBRARIES : " no optional library");
-    fputs("GPU kernels:", stdout);
-    for (size_t i = 0; i < gpu->n_cubins; i++) {
-        size_t first = 0;
-        while (strcmp(gpu->cubins[first].arch, gpu->cubins[i].arch) != 0)
-            first++;
-        if (first == i)
-            printf(" %s", gpu->cubins[i].arch);
+    for (size_t i = 0; (backend = qn_device_backend(i)); i++) {
+        char text[QN_DEVICE_TEXT_MAX] = "";
+        if (!backend->kernels)
+            continue;
+        backend->kernels->describe_built_in(text);
+        printf("GPU kernels: %s%scompiled when they are needed\n", text, *text ? "; others " : "");
     }
-    if (*gpu->compiler)
-        printf(" by %s; others", gpu->compiler);
-    puts(" compiled when they are needed");
 }
 
 static bool is_one_of(const char *name, const char *const *names)

@@ -1,13 +1,11 @@
-/* The table of devices, and the functions over it. A build without cuda (QN_KERNELS_ONLY) parses the name of a CUDA
- * device and has none. */
+/* The list of backends, and the functions over it. Only this file includes them. */
 #include "device/registry.h"
 
 #include "base/append.h"
 #include "base/cpu.h"
 #include "cpu/device.h"
 #ifdef QN_HAVE_CUDA
-#include "cuda/runtime/runtime.h"
-#include "cuda/executor/device.h"
+#include "cuda/backend.h"
 #endif
 
 #include <stdio.h>
@@ -39,87 +37,51 @@ static qn_status open_cpu(int ordinal, const qn_device_params *params, qn_device
     return qn_cpu_device_create(params, device);
 }
 
-/* ---- CUDA devices ---- */
+static const qn_backend cpu_backend = { .name = "cpu", .count = count_cpu, .describe = describe_cpu, .open = open_cpu };
 
-#ifdef QN_HAVE_CUDA
+/* ---- The list ---- */
 
-static qn_status count_cuda(int *count)
-{
-    return qn_cuda_count(NULL, count);
-}
-
-static qn_status describe_cuda(int ordinal, char *text)
-{
-    qn_cuda_info info;
-    QN_TRY(qn_cuda_read_info(NULL, ordinal, &info));
-    snprintf(text, QN_DEVICE_TEXT_MAX, "cuda:%d, %s, compute capability %d.%d, %u multiprocessors, %.1f GiB, driver %d.%d",
-             ordinal, info.name, info.major, info.minor, (unsigned)info.n_sms, (double)info.memory_bytes / 0x1p30,
-             info.driver_version / 1000, info.driver_version % 1000 / 10);
-    return QN_OK;
-}
-
-static qn_status open_cuda(int ordinal, const qn_device_params *params, qn_device **device)
-{
-    return qn_cuda_executor_create(&(qn_cuda_executor_params){ .base = *params, .ordinal = ordinal }, device);
-}
-
-#else
-
-static qn_status no_cuda(void)
-{
-    return qn_fail(QN_ERR_UNSUPPORTED, "this build has no CUDA devices");
-}
-
-static qn_status count_cuda(int *count)
-{
-    *count = 0;
-    return no_cuda();
-}
-
-static qn_status describe_cuda(int ordinal, char *text)
-{
-    (void)ordinal, (void)text;
-    return no_cuda();
-}
-
-static qn_status open_cuda(int ordinal, const qn_device_params *params, qn_device **device)
-{
-    (void)ordinal, (void)params;
-    *device = NULL;
-    return no_cuda();
-}
-
+/* A backend that a build may lack has a name there, and no functions. */
+#ifndef QN_HAVE_CUDA
+static const qn_backend qn_cuda_backend = { .name = "cuda", .is_numbered = true };
 #endif
 
-/* ---- The table ---- */
+/* The CPU first; "auto" tries the others in this order. */
+static const qn_backend *const backends[] = { &cpu_backend, &qn_cuda_backend };
 
-static const struct device_row {
-    const char *name;
-    bool numbered; /* ":N" may follow the name */
-    qn_status (*count)(int *count);
-    qn_status (*describe)(int ordinal, char *text);
-    qn_status (*open)(int ordinal, const qn_device_params *params, qn_device **device);
-} devices[] = {
-    [QN_DEVICE_CPU] = { "cpu", false, count_cpu, describe_cpu, open_cpu },
-    [QN_DEVICE_CUDA] = { "cuda", true, count_cuda, describe_cuda, open_cuda },
-};
+enum { N_BACKENDS = sizeof backends / sizeof *backends };
 
-enum { N_DEVICES = sizeof devices / sizeof devices[0] };
-_Static_assert((int)N_DEVICES == (int)QN_DEVICE_AUTO, "every kind but QN_DEVICE_AUTO has a row");
+static bool is_present(const qn_backend *backend)
+{
+    return backend->open != NULL;
+}
+
+static qn_status check_present(const qn_backend *backend)
+{
+    return is_present(backend) ? QN_OK : qn_fail(QN_ERR_UNSUPPORTED, "this build has no %s devices", backend->name);
+}
+
+const qn_backend *qn_device_backend(size_t i)
+{
+    for (size_t b = 0; b < N_BACKENDS; b++)
+        if (is_present(backends[b]) && i-- == 0)
+            return backends[b];
+    return NULL;
+}
 
 /* ---- Names ---- */
 
-static bool parse_row(const struct device_row *row, const char *text, int *ordinal)
+static bool parse_name(const qn_backend *backend, const char *text, int *ordinal)
 {
-    const size_t length = strlen(row->name);
+    const size_t length = strlen(backend->name);
     *ordinal = 0;
-    if (strncmp(text, row->name, length) != 0)
+    if (strncmp(text, backend->name, length) != 0)
         return false;
     if (!text[length])
         return true;
     const char *number = text + length + 1;
     const size_t digits = text[length] == ':' ? strspn(number, "0123456789") : 0;
-    if (!row->numbered || digits == 0 || digits > MAX_ORDINAL_DIGITS || number[digits])
+    if (!backend->is_numbered || digits == 0 || digits > MAX_ORDINAL_DIGITS || number[digits])
         return false;
     *ordinal = atoi(number);
     return true;
@@ -127,20 +89,20 @@ static bool parse_row(const struct device_row *row, const char *text, int *ordin
 
 qn_status qn_device_name_parse(const char *source, const char *text, qn_device_name *name)
 {
-    *name = (qn_device_name){ .kind = QN_DEVICE_AUTO, .text = text, .source = source };
+    *name = (qn_device_name){ .text = text, .source = source };
     if (strcmp(text, "auto") == 0)
         return QN_OK;
-    for (int kind = 0; kind < N_DEVICES; kind++)
-        if (parse_row(&devices[kind], text, &name->ordinal)) {
-            name->kind = (qn_device_kind)kind;
+    for (size_t b = 0; b < N_BACKENDS; b++)
+        if (parse_name(backends[b], text, &name->ordinal)) {
+            name->backend = backends[b];
             return QN_OK;
         }
     char known[QN_DEVICE_TEXT_MAX];
     qn_text_buffer to = QN_APPEND_TO(known);
-    for (int kind = 0; kind < N_DEVICES; kind++) {
-        qn_append(&to, "%s, ", devices[kind].name);
-        if (devices[kind].numbered)
-            qn_append(&to, "%s:N, ", devices[kind].name);
+    for (size_t b = 0; b < N_BACKENDS; b++) {
+        qn_append(&to, "%s, ", backends[b]->name);
+        if (backends[b]->is_numbered)
+            qn_append(&to, "%s:N, ", backends[b]->name);
     }
     return qn_fail(QN_ERR_INVALID, "%s: '%s' is not one of %sauto", source, text, known);
 }
@@ -153,25 +115,55 @@ qn_status qn_device_name_select(const char *option, qn_device_name *name)
     return qn_device_name_parse("the environment variable QN_DEVICE", variable, name);
 }
 
+/* Whether there is a device of another backend than the CPU's. */
+static bool has_other_device(void)
+{
+    int count;
+    for (size_t b = 1; b < N_BACKENDS; b++)
+        if (is_present(backends[b]) && backends[b]->count(&count) == QN_OK)
+            return true;
+    return false;
+}
+
+bool qn_device_is_cpu(const qn_device_name *name)
+{
+    return name->backend ? name->backend == &cpu_backend : !has_other_device();
+}
+
 /* ---- Devices ---- */
 
-qn_status qn_device_count(qn_device_kind kind, int *count)
+qn_status qn_device_count(const qn_device_name *name, int *count)
 {
-    return devices[kind == QN_DEVICE_AUTO ? QN_DEVICE_CPU : kind].count(count);
+    const qn_backend *backend = name->backend ? name->backend : &cpu_backend;
+    *count = 0;
+    QN_TRY(check_present(backend));
+    return backend->count(count);
 }
 
 qn_status qn_device_describe(const qn_device_name *name, char text[QN_DEVICE_TEXT_MAX])
 {
-    if (name->kind == QN_DEVICE_AUTO)
+    if (!name->backend)
         return qn_fail(QN_ERR_INVALID, "%s: '%s' is more than one device", name->source, name->text);
-    return devices[name->kind].describe(name->ordinal, text);
+    QN_TRY(check_present(name->backend));
+    return name->backend->describe(name->ordinal, text);
+}
+
+/* QN_ERR_UNSUPPORTED: there is no device, or its kernels do not support the plan. */
+static qn_status open_auto(const qn_device_params *params, qn_device **device)
+{
+    for (size_t b = 1; b < N_BACKENDS; b++) {
+        const qn_status status = is_present(backends[b]) ? backends[b]->open(0, params, device) : QN_ERR_UNSUPPORTED;
+        if (status != QN_ERR_UNSUPPORTED)
+            return status;
+    }
+    return cpu_backend.open(0, params, device);
 }
 
 qn_status qn_device_open(const qn_device_name *name, const qn_device_params *params, qn_device **device)
 {
-    if (name->kind != QN_DEVICE_AUTO)
-        return devices[name->kind].open(name->ordinal, params, device);
-    /* QN_ERR_UNSUPPORTED: there is no GPU, or its kernels do not support the plan. */
-    const qn_status status = devices[QN_DEVICE_CUDA].open(0, params, device);
-    return status == QN_ERR_UNSUPPORTED ? devices[QN_DEVICE_CPU].open(0, params, device) : status;
+    *device = NULL;
+    if (!name->backend)
+        return open_auto(params, device);
+    QN_TRY(check_present(name->backend));
+    return name->backend->open(name->ordinal, params, device);
 }

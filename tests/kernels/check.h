@@ -86,7 +86,25 @@ bool qn_bench_selected(const char *shape);
 void qn_report_rate(const char *op, const char *variant, const char *shape, double seconds, double rate, const char *unit,
                     double limit);
 
-/* ---- Operations: check, then with `bench` time ---- */
+/* ---- Backends that have kernels of their own (backends.c) ---- */
+
+typedef struct qn_checked_operation {
+    const char *name;
+    void (*check)(bool bench);
+} qn_checked_operation;
+
+typedef struct qn_checked_backend {
+    const char *name; /* of its devices */
+    /* Opens a device for this run; false, with one line on standard error, if it is not available. `close` ends the run. */
+    bool (*open)(int ordinal);
+    void (*close)(void);
+    const qn_checked_operation *operations;
+    size_t n_operations;
+} qn_checked_backend;
+
+extern const qn_checked_backend *const qn_checked_backends[]; /* NULL after the last */
+
+/* ---- Operations of the CPU: check, then with `bench` time ---- */
 
 void qn_check_peak(bool bench);
 void qn_check_barrier(bool bench);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const qn_cuda_operation qn_cuda_operations[] = {
+static const qn_checked_operation operations[] = {
     { "peak", qn_check_cuda_peak },
     { "hadamard", qn_check_cuda_hadamard },
     { "attention", qn_check_cuda_attention },
@@ -29,8 +29,6 @@ const qn_cuda_operation qn_cuda_operations[] = {
     { "sample", qn_check_cuda_sample },
 };
 
-const size_t qn_n_cuda_operations = sizeof qn_cuda_operations / sizeof *qn_cuda_operations;
-
 enum { GUARD = 256, REPLAYS = 11 };
 
 static struct {
@@ -45,24 +43,30 @@ static void print_log(void *unused, const char *line)
     fprintf(stderr, "quern-check: %s\n", line);
 }
 
-bool qn_check_cuda_open(int ordinal)
-{
-    const qn_cuda_params params = { .ordinal = ordinal, .on_log = print_log };
-    if (qn_cuda_open(&params, &gpu.device) || qn_cuda_stream_create(gpu.device, &gpu.stream)) {
-        fprintf(stderr, "quern-check: --device cuda: %s\n", qn_error_text());
-        qn_check_cuda_close();
-        return false;
-    }
-    return true;
-}
-
-void qn_check_cuda_close(void)
+static void close_device(void)
 {
     if (gpu.device)
         qn_cuda_stream_free(gpu.device, gpu.stream);
     qn_cuda_close(gpu.device);
     gpu.device = NULL;
 }
+
+static bool open_device(int ordinal)
+{
+    const qn_cuda_params params = { .ordinal = ordinal, .on_log = print_log };
+    if (qn_cuda_open(&params, &gpu.device) || qn_cuda_stream_create(gpu.device, &gpu.stream)) {
+        fprintf(stderr, "quern-check: --device cuda: %s\n", qn_error_text());
+        close_device();
+        return false;
+    }
+    return true;
+}
+
+const qn_checked_backend qn_checked_cuda = { .name = "cuda",
+                                             .open = open_device,
+                                             .close = close_device,
+                                             .operations = operations,
+                                             .n_operations = sizeof operations / sizeof *operations };
 
 qn_cuda *qn_gpu(void)
 {

@@ -9,12 +9,6 @@
 #include "check.h"
 #include "cuda/runtime/runtime.h"
 
-/* qn_check_cuda_open - open the device for this run. False, with one line on standard error, if it is not available. */
-bool qn_check_cuda_open(int ordinal);
-
-/* qn_check_cuda_close - release the device and its kernels, at the end of the run. */
-void qn_check_cuda_close(void);
-
 /* qn_gpu, qn_gpu_stream - the device, and the stream of all functions below. */
 qn_cuda *qn_gpu(void);
 qn_cuda_stream qn_gpu_stream(void);
@@ -72,13 +66,7 @@ void qn_gpu_bench(const char *op, const char *variant, const char *shape, double
 
 /* ---- Operations: check, then with `bench` time. A new one is a line in the table of cuda.c. ---- */
 
-typedef struct qn_cuda_operation {
-    const char *name;
-    void (*check)(bool bench);
-} qn_cuda_operation;
-
-extern const qn_cuda_operation qn_cuda_operations[];
-extern const size_t qn_n_cuda_operations;
+extern const qn_checked_backend qn_checked_cuda;
 
 void qn_check_cuda_peak(bool bench);
 void qn_check_cuda_hadamard(bool bench);

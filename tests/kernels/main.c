@@ -1,10 +1,6 @@
 /* quern-check's command line, random numbers, guarded memory, counts and timing. */
 #include "check.h"
 
-#ifdef QN_HAVE_CUDA
-#include "cuda.h"
-#endif
-
 #include "base/append.h"
 #include "base/f16.h"
 #include "device/registry.h"
@@ -349,11 +345,11 @@ static void help(void)
         "  --op NAME       one operation only:");
     for (int i = 0; i < N_OPERATIONS; i++)
         printf(" %s", operations[i].name);
-#ifdef QN_HAVE_CUDA
-    printf("\n                  with --device cuda:");
-    for (size_t i = 0; i < qn_n_cuda_operations; i++)
-        printf(" %s", qn_cuda_operations[i].name);
-#endif
+    for (const qn_checked_backend *const *backend = qn_checked_backends; *backend; backend++) {
+        printf("\n                  with --device %s:", (*backend)->name);
+        for (size_t i = 0; i < (*backend)->n_operations; i++)
+            printf(" %s", (*backend)->operations[i].name);
+    }
     printf("\n  --device D      where the kernels run: cpu, or cuda[:N], the NVIDIA GPU with index N (default 0)\n"
            "  --bench         time the variants as well\n"
            "  --shape TEXT    on a GPU, time only shapes whose name contains TEXT\n"
@@ -428,19 +424,17 @@ static size_t run_cpu(const char *only, bool bench)
     return run;
 }
 
-#ifdef QN_HAVE_CUDA
-static size_t run_cuda(const char *only, bool bench)
+static size_t run_backend(const qn_checked_backend *backend, const char *only, bool bench)
 {
     size_t run = 0;
-    for (size_t i = 0; i < qn_n_cuda_operations; i++)
-        if (!only || !strcmp(only, qn_cuda_operations[i].name)) {
-            run_one(qn_cuda_operations[i].name, qn_cuda_operations[i].check, NO_LEVELS, bench);
+    for (size_t i = 0; i < backend->n_operations; i++)
+        if (!only || !strcmp(only, backend->operations[i].name)) {
+            run_one(backend->operations[i].name, backend->operations[i].check, NO_LEVELS, bench);
             run++;
         }
-    qn_check_cuda_close();
+    backend->close();
     return run;
 }
-#endif
 
 /* An option with a value. 0, or the exit status of a usage error. */
 static int take_value(struct options *options, const char *option, const char *value)
@@ -503,16 +497,17 @@ static int take_options(struct options *options, int argc, char **argv)
 /* Run the operations on the device; 0, or the exit status if it cannot be used. */
 static int run_on(const qn_device_name *device, const struct options *options, size_t *run)
 {
-    switch (device->kind) {
-    case QN_DEVICE_CPU: *run = run_cpu(options->only, options->bench); return 0;
-    case QN_DEVICE_CUDA:
-#ifdef QN_HAVE_CUDA
-        if (!qn_check_cuda_open(device->ordinal))
-            return 1;
-        *run = run_cuda(options->only, options->bench);
+    if (device->backend && qn_device_is_cpu(device)) {
+        *run = run_cpu(options->only, options->bench);
         return 0;
-#endif
-    case QN_DEVICE_AUTO: break;
+    }
+    for (const qn_checked_backend *const *backend = qn_checked_backends; device->backend && *backend; backend++) {
+        if (strcmp((*backend)->name, device->backend->name) != 0)
+            continue;
+        if (!(*backend)->open(device->ordinal))
+            return 1;
+        *run = run_backend(*backend, options->only, options->bench);
+        return 0;
     }
     return usage("not a device of this build", device->text);
 }

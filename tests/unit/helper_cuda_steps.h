@@ -4,7 +4,10 @@
 
 #include "helper_cuda_model.h"
 
-#include "cuda/executor/operations.h"
+#include "cuda/executor/executor.h"
+#include "cuda/executor/model.h"
+#include "gpu/buckets.h"
+#include "gpu/inputs.h"
 #include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/elementwise/elementwise.h"
 #include "cuda/kernels/matmul/embed.h"

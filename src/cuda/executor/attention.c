@@ -1,5 +1,5 @@
 /* The operations of attention layers as launches. */
-#include "cuda/executor/operations.h"
+#include "cuda/executor/attention.h"
 
 #include "cuda/kernels/aura/aura.h"
 #include "cuda/kernels/rope/rope.h"
@@ -7,11 +7,11 @@
 qn_status qn_cuda_run_angles(const qn_cuda_rows_step *s)
 {
     const qn_rope_angles_args args = { .positions = qn_cuda_step_positions(s),
-                                       .frequencies = s->model->frequencies,
-                                       .cosines = s->model->cosines.address,
-                                       .sines = s->model->sines.address,
-                                       .attn_factor = s->model->plan->attn_factor,
-                                       .n_rot = (uint32_t)s->model->plan->heads.n_rot };
+                                       .frequencies = s->weights->frequencies,
+                                       .cosines = s->workspace->cosines.address,
+                                       .sines = s->workspace->sines.address,
+                                       .attn_factor = s->common->plan->attn_factor,
+                                       .n_rot = (uint32_t)s->common->plan->heads.n_rot };
     qn_launch config;
     QN_TRY(qn_rope_gpu_angles(args.n_rot, s->n, &config));
     return qn_cuda_step_launch(s, &config, &args); /* no PDL: the previous work may be a copy, which cannot trigger it */
@@ -76,7 +76,7 @@ static qn_status quantize_pages(const qn_cuda_rows_step *s, int layer, int next,
 
 qn_status qn_cuda_quantize_pages(const qn_cuda_rows_step *s)
 {
-    const qn_plan *plan = s->model->plan;
+    const qn_plan *plan = s->common->plan;
     int first = -1, second = -1;
     uint32_t n_layers = 0;
     for (size_t i = 0; i < plan->n_ops; i++) {
@@ -123,8 +123,8 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .value_bias = vectors->qk_norm_rope_store.v_bias,
                                         .query_weight = vectors->qk_norm_rope_store.q_norm,
                                         .key_weight = vectors->qk_norm_rope_store.k_norm,
-                                        .cosines = s->model->cosines.address,
-                                        .sines = s->model->sines.address,
+                                        .cosines = s->workspace->cosines.address,
+                                        .sines = s->workspace->sines.address,
                                         .positions = qn_cuda_step_positions(s),
                                         .sessions = qn_cuda_step_input(s, s->inputs.sequences),
                                         .key_rotation = f->codecs[0].rotation,
@@ -137,7 +137,7 @@ static qn_status run_qk_norm_rope_store(const qn_cuda_rows_step *s, const qn_op 
                                         .key_row_stride = key_row,
                                         .value_row_stride = key_row,
                                         .out_row_stride = (uint32_t)(h->n_heads * h->head_dim),
-                                        .capacity = (uint32_t)s->model->max_positions,
+                                        .capacity = (uint32_t)s->workspace->max_positions,
                                         .query_stride = query_stride(h),
                                         .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                         .eps = op->qk_norm_rope_store.eps };
@@ -154,7 +154,7 @@ static qn_attention_mask mask(const qn_cuda_rows_step *s)
     const uint64_t first = s->row * sizeof(uint32_t);
     return (qn_attention_mask){ .positions = qn_cuda_step_positions(s) + first,
                                 .sessions = qn_cuda_step_input(s, s->inputs.sequences) + first,
-                                .n_keys = (uint32_t)s->model->max_positions,
+                                .n_keys = (uint32_t)s->workspace->max_positions,
                                 .causal = 1 };
 }
 
@@ -223,8 +223,8 @@ static void add_new_rows(const qn_cuda_rows_step *s, const qn_op *op, qn_attenti
                                               .value_bias = vectors->qk_norm_rope_store.v_bias,
                                               .query_weight = vectors->qk_norm_rope_store.q_norm,
                                               .key_weight = vectors->qk_norm_rope_store.k_norm,
-                                              .cosines = s->model->cosines.address + angles,
-                                              .sines = s->model->sines.address + angles,
+                                              .cosines = s->workspace->cosines.address + angles,
+                                              .sines = s->workspace->sines.address + angles,
                                               .n_rot = (uint32_t)h->n_rot,
                                               .interleaved = h->rope == QN_ROPE_TYPE_NORM,
                                               .eps = op->qk_norm_rope_store.eps };
@@ -238,14 +238,14 @@ static qn_status run_decode(const qn_cuda_rows_step *s, const qn_op *op)
         .queries = qn_cuda_step_buffer(s, op->attention.queries),
         .gates = op->attention.shape.gated ? qn_cuda_step_buffer(s, op[1].attention_combine.queries) : 0,
         .out = qn_cuda_step_buffer(s, op->attention.out),
-        .partials = s->model->partials.address,
-        .maxima = s->model->maxima.address,
-        .counters = s->model->attention_counters.address,
+        .partials = s->workspace->partials.address,
+        .maxima = s->workspace->maxima.address,
+        .counters = s->workspace->attention_counters.address,
         .mask = mask(s),
         .key_codec = codec_of(&f->codecs[0]),
         .value_codec = codec_of(&f->codecs[1]),
         .rotation = f->codecs[1].rotation,
-        .splits = qn_attention_gpu_splits(&f->attention, s->model->max_positions),
+        .splits = qn_attention_gpu_splits(&f->attention, s->workspace->max_positions),
         .n_rows = (uint32_t)s->n_few,
         .n_heads = (uint32_t)op->attention.shape.n_heads,
         .n_kv_heads = (uint32_t)op->attention.shape.n_kv_heads,

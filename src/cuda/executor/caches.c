@@ -2,7 +2,6 @@
 #include "cuda/executor/caches.h"
 
 #include "base/memory.h"
-#include "cuda/executor/model.h"
 #include "cuda/runtime/pool_memory.h"
 
 #include <pthread.h>
@@ -13,7 +12,7 @@ _Static_assert((int)PAGE == (int)QN_PAGE && (int)PAGE == (int)QN_GDN_CHUNK_TOKEN
                "pages and chunks are the same on every device");
 
 struct qn_cuda_caches {
-    qn_cuda_model *model;
+    qn_cuda_common *common;
     qn_cuda_pool_memory memory;
     qn_pool *pool; /* NULL until there is a format */
     qn_pool_class *states, *open_chunks;
@@ -59,6 +58,34 @@ static void lay_out_states(const qn_recurrent_shape *r, qn_cuda_recurrent_layout
     l->history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
     l->state_layer_bytes = qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
     l->open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
+}
+
+size_t qn_cuda_recurrent_index(const qn_plan *plan, int layer)
+{
+    size_t index = 0;
+    for (int i = 0; i < layer; i++)
+        index += plan->is_recurrent[i];
+    return index;
+}
+
+uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer)
+{
+    qn_cuda_recurrent_layout l;
+    lay_out_states(&plan->recurrent, &l);
+    return qn_cuda_recurrent_index(plan, layer) * l.state_layer_bytes;
+}
+
+qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer)
+{
+    qn_cuda_recurrent_layout l;
+    lay_out_states(&plan->recurrent, &l);
+    const uint64_t offset = qn_cuda_recurrent_index(plan, layer) * l.open.bytes;
+    l.open.keys += offset;
+    l.open.values += offset;
+    l.open.scales += offset;
+    l.open.decays += offset;
+    l.open.inputs += offset;
+    return l.open;
 }
 
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
@@ -148,7 +175,7 @@ static qn_status create_classes(qn_cuda_caches *c)
     qn_cuda_recurrent_layout l;
     if (!c->n_recurrent)
         return QN_OK;
-    lay_out_states(&c->model->plan->recurrent, &l);
+    lay_out_states(&c->common->plan->recurrent, &l);
     QN_TRY(qn_pool_add_class(c->pool, "recurrent state on the GPU", c->n_recurrent * l.state_layer_bytes, &c->states));
     return qn_pool_add_class(c->pool, "open chunk on the GPU", c->n_recurrent * l.open.bytes, &c->open_chunks);
 }
@@ -164,13 +191,13 @@ static qn_status fill_pool(qn_cuda_caches *c)
 {
     qn_pool_memory memory;
     size_t available;
-    uint64_t budget = c->model->memory_limit;
+    uint64_t budget = c->common->memory_limit;
     if (!budget) {
-        QN_TRY(qn_cuda_available_memory(c->model->cuda, &available));
+        QN_TRY(qn_cuda_available_memory(c->common->cuda, &available));
         budget = default_budget(available);
     }
-    const qn_cuda_work_stream work = { c->model->stream, &c->model->stream_lock };
-    QN_TRY(qn_cuda_pool_memory_open(c->model->cuda, &work, budget, &c->memory, &memory));
+    const qn_cuda_work_stream work = { c->common->stream, &c->common->stream_lock };
+    QN_TRY(qn_cuda_pool_memory_open(c->common->cuda, &work, budget, &c->memory, &memory));
     QN_TRY(qn_pool_create(&memory, budget, budget / IDLE_SHARE, &c->pool));
     return create_classes(c);
 }
@@ -196,12 +223,12 @@ static void free_format(qn_cuda_format *f, qn_cuda *cuda)
 /* Copies are in the model's stream, where steps before and after are. */
 static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t bytes)
 {
-    qn_cuda_model *model = context;
-    pthread_mutex_lock(&model->stream_lock);
-    qn_status status = qn_cuda_copy_d2d(model->cuda, model->stream, to, from, bytes);
+    qn_cuda_common *common = ((const qn_cuda_caches *)context)->common;
+    pthread_mutex_lock(&common->stream_lock);
+    qn_status status = qn_cuda_copy_d2d(common->cuda, common->stream, to, from, bytes);
     if (status == QN_OK)
-        status = qn_cuda_stream_synchronize(model->cuda, model->stream);
-    pthread_mutex_unlock(&model->stream_lock);
+        status = qn_cuda_stream_synchronize(common->cuda, common->stream);
+    pthread_mutex_unlock(&common->stream_lock);
     return status;
 }
 
@@ -209,20 +236,19 @@ static qn_status copy_item(void *context, uint64_t to, uint64_t from, size_t byt
  * steps. */
 static qn_status copy_out(void *context, void *to, uint64_t from, size_t bytes)
 {
-    const qn_cuda_model *model = context;
-    return qn_cuda_download_staged(model->cuda, to, from, bytes);
+    const qn_cuda_caches *c = context;
+    return qn_cuda_download_staged(c->common->cuda, to, from, bytes);
 }
 
 static qn_status copy_in(void *context, uint64_t to, const void *from, size_t bytes)
 {
-    const qn_cuda_model *model = context;
-    return qn_cuda_caches_upload(model->caches, to, from, bytes);
+    return qn_cuda_caches_upload(context, to, from, bytes);
 }
 
 qn_status qn_cuda_caches_upload(const qn_cuda_caches *c, uint64_t to, const void *from, size_t bytes)
 {
     QN_TRY(qn_cuda_pool_memory_wait(&c->memory));
-    return qn_cuda_upload(c->model->cuda, to, from, bytes, NULL, NULL);
+    return qn_cuda_upload(c->common->cuda, to, from, bytes, NULL, NULL);
 }
 
 static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)
@@ -249,7 +275,7 @@ static qn_status add_page_classes(qn_cuda_caches *c, qn_cuda_format *f)
 /* The classes last: nothing that follows them fails. */
 static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
 {
-    const qn_plan *plan = c->model->plan;
+    const qn_plan *plan = c->common->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
     if (f->format->key_bits) {
         f->attention.key_bits = f->format->key_bits;
@@ -264,14 +290,14 @@ static qn_status create_format(qn_cuda_caches *c, qn_cuda_format *f)
         lay_out_states(r, &f->recurrent);
     f->cache = (qn_cache){ .states = c->states,
                            .open_chunks = c->open_chunks,
-                           .folds_whole_chunks = f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->model->gdn),
+                           .folds_whole_chunks = f->n_recurrent && qn_gdn_gpu_has_chunks(r->head_k, r->head_v, &c->common->gdn),
                            .max_dropped = QN_GDN_DROPPED_ROWS,
                            .copy = copy_item,
                            .copy_out = copy_out,
                            .copy_in = copy_in,
-                           .context = c->model };
+                           .context = c };
     if (f->aura.keys)
-        QN_TRY(create_tables(f, c->model->cuda));
+        QN_TRY(create_tables(f, c->common->cuda));
     return add_page_classes(c, f);
 }
 
@@ -281,14 +307,14 @@ static qn_status add_format(qn_cuda_caches *c, const qn_kv_format *format, const
     QN_TRY(create_pool(c));
     QN_TRY(qn_alloc(&f, 1, sizeof *f, "session"));
     *f = (qn_cuda_format){ .format = format,
-                           .attention = c->model->attention,
+                           .attention = c->common->attention,
                            .codecs = { { .gain = 1 }, { .gain = 1 } },
                            .slots = c->slots,
                            .n_attention = c->n_attention,
                            .n_recurrent = c->n_recurrent };
     const qn_status status = create_format(c, f);
     if (status != QN_OK) {
-        free_format(f, c->model->cuda);
+        free_format(f, c->common->cuda);
         return status;
     }
     f->next = c->formats;
@@ -314,7 +340,7 @@ qn_status qn_cuda_caches_find(qn_cuda_caches *c, const qn_kv_format *format, con
 
 static qn_status create(qn_cuda_caches *c)
 {
-    const qn_plan *plan = c->model->plan;
+    const qn_plan *plan = c->common->plan;
     const int error = pthread_mutex_init(&c->lock, NULL);
     if (error)
         return qn_fail(QN_ERR_MEMORY, "device: no mutex: %s", strerror(error));
@@ -326,12 +352,12 @@ static qn_status create(qn_cuda_caches *c)
     return c->n_recurrent ? qn_saved_check_recurrent(&plan->recurrent, plan->n_layers) : QN_OK;
 }
 
-qn_status qn_cuda_caches_create(qn_cuda_model *model, qn_cuda_caches **out)
+qn_status qn_cuda_caches_create(qn_cuda_common *common, qn_cuda_caches **out)
 {
     qn_cuda_caches *c;
     *out = NULL;
     QN_TRY(qn_alloc(&c, 1, sizeof *c, "device"));
-    c->model = model;
+    c->common = common;
     const qn_status status = create(c);
     if (status != QN_OK) {
         qn_cuda_caches_free(c);
@@ -341,6 +367,11 @@ qn_status qn_cuda_caches_create(qn_cuda_model *model, qn_cuda_caches **out)
     return QN_OK;
 }
 
+qn_cuda_common *qn_cuda_caches_common(const qn_cuda_caches *c)
+{
+    return c->common;
+}
+
 void qn_cuda_caches_free(qn_cuda_caches *c)
 {
     if (!c)
@@ -348,7 +379,7 @@ void qn_cuda_caches_free(qn_cuda_caches *c)
     free_pool(c);
     for (qn_cuda_format *f = c->formats, *next; f; f = next) {
         next = f->next;
-        free_format(f, c->model->cuda);
+        free_format(f, c->common->cuda);
     }
     if (c->has_lock)
         pthread_mutex_destroy(&c->lock);

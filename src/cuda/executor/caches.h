@@ -15,13 +15,10 @@
 #define QN_CUDA_EXECUTOR_CACHES_H
 
 #include "cache/saved_layout.h"
-#include "cuda/runtime/runtime.h"
-#include "cuda/kernels/attention/attention.h"
+#include "cuda/executor/internal.h"
 #include "cuda/kernels/aura/aura.h"
-#include "cuda/kernels/deltanet/deltanet.h"
 #include "kernels/aura/aura.h"
 
-struct qn_cuda_model;
 typedef struct qn_cuda_caches qn_cuda_caches;
 
 /* Where the arrays of an attention layer are, in bytes from the start of the layer's part of an item. */
@@ -63,11 +60,12 @@ typedef struct qn_cuda_format {
     struct qn_cuda_format *next;
 } qn_cuda_format;
 
-/* qn_cuda_caches_create - for a model, without formats and without a pool: the pool is created with the first format, when the
+/* qn_cuda_caches_create - for a plan, without formats and without a pool: the pool is created with the first format, when the
  * weights are on the device. Free with qn_cuda_caches_free, which accepts NULL, after all memories.
  *
  * qn_cuda_caches_find - the format on the device. Created by the first call. From any thread. */
-qn_status qn_cuda_caches_create(struct qn_cuda_model *model, qn_cuda_caches **out);
+qn_status qn_cuda_caches_create(qn_cuda_common *common, qn_cuda_caches **out);
+qn_cuda_common *qn_cuda_caches_common(const qn_cuda_caches *caches);
 void qn_cuda_caches_free(qn_cuda_caches *caches);
 qn_status qn_cuda_caches_find(qn_cuda_caches *caches, const qn_kv_format *format, const qn_cuda_format **out);
 
@@ -82,5 +80,12 @@ uint64_t qn_cuda_format_bytes(const qn_cuda_format *format, size_t length);
  * heads within it. *pages (fp16 pages) is zeroed unless the format has AURA codes. The caller sets `tables`. */
 void qn_cuda_layer_cache(const qn_cuda_format *format, size_t layer, qn_attention_gpu_cache *cache,
                          qn_attention_gpu_pages *pages);
+
+/* qn_cuda_recurrent_index - a layer's index among the recurrent layers, or the number of those before it.
+ * qn_cuda_state_offset - of a recurrent layer's part of a state. qn_cuda_open_layout - of its part of an open chunk, from the start of
+ * the item. */
+size_t qn_cuda_recurrent_index(const qn_plan *plan, int layer);
+uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer);
+qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer);
 
 #endif

@@ -1,7 +1,10 @@
 /* The plan's operations as launches: which kernels run, and which buffers they read and write. The kernels themselves are in
  * kernels/; attention.c and recurrent.c have the operations of these layers. */
-#include "cuda/executor/operations.h"
+#include "cuda/executor/executor.h"
 
+#include "cuda/executor/attention.h"
+#include "cuda/executor/poison.h"
+#include "cuda/executor/recurrent.h"
 #include "cuda/kernels/elementwise/elementwise.h"
 #include "cuda/kernels/hadamard/hadamard.h"
 #include "cuda/kernels/matmul/hadamard_quantize.h"
@@ -16,11 +19,11 @@ struct acts_source {
     float eps;
 };
 
-/* Applies the source's operation and the Hadamard transform; the results are floats in model->scratch. */
+/* Applies the source's operation and the Hadamard transform; the results are floats in s->workspace->scratch. */
 static qn_status rotated_floats(const qn_cuda_rows_step *s, const struct acts_source *from, size_t width, size_t block,
                                 uint64_t signs)
 {
-    const uint64_t scratch = s->model->scratch.address;
+    const uint64_t scratch = s->workspace->scratch.address;
     uint64_t x = scratch;
     qn_launch config;
     if (from->op == QN_ACTS_OP_RMS_NORM) {
@@ -45,7 +48,7 @@ static qn_status rotated_floats(const qn_cuda_rows_step *s, const struct acts_so
 /* Whether a matmul reads the rows from which its activations would be computed. */
 static bool reads_rows(const qn_cuda_rows_step *s, const qn_op *op, const qn_cuda_gemm *gemm)
 {
-    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && qn_cuda_reads_rows(s->model, op - 1, gemm);
+    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && qn_cuda_reads_rows(s->weights, op - 1, gemm);
 }
 
 /* The layouts in which the matmuls of this operation read these activations, as bits 1 << layout. */
@@ -93,7 +96,7 @@ static struct acts_source acts_source_of(const qn_cuda_rows_step *s, const qn_op
                                      .x2 = qn_cuda_step_buffer(s, op->swiglu.up) };
     case QN_OP_GATED_NORM: /* more than one row: qn_cuda_run_recurrent_op has written them to scratch */
         if (s->n > 1)
-            return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
+            return (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->workspace->scratch.address };
         x = op->gated_norm.in;
         break;
     case QN_OP_ATTENTION_COMBINE: x = op->attention_combine.in; break;
@@ -145,7 +148,7 @@ static qn_status quantize(const qn_cuda_rows_step *s, const struct acts_source *
 /* Whether the operation before, a matmul, computes this operation's activations. */
 static bool is_fused(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && !s->in_phases && op > s->model->plan->ops &&
+    return s->n > 1 && s->n <= QN_FEW_MAX_TOKENS && !s->in_phases && op > s->common->plan->ops &&
            qn_cuda_step_op(s, op - 1)->fuses_next;
 }
 
@@ -155,8 +158,8 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
     const struct acts_source from = acts_source_of(s, op);
     const qn_op_acts *outs = qn_op_acts_of(op);
     for (size_t a = 0; outs && !is_fused(s, op) && a < outs->n; a++) {
-        const qn_plan_acts *plan = &s->model->plan->acts[outs->at[a]];
-        const qn_cuda_acts *acts = &s->model->acts[outs->at[a]];
+        const qn_plan_acts *plan = &s->common->plan->acts[outs->at[a]];
+        const qn_cuda_acts *acts = &s->workspace->acts[outs->at[a]];
         const unsigned layouts = layouts_read(s, op + 1, outs->at[a]);
         struct acts_source x = from;
         if (fuses_hadamard(s, &plan->rotation, layouts)) {
@@ -169,7 +172,7 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
         }
         if (plan->rotation.block) {
             QN_TRY(rotated_floats(s, &from, plan->width, plan->rotation.block, acts->signs));
-            x = (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->model->scratch.address };
+            x = (struct acts_source){ .op = QN_ACTS_OP_NONE, .x = s->workspace->scratch.address };
         }
         QN_TRY(quantize(s, &x, acts, plan->width, layouts));
     }
@@ -180,7 +183,7 @@ static qn_status quantize_acts(const qn_cuda_rows_step *s, const qn_op *op)
  * norm's input. */
 static bool has_rms(const qn_cuda_rows_step *s, const qn_op *op, int acts)
 {
-    const qn_plan_rotation *rotation = &s->model->plan->acts[acts].rotation;
+    const qn_plan_rotation *rotation = &s->common->plan->acts[acts].rotation;
     const qn_op *writer = op - 1;
     return (writer->kind == QN_OP_NORM || writer->kind == QN_OP_LOGIT_NORM) &&
            (!rotation->block || is_fused(s, writer) || quantizes_rotated(rotation, layouts_read(s, op, acts)));
@@ -191,25 +194,25 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
                              const qn_tiled_matrix *tiled_matrix, qn_matmul_launch *launch)
 {
     const int layout = qn_matmul_gpu_acts_layout(&tiled_matrix->tiles, s->n);
-    qn_matmul_acts acts = s->model->acts[gemm->acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
+    qn_matmul_acts acts = s->workspace->acts[gemm->acts].layouts[is_fused(s, op - 1) ? QN_CUDA_ACTS_FUSED : layout];
     if (reads_rows(s, op, gemm)) {
         const struct acts_source source = acts_source_of(s, op - 1);
         const qn_matmul_norm_rows rows = {
             .x = source.x, .weight = source.weight, .stride = tiled_matrix->n_cols, .eps = source.eps
         };
-        return qn_matmul_gpu_gemv_norm(&s->model->matmul, tiled_matrix, &rows, acts.workspace, s->n, launch);
+        return qn_matmul_gpu_gemv_norm(&s->common->matmul, tiled_matrix, &rows, acts.workspace, s->n, launch);
     }
     acts.rms_norm = has_rms(s, op, gemm->acts);
     acts.eps = acts.rms_norm ? op[-1].norm.eps : 0;
     if (!is_fused(s, op + 1))
-        return qn_matmul_gpu_matmul(&s->model->matmul, tiled_matrix, &acts, s->n, launch);
+        return qn_matmul_gpu_matmul(&s->common->matmul, tiled_matrix, &acts, s->n, launch);
     const struct acts_source source = acts_source_of(s, op + 1);
     const int id = qn_cuda_step_op(s, op)->next_acts;
     const qn_matmul_next next = { .op = source.op,
-                                  .acts = &s->model->acts[id].layouts[QN_CUDA_ACTS_FUSED],
+                                  .acts = &s->workspace->acts[id].layouts[QN_CUDA_ACTS_FUSED],
                                   .weight = source.weight,
-                                  .rotation = { s->model->acts[id].signs, s->model->plan->acts[id].rotation.block } };
-    return qn_matmul_gpu_matmul_fused(&s->model->matmul, tiled_matrix, &acts, s->n, &next, launch);
+                                  .rotation = { s->weights->signs[id], s->common->plan->acts[id].rotation.block } };
+    return qn_matmul_gpu_matmul_fused(&s->common->matmul, tiled_matrix, &acts, s->n, &next, launch);
 }
 
 /* Outputs of layers are in buffers from row 0 on, and logits in a buffer of their own: the launch depends on the number of
@@ -217,26 +220,27 @@ static qn_status gemm_launch(const qn_cuda_rows_step *s, const qn_op *op, const 
 static qn_status plan_gemm(const qn_cuda_rows_step *s, const qn_op *op, qn_cuda_gemm *gemm)
 {
     qn_tiled_matrix tiled_matrix = gemm->tiled_matrix;
-    if (gemm->launch_rows == s->n && gemm->launch_in_phases == s->in_phases && gemm->launch_generation == s->model->generation)
+    if (gemm->launch_rows == s->n && gemm->launch_in_phases == s->in_phases &&
+        gemm->launch_generation == s->workspace->generation)
         return QN_OK;
     for (size_t i = 0; i < tiled_matrix.n_outs; i++) {
         const bool logits = qn_op_is_logits(op);
         const int out = op->matmul.matrices.at[gemm->matrices[i]].out;
-        tiled_matrix.outs[i].data = logits ? s->model->logits.address : qn_cuda_rows(s->model, out);
-        tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->model->plan->n_vocab : s->model->plan->buffers[out].width);
+        tiled_matrix.outs[i].data = logits ? s->workspace->logits.address : qn_cuda_rows(s->workspace, out);
+        tiled_matrix.outs[i].stride = (uint32_t)(logits ? s->common->plan->n_vocab : s->common->plan->buffers[out].width);
     }
     gemm->launch_rows = 0;
     QN_TRY(gemm_launch(s, op, gemm, &tiled_matrix, &gemm->launch));
     gemm->launch_rows = s->n;
     gemm->launch_in_phases = s->in_phases;
-    gemm->launch_generation = s->model->generation;
+    gemm->launch_generation = s->workspace->generation;
     return QN_OK;
 }
 
 /* Those that read rows come first: they occupy few SMs, and on the others the next GEMM loads its first weights meanwhile. */
 static qn_status run_matmul(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    qn_cuda_op *cuda_op = &s->model->ops[op - s->model->plan->ops];
+    qn_cuda_op *cuda_op = &s->weights->ops[op - s->common->plan->ops];
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < cuda_op->n_gemms; i++) {
             qn_cuda_gemm *gemm = &cuda_op->gemms[i];
@@ -280,16 +284,16 @@ static qn_status run_op(const qn_cuda_rows_step *s, const qn_op *op)
 
 /* Which is faster was measured on an H200, tok/s in phases and in launches. The 27B Q1_0 model, with recurrent layers: 874 and
  * 862 with 4 sequences, 1505 and 1688 with 8. The dense 8B model: 4002 and 3826 with 8. */
-static size_t most_rows_in_phases(const qn_cuda_model *model)
+static size_t most_rows_in_phases(const qn_plan *plan)
 {
     enum { MOST_RECURRENT = 4 };
-    return model->plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
+    return plan->recurrent.n_v_heads ? MOST_RECURRENT : QN_PERSISTENT_MAX_ROWS;
 }
 
-bool qn_cuda_has_phases(const qn_cuda_model *model, size_t n)
+bool qn_cuda_has_phases(const qn_cuda_workspace *workspace, size_t n)
 {
-    return n > 1 && n <= most_rows_in_phases(model) && !model->deterministic &&
-           qn_persistent_gpu_supports(&model->persistent_gpu, &model->persistent.tiles, (uint32_t)n);
+    return n > 1 && n <= most_rows_in_phases(workspace->common->plan) && !workspace->common->deterministic &&
+           qn_persistent_gpu_supports(&workspace->common->persistent_gpu, &workspace->persistent.tiles, (uint32_t)n);
 }
 
 /* NULL: every operation is launched, without a plan. */
@@ -300,7 +304,7 @@ static qn_cuda_decode_plan *decode_plan_of(const qn_cuda_rows_step *s)
 
 static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
-    const qn_cuda_persistent_workspace *workspace = &s->model->persistent;
+    const qn_cuda_persistent_workspace *workspace = &s->workspace->persistent;
     qn_persistent_args args = { .phases = decode_plan_of(s)->memory.address + segment->phase * sizeof(qn_persistent_phase),
                                 .barrier = workspace->barrier,
                                 .positions = qn_cuda_step_positions(s),
@@ -312,13 +316,13 @@ static qn_status run_persistent(const qn_cuda_rows_step *s, const qn_cuda_segmen
                                 .acts_f32 = workspace->acts_f32 };
     qn_launch config;
     qn_cuda_set_recurrent_args(s, &args);
-    QN_TRY(qn_persistent_gpu_launch(&s->model->persistent_gpu, &workspace->tiles, (uint32_t)s->n, &config));
+    QN_TRY(qn_persistent_gpu_launch(&s->common->persistent_gpu, &workspace->tiles, (uint32_t)s->n, &config));
     return qn_cuda_step_launch(s, &config, &args);
 }
 
 static qn_status run_segment(const qn_cuda_rows_step *s, const qn_cuda_segment *segment)
 {
-    const qn_op *op = &s->model->plan->ops[segment->op];
+    const qn_op *op = &s->common->plan->ops[segment->op];
     if (segment->n_phases)
         return run_persistent(s, segment);
     return segment->skip_acts ? run_before_acts(s, op) : run_op(s, op);
@@ -326,26 +330,25 @@ static qn_status run_segment(const qn_cuda_rows_step *s, const qn_cuda_segment *
 
 qn_status qn_cuda_prepare_decode(const qn_cuda_rows_step *s)
 {
-    qn_cuda_model *model = s->model;
     qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
-    if (!decode_plan || decode_plan->generation == model->generation)
+    if (!decode_plan || decode_plan->generation == s->workspace->generation)
         return QN_OK;
-    QN_TRY(qn_cuda_plan_decode(model, s->pieces->memory, (uint32_t)s->n, decode_plan));
+    QN_TRY(qn_cuda_plan_decode(s->workspace, s->pieces->memory->format, (uint32_t)s->n, decode_plan));
     const size_t bytes = decode_plan->n_phases * sizeof *decode_plan->phases;
     if (bytes > decode_plan->memory.bytes) {
-        qn_cuda_free(model->cuda, &decode_plan->memory);
-        QN_TRY(qn_cuda_alloc(model->cuda, decode_plan->n_phases, sizeof *decode_plan->phases, "phases on the GPU",
+        qn_cuda_free(s->common->cuda, &decode_plan->memory);
+        QN_TRY(qn_cuda_alloc(s->common->cuda, decode_plan->n_phases, sizeof *decode_plan->phases, "phases on the GPU",
                              &decode_plan->memory));
     }
     if (bytes)
-        QN_TRY(qn_cuda_upload(model->cuda, decode_plan->memory.address, decode_plan->phases, bytes, NULL, NULL));
-    decode_plan->generation = model->generation;
+        QN_TRY(qn_cuda_upload(s->common->cuda, decode_plan->memory.address, decode_plan->phases, bytes, NULL, NULL));
+    decode_plan->generation = s->workspace->generation;
     return QN_OK;
 }
 
 qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 {
-    const qn_plan *plan = s->model->plan;
+    const qn_plan *plan = s->common->plan;
     const qn_cuda_decode_plan *decode_plan = decode_plan_of(s);
     for (size_t i = 0; decode_plan && i < decode_plan->n_segments; i++)
         QN_TRY(run_segment(s, &decode_plan->segments[i]));
@@ -357,14 +360,14 @@ qn_status qn_cuda_run_trunk(const qn_cuda_rows_step *s)
 
 qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n)
 {
-    const qn_plan *plan = s->model->plan;
+    const qn_plan *plan = s->common->plan;
     const qn_op *norm = plan->ops;
     while (norm->kind != QN_OP_LOGIT_NORM)
         norm++;
     const int x = norm->norm.in;
-    const qn_elementwise_gather_args args = { .x = qn_cuda_rows(s->model, x),
+    const qn_elementwise_gather_args args = { .x = qn_cuda_rows(s->workspace, x),
                                               .rows = qn_cuda_step_input(s, s->inputs.logit_rows) + first * sizeof(uint32_t),
-                                              .y = s->model->gathered.address,
+                                              .y = s->workspace->gathered.address,
                                               .n = (uint32_t)plan->buffers[x].width };
     qn_launch config;
     QN_TRY(qn_elementwise_gpu_gather(args.n, n, &config));
@@ -373,8 +376,8 @@ qn_status qn_cuda_gather_rows(const qn_cuda_rows_step *s, size_t first, size_t n
 
 qn_status qn_cuda_run_logits(const qn_cuda_rows_step *s)
 {
-    for (size_t i = 0; i < s->model->plan->n_ops; i++)
-        if (qn_op_is_logits(&s->model->plan->ops[i]))
-            QN_TRY(run_op(s, &s->model->plan->ops[i]));
+    for (size_t i = 0; i < s->common->plan->n_ops; i++)
+        if (qn_op_is_logits(&s->common->plan->ops[i]))
+            QN_TRY(run_op(s, &s->common->plan->ops[i]));
     return QN_OK;
 }

@@ -1,5 +1,5 @@
 /* A session's memory on a CUDA device: a sequence of the model's pool, and its page tables on the device. */
-#include "cuda/executor/model.h"
+#include "cuda/executor/memory.h"
 
 #include "base/memory.h"
 
@@ -17,7 +17,8 @@ static const qn_cuda_memory *cuda_memory_of_const(const qn_memory *memory)
 
 static qn_status update_tables(qn_cuda_memory *m, size_t n_pages)
 {
-    return m->sequence.cache->pages ? qn_cuda_page_tables_update(m->model, m->tables, m->format, &m->sequence, n_pages) : QN_OK;
+    return m->sequence.cache->pages ? qn_cuda_page_tables_update(m->common, m->tables, m->format, &m->sequence, n_pages)
+                                    : QN_OK;
 }
 
 static qn_status memory_prepare(qn_memory *memory, size_t n)
@@ -41,7 +42,7 @@ static void memory_free(qn_memory *memory)
 {
     qn_cuda_memory *m = cuda_memory_of(memory);
     qn_sequence_free(&m->sequence);
-    qn_cuda_page_tables_give_back(m->model, m->tables);
+    qn_cuda_page_tables_give_back(m->kept_tables, m->tables);
     qn_free(m);
 }
 
@@ -56,7 +57,7 @@ static const qn_memory_vtable vtable = {
 static qn_status create_tables(qn_cuda_memory *m)
 {
     const size_t n_pages = m->n_ctx / QN_PAGE + (m->n_ctx % QN_PAGE != 0);
-    QN_TRY(qn_cuda_page_tables_take(m->model, n_pages, &m->tables));
+    QN_TRY(qn_cuda_page_tables_take(m->kept_tables, n_pages, &m->tables));
     m->kv_table = m->tables->device.address;
     m->f16_table = m->format->attention.pages ? m->kv_table + n_pages * sizeof *m->tables->host : 0;
     return QN_OK;
@@ -64,18 +65,21 @@ static qn_status create_tables(qn_cuda_memory *m)
 
 static qn_status create(qn_cuda_memory *m, const qn_kv_format *format)
 {
-    QN_TRY(qn_cuda_caches_find(m->model->caches, format, &m->format));
+    QN_TRY(qn_cuda_caches_find(m->caches, format, &m->format));
     QN_TRY(create_tables(m));
     return qn_sequence_create(&m->format->cache, &m->sequence);
 }
 
-qn_status qn_cuda_memory_new(qn_device *device, const qn_memory_params *params, qn_memory **out)
+qn_status qn_cuda_memory_create(qn_cuda_caches *caches, qn_cuda_kept_tables *kept_tables, const qn_memory_params *params,
+                                qn_memory **out)
 {
     qn_cuda_memory *m;
     *out = NULL;
     QN_TRY(qn_alloc(&m, 1, sizeof *m, "session"));
     *m = (qn_cuda_memory){ .base = { .vtable = &vtable, .sequence = &m->sequence },
-                           .model = (qn_cuda_model *)device,
+                           .common = qn_cuda_caches_common(caches),
+                           .caches = caches,
+                           .kept_tables = kept_tables,
                            .n_ctx = params->n_ctx };
     const qn_status status = create(m, params->format);
     if (status != QN_OK) {

@@ -4,7 +4,7 @@
  * All launches have PDL. Kernels over open chunks load states and open chunks before they wait for the previous kernel. What
  * they load was written in an earlier step, or by a kernel before the previous one: each kernel that writes them is followed
  * by one that waits for it before it starts the next. */
-#include "cuda/executor/operations.h"
+#include "cuda/executor/recurrent.h"
 
 #include "cache/sequence.h"
 #include "cuda/kernels/deltanet/deltanet.h"
@@ -24,41 +24,6 @@ struct delta {
     bool has_chunks;       /* the chunk kernels support these heads */
 };
 
-static size_t recurrent_index(const qn_plan *plan, int layer)
-{
-    size_t index = 0;
-    for (int i = 0; i < layer; i++)
-        index += plan->is_recurrent[i];
-    return index;
-}
-
-static size_t state_bytes(const qn_recurrent_shape *r)
-{
-    return qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
-}
-
-static qn_gdn_open_layout open_layout(const qn_recurrent_shape *r)
-{
-    return qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
-}
-
-uint64_t qn_cuda_state_offset(const qn_plan *plan, int layer)
-{
-    return recurrent_index(plan, layer) * state_bytes(&plan->recurrent);
-}
-
-qn_gdn_open_layout qn_cuda_open_layout(const qn_plan *plan, int layer)
-{
-    qn_gdn_open_layout l = open_layout(&plan->recurrent);
-    const uint64_t offset = recurrent_index(plan, layer) * l.bytes;
-    l.keys += offset;
-    l.values += offset;
-    l.scales += offset;
-    l.decays += offset;
-    l.inputs += offset;
-    return l;
-}
-
 static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
 {
     return piece->memory->base.sequence;
@@ -68,7 +33,7 @@ static const qn_sequence *sequence_of(const qn_cuda_piece *piece)
  * write that buffer too. */
 static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
 {
-    const qn_recurrent_shape *shape = &s->model->plan->recurrent;
+    const qn_recurrent_shape *shape = &s->common->plan->recurrent;
     return (struct delta){ .conv = op - 2,
                            .delta = op - 1,
                            .out = op,
@@ -76,9 +41,9 @@ static struct delta delta_of(const qn_cuda_rows_step *s, const qn_op *op)
                            .cache = sequence_of(s->pieces)->cache,
                            .width = (uint32_t)qn_recurrent_width(shape),
                            .inner = (uint32_t)(shape->n_v_heads * shape->head_v),
-                           .result = s->n == 1 ? qn_cuda_step_buffer(s, op->gated_norm.in) : s->model->scratch.address,
-                           .layer = recurrent_index(s->model->plan, op->layer),
-                           .has_chunks = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->model->gdn) };
+                           .result = s->n == 1 ? qn_cuda_step_buffer(s, op->gated_norm.in) : s->workspace->scratch.address,
+                           .layer = qn_cuda_recurrent_index(s->common->plan, op->layer),
+                           .has_chunks = qn_gdn_gpu_has_chunks(shape->head_k, shape->head_v, &s->common->gdn) };
 }
 
 static float delta_scale(const struct delta *d)
@@ -89,7 +54,7 @@ static float delta_scale(const struct delta *d)
 /* The address of a row of a buffer. */
 static uint64_t row_of(const qn_cuda_rows_step *s, int buffer, size_t row)
 {
-    return qn_cuda_step_buffer(s, buffer) + row * s->model->plan->buffers[buffer].width * sizeof(float);
+    return qn_cuda_step_buffer(s, buffer) + row * s->common->plan->buffers[buffer].width * sizeof(float);
 }
 
 /* ---- Open chunks ---- */
@@ -106,13 +71,13 @@ static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta
                                .factor = qn_cuda_step_op(s, d->conv)->vectors.conv.factor,
                                .norm = qn_cuda_step_op(s, d->out)->vectors.gated_norm.weight,
                                .out = d->result,
-                               .arrivals = s->model->arrivals.address,
+                               .arrivals = s->workspace->arrivals.address,
                                .states = qn_pool_base(d->cache->states),
                                .open = qn_pool_base(d->cache->open_chunks),
                                .state_stride = qn_pool_stride(d->cache->states),
-                               .state_offset = d->layer * state_bytes(d->shape),
+                               .state_offset = qn_cuda_state_offset(s->common->plan, d->out->layer),
                                .open_stride = qn_pool_stride(d->cache->open_chunks),
-                               .open_offset = d->layer * open_layout(d->shape).bytes,
+                               .open_offset = d->layer * qn_cuda_open_layout(s->common->plan, 0).bytes,
                                .layers = 1,
                                .k_heads = (uint32_t)d->shape->n_k_heads,
                                .v_heads = (uint32_t)d->shape->n_v_heads,
@@ -130,7 +95,7 @@ static qn_gdn_open_args open_args(const qn_cuda_rows_step *s, const struct delta
 static qn_status launch_open_step(const qn_cuda_rows_step *s, const struct delta *d, qn_gdn_open_args *args)
 {
     qn_launch config;
-    QN_TRY(qn_gdn_gpu_open_step(args, d->shape->head_k, d->shape->head_v, &s->model->gdn, &config));
+    QN_TRY(qn_gdn_gpu_open_step(args, d->shape->head_k, d->shape->head_v, &s->common->gdn, &config));
     return qn_cuda_step_launch_pdl(s, &config, args);
 }
 
@@ -146,10 +111,10 @@ static qn_status run_open_pieces(const qn_cuda_rows_step *s, const struct delta 
     args.state_to = qn_cuda_step_input(s, s->inputs.state_to) + at;
     args.open_slots = qn_cuda_step_input(s, s->inputs.open_chunks) + at;
     args.sequences = (uint32_t)n;
-    if (!s->is_decode || !qn_gdn_gpu_has_open_row(d->shape->head_k, d->shape->head_v, &s->model->gdn))
+    if (!s->is_decode || !qn_gdn_gpu_has_open_row(d->shape->head_k, d->shape->head_v, &s->common->gdn))
         return launch_open_step(s, d, &args);
     qn_launch config;
-    QN_TRY(qn_gdn_gpu_open_row(&args, &s->model->gdn, &config));
+    QN_TRY(qn_gdn_gpu_open_row(&args, &s->common->gdn, &config));
     return qn_cuda_step_launch_pdl(s, &config, &args);
 }
 
@@ -164,11 +129,11 @@ static qn_status run_open_rows(const qn_cuda_rows_step *s, const struct delta *d
 
 static qn_status launch_fold(const qn_cuda_rows_step *s, qn_gdn_open_args *args, const qn_gdn_open_sequence *sequence)
 {
-    const qn_recurrent_shape *r = &s->model->plan->recurrent;
+    const qn_recurrent_shape *r = &s->common->plan->recurrent;
     qn_launch config;
     args->sequence = *sequence;
     args->sequences = 1;
-    QN_TRY(qn_gdn_gpu_open_fold(args, r->head_k, r->head_v, &s->model->gdn, &config));
+    QN_TRY(qn_gdn_gpu_open_fold(args, r->head_k, r->head_v, &s->common->gdn, &config));
     return qn_cuda_step_launch_pdl(s, &config, args);
 }
 
@@ -184,7 +149,7 @@ struct chunks {
 static qn_status run_conv(const qn_cuda_rows_step *s, const struct delta *d, const struct chunks *c)
 {
     const qn_recurrent_shape *r = d->shape;
-    const uint64_t gates = s->model->gates.address, history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
+    const uint64_t gates = s->workspace->gates.address, history = qn_gdn_gpu_history(r->n_v_heads, r->head_k, r->head_v);
     const qn_gdn_conv_args args = { .qkv = row_of(s, d->conv->conv.qkv, c->row),
                                     .alpha = row_of(s, d->conv->conv.alpha, c->row),
                                     .beta_in = row_of(s, d->conv->conv.beta, c->row),
@@ -212,7 +177,7 @@ static qn_status run_conv(const qn_cuda_rows_step *s, const struct delta *d, con
 static qn_status run_rule(const qn_cuda_rows_step *s, const struct delta *d, const struct chunks *c)
 {
     const qn_recurrent_shape *r = d->shape;
-    const uint64_t gates = s->model->gates.address, q = row_of(s, d->delta->delta_rule.qkv, c->row),
+    const uint64_t gates = s->workspace->gates.address, q = row_of(s, d->delta->delta_rule.qkv, c->row),
                    keys = r->n_k_heads * r->head_k * sizeof(uint16_t);
     qn_gdn_chunk_args args = { .q = q,
                                .k = q + keys,
@@ -241,9 +206,9 @@ static qn_status run_rule(const qn_cuda_rows_step *s, const struct delta *d, con
                                .tiled = 1,
                                .normalize = 1,
                                .scale = delta_scale(d) };
-    const qn_gdn_division division = qn_gdn_gpu_divide(&args, c->n, &s->model->gdn);
+    const qn_gdn_division division = qn_gdn_gpu_divide(&args, c->n, &s->common->gdn);
     qn_gdn_chunk_launches chunk;
-    QN_TRY(qn_gdn_gpu_chunk(&args, &division, s->model->gdn.max_shared_bytes, s->model->delta_workspace.address, &chunk));
+    QN_TRY(qn_gdn_gpu_chunk(&args, &division, s->common->gdn.max_shared_bytes, s->workspace->delta_workspace.address, &chunk));
     for (size_t i = 0; i < chunk.n; i++)
         QN_TRY(qn_cuda_step_launch(s, &chunk.launches[i], &args));
     return QN_OK;
@@ -338,14 +303,14 @@ qn_status qn_cuda_run_recurrent_op(const qn_cuda_rows_step *s, const qn_op *op)
 /* Folds the full open chunk of a piece in all layers. */
 static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *piece)
 {
-    const qn_plan *plan = s->model->plan;
+    const qn_plan *plan = s->common->plan;
     const qn_recurrent_shape *r = &plan->recurrent;
     const qn_sequence *sequence = sequence_of(piece);
     qn_gdn_open_args args = { .states = qn_pool_base(sequence->cache->states),
                               .open = qn_pool_base(sequence->cache->open_chunks),
                               .state_stride = qn_pool_stride(sequence->cache->states),
                               .open_stride = qn_pool_stride(sequence->cache->open_chunks),
-                              .layers = (uint32_t)recurrent_index(plan, (int)plan->n_layers),
+                              .layers = (uint32_t)qn_cuda_recurrent_index(plan, (int)plan->n_layers),
                               .k_heads = (uint32_t)r->n_k_heads,
                               .v_heads = (uint32_t)r->n_v_heads,
                               .taps = (uint32_t)r->taps };
@@ -359,7 +324,7 @@ static qn_status fold_piece(const qn_cuda_rows_step *s, const qn_cuda_piece *pie
 
 qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s)
 {
-    for (size_t i = 0; s->model->plan->recurrent.n_v_heads && i < s->n_pieces && s->pieces[i].rows; i++) {
+    for (size_t i = 0; s->common->plan->recurrent.n_v_heads && i < s->n_pieces && s->pieces[i].rows; i++) {
         const qn_cuda_piece *piece = &s->pieces[i];
         if (piece->position - sequence_of(piece)->state_position < CHUNK)
             continue;
@@ -372,7 +337,7 @@ qn_status qn_cuda_fold_full_chunks(const qn_cuda_rows_step *s)
 
 void qn_cuda_set_recurrent_args(const qn_cuda_rows_step *s, qn_persistent_args *args)
 {
-    if (!s->model->plan->recurrent.n_v_heads)
+    if (!s->common->plan->recurrent.n_v_heads)
         return;
     const qn_cache *cache = sequence_of(s->pieces)->cache;
     args->states = qn_pool_base(cache->states);

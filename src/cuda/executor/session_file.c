@@ -1,6 +1,6 @@
 /* The contents of a session's memory as session files have them (cache/saved_layout.h): items are copied to the host one by one,
  * or layer by layer, and converted there. */
-#include "cuda/executor/model.h"
+#include "cuda/executor/memory.h"
 
 #include "base/f16.h"
 #include "base/memory.h"
@@ -30,17 +30,17 @@ struct transfer {
 
 static qn_status read_item(const struct transfer *t, uint64_t address, void *to, size_t bytes)
 {
-    qn_cuda_model *model = t->m->model;
-    pthread_mutex_lock(&model->stream_lock);
-    const qn_status status = qn_cuda_download(model->cuda, model->stream, to, address, bytes);
-    pthread_mutex_unlock(&model->stream_lock);
+    qn_cuda_common *common = t->m->common;
+    pthread_mutex_lock(&common->stream_lock);
+    const qn_status status = qn_cuda_download(common->cuda, common->stream, to, address, bytes);
+    pthread_mutex_unlock(&common->stream_lock);
     return status;
 }
 
 /* An item of the device, from or to the host's copy. */
 static qn_status copy_item(const struct transfer *t, uint64_t address, void *copy, size_t bytes)
 {
-    return t->fills ? qn_cuda_caches_upload(t->m->model->caches, address, copy, bytes) : read_item(t, address, copy, bytes);
+    return t->fills ? qn_cuda_caches_upload(t->m->caches, address, copy, bytes) : read_item(t, address, copy, bytes);
 }
 
 static void copy_values(const struct transfer *t, void *device, void *file, size_t bytes)
@@ -84,7 +84,7 @@ static void convert_codes(const struct transfer *t, bool is_keys, uint8_t *rows)
 /* The means of all layers and heads are one region. */
 static void convert_means(const struct transfer *t)
 {
-    const qn_plan *plan = t->m->model->plan;
+    const qn_plan *plan = t->m->common->plan;
     const size_t bytes = t->f->attention.n_kv_heads * t->f->attention.head_dim * sizeof(float);
     uint8_t *file = t->region;
     for (size_t layer = 0; layer < plan->n_layers; layer++) {

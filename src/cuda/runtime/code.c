@@ -2,7 +2,6 @@
 #include "cuda/runtime/code.h"
 
 #include "base/append.h"
-#include "cuda/runtime/compile.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -60,4 +60,10 @@ enum { QN_GPU_MAX_FILES = 32 };
 qn_status qn_gpu_code_files(const qn_gpu_code *code, const char *source, const qn_gpu_file *files[QN_GPU_MAX_FILES],
                             size_t *n_files);
 
+enum { QN_GPU_MAX_DEFINES = 24 };
+
+/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s *copy
+ * when it no longer needs them. QN_ERR_INVALID for more than `max`. */
+qn_status qn_gpu_options(const char *defines, char **copy, const char **out, size_t max, size_t *n);
+
 #endif

@@ -7,8 +7,6 @@
 #include "cuda/runtime/code.h"
 #include "cuda/runtime/cubin_file.h"
 
-enum { QN_GPU_MAX_DEFINES = 24 };
-
 /* A compilation: files[0] is the source, the others are the files that it includes. */
 typedef struct qn_gpu_unit {
     const qn_gpu_file *const *files;
@@ -30,9 +28,5 @@ qn_status qn_nvcc_compile(const char *nvcc, unsigned seconds, const qn_gpu_unit 
  * QN_ERR_UNSUPPORTED if the library is missing or compilation fails. */
 qn_status qn_nvrtc_compile(const char *library, const qn_gpu_unit *unit, void **cubin, size_t *bytes,
                            char compiler[QN_COMPILER_MAX]);
-
-/* qn_gpu_options - split definitions at spaces into *n strings in `out`, which point into *copy. The caller free()s *copy
- * when it no longer needs them. QN_ERR_INVALID for more than `max`. */
-qn_status qn_gpu_options(const char *defines, char **copy, const char **out, size_t max, size_t *n);
 
 #endif

@@ -1,33 +1,14 @@
-/* Opening and closing a device; streams and events. Memory is in memory.c, launches and graphs are in launch.c. */
+/* Opening and closing a device; streams and events. Memory is in allocate.c, kernels are in kernel.c,
+ * launches and graphs in launch.c. */
 #include "cuda/runtime/runtime.h"
 
 #include "cuda/runtime/context.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { NVCC_SECONDS = 600 };
-
-qn_status qn_cuda_make_current(qn_cuda *device)
-{
-    return QN_CU(device->driver, cuCtxSetCurrent, device->context);
-}
-
-void qn_cuda_log(qn_cuda *device, const char *format, ...)
-{
-    char line[QN_ERROR_TEXT_MAX + 128];
-    va_list args;
-    if (!device->on_log)
-        return;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    pthread_mutex_lock(&device->lock);
-    device->on_log(device->user, line);
-    pthread_mutex_unlock(&device->lock);
-}
 
 qn_status qn_cuda_count(const qn_cuda_driver *driver, int *count)
 {

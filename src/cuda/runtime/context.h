@@ -74,7 +74,10 @@ struct qn_cuda {
 };
 
 /* qn_cuda_make_current - make the device's context current in this thread. */
-qn_status qn_cuda_make_current(qn_cuda *device);
+static inline qn_status qn_cuda_make_current(const qn_cuda *device)
+{
+    return QN_CU(device->driver, cuCtxSetCurrent, device->context);
+}
 
 /* qn_cuda_launch_now - qn_cuda_launch without a delay before it. */
 qn_status qn_cuda_launch_now(qn_cuda *device, qn_cuda_stream stream, const qn_launch *launch, const void *args);

@@ -7,11 +7,26 @@
 #include "cuda/runtime/compile.h"
 #include "cuda/runtime/context.h"
 
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+void qn_cuda_log(qn_cuda *device, const char *format, ...)
+{
+    char line[QN_ERROR_TEXT_MAX + 128];
+    va_list args;
+    if (!device->on_log)
+        return;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    pthread_mutex_lock(&device->lock);
+    device->on_log(device->user, line);
+    pthread_mutex_unlock(&device->lock);
+}
 
 const char *qn_origin_name(qn_origin origin)
 {

@@ -74,16 +74,16 @@ static void use_buffers_of(struct used *u, const qn_cuda_model *model, const qn_
     const size_t n = qn_op_operands(op, operands);
     for (size_t i = 0; i < n; i++)
         if (!operands[i].is_acts && operands[i].index >= 0)
-            use(u, model->buffers[operands[i].index]);
+            use(u, model->workspace.buffers[operands[i].index]);
     if (op->kind == QN_OP_ATTENTION) {
-        use(u, model->partials);
-        use(u, model->maxima);
+        use(u, model->workspace.partials);
+        use(u, model->workspace.maxima);
     } else if (op->kind == QN_OP_DELTA_RULE) {
-        use(u, model->gates);
-        use(u, model->delta_workspace);
+        use(u, model->workspace.gates);
+        use(u, model->workspace.delta_workspace);
     } else if (op->kind == QN_OP_LOGITS) {
-        use(u, model->gathered);
-        use(u, model->logits);
+        use(u, model->workspace.gathered);
+        use(u, model->workspace.logits);
     }
 }
 
@@ -100,11 +100,11 @@ static void parts_of_layers_have_their_buffers(void **unused)
         const qn_op *op = &x.plan.ops[i];
         if (op->kind == QN_OP_NORM || op->kind == QN_OP_LOGIT_NORM)
             used.n = 0;
-        use(&used, model->scratch);
+        use(&used, model->workspace.scratch);
         use_buffers_of(&used, model, op);
     }
     for (size_t i = 0; i < x.plan.n_buffers; i++)
-        assert_true(model->buffers[i].bytes >= 100 * x.plan.buffers[i].width * sizeof(float));
+        assert_true(model->workspace.buffers[i].bytes >= 100 * x.plan.buffers[i].width * sizeof(float));
     free_device(&x);
 }
 

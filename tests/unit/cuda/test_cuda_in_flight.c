@@ -29,8 +29,8 @@ static void launching_does_not_wait(void **unused)
             assert_int_equal(fake.synchronizations, synchronizations);
             assert_int_equal(fake.event_synchronizations, before + i);
             assert_int_equal(requests[4].token, 77);
-            assert_int_equal(pthread_mutex_trylock(&x.model->stream_lock), 0); /* others may queue work */
-            pthread_mutex_unlock(&x.model->stream_lock);
+            assert_int_equal(pthread_mutex_trylock(&x.model->common.stream_lock), 0); /* others may queue work */
+            pthread_mutex_unlock(&x.model->common.stream_lock);
             assert_ok(x.cuda.device->vtable->finish(x.cuda.device));
             assert_int_equal(fake.event_synchronizations, before + i + 1);
             assert_int_equal(requests[4].token, -1); /* there are no kernels */
@@ -73,9 +73,9 @@ static void launch_flight(struct fixture *x, struct flight *f, size_t block)
     const size_t n = f->rows.n;
     assert_ok(x->cuda.device->vtable->launch(x->cuda.device, &f->step));
     const bool is_captured = count("qn_matmul_embed", from, &embed) > 0;
-    const qn_cuda_inputs in = qn_cuda_inputs_of(qn_cuda_bucket(n), qn_cuda_bucket(n), 0);
-    const uint32_t *sources = (const void *)(x->model->block_inputs[block] + in.sources);
-    for (size_t i = 0; i < qn_cuda_bucket(n); i++)
+    const qn_gpu_inputs in = qn_gpu_inputs_of(qn_gpu_bucket(n), qn_gpu_bucket(n), 0);
+    const uint32_t *sources = (const void *)(x->model->workspace.block_inputs[block] + in.sources);
+    for (size_t i = 0; i < qn_gpu_bucket(n); i++)
         assert_int_equal(sources[i], i < n ? f->rows.rows[i].source : 0);
     assert_int_equal(count("qn_sample_argmax", from, &sampler), n > 1 || is_captured);
     if (!is_captured)
@@ -83,11 +83,11 @@ static void launch_flight(struct fixture *x, struct flight *f, size_t block)
     assert_int_equal(count("qn_matmul_embed", from, &embed), 1);
     const qn_sample_args *sample = (const void *)sampler->args;
     const qn_matmul_embed_args *args = (const void *)embed->args;
-    const uint64_t inputs = n == 1 ? (uint64_t)(uintptr_t)x->model->block_inputs[block] : x->model->inputs;
+    const uint64_t inputs = n == 1 ? (uint64_t)(uintptr_t)x->model->workspace.block_inputs[block] : x->model->workspace.inputs;
     assert_int_equal(args->tokens, inputs + in.tokens);
     assert_int_equal(args->sources, inputs + in.sources);
-    assert_int_equal(args->sampled, qn_cuda_sampled_tokens(x->model));
-    assert_int_equal(sample->tokens, qn_cuda_sampled_tokens(x->model));
+    assert_int_equal(args->sampled, qn_cuda_sampled_tokens(x->model->sampler));
+    assert_int_equal(sample->tokens, qn_cuda_sampled_tokens(x->model->sampler));
     f->results = (void *)(uintptr_t)sample->results;
 }
 
@@ -116,15 +116,15 @@ static void two_steps_in_flight(void **unused)
         label("%zu sequences", n);
         set_up(&x, "qwen35.q1_0", 0, 6);
         const qn_device_vtable *vtable = x.cuda.device->vtable;
-        memset((void *)(uintptr_t)x.model->logits.address, 0, x.model->logits.bytes);
-        assert_int_equal(x.cuda.device->ahead, QN_CUDA_MAX_SEQUENCES);
+        memset((void *)(uintptr_t)x.model->workspace.logits.address, 0, x.model->workspace.logits.bytes);
+        assert_int_equal(x.cuda.device->ahead, QN_GPU_MAX_SEQUENCES);
         for (size_t i = 0; i < 4; i++)
             fill_flight(&x, &flights[i], n, 10 + (uint32_t)i, i > 0);
         const int synchronizations = fake.synchronizations;
         launch_flight(&x, &flights[0], 0);
         launch_flight(&x, &flights[1], 1);
         assert_int_equal(fake.synchronizations - synchronizations,
-                         (n == 1 || qn_cuda_has_phases(x.model, n))); /* the upload of phases, once */
+                         (n == 1 || qn_cuda_has_phases(&x.model->workspace, n))); /* the upload of phases, once */
         assert_true(flights[0].results != flights[1].results);
         play_sampler(&flights[0], 40, n / 2);
         play_sampler(&flights[1], 50, n / 2);
@@ -144,7 +144,7 @@ static void two_steps_in_flight(void **unused)
         assert_ok(vtable->finish(x.cuda.device));
         expect_tokens(&flights[2], 60, n / 2);
         launch_flight(&x, &flights[3], 0);
-        x.model->deterministic = true;
+        x.model->common.deterministic = true;
         struct flight many;
         fill_flight(&x, &many, 6, 10, false);
         many.rows.rows[1].position = 0;
@@ -184,7 +184,7 @@ static void requests_are_prepared_later(void **unused)
         label("%zu sequences", n);
         set_up(&x, "qwen35.q1_0", 0, 6);
         const qn_device_vtable *vtable = x.cuda.device->vtable;
-        const size_t words = qn_sample_mask_words(x.model->plan->n_vocab);
+        const size_t words = qn_sample_mask_words(x.model->common.plan->n_vocab);
         p.allowed = malloc(words * sizeof *p.allowed);
         assert_non_null(p.allowed);
         for (size_t i = 0; i < words; i++)

@@ -9,6 +9,7 @@
 #include "helper_plan.h"
 
 #include "cuda/kernels/aura/aura.h"
+#include "base/append.h"
 #include "cuda/kernels/attention/attention.h"
 #include "cuda/kernels/deltanet/deltanet.h"
 #include "cuda/kernels/elementwise/elementwise.h"
@@ -19,6 +20,7 @@
 #include "cuda/kernels/persistent/persistent.h"
 #include "cuda/kernels/rope/rope.h"
 #include "cuda/kernels/sample/sample.h"
+#include "plan/limits.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -91,14 +93,15 @@ static struct region *region_of(uint64_t address)
 static void put(const char *format, ...)
 {
     char text[256];
+    qn_text_buffer to = QN_APPEND_TO(text);
     va_list args;
     va_start(args, format);
-    const int n = vsnprintf(text, sizeof text, format, args);
+    qn_append_list(&to, format, args);
     va_end(args);
-    assert_in_range(n, 0, sizeof text - 1);
-    XXH3_64bits_update(trace.hash, text, (size_t)n);
+    assert_false(to.is_cut);
+    XXH3_64bits_update(trace.hash, text, to.length);
     if (trace.log)
-        fwrite(text, 1, (size_t)n, trace.log);
+        fwrite(text, 1, to.length, trace.log);
 }
 
 /* A word whose high half is that of an address of the arena, though it is none: a 32-bit number and padding, in which there is
@@ -400,12 +403,6 @@ struct fixture {
     char name[160];
 };
 
-/* Small models have heads that AURA has no codec for: their cache is fp16. */
-static bool has_codec(size_t head_dim)
-{
-    return head_dim % 16 == 0 && head_dim >= 64;
-}
-
 static void set_up(struct fixture *x, const struct model *model, const struct way *way)
 {
     *x = (struct fixture){ .model = model->name, .way = way };
@@ -421,7 +418,10 @@ static void set_up(struct fixture *x, const struct model *model, const struct wa
     setenv("QN_CUDA", way->variable, 1);
     assert_ok(qn_cpu_features(&cpu));
     assert_ok(qn_team_create(1, &x->cuda.team));
-    set_format(&x->cuda, has_codec(x->cuda.hparams.head_dim) ? way->bits : 0);
+    /* Small models have heads that AURA has no codec for: their cache is fp16. */
+    const bool has_codes = way->bits && qn_aura_has_dim(x->cuda.hparams.head_dim);
+    snprintf(x->name, sizeof x->name, has_codes ? "aura%u" : "f16", way->bits);
+    assert_ok(qn_kv_format_named(x->name, &x->cuda.format));
     const qn_cuda_executor_params params = { .base = { .plan = &x->cuda.plan,
                                                        .team = x->cuda.team,
                                                        .cpu = cpu,

@@ -633,7 +633,7 @@ static void budget(void **unused)
     (void)unused;
     struct cuda_fixture x;
     set_up(&x, "qwen3.q1_0", 0);
-    ((qn_cuda_model *)x.device)->memory_limit = 2 * (uint64_t)FAKE_GRANULE;
+    ((qn_cuda_model *)x.device)->common.memory_limit = 2 * (uint64_t)FAKE_GRANULE;
     const size_t n_ctx = 100 * PAGE;
     const qn_memory_params params = memory_params(&x, n_ctx, BATCH);
     qn_memory *memory, *other;

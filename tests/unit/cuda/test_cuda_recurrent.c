@@ -2,7 +2,7 @@
  * positions and the addresses of states that each of them is given. */
 #include "helper_cuda_api.h"
 
-#include "cuda/executor/operations.h"
+#include "cuda/executor/recurrent.h"
 
 #define CUBIN(source, defines) FAKE_CUBIN("deltanet/deltanet_" source ".cu", defines)
 #define ADVANCE(rest) CUBIN("advance", "-DQN_HEAD_K=128 -DQN_GDN_STAGES=3 " rest)
@@ -48,7 +48,9 @@ struct fixture {
     qn_cuda_buffer buffers[BUFFERS];
     bool is_recurrent[3];
     qn_plan plan;
-    qn_cuda_model model;
+    qn_cuda_common common;
+    qn_cuda_weights weights;
+    qn_cuda_workspace workspace;
     qn_cuda_rows_step step;
     uint32_t host_inputs[64];
     size_t state_bytes, history;
@@ -104,16 +106,19 @@ static void set_up(struct fixture *x, size_t head)
                          .n_layers = 3,
                          .recurrent = { K_HEADS, V_HEADS, head, head, TAPS },
                          .is_recurrent = x->is_recurrent };
-    x->model = (qn_cuda_model){ .plan = &x->plan,
-                                .ops = x->cuda_ops,
-                                .buffers = x->buffers,
-                                .gdn = { 227 << 10, 132 },
-                                .inputs = INPUTS,
-                                .scratch.address = SCRATCH,
-                                .host_inputs = (uint8_t *)x->host_inputs };
-    assert_ok(qn_cuda_open(&params, &x->model.cuda));
+    x->common = (qn_cuda_common){ .plan = &x->plan, .gdn = { 227 << 10, 132 } };
+    x->weights = (qn_cuda_weights){ .common = &x->common, .ops = x->cuda_ops };
+    x->workspace = (qn_cuda_workspace){ .common = &x->common,
+                                        .weights = &x->weights,
+                                        .buffers = x->buffers,
+                                        .inputs = INPUTS,
+                                        .scratch.address = SCRATCH,
+                                        .block_inputs = { (uint8_t *)x->host_inputs } };
+    assert_ok(qn_cuda_open(&params, &x->common.cuda));
     fake.args_bytes = args_bytes;
-    x->step = (qn_cuda_rows_step){ .model = &x->model,
+    x->step = (qn_cuda_rows_step){ .common = &x->common,
+                                   .weights = &x->weights,
+                                   .workspace = &x->workspace,
                                    .pieces = x->pieces,
                                    .inputs = { .cu_seqlens = 0,
                                                .first_positions = 32,
@@ -125,7 +130,7 @@ static void set_up(struct fixture *x, size_t head)
 
 static void tear_down(struct fixture *x)
 {
-    qn_cuda_close(x->model.cuda);
+    qn_cuda_close(x->common.cuda);
     qn_pool_free(x->pools[0]);
     qn_pool_free(x->pools[1]);
     fake_expect_empty();

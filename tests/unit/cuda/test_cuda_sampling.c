@@ -3,7 +3,7 @@
  * GPU. */
 #include "helper_cuda.h"
 
-#include "cuda/executor/model.h"
+#include "cuda/executor/sampling.h"
 #include "kernels/canon.h"
 
 #include <math.h>
@@ -40,44 +40,53 @@ static size_t args_bytes(const char *function)
     return sizeof(qn_sample_args);
 }
 
-static qn_cuda_model model_new(void)
+/* A workspace of logits and inputs alone, and its sampler. */
+struct fixture {
+    qn_cuda_common common;
+    qn_cuda_workspace workspace;
+    qn_cuda_sampler *sampler;
+};
+
+static void set_up(struct fixture *x)
 {
-    qn_cuda_model model = { .plan = &plan };
+    *x = (struct fixture){ .common = { .plan = &plan }, .workspace = { .common = &x->common } };
     fake.no_param_info = true;
     const qn_cuda_driver *driver = fake_driver();
     fake.args_bytes = args_bytes;
     plan.n_vocab = VOCAB;
     qn_sample_kernels_init(&kernels, 0);
-    model.sample = kernels;
-    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &model.cuda));
-    assert_ok(qn_cuda_stream_create(model.cuda, &model.stream));
-    assert_ok(qn_cuda_alloc(model.cuda, ROWS * VOCAB, sizeof(float), "logits", &model.logits));
-    assert_ok(qn_cuda_alloc_host(model.cuda, VOCAB * sizeof(float), "logits", (void **)&model.host_logits));
-    assert_ok(qn_cuda_alloc_host(model.cuda, PARAMS + ROWS * sizeof(qn_sample_params), "inputs", (void **)&model.host_inputs));
-    model.block_inputs[0] = model.host_inputs;
-    assert_ok(qn_cuda_alloc(model.cuda, PARAMS + ROWS * sizeof(qn_sample_params), 1, "inputs", &inputs));
-    model.inputs = inputs.address;
-    assert_ok(qn_cuda_sampling_alloc(&model, ROWS, ROWS));
-    return model;
+    x->common.sample = kernels;
+    assert_ok(qn_cuda_open(&(qn_cuda_params){ .driver = driver, .tools = &tools }, &x->common.cuda));
+    qn_cuda *cuda = x->common.cuda;
+    qn_cuda_workspace *w = &x->workspace;
+    assert_ok(qn_cuda_stream_create(cuda, &x->common.stream));
+    assert_ok(qn_cuda_alloc(cuda, ROWS * VOCAB, sizeof(float), "logits", &w->logits));
+    assert_ok(qn_cuda_alloc_host(cuda, VOCAB * sizeof(float), "logits", (void **)&w->host_logits));
+    assert_ok(qn_cuda_alloc_host(cuda, PARAMS + ROWS * sizeof(qn_sample_params), "inputs", (void **)&w->block_inputs[0]));
+    assert_ok(qn_cuda_alloc(cuda, PARAMS + ROWS * sizeof(qn_sample_params), 1, "inputs", &inputs));
+    w->inputs = inputs.address;
+    assert_ok(qn_cuda_sampler_create(w, ROWS, ROWS, &x->sampler));
 }
 
-static void model_free(qn_cuda_model *model)
+static void tear_down(struct fixture *x)
 {
-    qn_cuda_sampling_free(model);
-    qn_cuda_sampling_free(model); /* as after a failed reservation */
-    qn_cuda_free(model->cuda, &model->logits);
-    qn_cuda_free_host(model->cuda, model->host_logits);
-    qn_cuda_free_host(model->cuda, model->host_inputs);
-    qn_cuda_free(model->cuda, &inputs);
-    qn_cuda_stream_free(model->cuda, model->stream);
-    qn_cuda_close(model->cuda);
+    qn_cuda *cuda = x->common.cuda;
+    qn_cuda_sampler_free(x->sampler);
+    qn_cuda_sampler_free(NULL); /* as after a failed reservation */
+    qn_cuda_free(cuda, &x->workspace.logits);
+    qn_cuda_free_host(cuda, x->workspace.host_logits);
+    qn_cuda_free_host(cuda, x->workspace.block_inputs[0]);
+    qn_cuda_free(cuda, &inputs);
+    qn_cuda_stream_free(cuda, x->common.stream);
+    qn_cuda_close(cuda);
     fake_expect_empty();
 }
 
 /* As with a step's other inputs. */
-static void upload_params(const qn_cuda_model *model)
+static void upload_params(const struct fixture *x)
 {
-    memcpy((void *)(uintptr_t)(model->inputs + PARAMS), model->host_inputs + PARAMS, ROWS * sizeof(qn_sample_params));
+    memcpy((void *)(uintptr_t)(x->workspace.inputs + PARAMS), x->workspace.block_inputs[0] + PARAMS,
+           ROWS * sizeof(qn_sample_params));
 }
 
 /* ---- The kernels' part ---- */
@@ -226,27 +235,28 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
     static qn_sample_request requests[ROWS], expected[ROWS];
     static uint64_t scratch[VOCAB * 3];
     assert_true(qn_sample_scratch_bytes(VOCAB) <= sizeof scratch);
-    qn_cuda_model model = model_new();
+    struct fixture x;
+    set_up(&x);
     for (int step = 0; step < 6; step++) {
         label("step %d", step);
-        qn_cuda_sampling what;
+        qn_cuda_sampling what = { .params = PARAMS };
         fill();
         const size_t n = fill_requests(requests), first = step < 3 ? (size_t)step : 0, n_rows = step == 0 ? 1 : n - first;
-        memcpy((void *)(uintptr_t)model.logits.address, logits[first], n_rows * sizeof *logits);
+        memcpy((void *)(uintptr_t)x.workspace.logits.address, logits[first], n_rows * sizeof *logits);
         for (size_t row = 0; row < n_rows; row++)
             logprobs[first + row].n = (uint32_t)(7 * row % 21);
         const int launches = fake.launches;
-        assert_ok(qn_cuda_fill_sampling(&model, requests + first, n_rows, PARAMS, &what));
+        assert_ok(qn_cuda_fill_sampling(x.sampler, requests + first, n_rows, &what));
         assert_int_equal(what.n, n_rows);
         assert_int_equal(what.mode, step == 0 ? QN_SAMPLE_ARGMAX : QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS);
-        upload_params(&model);
-        assert_ok(qn_cuda_run_sampler(&model, &what));
+        upload_params(&x);
+        assert_ok(qn_cuda_run_sampler(x.sampler, &what));
         assert_int_equal(fake.launches - launches, step == 0 ? 1 : QN_SAMPLE_LAUNCHES);
         const struct fake_launch *log = &fake.log[(fake.launches - 1) % FAKE_LAUNCHES];
         assert_true(log->pdl && log->grid[1] == n_rows);
         for (size_t row = 0; row < n_rows; row++)
             play_row((const qn_sample_args *)(const void *)log->args, row, &requests[first + row]);
-        assert_ok(qn_cuda_finish_sampling(&model, &what, requests + first));
+        assert_ok(qn_cuda_finish_sampling(x.sampler, &what, requests + first));
         memcpy(expected, requests, sizeof expected);
         for (size_t row = first; row < first + n_rows; row++) {
             qn_logprobs own = { .n = (uint32_t)(7 * (row - first) % 21) };
@@ -261,40 +271,42 @@ static void rows_are_sampled_like_on_the_cpu(void **unused)
                 assert_memory_equal(rejected[row], logits[row], sizeof *logits);
         }
     }
-    model_free(&model);
+    tear_down(&x);
 }
 
 static void no_token_is_allowed(void **unused)
 {
     (void)unused;
     static const uint32_t none[(VOCAB + 31) / 32];
-    qn_cuda_model model = model_new();
+    struct fixture x;
+    set_up(&x);
     qn_logprobs untouched = { .n = 3, .chosen = 5 };
     qn_sample_request request = { .sampling = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 },
                                   .allowed = none,
                                   .logprobs = &untouched };
-    qn_cuda_sampling what;
+    qn_cuda_sampling what = { .params = PARAMS };
     fill();
-    memcpy((void *)(uintptr_t)model.logits.address, logits[0], sizeof *logits);
-    assert_ok(qn_cuda_fill_sampling(&model, &request, 1, PARAMS, &what));
+    memcpy((void *)(uintptr_t)x.workspace.logits.address, logits[0], sizeof *logits);
+    assert_ok(qn_cuda_fill_sampling(x.sampler, &request, 1, &what));
     assert_int_equal(what.mode, QN_SAMPLE_HISTOGRAM + QN_SAMPLE_LOGPROBS);
-    upload_params(&model);
-    assert_ok(qn_cuda_run_sampler(&model, &what));
+    upload_params(&x);
+    assert_ok(qn_cuda_run_sampler(x.sampler, &what));
     play_row((const qn_sample_args *)(const void *)fake.log[(fake.launches - 1) % FAKE_LAUNCHES].args, 0, &request);
-    assert_ok(qn_cuda_finish_sampling(&model, &what, &request));
+    assert_ok(qn_cuda_finish_sampling(x.sampler, &what, &request));
     assert_int_equal(request.token, -1);
     assert_int_equal(qn_sample_status(request.best), QN_ERR_INVALID);
     assert_text("the largest of the allowed tokens is -inf");
     assert_true(untouched.n == 3 && untouched.chosen == 5);
-    model_free(&model);
+    tear_down(&x);
 }
 
 static void failed_allocations_leave_the_sampler_usable(void **unused)
 {
     (void)unused;
-    qn_cuda_model model = model_new();
+    struct fixture x;
+    set_up(&x);
     static qn_sample_request requests[ROWS];
-    qn_cuda_sampling what;
+    qn_cuda_sampling what = { .params = PARAMS };
     fill();
     const size_t n = fill_requests(requests);
     const char *const calls[] = { "cuMemAlloc", "cuMemHostAlloc" };
@@ -302,11 +314,11 @@ static void failed_allocations_leave_the_sampler_usable(void **unused)
         label("%s", calls[i]);
         fake.fails = calls[i];
         fake.fails_after = 0;
-        assert_int_not_equal(qn_cuda_fill_sampling(&model, requests, n, PARAMS, &what), QN_OK);
+        assert_int_not_equal(qn_cuda_fill_sampling(x.sampler, requests, n, &what), QN_OK);
     }
     fake.fails = NULL;
-    assert_ok(qn_cuda_fill_sampling(&model, requests, n, PARAMS, &what));
-    model_free(&model);
+    assert_ok(qn_cuda_fill_sampling(x.sampler, requests, n, &what));
+    tear_down(&x);
 }
 
 /* Launches depend on the mode and on the numbers of logits and rows. */

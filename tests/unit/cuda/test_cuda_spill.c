@@ -158,7 +158,7 @@ static void copies_through_staging_buffers(void **unused)
     assert_true(from && to);
     read_golden(&x, "qwen3.q1_0");
     create_device(&x, 0);
-    qn_cuda *cuda = ((qn_cuda_model *)x.device)->cuda;
+    qn_cuda *cuda = ((qn_cuda_model *)x.device)->common.cuda;
     assert_ok(qn_cuda_alloc(cuda, most, 1, "test", &buffer));
     for (size_t i = 0; i < most; i++)
         from[i] = (uint8_t)(i * 2654435761u >> 13);

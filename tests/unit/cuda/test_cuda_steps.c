@@ -26,7 +26,7 @@ static int gemms(const struct fixture *x)
 {
     int n = 0;
     for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
-        n += (int)(x->cuda.plan.ops[i].kind == QN_OP_EMBED ? 0 : x->model->ops[i].n_gemms);
+        n += (int)(x->cuda.plan.ops[i].kind == QN_OP_EMBED ? 0 : x->model->weights.ops[i].n_gemms);
     return n;
 }
 
@@ -34,9 +34,10 @@ static int gemms(const struct fixture *x)
 static bool reads_acts(const struct fixture *x, size_t i, int acts)
 {
     bool reads = false;
-    for (size_t g = 0; g < x->model->ops[i].n_gemms; g++)
-        reads = reads || (x->model->ops[i].gemms[g].acts == acts &&
-                          !qn_cuda_reads_rows(x->model, &x->cuda.plan.ops[i - 1], &x->model->ops[i].gemms[g]));
+    for (size_t g = 0; g < x->model->weights.ops[i].n_gemms; g++)
+        reads =
+            reads || (x->model->weights.ops[i].gemms[g].acts == acts &&
+                      !qn_cuda_reads_rows(&x->model->weights, &x->cuda.plan.ops[i - 1], &x->model->weights.ops[i].gemms[g]));
     return reads;
 }
 
@@ -47,7 +48,7 @@ static int acts(const struct fixture *x)
     int n = 0;
     for (size_t i = 1; i < x->cuda.plan.n_ops; i++) {
         const qn_op_acts *outs = qn_op_acts_of(&x->cuda.plan.ops[i]);
-        for (size_t a = 0; outs && !x->model->ops[i - 1].fuses_next && a < outs->n; a++)
+        for (size_t a = 0; outs && !x->model->weights.ops[i - 1].fuses_next && a < outs->n; a++)
             n += reads_acts(x, i + 1, outs->at[a]);
     }
     return n;
@@ -58,8 +59,8 @@ static int row_gemms(const struct fixture *x)
 {
     int n = 0;
     for (size_t i = 0; i < x->cuda.plan.n_ops; i++)
-        for (size_t g = 0; g < x->model->ops[i].n_gemms; g++)
-            n += x->cuda.plan.ops[i].kind == QN_OP_MATMUL && x->model->ops[i].gemms[g].tiled_matrix.tiles.bits == 16;
+        for (size_t g = 0; g < x->model->weights.ops[i].n_gemms; g++)
+            n += x->cuda.plan.ops[i].kind == QN_OP_MATMUL && x->model->weights.ops[i].gemms[g].tiled_matrix.tiles.bits == 16;
     return n;
 }
 
@@ -73,12 +74,12 @@ static int count_gemms(int from)
 /* The inputs on the device, which is memory of the host here. */
 static const uint32_t *input(const struct fixture *x, size_t offset)
 {
-    return (const uint32_t *)(uintptr_t)(x->model->inputs + offset);
+    return (const uint32_t *)(uintptr_t)(x->model->workspace.inputs + offset);
 }
 
 static const uint64_t *addresses(const struct fixture *x, size_t offset)
 {
-    return (const uint64_t *)(uintptr_t)(x->model->inputs + offset);
+    return (const uint64_t *)(uintptr_t)(x->model->workspace.inputs + offset);
 }
 
 /* ---- The tests ---- */
@@ -89,7 +90,7 @@ enum { N_MODELS = sizeof models / sizeof *models };
 /* The inputs of a step of n sequences from position 10 on. */
 static void expect_inputs(const struct fixture *x, size_t n, size_t bucket)
 {
-    const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
     for (size_t row = 0; row < bucket; row++) {
         const bool real = row < n;
         assert_int_equal(input(x, in.tokens)[row], real ? row + 10 + row : 0);
@@ -114,7 +115,7 @@ static int segments_of_rows(const struct fixture *x, int *n_gemms)
     for (size_t i = 0; i < plan->n_segments; i++) {
         n += plan->segments[i].n_phases > 0;
         if (plan->segments[i].op && !plan->segments[i].n_phases) /* operation 0 is the embedding */
-            *n_gemms += (int)x->model->ops[plan->segments[i].op].n_gemms;
+            *n_gemms += (int)x->model->weights.ops[plan->segments[i].op].n_gemms;
     }
     return n;
 }
@@ -147,17 +148,17 @@ static void decode_in_phases(void **unused)
         for (int k = 0; k < fake.launches; k++) /* phases read no activations that a GEMM has computed */
             if (!strcmp(launch(k)->function, "qn_matmul_gemm_few"))
                 assert_int_equal(((const qn_matmul_few_args *)(const void *)launch(k)->args)->next.op, 0);
-        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
         const qn_persistent_args *args = (const void *)persistent->args;
         assert_int_equal(args->n_rows, bucket);
-        assert_int_equal(args->positions, x.model->inputs + in.positions);
-        assert_int_equal(args->sequences, x.model->inputs + in.sequences);
+        assert_int_equal(args->positions, x.model->workspace.inputs + in.positions);
+        assert_int_equal(args->sequences, x.model->workspace.inputs + in.sequences);
         assert_true(n_segments > 1 || (args->phases == x.model->graphs->rows_plan.memory.address &&
                                        args->n_phases == x.model->graphs->rows_plan.n_phases));
         if (x.cuda.plan.recurrent.n_v_heads) {
-            assert_int_equal(args->state_positions, x.model->inputs + in.state_positions);
-            assert_int_equal(args->state_from, x.model->inputs + in.state_from);
-            assert_int_equal(args->open_slots, x.model->inputs + in.open_chunks);
+            assert_int_equal(args->state_positions, x.model->workspace.inputs + in.state_positions);
+            assert_int_equal(args->state_from, x.model->workspace.inputs + in.state_from);
+            assert_int_equal(args->open_slots, x.model->workspace.inputs + in.open_chunks);
         }
         expect_inputs(&x, n, bucket);
         tear_down(&x);
@@ -192,18 +193,18 @@ static void decode_of_many(void **unused)
         assert_int_equal(count("qn_matmul_quantize_acts", 0, &other), acts(&x));
         assert_int_equal(count("qn_matmul_gemv_norm", 0, &other), row_gemms(&x));
         assert_int_equal(count("qn_norm_rows", 0, &other) + count("qn_hadamard_tiles", 0, &other), 0);
-        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, bucket, 0);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, bucket, 0);
         const qn_attention_decode_args *args = (const void *)attention->args;
         assert_int_equal(args->n_rows, bucket);
-        assert_int_equal(args->mask.sessions, x.model->inputs + in.sequences);
-        assert_int_equal(args->mask.positions, x.model->inputs + in.positions);
-        assert_int_equal(args->cache.tables, x.model->inputs + in.kv_tables);
+        assert_int_equal(args->mask.sessions, x.model->workspace.inputs + in.sequences);
+        assert_int_equal(args->mask.positions, x.model->workspace.inputs + in.positions);
+        assert_int_equal(args->cache.tables, x.model->workspace.inputs + in.kv_tables);
         assert_int_equal(args->pdl_prefetch, 1);
-        assert_int_equal(args->counters, x.model->attention_counters.address);
+        assert_int_equal(args->counters, x.model->workspace.attention_counters.address);
         const qn_op *op = attention_of(&x);
-        assert_int_equal(args->out, x.model->buffers[op->attention.out].address);
+        assert_int_equal(args->out, x.model->workspace.buffers[op->attention.out].address);
         assert_int_equal(args->gates,
-                         op->attention.shape.gated ? x.model->buffers[op[1].attention_combine.queries].address : 0);
+                         op->attention.shape.gated ? x.model->workspace.buffers[op[1].attention_combine.queries].address : 0);
         for (size_t j = 0; j < bucket * args->n_heads; j++)
             assert_int_equal(((const uint32_t *)(uintptr_t)args->counters)[j], 0);
         expect_inputs(&x, n, bucket);
@@ -217,22 +218,22 @@ static bool expect_prepared_rows(const struct fixture *x, const qn_attention_dec
     const qn_op *op = attention_of(x) - 1;
     const qn_attention_shape *h = &op->qk_norm_rope_store.shape;
     const struct fake_launch *other = NULL;
-    const bool prepares = qn_attention_gpu_prepares_rows(&x->model->pieces[0].memory->format->attention, args->n_rows, h->n_rot,
-                                                         h->rope == QN_ROPE_TYPE_NORM);
+    const bool prepares = qn_attention_gpu_prepares_rows(&x->model->flights.pieces[0].memory->format->attention, args->n_rows,
+                                                         h->n_rot, h->rope == QN_ROPE_TYPE_NORM);
     const int from = prepares ? op->qk_norm_rope_store.queries : op->qk_norm_rope_store.out;
     assert_int_equal(count("qn_rope_qk_norm_store", 0, &other), prepares ? 0 : attention_layers(x));
-    assert_int_equal(args->queries, x->model->buffers[from].address);
+    assert_int_equal(args->queries, x->model->workspace.buffers[from].address);
     assert_int_equal(args->query_stride, x->cuda.plan.buffers[from].width);
     assert_int_equal(args->query_head_stride, prepares ? x->cuda.plan.buffers[from].width / h->n_heads : 0);
-    assert_int_equal(args->new_rows.keys, prepares ? x->model->buffers[op->qk_norm_rope_store.keys].address : 0);
+    assert_int_equal(args->new_rows.keys, prepares ? x->model->workspace.buffers[op->qk_norm_rope_store.keys].address : 0);
     if (!prepares)
         return false;
-    assert_int_equal(args->new_rows.values, x->model->buffers[op->qk_norm_rope_store.values].address);
-    assert_int_equal(args->new_rows.cosines, x->model->cosines.address);
-    assert_int_equal(args->new_rows.sines, x->model->sines.address);
+    assert_int_equal(args->new_rows.values, x->model->workspace.buffers[op->qk_norm_rope_store.values].address);
+    assert_int_equal(args->new_rows.cosines, x->model->workspace.cosines.address);
+    assert_int_equal(args->new_rows.sines, x->model->workspace.sines.address);
     assert_int_equal(args->new_rows.n_rot, h->n_rot);
-    const qn_cuda_inputs in = qn_cuda_inputs_of(args->n_rows, args->n_rows, 0);
-    assert_int_equal(args->mask.positions, x->model->inputs + in.positions);
+    const qn_gpu_inputs in = qn_gpu_inputs_of(args->n_rows, args->n_rows, 0);
+    assert_int_equal(args->mask.positions, x->model->workspace.inputs + in.positions);
     return true;
 }
 
@@ -287,7 +288,8 @@ static void graphs_are_shared(void **unused)
         for (size_t memory = 0; memory < 3; memory++) { /* the persistent decode kernel, or launches, of one row */
             rows = decode_of(&x, memory, 1, 10);
             assert_ok(run(&x, &rows));
-            const uint64_t *tables = (const void *)(x.model->host_inputs + qn_cuda_inputs_of(1, 1, 0).kv_tables);
+            const uint64_t *tables =
+                (const void *)(x.model->workspace.block_inputs[x.model->flights.block] + qn_gpu_inputs_of(1, 1, 0).kv_tables);
             assert_int_equal(tables[0], 1000 + memory);
         }
         assert_int_equal(fake.execs, 2);
@@ -353,7 +355,7 @@ static void fused_activations(void **unused)
                 before = args;
             }
             for (size_t k = 0; k < x.cuda.plan.n_ops; k++)
-                expected += x.model->ops[k].fuses_next;
+                expected += x.model->weights.ops[k].fuses_next;
             assert_int_equal(n, rows[i] <= QN_FEW_MAX_TOKENS ? expected : 0);
             if (!strcmp(models[m], "qwen3.q1_0"))
                 assert_int_equal(expected, 3 * (int)x.cuda.plan.n_layers - 1);
@@ -383,7 +385,7 @@ static void mixed_pieces(void **unused)
             add_piece(&rows, &x, pieces[p].memory, pieces[p].position, pieces[p].n, pieces[p].with_logits);
         assert_ok(run(&x, &rows));
         assert_int_equal(fake.graph_launches, 0);
-        const qn_cuda_inputs in = qn_cuda_inputs_of(177, 5, 4);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(177, 5, 4);
         for (uint32_t p = 0, row = 0; p < 5; p++) {
             assert_int_equal(input(&x, in.cu_seqlens)[p], row);
             for (size_t t = 0; t < pieces[order[p]].n; t++, row++) {
@@ -401,14 +403,14 @@ static void mixed_pieces(void **unused)
         assert_int_equal(count("qn_attention_prefill", 0, &last), attention_layers(&x));
         const qn_attention_prefill_args *prefill = (const void *)last->args;
         assert_true(prefill->n_rows == 170 && prefill->n_pieces == 2);
-        assert_int_equal(prefill->positions, x.model->inputs + in.first_positions + 3 * sizeof(uint32_t));
-        assert_int_equal(prefill->cu_seqlens, x.model->inputs + in.cu_seqlens + 3 * sizeof(uint32_t));
-        assert_int_equal(prefill->cache.tables, x.model->inputs + in.kv_tables + 3 * sizeof(uint64_t));
+        assert_int_equal(prefill->positions, x.model->workspace.inputs + in.first_positions + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cu_seqlens, x.model->workspace.inputs + in.cu_seqlens + 3 * sizeof(uint32_t));
+        assert_int_equal(prefill->cache.tables, x.model->workspace.inputs + in.kv_tables + 3 * sizeof(uint64_t));
         assert_int_equal(count("qn_elementwise_gather", 0, &last), 1);
         const qn_elementwise_gather_args *gather = (const void *)last->args;
         assert_int_equal(last->grid[1], 4);
-        assert_int_equal(gather->rows, x.model->inputs + in.logit_rows);
-        assert_int_equal(gather->y, x.model->gathered.address);
+        assert_int_equal(gather->rows, x.model->workspace.inputs + in.logit_rows);
+        assert_int_equal(gather->y, x.model->workspace.gathered.address);
         tear_down(&x);
     }
 }
@@ -439,11 +441,11 @@ static void parameters_are_inputs(void **unused)
         const int copies = fake.copies_in, from = fake.launches;
         assert_ok(x.cuda.device->vtable->run(x.cuda.device, &step));
         assert_int_equal(fake.copies_in - copies, 1);
-        const size_t bucket = mixed ? rows.n : qn_cuda_bucket(n);
-        const qn_cuda_inputs in = qn_cuda_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
+        const size_t bucket = mixed ? rows.n : qn_gpu_bucket(n);
+        const qn_gpu_inputs in = qn_gpu_inputs_of(bucket, mixed ? n : bucket, mixed ? n : 0);
         assert_int_equal(count("qn_sample_argmax", from, &last), 1);
         const qn_sample_args *args = (const void *)last->args;
-        assert_int_equal(args->params, x.model->inputs + in.sampling);
+        assert_int_equal(args->params, x.model->workspace.inputs + in.sampling);
         const qn_sample_params *params = (const void *)(uintptr_t)args->params;
         for (size_t i = 0; i < n; i++)
             assert_true(params[i].top_p == requests[i].sampling.top_p && params[i].kind == QN_SAMPLE_ARGMAX);
@@ -459,7 +461,7 @@ static void deterministic_passes(void **unused)
     struct rows rows = { .n = 0 };
     const struct fake_launch *last = NULL;
     set_up(&x, models[1], 0, 80);
-    x.model->deterministic = true;
+    x.model->common.deterministic = true;
     rows = decode_of(&x, 0, 1, 10);
     assert_ok(run(&x, &rows));
     assert_int_equal(fake.graph_launches, 1);
@@ -591,12 +593,14 @@ static void small_workspace(void **unused)
     (void)unused;
     struct fixture x;
     set_up(&x, models[1], 0, 5);
-    assert_int_equal(qn_cuda_bucket(5), 8);
-    assert_int_equal(qn_cuda_bucket(256), 256);
-    assert_int_equal(qn_cuda_bucket(257), 257);
-    qn_cuda_buffers_free(x.model);
+    assert_int_equal(qn_gpu_bucket(5), 8);
+    assert_int_equal(qn_gpu_bucket(256), 256);
+    assert_int_equal(qn_gpu_bucket(257), 257);
+    qn_cuda_sampler_free(x.model->sampler);
+    x.model->sampler = NULL;
+    qn_cuda_workspace_release(&x.model->workspace);
     assert_ok(x.cuda.device->vtable->reserve(x.cuda.device, 5, CONTEXT));
-    assert_int_equal(x.model->max_rows, 8);
+    assert_int_equal(x.model->workspace.max_rows, 8);
     const struct rows rows = decode_of(&x, 0, 5, 10);
     assert_ok(run(&x, &rows));
     tear_down(&x);

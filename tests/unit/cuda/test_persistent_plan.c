@@ -42,7 +42,7 @@ static void set_up(struct fixture *x, const char *golden, const struct shape *sh
 static void plan_rows(struct fixture *x, uint32_t n_rows)
 {
     x->n_rows = n_rows;
-    assert_ok(qn_cuda_plan_decode(x->model, (qn_cuda_memory *)x->memory, n_rows, &x->decode_plan));
+    assert_ok(qn_cuda_plan_decode(&x->model->workspace, ((qn_cuda_memory *)x->memory)->format, n_rows, &x->decode_plan));
 }
 
 static void tear_down(struct fixture *x)
@@ -119,7 +119,7 @@ static name get(struct machine *m, uint64_t address)
 
 static uint64_t buffer_address(const struct machine *m, int buffer)
 {
-    return qn_cuda_rows(m->model, buffer);
+    return qn_cuda_rows(&m->model->workspace, buffer);
 }
 
 static name gemv_name(const qn_matrix *weights, name operand)
@@ -141,7 +141,7 @@ static name value(struct machine *m, int buffer)
 
 static const qn_op_addresses *vectors_of(const struct machine *m, const qn_op *op)
 {
-    return &m->model->ops[op - m->model->plan->ops].vectors;
+    return &m->model->weights.ops[op - m->model->common.plan->ops].vectors;
 }
 
 /* What the operation quantises into its activations. */
@@ -167,8 +167,8 @@ static name floats_of(struct machine *m, const qn_op *op)
 
 static name operand_for(struct machine *m, const qn_op *writer, int acts)
 {
-    const qn_plan_rotation *rotation = &m->model->plan->acts[acts].rotation;
-    return rotated_name(floats_of(m, writer), rotation->block, m->model->acts[acts].signs);
+    const qn_plan_rotation *rotation = &m->model->common.plan->acts[acts].rotation;
+    return rotated_name(floats_of(m, writer), rotation->block, m->model->workspace.acts[acts].signs);
 }
 
 static void run_matmul(struct machine *m, const qn_op *op)
@@ -233,12 +233,12 @@ static void run_op(struct machine *m, const qn_op *op)
 /* The matrix whose first row is `row` of an array of tiles. */
 static const qn_matrix *matrix_at(const struct machine *m, uint64_t tiled_matrix, uint32_t row)
 {
-    for (size_t i = 0; i < m->model->plan->n_ops; i++)
-        for (size_t p = 0; p < m->model->ops[i].n_gemms; p++) {
-            const qn_cuda_gemm *gemv = &m->model->ops[i].gemms[p];
+    for (size_t i = 0; i < m->model->common.plan->n_ops; i++)
+        for (size_t p = 0; p < m->model->weights.ops[i].n_gemms; p++) {
+            const qn_cuda_gemm *gemv = &m->model->weights.ops[i].gemms[p];
             for (size_t out = 0; gemv->tiled_matrix.address == tiled_matrix && out < gemv->tiled_matrix.n_outs; out++)
                 if (gemv->tiled_matrix.outs[out].first_tile * QN_TILE_ROWS == row)
-                    return &m->model->plan->ops[i].matmul.matrices.at[gemv->matrices[out]].weights;
+                    return &m->model->common.plan->ops[i].matmul.matrices.at[gemv->matrices[out]].weights;
         }
     fail_msg("no matrix begins at row %u", row);
     return NULL;
@@ -309,7 +309,7 @@ static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
     if (m->x->n_rows > 1)
         assert_memory_equal(p, m->acts, sizeof *p);
     assert_true(!from->n_partials || from->data != p->out); /* other blocks still read these partials */
-    assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->matmul.n_sms);
+    assert_true(p->n_slices && p->slice_blocks && p->n_slices * p->slice_blocks <= m->model->common.matmul.n_sms);
     assert_in_range(p->n_slices * p->slice_k_tiles, p->n_k_tiles, p->n_k_tiles + p->slice_k_tiles - 1);
     put_partials(m, p->out, &location);
     if (p->sumsq)
@@ -322,7 +322,7 @@ static void run_gemv(struct machine *m, const qn_persistent_gemv *p)
 
 static void run_delta(struct machine *m, const qn_persistent_delta *s)
 {
-    const qn_recurrent_shape *r = &m->model->plan->recurrent;
+    const qn_recurrent_shape *r = &m->model->common.plan->recurrent;
     const qn_gdn_open_layout open = qn_gdn_gpu_open_layout(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
     const size_t slot = s->state_offset / qn_gdn_gpu_state_bytes(r->n_k_heads, r->n_v_heads, r->head_k, r->head_v, r->taps);
     put(m, s->out,
@@ -340,7 +340,7 @@ static void run_attention(struct machine *m, const qn_persistent_attention *s)
     const name is = NAME(ATTENTION, read_partials(m, &s->qkv, s->q_row), read_partials(m, &s->qkv, s->k_row),
                          read_partials(m, &s->qkv, s->v_row), slot, s->query_weight, s->key_weight, s->query_bias, s->key_bias,
                          s->value_bias);
-    assert_true(s->n_kv_heads * s->n_splits <= m->model->matmul.n_sms && s->n_splits <= QN_PERSISTENT_MAX_SPLITS &&
+    assert_true(s->n_kv_heads * s->n_splits <= m->model->common.matmul.n_sms && s->n_splits <= QN_PERSISTENT_MAX_SPLITS &&
                 s->n_splits);
     put(m, s->partials, is);
     put(m, s->maxima, is);

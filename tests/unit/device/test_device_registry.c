@@ -14,21 +14,18 @@ static void names(void **unused)
 {
     (void)unused;
     static const struct {
-        const char *text;
-        qn_device_kind kind;
+        const char *text, *backend; /* NULL: any */
         int ordinal;
-    } good[] = { { "cpu", QN_DEVICE_CPU, 0 },
-                 { "auto", QN_DEVICE_AUTO, 0 },
-                 { "cuda", QN_DEVICE_CUDA, 0 },
-                 { "cuda:0", QN_DEVICE_CUDA, 0 },
-                 { "cuda:13", QN_DEVICE_CUDA, 13 } };
+    } good[] = {
+        { "cpu", "cpu", 0 }, { "auto", NULL, 0 }, { "cuda", "cuda", 0 }, { "cuda:0", "cuda", 0 }, { "cuda:13", "cuda", 13 }
+    };
     static const char *const bad[] = { "",      "cpux",    "cpu:0",  "cud",     "cuda:",  "cuda1",
                                        "CPU",   "cuda:-1", "cuda:x", "cuda:1x", "auto:0", "cuda:99999999999",
                                        "cuda ", "cuda;0" };
     qn_device_name name;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         assert_ok(qn_device_name_parse("here", good[i].text, &name));
-        assert_int_equal(name.kind, good[i].kind);
+        assert_true(good[i].backend ? !strcmp(name.backend->name, good[i].backend) : !name.backend);
         assert_int_equal(name.ordinal, good[i].ordinal);
         assert_string_equal(name.text, good[i].text);
         assert_string_equal(name.source, "here");
@@ -45,16 +42,17 @@ static void sources(void **unused)
     qn_device_name name;
     unsetenv("QN_DEVICE");
     assert_ok(qn_device_name_select(NULL, &name));
-    assert_int_equal(name.kind, QN_DEVICE_AUTO);
+    assert_null(name.backend);
     setenv("QN_DEVICE", "", 1);
     assert_ok(qn_device_name_select(NULL, &name));
-    assert_int_equal(name.kind, QN_DEVICE_AUTO);
+    assert_null(name.backend);
     setenv("QN_DEVICE", "cuda:3", 1);
     assert_ok(qn_device_name_select(NULL, &name));
-    assert_true(name.kind == QN_DEVICE_CUDA && name.ordinal == 3);
+    assert_string_equal(name.backend->name, "cuda");
+    assert_int_equal(name.ordinal, 3);
     assert_string_equal(name.source, "the environment variable QN_DEVICE");
     assert_ok(qn_device_name_select("cpu", &name));
-    assert_int_equal(name.kind, QN_DEVICE_CPU);
+    assert_string_equal(name.backend->name, "cpu");
     assert_string_equal(name.source, "--device");
     setenv("QN_DEVICE", "tpu", 1);
     assert_int_equal(qn_device_name_select(NULL, &name), QN_ERR_INVALID);
@@ -67,18 +65,23 @@ static void counts_and_descriptions(void **unused)
     (void)unused;
     char text[QN_DEVICE_TEXT_MAX], expected[QN_DEVICE_TEXT_MAX];
     int count;
-    assert_ok(qn_device_count(QN_DEVICE_CPU, &count));
-    assert_int_equal(count, 1);
-    assert_ok(qn_device_count(QN_DEVICE_AUTO, &count));
-    assert_int_equal(count, 1);
-    snprintf(expected, sizeof expected, "cpu, %s", qn_cpu_name(qn_cpu_present()));
-    assert_ok(qn_device_describe(&(qn_device_name){ .kind = QN_DEVICE_CPU }, text));
-    assert_string_equal(text, expected);
     qn_device_name name;
+    assert_ok(qn_device_name_parse("here", "cpu", &name));
+    assert_ok(qn_device_count(&name, &count));
+    assert_int_equal(count, 1);
+    assert_true(qn_device_is_cpu(&name));
+    snprintf(expected, sizeof expected, "cpu, %s", qn_cpu_name(qn_cpu_present()));
+    assert_ok(qn_device_describe(&name, text));
+    assert_string_equal(text, expected);
     assert_ok(qn_device_name_parse("here", "auto", &name));
+    assert_ok(qn_device_count(&name, &count));
+    assert_int_equal(count, 1);
     assert_int_equal(qn_device_describe(&name, text), QN_ERR_INVALID);
+    const bool auto_is_cpu = qn_device_is_cpu(&name);
     assert_ok(qn_device_name_parse("here", "cuda", &name));
-    const qn_status counted = qn_device_count(QN_DEVICE_CUDA, &count);
+    assert_false(qn_device_is_cpu(&name));
+    const qn_status counted = qn_device_count(&name, &count);
+    assert_true(auto_is_cpu == (counted != QN_OK));
     assert_int_equal(qn_device_describe(&name, text), counted);
     if (counted == QN_OK)
         assert_memory_equal(text, "cuda:0, ", 8);
@@ -104,7 +107,8 @@ static void opens_by_name(void **unused)
     assert_string_equal(device->name, "cpu");
     assert_ok(device->vtable->reserve(device, 4, 16));
     device->vtable->free(device);
-    if (qn_device_count(QN_DEVICE_CUDA, &count) == QN_ERR_UNSUPPORTED) {
+    assert_ok(qn_device_name_parse("here", "cuda", &name));
+    if (qn_device_count(&name, &count) == QN_ERR_UNSUPPORTED) {
         assert_ok(qn_device_name_parse("here", "auto", &name));
         assert_ok(qn_device_open(&name, &params, &device));
         assert_string_equal(device->name, "cpu");
@@ -118,12 +122,29 @@ static void opens_by_name(void **unused)
     qn_gguf_close(file);
 }
 
+/* Each backend says what it has, with the CPU first; one that compiles kernels lists those of this program. */
+static void backends(void **unused)
+{
+    (void)unused;
+    const qn_backend *backend;
+    assert_string_equal(qn_device_backend(0)->name, "cpu");
+    assert_null(qn_device_backend(0)->kernels);
+    for (size_t i = 0; (backend = qn_device_backend(i)); i++) {
+        qn_built_in_kernel kernel;
+        size_t n = 0;
+        label("%s", backend->name);
+        assert_true(backend->count && backend->describe && backend->open);
+        for (; backend->kernels && backend->kernels->built_in(n, &kernel); n++)
+            assert_true(strstr(kernel.source, ".cu") && kernel.defines);
+        assert_int_equal(n > 0, backend->kernels != NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),
-        cmocka_unit_test(sources),
-        cmocka_unit_test(counts_and_descriptions),
+        cmocka_unit_test(backends),      cmocka_unit_test(names),
+        cmocka_unit_test(sources),       cmocka_unit_test(counts_and_descriptions),
         cmocka_unit_test(opens_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

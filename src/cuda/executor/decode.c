@@ -1,0 +1,50 @@
+/* Decode steps as CUDA graphs: one for each bucket of rows, block and cache format, captured when first needed. A graph serves all
+ * sequences: its kernels read positions, page tables and items of states from the step's inputs. */
+#include "cuda/executor/decode.h"
+
+#include "cuda/executor/attention.h"
+#include "cuda/executor/executor.h"
+#include "cuda/executor/inputs.h"
+
+#include <string.h>
+
+static qn_status run_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
+{
+    QN_TRY(qn_cuda_upload_inputs(s));
+    QN_TRY(qn_cuda_run_trunk(s));
+    QN_TRY(qn_cuda_quantize_pages(s));
+    QN_TRY(qn_cuda_run_logits(s));
+    if (sampling)
+        return qn_cuda_run_sampler(s->sampler, sampling);
+    if (!copies_logits)
+        return QN_OK;
+    return qn_cuda_copy_d2h(s->common->cuda, s->common->stream, s->workspace->host_logits, s->workspace->logits.address,
+                            s->common->plan->n_vocab * sizeof *s->workspace->host_logits);
+}
+
+static qn_status capture(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits, qn_cuda_captured *to)
+{
+    if (to->graph && to->generation == s->workspace->generation)
+        return QN_OK;
+    QN_TRY(qn_cuda_capture_begin(s->common->cuda, s->common->stream));
+    const qn_status status = run_decode(s, sampling, copies_logits);
+    if (status != QN_OK) {
+        char text[QN_ERROR_TEXT_MAX];
+        memcpy(text, qn_error_text(), sizeof text);
+        (void)qn_cuda_capture_end(s->common->cuda, s->common->stream, NULL);
+        return qn_fail(status, "%s", text);
+    }
+    QN_TRY(qn_cuda_capture_end(s->common->cuda, s->common->stream, &to->graph));
+    to->generation = s->workspace->generation;
+    return QN_OK;
+}
+
+qn_status qn_cuda_launch_decode(const qn_cuda_rows_step *s, const qn_cuda_sampling *sampling, bool copies_logits)
+{
+    const size_t block = s->block, one_row = sampling ? (size_t)sampling->mode : (size_t)QN_SAMPLE_MODES + copies_logits;
+    qn_cuda_captured *captured =
+        s->n > 1 ? &s->graphs->buckets[block][qn_gpu_bucket_index(s->n)] : &s->graphs->one_row[block][one_row];
+    QN_TRY(qn_cuda_prepare_decode(s));
+    QN_TRY(capture(s, sampling, copies_logits, captured));
+    return qn_cuda_graph_launch(s->common->cuda, captured->graph, s->common->stream);
+}

@@ -1,0 +1,31 @@
+/* What the steps of one cache format share: their decode plans, and graphs that are captured when first needed. */
+#ifndef QN_CUDA_EXECUTOR_GRAPHS_H
+#define QN_CUDA_EXECUTOR_GRAPHS_H
+
+#include "cuda/executor/persistent.h"
+#include "cuda/executor/step.h"
+#include "gpu/buckets.h"
+
+/* A graph, and qn_cuda_workspace.generation when it was captured. */
+typedef struct qn_cuda_captured {
+    qn_cuda_graph *graph;
+    uint32_t generation;
+} qn_cuda_captured;
+
+enum { QN_CUDA_ONE_ROW_GRAPHS = QN_SAMPLE_MODES + 2 };
+
+/* What the steps of one cache format share. */
+typedef struct qn_cuda_graphs {
+    struct qn_cuda_graphs *next;
+    unsigned key_bits, value_bits;
+    qn_cuda_decode_plan decode_plan, rows_plan; /* of one row; of 2 to QN_PERSISTENT_MAX_ROWS in phases */
+    /* Of each block, whose addresses they have: */
+    qn_cuda_captured one_row[QN_CUDA_BLOCKS][QN_CUDA_ONE_ROW_GRAPHS]; /* by the sampler; then without one, and with the copy */
+    qn_cuda_captured buckets[QN_CUDA_BLOCKS][QN_GPU_N_BUCKETS];       /* without a sampler; the first is not used */
+} qn_cuda_graphs;
+
+/* qn_cuda_graphs_of - those of a cache format, of the list *first, which is extended. Free the list with qn_cuda_graphs_free. */
+qn_status qn_cuda_graphs_of(qn_cuda_graphs **first, const qn_cuda_format *format, qn_cuda_graphs **out);
+void qn_cuda_graphs_free(qn_cuda *cuda, qn_cuda_graphs *first);
+
+#endif

@@ -1,0 +1,81 @@
+/* A step: rows that are executed together, and the parts of the executor that their launches read. */
+#ifndef QN_CUDA_EXECUTOR_STEP_H
+#define QN_CUDA_EXECUTOR_STEP_H
+
+#include "cuda/executor/memory.h"
+#include "cuda/executor/sampling.h"
+#include "gpu/inputs.h"
+
+#include <stddef.h>
+
+/* Consecutive rows of one sequence in a step. */
+typedef struct qn_cuda_piece {
+    qn_cuda_memory *memory;
+    uint32_t row, n, position; /* rows [row, row + n) of the step; position of the first */
+    const qn_row *rows;        /* [n] of the caller; NULL: padding, on the device a piece without rows */
+} qn_cuda_piece;
+
+/* A step on the device; for QN_OP_LOGIT_NORM and QN_OP_LOGITS some of its rows.
+ *
+ * In a decode step each piece is one row, and the logits of all rows are computed. The arguments of its launches then depend
+ * on the number of rows, the cache format and buffers alone, so that one graph serves all such steps. */
+typedef struct qn_cuda_rows_step {
+    qn_cuda_common *common;
+    qn_cuda_weights *weights;
+    const qn_cuda_workspace *workspace;
+    qn_cuda_sampler *sampler;
+    struct qn_cuda_graphs *graphs;
+    size_t block;                /* of the host's part of the inputs, and of the results */
+    const qn_cuda_piece *pieces; /* [n_pieces] of one cache format, by ascending row; those of few rows first */
+    size_t n_pieces;
+    size_t row, n; /* rows [row, row + n) of the buffers */
+    size_t n_few;  /* rows [0, n_few) are of pieces of few rows, whose attention is one launch */
+    bool is_decode;
+    bool in_phases; /* several rows of a decode step by the persistent decode kernel */
+    qn_gpu_inputs inputs;
+    size_t n_samples;  /* parameters of sampling that are uploaded with them */
+    uint64_t logit_in; /* logit rows: address of the gathered rows; 0: they are rows of the buffer */
+} qn_cuda_rows_step;
+
+/* Where the arrays of the inputs are on the device. */
+static inline uint64_t qn_cuda_step_input(const qn_cuda_rows_step *s, size_t offset)
+{
+    return s->workspace->inputs + offset;
+}
+
+static inline uint64_t qn_cuda_step_positions(const qn_cuda_rows_step *s)
+{
+    return qn_cuda_step_input(s, s->inputs.positions);
+}
+
+static inline qn_status qn_cuda_step_launch(const qn_cuda_rows_step *s, const qn_launch *what, const void *args)
+{
+    return qn_cuda_launch(s->common->cuda, s->common->stream, what, args);
+}
+
+/* Launches with PDL: the kernel may start before the previous one ends, and waits itself (qn_pdl_wait) before it accesses
+ * that one's data. */
+static inline qn_status qn_cuda_step_launch_pdl(const qn_cuda_rows_step *s, qn_launch *what, const void *args)
+{
+    what->pdl = true;
+    return qn_cuda_step_launch(s, what, args);
+}
+
+/* The address of the step's first row in a buffer of the plan. */
+static inline uint64_t qn_cuda_step_buffer(const qn_cuda_rows_step *s, int id)
+{
+    return qn_cuda_rows(s->workspace, id) + s->row * s->common->plan->buffers[id].width * sizeof(float);
+}
+
+static inline const qn_cuda_op *qn_cuda_step_op(const qn_cuda_rows_step *s, const qn_op *op)
+{
+    return &s->weights->ops[op - s->common->plan->ops];
+}
+
+/* The array of 32-bit inputs at an offset, on the host. */
+static inline uint32_t *qn_cuda_host_input(const qn_cuda_rows_step *s, size_t offset)
+{
+    return (uint32_t *)(void *)(s->workspace->block_inputs[s->block] + offset);
+}
+
+#endif
