@@ -17,7 +17,7 @@ typedef struct qn_answer {
     size_t n_prompt, n_reused; /* tokens of the prompt, and those of them that the session held */
     size_t n_generated;
     double prompt_seconds, generate_seconds; /* until the first token, and from it on */
-    qn_stop_reason reason;
+    qn_finish finish;
     bool broken; /* standard output takes no more */
 } qn_answer;
 
@@ -30,7 +30,7 @@ typedef struct qn_answer {
  *
  * QN_ERR_CANCELLED after Ctrl-C before the first token. */
 qn_status qn_answer_generate(qn_session *session, const qn_model *model, const qn_prompt *prompt,
-                             const qn_generate_params *params, qn_reasoning_view view, qn_answer *answer);
+                             const qn_request_params *params, qn_reasoning_view view, qn_answer *answer);
 void qn_answer_free(qn_answer *answer);
 
 #endif

@@ -13,9 +13,9 @@ typedef struct qn_stream {
 } qn_stream;
 
 /* qn_stream_generate - qn_generate with `params` (its callbacks and user pointer are set here), streaming as it goes. Returns
- * qn_generate's status. Ctrl-C cancels it, and only while it runs. A failing standard output ends it with QN_STOP_CALLBACK and
+ * qn_generate's status. Ctrl-C cancels it, and only while it runs. A failing standard output ends it with QN_FINISH_CALLBACK and
  * stream->broken. */
-qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_generate_params params,
-                             qn_stream *stream, qn_generate_result *result);
+qn_status qn_stream_generate(qn_session *session, const qn_token *tokens, size_t n, qn_request_params params, qn_stream *stream,
+                             qn_request_result *result);
 
 #endif

@@ -41,6 +41,8 @@ struct qn_model {
     qn_chat_template *chat;
     char no_tokenizer[QN_ERROR_TEXT_MAX]; /* the error text if `tokenizer` is NULL */
     char *name;
+    qn_model_info info;
+    qn_chat_format chat_format;
     const char *quantisation;
     uint64_t n_params;
 };
@@ -107,6 +109,9 @@ bool qn_model_is_awaited(qn_model *model);
 /* qn_model_tokenizer - the tokeniser, or QN_ERR_UNSUPPORTED with the reason why there is none. */
 qn_status qn_model_tokenizer(const qn_model *model, const qn_tokenizer **tok);
 
+/* qn_model_find_chat_format - what qn_model_get_chat_format returns. */
+void qn_model_find_chat_format(const qn_model *model, qn_chat_format *format);
+
 /* qn_model_output - how answers are parsed: by the chat template, plain without one. False if it has tools whose calls cannot be
  * parsed back. qn_model_calls - the same where calls are needed: QN_ERR_UNSUPPORTED without them. */
 bool qn_model_output(const qn_model *model, qn_output_params *output);
@@ -128,33 +133,6 @@ qn_status qn_model_open_device(qn_model *model, const qn_model_params *params);
 
 /* qn_session_append - qn_session_eval without logits. Does not clear session->cancelled. */
 qn_status qn_session_append(qn_session *session, const qn_token *tokens, size_t n);
-
-/* What the next token is sampled by. */
-typedef struct qn_session_sampling {
-    qn_sampler *sampler;
-    struct qn_constraint *constraint; /* engine/constraint.h */
-    uint32_t answer_begin;            /* the session's length at which the answer began */
-    const qn_logit_bias *held;        /* [n_held] of qn_held_biases */
-    size_t n_held, n_holding;         /* the next n_holding tokens are sampled with them */
-    struct qn_drafter *drafter;       /* engine/draft.h */
-    size_t most_drafted;              /* tokens that may follow the next one */
-    /* Zero, and free them afterwards: of the step whose token was rejected, and the mask. */
-    float *logits;     /* [n_vocab] */
-    uint32_t *allowed; /* [qn_sample_mask_words(n_vocab)] */
-    uint32_t *masks;   /* [QN_DRAFT_TOKENS, qn_sample_mask_words(n_vocab)] of a draft */
-    /* Out: tokens that were sampled, and all but the last evaluated. */
-    qn_token *sampled; /* [1 + QN_DRAFT_TOKENS] */
-    size_t n_sampled;
-} qn_session_sampling;
-
-/* qn_session_sample - append tokens, n >= 1, as qn_session_append does, and sample the next token, and with a drafter perhaps more,
- * of which all but the last are appended, too.
- *
- * QN_ERR_INVALID if a logit is NaN or the largest is infinite, or no token may follow; the tokens have been appended. */
-qn_status qn_session_sample(qn_session *session, const qn_token *tokens, size_t n, qn_session_sampling *sampling);
-
-/* qn_session_drop_sampled - take back the last n tokens that qn_session_sample has appended. Nothing was appended since. */
-void qn_session_drop_sampled(qn_session *session, size_t n);
 
 /* qn_sampler_next_request - the parameters of the next sample. Consumes a random number unless sampling is greedy.
  *

@@ -17,7 +17,8 @@ qn_openai *qn_openai_alloc(size_t size, qn_openai_kind kind, qn_reading *reading
     x->kind = kind;
     x->limits = *reading->limits;
     x->base.account = x->conversation.account = x->settings.account = reading->account;
-    x->params = qn_request_defaults();
+    x->params = (qn_request_params)QN_REQUEST_PARAMS_INIT;
+    x->style = (qn_json_style)QN_JSON_STYLE_INIT;
     x->n_choices = 1;
     return x;
 }
@@ -156,7 +157,7 @@ const char *qn_openai_model(const qn_openai *x)
         return x->served->name;
     if (x->base.model)
         return x->base.model;
-    return x->served ? qn_model_get_info(x->served->model).name : "";
+    return x->served ? qn_model_get_info(x->served->model)->name : "";
 }
 
 /* ---- Answers ---- */

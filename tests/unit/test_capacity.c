@@ -16,7 +16,9 @@ static void load(const char *file, uint64_t memory, qn_model **model)
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(qn_model_load(path, &(qn_model_params){ .memory = memory, .n_threads = 1, .skip_weight_scan = true }, model));
+    assert_ok(qn_model_load(
+        path, &(qn_model_params){ .size = sizeof(qn_model_params), .memory = memory, .n_threads = 1, .skip_weight_scan = true },
+        model));
 }
 
 /* Rows are reserved and committed without evaluating them: the time would be all in the model. */
@@ -39,7 +41,9 @@ static uint64_t measure(qn_model *model, const char *kv, uint32_t n)
     bool fits = true;
     uint64_t length = 0;
     for (uint32_t i = 0; i < n; i++)
-        assert_ok(qn_session_create(model, &(qn_session_params){ .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv }, &sessions[i]));
+        assert_ok(qn_session_create(
+            model, &(qn_session_params){ .size = sizeof(qn_session_params), .n_ctx = 1 << 24, .n_batch = STEP, .kv = kv },
+            &sessions[i]));
     while (fits) {
         for (uint32_t i = 0; fits && i < n; i++)
             fits = grow(sessions[i]);
@@ -58,7 +62,7 @@ static void capacity_is_what_fits(void **unused)
     (void)unused;
     for (size_t i = 0; i < 12; i += QN_TEST_SANITIZED ? 4 : 1) { /* sanitizers are tens of times slower */
         qn_model *model;
-        qn_capacity capacity;
+        qn_capacity capacity = QN_CAPACITY_INIT;
         const char *kv = kinds[i % 2];
         const uint64_t limit = limits[i / 2 % 2];
         load(files[i / 4], limit, &model);
@@ -81,7 +85,7 @@ static void capacity_is_what_fits(void **unused)
 static void parameters(void **unused)
 {
     qn_model *model;
-    qn_capacity capacity, later;
+    qn_capacity capacity = QN_CAPACITY_INIT, later = QN_CAPACITY_INIT;
     qn_session *session;
     (void)unused;
     load("models/quern-demo.gguf", 16 << 20, &model);

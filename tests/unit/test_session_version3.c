@@ -38,7 +38,7 @@ static void assert_restore(qn_status status, const char *text)
 /* A session of the first tokens, which is saved in `bytes`. */
 static qn_session *save_session(const char *kv, size_t n_tokens, size_t *size)
 {
-    const qn_session_params params = { .n_ctx = 400, .kv = kv };
+    const qn_session_params params = { .size = sizeof(qn_session_params), .n_ctx = 400, .kv = kv };
     qn_session *session;
     assert_ok(qn_session_create(model, &params, &session));
     assert_ok(qn_session_eval(session, ids, n_tokens, QN_LOGITS_NONE, NULL));
@@ -87,7 +87,7 @@ static void version_3(void **unused)
     static const char *const names[] = { "llama.q1_0", "qwen35.q1_0" };
     (void)unused;
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-        open_model(names[m], (qn_model_params){ .n_threads = 1 }, 1);
+        open_model(names[m], (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1 }, 1);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             loads_version_3("f16", lengths[i]);
             loads_version_3("aura4", lengths[i]);
@@ -103,7 +103,7 @@ static void a_file_of_version_3(void **unused)
     qn_session *session;
     (void)unused;
     snprintf(golden, sizeof golden, "%s/tests/golden/qwen35.q1_0.aura4.session3", QN_SOURCE_DIR);
-    open_model("qwen35.q1_0", (qn_model_params){ .n_threads = 1 }, 1);
+    open_model("qwen35.q1_0", (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1 }, 1);
     assert_ok(qn_session_restore(model, golden, NULL, &session));
     assert_int_equal(qn_session_length(session), 70);
     assert_memory_equal(qn_session_tokens(session), ids, 70 * sizeof *ids);
@@ -298,7 +298,7 @@ static void files_of_a_gpu(void **unused)
     static const double tolerances[] = { 0, 1e-5, 0.03 }; /* activations of q1_0 are rounded to 8 bits */
     (void)unused;
     for (size_t m = 0; m < sizeof names / sizeof *names; m++) {
-        open_model(names[m], (qn_model_params){ .n_threads = 1 }, N_MORE);
+        open_model(names[m], (qn_model_params){ .size = sizeof(qn_model_params), .n_threads = 1 }, N_MORE);
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (size_t k = 0; k < sizeof kv / sizeof *kv; k++)
                 check_gpu_file(kv[k], lengths[i], tolerances[m]);

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pyquern._cdef import ffi
-from pyquern._lib import check, lib
+from pyquern._lib import check, lib, sized
 from pyquern.answers import ChatCompletion, Completion
 from pyquern.loading import OnProgress, load
 from pyquern.options import MAX_CTX, ChatOptions, Message, TextOptions, integer, kv_text
@@ -144,7 +144,7 @@ class Model:
 
     def capacity(self, n_sequences: int = 1, kv: str | None = None) -> Capacity:
         """How many tokens of context the memory holds, for so many sequences of the same length."""
-        capacity, text = ffi.new("qn_capacity *"), kv_text(self._kv if kv is None else kv)
+        capacity, text = sized("qn_capacity"), kv_text(self._kv if kv is None else kv)
         n_sequences = integer(n_sequences, "n_sequences", 1, 2**32 - 1)
         check(lib.qn_model_get_capacity(self._handle.pointer, text, n_sequences, capacity))
         return Capacity(*(getattr(capacity, name) for name in Capacity.__slots__))
