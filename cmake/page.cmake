@@ -1,4 +1,4 @@
-# The chat page in the binary: src/server/page/ and marked, a parser of Markdown, from Debian's libjs-marked. Without that package
+# The chat page in the binary: src/page/ and marked, a parser of Markdown, from Debian's libjs-marked. Without that package
 # marked.js is empty, and the page shows text and code blocks alone.
 
 find_file(QN_MARKED marked.min.js PATHS /usr/share/javascript/marked NO_CMAKE_FIND_ROOT_PATH DOC "marked, as Debian's libjs-marked has it")
@@ -6,7 +6,7 @@ find_file(QN_MARKED_LICENSE copyright PATHS /usr/share/doc/libjs-marked NO_CMAKE
 
 # qn_add_page() - the library quern-page.
 function(qn_add_page)
-    set(source ${PROJECT_SOURCE_DIR}/src/server/page)
+    set(source ${PROJECT_SOURCE_DIR}/src/page)
     set(folder ${PROJECT_BINARY_DIR}/page)
     file(GLOB files CONFIGURE_DEPENDS ${source}/*.html ${source}/*.css ${source}/*.js ${source}/*.svg)
     # "/" is the first row of the table.

@@ -73,8 +73,8 @@ case $version in
 esac
 cd "$QN_SOURCE_DIR"
 agrees "the newest release of CHANGELOG.md" "$(sed -n 's/^## \[\([0-9.]*\)\] - [0-9]*-[0-9]*-[0-9]*$/\1/p' CHANGELOG.md | head -n 1)" "$version"
-agrees "the tarball of README.md" "$(grep -o 'quern-[0-9.]*[0-9]\.tar\.gz' README.md | sort -u)" "quern-$version.tar.gz"
-agrees "the soname of README.md" "$(grep -o 'libquern\.so\.[0-9.]*[0-9]' README.md | sort -u)" "libquern.so.$soname"
+agrees "the tarball of docs/install.md" "$(grep -o 'quern-[0-9.]*[0-9]\.tar\.gz' docs/install.md | sort -u)" "quern-$version.tar.gz"
+agrees "the soname of docs/library.md" "$(grep -o 'libquern\.so\.[0-9.]*[0-9]' docs/library.md | sort -u)" "libquern.so.$soname"
 agrees "debian/changelog" "$(sed -n '1s/^quern (\([0-9.]*\)-[0-9]*) .*/\1/p' debian/changelog)" "$version"
 agrees "debian/control" "$(sed -n 's/^Package: libquern\([0-9.]*\)$/\1/p' debian/control)" "$soname"
 agrees "the name of the symbols file" "$(cd debian && echo libquern*.symbols)" "libquern$soname.symbols"

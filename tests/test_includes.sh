@@ -11,7 +11,7 @@ cd "$root"
 check() {
     find "$@" \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z | xargs -0 -r awk '
     BEGIN {
-        n = split("base quant gguf kernels plan cache device model text engine convert hub server cli check", order)
+        n = split("base quant gguf kernels plan cache device model text jinja chat grammar engine convert hub http protocol page serve cli", order)
         for (i = 1; i <= n; i++) rank[order[i]] = i
     }
     FNR == 1 {
@@ -67,4 +67,4 @@ refuses src/engine/x.c ../base/status.h
 refuses include/quern/x.h base/status.h
 refuses src/unknown/x.c base/status.h
 
-check src check include
+check src include

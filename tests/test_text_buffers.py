@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Text of snprintf that could pass its buffer: in src/, check/ and tests/ no code uses what snprintf or vsnprintf returns, prints
+"""Text of snprintf that could pass its buffer: in src/ and tests/ no code uses what snprintf or vsnprintf returns, prints
 behind what a buffer has, or names another size than that of the buffer. src/base/append.c does that once, for all. Nor is there a
-function that writes without a size (sprintf, strcat and the like) in src/ and check/; strcpy only where CONTRIBUTING.md says so.
+function that writes without a size (sprintf, strcat and the like) in src/ and tests/kernels/; strcpy only where CONTRIBUTING.md says so.
 
     test_text_buffers.py [ROOT]
 """
@@ -79,14 +79,14 @@ def problems(path, text):
             yield line, f"{match.group(1)} prints to '{to}', but the size is '{size}'"
         elif not size.startswith("sizeof") and re.search(r"[-*/]", size):
             yield line, f"{match.group(1)} prints to '{to}' with what is left of a size, '{size}': qn_append"
-    if not path.startswith("tests/"):
+    if not path.startswith("tests/") or path.startswith("tests/kernels/"):
         for match in re.finditer(r"\b(" + "|".join(WITHOUT_SIZE) + r")\s*\(", text):
             yield text.count("\n", 0, match.start()) + 1, f"{match.group(1)} knows no size"
 
 
 def check(root):
     n_files, found = 0, []
-    for folder in ("src", "check", "tests"):
+    for folder in ("src", "tests"):
         for where, _, names in sorted(os.walk(os.path.join(root, folder))):
             for name in sorted(names):
                 if not name.endswith((".c", ".h", ".cu", ".cuh")):

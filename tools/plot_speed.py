@@ -3,7 +3,7 @@
 
 usage: plot_speed.py [FOLDER]     FOLDER: docs/speed, where runs.json names the files that `quern bench --format json` wrote
 
-Writes FOLDER/speed.svg and prints the table of the README in Markdown. Standard library only.
+Writes FOLDER/speed.svg and prints its figures as a table in Markdown. Standard library only.
 
 To measure again, write each model's figures to the file that runs.json names, for example
     quern bench -m qwen35-27b-q1_0.gguf --device cuda -p 512 -n 128 --format json  > docs/speed/h200-qwen35-27b-q1_0.json

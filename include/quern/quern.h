@@ -73,10 +73,11 @@ typedef bool (*qn_progress_fn)(void *user, size_t done, size_t total);
 typedef void (*qn_log_fn)(void *user, const char *line);
 
 typedef struct qn_model_params {
-    size_t size;        /* set by QN_MODEL_PARAMS_INIT */
-    const char *device; /* NULL or "cpu"; "cuda" or "cuda:N", the GPU with index N, from 0; "auto": the first GPU if it
-                                   can run the model, else the CPU */
-    int n_threads;      /* CPU threads, at most 1024; 0: one per physical core */
+    size_t size; /* set by QN_MODEL_PARAMS_INIT */
+    const char
+        *device;   /* "auto" or NULL: the first GPU if it can run the model, else the CPU; "cpu"; "cuda" or "cuda:N", the GPU
+                           with index N, from 0. A GPU whose driver fails is an error with "auto" too */
+    int n_threads; /* CPU threads, at most 1024; 0: one per physical core */
     /* Bytes that the caches and states of all sessions and schedulers may take, at least 2 MiB; 0: on the CPU half of what is
      * available besides the weights, on a GPU what is free at the first session, less a tenth. */
     uint64_t memory;
@@ -266,7 +267,9 @@ QN_API qn_status qn_conversation_count(const qn_model *model, const char *conver
 
 typedef struct qn_session_params {
     size_t size;            /* set by QN_SESSION_PARAMS_INIT */
-    uint32_t n_ctx;         /* most tokens; 0: the context length used in training, at most 4096 */
+    uint32_t n_ctx;         /* most tokens; 0: the context length used in training, or the tokens that the memory of
+                               sessions holds if these are fewer (qn_capacity.tokens_per_sequence). The same rule holds for
+                               schedulers, the program and the server */
     uint32_t n_batch;       /* tokens per prefill batch, 1 to 4096; 0: 128 on the CPU, 2048 on a GPU. Affects memory and speed;
                                on the CPU it does not affect results */
     const char *kv;         /* format of the KV cache: NULL or "f16"; or AURA codes with the given number of bits: "aura8",

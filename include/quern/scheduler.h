@@ -40,7 +40,7 @@ typedef struct qn_scheduler qn_scheduler;
 typedef struct qn_scheduler_params {
     size_t size;    /* set by QN_SCHEDULER_PARAMS_INIT */
     const char *kv; /* format of the KV cache, as in qn_session_params */
-    uint32_t n_ctx; /* most tokens of a request, prompt and answer; 0: the context length used in training */
+    uint32_t n_ctx; /* most tokens of a request, prompt and answer; 0: as in qn_session_params */
     uint32_t
         max_sequences; /* most requests that are evaluated at the same time, at most max_rows; 0: 16 on the CPU, 64 on a GPU */
     /* Most requests that wait; 0: 1024. When so many do, those of a client that has fewer waiting than an equal part of them are

@@ -382,10 +382,13 @@ static int run(qn_batch *b, qn_model *model)
     const qn_args *args = b->args;
     const uint32_t sequences = (uint32_t)args->sequences;
     const size_t ahead = (size_t)AHEAD * sequences;
+    qn_capacity capacity = QN_CAPACITY_INIT;
+    if (qn_model_get_capacity(model, args->kv, 1, &capacity))
+        return qn_cli_fail();
     b->most_in_flight = ahead > LEAST_AHEAD ? ahead : LEAST_AHEAD;
     const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
                                          .kv = args->kv,
-                                         .n_ctx = (uint32_t)args->context,
+                                         .n_ctx = qn_choose_context(args, model, &capacity),
                                          .max_sequences = sequences,
                                          .max_queued = (uint32_t)b->most_in_flight,
                                          .max_rows = (uint32_t)args->batch,
@@ -394,10 +397,8 @@ static int run(qn_batch *b, qn_model *model)
                                          .prefix_host = args->prefix_host == QN_BYTES_OFF ? 0 : args->prefix_host,
                                          .no_prefix_host = args->prefix_host == QN_BYTES_OFF,
                                          .on_log = args->quiet ? NULL : qn_cli_log_note };
-    b->served = (qn_served){ .model = model,
-                             .n_ctx = params.n_ctx ? params.n_ctx : qn_model_get_info(model)->n_ctx_train,
-                             .max_tokens = -1,
-                             .sampling = (qn_sampling)QN_SAMPLING_INIT };
+    b->served =
+        (qn_served){ .model = model, .n_ctx = params.n_ctx, .max_tokens = -1, .sampling = (qn_sampling)QN_SAMPLING_INIT };
     b->served.sampling.temperature = 1; /* with no filters, as OpenAI has it */
     b->served.sampling.top_k = 0;
     b->served.sampling.top_p = 1;
@@ -420,7 +421,7 @@ static int check_args(qn_args *args)
 {
     qn_args_take_model(args);
     if (args->n_operands < 2) {
-        qn_cli_error("batch: too few arguments: usage: quern %s", qn_command_find("batch")->usage);
+        qn_cli_error("batch: too few arguments: expected IN.jsonl and OUT.jsonl (see quern batch --help)");
         return QN_EXIT_USAGE;
     }
     if (qn_args_no_more("batch", args, 2) != QN_ARGS_OK)

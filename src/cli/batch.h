@@ -3,7 +3,7 @@
 #define QN_CLI_BATCH_H
 
 #include "cli/cli.h"
-#include "server/protocol.h"
+#include "protocol/protocol.h"
 
 /* ---- batch_request.c: lines of the input ---- */
 

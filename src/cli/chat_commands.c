@@ -3,7 +3,7 @@
 
 #include "cli/cli.h"
 
-#include "text/chat_adapt.h"
+#include "chat/adapt.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "device/registry.h"
 #include "engine/state_file.h"
 #include "gguf/gguf.h"
-#include "text/jinja/jinja.h"
+#include "jinja/jinja.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -171,12 +171,27 @@ int qn_load_model(qn_args *args, bool vocab_only, bool demo_fallback, qn_model *
     return status;
 }
 
-int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session)
+static void note_longer_than_trained(const qn_args *args, uint32_t trained)
+{
+    if (args->context > (int64_t)trained && !args->quiet)
+        qn_cli_note("-c %lld is more than the %u tokens that the model was trained for", (long long)args->context,
+                    (unsigned)trained);
+}
+
+uint32_t qn_choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
 {
     const uint32_t trained = qn_model_get_info(model)->n_ctx_train;
-    if (args->context > (int64_t)trained && !args->quiet)
-        qn_cli_error("note: -c %lld is more than the %u tokens that the model was trained for", (long long)args->context,
-                     (unsigned)trained);
+    const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
+    note_longer_than_trained(args, trained);
+    if (fits < wanted && !args->quiet)
+        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv", (unsigned long long)wanted,
+                    (unsigned long long)fits);
+    return (uint32_t)(fits < wanted ? fits : wanted);
+}
+
+int qn_open_session(const qn_args *args, qn_model *model, uint32_t context, qn_session **session)
+{
+    note_longer_than_trained(args, qn_model_get_info(model)->n_ctx_train);
     const qn_session_params params = {
         .size = sizeof(qn_session_params),
         .n_ctx = args->context ? (uint32_t)args->context : context,

@@ -121,7 +121,7 @@ const qn_option qn_options[] = {
         "tokens of reasoning before it is ended (default -1: no limit)",
         "It is ended in the words of the model's chat template, and the answer goes on. The words count as new tokens."),
     INT(GENERATE | LOGITS, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
-        "context: tokens held (default: the model's, at most 4096)",
+        "context: tokens held (default: the model's, or what memory holds)",
         "The model's is what it was trained for; a note says so when N is more."),
     INT(BATCH, "-c", "--ctx", "--ctx-size", context, "N", 1, 1 << 30,
         "context: tokens of a request and its answer (default: the model's)", NULL),

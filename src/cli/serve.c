@@ -3,8 +3,8 @@
 #include "cli/serve_model.h"
 #include "cli/signals.h"
 
-#include "server/guard.h"
-#include "server/listen.h"
+#include "http/guard.h"
+#include "http/listen.h"
 
 #include <signal.h>
 #include <stdlib.h>

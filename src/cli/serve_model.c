@@ -62,20 +62,6 @@ void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES])
         name[length - strlen("-00001-of-00001.gguf")] = 0;
 }
 
-/* The context of a request: what was given or trained, at most what the memory holds. */
-static uint32_t choose_context(const qn_args *args, const qn_model *model, const qn_capacity *capacity)
-{
-    const uint32_t trained = qn_model_get_info(model)->n_ctx_train;
-    const uint64_t wanted = args->context ? (uint64_t)args->context : trained, fits = capacity->tokens_per_sequence;
-    if (wanted > trained && !args->quiet)
-        qn_cli_note("-c %llu is more than the %u tokens that the model was trained for", (unsigned long long)wanted,
-                    (unsigned)trained);
-    if (fits < wanted && !args->quiet)
-        qn_cli_note("%llu tokens of context do not fit in memory, %llu do; see --memory and --kv", (unsigned long long)wanted,
-                    (unsigned long long)fits);
-    return (uint32_t)(fits < wanted ? fits : wanted);
-}
-
 static qn_status create_scheduler(const qn_args *args, qn_model *model, uint32_t n_ctx, uint32_t n_parallel, qn_scheduler **out)
 {
     const qn_scheduler_params params = { .size = sizeof(qn_scheduler_params),
@@ -121,7 +107,7 @@ qn_status qn_serve_prepare(const qn_args *args, const char *path, qn_model *mode
     QN_TRY(qn_model_get_capacity(model, args->kv, 1, &capacity));
     if (!capacity.tokens_per_sequence)
         return qn_fail(QN_ERR_MEMORY, "serve: the memory does not hold a request; see --memory");
-    const uint32_t n_ctx = choose_context(args, model, &capacity);
+    const uint32_t n_ctx = qn_choose_context(args, model, &capacity);
     const uint64_t page_bytes = capacity.bytes_per_position * QN_PAGE;
     QN_TRY(create_scheduler(args, model, n_ctx, n_parallel, &out->scheduler));
     size_t n_breakers;

@@ -3,7 +3,7 @@
 #define QN_CLI_SERVE_MODEL_H
 
 #include "cli/args.h"
-#include "server/server.h"
+#include "serve/server.h"
 
 /* qn_serve_name - the name of a file's model: without folders, and without what says that it is one, or one of several. */
 void qn_serve_name(const char *path, char name[QN_REGISTRY_NAME_BYTES]);

@@ -17,6 +17,13 @@ qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_me
     return QN_OK;
 }
 
+uint32_t qn_model_default_context(const qn_model *model, const qn_cache *cache)
+{
+    const uint32_t trained = model->hparams.n_ctx_train < QN_MAX_CTX ? model->hparams.n_ctx_train : QN_MAX_CTX;
+    const uint64_t held = qn_cache_length(cache, 1);
+    return held && held < trained ? (uint32_t)held : trained;
+}
+
 static uint64_t stride_of(const qn_pool_class *class)
 {
     return class ? qn_pool_stride(class) : 0;

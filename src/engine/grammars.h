@@ -3,7 +3,7 @@
 #ifndef QN_ENGINE_GRAMMARS_H
 #define QN_ENGINE_GRAMMARS_H
 
-#include "text/grammar/grammar.h"
+#include "grammar/grammar.h"
 
 /* Bounds of what is kept. A grammar of more than an eighth of the bytes is not. */
 enum { QN_KEPT_GRAMMARS = 256, QN_KEPT_GRAMMAR_BYTES = 64 << 20 };

@@ -11,7 +11,7 @@
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "quern/quern.h"
-#include "text/chat.h"
+#include "chat/chat.h"
 #include "text/tokenizer.h"
 
 #include <jansson.h>
@@ -88,6 +88,9 @@ qn_status qn_model_kv_codecs(qn_model *model, const qn_kv_format *format, qn_kv_
 /* qn_model_find_cache - what sequences of a cache format are made of: known from an empty memory, which is created and freed.
  * Fills the parameters of memories but n_ctx and n_batch, which are the caller's. */
 qn_status qn_model_find_cache(qn_model *model, const qn_kv_format *format, qn_memory_params *params, const qn_cache **cache);
+
+/* qn_model_default_context - n_ctx where 0 is given: the context length used in training, or what the memory holds if that is less. */
+uint32_t qn_model_default_context(const qn_model *model, const qn_cache *cache);
 
 /* qn_model_check_tokens - whether all are of the vocabulary; `what` names them. */
 qn_status qn_model_check_tokens(const qn_model *model, const char *what, const qn_token *tokens, size_t n);
@@ -185,6 +188,16 @@ qn_status qn_pack_tensor(qn_model *model, const qn_gguf_tensor *tensor);
  *
  * QN_ERR_INVALID, with line and column. */
 qn_status qn_load_json(const char *what, const char *text, size_t length, size_t flags, json_t **out);
+
+/* qn_step_positions - the workspace of a step, in positions, for sequences of up to `length` tokens: it grows in few steps, to at
+ * most n_ctx. */
+static inline size_t qn_step_positions(size_t length, size_t n_ctx)
+{
+    size_t positions = 4096;
+    while (positions < length)
+        positions *= 2;
+    return positions < n_ctx ? positions : n_ctx;
+}
 
 /* qn_now - seconds of a monotonic clock. */
 double qn_now(void);

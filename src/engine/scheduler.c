@@ -15,8 +15,6 @@ enum { MAX_ROWS = 4096, MAX_QUEUED = 1024, MAX_SEQUENCES = 64, ROWS_OF_SEQUENCE 
 static void fill_params(const qn_model *model, qn_scheduler_params *p)
 {
     const uint32_t rows = (uint32_t)model->device->batch, most = rows / ROWS_OF_SEQUENCE;
-    p->n_ctx = p->n_ctx ? p->n_ctx : model->hparams.n_ctx_train;
-    p->n_ctx = p->n_ctx < QN_MAX_CTX ? p->n_ctx : QN_MAX_CTX;
     p->max_rows = p->max_rows ? p->max_rows : p->max_sequences > rows ? p->max_sequences : rows;
     if (!p->max_sequences)
         p->max_sequences = most < MAX_SEQUENCES ? most : MAX_SEQUENCES;
@@ -61,8 +59,10 @@ static qn_status find_cache(qn_scheduler *s)
     QN_TRY(qn_model_kv_format(s->model, s->params.kv, &format));
     qn_model_log_kv(s->model, s->params.kv, format, s->params.on_log, s->params.user);
     s->params.kv = format->name;
-    s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx, .n_batch = s->params.max_rows };
+    s->memory_params = (qn_memory_params){ .n_ctx = s->params.n_ctx ? s->params.n_ctx : 1, .n_batch = s->params.max_rows };
     QN_TRY(qn_model_find_cache(s->model, format, &s->memory_params, &s->cache));
+    if (!s->params.n_ctx)
+        s->memory_params.n_ctx = s->params.n_ctx = qn_model_default_context(s->model, s->cache);
     const qn_pool *pool = qn_pool_of(s->cache->pages ? s->cache->pages : s->cache->states);
     s->counters.memory_limit = qn_pool_get_usage((qn_pool *)pool).budget;
     if (!s->params.prefix_states)

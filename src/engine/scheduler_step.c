@@ -311,17 +311,14 @@ bool qn_scheduler_reserve_ahead(qn_scheduled *step)
 
 /* ---- Rows ---- */
 
-/* The workspace grows in few steps, to at most that of n_ctx positions. */
 size_t qn_scheduler_positions(const qn_scheduler *s, const qn_scheduled *step)
 {
-    size_t longest = 0, positions = s->generation ? s->params.n_ctx : 4096;
+    size_t longest = 0;
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         const size_t end = step->pieces[i].request->memory->sequence->length + step->pieces[i].n;
         longest = end > longest ? end : longest;
     }
-    while (positions < longest)
-        positions *= 2;
-    return positions < s->params.n_ctx ? positions : s->params.n_ctx;
+    return qn_step_positions(longest, s->params.n_ctx);
 }
 
 static void fill_piece(qn_scheduled *to, const qn_piece *piece)

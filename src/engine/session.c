@@ -8,13 +8,25 @@
 
 #include <string.h>
 
-enum { DEFAULT_CTX = 4096, MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
+enum { MAX_BATCH = 4096, DEFAULT_CHECKPOINTS = 4, MAX_CHECKPOINTS = 64 };
 
-/* Reserves workspace on the device for this session's steps. The caller holds model->lock. */
-static qn_status reserve(qn_session *session)
+/* Reserves workspace on the device for steps of this session up to `length` tokens. It grows in few steps, to at most that of the
+ * context. The caller holds model->lock. */
+static qn_status reserve(qn_session *session, size_t length)
 {
     qn_device *device = session->model->device;
-    return device->vtable->reserve(device, session->n_batch, session->n_ctx);
+    const size_t positions = qn_step_positions(length, session->n_ctx);
+    return device->vtable->reserve(device, session->n_batch, positions);
+}
+
+/* Where none is given. */
+static qn_status find_context(qn_model *model, const qn_kv_format *format, uint32_t *n_ctx)
+{
+    qn_memory_params params = { .n_ctx = 1, .n_batch = 1 };
+    const qn_cache *cache;
+    QN_TRY(qn_model_find_cache(model, format, &params, &cache));
+    *n_ctx = qn_model_default_context(model, cache);
+    return QN_OK;
 }
 
 static qn_status create(qn_session *session)
@@ -34,7 +46,7 @@ static qn_status create(qn_session *session)
     QN_TRY(qn_alloc(&session->rows, session->n_batch, sizeof *session->rows, "session"));
     QN_TRY(qn_alloc(&session->logit_rows, session->n_batch, sizeof *session->logit_rows, "session"));
     qn_model_lock(session->model);
-    const qn_status status = reserve(session);
+    const qn_status status = reserve(session, 0);
     qn_model_unlock(session->model);
     return status;
 }
@@ -59,12 +71,13 @@ qn_status qn_session_create(qn_model *model, const qn_session_params *params, qn
         return qn_fail(QN_ERR_INVALID, "checkpoints: %u, at most %d are allowed", (unsigned)params->n_checkpoints,
                        MAX_CHECKPOINTS);
     qn_model_log_kv(model, params->kv, format, params->on_log, params->user);
-    const uint32_t n_ctx_train = model->hparams.n_ctx_train;
+    if (!own.n_ctx)
+        QN_TRY(find_context(model, format, &own.n_ctx));
     qn_session *session;
     QN_TRY(qn_alloc(&session, 1, sizeof *session, "session"));
     session->model = model;
     session->format = format;
-    session->n_ctx = params->n_ctx ? params->n_ctx : n_ctx_train < DEFAULT_CTX ? n_ctx_train : DEFAULT_CTX;
+    session->n_ctx = params->n_ctx;
     session->n_batch = params->n_batch ? params->n_batch : (uint32_t)model->device->batch;
     session->n_batch = session->n_batch < session->n_ctx ? session->n_batch : session->n_ctx;
     session->max_checkpoints = params->n_checkpoints ? params->n_checkpoints : DEFAULT_CHECKPOINTS;
@@ -275,7 +288,7 @@ static qn_status eval_batch(qn_session *session, const qn_token *tokens, size_t 
     QN_TRY(session->memory->vtable->prepare(session->memory, n));
     qn_model_lock(session->model);
     /* Again in each batch: another session's reservation may have failed and released the workspace. */
-    qn_status status = reserve(session);
+    qn_status status = reserve(session, session->length + n);
     if (status == QN_OK)
         status = session->model->device->vtable->run(session->model->device, &step);
     if (status == QN_OK)

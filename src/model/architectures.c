@@ -3,6 +3,7 @@
 
 #include "base/append.h"
 #include "kernels/attention/attention.h"
+#include "model/keys.h"
 #include "model/rope.h"
 
 #include <math.h>
@@ -17,28 +18,6 @@ static const qn_architecture table[] = {
 };
 
 enum { N_ARCHITECTURES = sizeof table / sizeof table[0] };
-
-qn_status qn_key_u32(const qn_gguf *file, const char *architecture, const char *name, bool required, uint32_t *out)
-{
-    char key[128];
-    snprintf(key, sizeof key, "%s.%s", architecture, name);
-    return qn_gguf_get_u32(file, key, required, out);
-}
-
-qn_status qn_key_f32(const qn_gguf *file, const char *architecture, const char *name, bool required, float *out)
-{
-    char key[128];
-    snprintf(key, sizeof key, "%s.%s", architecture, name);
-    return qn_gguf_get_f32(file, key, required, out);
-}
-
-qn_status qn_check_range(const qn_gguf *file, const char *what, uint32_t value, uint32_t low, uint32_t high)
-{
-    if (value < low || value > high)
-        return qn_fail(QN_ERR_FORMAT, "%s: %s is %u, expected %u to %u", qn_gguf_path(file), what, (unsigned)value,
-                       (unsigned)low, (unsigned)high);
-    return QN_OK;
-}
 
 /* n_vocab is the number of rows of the embedding table; keys with a vocabulary size are ignored. */
 static qn_status read_vocabulary(const qn_gguf *file, qn_hparams *h)

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "kernels/deltanet/deltanet.h"
+#include "model/keys.h"
 
 #include <math.h>
 #include <stdio.h>

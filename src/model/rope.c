@@ -1,7 +1,7 @@
 /* Reading the keys of rotary position embedding. kernels/rope/rope.h computes the angles. */
 #include "model/rope.h"
 
-#include "model/architectures.h"
+#include "model/keys.h"
 
 #include <math.h>
 #include <stdio.h>

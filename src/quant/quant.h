@@ -29,7 +29,7 @@
  *
  * A new format needs: an entry in qn_type; a line in layout.h, and there the code of a weight if C and CUDA both read it;
  * an unpack function (and a quantiser, if files of it are to be written) in a family file, declared in families.h; a line
- * in the table of quant.c; its formula in tests/unit/test_quant.c. Dequantisation, the scan for non-finite scales, the
+ * in the table of quant.c; its formula in tests/unit/quant/test_quant.c. Dequantisation, the scan for non-finite scales, the
  * golden tests and `quern quantize` follow from the table, and so do a CPU GEMM (unpacked to qn_super_block,
  * kernels/matmul/matmul.h) and a GPU matmul (dequantised to fp16 at load, kernels/matmul/matmul_cuda.h). Both headers list
  * what a kernel of its own needs. */

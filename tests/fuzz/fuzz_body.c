@@ -6,7 +6,7 @@
 #include "mutate_json.h"
 #include "vocab_model.h"
 
-#include "server/protocol.h"
+#include "protocol/protocol.h"
 
 enum { MAX_EVENTS = 64, MAX_REQUESTS = 4 };
 

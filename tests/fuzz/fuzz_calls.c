@@ -4,7 +4,7 @@
  * An input is: a byte for the form and its delimiters, a byte for how calls are asked for, the tools and perhaps a format as
  * JSON ({"tools": [...], "format": {...}}), a zero byte, bytes that choose tokens of masks. Inputs are mutated as trees of JSON:
  * keywords of schemas come with numbers of any size, dead alternatives and references. */
-#include "text/grammar/grammar.h"
+#include "grammar/grammar.h"
 
 #include "../unit/helper_schemas.h"
 #include "../unit/helper_vocab.h"

@@ -1,8 +1,8 @@
-/* src/text/grammar/ under arbitrary sources and texts: compiling and masking end soon, a text that fits does so byte by byte
+/* src/grammar/ under arbitrary sources and texts: compiling and masking end soon, a text that fits does so byte by byte
  * and as a whole, every token of a mask fits, and what may go on does.
  *
  * An input is: a byte that chooses the kind of source, the source, a zero byte, a text that is tried. */
-#include "text/grammar/grammar.h"
+#include "grammar/grammar.h"
 
 #include "../unit/helper_vocab.h"
 

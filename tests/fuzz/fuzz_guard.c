@@ -3,8 +3,8 @@
  * An input is texts with a zero byte between them: the path, Host, Origin, Content-Type. */
 #include "fuzz.h"
 
-#include "server/bytes.h"
-#include "server/guard.h"
+#include "http/bytes.h"
+#include "http/guard.h"
 
 #include <strings.h>
 

@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 #include "cli/serve_model.h"
-#include "server/server.h"
+#include "serve/server.h"
 
 #include "cli/cli.h"
 

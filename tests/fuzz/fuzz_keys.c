@@ -4,7 +4,7 @@
  * An input is: a header's value, a zero byte, a file, a zero byte, the file that it is replaced by. */
 #include "fuzz.h"
 
-#include "server/keys.h"
+#include "http/keys.h"
 
 enum { N_TEXTS = 3 };
 

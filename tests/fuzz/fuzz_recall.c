@@ -6,8 +6,8 @@
 #include "mutate_json.h"
 #include "vocab_model.h"
 
-#include "server/protocol.h"
-#include "server/recall.h"
+#include "protocol/protocol.h"
+#include "protocol/recall.h"
 
 enum { MAX_REQUESTS = 4, N_KEPT = 4 };
 

@@ -37,7 +37,7 @@ static float *logits;
 
 static void load_once(void)
 {
-    const qn_model_params params = { .size = sizeof(qn_model_params), .n_threads = 1 };
+    const qn_model_params params = { .size = sizeof(qn_model_params), .device = "cpu", .n_threads = 1 };
     char path[4096];
     if (model)
         return;

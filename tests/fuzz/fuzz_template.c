@@ -1,7 +1,7 @@
 /* Fuzzing chat templates: the input's last line is JSON of variables, what is before it the template. Rendering must end
  * within small limits, give valid UTF-8 in contiguous spans, and give it again. */
 #include "base/status.h"
-#include "text/jinja/jinja.h"
+#include "jinja/jinja.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>

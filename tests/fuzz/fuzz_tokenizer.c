@@ -6,7 +6,7 @@
  * text. */
 #include "fuzz.h"
 
-#include "text/chat.h"
+#include "chat/chat.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
 #include "text/utf8_stream.h"

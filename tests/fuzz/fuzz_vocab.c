@@ -4,7 +4,7 @@
  * An input is: a byte that chooses the vocabulary, edits up to a byte 0xff and two zeros, text. */
 #include "gguf_edits.h"
 
-#include "text/chat.h"
+#include "chat/chat.h"
 #include "text/tokenizer.h"
 
 #include "../unit/helper_vocab.h"

@@ -7,7 +7,7 @@
  * the number of masks that are cached, 0 without; the third how many MiB are read before each mask, so that it finds the
  * caches of
  * the CPU cold. */
-#include "text/grammar/grammar.h"
+#include "grammar/grammar.h"
 
 #include "gguf/gguf.h"
 

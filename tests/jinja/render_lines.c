@@ -1,7 +1,7 @@
 /* Renders templates for a comparison with jinja2: reads lines of JSON {"template": text, "variables": {...}, "now": seconds}
  * and prints for each one line, {"text": ..., "spans": [[begin, end, from_template], ...]} or {"error": ...}. Variables whose
  * names end in "_token" count as the template's own. */
-#include "text/jinja/jinja.h"
+#include "jinja/jinja.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * {"path": text, "body": text} and prints for each one line, {"status": 200, "pieces": [text, ...]}: what each call of the
  * protocol has appended. "limits" of a line are those of qn_protocol_limits, and `max_tokens` of an answer [64] and `n_ctx` [512].
  * "is_kept": the scheduler of the first such line answers it, with its context, and what prompts share is computed once. */
-#include "server/protocol.h"
+#include "protocol/protocol.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +165,7 @@ int main(int argc, char **argv)
     qn_model *model;
     qn_scheduler *kept = NULL;
     const qn_model_params params = { .size = sizeof(qn_model_params),
+                                     .device = "cpu",
                                      .n_threads = 1,
                                      .skip_weight_scan = true,
                                      .chat_template = argc > 2 ? read_template(argv[2]) : NULL };

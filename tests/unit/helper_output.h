@@ -3,7 +3,7 @@
 #define QN_TESTS_HELPER_OUTPUT_H
 
 #include "text/json_scan.h"
-#include "text/output_parser.h"
+#include "chat/output_parser.h"
 #include "base/utf8.h"
 #include "text/utf8_stream.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/append.h"
 #include "base/status.h"
-#include "server/protocol.h"
+#include "protocol/protocol.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,8 @@ static int load_vocab(void **unused)
 {
     (void)unused;
     assert_ok(qn_model_load(QN_SOURCE_DIR "/tests/golden/caller.gguf",
-                            &(qn_model_params){ .size = sizeof(qn_model_params), .vocab_only = true }, &model));
+                            &(qn_model_params){ .size = sizeof(qn_model_params), .device = "cpu", .vocab_only = true },
+                            &model));
     served = (qn_served){ .model = model,
                           .name = "m",
                           .n_ctx = 100,

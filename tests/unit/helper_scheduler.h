@@ -101,11 +101,13 @@ static inline void load_model(const char *file, uint64_t memory, int n_threads, 
 {
     char path[512];
     snprintf(path, sizeof path, "%s/%s", QN_SOURCE_DIR, file);
-    assert_ok(
-        qn_model_load(path,
-                      &(qn_model_params){
-                          .size = sizeof(qn_model_params), .memory = memory, .n_threads = n_threads, .skip_weight_scan = true },
-                      model));
+    assert_ok(qn_model_load(path,
+                            &(qn_model_params){ .size = sizeof(qn_model_params),
+                                                .device = "cpu",
+                                                .memory = memory,
+                                                .n_threads = n_threads,
+                                                .skip_weight_scan = true },
+                            model));
 }
 
 /* Items that sequences of a cache hold. */

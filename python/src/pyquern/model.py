@@ -87,7 +87,7 @@ class Model:
                     environment variable QN_DEVICE, else "auto"
     memory          what the caches of all sessions and schedulers may take, in bytes or as "4G"; half of what is free
     kv              format of KV caches: "f16", or AURA codes, "aura8" to "aura2" (docs/aura.md)
-    n_ctx           most tokens of a prompt with its answer; 0: what the model was trained on
+    n_ctx           most tokens of a prompt with its answer; 0: as in training, or what memory holds
     n_threads       one for each physical core
     chat_template   the source of a template to use instead of the file's
     vocab_only      the tokeniser alone

@@ -114,7 +114,7 @@ class Session:
 
     model      a Model
     kv         format of the KV cache: "f16", "aura8" to "aura2"; the model's without it
-    n_ctx      most tokens; the model's without it, else 4096 at most
+    n_ctx      most tokens; the model's without it; 0: as in training, or what memory holds
     n_batch    tokens of a prompt that are evaluated together: 128 on the CPU, 2048 on a GPU
 
     What it holds is continued: `generate` appends, `chat` evaluates what a conversation has more than the session. A session

@@ -3,8 +3,6 @@
 
 #include "base/cpu.h"
 
-#include <math.h>
-
 void qn_hadamard_kernels_init(qn_hadamard_kernels *kernels, unsigned cpu)
 {
     qn_hadamard_init_ref(kernels);
@@ -18,9 +16,4 @@ void qn_hadamard_kernels_init(qn_hadamard_kernels *kernels, unsigned cpu)
         qn_hadamard_init_neon(kernels);
 #endif
     (void)cpu;
-}
-
-float qn_hadamard_scale(size_t n)
-{
-    return (float)(1 / sqrt((double)n));
 }

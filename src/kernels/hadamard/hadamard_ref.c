@@ -2,6 +2,13 @@
  * bits. */
 #include "kernels/hadamard/hadamard.h"
 
+#include <math.h>
+
+float qn_hadamard_scale(size_t n)
+{
+    return (float)(1 / sqrt((double)n));
+}
+
 static void block_ref(float *x, size_t n, const float *signs_before, const float *signs_after)
 {
     const float scale = qn_hadamard_scale(n);

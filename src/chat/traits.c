@@ -1,0 +1,211 @@
+/* What a chat template supports: found by rendering it with small conversations. */
+#include "chat/adapt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const qn_effort_levels[QN_EFFORT_LEVELS] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
+
+/* Words that no template has. */
+#define PROBE "qn9probe"
+#define OTHER "qn8probe"
+
+static const qn_jinja_limits probe_limits = { .steps = 200000, .memory = 16 << 20, .output = 1 << 20 };
+
+/* What a template prints for messages, with a reasoning_effort unless it is NULL, and with enable_thinking if `thinks`. NULL: it
+ * fails. Free it with free(). */
+static char *text_of(const qn_jinja *jinja, const char *messages, const char *effort, bool thinks)
+{
+    const qn_jinja_variable variables[] = { { "messages", json_loads(messages, 0, NULL), false },
+                                            { "bos_token", json_string(""), true },
+                                            { "eos_token", json_string(""), true },
+                                            { "tools", json_null(), false },
+                                            { "documents", json_null(), false },
+                                            { "add_generation_prompt", json_true(), false },
+                                            { "reasoning_effort", effort ? json_string(effort) : NULL, false },
+                                            { "enable_thinking", thinks ? json_true() : NULL, false } };
+    enum { N = sizeof variables / sizeof *variables };
+    qn_jinja_output output = { 0 };
+    if (variables[0].value)
+        (void)qn_jinja_render(jinja, variables, N, 0, &probe_limits, &output);
+    for (size_t i = 0; i < N; i++)
+        json_decref(variables[i].value);
+    char *text = output.text;
+    output.text = NULL;
+    qn_jinja_output_free(&output);
+    return text;
+}
+
+static bool accepts(const qn_jinja *jinja, const char *messages)
+{
+    char *text = text_of(jinja, messages, NULL, false);
+    free(text);
+    return text != NULL;
+}
+
+/* The messages are accepted, and the text has all of `words` and none of `not_words`, both NULL-terminated. */
+static bool prints(const qn_jinja *jinja, const char *messages, const char *const *words, const char *const *not_words)
+{
+    char *text = text_of(jinja, messages, NULL, false);
+    bool does = text != NULL;
+    for (; does && words && *words; words++)
+        does = strstr(text, *words) != NULL;
+    for (; does && not_words && *not_words; not_words++)
+        does = strstr(text, *not_words) == NULL;
+    free(text);
+    return does;
+}
+
+#define MESSAGE(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
+
+static const char *const probe[] = { PROBE, NULL }, *const both[] = { PROBE, OTHER, NULL };
+static const char *const in_quotes[] = { "'" PROBE, "\"" PROBE, NULL }, *const python[] = { "'" PROBE, NULL };
+
+/* A template without support for parts fails, prints nothing, or prints a Python list. */
+static bool reads_parts(const qn_jinja *jinja)
+{
+    return prints(jinja, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"" PROBE "\"}]}]", probe,
+                  in_quotes) ||
+           !accepts(jinja, "[" MESSAGE("user", PROBE) "]");
+}
+
+/* ---- Roles ---- */
+
+/* A role whose messages are printed where they are. A template that does not have it even at the beginning is left alone: what
+ * it says is its own. */
+static void find_roles(const qn_jinja *jinja, qn_chat_traits *traits)
+{
+    const bool has_system = prints(jinja, "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "]", probe, NULL);
+    traits->merges_system =
+        has_system &&
+        !prints(jinja, "[" MESSAGE("system", PROBE) "," MESSAGE("system", OTHER) "," MESSAGE("user", "a") "]", both, NULL);
+    traits->folds_system =
+        has_system &&
+        !prints(jinja,
+                "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "," MESSAGE("system", OTHER) "," MESSAGE("user", "b") "]",
+                both, NULL);
+    traits->folds_developer = has_system && traits->has_developer &&
+                              !prints(jinja,
+                                      "[" MESSAGE("system", PROBE) "," MESSAGE("user", "a") "," MESSAGE(
+                                          "developer", OTHER) "," MESSAGE("user", "b") "]",
+                                      both, NULL);
+}
+
+/* ---- Calls ---- */
+
+#define CALL_THEN(content, arguments, then)                                                                                    \
+    "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": " content                               \
+    ", \"tool_calls\": [{\"type\": \"function\", \"id\": \"abcdefghi\", \"function\": {\"name\": \"f\", "                      \
+    "\"arguments\": " arguments "}}]}" then "]"
+#define CALL(arguments) CALL_THEN("\"\"", arguments, "")
+#define REST                                                                                                                   \
+    ", {\"role\": \"tool\", \"name\": \"f\", \"tool_call_id\": \"abcdefghi\", \"content\": \"b\"}," MESSAGE(                   \
+        "assistant", "c") "," MESSAGE("user", "d")
+#define OBJECT "{\"" PROBE "\": 1}"
+#define TEXT "\"{\\\"" PROBE "\\\": 1}\""
+
+/* A content that is null makes the template fail, or is printed, where an empty one does not. Some read it only of the last
+ * turns, or only of those before. */
+static bool refuses_null(const qn_jinja *jinja, bool as_text)
+{
+    static const char *const none[] = { "None", NULL };
+    static const char *const conversations[][2] = {
+        { CALL_THEN("\"\"", OBJECT, ""), CALL_THEN("null", OBJECT, "") },
+        { CALL_THEN("\"\"", OBJECT, REST), CALL_THEN("null", OBJECT, REST) },
+        { CALL_THEN("\"\"", TEXT, ""), CALL_THEN("null", TEXT, "") },
+        { CALL_THEN("\"\"", TEXT, REST), CALL_THEN("null", TEXT, REST) },
+    };
+    for (size_t i = as_text ? 2 : 0, end = i + 2; i < end; i++)
+        if (prints(jinja, conversations[i][0], NULL, none) && !prints(jinja, conversations[i][1], NULL, none))
+            return true;
+    return false;
+}
+
+/* Where both forms are accepted the object is right, which `tojson` does not put in quotes, unless it is printed as Python's. */
+static void find_calls(const qn_jinja *jinja, qn_chat_traits *traits)
+{
+    const bool reads_object = prints(jinja, CALL(OBJECT), probe, python);
+    traits->reads_argument_text = accepts(jinja, CALL(TEXT)) || !accepts(jinja, CALL(OBJECT));
+    traits->wants_argument_text = !reads_object && prints(jinja, CALL(TEXT), probe, NULL);
+    traits->refuses_null = refuses_null(jinja, traits->wants_argument_text);
+}
+
+/* ---- Effort ---- */
+
+/* Whether two texts are equal but for a word of either: a template that prints its effort prints others. */
+static bool equal_but(const char *a, const char *b, const char *word)
+{
+    const size_t n = strlen(word), n_probe = sizeof PROBE - 1;
+    while (*a || *b) {
+        const size_t skip_a = strncmp(a, word, n) ? strncmp(a, PROBE, n_probe) ? 0 : n_probe : n,
+                     skip_b = strncmp(b, word, n) ? strncmp(b, PROBE, n_probe) ? 0 : n_probe : n;
+        if (!skip_a != !skip_b || (!skip_a && *a != *b))
+            return false;
+        a += skip_a ? skip_a : 1;
+        b += skip_b ? skip_b : 1;
+    }
+    return true;
+}
+
+struct efforts {
+    unsigned refused, known;
+    bool is_strict;
+};
+
+/* Adds what the template does with each level in one mode, unless it prints nothing there at all. */
+static void add_efforts(const qn_jinja *jinja, bool thinks, struct efforts *found)
+{
+    static const char question[] = "[" MESSAGE("user", "a") "]";
+    char *without = text_of(jinja, question, NULL, thinks), *invented = text_of(jinja, question, PROBE, thinks);
+    unsigned refused = 0, known = 0;
+    for (int i = 0; i < QN_EFFORT_LEVELS; i++) {
+        char *text = text_of(jinja, question, qn_effort_levels[i], thinks);
+        if (!text)
+            refused |= 1u << i;
+        else if (invented ? !equal_but(text, invented, qn_effort_levels[i]) : true)
+            known |= 1u << i;
+        free(text);
+    }
+    if (without || known) {
+        found->refused |= refused;
+        found->known |= known;
+        found->is_strict |= !invented;
+    }
+    free(without);
+    free(invented);
+}
+
+/* A template that refuses what it does not know is strict: its levels are those that it does not refuse. The levels of others are
+ * those for which it prints something else than for a word that it cannot know. */
+static void find_efforts(const qn_jinja *jinja, qn_chat_traits *traits)
+{
+    struct efforts found = { 0 };
+    add_efforts(jinja, false, &found);
+    if (traits->has_thinking)
+        add_efforts(jinja, true, &found);
+    traits->is_strict = found.is_strict;
+    traits->efforts = found.known & ~found.refused;
+    for (int i = 0; i < QN_EFFORT_LEVELS; i++)
+        if (traits->efforts >> i & 1)
+            traits->names[traits->n_names++] = qn_effort_levels[i];
+}
+
+static bool is_developer(const char *text, size_t length, void *user)
+{
+    bool *found = user;
+    *found = *found || (length == strlen("developer") && !memcmp(text, "developer", length));
+    return !*found;
+}
+
+void qn_chat_traits_of(const qn_jinja *jinja, qn_chat_traits *traits)
+{
+    *traits = (qn_chat_traits){ .reads_parts = reads_parts(jinja),
+                                .reads_reasoning = qn_jinja_uses(jinja, "reasoning"),
+                                .has_thinking = qn_jinja_uses(jinja, "enable_thinking"),
+                                .has_effort = qn_jinja_uses(jinja, "reasoning_effort") };
+    qn_jinja_spells(jinja, is_developer, &traits->has_developer);
+    find_roles(jinja, traits);
+    find_calls(jinja, traits);
+    if (traits->has_effort)
+        find_efforts(jinja, traits);
+}

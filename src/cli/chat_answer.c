@@ -1,0 +1,82 @@
+/* An answer of quern chat: the prompt of the whole conversation, what is generated, the message that it becomes. */
+#include "cli/chat.h"
+
+#include "cli/cli.h"
+
+/* Tokens kept for an answer: a quarter of the context, or fewer where an answer has fewer. */
+static size_t reserve(const qn_chat *chat)
+{
+    const size_t quarter = qn_session_capacity(chat->session) / 4;
+    const int64_t limit = chat->args->n_predict;
+    return limit >= 0 && (uint64_t)limit < quarter ? (size_t)limit : quarter;
+}
+
+static void note_dropped(const qn_chat *chat, size_t n_turns)
+{
+    if (n_turns && !chat->args->quiet)
+        qn_cli_error("note: the context of %u tokens is full: the oldest %zu turn%s dropped",
+                     qn_session_capacity(chat->session), n_turns, n_turns == 1 ? " was" : "s were");
+}
+
+static qn_status generate(qn_chat *chat, const qn_prompt *prompt, qn_answer *answer)
+{
+    qn_request_params params = QN_REQUEST_PARAMS_INIT;
+    params.sampling = chat->args->sampling;
+    params.sampling.seed = chat->seed++;
+    params.max_tokens = chat->args->n_predict;
+    params.stop = chat->args->stop.at;
+    params.n_stop = chat->args->stop.count;
+    params.reasoning_budget = chat->args->reasoning_budget;
+    return qn_answer_generate(chat->session, chat->model, prompt, &params, chat->view, answer);
+}
+
+/* What was generated becomes a message, also where Ctrl-C or the end of the context ended it. */
+static bool keep(qn_chat *chat, const qn_answer *answer)
+{
+    if (qn_conversation_add(&chat->conversation, "assistant", answer->content ? answer->content : "", answer->reasoning)) {
+        qn_cli_fail();
+        return false;
+    }
+    if (answer->finish == QN_FINISH_CONTEXT)
+        qn_cli_error("note: the answer ends here: the context of %u tokens is full; a larger -c holds more",
+                     qn_session_capacity(chat->session));
+    return true;
+}
+
+bool qn_chat_answer(qn_chat *chat, size_t n_before)
+{
+    qn_prompt prompt;
+    qn_answer answer = { 0 };
+    qn_status status = qn_conversation_prompt(&chat->conversation, qn_session_capacity(chat->session), reserve(chat), &prompt);
+    if (status) { /* of this message: the template refuses it, or it is too long */
+        qn_conversation_truncate(&chat->conversation, n_before);
+        qn_cli_fail();
+        return status != QN_ERR_MEMORY;
+    }
+    note_dropped(chat, prompt.n_turns);
+    status = generate(chat, &prompt, &answer);
+    qn_prompt_free(&prompt);
+    bool go_on = !answer.broken;
+    if (go_on && status && status != QN_ERR_CANCELLED) {
+        qn_cli_fail();
+        go_on = false;
+    }
+    if (!go_on || status || !answer.n_generated)
+        qn_conversation_truncate(&chat->conversation, n_before);
+    else
+        go_on = keep(chat, &answer);
+    chat->last = answer;
+    chat->last.content = chat->last.reasoning = NULL;
+    qn_answer_free(&answer);
+    return go_on;
+}
+
+bool qn_chat_ask(qn_chat *chat, const char *text)
+{
+    const size_t n_before = json_array_size(chat->conversation.messages);
+    if (qn_conversation_add(&chat->conversation, "user", text, NULL)) {
+        qn_cli_fail();
+        return false;
+    }
+    return qn_chat_answer(chat, n_before);
+}

@@ -1,0 +1,373 @@
+/* Enumerations and constants: which values of an enum or const fit what stands beside it, and how they are written. */
+#include "grammar/schema.h"
+
+#include "base/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a filter costs beside its automaton, and a value beside its text. */
+enum { FILTER_STEPS = 1 << 14, VALUE_STEPS = 64 };
+
+static unsigned type_of(json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_NULL: return QN_IS_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE: return QN_IS_BOOLEAN;
+    case JSON_INTEGER: return QN_IS_INTEGER | QN_IS_NUMBER;
+    case JSON_REAL:
+        return json_real_value(value) == floor(json_real_value(value)) ? QN_IS_INTEGER | QN_IS_NUMBER : QN_IS_NUMBER;
+    case JSON_STRING: return QN_IS_STRING;
+    case JSON_ARRAY: return QN_IS_ARRAY;
+    case JSON_OBJECT: return QN_IS_OBJECT;
+    }
+    return 0;
+}
+
+/* ---- What stands beside ---- */
+
+/* A value with integers in place of reals that are integers: as a schema of integers has them. A new reference. */
+static json_t *with_integers(json_t *value)
+{
+    json_t *out, *item;
+    const char *key;
+    size_t i;
+    const double number = json_real_value(value);
+    if (json_is_real(value) && number == floor(number) && fabs(number) < 0x1p53)
+        return json_integer((json_int_t)number);
+    if (json_is_array(value)) {
+        out = json_array();
+        json_array_foreach(value, i, item) json_array_append_new(out, with_integers(item));
+        return out;
+    }
+    if (!json_is_object(value))
+        return json_incref(value);
+    out = json_object();
+    json_object_foreach(value, key, item) json_object_set_new(out, key, with_integers(item));
+    return out;
+}
+
+/* Whether a value fits an automaton. */
+static qn_status check_value(qn_schema_compiler *c, const qn_grammar *grammar, json_t *value, bool *fits)
+{
+    qn_grammar_state *state;
+    json_t *plain = with_integers(value);
+    char *text = NULL;
+    for (int precision = 15; plain && precision <= 17; precision++) { /* the shortest digits, where the value is a number */
+        free(text);
+        text = json_dumps(plain, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(precision));
+        if (!json_is_real(plain) || !text || strtod(text, NULL) == json_real_value(plain))
+            break;
+    }
+    json_decref(plain);
+    if (!text)
+        return qn_schema_no_memory();
+    const size_t length = strlen(text);
+    qn_status status = qn_schema_charge(c, VALUE_STEPS + length);
+    if (status == QN_OK)
+        status = qn_grammar_state_create(grammar, &state);
+    if (status == QN_OK) {
+        *fits = qn_grammar_state_advance(state, text, length) && qn_grammar_state_is_finished(state);
+        qn_grammar_state_free(state);
+    }
+    free(text);
+    return status;
+}
+
+/* The schema without its constants, for every type unless it names some. NULL: it says nothing else. */
+static json_t *beside(json_t *schema)
+{
+    static const char *const others[] = { "enum", "const", "type", "nullable", "not" };
+    json_t *rest = json_object(), *value;
+    const char *key;
+    json_object_foreach(schema, key, value) if (!qn_schema_is_note(key)) json_object_set(rest, key, value);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        json_object_del(rest, others[i]);
+    if (!json_object_size(rest)) {
+        json_decref(rest);
+        return NULL;
+    }
+    json_object_set_new(rest, "type", json_pack("[s,s,s,s,s,s]", "null", "boolean", "number", "string", "array", "object"));
+    return rest;
+}
+
+/* Drops the constants that do not fit what stands beside them: the rest is a grammar of its own, in which each is looked up. */
+static qn_status filter(qn_schema_compiler *c, json_t *rest, json_t *constants)
+{
+    qn_schema_compiler other;
+    qn_grammar *grammar = NULL;
+    uint32_t rule;
+    const qn_grammar_options options = { .strict = c->options.strict,
+                                         .style = { .space = QN_JSON_SPACE_COMPACT, .order = QN_JSON_ORDER_ANY } };
+    qn_status status = qn_schema_begin(&other, &options);
+    if (status == QN_OK) {
+        other.grammar->steps = c->grammar->steps + FILTER_STEPS;
+        status = qn_schema_compile(&other, c->what, c->root, rest, QN_FORM_JSON, &rule);
+    }
+    if (status == QN_OK)
+        status = qn_grammar_finish(other.grammar, rule);
+    c->grammar->steps = other.grammar ? other.grammar->steps : QN_GRAMMAR_STEPS;
+    status = qn_schema_at_place(c, qn_schema_end(&other, status, &grammar));
+    for (size_t i = json_array_size(constants); i-- > 0 && status == QN_OK;) {
+        bool fits = false;
+        status = check_value(c, grammar, json_array_get(constants, i), &fits);
+        if (!fits)
+            json_array_remove(constants, i);
+    }
+    if (grammar)
+        qn_grammar_free(grammar);
+    return qn_schema_may_ignore(c, status) ? QN_OK : status;
+}
+
+json_t *qn_schema_excluded(json_t *schema)
+{
+    json_t *excluded = json_object_get(schema, "not"), *constant = json_object_get(excluded, "const"), *value;
+    json_t *list = constant ? json_pack("[O]", constant) : json_incref(json_object_get(excluded, "enum"));
+    bool are_strings = json_object_size(excluded) == 1 && json_is_array(list);
+    size_t i;
+    json_array_foreach(list, i, value) are_strings &= json_is_string(value);
+    if (are_strings)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+static qn_status exclude(qn_schema_compiler *c, json_t *excluded, bool in_string, uint32_t *id, bool *is_none)
+{
+    uint32_t expr, last = 0, part;
+    qn_dfa without, dfa;
+    json_t *value;
+    size_t i;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &expr));
+    json_array_foreach(excluded, i, value)
+    {
+        QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+        qn_expr_append(&c->exprs, expr, &last, part);
+    }
+    if (!last)
+        return QN_OK;
+    QN_TRY(qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, &without));
+    const qn_status status = qn_dfa_meet(&c->grammar->dfas[*id], &without, true, qn_schema_path(c), &c->grammar->steps, &dfa);
+    qn_dfa_free(&without);
+    *is_none = status == QN_ERR_INVALID;
+    return status == QN_OK ? qn_grammar_add_dfa(c->grammar, &dfa, id) : *is_none ? QN_OK : status;
+}
+
+qn_status qn_schema_exclude(qn_schema_compiler *c, json_t *schema, bool in_string, uint32_t *dfa, bool *is_none)
+{
+    json_t *excluded = qn_schema_excluded(schema);
+    *is_none = false;
+    if (!excluded)
+        return QN_OK;
+    const qn_status status = exclude(c, excluded, in_string, dfa, is_none);
+    json_decref(excluded);
+    return status;
+}
+
+/* Drops what `not` excludes. */
+static qn_status drop_excluded(qn_schema_compiler *c, json_t *schema, json_t *constants)
+{
+    json_t *excluded = qn_schema_excluded(schema);
+    qn_status status = excluded ? qn_schema_charge(c, json_array_size(excluded) * json_array_size(constants)) : QN_OK;
+    for (size_t i = json_array_size(constants); excluded && status == QN_OK && i-- > 0;)
+        for (size_t k = 0; k < json_array_size(excluded); k++)
+            if (json_equal(json_array_get(constants, i), json_array_get(excluded, k))) {
+                json_array_remove(constants, i);
+                break;
+            }
+    json_decref(excluded);
+    return status;
+}
+
+qn_status qn_schema_constants(qn_schema_compiler *c, json_t *schema, unsigned types, json_t **constants)
+{
+    json_t *values = json_object_get(schema, "enum"), *constant = json_object_get(schema, "const"), *value, *rest;
+    size_t i;
+    *constants = json_array();
+    QN_TRY(qn_schema_own(c, *constants));
+    if (values && !json_is_array(values))
+        return qn_fail(QN_ERR_INVALID, "%s/enum: not a list", qn_schema_path(c));
+    QN_TRY(qn_schema_charge(c, json_array_size(values)));
+    if (!values && (type_of(constant) & types))
+        json_array_append(*constants, constant);
+    json_array_foreach(values, i, value) if ((type_of(value) & types) &&
+                                             (!constant || qn_schema_is_equal(value, constant, &c->comparisons)))
+        json_array_append(*constants, value);
+    QN_TRY(drop_excluded(c, schema, *constants));
+    if (!json_array_size(*constants) || !(rest = beside(schema)))
+        return QN_OK;
+    QN_TRY(qn_schema_own(c, rest));
+    return filter(c, rest, *constants);
+}
+
+/* ---- How constants are written ---- */
+
+json_t *qn_schema_of_constant(json_t *value)
+{
+    json_t *inner = json_is_array(value) ? json_array() : json_object(), *item, *schema;
+    const char *key;
+    size_t i;
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, item) json_array_append_new(inner, json_pack("{s:O}", "const", item));
+        schema = json_pack("{s:s,s:O,s:b,s:i}", "type", "array", "prefixItems", inner, "items", 0, "minItems",
+                           (int)json_array_size(value));
+    } else {
+        json_t *required = json_array();
+        json_object_foreach(value, key, item)
+        {
+            json_object_set_new(inner, key, json_pack("{s:O}", "const", item));
+            json_array_append_new(required, json_string(key));
+        }
+        schema = json_pack("{s:s,s:O,s:b,s:o}", "type", "object", "properties", inner, "additionalProperties", 0, "required",
+                           required);
+    }
+    json_decref(inner);
+    return schema;
+}
+
+/* Appends a string's characters in quotes, which JSON may spell differently. */
+static qn_status add_string(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
+{
+    uint32_t cat, end = 0, part;
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_CAT }, &cat));
+    QN_TRY(qn_expr_characters(&c->exprs, json_string_value(value), json_string_length(value), &part));
+    qn_expr_append(&c->exprs, cat, &end, part);
+    QN_TRY(qn_expr_literal(&c->exprs, "\"", 1, &part));
+    qn_expr_append(&c->exprs, cat, &end, part);
+    qn_expr_append(&c->exprs, parent, last, cat);
+    return QN_OK;
+}
+
+static qn_status append_literal(qn_exprs *x, const char *text, uint32_t parent, uint32_t *last)
+{
+    uint32_t part;
+    QN_TRY(qn_expr_literal(x, text, strlen(text), &part));
+    qn_expr_append(x, parent, last, part);
+    return QN_OK;
+}
+
+/* Appends a character from min to max times. */
+static qn_status append_repeated(qn_exprs *x, char a, char b, uint32_t min, uint32_t max, uint32_t parent, uint32_t *last)
+{
+    uint32_t character, part;
+    QN_TRY(qn_expr_either(x, a, b, &character));
+    QN_TRY(qn_expr_repeat(x, character, min, max, &part));
+    qn_expr_append(x, parent, last, part);
+    return QN_OK;
+}
+
+/* Digits, e or E, a sign, up to two zeros, the exponent. */
+static qn_status add_scientific(qn_exprs *x, const char *digits, int exponent, uint32_t *id)
+{
+    char text[16];
+    uint32_t last = 0;
+    snprintf(text, sizeof text, "%d", abs(exponent));
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    QN_TRY(append_literal(x, digits, *id, &last));
+    QN_TRY(append_repeated(x, 'e', 'E', 1, 1, *id, &last));
+    if (exponent < 0)
+        QN_TRY(append_literal(x, "-", *id, &last));
+    else
+        QN_TRY(append_repeated(x, '+', '+', 0, 1, *id, &last));
+    QN_TRY(append_repeated(x, '0', '0', 0, 2, *id, &last));
+    return append_literal(x, text, *id, &last);
+}
+
+/* Digits, and zeros after a point. */
+static qn_status add_plain(qn_exprs *x, const char *digits, uint32_t *id)
+{
+    uint32_t last = 0, fraction, last_of_fraction = 0, part;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, id));
+    QN_TRY(append_literal(x, digits, *id, &last));
+    if (strchr(digits, '.'))
+        return append_repeated(x, '0', '0', 0, QN_UNLIMITED, *id, &last);
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_CAT }, &fraction));
+    QN_TRY(append_literal(x, ".", fraction, &last_of_fraction));
+    QN_TRY(append_repeated(x, '0', '0', 1, QN_UNLIMITED, fraction, &last_of_fraction));
+    QN_TRY(qn_expr_repeat(x, fraction, 0, 1, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
+}
+
+/* A number that is not written as an integer: its shortest digits with an exponent, and without where that is not long. */
+static qn_status add_real(qn_exprs *x, double number, uint32_t *id)
+{
+    enum { LONG = 20 };
+    char digits[40], text[64];
+    uint32_t last = 0, part;
+    int precision = 0;
+    do
+        snprintf(digits, sizeof digits, "%.*e", precision, number);
+    while (strtod(digits, NULL) != number && ++precision < 17);
+    char *e = strchr(digits, 'e');
+    const int exponent = atoi(e + 1);
+    *e = 0;
+    QN_TRY(qn_expr_add(x, (qn_expr){ .kind = QN_EXPR_ALT }, id));
+    QN_TRY(add_scientific(x, digits, exponent, &part));
+    qn_expr_append(x, *id, &last, part);
+    if (abs(exponent) > LONG)
+        return QN_OK;
+    snprintf(text, sizeof text, "%.*f", precision > exponent ? precision - exponent : 0, number);
+    QN_TRY(add_plain(x, text, &part));
+    qn_expr_append(x, *id, &last, part);
+    return QN_OK;
+}
+
+static qn_status add_scalar(qn_schema_compiler *c, json_t *value, uint32_t parent, uint32_t *last)
+{
+    uint32_t part;
+    if (json_is_real(value)) {
+        QN_TRY(add_real(&c->exprs, json_real_value(value), &part));
+    } else {
+        char *text = json_dumps(value, JSON_ENCODE_ANY);
+        if (!text)
+            return qn_schema_no_memory();
+        const qn_status status = qn_expr_literal(&c->exprs, text, strlen(text), &part);
+        free(text);
+        QN_TRY(status);
+    }
+    qn_expr_append(&c->exprs, parent, last, part);
+    return QN_OK;
+}
+
+static qn_status add_value(qn_schema_compiler *c, json_t *value, uint32_t strings, uint32_t *last_string, uint32_t scalars,
+                           uint32_t *last_scalar, uint32_t *entry)
+{
+    uint32_t rule, node;
+    if (json_is_string(value))
+        return add_string(c, value, strings, last_string);
+    if (!json_is_array(value) && !json_is_object(value))
+        return add_scalar(c, value, scalars, last_scalar);
+    json_t *schema = qn_schema_of_constant(value);
+    QN_TRY(qn_schema_own(c, schema));
+    QN_TRY(qn_schema_rule(c, schema, QN_FORM_JSON, "const", NULL, &rule));
+    QN_TRY(qn_schema_node(c, QN_CALL, rule, c->end, &node));
+    return qn_schema_or(c, node, entry);
+}
+
+qn_status qn_schema_enum(qn_schema_compiler *c, json_t *schema, unsigned types, uint32_t *entry)
+{
+    json_t *constants, *value;
+    uint32_t strings, scalars, last_string = 0, last_scalar = 0, node;
+    size_t i;
+    qn_dfa dfa;
+    QN_TRY(qn_schema_constants(c, schema, types, &constants));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &strings));
+    QN_TRY(qn_expr_add(&c->exprs, (qn_expr){ .kind = QN_EXPR_ALT }, &scalars));
+    json_array_foreach(constants, i, value) QN_TRY(add_value(c, value, strings, &last_string, scalars, &last_scalar, entry));
+    if (last_string) {
+        QN_TRY(qn_dfa_compile(&c->exprs, strings, true, qn_schema_path(c), &c->grammar->steps, &dfa));
+        QN_TRY(qn_grammar_add_dfa(c->grammar, &dfa, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
+        QN_TRY(qn_schema_byte(c, '"', node, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    if (last_scalar) {
+        QN_TRY(qn_schema_dfa(c, scalars, &node));
+        QN_TRY(qn_schema_node(c, QN_DFA, node, c->end, &node));
+        QN_TRY(qn_schema_or(c, node, entry));
+    }
+    return QN_OK;
+}

@@ -1,0 +1,331 @@
+/* Joining JSON schemas: allOf, references with siblings, and what stands beside anyOf. Only the schemas themselves are joined;
+ * those of their properties and items become an allOf, which is joined when it is compiled. */
+#include "grammar/schema_merge.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a step is: a value that is visited, or an item of a list that is copied. */
+enum { PER_KEY = 32, PER_MERGE = 8 * PER_KEY, MAX_BRANCHES = 256, MAX_PAIRS = 4 * MAX_BRANCHES, MAX_REFERENCES = 32 };
+
+qn_status qn_schema_no_memory(void)
+{
+    return qn_fail(QN_ERR_MEMORY, "schema: no memory");
+}
+
+/* What follows does not tell too many steps from values that differ: merge refuses them in the end. */
+
+static json_t *all_of(json_t *a, json_t *b, uint64_t *steps)
+{
+    if (json_is_true(a) || qn_schema_is_equal(a, b, steps))
+        return json_incref(b);
+    if (json_is_true(b))
+        return json_incref(a);
+    json_t *of[] = { a, b }, *all = json_array();
+    for (int i = 0; i < 2; i++) { /* nothing is nested that need not be */
+        json_t *parts = json_object_size(of[i]) == 1 ? json_object_get(of[i], "allOf") : NULL;
+        *steps += json_array_size(parts);
+        if (json_is_array(parts) && *steps <= QN_SCHEMA_STEPS)
+            json_array_extend(all, parts);
+        else
+            json_array_append(all, of[i]);
+    }
+    return json_pack("{s:o}", "allOf", all);
+}
+
+static bool has_type(json_t *types, const char *name)
+{
+    size_t i;
+    json_t *t;
+    if (json_is_string(types))
+        return !strcmp(json_string_value(types), name);
+    json_array_foreach(types, i, t) if (json_is_string(t) && !strcmp(json_string_value(t), name)) return true;
+    return false;
+}
+
+static json_t *merge_types(json_t *a, json_t *b, uint64_t *steps)
+{
+    static const char *const names[] = { "null", "boolean", "object", "array", "string", "number", "integer" };
+    json_t *both = json_array();
+    *steps += 2 * (json_array_size(a) + json_array_size(b)) * sizeof names / sizeof *names;
+    if (*steps > QN_SCHEMA_STEPS)
+        return both;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const bool integer = !strcmp(names[i], "integer");
+        const bool in_a = has_type(a, names[i]) || (integer && has_type(a, "number"));
+        const bool in_b = has_type(b, names[i]) || (integer && has_type(b, "number"));
+        if (in_a && in_b && !(integer && has_type(both, "number")))
+            json_array_append_new(both, json_string(names[i]));
+    }
+    return both;
+}
+
+static json_t *intersect(json_t *a, json_t *b, uint64_t *steps)
+{
+    json_t *both = json_array();
+    for (size_t i = 0; i < json_array_size(a) && *steps <= QN_SCHEMA_STEPS; i++)
+        for (size_t k = 0; k < json_array_size(b) && *steps <= QN_SCHEMA_STEPS; k++)
+            if (qn_schema_is_equal(json_array_get(a, i), json_array_get(b, k), steps)) {
+                json_array_append(both, json_array_get(a, i));
+                break;
+            }
+    return both;
+}
+
+static json_t *unite(json_t *a, json_t *b, uint64_t *steps)
+{
+    size_t i;
+    *steps += json_array_size(a) + json_array_size(b);
+    if (*steps > QN_SCHEMA_STEPS)
+        return NULL;
+    json_t *x, *both = json_copy(a);
+    json_array_foreach(b, i, x) json_array_append(both, x);
+    return both;
+}
+
+/* Branches of both: each pair of them that may have a value in common. */
+static json_t *cross(json_t *root, json_t *a, json_t *b, uint64_t *steps)
+{
+    size_t i, k;
+    json_t *x, *y;
+    if (json_array_size(a) * json_array_size(b) > MAX_PAIRS)
+        return NULL;
+    json_t *both = json_array();
+    json_array_foreach(a, i, x) json_array_foreach(b, k, y) if (!qn_schema_is_disjoint(root, x, y, steps))
+        json_array_append_new(both, all_of(x, y, steps));
+    *steps += PER_KEY * json_array_size(both);
+    if (!json_array_size(both))
+        json_array_append_new(both, json_false());
+    if (json_array_size(both) <= MAX_BRANCHES)
+        return both;
+    json_decref(both);
+    return NULL;
+}
+
+/* Properties, or patterns of them: one that the other schema does not have is its additional property. It may be one of its patterns
+ * instead, but then it is held to more, not to less. */
+static json_t *merge_members(json_t *a, json_t *b, const char *keyword, uint64_t *steps)
+{
+    json_t *in_a = json_object_get(a, keyword), *in_b = json_object_get(b, keyword);
+    json_t *rest_a = json_object_get(a, "additionalProperties"), *rest_b = json_object_get(b, "additionalProperties");
+    json_t *out = json_object(), *value;
+    const char *key;
+    *steps += PER_KEY * (json_object_size(in_a) + json_object_size(in_b));
+    if (*steps > QN_SCHEMA_STEPS)
+        return out;
+    json_object_foreach(in_a, key, value)
+    {
+        json_t *other = json_object_get(in_b, key);
+        other = other ? other : rest_b;
+        json_object_set_new(out, key, other ? all_of(value, other, steps) : json_incref(value));
+    }
+    json_object_foreach(in_b, key, value) if (!json_object_get(in_a, key))
+        json_object_set_new(out, key, rest_a ? all_of(rest_a, value, steps) : json_incref(value));
+    return out;
+}
+
+/* Of two `not`: what neither excludes, where both are of constants. */
+static json_t *exclude_both(json_t *a, json_t *b, uint64_t *steps)
+{
+    json_t *of[] = { a, b }, *all = json_array();
+    for (int i = 0; i < 2; i++) {
+        json_t *constant = json_object_get(of[i], "const"), *values = json_object_get(of[i], "enum");
+        *steps += json_array_size(values);
+        if (json_object_size(of[i]) != 1 || (!constant && !json_is_array(values)) || *steps > QN_SCHEMA_STEPS) {
+            json_decref(all);
+            return NULL;
+        }
+        if (constant)
+            json_array_append(all, constant);
+        else
+            json_array_extend(all, values);
+    }
+    return json_pack("{s:o}", "enum", all);
+}
+
+static const char *const member_keywords[] = { "properties", "patternProperties", NULL };
+
+static bool is_one_of(const char *key, const char *const *keys)
+{
+    for (; *keys; keys++)
+        if (!strcmp(key, *keys))
+            return true;
+    return false;
+}
+
+/* The value of a keyword that both have; NULL if they cannot be joined. */
+static json_t *merge_keyword(json_t *root, const char *key, json_t *x, json_t *y, uint64_t *steps)
+{
+    static const char *const lower[] = { "minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL },
+                             *const upper[] = { "maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL },
+                             *const schemas[] = { "items", "additionalProperties", "propertyNames", NULL },
+                             *const notes[] = { "title", "description", "default",  "examples", "$schema",  "$id",
+                                                "$defs", "definitions", "$comment", "example",  "nullable", NULL };
+    if (is_one_of(key, notes) || qn_schema_is_equal(x, y, steps))
+        return json_incref(x);
+    if (json_is_number(x) && json_is_number(y) && (is_one_of(key, lower) || is_one_of(key, upper)))
+        return json_incref((json_number_value(x) < json_number_value(y)) == is_one_of(key, upper) ? x : y);
+    if (is_one_of(key, schemas))
+        return all_of(x, y, steps);
+    if (!strcmp(key, "type"))
+        return merge_types(x, y, steps);
+    if (!strcmp(key, "enum"))
+        return intersect(x, y, steps);
+    if (!strcmp(key, "required") || !strcmp(key, "allOf"))
+        return unite(x, y, steps);
+    if (!strcmp(key, "not"))
+        return exclude_both(x, y, steps);
+    if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf"))
+        return cross(root, x, y, steps);
+    return NULL;
+}
+
+bool qn_schema_is_properties_first(json_t *schema, const char *keyword)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(schema, key, value)
+    {
+        if (!strcmp(key, "properties"))
+            return true;
+        if (!strcmp(key, keyword))
+            return false;
+    }
+    return false;
+}
+
+static qn_status too_many(void)
+{
+    return qn_fail(QN_ERR_UNSUPPORTED, "too many schemas for one value");
+}
+
+static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out);
+
+/* A schema without its reference. A new reference in *out. */
+static qn_status flatten(json_t *root, json_t *schema, int depth, uint64_t *steps, json_t **out)
+{
+    *out = json_incref(schema);
+    for (int i = depth; i < MAX_REFERENCES; i++) {
+        const char *reference = json_string_value(json_object_get(*out, "$ref"));
+        if (!reference)
+            return QN_OK;
+        *steps += PER_KEY * json_object_size(*out);
+        json_t *target, *rest = *steps <= QN_SCHEMA_STEPS ? json_copy(*out) : NULL, *merged = NULL;
+        qn_status status = *steps > QN_SCHEMA_STEPS ? too_many()
+                           : rest                   ? qn_schema_resolve(root, reference, steps, &target)
+                                                    : qn_schema_no_memory();
+        if (status == QN_OK) {
+            json_object_del(rest, "$ref");
+            if (json_object_size(rest))
+                status = qn_schema_is_properties_first(*out, "$ref") ? merge(root, rest, target, i + 1, steps, &merged)
+                                                                     : merge(root, target, rest, i + 1, steps, &merged);
+            else
+                merged = json_incref(target);
+        }
+        json_decref(rest);
+        json_decref(*out);
+        *out = merged;
+        QN_TRY(status);
+    }
+    json_decref(*out);
+    *out = NULL;
+    return qn_fail(QN_ERR_UNSUPPORTED, "more than %d references of references for one value", MAX_REFERENCES);
+}
+
+/* The schema without if; with draft 4's booleans, which speak of the bound beside them, as exclusive bounds; and a constant as a list, where
+ * another schema has one too. A new reference. */
+static json_t *modernise(json_t *schema, json_t *other)
+{
+    static const char *const bounds[][2] = { { "minimum", "exclusiveMinimum" }, { "maximum", "exclusiveMaximum" } };
+    json_t *out = qn_schema_expand_if(schema, other), *constant = json_object_get(schema, "const");
+    for (int i = 0; i < 2; i++) {
+        json_t *is_exclusive = json_object_get(out, bounds[i][1]), *bound = json_object_get(out, bounds[i][0]);
+        if (!json_is_boolean(is_exclusive))
+            continue;
+        if (json_is_true(is_exclusive) && json_is_number(bound)) {
+            json_object_set(out, bounds[i][1], bound);
+            json_object_del(out, bounds[i][0]);
+        } else {
+            json_object_del(out, bounds[i][1]);
+        }
+    }
+    if (constant && json_object_get(other, "const") && !json_object_get(schema, "enum")) {
+        json_object_set_new(out, "enum", json_pack("[O]", constant));
+        json_object_del(out, "const");
+    }
+    return out;
+}
+
+static qn_status merge_objects(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
+{
+    json_t *merged = json_copy(a), *value;
+    const char *key;
+    if (!merged)
+        return qn_schema_no_memory();
+    json_object_foreach(b, key, value)
+    {
+        json_t *other = json_object_get(a, key);
+        json_t *joined = other ? strcmp(key, "properties") ? merge_keyword(root, key, other, value, steps) : json_true()
+                               : json_incref(value);
+        if (!joined) {
+            json_decref(merged);
+            return *steps > QN_SCHEMA_STEPS ? too_many()
+                                            : qn_fail(QN_ERR_UNSUPPORTED, "'%s' of two schemas for one value", key);
+        }
+        json_object_set_new(merged, key, joined);
+    }
+    for (const char *const *k = member_keywords; *k; k++)
+        if (json_object_get(a, *k) || json_object_get(b, *k))
+            json_object_set_new(merged, *k, merge_members(a, b, *k, steps));
+    *out = merged;
+    return QN_OK;
+}
+
+/* Two schemas without references. */
+static qn_status merge_plain(json_t *root, json_t *x, json_t *y, uint64_t *steps, json_t **out)
+{
+    if (json_is_false(x) || json_is_false(y))
+        *out = json_false();
+    else if (json_is_true(x) || json_is_true(y))
+        *out = json_incref(json_is_true(x) ? y : x);
+    else if (!json_is_object(x) || !json_is_object(y))
+        return qn_fail(QN_ERR_INVALID, "neither an object nor a boolean");
+    else {
+        *steps += PER_KEY * (json_object_size(x) + json_object_size(y));
+        if (*steps > QN_SCHEMA_STEPS)
+            return too_many();
+        json_t *a = modernise(x, y), *b = modernise(y, x);
+        const qn_status status = a && b ? merge_objects(root, a, b, steps, out) : qn_schema_no_memory();
+        json_decref(a);
+        json_decref(b);
+        return status;
+    }
+    return QN_OK;
+}
+
+static qn_status merge(json_t *root, json_t *a, json_t *b, int depth, uint64_t *steps, json_t **out)
+{
+    json_t *x = NULL, *y = NULL;
+    *out = NULL;
+    *steps += PER_MERGE;
+    if (*steps > QN_SCHEMA_STEPS)
+        return too_many();
+    qn_status status = flatten(root, a, depth, steps, &x);
+    if (status == QN_OK)
+        status = flatten(root, b, depth, steps, &y);
+    if (status == QN_OK)
+        status = merge_plain(root, x, y, steps, out);
+    json_decref(x);
+    json_decref(y);
+    if (status != QN_OK || *steps <= QN_SCHEMA_STEPS)
+        return status;
+    json_decref(*out);
+    *out = NULL;
+    return too_many();
+}
+
+qn_status qn_schema_merge(json_t *root, json_t *a, json_t *b, uint64_t *steps, json_t **out)
+{
+    return merge(root, a, b, 0, steps, out);
+}

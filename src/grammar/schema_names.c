@@ -1,0 +1,215 @@
+/* Names of members by patternProperties: which schemas a name that matches has, be it one of the properties or not. */
+#include "grammar/schema.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PATTERNS = 16 };
+
+static qn_status compile(qn_schema_compiler *c, const char *pattern, bool in_string, qn_dfa *dfa)
+{
+    uint32_t expr;
+    QN_TRY(qn_expr_regex(&c->exprs, pattern, strlen(pattern), true, qn_schema_path(c), &expr));
+    return qn_dfa_compile(&c->exprs, expr, in_string, qn_schema_path(c), &c->grammar->steps, dfa);
+}
+
+/* The schema of a value that fits both; NULL: it has none yet. Owned by the compiler. */
+static qn_status join(qn_schema_compiler *c, json_t **schema, json_t *other)
+{
+    json_t *both = *schema ? json_pack("{s:[O,O]}", "allOf", *schema, other) : json_incref(other);
+    QN_TRY(qn_schema_own(c, both));
+    *schema = both;
+    return QN_OK;
+}
+
+qn_status qn_schema_match_properties(qn_schema_compiler *c, json_t *patterns, json_t **properties)
+{
+    json_t *out = json_object(), *property, *schema;
+    const char *pattern, *key;
+    if (!json_is_object(patterns) || json_object_size(patterns) > MAX_PATTERNS) {
+        json_decref(out);
+        return qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: not an object of at most %d patterns", qn_schema_path(c),
+                       MAX_PATTERNS);
+    }
+    QN_TRY(qn_schema_own(c, out));
+    if (!*properties)
+        return QN_OK;
+    if (json_object_update(out, *properties))
+        return qn_schema_no_memory();
+    json_object_foreach(patterns, pattern, schema)
+    {
+        qn_dfa dfa;
+        qn_status status = compile(c, pattern, false, &dfa);
+        if (qn_schema_may_ignore(c, status))
+            continue;
+        QN_TRY(status);
+        json_object_foreach(*properties, key, property)
+        {
+            property = json_object_get(out, key);
+            if (status != QN_OK || !qn_dfa_takes(&dfa, key, strlen(key)))
+                continue;
+            status = join(c, &property, schema);
+            if (status == QN_OK && json_object_set(out, key, property))
+                status = qn_schema_no_memory();
+        }
+        qn_dfa_free(&dfa);
+        QN_TRY(status);
+    }
+    *properties = out;
+    return QN_OK;
+}
+
+/* ---- propertyNames ---- */
+
+enum { MAX_REFERENCES = 32 };
+
+/* The constants of a schema of names. NULL: they are others; *is_any: any. Owned by the compiler. */
+static qn_status find_listed(qn_schema_compiler *c, json_t *names, json_t **list, bool *is_any)
+{
+    const char *key, *reference;
+    json_t *value;
+    bool is_known = true;
+    for (int i = 0; i < MAX_REFERENCES && (reference = json_string_value(json_object_get(names, "$ref"))); i++)
+        QN_TRY(qn_schema_at_place(c, qn_schema_resolve(c->root, reference, &c->merges, &names)));
+    json_object_foreach(names, key, value)
+    {
+        const bool is_string = !strcmp(key, "type") && json_is_string(value) && !strcmp(json_string_value(value), "string");
+        is_known &= is_string || !strcmp(key, "enum") || !strcmp(key, "const") || qn_schema_is_note(key);
+    }
+    json_t *all = json_object_get(names, "enum"), *one = json_object_get(names, "const");
+    is_known &= !(all && one) && (json_is_object(names) || json_is_boolean(names));
+    *is_any = is_known && !all && !one && !json_is_false(names);
+    if (is_known && one)
+        *list = json_pack("[O]", one);
+    else
+        *list = is_known && !*is_any ? (all ? json_incref(all) : json_array()) : NULL;
+    return *list ? qn_schema_own(c, *list) : QN_OK;
+}
+
+/* Adds the names of the list that have no schema yet, with `rest`, and takes the others' schemas away. */
+static qn_status keep_listed(qn_schema_compiler *c, json_t *list, json_t *rest, json_t *properties)
+{
+    json_t *listed = json_object(), *name, *value;
+    const char *key;
+    size_t i;
+    void *next;
+    QN_TRY(qn_schema_own(c, listed));
+    json_array_foreach(list, i,
+                       name) if (json_is_string(name) && json_object_set_new(listed, json_string_value(name),
+                                                                             json_null())) return qn_schema_no_memory();
+    json_object_foreach_safe(properties, next, key,
+                             value) if (!json_object_get(listed, key) &&
+                                        json_object_set_new(properties, key, json_false())) return qn_schema_no_memory();
+    json_object_foreach(listed, key, value) if (!json_object_get(properties, key) &&
+                                                json_object_set(properties, key, rest)) return qn_schema_no_memory();
+    return QN_OK;
+}
+
+qn_status qn_schema_list_names(qn_schema_compiler *c, json_t **schema)
+{
+    json_t *names = json_object_get(*schema, "propertyNames"), *properties, *required, *rest, *list;
+    bool is_any;
+    if (!names)
+        return QN_OK;
+    QN_TRY(find_listed(c, names, &list, &is_any));
+    if (is_any)
+        return QN_OK;
+    if (!json_is_array(list) || json_array_size(list) > QN_GRAMMAR_PROPERTIES || json_object_get(*schema, "patternProperties"))
+        return c->options.strict ? qn_fail(QN_ERR_UNSUPPORTED, "%s/propertyNames: expected at most %d constants",
+                                           qn_schema_path(c), QN_GRAMMAR_PROPERTIES)
+                                 : QN_OK;
+    QN_TRY(qn_schema_members(c, *schema, &properties, &required, &rest));
+    json_t *copy = json_copy(*schema);
+    QN_TRY(qn_schema_own(c, copy));
+    json_t *all = properties ? json_copy(properties) : json_object();
+    QN_TRY(qn_schema_own(c, all));
+    QN_TRY(keep_listed(c, list, rest, all));
+    *schema = copy;
+    return json_object_set(copy, "properties", all) || json_object_set_new(copy, "additionalProperties", json_false()) ||
+                   json_object_del(copy, "propertyNames")
+               ? qn_schema_no_memory()
+               : QN_OK;
+}
+
+/* ---- Sets of names ---- */
+
+/* Names of a set, which match the patterns of its schema. */
+typedef struct name_set {
+    qn_dfa names;
+    json_t *schema; /* NULL: they match none */
+} name_set;
+
+/* Splits a set by a pattern: `set` keeps the names that do not match, `matching` gets those that do. Either may have none. */
+static qn_status split(qn_schema_compiler *c, const qn_dfa *pattern, json_t *schema, name_set *set, name_set *matching)
+{
+    qn_dfa others = { 0 };
+    uint64_t *steps = &c->grammar->steps;
+    *matching = (name_set){ .schema = set->schema };
+    qn_status status = qn_dfa_meet(&set->names, pattern, false, qn_schema_path(c), steps, &matching->names);
+    if (status == QN_OK)
+        status = join(c, &matching->schema, schema);
+    if (status == QN_OK || status == QN_ERR_INVALID)
+        status = qn_dfa_meet(&set->names, pattern, true, qn_schema_path(c), steps, &others);
+    qn_dfa_free(&set->names);
+    set->names = others;
+    return status == QN_ERR_INVALID ? QN_OK : status;
+}
+
+static qn_status split_all(qn_schema_compiler *c, json_t *patterns, bool in_string, name_set *sets, size_t *n)
+{
+    const char *pattern;
+    json_t *schema;
+    json_object_foreach(patterns, pattern, schema)
+    {
+        qn_dfa dfa;
+        qn_status status = compile(c, pattern, in_string, &dfa);
+        QN_TRY(status);
+        for (size_t i = 0, before = *n; i < before && status == QN_OK; i++) {
+            if (!sets[i].names.n_states)
+                continue;
+            if (*n == QN_SCHEMA_NAMES)
+                status = qn_fail(QN_ERR_UNSUPPORTED, "%s/patternProperties: too many", qn_schema_path(c));
+            else
+                status = split(c, &dfa, schema, &sets[i], &sets[(*n)++]);
+        }
+        qn_dfa_free(&dfa);
+        QN_TRY(status);
+    }
+    return QN_OK;
+}
+
+qn_status qn_schema_find_names(qn_schema_compiler *c, json_t *patterns, json_t *rest, bool in_string, qn_dfa *all,
+                               qn_schema_names *names, size_t *n_names)
+{
+    name_set sets[QN_SCHEMA_NAMES] = { { .names = *all } };
+    size_t n = 1;
+    *n_names = 0;
+    qn_status status = split_all(c, patterns, in_string, sets, &n);
+    if (qn_schema_may_ignore(c, status)) { /* the object has no other names then */
+        rest = json_false();
+        for (size_t i = 0; i < n; i++)
+            sets[i].schema = NULL;
+        status = QN_OK;
+    }
+    for (size_t i = 0; i < n; i++) {
+        json_t *schema = sets[i].schema ? sets[i].schema : rest;
+        if (status == QN_OK && sets[i].names.n_states && !json_is_false(schema)) {
+            names[*n_names].schema = schema;
+            status = qn_grammar_add_dfa(c->grammar, &sets[i].names, &names[(*n_names)++].dfa);
+        } else {
+            qn_dfa_free(&sets[i].names);
+        }
+    }
+    return status;
+}
+
+qn_status qn_schema_other_rules(qn_schema_compiler *c, uint32_t object, const qn_schema_names *names, size_t n,
+                                qn_schema_form form, const char *keyword)
+{
+    qn_object_rule *o = &c->grammar->objects[object];
+    if (!(o->other_rules = calloc(n + 1, sizeof *o->other_rules)))
+        return qn_schema_no_memory();
+    for (; o->n_other_rules < n; o->n_other_rules++)
+        QN_TRY(qn_schema_rule(c, names[o->n_other_rules].schema, form, keyword, NULL, &o->other_rules[o->n_other_rules]));
+    return QN_OK;
+}

@@ -1,0 +1,34 @@
+/* Anthropic's Messages: bodies become chats of OpenAI's form, what comes of them becomes blocks of a message. */
+#ifndef QN_PROTOCOL_ANTHROPIC_H
+#define QN_PROTOCOL_ANTHROPIC_H
+
+#include "protocol/openai.h"
+
+extern const qn_protocol qn_anthropic_messages, qn_anthropic_count;
+
+/* The code of a refusal after which Anthropic's packages send the whole conversation with each request. */
+#define QN_ANTHROPIC_NO_THREADS "thread_unsupported_request"
+
+typedef enum qn_anthropic_block { QN_BLOCK_NONE, QN_BLOCK_THINKING, QN_BLOCK_TEXT, QN_BLOCK_TOOL } qn_anthropic_block;
+
+typedef struct qn_anthropic {
+    qn_openai base;
+    bool omits_thinking;      /* blocks of thinking have a signature alone */
+    bool hides_thinking;      /* there are none: the body did not ask for thinking */
+    qn_anthropic_block block; /* the open one, always the last */
+    size_t n_blocks, n_thinking;
+    qn_bytes blocks; /* without a stream: the complete ones, values of JSON */
+} qn_anthropic;
+
+/* ---- anthropic_body.c; false: refused ---- */
+
+/* qn_anthropic_conversation - system, messages, tools and thinking become base.base.conversation, base.tools, base.format. */
+bool qn_anthropic_conversation(qn_anthropic *x, const json_t *body, qn_reading *reading, qn_refusal *refusal);
+
+/* ---- anthropic_messages.c ---- */
+
+void qn_anthropic_free(qn_exchange *exchange);
+void qn_anthropic_refuse(const qn_refusal *refusal, qn_bytes *out);
+void qn_anthropic_fail(qn_exchange *exchange, const qn_refusal *refusal, qn_bytes *out);
+
+#endif

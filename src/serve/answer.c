@@ -1,0 +1,772 @@
+/* Answers: their life, the requests of an exchange submitted, callbacks that fill the queue. */
+#include "serve/answer.h"
+
+#include "base/append.h"
+#include "base/memory.h"
+#include "http/clock.h"
+#include "protocol/json_body.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* One of the requests. */
+typedef struct slot {
+    qn_answer *answer;
+    size_t index;
+    double last_token; /* qn_now; 0: there is none */
+    qn_recall_answer recalled;
+} slot;
+
+struct qn_answer {
+    qn_outbox *outbox;
+    qn_answer_request request;
+    char scope[QN_KEY_SCOPE_BYTES], client[QN_ANSWER_CLIENT_BYTES];
+    qn_bytes body; /* where models may be freed for others it is kept until a request has begun */
+    char secret[49];
+    int64_t created;
+    uint64_t seed;
+    void *user; /* of the I/O thread */
+    atomic_uint references;
+    qn_answer *next_job; /* of the worker pool's lock */
+    /* Of the outbox's lock. */
+    qn_answer *next;
+    bool is_listed;
+    /* Of the thread that is at work on it: a worker, what wakes it, then callbacks. */
+    const qn_registered *model; /* a reference; NULL before it is there, and after the end */
+    qn_exchange *exchange;
+    qn_waiter waiter;
+    slot *slots;          /* [exchange->n_requests] */
+    uint64_t *ids;        /* [n_submitted], which is of the lock */
+    pthread_mutex_t lock; /* protects what follows, and the exchange from begin on */
+    size_t n_submitted;
+    size_t n_left;      /* requests that have not ended, and the worker, as long as it submits */
+    size_t n_withdrawn; /* requests that ended because their model is to be freed for others */
+    bool is_ending;     /* none is left: a worker writes the end */
+    bool is_back;       /* none is left, as all were withdrawn: a worker has them wait again */
+    bool has_begun;     /* a stream, whose beginning was written */
+    bool may_open;      /* a stream that waits for its model */
+    qn_bytes out;
+    size_t n_taken; /* of out */
+    size_t n_begun; /* bytes that a stream began with, which may be many at once */
+    qn_answer_view view;
+    bool is_abandoned;  /* nothing is added any more */
+    bool is_stopped;    /* with `refusal` */
+    bool was_cancelled; /* a request has ended early because of that */
+    qn_refusal refusal;
+    /* Of the worker that submits, then of the end. */
+    size_t n_kept; /* bytes promised to what the scheduler keeps */
+    bool is_over;  /* there were none left */
+};
+
+/* ---- The outbox ---- */
+
+qn_status qn_outbox_init(qn_outbox *outbox)
+{
+    *outbox = (qn_outbox){ .event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+    if (outbox->event_fd < 0)
+        return qn_fail(QN_ERR_IO, "eventfd: %s", strerror(errno));
+    if (!pthread_mutex_init(&outbox->lock, NULL))
+        return QN_OK;
+    close(outbox->event_fd);
+    return qn_fail(QN_ERR_MEMORY, "no memory for a lock");
+}
+
+void qn_outbox_free(qn_outbox *outbox)
+{
+    close(outbox->event_fd);
+    pthread_mutex_destroy(&outbox->lock);
+}
+
+static void signal_outbox(const qn_outbox *outbox)
+{
+    static const uint64_t one = 1;
+    const ssize_t written = write(outbox->event_fd, &one, sizeof one);
+    (void)written; /* a counter at its limit is readable as well */
+}
+
+/* Something about the answer is new. */
+static void notify(qn_answer *a)
+{
+    qn_outbox *outbox = a->outbox;
+    pthread_mutex_lock(&outbox->lock);
+    const bool is_new = !a->is_listed, was_empty = !outbox->first;
+    if (is_new) {
+        atomic_fetch_add(&a->references, 1);
+        a->is_listed = true;
+        a->next = NULL;
+        if (was_empty)
+            outbox->first = a;
+        else
+            outbox->last->next = a;
+        outbox->last = a;
+    }
+    pthread_mutex_unlock(&outbox->lock);
+    if (is_new && was_empty)
+        signal_outbox(outbox);
+}
+
+void qn_outbox_begin(qn_outbox *outbox)
+{
+    uint64_t count;
+    const ssize_t n = read(outbox->event_fd, &count, sizeof count);
+    (void)n; /* it may be unreadable already */
+}
+
+qn_answer *qn_outbox_take(qn_outbox *outbox)
+{
+    pthread_mutex_lock(&outbox->lock);
+    qn_answer *a = outbox->first;
+    if (a) {
+        outbox->first = a->next;
+        a->is_listed = false;
+    }
+    pthread_mutex_unlock(&outbox->lock);
+    return a;
+}
+
+void qn_outbox_end(qn_outbox *outbox)
+{
+    pthread_mutex_lock(&outbox->lock);
+    const bool is_empty = !outbox->first;
+    pthread_mutex_unlock(&outbox->lock);
+    if (!is_empty)
+        signal_outbox(outbox);
+}
+
+/* ---- Life ---- */
+
+qn_answer *qn_answer_create(qn_outbox *outbox, const qn_answer_request *request, qn_bytes *body, void *user)
+{
+    qn_answer *a = calloc(1, sizeof *a);
+    if (!a || pthread_mutex_init(&a->lock, NULL)) {
+        free(a);
+        qn_bytes_free(body);
+        return NULL;
+    }
+    a->outbox = outbox;
+    a->request = *request;
+    snprintf(a->scope, sizeof a->scope, "%s", request->scope ? request->scope : "");
+    qn_account_hold(request->account);
+    snprintf(a->client, sizeof a->client, "%s", request->client);
+    a->body = *body;
+    *body = (qn_bytes){ 0 };
+    a->out.account = request->account;
+    a->user = user;
+    atomic_init(&a->references, 1);
+    return a;
+}
+
+void qn_answer_hold(qn_answer *a)
+{
+    atomic_fetch_add(&a->references, 1);
+}
+
+/* Its requests have ended, or there are none: the model may be freed, and what uses it goes before. */
+static void leave_model(qn_answer *a)
+{
+    for (size_t i = 0; a->slots && i < a->exchange->n_requests; i++)
+        qn_recall_answer_free(&a->slots[i].recalled);
+    qn_free(a->slots);
+    qn_exchange_free(a->exchange);
+    if (a->model)
+        qn_registry_release(a->request.registry, a->model);
+    qn_account_give(a->request.account, a->n_kept);
+    a->n_kept = 0;
+    a->slots = NULL;
+    a->exchange = NULL;
+    a->model = NULL;
+}
+
+void qn_answer_release(qn_answer *a)
+{
+    if (!a || atomic_fetch_sub(&a->references, 1) != 1)
+        return;
+    leave_model(a);
+    qn_free(a->ids);
+    qn_bytes_free(&a->body);
+    qn_bytes_free(&a->out);
+    qn_account_release(a->request.account);
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+}
+
+const char *qn_answer_client(const qn_answer *a)
+{
+    return a->client;
+}
+
+void qn_answer_link(qn_answer *a, qn_answer *next)
+{
+    a->next_job = next;
+}
+
+qn_answer *qn_answer_linked(const qn_answer *a)
+{
+    return a->next_job;
+}
+
+/* ---- The end ---- */
+
+/* The answer is a refusal: what was written is dropped, unless it has been sent. A stream that cannot say it, as there is no
+ * memory to parse its body again, is cut. The caller holds the lock. */
+static void refuse(qn_answer *a, const qn_refusal *refusal)
+{
+    const bool has_begun = a->view.is_stream && a->view.is_accepted;
+    qn_refusal named = *refusal;
+    named.id = a->request.id;
+    if (has_begun && !a->exchange) {
+        a->is_abandoned = true;
+    } else if (has_begun) {
+        a->request.protocol->fail(a->exchange, &named, &a->out);
+    } else {
+        qn_bytes_free(&a->out);
+        a->n_taken = 0;
+        a->request.protocol->refuse(&named, &a->out);
+        a->view.status = refusal->status;
+        a->view.retry_after = refusal->retry_after;
+        a->view.is_stream = false;
+    }
+    a->view.is_accepted = a->view.is_done = true;
+}
+
+/* All requests have ended. The caller holds the lock. */
+static void finish(qn_answer *a)
+{
+    if (a->is_abandoned || a->view.is_done)
+        return;
+    if (a->is_stopped && a->was_cancelled) {
+        refuse(a, &a->refusal);
+        return;
+    }
+    const int status = a->exchange->protocol->end(a->exchange, &a->out);
+    if (a->out.has_failed && !a->view.is_stream) {
+        qn_refuse_over(a->request.account, &a->refusal);
+        refuse(a, &a->refusal);
+        return;
+    }
+    if (!a->view.is_stream)
+        a->view.status = status;
+    a->is_abandoned = a->out.has_failed;
+    a->view.is_accepted = a->view.is_done = true;
+    if (a->exchange->n_requests) /* others, as counts of tokens, take no time of the model */
+        qn_metrics_latency(a->model->metrics, qn_now() - a->request.arrived);
+}
+
+/* None is left. The answer may be gone afterwards. */
+static void end(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    finish(a);
+    a->view.has_ended = true;
+    pthread_mutex_unlock(&a->lock);
+    leave_model(a);
+    notify(a);
+    qn_answer_release(a);
+}
+
+/* If none of its requests has begun, they wait for the model again, which is to be freed for others. False: that is of no use. */
+static bool go_back(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool goes = a->n_withdrawn && a->n_withdrawn == a->exchange->n_requests && !a->is_abandoned && !a->is_stopped;
+    a->is_back = goes;
+    a->n_submitted = goes ? 0 : a->n_submitted;
+    pthread_mutex_unlock(&a->lock);
+    if (!goes)
+        return false;
+    a->request.restart(a->request.restart_user, a);
+    qn_answer_release(a); /* of the requests */
+    return true;
+}
+
+/* n requests have ended, or were not submitted, or the worker has done its work. Whether they were the last. */
+static bool leave(qn_answer *a, size_t n)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n_left -= n;
+    const bool is_last = !a->n_left;
+    pthread_mutex_unlock(&a->lock);
+    return is_last;
+}
+
+/* Many choices, or log probabilities, are written at the end, which takes long: a worker does it, so that the callbacks of others do
+ * not wait. */
+static void end_by_callback(qn_answer *a)
+{
+    const qn_exchange *x = a->exchange;
+    if (go_back(a))
+        return;
+    if (x->is_stream || (x->n_requests == 1 && x->requests->n_logprobs < 0)) {
+        end(a);
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    a->is_ending = true;
+    pthread_mutex_unlock(&a->lock);
+    a->request.restart(a->request.restart_user, a);
+}
+
+bool qn_answer_is_ending(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool is_ending = a->is_ending;
+    pthread_mutex_unlock(&a->lock);
+    return is_ending;
+}
+
+/* What is large goes first: a text that stays would keep the heap that it was in. */
+void qn_answer_refuse(qn_answer *a, const qn_refusal *refusal)
+{
+    pthread_mutex_lock(&a->lock);
+    a->may_open = false;
+    const bool has_begun = a->view.is_stream && a->view.is_accepted;
+    pthread_mutex_unlock(&a->lock);
+    if (!has_begun)
+        leave_model(a);
+    pthread_mutex_lock(&a->lock);
+    if (!a->is_abandoned)
+        refuse(a, refusal);
+    a->view.has_ended = true;
+    pthread_mutex_unlock(&a->lock);
+    leave_model(a);
+    notify(a);
+}
+
+/* ---- Callbacks ---- */
+
+/* Whether there is something that the connection can use. The caller holds the lock. */
+static bool has_news(const qn_answer *a)
+{
+    return a->view.is_done || (a->view.is_stream && a->view.is_accepted && a->out.length > a->n_taken);
+}
+
+/* A client that does not read. */
+static void check_waiting(qn_answer *a)
+{
+    const size_t most = QN_ANSWER_MAX_WAITING + a->n_begun;
+    if (a->out.has_failed || a->out.length - a->n_taken > most)
+        a->is_abandoned = a->view.is_done = true;
+}
+
+/* False: the request is of no use any more. */
+static bool pass(slot *s, const qn_exchange_event *event)
+{
+    qn_answer *a = s->answer;
+    pthread_mutex_lock(&a->lock);
+    const bool is_wanted = !a->is_abandoned && !a->view.is_done;
+    const bool is_cut = a->is_stopped && event->kind == QN_EXCHANGE_END && qn_is_cancelled(event->result);
+    if (is_wanted && !is_cut) { /* the end of an answer that is cut is an error */
+        a->exchange->protocol->event(a->exchange, s->index, event, &a->out);
+        check_waiting(a);
+    }
+    const bool go_on = is_wanted && !a->is_abandoned && !a->is_stopped && !a->exchange->has_failed, is_new = has_news(a);
+    pthread_mutex_unlock(&a->lock);
+    if (is_new && is_wanted)
+        notify(a);
+    return go_on;
+}
+
+static bool on_text(void *user, const char *text, size_t length)
+{
+    return pass(user, &(qn_exchange_event){ .kind = QN_EXCHANGE_TEXT, .text = text, .length = length });
+}
+
+static bool on_event(void *user, const qn_output_event *event)
+{
+    slot *s = user;
+    s->recalled.reasoning.account = s->recalled.content.account = s->answer->request.account;
+    qn_recall_take(&s->recalled, event);
+    return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_OUTPUT, .output = event });
+}
+
+static bool on_token(void *user, qn_token token, const qn_logprobs *logprobs)
+{
+    slot *s = user;
+    const qn_answer *a = s->answer;
+    const double now = qn_now();
+    if (s->last_token > 0) {
+        qn_metrics_next_token(a->model->metrics, now - s->last_token);
+    } else {
+        qn_metrics_first_token(a->model->metrics, now - a->request.arrived);
+        qn_bytes_free(&s->answer->body); /* it is not parsed again */
+    }
+    s->last_token = now;
+    return pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_TOKEN, .token = token, .logprobs = logprobs });
+}
+
+/* The worker's thread, while it submits. */
+static bool on_memory(void *user, size_t bytes)
+{
+    const slot *s = user;
+    qn_answer *a = s->answer;
+    a->is_over = !qn_account_take(a->request.account, bytes);
+    a->n_kept += a->is_over ? 0 : bytes;
+    return !a->is_over;
+}
+
+/* Choices of a prompt have its tokens; a conversation is one prompt. */
+static bool is_first_choice(const qn_exchange *exchange, size_t i)
+{
+    return !i || exchange->requests[i].tokens != exchange->requests[i - 1].tokens;
+}
+
+/* It did not begin. */
+static void withdraw(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n_withdrawn++;
+    a->was_cancelled = true;
+    pthread_mutex_unlock(&a->lock);
+    if (leave(a, 1))
+        end_by_callback(a);
+}
+
+static void on_end(void *user, const qn_request_result *result)
+{
+    slot *s = user;
+    qn_answer *a = s->answer;
+    if (result->finish == QN_FINISH_WITHDRAWN) {
+        withdraw(a);
+        return;
+    }
+    (void)pass(s, &(qn_exchange_event){ .kind = QN_EXCHANGE_END, .result = result });
+    qn_metrics_ended(a->model->metrics, result);
+    if (result->finish == QN_FINISH_STOP || result->finish == QN_FINISH_LENGTH || result->finish == QN_FINISH_CONTEXT)
+        qn_recall_keep(a->model->recall, a->scope, a->exchange, s->index, &s->recalled);
+    pthread_mutex_lock(&a->lock);
+    if (is_first_choice(a->exchange, s->index)) {
+        a->view.usage.n_prompt += result->n_prompt;
+        a->view.usage.n_cached += result->n_reused;
+    }
+    a->view.usage.n_generated += result->n_generated;
+    a->was_cancelled |= qn_is_cancelled(result);
+    pthread_mutex_unlock(&a->lock);
+    if (leave(a, 1))
+        end_by_callback(a);
+}
+
+/* ---- Requests ---- */
+
+/* As long as requests are left, the model stays. */
+static void cancel(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const size_t n = a->n_left ? a->n_submitted : 0;
+    for (size_t i = 0; i < n; i++)
+        qn_scheduler_cancel(a->model->scheduler, a->ids[i]);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* What makes its exchange different from others with the same body. False without random numbers. */
+static bool find_origin(qn_answer *a)
+{
+    unsigned char random[24] = { 0 };
+    if (*a->secret)
+        return true;
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return false;
+    qn_text_buffer text = QN_APPEND_TO(a->secret);
+    qn_append_hex(&text, random, sizeof random);
+    a->created = (int64_t)qn_time();
+    a->seed = a->request.seed;
+    if (!a->request.has_seed)
+        memcpy(&a->seed, random, sizeof a->seed);
+    return true;
+}
+
+/* The exchange of the body. False: refused. */
+static bool parse(qn_answer *a, qn_refusal *refusal)
+{
+    if (!find_origin(a))
+        return qn_refuse(refusal, 500, "failed", NULL, "no random numbers");
+    const qn_origin origin = { .id = a->request.id, .secret = a->secret, .created = a->created, .seed = a->seed };
+    qn_reading reading = { .limits = a->request.limits, .account = a->request.account };
+    json_t *json = qn_body_read(a->body.data ? a->body.data : "", a->body.length, &reading, refusal);
+    if (!qn_registry_frees(a->request.registry))
+        qn_bytes_free(&a->body);
+    a->exchange = json ? qn_exchange_create(a->request.protocol, json, &reading, &origin, refusal) : NULL;
+    json_decref(json);
+    return a->exchange != NULL;
+}
+
+/* Of an answer that is back: what was made for the model goes, before the model may. */
+static bool parse_again(qn_answer *a, qn_refusal *refusal)
+{
+    leave_model(a);
+    a->waiter.wake = NULL;
+    a->waiter.is_back = true;
+    pthread_mutex_lock(&a->lock);
+    a->n_withdrawn = 0;
+    a->is_back = a->was_cancelled = false;
+    pthread_mutex_unlock(&a->lock);
+    return parse(a, refusal);
+}
+
+static const qn_served *served_of(const qn_answer *a)
+{
+    return a->exchange->model ? &a->model->echoed : &a->model->served;
+}
+
+/* A body that would not be queued is not worth its tokens. */
+static bool check_queue(const qn_answer *a, qn_refusal *refusal)
+{
+    const qn_status status = qn_scheduler_check_room(a->model->scheduler, a->client, 1);
+    if (status)
+        qn_exchange_refuse_status(served_of(a), status, 0, refusal);
+    return !status;
+}
+
+/* Of what is kept for further requests. */
+static const char *scope_of(const qn_answer *a)
+{
+    return a->request.shares_prefixes || !*a->scope ? NULL : a->scope;
+}
+
+static bool bind(qn_answer *a, qn_refusal *refusal)
+{
+    if (!a->exchange->protocol->is_direct && !check_queue(a, refusal))
+        return false;
+    a->exchange->n_values += qn_recall_apply(a->model->recall, a->scope, a->exchange->conversation, a->request.account).n_bytes;
+    a->exchange->scope = scope_of(a);
+    if (!qn_exchange_bind(a->exchange, served_of(a), refusal))
+        return false;
+    const size_t n = a->exchange->n_requests;
+    if (qn_alloc(&a->slots, n, sizeof *a->slots, "requests") || (!a->ids && qn_alloc(&a->ids, n, sizeof *a->ids, "requests")))
+        return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the request");
+    return true;
+}
+
+static void prepare(qn_answer *a, size_t i)
+{
+    qn_request_params *params = &a->exchange->requests[i];
+    a->slots[i] = (slot){ .answer = a, .index = i };
+    params->on_text = a->exchange->has_events ? NULL : on_text;
+    params->on_event = a->exchange->has_events ? on_event : NULL;
+    params->on_token = on_token;
+    params->on_end = on_end;
+    params->on_memory = on_memory;
+    params->user = &a->slots[i];
+    params->scope = scope_of(a);
+    params->client = a->client;
+}
+
+/* False: refused. The stream begins in the queue, where nobody takes it before. */
+static bool submit(qn_answer *a, qn_refusal *refusal)
+{
+    const size_t n = a->exchange->n_requests;
+    qn_submit_refusal refused = QN_SUBMIT_REFUSAL_INIT;
+    for (size_t i = 0; i < n; i++)
+        prepare(a, i);
+    const qn_status status = qn_scheduler_submit_all(a->model->scheduler, a->exchange->requests, n, a->ids, &refused);
+    if (status && a->is_over)
+        return qn_refuse_over(a->request.account, refusal);
+    if (status) {
+        qn_exchange_refuse_status(served_of(a), status, refused.n_prompt, refusal);
+        return false;
+    }
+    pthread_mutex_lock(&a->lock);
+    a->n_submitted = n;
+    pthread_mutex_unlock(&a->lock);
+    return true;
+}
+
+/* The worker counts as a request until it has submitted all. */
+static void run(qn_answer *a)
+{
+    const size_t n = a->exchange->n_requests;
+    qn_refusal refusal = { 0 };
+    qn_bytes again = { 0 };
+    pthread_mutex_lock(&a->lock);
+    a->n_left = n + 1;
+    a->may_open = false;
+    a->view.is_stream = a->exchange->is_stream;
+    a->view.status = 200;
+    a->exchange->protocol->begin(a->exchange, a->has_begun ? &again : &a->out);
+    a->n_begun = a->has_begun ? a->n_begun : a->out.length;
+    a->has_begun = true;
+    pthread_mutex_unlock(&a->lock);
+    qn_bytes_free(&again);
+
+    const bool is_queued = submit(a, &refusal);
+    pthread_mutex_lock(&a->lock);
+    const bool is_useless = a->is_abandoned || a->is_stopped;
+    if (is_queued)
+        a->view.is_accepted = true;
+    else if (!a->is_abandoned && !a->view.is_done)
+        refuse(a, &refusal);
+    const bool is_new = has_news(a);
+    pthread_mutex_unlock(&a->lock);
+    if (is_queued && is_useless)
+        cancel(a);
+    if (is_new)
+        notify(a);
+    if (leave(a, is_queued ? 1 : n + 1) && !go_back(a))
+        end(a);
+}
+
+/* ---- The model ---- */
+
+/* By any thread, with the reference that the waiter has. */
+static void wake(qn_waiter *waiter)
+{
+    qn_answer *a = (qn_answer *)((char *)waiter - offsetof(qn_answer, waiter));
+    a->model = waiter->model;
+    a->request.restart(a->request.restart_user, a);
+    qn_answer_release(a);
+}
+
+/* It is of no use that it waits for its model; from then on the answer is the caller's. */
+static void leave_queue(qn_answer *a)
+{
+    if (!qn_registry_cancel(a->request.registry, &a->waiter))
+        return;
+    pthread_mutex_lock(&a->lock);
+    const qn_refusal refusal = a->refusal;
+    pthread_mutex_unlock(&a->lock);
+    qn_answer_refuse(a, &refusal);
+    qn_answer_release(a); /* of the waiter */
+}
+
+/* After `wake` that is its result. From QN_ACQUIRE_WAITS on the answer is another thread's. */
+static qn_acquired acquire(qn_answer *a, qn_refusal *refusal)
+{
+    if (a->waiter.wake) {
+        *refusal = a->waiter.refusal;
+        return a->model ? QN_ACQUIRED : QN_ACQUIRE_REFUSED;
+    }
+    a->waiter.wake = wake;
+    a->waiter.client = a->client;
+    qn_answer_hold(a); /* of the waiter */
+    pthread_mutex_lock(&a->lock);
+    a->may_open = a->exchange->is_stream;
+    pthread_mutex_unlock(&a->lock);
+    const qn_acquired result = qn_registry_acquire(a->request.registry, a->exchange->model, &a->waiter, &a->model, refusal);
+    if (result != QN_ACQUIRE_WAITS)
+        qn_answer_release(a);
+    return result;
+}
+
+static bool is_useless(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool is_useless = a->is_abandoned || a->is_stopped;
+    pthread_mutex_unlock(&a->lock);
+    return is_useless;
+}
+
+void qn_answer_start(qn_answer *a)
+{
+    qn_refusal refusal;
+    if (qn_answer_is_ending(a)) {
+        end(a);
+        return;
+    }
+    pthread_mutex_lock(&a->lock);
+    const bool is_abandoned = a->is_abandoned, is_stopped = a->is_stopped, is_back = a->is_back;
+    refusal = a->refusal;
+    pthread_mutex_unlock(&a->lock);
+    if (is_abandoned) {
+        qn_answer_refuse(a, &refusal); /* nobody reads it */
+        return;
+    }
+    qn_acquired result = QN_ACQUIRE_REFUSED;
+    if (!is_stopped && (is_back ? parse_again(a, &refusal) : a->exchange || parse(a, &refusal)))
+        result = acquire(a, &refusal);
+    if (result == QN_ACQUIRE_WAITS) {
+        if (is_useless(a)) /* since it was looked at above */
+            leave_queue(a);
+        return;
+    }
+    if (result == QN_ACQUIRE_REFUSED || !bind(a, &refusal)) {
+        qn_answer_refuse(a, &refusal);
+        return;
+    }
+    qn_answer_hold(a); /* of the requests */
+    run(a);
+}
+
+/* ---- The connection ---- */
+
+void *qn_answer_user(const qn_answer *a)
+{
+    return a->user;
+}
+
+void qn_answer_forget(qn_answer *a)
+{
+    a->user = NULL;
+}
+
+qn_answer_view qn_answer_look(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const qn_answer_view view = a->view;
+    pthread_mutex_unlock(&a->lock);
+    return view;
+}
+
+long qn_answer_read(qn_answer *a, char *out, size_t most)
+{
+    pthread_mutex_lock(&a->lock);
+    size_t n = a->out.length - a->n_taken;
+    n = n < most ? n : most;
+    const long result = a->is_abandoned ? QN_ANSWER_LOST : n ? (long)n : a->view.is_done ? QN_ANSWER_END : 0;
+    if (result > 0) {
+        memcpy(out, a->out.data + a->n_taken, n);
+        a->n_taken += n;
+        if (a->n_taken == a->out.length)
+            a->n_taken = a->out.length = 0;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return result;
+}
+
+qn_bytes qn_answer_body(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const qn_bytes body = a->out;
+    a->out = (qn_bytes){ 0 };
+    pthread_mutex_unlock(&a->lock);
+    return body;
+}
+
+bool qn_answer_open(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool opens = a->may_open && !a->is_abandoned && !a->view.is_done;
+    if (opens) {
+        a->view.is_stream = a->view.is_accepted = true;
+        a->view.status = 200;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return opens;
+}
+
+void qn_answer_abandon(qn_answer *a)
+{
+    pthread_mutex_lock(&a->lock);
+    const bool is_new = !a->is_abandoned && !a->view.is_done;
+    a->is_abandoned = true;
+    pthread_mutex_unlock(&a->lock);
+    if (is_new) {
+        leave_queue(a);
+        cancel(a);
+    }
+}
+
+void qn_answer_stop(qn_answer *a, const qn_refusal *refusal)
+{
+    pthread_mutex_lock(&a->lock);
+    a->is_stopped = true;
+    a->refusal = *refusal;
+    pthread_mutex_unlock(&a->lock);
+    leave_queue(a);
+    cancel(a);
+}

@@ -1,0 +1,177 @@
+/* Header blocks, read before libmicrohttpd reads them. It leaves a connection alone between requests, until the next header
+ * block is complete in the socket, where it is only looked at; a block that is invalid never comes to libmicrohttpd, which
+ * would read it leniently. Not with TLS, which ends inside libmicrohttpd.
+ *
+ * libmicrohttpd's manual calls two of its callbacks the only safe places to suspend a connection, since its threads are at
+ * work on it elsewhere. This daemon has none: between two calls of MHD_run nothing is at work on it, and what it accepted
+ * in one it reads in the next. */
+#include "serve/http.h"
+
+#include "http/clock.h"
+#include "http/framing.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Seconds of a look that are too many. The kernel takes a time that grows with the square of the packets that are looked at: a block
+ * that comes byte by byte is left to libmicrohttpd. */
+#define LONG_LOOK 0.0005
+
+_Static_assert(QN_HTTP_GATE_BYTES % 512 == 0 && !(QN_HTTP_GATE_BYTES & (QN_HTTP_GATE_BYTES - 1)), "looks double up to it");
+
+enum {
+    MOST_LOOKS = 16,  /* at one header block: each costs as much as all that has come, in whatever small pieces */
+    FIRST_LOOK = 512, /* bytes; more of a longer block, where that took no long look */
+    DISCARDED_AT_ONCE =
+        16 /* times QN_HTTP_GATE_BYTES, of what a refused client has sent: closing a socket with unread bytes would
+                              reset the connection before the client has read why */
+};
+
+void qn_gate_expect(qn_connection *c)
+{
+    qn_http *http = c->http;
+    if (http->tls || c->is_expected)
+        return;
+    c->is_expected = true;
+    c->next_expected = http->expected;
+    http->expected = c;
+}
+
+void qn_gate_forget(qn_connection *c)
+{
+    qn_connection **link = &c->http->expected;
+    while (c->is_expected && *link != c)
+        link = &(*link)->next_expected;
+    if (c->is_expected)
+        *link = c->next_expected;
+    c->is_expected = false;
+}
+
+static const char *phrase_of(int status)
+{
+    return status == 400 ? "Bad Request" : status == 414 ? "URI Too Long" : "Request Header Fields Too Large";
+}
+
+static void send_refusal(qn_connection *c, const qn_refusal *refusal)
+{
+    qn_bytes body = { 0 }, answer = { 0 };
+    qn_protocols[0]->refuse(refusal, &body);
+    qn_bytes_print(&answer, "HTTP/1.1 %d %s\r\nConnection: close\r\n", refusal->status, phrase_of(refusal->status));
+    qn_bytes_print(&answer, "Content-Type: application/json\r\nX-Content-Type-Options: nosniff\r\nX-Request-Id: %s\r\n",
+                   refusal->id);
+    qn_bytes_print(&answer, "Content-Length: %zu\r\n\r\n", body.length);
+    qn_bytes_add(&answer, body.data, body.length);
+    if (!body.has_failed && !answer.has_failed && c->http->tls)
+        qn_tls_send(c->mhd, answer.data, answer.length);
+    else if (!body.has_failed && !answer.has_failed)
+        (void)!send(c->fd, answer.data, answer.length, MSG_NOSIGNAL | MSG_DONTWAIT); /* all of it, or nothing that counts */
+    qn_bytes_free(&body);
+    qn_bytes_free(&answer);
+    for (int i = 0; i < DISCARDED_AT_ONCE && recv(c->fd, c->http->gate, QN_HTTP_GATE_BYTES, MSG_DONTWAIT) > 0; i++)
+        ;
+}
+
+static void refuse_head(qn_refusal *refusal, int status, const char *why, const char *id)
+{
+    qn_refuse(refusal, status, status == 400 ? "bad_request" : "headers_too_large", NULL, "%s", why);
+    refusal->id = id;
+}
+
+static void refuse(qn_connection *c, int status, const char *why)
+{
+    qn_http *http = c->http;
+    char id[QN_HTTP_ID_BYTES];
+    qn_refusal refusal;
+    qn_request_make_id(id);
+    refuse_head(&refusal, status, why, id);
+    send_refusal(c, &refusal);
+    qn_metrics_request(http->metrics, qn_route_index(NULL), status);
+    if (http->params.log)
+        qn_access_log_write(
+            http->params.log,
+            &(qn_access){
+                .time = qn_time(), .id = id, .address = c->address_text, .method = "", .path = "", .status = status });
+    qn_connection_shut(c);
+}
+
+void qn_gate_refuse_head(qn_http *http, int status, const char *why)
+{
+    for (qn_connection *c = http->all.first; c; c = c->next) {
+        /* One at a time has all of its headers and was not given to qn_request_handle. */
+        if (!c->request || c->state > QN_CONNECTION_HEADERS || c->is_shut || c->is_suspended ||
+            !MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE))
+            continue;
+        qn_refusal refusal;
+        refuse_head(&refusal, status, why, c->request->id);
+        c->request->status = status;
+        c->request->is_answered = true;
+        send_refusal(c, &refusal);
+        qn_connection_shut(c);
+        return;
+    }
+}
+
+/* Whether more is needed than the n bytes at the front of the socket; else they are refused or let through. What may be the
+ * rest of a request whose beginning libmicrohttpd has, as it read on after the one before, is its own: request_head.c has
+ * the last word. */
+static bool needs_more(qn_connection *c, size_t n)
+{
+    const char *why;
+    const size_t most = c->http->params.max_header;
+    const qn_head head = qn_framing_read(&c->head, c->http->gate, n, &why);
+    if (head == QN_HEAD_PART && n > most)
+        refuse(c, c->head.has_first ? 431 : 414, "the headers are too long; see --max-header");
+    else if (head == QN_HEAD_LARGE)
+        refuse(c, 431, why);
+    else if (head == QN_HEAD_INVALID && !c->may_have_rest)
+        refuse(c, 400, why);
+    else if (head == QN_HEAD_COMPLETE)
+        c->may_have_rest = c->head.at < n;
+    return head == QN_HEAD_PART && n <= most && n < QN_HTTP_GATE_BYTES && ++c->n_looks < MOST_LOOKS;
+}
+
+/* The bytes at the front of the socket, as many as there is time for: after a long look no other follows. */
+static ssize_t look(qn_connection *c)
+{
+    for (size_t size = FIRST_LOOK;; size *= 2) {
+        const double begin = qn_clock_read(CLOCK_THREAD_CPUTIME_ID);
+        const ssize_t n = recv(c->fd, c->http->gate, size, MSG_PEEK | MSG_DONTWAIT);
+        if (n < (ssize_t)size || size == QN_HTTP_GATE_BYTES)
+            return n;
+        if (qn_clock_read(CLOCK_THREAD_CPUTIME_ID) - begin > LONG_LOOK) {
+            c->n_looks = MOST_LOOKS;
+            return n;
+        }
+    }
+}
+
+bool qn_gate_look(qn_connection *c)
+{
+    const ssize_t n = c->is_shut ? 0 : look(c);
+    const bool is_open = !c->is_gone && (n > 0 || (n < 0 && errno == EAGAIN));
+    if (n > 0)
+        qn_connection_begin(c);
+    if ((n <= 0 || needs_more(c, (size_t)n)) && is_open)
+        return false;
+    qn_connection_resume(c);
+    return true;
+}
+
+bool qn_gate_run(qn_http *http)
+{
+    bool lets_through = false;
+    while (http->expected) {
+        qn_connection *c = http->expected;
+        qn_gate_forget(c);
+        if (c->request || c->is_suspended || c->is_shut)
+            continue;
+        qn_connection_suspend(c);
+        c->is_gated = true;
+        c->head = (qn_framing){ 0 };
+        c->n_looks = 0;
+        lets_through |= qn_gate_look(c);
+    }
+    return lets_through;
+}

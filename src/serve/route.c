@@ -1,0 +1,341 @@
+/* Paths, and pages that tell about the server and its models. */
+#include "serve/route.h"
+
+#include "serve/http.h"
+#include "page/page.h"
+
+#include "base/memory.h"
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Pages ---- */
+
+static bool check_ready(qn_http *http, qn_refusal *refusal)
+{
+    if (http->is_draining)
+        return qn_refuse(refusal, 503, "stopping", NULL, "the server is stopping");
+    if (qn_registry_is_ready(&http->registry))
+        return true;
+    return qn_refuse(refusal, 503, "loading", NULL,
+                     qn_registry_count(&http->registry) ? "no model can be loaded" : "the model is being loaded");
+}
+
+static bool page_health(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    (void)rest;
+    if (!check_ready(http, refusal))
+        return false;
+    qn_json_open(&page->body, '{');
+    qn_json_member_string(&page->body, "status", "ok");
+    qn_json_close(&page->body, '}');
+    return true;
+}
+
+static bool page_metrics(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    const size_t n = qn_registry_count(&http->registry);
+    qn_metrics_model *models;
+    size_t n_models = 0;
+    (void)rest;
+    if (qn_alloc(&models, n, sizeof *models, "metrics"))
+        return qn_refuse(refusal, 500, "out_of_memory", NULL, "no memory for the metrics");
+    for (size_t i = 0; i < n; i++) {
+        qn_registry_view view;
+        if (qn_registry_look(&http->registry, i, &view))
+            models[n_models++] = (qn_metrics_model){ .name = view.name,
+                                                     .metrics = view.metrics,
+                                                     .counters = view.counters,
+                                                     .page_tokens = view.page_tokens,
+                                                     .n_pages = view.n_pages,
+                                                     .is_loaded = view.state == QN_MODEL_LOADED,
+                                                     .is_unused = !view.was_loaded && !view.n_waiting && !view.is_failed,
+                                                     .n_loads = view.n_loads,
+                                                     .bytes = view.bytes };
+    }
+    page->type = QN_METRICS_TYPE;
+    qn_metrics_write(http->metrics, models, n_models, &page->body);
+    qn_free(models);
+    return true;
+}
+
+/* llama-server's names, where it has them. */
+static const char *state_of(const qn_registry_view *view)
+{
+    static const char *const names[] = { [QN_MODEL_UNLOADED] = "unloaded",
+                                         [QN_MODEL_LOADING] = "loading",
+                                         [QN_MODEL_LOADED] = "loaded",
+                                         [QN_MODEL_FREEING] = "unloaded",
+                                         [QN_MODEL_FAILED] = "unloaded" };
+    return view->state == QN_MODEL_UNLOADED && view->n_waiting ? "loading" : names[view->state];
+}
+
+static void write_state(const qn_registry_view *view, qn_bytes *out)
+{
+    qn_json_key(out, "status");
+    qn_json_open(out, '{');
+    qn_json_member_string(out, "value", state_of(view));
+    if (view->is_failed) {
+        qn_json_key(out, "failed");
+        qn_json_bool(out, true);
+    }
+    qn_json_close(out, '}');
+}
+
+/* OpenAI's and Anthropic's fields beside each other, and llama-server's. Of a model that was never loaded little is known. */
+static void write_model(const qn_registry_view *view, qn_bytes *out)
+{
+    char created[32];
+    struct tm utc;
+    const time_t seconds = (time_t)view->created;
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+    qn_json_open(out, '{');
+    qn_json_member_string(out, "id", view->name);
+    qn_json_member_string(out, "object", "model");
+    qn_json_member_string(out, "type", "model");
+    qn_json_member_string(out, "display_name", *view->display_name ? view->display_name : view->name);
+    qn_json_member_integer(out, "created", view->created);
+    qn_json_member_string(out, "created_at", created);
+    qn_json_member_string(out, "owned_by", "quern");
+    qn_json_member_string(out, "lifecycle", "active");
+    write_state(view, out);
+    if (view->was_loaded) {
+        qn_json_member_integer(out, "max_model_len", view->n_ctx);
+        qn_json_member_integer(out, "max_input_tokens", view->n_ctx);
+    }
+    qn_json_key(out, "meta");
+    qn_json_open(out, '{');
+    if (view->was_loaded) {
+        qn_json_member_integer(out, "n_ctx", view->n_ctx);
+        qn_json_member_integer(out, "n_ctx_train", view->n_ctx_train);
+        qn_json_member_integer(out, "n_vocab", view->n_vocab);
+        qn_json_member_integer(out, "n_embd", view->n_embd);
+        qn_json_member_integer(out, "n_params", (int64_t)view->n_params);
+        qn_json_member_integer(out, "size", (int64_t)view->file_bytes);
+    }
+    qn_json_close(out, '}');
+    qn_json_close(out, '}');
+}
+
+static bool page_models(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    const size_t n = qn_registry_count(&http->registry);
+    const char *first = NULL, *last = NULL;
+    (void)rest;
+    (void)refusal;
+    qn_registry_refresh(&http->registry); /* for those who look again */
+    qn_json_open(&page->body, '{');
+    qn_json_member_string(&page->body, "object", "list");
+    qn_json_key(&page->body, "data");
+    qn_json_open(&page->body, '[');
+    for (size_t i = 0; i < n; i++) {
+        qn_registry_view view;
+        if (!qn_registry_look(&http->registry, i, &view))
+            continue;
+        write_model(&view, &page->body);
+        first = first ? first : view.name;
+        last = view.name;
+    }
+    qn_json_close(&page->body, ']');
+    qn_json_member_string(&page->body, "first_id", first);
+    qn_json_member_string(&page->body, "last_id", last);
+    qn_json_key(&page->body, "has_more");
+    qn_json_bool(&page->body, false);
+    qn_json_close(&page->body, '}');
+    return true;
+}
+
+/* Any name is answered by a single model, but only its own is that of a model. */
+static bool page_model(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    qn_registry_view view;
+    if (qn_registry_look_for(&http->registry, rest, &view)) {
+        write_model(&view, &page->body);
+        return true;
+    }
+    if (!qn_registry_count(&http->registry))
+        return qn_refuse(refusal, 503, "loading", NULL, "the model is being loaded");
+    return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", rest);
+}
+
+static void write_number(const char *name, double value, qn_bytes *out)
+{
+    qn_json_key(out, name);
+    qn_json_number(out, value);
+}
+
+static void write_sampling(const qn_http *http, const qn_sampling *sampling, qn_bytes *out)
+{
+    qn_json_member_integer(out, "seed", http->params.has_seed ? (int64_t)http->params.seed : -1);
+    write_number("temperature", sampling->temperature, out);
+    qn_json_member_integer(out, "top_k", sampling->top_k);
+    write_number("top_p", sampling->top_p, out);
+    write_number("min_p", sampling->min_p, out);
+    qn_json_member_integer(out, "repeat_last_n", sampling->repeat_last_n);
+    write_number("repeat_penalty", sampling->repeat_penalty, out);
+    write_number("presence_penalty", sampling->presence_penalty, out);
+    write_number("frequency_penalty", sampling->frequency_penalty, out);
+    write_number("typical_p", sampling->typical_p, out);
+    write_number("top_n_sigma", sampling->top_n_sigma > 0 ? (double)sampling->top_n_sigma : -1, out);
+    write_number("xtc_probability", sampling->xtc_probability, out);
+    write_number("xtc_threshold", sampling->xtc_threshold, out);
+    write_number("dry_multiplier", sampling->dry_multiplier, out);
+    write_number("dry_base", sampling->dry_base, out);
+    qn_json_member_integer(out, "dry_allowed_length", sampling->dry_allowed_length);
+    qn_json_member_integer(out, "dry_penalty_last_n", sampling->dry_penalty_last_n);
+    qn_json_member_integer(out, "mirostat", sampling->mirostat);
+    write_number("mirostat_tau", sampling->mirostat_tau, out);
+    write_number("mirostat_eta", sampling->mirostat_eta, out);
+}
+
+/* Of the model that is named, else of the first that is loaded. */
+static bool find_props(qn_http *http, const char *name, qn_registry_view *view, qn_refusal *refusal)
+{
+    const size_t n = qn_registry_count(&http->registry);
+    if (name && !qn_registry_look_for(&http->registry, name, view) && n != 1)
+        return qn_refuse(refusal, 404, "model_not_found", "model", "there is no model '%.200s'", name);
+    if (name && n != 1)
+        return view->was_loaded ||
+               qn_refuse(refusal, 503, "not_loaded", "model", "the model '%.200s' is loaded with its first request", name);
+    for (size_t i = 0; i < n; i++)
+        if (qn_registry_look(&http->registry, i, view) && view->state == QN_MODEL_LOADED)
+            return true;
+    return qn_refuse(refusal, 503, "not_loaded", NULL, "no model is loaded yet");
+}
+
+/* llama-server's. */
+static bool page_props(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    qn_bytes *out = &page->body;
+    qn_registry_view view;
+    (void)rest;
+    if (!check_ready(http, refusal) || !find_props(http, page->model, &view, refusal))
+        return false;
+    qn_json_open(out, '{');
+    qn_json_key(out, "default_generation_settings");
+    qn_json_open(out, '{');
+    qn_json_member_integer(out, "n_ctx", view.n_ctx);
+    qn_json_key(out, "params");
+    qn_json_open(out, '{');
+    write_sampling(http, &view.sampling, out);
+    qn_json_member_integer(out, "n_predict", view.max_tokens < 0 ? -1 : view.max_tokens);
+    qn_json_close(out, '}');
+    qn_json_close(out, '}');
+    qn_json_member_integer(out, "total_slots", view.n_parallel);
+    qn_json_member_string(out, "model_alias", view.name);
+    qn_json_member_string(out, "model_path", view.name); /* names are all that clients learn of files */
+    qn_json_key(out, "modalities");
+    qn_json_open(out, '{');
+    qn_json_key(out, "vision");
+    qn_json_bool(out, false);
+    qn_json_key(out, "audio");
+    qn_json_bool(out, false);
+    qn_json_close(out, '}');
+    qn_json_key(out, "build_info");
+    qn_bytes_print(out, "\"quern %s\"", qn_version());
+    qn_json_close(out, '}');
+    return true;
+}
+
+/* ---- The chat page ---- */
+
+static bool page_chat(const qn_http *http, const char *path, qn_page *page, qn_refusal *refusal)
+{
+    const qn_page_file *file = http->params.no_page ? NULL : qn_page_find(path);
+    if (!file)
+        return qn_refuse(refusal, 404, "not_found", NULL, "there is nothing at this path");
+    page->type = file->type;
+    page->bytes = file->bytes;
+    page->length = file->size;
+    page->policy = QN_PAGE_CONTENT_SECURITY_POLICY;
+    page->etag = file->etag;
+    return true;
+}
+
+static bool page_root(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    (void)rest;
+    return page_chat(http, "/", page, refusal);
+}
+
+static bool page_file(qn_http *http, const char *rest, qn_page *page, qn_refusal *refusal)
+{
+    char path[QN_HTTP_PATH_BYTES];
+    snprintf(path, sizeof path, "/page/%s", rest);
+    return page_chat(http, path, page, refusal);
+}
+
+/* ---- The table ---- */
+
+#define READ "GET, HEAD, OPTIONS"
+#define WRITE "POST, OPTIONS"
+
+static const qn_route pages[] = {
+    { "/", READ, QN_ROUTE_OPEN, page_root, NULL, NULL },
+    { "/page/*", READ, QN_ROUTE_OPEN, page_file, NULL, NULL },
+    { "/health", READ, QN_ROUTE_OPEN, page_health, NULL, NULL },
+    { "/v1/health", READ, QN_ROUTE_OPEN, page_health, NULL, NULL },
+    { "/metrics", READ, QN_ROUTE_OPERATORS, page_metrics, NULL, NULL },
+    { "/props", READ, QN_ROUTE_KEYS, page_props, NULL, NULL },
+    { "/v1/models", READ, QN_ROUTE_KEYS, page_models, NULL, NULL },
+    { "/models", READ, QN_ROUTE_KEYS, page_models, NULL, NULL },
+    { "/v1/models/*", READ, QN_ROUTE_KEYS, page_model, NULL, NULL },
+    { "/models/*", READ, QN_ROUTE_KEYS, page_model, NULL, NULL },
+    { "/v1/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
+    { "/embeddings", WRITE, QN_ROUTE_KEYS, NULL, NULL, "quern has no embeddings" },
+};
+
+enum { N_PAGES = sizeof pages / sizeof *pages, MAX_ROUTES = 128 };
+
+static qn_route routes[MAX_ROUTES];
+static const char *names[MAX_ROUTES];
+static size_t n_routes;
+
+static bool add(const qn_route *route)
+{
+    if (n_routes == MAX_ROUTES)
+        return false;
+    names[n_routes] = route->path;
+    routes[n_routes++] = *route;
+    return true;
+}
+
+qn_status qn_routes_init(void)
+{
+    bool fits = true;
+    n_routes = 0;
+    for (size_t i = 0; i < N_PAGES; i++)
+        fits = fits && add(&pages[i]);
+    for (size_t i = 0; qn_protocols[i]; i++)
+        for (const char *const *path = qn_protocols[i]->paths; *path; path++)
+            fits = fits && add(&(qn_route){ .path = *path, .allow = WRITE, .protocol = qn_protocols[i] });
+    return fits ? QN_OK : qn_fail(QN_ERR_INVALID, "there are more than %d routes", MAX_ROUTES);
+}
+
+static bool has_path(const qn_route *route, const char *path)
+{
+    const size_t length = strlen(route->path);
+    if (route->path[length - 1] != '*')
+        return !strcmp(route->path, path);
+    return !strncmp(route->path, path, length - 1) && path[length - 1];
+}
+
+const qn_route *qn_route_find(const char *path)
+{
+    for (size_t i = 0; i < n_routes; i++)
+        if (has_path(&routes[i], path))
+            return &routes[i];
+    return NULL;
+}
+
+size_t qn_route_index(const qn_route *route)
+{
+    return route ? (size_t)(route - routes) : n_routes;
+}
+
+size_t qn_route_names(const char *const **out)
+{
+    *out = names;
+    return n_routes;
+}

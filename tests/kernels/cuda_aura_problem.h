@@ -1,0 +1,64 @@
+/* Problem of the public AURA operations on the GPU: random codes, scales, queries and weights, on the host as the CPU's
+ * operations take them and on the device. The files that check and time the operations run them. */
+#ifndef QN_CHECK_CUDA_AURA_PROBLEM_H
+#define QN_CHECK_CUDA_AURA_PROBLEM_H
+
+#include "cuda_arrays.h"
+#include "kernels/aura/aura_attention_cuda.h"
+#include "quern/kernels.h"
+
+typedef struct qn_aura_ops_shape {
+    size_t dim, n_heads, n_kv_heads, n_keys, capacity, n_tokens;
+    unsigned key_bits, value_bits;
+    bool causal, sinks, custom_codec; /* custom_codec: a dense rotation for every dim */
+    size_t window, block;
+    uint32_t positions[5];
+    qn_dtype dtype, out_dtype;
+    float skip;
+} qn_aura_ops_shape;
+
+typedef struct qn_aura_ops_problem {
+    const qn_aura_ops_shape *s;
+    qn_aura_codec *key_codec, *value_codec;
+    size_t n_queries, n_blocks, n_splits;
+    uint32_t *keys, *values;          /* [kv heads][capacity][words] */
+    float *key_scales, *value_scales; /* [kv heads][capacity] */
+    void *queries;                    /* [n_queries][dim], typed */
+    float *sinks, *weights;
+    qn_aura_cache cache;
+    qn_aura_queries cpu_queries;
+    qn_aura_gpu gpu;
+    qn_aura_gpu_cache gpu_cache;
+    qn_aura_gpu_queries gpu_queries;
+    qn_aura_gpu_rotation key_rotation, value_rotation;
+    uint64_t gpu_sinks;
+    qn_gpu_arrays arrays;
+} qn_aura_ops_problem;
+
+/* qn_aura_ops_problem_new, qn_aura_ops_problem_free - with all arrays on both sides. */
+void qn_aura_ops_problem_new(qn_aura_ops_problem *p, const qn_aura_ops_shape *s);
+void qn_aura_ops_problem_free(qn_aura_ops_problem *p);
+
+/* qn_aura_ops_codes - random codes of all heads; qn_aura_ops_scales - scales of rows with elements of about 1: scores are
+ * then about 1, too. Scales of positions after n_keys are NaN: they must not be read. The caller frees both. */
+uint32_t *qn_aura_ops_codes(const qn_aura_ops_shape *s, unsigned bits);
+float *qn_aura_ops_scales(const qn_aura_ops_shape *s);
+
+/* qn_aura_ops_codec - the standard codec, or one created from its tables, which has the same rotation as a dense matrix. */
+qn_aura_codec *qn_aura_ops_codec(const qn_aura_ops_shape *s, unsigned bits, uint64_t seed);
+qn_attention_gpu_codec qn_aura_ops_gpu_codec(qn_aura_ops_problem *p, const qn_aura_codec *codec,
+                                             const qn_aura_gpu_rotation *rotation);
+
+/* qn_aura_ops_bytes - bytes of an element. */
+size_t qn_aura_ops_bytes(qn_dtype dtype);
+
+/* qn_floats_view - n floats. */
+static inline qn_view qn_floats_view(void *data, size_t n)
+{
+    return (qn_view){ data, QN_DTYPE_F32, n };
+}
+
+/* qn_bench_cuda_aura_ops - time the operations. */
+void qn_bench_cuda_aura_ops(void);
+
+#endif

@@ -1,0 +1,103 @@
+/* Inputs of Gated DeltaNet on the GPU, for its check and its timing. */
+#ifndef QN_CHECK_CUDA_DELTANET_H
+#define QN_CHECK_CUDA_DELTANET_H
+
+#include "cuda.h"
+#include "cuda_states.h"
+
+#include "base/f16.h"
+#include "base/memory.h"
+#include "kernels/deltanet/deltanet_cuda.h"
+#include "quern/kernels.h"
+
+#include <math.h>
+
+/* Log decays of tokens. */
+enum decay { NONE, MILD, MIXED, STRONG, ABSURD, WIDE, DECAYS };
+
+static inline qn_view view(const float *x, size_t n)
+{
+    return (qn_view){ (void *)(uintptr_t)x, QN_DTYPE_F32, n };
+}
+
+static inline void expect_close(const char *what, const float *found, const float *expected, size_t n, double bar)
+{
+    const double d = qn_relative_error(found, expected, n);
+    qn_expect(d <= bar, "%s: relative error %.2e, more than %.0e", what, d, bar);
+}
+
+static inline float *floats(size_t n)
+{
+    float *x;
+    qn_assert_ok(qn_alloc(&x, n, sizeof *x, "quern-check"));
+    return x;
+}
+
+static inline float *normal(size_t n, float scale)
+{
+    float *x = floats(n);
+    qn_random_floats(x, n, scale);
+    return x;
+}
+
+static inline double uniform(void)
+{
+    return (double)(qn_random() >> 11) * 0x1p-53;
+}
+
+/* Round x to f16 or bf16 in place, and return the 16-bit values. */
+static inline uint16_t *to_16_bits(float *x, size_t n, qn_dtype dtype)
+{
+    uint16_t *h;
+    qn_assert_ok(qn_alloc(&h, n, sizeof *h, "quern-check"));
+    for (size_t i = 0; i < n; i++) {
+        h[i] = dtype == QN_DTYPE_F16 ? qn_f32_to_f16(x[i]) : qn_f32_to_bf16(x[i]);
+        x[i] = dtype == QN_DTYPE_F16 ? qn_f16_to_f32(h[i]) : qn_bf16_to_f32(h[i]);
+    }
+    return h;
+}
+
+static inline uint16_t *to_bf16(float *x, size_t n)
+{
+    return to_16_bits(x, n, QN_DTYPE_BF16);
+}
+
+static inline float draw_decay(enum decay decay)
+{
+    const double mild = -exp(uniform() * 6 - 6);
+    switch (decay) {
+    case NONE: return 0;
+    case MILD: return (float)mild;
+    case MIXED: return (float)(uniform() < 0.1 ? -50 : mild);
+    case STRONG: return -50;
+    case ABSURD: return (float)(uniform() < 0.1 ? -1e30 : mild);
+    default: return (float)(-1000 * uniform());
+    }
+}
+
+/* A layer from its projections to the gated norm, and the result of the CPU's kernels. Rows of arrays are in the order of
+ * sessions, then tokens. */
+struct delta_layer {
+    size_t sessions, tokens, k_heads, v_heads, head_k, head_v, taps;
+    size_t width, values; /* elements of a row of qkv, of a row of the result */
+    float *qkv, *alpha, *beta_in, *gate, *conv, *bias, *factor, *norm;
+    float *expected, *expected_state; /* the state after all tokens */
+};
+
+#define QN_DELTA_LAYER_EPS 1e-6f
+
+/* qn_delta_layer_draw - allocate the arrays of a layer with these sizes, and draw inputs and weights. qn_delta_layer_expect -
+ * the result for them. */
+void qn_delta_layer_draw(struct delta_layer *layer);
+void qn_delta_layer_expect(struct delta_layer *layer);
+void qn_delta_layer_free(struct delta_layer *layer);
+float qn_delta_layer_scale(const struct delta_layer *layer);
+
+/* qn_check_cuda_deltanet_open - check the kernels over open chunks. */
+void qn_check_cuda_deltanet_open(void);
+
+/* qn_bench_cuda_deltanet, qn_bench_cuda_deltanet_open - time the kernels. */
+void qn_bench_cuda_deltanet(void);
+void qn_bench_cuda_deltanet_open(void);
+
+#endif

@@ -1,0 +1,38 @@
+/* Arrays of caches in pages: from contiguous ones to the pages of a pool, and back. */
+#ifndef QN_CHECK_CUDA_PAGED_ARRAYS_H
+#define QN_CHECK_CUDA_PAGED_ARRAYS_H
+
+#include "cuda.h"
+#include "kernels/kv_cuda.h"
+#include "quern/cuda.h"
+
+enum { QN_PAGED_ARRAYS = 4 };
+
+typedef struct qn_paged_arrays {
+    size_t n_sequences, n_pages, n_heads;
+    size_t row_bytes[QN_PAGED_ARRAYS], offsets[QN_PAGED_ARRAYS]; /* of an array in a page */
+    size_t item_bytes, n_items;
+    uint32_t *items; /* [n_sequences][n_pages] */
+    uint8_t *host;   /* [n_items][item_bytes] */
+    qn_gpu_guarded pool, entries, tables;
+} qn_paged_arrays;
+
+/* qn_paged_new - pages of poison, in random order, with arrays [n_heads][QN_ATTENTION_PAGE] of rows of row_bytes[i] bytes;
+ * row_bytes ends with 0. One more entry in each page table is 0. */
+void qn_paged_new(qn_paged_arrays *p, size_t n_sequences, size_t n_pages, size_t n_heads,
+                  const size_t row_bytes[QN_PAGED_ARRAYS]);
+void qn_paged_free(qn_paged_arrays *p);
+
+/* qn_paged_scatter, qn_paged_gather - between array i and a contiguous one, [n_sequences][n_heads][capacity] rows, on
+ * the host; rows beyond the pages are left out. */
+void qn_paged_scatter(qn_paged_arrays *p, size_t i, const void *from, size_t capacity);
+void qn_paged_gather(const qn_paged_arrays *p, size_t i, void *to, size_t capacity);
+
+/* qn_paged_upload, qn_paged_read - all pages between host and device. Guards must be intact. */
+void qn_paged_upload(qn_paged_arrays *p);
+void qn_paged_read(qn_paged_arrays *p);
+
+/* qn_paged_tables - the view of all page tables. */
+qn_cuda_view qn_paged_tables(const qn_paged_arrays *p);
+
+#endif

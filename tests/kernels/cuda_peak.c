@@ -1,0 +1,129 @@
+/* The device's measured limits, of which other benchmarks print their rate as a percentage. No results are checked. */
+#include "cuda.h"
+
+#include "kernels/peak/peak_cuda.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LAUNCHES = 1000, STEPS = 2000, COPY_BYTES = 1 << 30 };
+
+static void read_copy(void *context, size_t turn)
+{
+    const qn_gpu_guarded *buffers = context;
+    (void)turn;
+    if (qn_cuda_copy_d2d(qn_gpu(), qn_gpu_stream(), buffers[1].data, buffers[0].data, buffers[0].bytes))
+        qn_expect(false, "%s", qn_error_text());
+}
+
+static void timed_mma(void *context, size_t turn)
+{
+    const qn_peak_mma *m = context;
+    (void)turn;
+    qn_gpu_launch(&m->launch, &m->args);
+}
+
+static void timed_empty(void *context, size_t turn)
+{
+    const qn_peak_empty_args args = { 0 };
+    (void)turn;
+    qn_gpu_launch(context, &args);
+}
+
+static void bench_mma(bool bf16, const char *shape)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    qn_gpu_guarded out = qn_gpu_new(sizeof(uint32_t));
+    qn_peak_mma plan;
+    qn_peak_mma_plan(out.data, bf16, STEPS, info->n_sms, &plan);
+    qn_gpu_bench("peak", "cuda", shape, plan.ops, "op", 0, timed_mma, &plan, 1);
+    qn_gpu_free(&out);
+}
+
+static void bench_copies(void)
+{
+    qn_gpu_guarded buffers[2] = { qn_gpu_new(COPY_BYTES), qn_gpu_new(COPY_BYTES) };
+    qn_gpu_bench("peak", "cuda", "driver's D2D copy, read and write", 2.0 * COPY_BYTES, "B", 0, read_copy, buffers, 1);
+    qn_gpu_free(&buffers[0]);
+    qn_gpu_free(&buffers[1]);
+}
+
+struct upload_slice {
+    uint64_t to;
+    const uint8_t *from;
+    size_t bytes;
+    bool ok;
+};
+
+static void *upload_thread(void *context)
+{
+    struct upload_slice *p = context;
+    p->ok = qn_cuda_upload(qn_gpu(), p->to, p->from, p->bytes, NULL, NULL) == QN_OK;
+    return NULL;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* From memory that is already mapped, like the pages of a mapped file after they have been read. */
+static void bench_upload(size_t n_threads, const char *shape)
+{
+    enum { REPEATS = 3, MAX_THREADS = 4 };
+    qn_gpu_guarded to = qn_gpu_new(COPY_BYTES);
+    uint8_t *from = malloc(COPY_BYTES);
+    double best = 0;
+    qn_expect(from != NULL, "no memory to upload from");
+    if (from)
+        memset(from, 1, COPY_BYTES);
+    for (int i = 0; from && i < REPEATS; i++) {
+        struct upload_slice slices[MAX_THREADS];
+        pthread_t threads[MAX_THREADS];
+        const double begin = seconds_now();
+        for (size_t t = 0; t < n_threads; t++) {
+            const size_t at = t * (COPY_BYTES / n_threads);
+            slices[t] = (struct upload_slice){ to.data + at, from + at, COPY_BYTES / n_threads, false };
+            if (t > 0 && pthread_create(&threads[t], NULL, upload_thread, &slices[t]) != 0) {
+                qn_expect(false, "no thread to upload from");
+                n_threads = t;
+            }
+        }
+        upload_thread(&slices[0]);
+        for (size_t t = 0; t < n_threads; t++) {
+            if (t > 0)
+                pthread_join(threads[t], NULL);
+            qn_expect(slices[t].ok, "an upload failed");
+        }
+        const double seconds = seconds_now() - begin;
+        best = i == 0 || seconds < best ? seconds : best;
+    }
+    if (from)
+        qn_report_rate("peak", "cuda", shape, best, COPY_BYTES / best, "B", 0);
+    free(from);
+    qn_gpu_free(&to);
+}
+
+void qn_check_cuda_peak(bool bench)
+{
+    const qn_cuda_info *info = qn_cuda_get_info(qn_gpu());
+    qn_case_begin("peak", "cuda", "%s", info->name);
+    qn_expect(info->n_sms > 0 && info->memory_bytes > 0, "the device has no SMs or no memory");
+    if (!bench)
+        return;
+    qn_launch launch;
+    qn_report_rate("peak", "cuda", "read 1 GiB", (1 << 30) / qn_gpu_read_rate(), qn_gpu_read_rate(), "B", 0);
+    bench_copies();
+    bench_upload(1, "upload 1 GiB");
+    bench_upload(4, "upload 1 GiB by 4 threads");
+    bench_mma(false, "int8, mma.sync");
+    bench_mma(true, "bf16, mma.sync");
+    qn_peak_empty_plan(false, &launch);
+    qn_gpu_bench("peak", "cuda", "a launch in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
+    qn_peak_empty_plan(true, &launch);
+    qn_gpu_bench("peak", "cuda", "a launch with PDL in a graph", 1, "launch", 0, timed_empty, &launch, LAUNCHES);
+}

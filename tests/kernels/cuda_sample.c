@@ -1,0 +1,622 @@
+/* Sampling on the GPU against the CPU, in steps of many rows: the same token and log probabilities for every distribution and
+ * request. And the embedding kernel: rows of the table as the CPU dequantises and rotates them. */
+#include "cuda.h"
+
+#include "base/f16.h"
+#include "problem.h"
+#include "kernels/hadamard/hadamard.h"
+#include "kernels/matmul/embed_cuda.h"
+#include "kernels/sample/sample_cuda.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The sampler ---- */
+
+enum { MAX_LOGITS = 248320, MAX_ROWS = 130, MAX_RECENT = 300, MAX_BIAS = 20, MAX_ENTRIES = 2 * MAX_RECENT + MAX_BIAS };
+
+/* Buffers for rows of n logits. */
+struct gpu_sampler {
+    size_t n, max_rows, n_rows;
+    qn_gpu_guarded logits, params, entries, masks, raw, states, results, tokens;
+    qn_sample_mode mode;
+};
+
+static struct gpu_sampler sampler_new(size_t n, size_t max_rows)
+{
+    struct gpu_sampler c = { .n = n,
+                             .max_rows = max_rows,
+                             .logits = qn_gpu_new(max_rows * n * sizeof(float)),
+                             .params = qn_gpu_new(max_rows * sizeof(qn_sample_params)),
+                             .entries = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(qn_sample_entry)),
+                             .masks = qn_gpu_new(max_rows * qn_sample_mask_words(n) * sizeof(uint32_t)),
+                             .raw = qn_gpu_new(max_rows * MAX_ENTRIES * sizeof(float)),
+                             .states = qn_gpu_new(max_rows * sizeof(qn_sample_state)),
+                             .results = qn_gpu_new(max_rows * sizeof(qn_sample_result)),
+                             .tokens = qn_gpu_new(max_rows * sizeof(int32_t)) };
+    qn_assert_ok(qn_cuda_memset(qn_gpu(), qn_gpu_stream(), c.states.data, 0, c.states.bytes));
+    qn_gpu_synchronize(); /* uploads run in another stream */
+    return c;
+}
+
+static void sampler_free(struct gpu_sampler *c)
+{
+    qn_gpu_guarded *const all[] = {
+        &c->logits, &c->params, &c->entries, &c->masks, &c->raw, &c->states, &c->results, &c->tokens
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
+        qn_gpu_free(all[i]);
+    }
+}
+
+static void launch_sampler(const struct gpu_sampler *c)
+{
+    const qn_sample_args args = { .logits = c->logits.data,
+                                  .params = c->params.data,
+                                  .states = c->states.data,
+                                  .results = c->results.data,
+                                  .tokens = c->tokens.data,
+                                  .n = (uint32_t)c->n };
+    qn_launch launches[QN_SAMPLE_LAUNCHES];
+    size_t n;
+    qn_assert_ok(qn_sample_gpu_launches(c->mode, c->n, c->n_rows, qn_cuda_get_info(qn_gpu())->major >= 9, launches, &n));
+    for (size_t i = 0; i < n; i++)
+        qn_gpu_launch(&launches[i], &args);
+}
+
+static void upload(uint64_t to, const void *from, size_t bytes)
+{
+    if (bytes)
+        qn_assert_ok(qn_cuda_upload(qn_gpu(), to, from, bytes, NULL, NULL));
+}
+
+/* The parameters of a row, its entries and its mask. */
+static void set_row(struct gpu_sampler *c, size_t row, const qn_sample_request *request)
+{
+    qn_sample_params params = qn_sample_gpu_params(request, c->n);
+    qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
+    uint32_t *slots = qn_xcalloc(c->n, sizeof *slots);
+    const size_t mask_bytes = qn_sample_mask_words(c->n) * sizeof(uint32_t), first = row * MAX_ENTRIES;
+    params.n_entries = (uint32_t)qn_sample_list_entries(request, c->n, slots, entries);
+    params.entries = c->entries.data + first * sizeof *entries;
+    params.raw = request->logprobs ? c->raw.data + first * sizeof(float) : 0;
+    upload(params.entries, entries, params.n_entries * sizeof *entries);
+    if (request->allowed) {
+        params.allowed = c->masks.data + row * mask_bytes;
+        upload(params.allowed, request->allowed, mask_bytes);
+    }
+    upload(c->params.data + row * sizeof params, &params, sizeof params);
+    c->mode = qn_sample_gpu_join(c->mode, qn_sample_gpu_mode(request, c->n));
+    free(entries);
+    free(slots);
+}
+
+/* After a launch the tickets are zero; nothing else in a state lasts. */
+static void expect_and_poison_states(struct gpu_sampler *c)
+{
+    const size_t bytes = c->n_rows * sizeof(qn_sample_state);
+    qn_sample_state *states = qn_xcalloc(c->n_rows, sizeof *states);
+    static const uint32_t none[4];
+    qn_assert_ok(qn_cuda_download(qn_gpu(), qn_gpu_stream(), states, c->states.data, bytes));
+    for (size_t row = 0; row < c->n_rows; row++) {
+        qn_expect(memcmp(states[row].tickets, none, sizeof none) == 0, "row %zu: the tickets are not zero after a launch", row);
+        memset(&states[row], 0xa5, sizeof *states);
+        memset(states[row].tickets, 0, sizeof none);
+    }
+    upload(c->states.data, states, bytes);
+    free(states);
+}
+
+/* Results [n_rows] of logits [n_rows][n]. */
+static void sample(struct gpu_sampler *c, const qn_sample_request *requests, size_t n_rows, const float *logits,
+                   qn_sample_result *results)
+{
+    qn_sample_result *all = qn_xcalloc(c->max_rows, sizeof *all);
+    c->n_rows = n_rows;
+    c->mode = QN_SAMPLE_NONE;
+    qn_gpu_poison(&c->logits);
+    qn_gpu_poison(&c->params);
+    qn_gpu_poison(&c->entries);
+    qn_gpu_poison(&c->masks);
+    qn_gpu_poison(&c->raw);
+    qn_gpu_poison(&c->results);
+    qn_gpu_poison(&c->tokens);
+    qn_gpu_synchronize();
+    for (size_t row = 0; row < n_rows; row++)
+        set_row(c, row, &requests[row]);
+    upload(c->logits.data, logits, n_rows * c->n * sizeof *logits);
+    launch_sampler(c);
+    qn_gpu_read(&c->results, all);
+    memcpy(results, all, n_rows * sizeof *all);
+    int32_t *tokens = qn_xcalloc(c->max_rows, sizeof *tokens);
+    qn_gpu_read(&c->tokens, tokens);
+    for (size_t row = 0; row < n_rows; row++)
+        qn_expect(tokens[row] == results[row].token, "row %zu: for the next step %d, for the host %d", row, tokens[row],
+                  results[row].token);
+    expect_and_poison_states(c);
+    free(tokens);
+    free(all);
+}
+
+/* ---- Distributions and filters ---- */
+
+/* TIES: thousands of equal logits below the largest ones. ROUGH: adjacent logits of which the smaller has the larger weight at
+ * temperature 1. */
+enum shape {
+    NORMAL,
+    WIDE,
+    FLAT,
+    FLAT_HIGH,
+    TINY,
+    EQUAL,
+    ZEROS,
+    TWO_VALUES,
+    TIES,
+    ROUGH,
+    PEAK,
+    OUTLIER,
+    MASKED,
+    ALL_LOW,
+    WITH_NAN,
+    WITH_INFINITY,
+    N_SHAPES
+};
+static const char *const shape_names[N_SHAPES] = { "normal", "wide",     "flat", "flat, high", "tiny", "equal",
+                                                   "zeros",  "two",      "ties", "rough",      "peak", "outlier",
+                                                   "masked", "all -inf", "NaN",  "inf" };
+
+/* Its weight at temperature 1, "rough min_p", is larger than that of the next float above it. */
+static const float rough_logit = -0x1.fd029cp-7f;
+
+static void fill_logits(float *x, size_t n, enum shape shape)
+{
+    static const float widths[N_SHAPES] = {
+        [NORMAL] = 3, [WIDE] = 20,   [FLAT] = 0.01f, [FLAT_HIGH] = 0.01f, [TINY] = 1e-38f,    [TIES] = 1,
+        [PEAK] = 1,   [OUTLIER] = 1, [MASKED] = 3,   [WITH_NAN] = 3,      [WITH_INFINITY] = 3
+    };
+    for (size_t i = 0; i < n; i++)
+        x[i] = widths[shape] * qn_random_normal();
+    for (size_t i = 0; i < n; i++) {
+        x[i] = shape == TWO_VALUES ? (float)qn_random_below(2) : shape == ALL_LOW ? -INFINITY : x[i];
+        x[i] = shape == MASKED && qn_random_below(10) ? -INFINITY : x[i];
+        x[i] = shape == FLAT_HIGH ? 1000 + x[i] : x[i];
+        x[i] = shape == ZEROS && qn_random_below(2) ? -0.0f : x[i];
+        x[i] = shape == ROUGH ? qn_bits_f32(qn_f32_bits(rough_logit) - 4 + (uint32_t)qn_random_below(9)) : x[i];
+        x[i] = shape == TIES && i % 15 < 3 ? (i % 15 ? 2.5f : 4 + 0.01f * x[i]) : x[i];
+    }
+    const size_t at = qn_random_below(n);
+    if (shape == PEAK || shape == MASKED)
+        x[at] = 25;
+    if (shape == ROUGH)
+        x[at] = 0;
+    if (shape == OUTLIER)
+        x[at] = 1e30f;
+    if (shape == EQUAL && n > 1)
+        x[at] = -0.0f;
+    for (size_t i = 0; shape == WITH_NAN && i < 3; i++)
+        x[qn_random_below(n)] = i == 1 ? -NAN : NAN;
+    if (shape == WITH_INFINITY)
+        x[at] = INFINITY;
+}
+
+static const struct {
+    const char *name;
+    qn_sampling sampling;
+} filters[] = {
+    { "greedy", { .repeat_penalty = 1, .top_p = 1 } },
+    { "default", { .repeat_penalty = 1, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
+    { "plain", { .repeat_penalty = 1, .temperature = 1, .top_p = 1 } },
+    { "top_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 0.9f } },
+    { "hot top_p", { .repeat_penalty = 1, .temperature = 2.5f, .top_p = 0.5f } },
+    { "min_p", { .repeat_penalty = 1, .temperature = 1.3f, .top_p = 1, .min_p = 0.1f } },
+    { "top_p and min_p", { .repeat_penalty = 1, .temperature = 0.7f, .top_p = 0.97f, .min_p = 0.02f } },
+    { "top_k of thousands", { .repeat_penalty = 1, .temperature = 1.5f, .top_k = 2000, .top_p = 0.99f } },
+    { "cold", { .repeat_penalty = 1, .temperature = 0.01f, .top_k = 7, .top_p = 0.999f } },
+    { "tiny top_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1e-6f } },
+    { "penalty", { .repeat_penalty = 1.3f, .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f } },
+    { "greedy, penalty", { .repeat_penalty = 1.1f, .top_p = 1 } },
+    { "reward", { .repeat_penalty = 0.5f, .temperature = 1, .top_p = 0.8f } },
+    { "top_k of 64", { .repeat_penalty = 1, .temperature = 1.1f, .top_k = 64, .top_p = 1 } },
+    { "top_k of 65", { .repeat_penalty = 1, .temperature = 1.1f, .top_k = 65, .top_p = 1 } },
+    { "top_k of 1000", { .repeat_penalty = 1, .temperature = 5, .top_k = 1000, .top_p = 0.5f } },
+    { "top_k of all", { .repeat_penalty = 1, .temperature = 1, .top_k = INT32_MAX, .top_p = 0.95f } },
+    { "hot", { .repeat_penalty = 1, .temperature = 1e4f, .top_p = 1 } },
+    { "hot min_p", { .repeat_penalty = 1, .temperature = 5, .top_p = 0.95f, .min_p = 0.05f } },
+    { "high min_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1, .min_p = 0.9f } },
+    { "rough min_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1, .min_p = 0x1.f81bb2p-1f } },
+    { "top_k, top_p, min_p", { .repeat_penalty = 1, .temperature = 1, .top_k = 6000, .top_p = 0.9f, .min_p = 0.5f } },
+    { "coldest", { .repeat_penalty = 1, .temperature = 1e-3f, .top_p = 0.95f } },
+    { "top_n_sigma", { .repeat_penalty = 1, .temperature = 1.5f, .top_p = 1, .top_n_sigma = 1 } },
+    { "typical_p", { .repeat_penalty = 1, .temperature = 1, .top_p = 1, .typical_p = 0.95f } },
+    { "XTC", { .repeat_penalty = 1, .temperature = 1, .top_p = 1, .xtc_probability = 0.5f, .xtc_threshold = 0.1f } },
+    { "all filters",
+      { .repeat_penalty = 1,
+        .temperature = 2,
+        .top_k = 3000,
+        .top_p = 0.9f,
+        .min_p = 0.001f,
+        .top_n_sigma = 2.5f,
+        .typical_p = 0.8f,
+        .xtc_probability = 1,
+        .xtc_threshold = 0.01f } },
+    { "top_k of 5000", { .repeat_penalty = 1.2f, .temperature = 1, .top_k = 5000, .top_p = 1 } },
+};
+enum { N_FILTERS = sizeof filters / sizeof *filters };
+
+/* ---- Requests ---- */
+
+/* A request with what it points to. */
+struct problem {
+    enum shape shape;
+    size_t filter;
+    int mask; /* 0: none, 1: most tokens, 2: few tokens, 3: no token */
+    qn_token recent[MAX_RECENT], generated[MAX_RECENT];
+    qn_logit_bias bias[MAX_BIAS];
+    uint32_t *allowed;
+    qn_logprobs logprobs;
+};
+
+static void fill_mask(struct problem *p, size_t n)
+{
+    for (size_t i = 0; i < qn_sample_mask_words(n); i++)
+        p->allowed[i] = p->mask == 1 ? (uint32_t)(qn_random() | qn_random() | qn_random()) : 0;
+    for (size_t i = 0; p->mask == 2 && i < 5; i++) {
+        const size_t token = qn_random_below(n);
+        p->allowed[token / 32] |= 1u << token % 32;
+    }
+    /* Bits behind the vocabulary are not read as tokens. */
+    if (n % 32)
+        p->allowed[n / 32] |= UINT32_MAX << n % 32;
+}
+
+/* A token of a list: half of them are likely ones, a few are outside the vocabulary. */
+static qn_token listed_token(const float *logits, size_t n)
+{
+    const bool is_likely = qn_random_below(2);
+    size_t best = qn_random_below(n);
+    for (size_t i = 0; is_likely && i < 200; i++) {
+        const size_t other = qn_random_below(n);
+        best = logits[other] > logits[best] ? other : best;
+    }
+    return qn_random_below(50) ? (qn_token)best : (qn_token)(n + qn_random_below(3)) * (qn_random_below(2) ? 1 : -1);
+}
+
+static qn_sample_request request_of(struct problem *p, const float *logits, size_t n)
+{
+    qn_sample_request request = { .sampling = filters[p->filter].sampling, .recent = p->recent, .generated = p->generated };
+    const size_t draws = qn_random_below(5);
+    request.random = draws == 0 ? 0 : draws == 1 ? UINT64_MAX : qn_random();
+    request.n_recent = qn_random_below(MAX_RECENT + 1);
+    for (size_t i = 0; i < request.n_recent; i++)
+        p->recent[i] = listed_token(logits, n);
+    if (qn_random_below(3) == 0) {
+        request.sampling.frequency_penalty = (float)qn_random_below(5) - 2 + 0.3f;
+        request.sampling.presence_penalty = (float)qn_random_below(5) - 2.1f;
+        request.n_generated = qn_random_below(MAX_RECENT + 1);
+        for (size_t i = 0; i < request.n_generated; i++) /* some tokens several times */
+            p->generated[i] = i && qn_random_below(2) ? p->generated[qn_random_below(i)] : listed_token(logits, n);
+    }
+    if (qn_random_below(3) == 0) {
+        request.bias = p->bias;
+        request.n_bias = qn_random_below(MAX_BIAS + 1);
+        for (size_t i = 0; i < request.n_bias; i++)
+            p->bias[i] = (qn_logit_bias){ listed_token(logits, n), i == 3 ? -INFINITY : 4 * qn_random_normal() };
+    }
+    if (p->mask) {
+        fill_mask(p, n);
+        request.allowed = p->allowed;
+    }
+    if (qn_random_below(4) == 0) {
+        p->logprobs.n = (uint32_t)qn_random_below(QN_SAMPLE_TOP_LOGPROBS + 1);
+        request.logprobs = &p->logprobs;
+    }
+    return request;
+}
+
+/* ---- Comparison ---- */
+
+/* Log probabilities have the same bits. The device's are of `found`, with the chosen token's raw logit. */
+static void compare_logprobs(const qn_logprobs *expected, uint32_t n_top, const qn_sample_result *found, float logit, size_t n)
+{
+    qn_logprobs device = { .n = n_top };
+    qn_sample_set_logprobs(&device, n, found->largest, found->total, found->top, logit);
+    qn_expect(device.n == expected->n, "%u log probabilities, expected %u", device.n, expected->n);
+    qn_expect_same(&device.chosen, &expected->chosen, 1, "log probability of the token");
+    qn_expect(memcmp(device.tokens, expected->tokens, expected->n * sizeof *device.tokens) == 0, "other most likely tokens");
+    qn_expect_same(device.values, expected->values, expected->n, "log probability");
+}
+
+static void compare(const struct gpu_sampler *gpu, const struct problem *p, qn_sample_request *request, size_t row,
+                    const float *logits, const qn_sample_result *found)
+{
+    const size_t n = gpu->n;
+    const uint32_t n_top = p->logprobs.n;
+    void *scratch = qn_xcalloc(qn_sample_scratch_bytes(n), 1);
+    qn_sample_kernels kernels;
+    qn_sample_kernels_init(&kernels, 0);
+    qn_sample_token(&kernels, request, logits, n, scratch);
+    qn_expect(found->best == request->best, "row %zu (%s, %s): the best is %016llx, expected %016llx", row,
+              shape_names[p->shape], filters[p->filter].name, (unsigned long long)found->best,
+              (unsigned long long)request->best);
+    qn_expect(found->token == request->token, "row %zu (%s, %s, mask %d): token %d, expected %d", row, shape_names[p->shape],
+              filters[p->filter].name, p->mask, found->token, request->token);
+    if (request->logprobs && request->token >= 0)
+        compare_logprobs(request->logprobs, n_top, found, logits[request->token], n);
+    free(scratch);
+}
+
+/* The logits of entries before they change are those of the row. */
+static void compare_raw(const struct gpu_sampler *gpu, const qn_sample_request *requests, const float *logits)
+{
+    float *raw = qn_xcalloc(gpu->max_rows * MAX_ENTRIES, sizeof *raw), *expected = qn_xcalloc(MAX_ENTRIES, sizeof *expected);
+    uint32_t *slots = qn_xcalloc(gpu->n, sizeof *slots);
+    qn_sample_entry *entries = qn_xcalloc(MAX_ENTRIES, sizeof *entries);
+    qn_gpu_read(&gpu->raw, raw);
+    for (size_t row = 0; row < gpu->n_rows; row++) {
+        const size_t n = requests[row].logprobs ? qn_sample_list_entries(&requests[row], gpu->n, slots, entries) : 0;
+        for (size_t i = 0; i < n; i++)
+            expected[i] = logits[row * gpu->n + (size_t)entries[i].token];
+        qn_expect(memcmp(raw + row * MAX_ENTRIES, expected, n * sizeof *expected) == 0, "row %zu: logits of entries", row);
+    }
+    free(raw);
+    free(expected);
+    free(slots);
+    free(entries);
+}
+
+/* ---- Steps of many rows ---- */
+
+enum kinds { MIXED, GREEDY_ONLY, TOP_K_ONLY, N_KINDS };
+static const char *const kind_names[N_KINDS] = { "mixed", "greedy", "small top_k" };
+
+static bool is_of_kind(size_t filter, enum kinds kinds)
+{
+    const qn_sampling *sampling = &filters[filter].sampling;
+    const bool greedy = qn_sample_is_greedy(sampling), top_k = sampling->top_k > 0 && sampling->top_k <= QN_SAMPLE_MAX_TOP_K;
+    return kinds == MIXED || greedy || (kinds == TOP_K_ONLY && top_k);
+}
+
+/* A step of n_rows rows: shapes and filters in turn, from number *next on. */
+static void check_step(struct gpu_sampler *gpu, size_t n_rows, enum kinds kinds, size_t *next)
+{
+    const size_t n = gpu->n;
+    float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
+    uint32_t *masks = qn_xcalloc(n_rows * qn_sample_mask_words(n), sizeof *masks);
+    struct problem *problems = qn_xcalloc(n_rows, sizeof *problems);
+    qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
+    qn_sample_result *found = qn_xcalloc(n_rows, sizeof *found), *again = qn_xcalloc(n_rows, sizeof *again);
+    qn_case_begin("sample", "cuda", "%zu rows of %zu logits, %s, from %zu", n_rows, n, kind_names[kinds], *next);
+    qn_random_seed(n * 1000 + *next);
+    for (size_t row = 0; row < n_rows; row++) {
+        struct problem *p = &problems[row];
+        do {
+            p->shape = (enum shape)(*next % N_SHAPES);
+            p->filter = *next / N_SHAPES % N_FILTERS;
+            ++*next;
+        } while (!is_of_kind(p->filter, kinds));
+        p->mask = qn_random_below(3) ? 0 : 1 + (int)qn_random_below(3);
+        p->allowed = masks + row * qn_sample_mask_words(n);
+        fill_logits(logits + row * n, n, p->shape);
+        requests[row] = request_of(p, logits + row * n, n);
+    }
+    sample(gpu, requests, n_rows, logits, again);
+    sample(gpu, requests, n_rows, logits, found);
+    compare_raw(gpu, requests, logits);
+    for (size_t row = 0; row < n_rows; row++) {
+        const bool same = found[row].best == again[row].best && found[row].token == again[row].token;
+        qn_expect(same, "row %zu: the first time it is %d, then %d", row, again[row].token, found[row].token);
+        compare(gpu, &problems[row], &requests[row], row, logits + row * n, &found[row]);
+    }
+    free(logits);
+    free(masks);
+    free(problems);
+    free(requests);
+    free(found);
+    free(again);
+}
+
+/* Steps over one set of buffers, so that what a step leaves in the states is what the next one finds. */
+static void check_sampling(size_t n)
+{
+    static const size_t steps[] = { 1, 2, 1, 3, 1, 5, 17, 1, 64, MAX_ROWS, 1, 9 };
+    const size_t n_steps = sizeof steps / sizeof *steps;
+    struct gpu_sampler gpu = sampler_new(n, MAX_ROWS);
+    size_t next = 0;
+    for (size_t i = 0; i < n_steps * 2; i++) {
+        /* One row alone, many times: shapes and filters in all combinations. */
+        const size_t n_rows = steps[i % n_steps], repetitions = n_rows == 1 ? 10 : 1;
+        for (size_t r = 0; r < repetitions; r++)
+            if (qn_case_selected())
+                check_step(&gpu, n_rows, (enum kinds)((i + i / n_steps) % N_KINDS), &next);
+    }
+    sampler_free(&gpu);
+}
+
+/* ---- Embedding ---- */
+
+static void check_embedding(const qn_type_info *type, size_t n_rows, size_t n_cols, size_t block, size_t first_tile)
+{
+    if (!qn_case_selected())
+        return;
+    enum { TOKENS = 3 };
+    qn_problem p;
+    qn_hadamard_kernels hadamard;
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(type);
+    qn_tiled_matrix matrix = { .tiles = tiles, .n_tiles = first_tile + qn_matmul_gpu_tile_count(n_rows) + 1, .n_cols = n_cols };
+    size_t bytes;
+    qn_case_begin("embed", "cuda", "%s, a table of %zu by %zu from tile %zu, blocks of %zu", type->name, n_rows, n_cols,
+                  first_tile, block);
+    qn_hadamard_kernels_init(&hadamard, 0);
+    qn_problem_new(&p, type, n_rows, n_cols, 1, false);
+    qn_random_blocks(type, p.data.data, n_rows * n_cols / type->block_weights, 100); /* scales and offsets are f16 */
+    qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, n_cols, &bytes));
+    int32_t tokens[TOKENS] = { (int32_t)n_rows - 1, 0, (int32_t)qn_random_below(n_rows) };
+    /* The last two rows have the same tokens from sources, one of which was not sampled. */
+    const int32_t sampled[2] = { tokens[2], -1 }, own[TOKENS] = { tokens[0], 1 << 30, 1 << 30 };
+    const uint32_t sources[TOKENS] = { 0, 2, 1 };
+    float *signs = qn_xcalloc(n_cols, sizeof *signs), *expected = qn_xcalloc(TOKENS * n_cols, sizeof *expected),
+          *found = qn_xcalloc(TOKENS * n_cols, sizeof *found);
+    uint32_t words[40], copied[40];
+    for (size_t i = 0; i < n_cols; i++)
+        signs[i] = qn_random_below(2) ? 1 : -1;
+    for (size_t i = 0; i < 40; i++)
+        words[i] = (uint32_t)qn_random();
+    for (size_t r = 0; r < TOKENS; r++) {
+        float *x = expected + r * n_cols;
+        type->to_float(p.weights.data + (size_t)tokens[r] * p.weights.row_bytes, n_cols / type->block_weights, x);
+        for (size_t i = 0; tiles.bits == 16 && i < n_cols; i++)
+            x[i] = qn_f16_to_f32(qn_f32_to_f16(x[i])); /* bf16 has smaller numbers than f16 */
+        for (size_t i = 0; block && i < n_cols; i += block)
+            hadamard.block(x + i, block, NULL, signs + i);
+    }
+    qn_gpu_guarded weights = qn_gpu_new(bytes), rows = qn_gpu_from(p.weights.data, n_rows * p.weights.row_bytes),
+                   ids = qn_gpu_from(tokens, sizeof tokens), sign = qn_gpu_from(signs, n_cols * sizeof *signs),
+                   out = qn_gpu_new(TOKENS * n_cols * sizeof *found), from = qn_gpu_from(words, sizeof words),
+                   to = qn_gpu_new(sizeof copied), own_ids = qn_gpu_from(own, sizeof own),
+                   sampled_ids = qn_gpu_from(sampled, sizeof sampled), source = qn_gpu_from(sources, sizeof sources);
+    matrix.address = weights.data;
+    qn_matmul_launch pack;
+    qn_launch launch;
+    qn_matmul_embed_args args;
+    qn_assert_ok(qn_matmul_gpu_pack(&matrix, rows.data, p.weights.row_bytes, n_rows, first_tile, &pack));
+    qn_gpu_launch(&pack.launch, &pack.args);
+    qn_assert_ok(
+        qn_matmul_gpu_embed(&matrix, first_tile, ids.data, block ? sign.data : 0, block, TOKENS, out.data, &launch, &args));
+    args.from = from.data;
+    args.to = to.data;
+    args.n_words = 40;
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&out, found);
+    qn_gpu_read(&to, copied);
+    qn_expect_same(found, expected, TOKENS * n_cols, "value");
+    qn_expect(memcmp(words, copied, sizeof words) == 0, "the copied words differ");
+    args.n_words = 0;
+    args.tokens = own_ids.data;
+    args.sources = source.data;
+    args.sampled = sampled_ids.data;
+    qn_gpu_poison(&out);
+    qn_gpu_launch(&launch, &args);
+    qn_gpu_read(&out, found);
+    qn_expect_same(found, expected, TOKENS * n_cols, "value of a token from a source");
+    qn_gpu_guarded *const all[] = { &weights, &rows, &ids, &sign, &out, &from, &to, &own_ids, &sampled_ids, &source };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        qn_expect(qn_gpu_guards_intact(all[i]), "bytes outside of memory %zu were written", i);
+        qn_gpu_free(all[i]);
+    }
+    free(signs);
+    free(expected);
+    free(found);
+    qn_problem_free(&p);
+}
+
+static void check_embeddings(void)
+{
+    size_t n_types;
+    const qn_type_info *types = qn_types(&n_types);
+    for (size_t t = 0; t < n_types; t++) {
+        if (!qn_matmul_gpu_can_embed(&types[t], 0))
+            continue;
+        qn_random_seed(t);
+        check_embedding(&types[t], 40, types[t].block_weights * (types[t].block_weights == 1 ? 576 : 1), 0, 0);
+        check_embedding(&types[t], 17, 2304, 256, 2);
+        check_embedding(&types[t], 100, 5120, 1024, 3);
+        check_embedding(&types[t], 33, 4096, 2048, 0);
+        check_embedding(&types[t], 1, 2048, 4, 1);
+    }
+}
+
+/* ---- Speed ---- */
+
+static void timed_sampler(void *context, size_t turn)
+{
+    (void)turn;
+    launch_sampler(context);
+}
+
+struct timed_embed {
+    qn_launch launch;
+    qn_matmul_embed_args args;
+};
+
+static void timed_embedding(void *context, size_t turn)
+{
+    const struct timed_embed *t = context;
+    (void)turn;
+    qn_gpu_launch(&t->launch, &t->args);
+}
+
+static void bench_embedding(void)
+{
+    struct timed_embed t;
+    const int32_t token = 77;
+    const qn_tile_layout tiles = qn_matmul_gpu_tile_layout(qn_type_find(QN_TYPE_Q1_0));
+    qn_tiled_matrix matrix = { .tiles = tiles, .n_tiles = 1000, .n_cols = 5120 };
+    size_t bytes;
+    qn_assert_ok(qn_matmul_gpu_bytes(&tiles, matrix.n_tiles, matrix.n_cols, &bytes));
+    qn_gpu_guarded weights = qn_gpu_new(bytes), out = qn_gpu_new(matrix.n_cols * sizeof(float)),
+                   ids = qn_gpu_from(&token, sizeof token);
+    matrix.address = weights.data;
+    for (size_t block = 0; block <= 1024; block += 1024) {
+        char shape[64];
+        snprintf(shape, sizeof shape, "a row of 5120, blocks of %zu", block);
+        qn_assert_ok(qn_matmul_gpu_embed(&matrix, 0, ids.data, 0, block, 1, out.data, &t.launch, &t.args));
+        qn_gpu_bench("embed", "q1_0", shape, 5120, "value", 0, timed_embedding, &t, 64);
+    }
+    qn_gpu_free(&weights);
+    qn_gpu_free(&out);
+    qn_gpu_free(&ids);
+}
+
+/* One row stays in L2, as in decode, where it has just been written; many do not fit. The limit: logits are read once. */
+static void bench_sampling(size_t n, size_t n_rows, enum shape distribution)
+{
+    float *logits = qn_xcalloc(n_rows * n, sizeof *logits);
+    qn_sample_request *requests = qn_xcalloc(n_rows, sizeof *requests);
+    qn_sample_result *results = qn_xcalloc(n_rows, sizeof *results);
+    uint32_t *allowed = qn_xcalloc(qn_sample_mask_words(n), sizeof *allowed);
+    qn_logprobs logprobs = { .n = QN_SAMPLE_TOP_LOGPROBS };
+    struct gpu_sampler gpu = sampler_new(n, n_rows);
+    fill_logits(logits, n_rows * n, distribution);
+    memset(allowed, 0xff, qn_sample_mask_words(n) * sizeof *allowed);
+    const size_t n_benches = N_FILTERS + 2;
+    for (size_t f = 0; f < n_benches; f++) {
+        char shape[96];
+        const size_t filter = f < N_FILTERS ? f : 1; /* the default with log probabilities, and with masks */
+        const char *with = f == N_FILTERS ? ", log probabilities" : f == N_FILTERS + 1 ? ", masks" : "";
+        for (size_t row = 0; row < n_rows; row++)
+            requests[row] = (qn_sample_request){ .sampling = filters[filter].sampling,
+                                                 .random = qn_random(),
+                                                 .logprobs = f == N_FILTERS ? &logprobs : NULL,
+                                                 .allowed = f == N_FILTERS + 1 ? allowed : NULL };
+        snprintf(shape, sizeof shape, "%zu rows of %zu, %s, %s%s", n_rows, n, shape_names[distribution], filters[filter].name,
+                 with);
+        sample(&gpu, requests, n_rows, logits, results);
+        qn_gpu_bench("sample", "cuda", shape, (double)(n_rows * n * sizeof *logits), "B", qn_gpu_read_rate(), timed_sampler,
+                     &gpu, 16);
+    }
+    sampler_free(&gpu);
+    free(logits);
+    free(requests);
+    free(results);
+    free(allowed);
+}
+
+void qn_check_cuda_sample(bool bench)
+{
+    static const size_t sizes[] = { 1, 2, 31, 2047, 2050, 4097, 32001, 151936, MAX_LOGITS - 1 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_sampling(sizes[i]);
+    check_embeddings();
+    if (bench) {
+        bench_sampling(151936, 1, NORMAL);
+        bench_sampling(151936, 32, NORMAL);
+        bench_sampling(151936, 128, NORMAL);
+        bench_sampling(151936, 1, FLAT);
+        bench_sampling(151936, 32, FLAT);
+        bench_sampling(151936, 1, EQUAL);
+        bench_embedding();
+    }
+}
